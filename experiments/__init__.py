@@ -1,0 +1,1 @@
+"""Command-line programs around keras_dml and pipelines: flags, recipes, reports."""

@@ -1,0 +1,43 @@
+"""How a command ends: one clear line and exit code 2 for a user's mistake, no traceback."""
+
+import contextlib
+import os
+import sys
+
+
+class UsageError(Exception):
+    """A mistake in what the user gave: the flags, the files, the folder."""
+
+
+class RunError(Exception):
+    """A run that had to stop for a reason that its user can act on."""
+
+
+@contextlib.contextmanager
+def usage_errors():
+    """While what the user gave is being read, every complaint about a value is a usage error."""
+    try:
+        yield
+    except (ValueError, TypeError, OSError) as error:
+        raise UsageError(" ".join(str(error).split())) from error
+
+
+def quiet_tensorflow():
+    """Keep TensorFlow's start-up notes off the terminal; must come before it is imported."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+
+def run_command(main, argv=None):
+    """Call `main(argv)` and return the exit code: 0, 1 (the run had to stop) or 2 (usage)."""
+    try:
+        main(list(sys.argv if argv is None else argv))
+    except UsageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except RunError as error:
+        print(f"stopped: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted: the same command goes on from the last checkpoint", file=sys.stderr)
+        return 130
+    return 0

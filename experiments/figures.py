@@ -1,0 +1,178 @@
+"""The curves of a run as SVG text that goes straight into an HTML page.
+
+The pictures hold no colour of their own for text, axes and grid: these take the page's
+`currentColor`, so that one picture is legible on a light page and on a dark one. The same input
+gives the same bytes, and neither pyplot nor the user's matplotlib settings are touched.
+"""
+
+import html
+import io
+import math
+import re
+
+# Stands for "the page's text colour" while matplotlib draws; nothing else may use it.
+_INK = "#010203"
+# Mid-tones with at least 3:1 contrast on white and on near-black; line styles differ as well.
+_BLUE, _ORANGE, _PURPLE, _GREY = "#3b82d0", "#d9771f", "#a666c9", "#808790"
+# Beyond this many evaluations the dots would hide the line.
+_MOST_DOTS = 40
+
+
+def recall_svg(history, best, raw_pixels=None):
+    """R@1 over epochs, cosine and l2, the kept epoch ringed.
+
+    Args:
+        history: list of dict, the objects of `metrics.jsonl`, fractions.
+        best: dict, the object of the evaluation whose model was kept, or an empty one.
+        raw_pixels: R@1 of raw pixels as a fraction, drawn as a dotted level; `None` for none.
+
+    Returns:
+        str, one `<svg>` element; empty if no evaluation holds R@1.
+    """
+    keys = {"cosine": "test/recall@1/cosine", "l2": "test/recall@1/l2"}
+    curves = {name: _curve(history, key, scale=100) for name, key in keys.items()}
+    if not any(curves.values()):
+        return ""
+    parts = [_in_words(f"R@1 {name}", curve, " %") for name, curve in curves.items() if curve]
+
+    def draw(figure):
+        axes = figure.add_subplot()
+        _plot(axes, curves["cosine"], _BLUE, "-", "cosine")
+        _plot(axes, curves["l2"], _ORANGE, "--", "l2")
+        for epoch, value in _curve([best], keys["cosine"], scale=100):
+            axes.axvline(epoch, color=_INK, linewidth=0.8, alpha=0.35, zorder=1)
+            ring = {"markersize": 10, "markerfacecolor": "none", "markeredgewidth": 1.6}
+            label = f"kept, epoch {epoch:g}"
+            axes.plot([epoch], [value], "o", color=_INK, label=label, **ring)
+            parts.append(f"kept: epoch {epoch:g} with {value:.1f} %")
+        if raw_pixels is not None:
+            axes.axhline(100 * raw_pixels, color=_GREY, linestyle=":", label="raw pixels")
+            parts.append(f"raw pixels {100 * raw_pixels:.1f} %")
+        axes.set_ylabel("R@1, %")
+        if _epochs(axes, curves) == 1:
+            axes.set_ylim(0, 100)  # dots alone: there is no course to zoom in on
+        _legend(axes)
+
+    return _svg("recall", draw, parts)
+
+
+def loss_svg(history):
+    """The training loss with its tightness and contrastive parts, the learning rate below it.
+
+    Args:
+        history: list of dict, the objects of `metrics.jsonl`.
+
+    Returns:
+        str, one `<svg>` element; empty if `history` holds neither a loss nor a learning rate.
+    """
+    names = ("loss", "tightness", "contrastive")
+    curves = {name: _curve(history, f"train/{name}") for name in names}
+    rate = _curve(history, "train/learning_rate")
+    has_loss = any(curves.values())
+    if not has_loss and not rate:
+        return ""
+    named = [*curves.items(), ("learning rate", rate)]
+    parts = [_in_words(name, curve) for name, curve in named if curve]
+
+    def draw(figure):
+        ratios = [5] * has_loss + [1] * bool(rate)
+        panels = figure.subplots(len(ratios), sharex=True, squeeze=False, height_ratios=ratios)
+        panels = list(panels[:, 0])
+        if has_loss:
+            axes = panels[0]
+            styles = ((_BLUE, "-"), (_ORANGE, "--"), (_PURPLE, "-."))
+            for (name, curve), (colour, line) in zip(curves.items(), styles):
+                _plot(axes, curve, colour, line, name)
+            axes.set_ylabel("training loss")
+            _legend(axes)
+        if rate:
+            axes = panels[-1]
+            highest = max(value for _, value in rate)
+            _plot(axes, rate, _GREY, "-", "learning rate")
+            axes.set_title("learning rate", loc="left", fontsize="small", pad=2)
+            if highest > 0:
+                axes.set_ylim(0, 1.15 * highest)
+                axes.set_yticks([0, highest], ["0", f"{highest:.2g}"])
+        _epochs(panels[-1], {**curves, "learning rate": rate})
+
+    return _svg("loss", draw, parts)
+
+
+def _curve(history, key, scale=1):
+    """The (epoch, value) pairs of the rows that hold both as finite numbers."""
+    rows = [(row.get("epoch"), row.get(key)) for row in history]
+    numbers = [row for row in rows if None not in row and all(map(math.isfinite, row))]
+    return [(epoch, scale * value) for epoch, value in numbers]
+
+
+def _in_words(name, curve, unit=""):
+    (first, start), (last, end) = curve[0], curve[-1]
+    if len(curve) == 1:
+        return f"{name} {end:.3g}{unit} at epoch {last:g}"
+    return f"{name} from {start:.3g}{unit} at epoch {first:g} to {end:.3g}{unit} at epoch {last:g}"
+
+
+def _plot(axes, curve, colour, line, label):
+    if curve:
+        marker = "o" if len(curve) <= _MOST_DOTS else None
+        style = {"color": colour, "linestyle": line, "marker": marker, "markersize": 3.5}
+        axes.plot(*zip(*curve), label=label, **style)
+
+
+def _epochs(axes, curves):
+    """Lays out the axis of epochs; returns how many different ones the curves have."""
+    from matplotlib.ticker import MaxNLocator
+
+    epochs = {epoch for curve in curves.values() for epoch, _ in curve}
+    if len(epochs) == 1:  # the default limits around one number would be a hundredth wide
+        axes.set_xlim(min(epochs) - 1, max(epochs) + 1)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, min_n_ticks=1))
+    axes.set_xlabel("epoch")
+    return len(epochs)
+
+
+def _legend(axes):
+    axes.legend(
+        loc="lower left",
+        bbox_to_anchor=(0, 1.01),
+        ncols=4,
+        borderaxespad=0,
+        borderpad=0.2,
+        columnspacing=1.0,
+        handlelength=1.6,
+        handletextpad=0.5,
+    )
+
+
+def _svg(name, draw, parts):
+    """Runs `draw(figure)`; returns the figure as an `<svg>` element described by `parts`."""
+    import matplotlib.style
+    from matplotlib.figure import Figure
+
+    inked = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
+    settings = dict.fromkeys((*inked, "grid.color"), _INK) | {
+        "axes.grid": True,
+        "axes.spines.right": False,
+        "axes.spines.top": False,
+        "grid.alpha": 0.15,
+        "font.size": 11,
+        "legend.frameon": False,
+        "lines.linewidth": 1.8,
+        "savefig.transparent": True,
+        "svg.fonttype": "none",  # text stays text, in the page's font
+        "svg.hashsalt": name,
+    }
+    file = io.StringIO()
+    with matplotlib.style.context(["default", settings]):
+        figure = Figure(figsize=(5.2, 3.4), layout="constrained")
+        draw(figure)
+        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        figure.savefig(file, format="svg", metadata=nothing)
+    text = file.getvalue()
+    text = text[text.index("<svg") :].replace(_INK, "currentColor")
+    # Two pictures in one page: their ids must differ.
+    text = re.sub(r'(\sid="|href="#|url\(#)', rf"\g<1>{name}-", text)
+    label = html.escape("; ".join(parts))
+    # The page gives the width; the height follows from viewBox.
+    text = re.sub(r'(<svg[^>]*?) width="[^"]*" height="[^"]*"', r"\1", text, count=1)
+    return text.replace("<svg", f'<svg role="img" aria-label="{label}"', 1).strip()

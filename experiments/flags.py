@@ -1,0 +1,242 @@
+"""The runner's flags, in groups; recipes are flag files that set them."""
+
+import difflib
+import pathlib
+
+from absl import flags
+
+from experiments.run_folder import RunFolder
+
+FLAGS = flags.FlagValues()
+GROUPS: dict[str, list[str]] = {}
+RECIPES = pathlib.Path(__file__).parent / "recipes"
+
+_define = {
+    bool: flags.DEFINE_bool,
+    int: flags.DEFINE_integer,
+    float: flags.DEFINE_float,
+    str: flags.DEFINE_string,
+    list: flags.DEFINE_list,
+}
+
+
+def _flag(group, kind, name, default, text, **limits):
+    GROUPS.setdefault(group, []).append(name)
+    _define[kind](name, default, text, flag_values=FLAGS, **limits)
+
+
+def _choice(group, name, default, choices, text):
+    GROUPS.setdefault(group, []).append(name)
+    flags.DEFINE_enum(name, default, choices, text, flag_values=FLAGS)
+
+
+_flag("Data", str, "dataset", None, "glyphs (built in) | cub | folder (one folder a class).")
+_flag("Data", str, "data_dir", None, "Folder that holds the dataset's files.")
+_flag(
+    "Data", int, "train_classes", None,
+    "The first N classes train, those behind them test. Default: the dataset's own split; "
+    "for a folder, half of the classes.", lower_bound=1,
+)  # fmt: skip
+_flag(
+    "Data", int, "test_classes", None,
+    "How many classes test. Default: all that do not train.", lower_bound=1,
+)  # fmt: skip
+_flag(
+    "Data", bool, "skip_bad_images", False,
+    "Before training, try to decode every image; leave out and list the files that are no images.",
+)  # fmt: skip
+
+_flag("Images", int, "image_size", 224, "Height and width that the model sees.", lower_bound=8)
+_flag(
+    "Images", str, "resize", None,
+    "Before the crop: N (shortest side) or HxW (exactly). Default: shortest side = image_size.",
+)  # fmt: skip
+_choice(
+    "Images", "crop", "area", ["area", "fixed", "none"],
+    "Training crop: area = random area and aspect; fixed = image_size pixels at a random place; "
+    "none = the centre.",
+)  # fmt: skip
+_flag("Images", list, "crop_area", ["0.16", "1"], "Share of the image that an area crop covers.")
+_flag("Images", list, "crop_aspect", ["0.75", "1.3333"], "Width over height of an area crop.")
+_flag("Images", bool, "flip", True, "Mirror half of the training images.")
+_flag(
+    "Images", list, "jitter", ["0", "0", "0", "0"],
+    "Strength of brightness, contrast, saturation and hue changes.",
+)  # fmt: skip
+
+_choice(
+    "Sampling", "sampler", "random", ["random", "balanced"],
+    "random = each image once an epoch; balanced = batch_size/images_per_class classes a batch.",
+)  # fmt: skip
+_flag("Sampling", int, "batch_size", 128, "Images in a batch, over all devices.", lower_bound=1)
+_flag("Sampling", int, "images_per_class", 4, "Images of each class in a balanced batch.",
+      lower_bound=1)  # fmt: skip
+
+_flag("Model", str, "backbone", "resnet50", "small_convnet, or any keras.applications model.")
+_flag("Model", str, "weights", "imagenet", "imagenet | none | a weights file of the backbone.")
+_flag(
+    "Model", bool, "frozen_batch_norm", None,
+    "Backbone batch norm keeps its stored statistics in training. Default: with trained weights.",
+)  # fmt: skip
+_choice("Model", "pooling", "average", ["average", "max"], "Pooling of the last feature maps.")
+_flag(
+    "Model", bool, "feature_batch_norm", False,
+    "Batch norm without scale and offset on the pooled features.",
+)  # fmt: skip
+_flag("Model", int, "embedding_size", None,
+      "Size of a dense projection. Default: none, the pooled features are the embedding.",
+      lower_bound=1)  # fmt: skip
+_flag("Model", float, "dropout", 0.0, "Dropout before the classifier (loss ce).", lower_bound=0.0)
+
+_flag("Loss", str, "loss", "multi_similarity", "ce | contrastive | multi_similarity.")
+LOSS_ARGUMENTS = ("epsilon", "margin", "normalize", "pair_reduction", "alpha", "beta", "base")
+_flag("Loss", float, "epsilon", None, "ce: label smoothing. multi_similarity: mining margin.")
+_flag("Loss", float, "margin", None, "contrastive: distance that negatives should have.")
+_flag("Loss", bool, "normalize", None, "contrastive: distances of l2-normalised embeddings.")
+_flag("Loss", str, "pair_reduction", None, "contrastive: sum | mean over an anchor's pairs.")
+_flag("Loss", float, "alpha", None, "multi_similarity: sharpness of the positives.")
+_flag("Loss", float, "beta", None, "multi_similarity: sharpness of the negatives.")
+_flag("Loss", float, "base", None, "multi_similarity: similarity that separates them.")
+
+_choice("Optimizer", "optimizer", "sgd", ["sgd", "adam"], "Optimizer.")
+_flag("Optimizer", float, "learning_rate", 0.01, "Learning rate.", lower_bound=0.0)
+_flag("Optimizer", float, "momentum", 0.0, "sgd: momentum.", lower_bound=0.0)
+_flag("Optimizer", bool, "nesterov", False, "sgd: Nesterov momentum.")
+_flag(
+    "Optimizer", float, "weight_decay", 0.0,
+    "Coupled weight decay (added to the gradient), on kernels only.", lower_bound=0.0,
+)  # fmt: skip
+_flag(
+    "Optimizer", float, "pretrained_factor", 1.0,
+    "Learning rate of the backbone, as a multiple of the new layers'.", lower_bound=0.0,
+)  # fmt: skip
+_choice(
+    "Optimizer", "schedule", "warm_cosine", ["warm_cosine", "constant"],
+    "Learning rate over the steps.",
+)  # fmt: skip
+_flag("Optimizer", int, "warmup_steps", 100, "warm_cosine: steps of linear warm-up.", lower_bound=1)
+
+_flag("Training", int, "epochs", 30, "Epochs.", lower_bound=1)
+_flag(
+    "Training", int, "steps_per_epoch", None,
+    "Steps between checkpoints. Default: training images / batch_size.", lower_bound=1,
+)  # fmt: skip
+_choice("Training", "strategy", "one", ["one", "mirrored"], "Devices: one, or all of this machine.")
+_flag("Training", int, "logical_devices", 1,
+      "Split the CPU into this many devices, to try mirrored without GPUs.",
+      lower_bound=1)  # fmt: skip
+_flag(
+    "Training", bool, "mixed_precision", False,
+    "Compute in half precision: float16 on a GPU, bfloat16 on a CPU.",
+)  # fmt: skip
+_flag("Training", bool, "jit_compile", False, "Compile the training step with XLA.")
+
+_flag("Evaluation", int, "eval_every", 1, "Evaluate every N epochs, and after the last.",
+      lower_bound=1)  # fmt: skip
+_flag("Evaluation", list, "recall_at", ["1", "2", "4", "8"], "The K of recall at K.")
+_flag("Evaluation", int, "eval_batch_size", 64, "Images embedded at once.", lower_bound=1)
+_flag(
+    "Evaluation", bool, "raw_pixels", False,
+    "First evaluate nearest neighbours of the pixels themselves, as the floor to beat.",
+)  # fmt: skip
+
+_flag("Run", str, "output_dir", None, "The run's folder. Default: runs/RECIPE-seedSEED.")
+_flag("Run", int, "seed", 0, "Seed of everything random.", lower_bound=0)
+_flag(
+    "Run", bool, "deterministic", False,
+    "Bit-identical results from one run to the next, at some cost in speed.",
+)  # fmt: skip
+
+
+def parse(argv):
+    """Flag values from the command line, and the run's name: the recipe's or the dataset's.
+
+    `--flagfile=NAME` is looked for in the current folder, then among the packaged recipes. Other
+    flags override the recipe wherever they stand on the line.
+
+    Raises:
+        ValueError: unknown flags or values, a flag file that is not there, left-over words.
+    """
+    words, recipe = [], None
+    arguments = iter(argv[1:])
+    for word in arguments:
+        name, _, value = word.lstrip("-").partition("=")
+        if word.startswith("-") and name == "flagfile":
+            path = _find_recipe(value or next(arguments, ""))
+            recipe = path.stem
+            words.insert(0, f"--flagfile={path}")
+        else:
+            words.append(word)
+    FLAGS.unparse_flags()
+    for name in FLAGS:
+        FLAGS[name].unparse()
+    try:
+        left_over = FLAGS([argv[0], *words])[1:]
+    except flags.Error as error:
+        raise ValueError(" ".join(str(error).split())) from error
+    if left_over:
+        raise ValueError(f"flags start with --. Received: {' '.join(left_over)}")
+    return FLAGS, recipe or FLAGS.dataset or "run"
+
+
+def run_folder(options, name):
+    """The run's folder, made only when it is opened."""
+    path = options.output_dir or f"runs/{name}-seed{options.seed}"
+    return RunFolder(path, resolved(options))
+
+
+def wants_help(argv):
+    """Whether the command line asks for the flags instead of a run."""
+    return any(word in ("--help", "-h", "-help", "--helpfull", "--helpshort") for word in argv[1:])
+
+
+def _find_recipe(name):
+    here, packaged = pathlib.Path(name), RECIPES / name
+    if name and here.is_file():
+        return here
+    if name and packaged.is_file():
+        return packaged
+    known = sorted(path.name for path in RECIPES.glob("*.flags"))
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f" Did you mean {near[0]}?" if near else ""
+    raise ValueError(
+        f"flagfile must be a file here or one of the recipes {', '.join(known)}.{hint} "
+        f"Received: flagfile={name!r}"
+    )
+
+
+def resolved(options):
+    """All flags that have a value as the lines of a flag file, in the order of the groups."""
+    return "".join(
+        f"{options[name].serialize()}\n"
+        for names in GROUPS.values()
+        for name in names
+        if options[name].value is not None and name != "output_dir"
+    )
+
+
+def help_text():
+    """What `--help` prints: the flags by group, with their defaults."""
+    recipes = ", ".join(sorted(path.name for path in RECIPES.glob("*.flags")))
+    lines = [
+        "Train an embedding, evaluate it on classes never seen in training, write a report and a",
+        "SavedModel.",
+        "",
+        "  python -m experiments.run --flagfile=RECIPE.flags [--flag=value ...]",
+        "",
+        f"Recipes: {recipes}. A flag given here overrides the recipe's.",
+        "A killed run goes on where it stopped when the same command is given again.",
+    ]
+    for group, names in GROUPS.items():
+        lines += ["", group]
+        for name in names:
+            flag = FLAGS[name]
+            shown = flag.default_as_str.strip("'") if flag.default is not None else ""
+            values = f" {'|'.join(flag.parser.enum_values)}." if _is_choice(flag) else ""
+            lines.append(f"  --{name}={shown}")
+            lines.append(f"      {flag.help}{values}")
+    return "\n".join(lines) + "\n"
+
+
+def _is_choice(flag):
+    return isinstance(flag, flags.EnumFlag)

@@ -1,0 +1,1 @@
+"""Recipes: one flag file for each run worth repeating."""

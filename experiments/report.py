@@ -1,0 +1,180 @@
+"""A run's report: one HTML file that needs no network, no JavaScript and no other file."""
+
+import dataclasses
+import html
+import importlib.resources
+import string
+from collections.abc import Mapping, Sequence
+
+from experiments import figures
+from experiments.retrieval_grid import Neighbour, RetrievalRow, choose_queries, grid_html
+from experiments.run_folder import replacing
+
+__all__ = [
+    "EMBEDDING",
+    "RAW_PIXELS",
+    "Neighbour",
+    "Report",
+    "RetrievalRow",
+    "choose_queries",
+    "recall_table",
+    "write_report",
+]
+
+#: Names of the rows of `Report.recall` that the headline is made of.
+EMBEDDING = "embedding, cosine"
+RAW_PIXELS = "raw pixels, cosine"
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What a report shows.
+
+    Attributes:
+        title: what was trained on what.
+        recall: row name -> {K: fraction}; holds `"embedding, cosine"` with K = 1, the headline.
+            `"raw pixels, cosine"`, where there, stands beside it.
+        summary: (name, text) pairs: sizes, backbone, loss, times.
+        history: the objects of `metrics.jsonl` (`epoch`, `train/loss`, `test/recall@1/cosine`
+            and so on), in order; any key may be missing in any of them.
+        best: the one of `history` whose model was kept.
+        retrieval: queries with their neighbours.
+        flags: the resolved flags, as in a flag file.
+    """
+
+    title: str
+    recall: Mapping[str, Mapping[int, float]]
+    summary: Sequence[tuple[str, str]] = ()
+    history: Sequence[Mapping[str, float]] = ()
+    best: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    retrieval: Sequence[RetrievalRow] = ()
+    flags: str = ""
+
+
+def write_report(path, report):
+    """Writes `report` as one self-contained HTML file; the same report gives the same bytes.
+
+    The retrieval grid follows RankMI (Kemertas et al.), figure 4: each row a query and its
+    neighbours, framed green where the class matches and red where it does not.
+
+    Args:
+        path: where to; the folder exists. A file already there is replaced at the end, so that
+            a report is either whole or the old one.
+        report: a `Report`.
+
+    Raises:
+        ValueError: if `report.recall` has no R@1 in a row `"embedding, cosine"`, or if an image
+            is not uint8 [h, w, 3].
+    """
+    template = importlib.resources.files("experiments") / "report.html.template"
+    text = string.Template(template.read_text(encoding="utf-8")).substitute(
+        title=html.escape(report.title),
+        headline=_headline(report),
+        table=_table(report.recall),
+        summary=_summary(report.summary),
+        curves=_curves(report),
+        retrieval=grid_html(report.retrieval),
+        flags=_flags(report.flags),
+    )
+    with replacing(path) as unfinished:
+        # A file name that is no UTF-8 may have become a class name: shown with question marks.
+        unfinished.write_text(text, encoding="utf-8", errors="replace", newline="\n")
+
+
+def recall_table(recall):
+    """The R@K table as text in aligned columns, for a terminal.
+
+    Args:
+        recall: dict, row name -> {K: fraction}. A K that a row lacks is shown as a dash.
+
+    Returns:
+        str, a header line and a line for each row, percent with one decimal.
+    """
+    ks, rows = _cells(recall)
+    lines = [["R@K, %", *map(str, ks)], *([name, *cells] for name, cells in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    return "\n".join(
+        "  ".join([name.ljust(widths[0]), *map(str.rjust, cells, widths[1:])])
+        for name, *cells in lines
+    )
+
+
+def _percent(fraction):
+    return "–" if fraction is None else f"{100 * fraction:.1f}"
+
+
+def _cells(recall):
+    """Every K in order, and each row's name with its cells as text."""
+    ks = sorted({k for row in recall.values() for k in row})
+    return ks, [(name, [_percent(row.get(k)) for k in ks]) for name, row in recall.items()]
+
+
+def _headline(report):
+    headline = report.recall.get(EMBEDDING, {}).get(1)
+    if headline is None:
+        raise ValueError(
+            f"report.recall must hold R@1 in a row {EMBEDDING!r}. "
+            f"Received: { ({name: list(row) for name, row in report.recall.items()}) }"
+        )
+    kept = f", kept from epoch {report.best['epoch']:g}" if "epoch" in report.best else ""
+    raw = report.recall.get(RAW_PIXELS, {}).get(1)
+    beside = (
+        f"<div><b>{_percent(raw)}<small> %</small></b>"
+        '<span class="soft">raw pixels, for comparison</span></div>'
+    )
+    return (
+        f'<div class="headline"><div class="main"><b>{_percent(headline)}<small> %</small></b>'
+        f'<span class="soft">R@1, cosine{kept}</span></div>{"" if raw is None else beside}</div>'
+        '\n<p class="soft">R@K is the share of test images with at least one image of their own '
+        "class among the K nearest others.</p>"
+    )
+
+
+def _table(recall):
+    ks, rows = _cells(recall)
+    # Compared as shown: of two cells that read the same, either both are bold or neither.
+    columns = zip(*(cells for _, cells in rows))
+    best = [max((cell for cell in column if cell != "–"), key=float) for column in columns]
+    head = "".join(f'<th scope="col">R@{k}</th>' for k in ks)
+    lines = []
+    for name, cells in rows:
+        row = "".join(
+            f"<td><strong>{cell}</strong></td>" if cell == top else f"<td>{cell}</td>"
+            for cell, top in zip(cells, best)
+        )
+        lines.append(f'<tr><th scope="row">{html.escape(name)}</th>{row}</tr>')
+    body = "\n".join(lines)
+    return f"<table>\n<thead><tr><th></th>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>"
+
+
+def _summary(pairs):
+    if not pairs:
+        return ""
+    rows = "\n".join(
+        f"<dt>{html.escape(name)}</dt><dd>{html.escape(str(text))}</dd>" for name, text in pairs
+    )
+    return f'<section class="card">\n<h2>Run</h2>\n<dl>\n{rows}\n</dl>\n</section>'
+
+
+def _curves(report):
+    raw = report.recall.get(RAW_PIXELS, {}).get(1)
+    pictures = {
+        "R@1 on the test images": figures.recall_svg(report.history, report.best, raw),
+        "Training": figures.loss_svg(report.history),
+    }
+    shown = "\n".join(
+        f'<section class="card">\n<h2>{name}</h2>\n<figure>{svg}</figure>\n</section>'
+        for name, svg in pictures.items()
+        if svg
+    )
+    notes = {0: "No evaluation was recorded.", 1: "There was one evaluation."}
+    note = notes.get(len(report.history))
+    note = f'<p class="soft">{note}</p>\n' if note else ""
+    return f'{note}<div class="columns">\n{shown}\n</div>' if shown else note
+
+
+def _flags(flags):
+    if not flags:
+        return ""
+    text = html.escape(flags)
+    return f'<details class="card">\n<summary>Flags</summary>\n<pre>{text}</pre>\n</details>'

@@ -1,0 +1,146 @@
+"""Queries with their nearest neighbours, as an HTML grid that holds its own pictures."""
+
+import base64
+import html
+import io
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+# Pictures are shown at most this wide and high, and stored at twice that for dense screens.
+_SHOWN = 112
+
+
+class Neighbour(NamedTuple):
+    """One retrieved image: uint8 [h, w, 3], its class, its similarity, whether it matches."""
+
+    image: np.ndarray
+    class_name: str
+    similarity: float
+    match: bool
+
+
+class RetrievalRow(NamedTuple):
+    """A query image, uint8 [h, w, 3], its class, and its `Neighbour`s, nearest first."""
+
+    query: np.ndarray
+    class_name: str
+    neighbours: Sequence[Neighbour]
+
+
+def choose_queries(labels, num=10, seed=0):
+    """Picks test images to show as queries, spread over the classes.
+
+    The classes, in order, are cut into `num` equal stretches, and each gives one image of one of
+    its classes. With fewer classes than `num`, the classes come round again with other images.
+    Classes of one image are left out if there are others: such a query can have no match.
+
+    Args:
+        labels: integers [n], the class of each image.
+        num: how many rows to pick; fewer come back if there are not as many images to show.
+        seed: integer; the choice is a pure function of the three arguments.
+
+    Returns:
+        int64 [at most num], distinct row numbers.
+
+    Raises:
+        ValueError: if `num` is below 1, or `labels` is not a non-empty vector.
+    """
+    labels = np.asarray(labels)
+    if labels.ndim != 1 or not len(labels):
+        raise ValueError(
+            f"labels must be a vector of at least one class. Received: shape {labels.shape}"
+        )
+    if num < 1:
+        raise ValueError(f"num must be at least 1. Received: num={num}")
+    generator = np.random.default_rng(seed)
+    shuffled = generator.permutation(len(labels))
+    by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    _, starts, counts = np.unique(labels[by_class], return_index=True, return_counts=True)
+    if (counts > 1).any():
+        starts, counts = starts[counts > 1], counts[counts > 1]
+    rows = []
+    for turn in range(counts.max()):
+        left = starts[counts > turn] + turn
+        wanted = min(num - len(rows), len(left))
+        stretches = np.linspace(0, len(left), wanted + 1).astype(np.int64)
+        chosen = generator.integers(stretches[:-1], stretches[1:])
+        rows.extend(by_class[left[chosen]])
+        if len(rows) == num:
+            break
+    return np.array(rows, dtype=np.int64)
+
+
+def grid_html(rows):
+    """The grid as an HTML section: a list item for each row, framed as figure 4 of RankMI.
+
+    A match has a full green frame and a ✓, another class a dashed red one and a ✗.
+
+    Args:
+        rows: list of `RetrievalRow`.
+
+    Returns:
+        str, empty if `rows` is.
+
+    Raises:
+        ValueError: if an image is not uint8 [h, w, 3].
+    """
+    if not rows:
+        return ""
+    matches = [bool(neighbour[3]) for row in rows for neighbour in row.neighbours]
+    lines = "\n".join(f'<li class="row">\n{_row(row)}\n</li>' for row in rows)
+    return (
+        '<section class="card">\n<h2>Retrieval</h2>\n'
+        '<p class="soft">Each row: a query, then its nearest neighbours with their cosine '
+        "similarity. ✓ and a full frame: the query's class; ✗ and a dashed frame: another one. "
+        f"{sum(matches)} of the {len(matches)} neighbours shown match.</p>\n"
+        f'<ol class="rows">\n{lines}\n</ol>\n</section>'
+    )
+
+
+def _row(row):
+    cells = [_cell("query", row.query, row.class_name, f"query: {row.class_name}", "query", "")]
+    for rank, (image, class_name, similarity, match) in enumerate(row.neighbours, start=1):
+        alt = f"neighbour {rank}: {class_name}, {'same' if match else 'another'} class"
+        mark = f'<span class="mark" aria-hidden="true">{"✓" if match else "✗"}</span>'
+        kind = "match" if match else "other"
+        cells.append(_cell(kind, image, class_name, alt, f"{similarity:.3f}", mark))
+    return "\n".join(cells)
+
+
+def _cell(kind, image, class_name, alt, note, mark):
+    name = html.escape(class_name)
+    broken = re.sub("([_/])", r"\1<wbr>", name)  # where folder names may break into two lines
+    return (
+        f'<figure class="{kind}"><span class="frame">{_picture(image, alt)}{mark}</span>'
+        f'<figcaption><span class="name" title="{name}">{broken}</span>{note}</figcaption></figure>'
+    )
+
+
+def _picture(image, alt):
+    """An `<img>` that holds its own bytes: small images whole as PNG, others as small JPEGs."""
+    from PIL import Image
+
+    image = np.asarray(image)
+    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
+        raise ValueError(
+            "Images of a report must be uint8 [h, w, 3]. "
+            f"Received: {image.dtype} {list(image.shape)}"
+        )
+    height, width = image.shape[:2]
+    longest = max(height, width)
+    picture = Image.fromarray(image)
+    file = io.BytesIO()
+    if longest <= _SHOWN:
+        kind, scale = "png", _SHOWN // longest  # whole multiples keep pixels square
+        picture.save(file, "PNG", optimize=True)
+    else:
+        kind, scale = "jpeg", _SHOWN / longest
+        picture.thumbnail((2 * _SHOWN, 2 * _SHOWN), Image.Resampling.LANCZOS)
+        picture.save(file, "JPEG", quality=85, optimize=True)
+    size = f'width="{max(1, round(scale * width))}" height="{max(1, round(scale * height))}"'
+    pixels = ' class="pixels"' if scale > 1 else ""
+    data = base64.b64encode(file.getvalue()).decode()
+    return f'<img src="data:image/{kind};base64,{data}" {size}{pixels} alt="{html.escape(alt)}">'

@@ -1,0 +1,71 @@
+"""The contrastive loss."""
+
+import keras
+from keras import ops
+
+from keras_dml.losses.base import PairLoss, check_choice, check_positive
+from keras_dml.pairs import count, masked_sum, normalize, safe_sqrt
+
+
+@keras.saving.register_keras_serializable("keras_dml")
+class ContrastiveLoss(PairLoss):
+    """Contrastive loss: positives together, negatives at least a margin apart.
+
+    With `D_ij = ‖z_i − z_j‖`, positives `P_i` and negatives `N_i` of anchor i:
+
+    - tightness `T_i = Σ_{j∈P_i} D_ij²`
+    - contrastive `C_i = Σ_{j∈N_i} max(0, m − D_ij)²`
+
+    A negative that coincides with its anchor counts m² and has a zero gradient. An anchor without
+    positives has T_i = 0, without negatives C_i = 0.
+
+    Args:
+        margin: m, above 0, in units of the distance.
+        normalize: take distances between l2-normalised embeddings.
+        pair_reduction: `"sum"` over j as in the paper, or `"mean"`: each part divided by the number
+            of its pairs, so that its size does not grow with the batch.
+        reduction, name, dtype: as in `EmbeddingLoss`.
+
+    Raises:
+        ValueError: `margin` not above 0, unknown `pair_reduction`, or wrong shapes.
+
+    Reference: Boudiaf et al. 2020, Eq. 2, after Hadsell et al. 2006.
+    """
+
+    def __init__(
+        self,
+        margin=1.0,
+        normalize=False,
+        pair_reduction="sum",
+        reduction="sum_over_batch_size",
+        name="contrastive",
+        dtype=None,
+    ):
+        super().__init__(reduction=reduction, name=name, dtype=dtype)
+        self.margin = check_positive("margin", margin)
+        self.normalize = bool(normalize)
+        self.pair_reduction = check_choice("pair_reduction", pair_reduction, ("sum", "mean"))
+
+    def prepare(self, embeddings):
+        """The embeddings, l2-normalised if asked for."""
+        return normalize(embeddings) if self.normalize else embeddings
+
+    def compute_pair_parts(self, pairs):
+        """The two parts `[n]`."""
+        squared = pairs.squared_distances()
+        missing = ops.maximum(self.margin - safe_sqrt(squared), 0.0)
+        tightness = masked_sum(squared, pairs.positive)
+        contrastive = masked_sum(ops.square(missing), pairs.negative)
+        if self.pair_reduction == "mean":
+            tightness /= ops.maximum(count(pairs.positive, squared.dtype), 1.0)
+            contrastive /= ops.maximum(count(pairs.negative, squared.dtype), 1.0)
+        return tightness, contrastive
+
+    def get_config(self):
+        """The constructor's arguments."""
+        return {
+            **super().get_config(),
+            "margin": self.margin,
+            "normalize": self.normalize,
+            "pair_reduction": self.pair_reduction,
+        }

@@ -1,0 +1,67 @@
+"""Smoothed cross-entropy over a classifier's logits."""
+
+import keras
+from keras import ops
+
+from keras_dml.losses.base import EmbeddingLoss
+
+
+@keras.saving.register_keras_serializable("keras_dml")
+class CrossEntropyLoss(EmbeddingLoss):
+    """Cross-entropy with smoothed targets, for logits `a_ik` of K classes.
+
+    With targets `t_ik = 1 − ε` on the true class and `ε / (K − 1)` on each other one:
+
+    - tightness `T_i = −Σ_k t_ik a_ik`
+    - contrastive `C_i = log Σ_k exp(a_ik)`
+
+    and `T_i + C_i = −Σ_k t_ik log softmax(a_i)_k`. (Keras' `label_smoothing` spreads its mass over
+    all K classes: the same loss is `label_smoothing = ε K / (K − 1)`.)
+
+    Call with class ids `[n]` in 0..K−1 and logits `[n, K]`, K ≥ 2. A class id outside that range
+    makes its image's loss NaN, since a compiled graph cannot raise.
+
+    Args:
+        epsilon: ε, from 0 up to, not including, 1.
+        reduction, name, dtype: as in `EmbeddingLoss`.
+
+    Raises:
+        ValueError: `epsilon` outside [0, 1), fewer than two logits, or wrong shapes.
+
+    Reference: Boudiaf et al. 2020, section 5.3 and Eq. 8-9.
+    """
+
+    def __init__(
+        self, epsilon=0.1, reduction="sum_over_batch_size", name="cross_entropy", dtype=None
+    ):
+        super().__init__(reduction=reduction, name=name, dtype=dtype)
+        if (
+            isinstance(epsilon, bool)
+            or not isinstance(epsilon, (int, float))
+            or not 0 <= epsilon < 1
+        ):
+            raise ValueError(
+                f"epsilon must be a number from 0 up to 1 (1 excluded). Received: epsilon={epsilon!r}"
+            )
+        self.epsilon = float(epsilon)
+
+    def compute_parts(self, class_ids, embeddings):
+        """The two parts from class ids `[n]` and logits `[n, K]`."""
+        logits, num_classes = embeddings, embeddings.shape[1]
+        if num_classes is None or num_classes < 2:
+            raise ValueError(
+                "y_pred must hold the logits of at least 2 classes. "
+                f"Received: y_pred.shape={tuple(logits.shape)}"
+            )
+        classes = ops.arange(num_classes, dtype=logits.dtype)
+        is_true = ops.equal(class_ids[:, None], classes[None, :])
+        on_others = self.epsilon / (num_classes - 1)
+        on_true = ops.cast(is_true, logits.dtype) * (1.0 - self.epsilon - on_others)
+        targets = on_others + on_true
+        known = ops.any(is_true, axis=-1)
+        tightness = ops.where(known, -ops.sum(targets * logits, axis=-1), float("nan"))
+        return tightness, ops.logsumexp(logits, axis=-1)
+
+    def get_config(self):
+        """The constructor's arguments."""
+        return {**super().get_config(), "epsilon": self.epsilon}

@@ -1,0 +1,82 @@
+"""The multi-similarity loss."""
+
+import keras
+from keras import ops
+
+from keras_dml.losses.base import PairLoss, check_positive
+from keras_dml.pairs import log_one_plus_sum_exp, normalize
+
+
+@keras.saving.register_keras_serializable("keras_dml")
+class MultiSimilarityLoss(PairLoss):
+    """Multi-similarity loss on cosine similarities `S_ij`.
+
+    - tightness `T_i = (1/α) log(1 + Σ_{j∈P_i} exp(−α (S_ij − m)))`
+    - contrastive `C_i = (1/β) log(1 + Σ_{j∈N_i} exp(β (S_ij − m)))`
+
+    With `epsilon`, only informative pairs are kept, as in the original work: a positive if it is
+    less similar than the most similar negative plus ε, a negative if it is more similar than the
+    least similar positive minus ε. An anchor without positives (negatives) has T_i = 0 (C_i = 0).
+
+    Args:
+        alpha: α, above 0. beta: β, above 0. base: m, a similarity.
+        epsilon: mining margin ε ≥ 0, or None for no mining.
+        reduction, name, dtype: as in `EmbeddingLoss`.
+
+    Raises:
+        ValueError: `alpha` or `beta` not above 0, `epsilon` below 0, or wrong shapes.
+
+    Reference: Boudiaf et al. 2020, Table 2, after Wang et al., "Multi-Similarity Loss With General
+    Pair Weighting for Deep Metric Learning", CVPR 2019, Eq. 15 and (mining) 11-12.
+    """
+
+    def __init__(
+        self,
+        alpha=2.0,
+        beta=50.0,
+        base=0.5,
+        epsilon=None,
+        reduction="sum_over_batch_size",
+        name="multi_similarity",
+        dtype=None,
+    ):
+        super().__init__(reduction=reduction, name=name, dtype=dtype)
+        self.alpha = check_positive("alpha", alpha)
+        self.beta = check_positive("beta", beta)
+        self.base = float(base)
+        if epsilon is not None and not 0 <= epsilon < float("inf"):
+            raise ValueError(f"epsilon must be None or at least 0. Received: epsilon={epsilon!r}")
+        self.epsilon = epsilon
+
+    def prepare(self, embeddings):
+        """The l2-normalised embeddings."""
+        return normalize(embeddings)
+
+    def compute_pair_parts(self, pairs):
+        """The two parts `[n]`."""
+        similarities = pairs.similarities()
+        positive, negative = pairs.positive, pairs.negative
+        if self.epsilon is not None:
+            positive, negative = self._informative(similarities, positive, negative)
+        excess = similarities - self.base
+        tightness = log_one_plus_sum_exp(-self.alpha * excess, positive) / self.alpha
+        contrastive = log_one_plus_sum_exp(self.beta * excess, negative) / self.beta
+        return tightness, contrastive
+
+    def _informative(self, similarities, positive, negative):
+        nearest_negative = ops.max(ops.where(negative, similarities, -3.0), axis=-1, keepdims=True)
+        farthest_positive = ops.min(ops.where(positive, similarities, 3.0), axis=-1, keepdims=True)
+        return (
+            ops.logical_and(positive, similarities < nearest_negative + self.epsilon),
+            ops.logical_and(negative, similarities > farthest_positive - self.epsilon),
+        )
+
+    def get_config(self):
+        """The constructor's arguments."""
+        return {
+            **super().get_config(),
+            "alpha": self.alpha,
+            "beta": self.beta,
+            "base": self.base,
+            "epsilon": self.epsilon,
+        }

@@ -1,0 +1,54 @@
+"""The tightness or the contrastive part of a loss, as a Keras metric."""
+
+import keras
+
+from keras_dml.losses.base import EmbeddingLoss
+
+
+@keras.saving.register_keras_serializable("keras_dml")
+class LossPart(keras.metrics.Mean):
+    """Mean over the images of one part of a loss, recorded during `fit`.
+
+    `model.compile(loss=loss, metrics=[LossPart(loss, "tightness"), LossPart(loss, "contrastive")])`
+
+    Args:
+        loss: a `keras_dml.losses.EmbeddingLoss`.
+        part: `"tightness"` or `"contrastive"`.
+        name: by default the part's name.
+
+    Raises:
+        TypeError: a loss that has no parts. ValueError: another part.
+
+    Reference: Boudiaf et al. 2020, Table 2.
+    """
+
+    def __init__(self, loss, part, name=None, dtype=None):
+        if not isinstance(loss, EmbeddingLoss):
+            raise TypeError(
+                f"loss must be a keras_dml.losses.EmbeddingLoss. Received: loss={loss!r}"
+            )
+        if part not in ("tightness", "contrastive"):
+            raise ValueError(f"part must be 'tightness' or 'contrastive'. Received: part={part!r}")
+        super().__init__(name=name or part, dtype=dtype)
+        self.loss = loss
+        self.part = part
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        """Add a batch of class ids `[n]` and embeddings or logits `[n, d]`."""
+        tightness, contrastive = self.loss.parts(y_true, y_pred)
+        values = tightness if self.part == "tightness" else contrastive
+        return super().update_state(values, sample_weight=sample_weight)
+
+    def get_config(self):
+        """The constructor's arguments."""
+        return {
+            **super().get_config(),
+            "loss": keras.saving.serialize_keras_object(self.loss),
+            "part": self.part,
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        """The metric of this configuration."""
+        loss = keras.saving.deserialize_keras_object(config["loss"])
+        return cls(**{**config, "loss": loss})

@@ -1,0 +1,171 @@
+"""Backbones: images in 0..255 in, feature maps out; each scales its input as its weights expect."""
+
+import inspect
+import sys
+
+import keras
+
+SMALL_CONVNET = "small_convnet"
+
+
+@keras.saving.register_keras_serializable("keras_dml")
+class InputScaling(keras.layers.Layer):
+    """Images in 0..255 to what the weights of a `keras.applications` model were trained on.
+
+    Args:
+        application: name of the model in `keras.applications`, such as `"ResNet50"`.
+    """
+
+    def __init__(self, application, **kwargs):
+        super().__init__(**kwargs)
+        self.application = application
+        self._preprocess = sys.modules[_application_module(application)].preprocess_input
+
+    def call(self, images):
+        """Scaled images, same shape."""
+        return self._preprocess(images)
+
+    def compute_output_shape(self, input_shape):
+        """The input's shape."""
+        return input_shape
+
+    def get_config(self):
+        """The constructor's arguments."""
+        return {**super().get_config(), "application": self.application}
+
+
+@keras.saving.register_keras_serializable("keras_dml")
+class FrozenStatisticsBatchNormalization(keras.layers.BatchNormalization):
+    """Batch norm that uses its stored mean and variance in training too; scale and offset learn.
+
+    Calling a whole backbone with `training=False` does not do this inside another model: Keras
+    hands the outer model's `training` on to every layer of a functional model.
+    """
+
+    def call(self, inputs, training=None, mask=None):
+        """The input normalised by the stored statistics."""
+        return super().call(inputs, training=False, mask=mask)
+
+
+def backbone_names():
+    """The names that `build_backbone` takes, in lower case."""
+    return [SMALL_CONVNET, *sorted(name.lower() for name in _applications())]
+
+
+def build_backbone(name, image_size, weights=None, frozen_batch_norm=None):
+    """A backbone by name: float images `[n, s, s, 3]` in 0..255 to feature maps `[n, h, w, c]`.
+
+    Args:
+        name: `"small_convnet"` or any `keras.applications` model, such as `"resnet50"`.
+        image_size: s, pixels.
+        weights: None (random), `"imagenet"` (downloaded by Keras on first use), or the path of a
+            weights file saved from the same model without its classifier.
+        frozen_batch_norm: batch norm keeps its stored statistics in training; None: where there are
+            trained weights, since the statistics of random weights normalise nothing.
+
+    Raises:
+        ValueError: unknown name, weights that are not there or do not fit, an image size that the
+            model does not take.
+    """
+    key = name.lower().replace("_", "") if name.lower() != SMALL_CONVNET else SMALL_CONVNET
+    if frozen_batch_norm is None:
+        frozen_batch_norm = weights is not None
+    if key == SMALL_CONVNET:
+        if weights == "imagenet":
+            raise ValueError(
+                "weights must be none or a file for small_convnet, which has no ImageNet weights. "
+                "Received: weights='imagenet'"
+            )
+        model = small_convnet(image_size)
+        if weights is not None:
+            _load_weights(model, weights)
+    else:
+        model = _application(name, key, image_size, weights)
+    return with_frozen_statistics(model) if frozen_batch_norm else model
+
+
+def small_convnet(image_size=32, filters=(64, 128, 256), name=SMALL_CONVNET):
+    """A small convolutional net for small images.
+
+    One stage for each entry of `filters`: two 3×3 convolutions with batch norm and ReLU, halving
+    the resolution from the second stage on.
+    """
+    inputs = keras.Input((image_size, image_size, 3), name="images")
+    x = keras.layers.Rescaling(1 / 127.5, offset=-1.0)(inputs)
+    for stage, width in enumerate(filters):
+        for layer in range(2):
+            stride = 2 if layer == 0 else 1
+            prefix = f"stage{stage + 1}_conv{layer + 1}"
+            x = keras.layers.Conv2D(
+                width, 3, strides=stride, padding="same", use_bias=False, name=prefix
+            )(x)
+            x = keras.layers.BatchNormalization(momentum=0.9, name=f"{prefix}_norm")(x)
+            x = keras.layers.ReLU(name=f"{prefix}_relu")(x)
+    return keras.Model(inputs, x, name=name)
+
+
+def with_frozen_statistics(model):
+    """A copy of `model` with the same weights whose batch norms keep their stored statistics."""
+
+    def frozen(layer):
+        if type(layer) is keras.layers.BatchNormalization:
+            return FrozenStatisticsBatchNormalization.from_config(layer.get_config())
+        return layer.__class__.from_config(layer.get_config())
+
+    copy = keras.models.clone_model(model, clone_function=frozen)
+    copy.set_weights(model.get_weights())
+    return copy
+
+
+def _application(name, key, image_size, weights):
+    applications = {application.lower(): application for application in _applications()}
+    if key not in applications:
+        raise ValueError(
+            f"backbone must be one of {', '.join(backbone_names())}. Received: backbone={name!r}"
+        )
+    application = applications[key]
+    inputs = keras.Input((image_size, image_size, 3), name="images")
+    # Built on the scaled images, not called on them: one flat model, whose layers are found by
+    # name and cloned (frozen statistics, float32 export) without recursion.
+    scaled = InputScaling(application, name="input_scaling")(inputs)
+    try:
+        model = getattr(keras.applications, application)(
+            include_top=False,
+            weights="imagenet" if weights == "imagenet" else None,
+            input_tensor=scaled,
+            input_shape=(image_size, image_size, 3),
+        )
+    except Exception as error:
+        if weights == "imagenet" and "URL fetch failure" in str(error):
+            raise ValueError(
+                f"weights='imagenet' of {application} could not be downloaded. Without a network, "
+                "fetch its no-top weights file on a connected machine and give its path as weights"
+            ) from error
+        raise
+    if weights not in (None, "imagenet"):
+        _load_weights(model, weights)
+    return keras.Model(inputs, model.output, name=key)
+
+
+def _load_weights(model, path):
+    try:
+        model.load_weights(path)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ValueError(
+            f"weights could not be loaded into {model.name}: {reason}. Received: weights={path!r}"
+        ) from error
+
+
+def _applications():
+    members = inspect.getmembers(keras.applications, callable)
+    return [name for name, _ in members if name[0].isupper()]
+
+
+def _application_module(application):
+    constructor = getattr(keras.applications, application, None)
+    if constructor is None or application not in _applications():
+        raise ValueError(
+            f"application must be the name of a keras.applications model. Received: {application!r}"
+        )
+    return constructor.__module__

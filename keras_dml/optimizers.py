@@ -1,0 +1,131 @@
+"""What the papers' recipes need of an optimizer and Keras lacks.
+
+Coupled weight decay (added to the gradient, so that momentum and Adam's scaling act on it), on
+kernels only; a learning rate of its own for some variables; the warm-up with cosine decay.
+"""
+
+import math
+
+import keras
+from keras import ops
+
+
+class _Recipe:
+    """Adds coupled weight decay and learning-rate multipliers to a Keras optimizer."""
+
+    def __init__(self, *args, coupled_weight_decay=0.0, learning_rate_multipliers=None, **kwargs):
+        super().__init__(*args, **kwargs)
+        if not 0 <= coupled_weight_decay < math.inf:
+            raise ValueError(
+                "coupled_weight_decay must be at least 0. "
+                f"Received: coupled_weight_decay={coupled_weight_decay!r}"
+            )
+        if self.weight_decay:
+            raise ValueError(
+                "weight_decay is Keras' decoupled form; use coupled_weight_decay here. "
+                f"Received: weight_decay={self.weight_decay!r}"
+            )
+        self.coupled_weight_decay = float(coupled_weight_decay)
+        self.learning_rate_multipliers = dict(learning_rate_multipliers or {})
+        for path, factor in self.learning_rate_multipliers.items():
+            if not 0 <= factor < math.inf:
+                raise ValueError(
+                    "learning_rate_multipliers must be at least 0. "
+                    f"Received: learning_rate_multipliers[{path!r}]={factor!r}"
+                )
+
+    def build(self, variables):
+        super().build(variables)
+        self._decayed = [variable.path.endswith("kernel") for variable in variables]
+        self._factors = [
+            self.learning_rate_multipliers.get(variable.path, 1.0) for variable in variables
+        ]
+
+    def update_step(self, gradient, variable, learning_rate):
+        index = self._get_variable_index(variable)
+        if self.coupled_weight_decay and self._decayed[index]:
+            gradient = gradient + ops.cast(self.coupled_weight_decay, gradient.dtype) * variable
+        factor = self._factors[index]
+        if factor != 1.0:
+            learning_rate = learning_rate * factor
+        super().update_step(gradient, variable, learning_rate)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "coupled_weight_decay": self.coupled_weight_decay,
+            "learning_rate_multipliers": self.learning_rate_multipliers,
+        }
+
+
+@keras.saving.register_keras_serializable("keras_dml")
+class SGD(_Recipe, keras.optimizers.SGD):
+    """`keras.optimizers.SGD` with coupled weight decay: the gradient becomes `g + λ w`.
+
+    Args:
+        coupled_weight_decay: λ ≥ 0, on every variable whose name ends in "kernel" (convolution and
+            dense kernels; not biases, not batch norm).
+        learning_rate_multipliers: dict from variable path to a factor ≥ 0 on its learning rate, as
+            `multipliers` makes it; a path that is not listed has factor 1.
+        Others: those of `keras.optimizers.SGD` (learning_rate, momentum, nesterov, ...).
+
+    Raises:
+        ValueError: a negative decay or factor, or Keras' decoupled `weight_decay`.
+    """
+
+
+@keras.saving.register_keras_serializable("keras_dml")
+class Adam(_Recipe, keras.optimizers.Adam):
+    """`keras.optimizers.Adam` with coupled weight decay, that is L2 and not AdamW.
+
+    Takes `coupled_weight_decay` and `learning_rate_multipliers` as our `SGD` does, and the
+    arguments of `keras.optimizers.Adam`; raises as `SGD` does.
+    """
+
+
+def multipliers(model, factor):
+    """`learning_rate_multipliers` that give the variables of `model` (or layer) this factor."""
+    return {variable.path: float(factor) for variable in model.trainable_variables}
+
+
+@keras.saving.register_keras_serializable("keras_dml")
+class WarmCosine(keras.optimizers.schedules.LearningRateSchedule):
+    """Linear warm-up under a cosine: `lr · min((i + 1) / warmup, (1 + cos(π i / T)) / 2)`.
+
+    Args:
+        learning_rate: lr, the highest rate. total_steps: T. warmup_steps: at least 1.
+
+    Raises:
+        ValueError: `learning_rate` not above 0, `total_steps` or `warmup_steps` below 1.
+
+    Reference: the published settings of Boudiaf et al. 2020 (warm-up of 100 steps).
+    """
+
+    def __init__(self, learning_rate, total_steps, warmup_steps=100):
+        super().__init__()
+        if not 0 < learning_rate < math.inf:
+            raise ValueError(
+                f"learning_rate must be above 0. Received: learning_rate={learning_rate!r}"
+            )
+        for name, steps in (("total_steps", total_steps), ("warmup_steps", warmup_steps)):
+            if steps < 1:
+                raise ValueError(f"{name} must be at least 1. Received: {name}={steps!r}")
+        self.learning_rate = float(learning_rate)
+        self.total_steps = int(total_steps)
+        self.warmup_steps = int(warmup_steps)
+
+    def __call__(self, step):
+        """The learning rate of step i, counted from 0."""
+        step = ops.cast(step, "float32")
+        warm = (step + 1.0) / self.warmup_steps
+        progress = ops.minimum(step / self.total_steps, 1.0)
+        cosine = (1.0 + ops.cos(math.pi * progress)) / 2.0
+        return self.learning_rate * ops.minimum(warm, cosine)
+
+    def get_config(self):
+        """The constructor's arguments."""
+        return {
+            "learning_rate": self.learning_rate,
+            "total_steps": self.total_steps,
+            "warmup_steps": self.warmup_steps,
+        }

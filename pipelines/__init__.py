@@ -1,0 +1,26 @@
+"""Input pipelines: tables of images, datasets by name, samplers, augmentation and batches.
+
+Needs TensorFlow (tf.data) for the last two.
+"""
+
+from pipelines.bad_images import find_bad_images
+from pipelines.batches import evaluation_batches, training_batches
+from pipelines.datasets import DATASETS, load_dataset
+from pipelines.samplers import BalancedSampler, RandomSampler
+from pipelines.table import ImageTable, Split, split_by_class
+from pipelines.transforms import EvaluationTransform, TrainTransform
+
+__all__ = [
+    "DATASETS",
+    "BalancedSampler",
+    "EvaluationTransform",
+    "ImageTable",
+    "RandomSampler",
+    "Split",
+    "TrainTransform",
+    "evaluation_batches",
+    "find_bad_images",
+    "load_dataset",
+    "split_by_class",
+    "training_batches",
+]

@@ -1,0 +1,92 @@
+"""Datasets by name, each split the way its protocol says.
+
+A dataset joins by one function `(data_dir, train_classes, test_classes) -> Split` in `_SPLITS`:
+where the classes are divided, or whether files divide them, is that function's business.
+"""
+
+import os
+
+import numpy as np
+
+from pipelines.table import ImageTable, Split, split_by_class
+
+
+def load_dataset(
+    name: str,
+    data_dir: str | os.PathLike | None = None,
+    train_classes: int | None = None,
+    test_classes: int | None = None,
+) -> Split:
+    """Loads a dataset and splits it into classes to train on and unseen classes to test on.
+
+    Args:
+        name: one of `DATASETS`. `"glyphs"`: the built-in characters, no files needed. `"cub"`:
+            CUB-200-2011 in its official layout. `"folder"`: any folder of class folders.
+        data_dir: where the files are; not for `"glyphs"`.
+        train_classes: the first so many classes train. None: CUB's class ids up to 100; otherwise
+            the first half of the classes, rounded down.
+        test_classes: the next so many classes test. None: all the others.
+
+    Raises:
+        ValueError: for an unknown name, files that are missing or do not fit together, and a
+            boundary that leaves train or test empty.
+    """
+    if name not in _SPLITS:
+        raise ValueError(f"dataset must be one of {', '.join(DATASETS)}. Received: dataset={name}")
+    return _SPLITS[name](data_dir, train_classes, test_classes)
+
+
+def _glyphs(data_dir, train_classes, test_classes) -> Split:
+    from pipelines.glyphs import glyphs
+
+    if data_dir:
+        raise ValueError(
+            f"data_dir must not be given with glyphs, which reads no files. "
+            f"Received: data_dir={data_dir}"
+        )
+    wanted = None
+    if train_classes and test_classes and min(train_classes, test_classes) > 0:
+        # Drawing takes time, and the first classes are the same however many are drawn.
+        wanted = train_classes + test_classes
+    try:
+        table = glyphs(num_classes=wanted)
+    except ValueError as error:
+        raise ValueError(
+            f"train_classes={train_classes} and test_classes={test_classes} do not fit: {error}"
+        ) from error
+    return split_by_class(table, train_classes, test_classes)
+
+
+def _cub(data_dir, train_classes, test_classes) -> Split:
+    from pipelines.cub import LAST_TRAIN_CLASS, read_cub
+
+    table, class_ids = read_cub(data_dir)
+    if train_classes is None:
+        train_classes = _official_boundary(table, class_ids, LAST_TRAIN_CLASS)
+    return split_by_class(table, train_classes, test_classes)
+
+
+def _folder(data_dir, train_classes, test_classes) -> Split:
+    from pipelines.folder import folder
+
+    return split_by_class(folder(data_dir), train_classes, test_classes)
+
+
+def _official_boundary(table: ImageTable, class_ids: np.ndarray, last_train_class: int) -> int:
+    """How many of a table's classes have ids up to the last one that trains."""
+    train = int(np.count_nonzero(class_ids <= last_train_class))
+    if train in (0, table.num_classes):
+        side = "train" if train == 0 else "test"
+        raise ValueError(
+            f"The official boundary, class ids up to {last_train_class} train, leaves no class to "
+            f"{side}: data_dir holds {table.num_classes} classes, ids {class_ids[0]} to "
+            f"{class_ids[-1]}. Set train_classes (--train_classes), the number of classes to train "
+            "on."
+        )
+    return train
+
+
+_SPLITS = {"cub": _cub, "folder": _folder, "glyphs": _glyphs}
+
+DATASETS = tuple(_SPLITS)
+"""Names that `load_dataset` knows."""

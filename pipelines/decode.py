@@ -1,0 +1,215 @@
+"""Needs TensorFlow. From the bytes of an image file to RGB pixels, whole or just one window.
+
+Graph operations only, so the same code runs in a tf.data pipeline and inside a SavedModel.
+
+What a file becomes: uint8 RGB. Grey is repeated, CMYK and palettes are converted, 16 bits keep
+their high byte, an animated GIF gives its first frame, and whatever is transparent in a PNG or a
+WebP lies on white. (TensorFlow reads no transparency from BMP and GIF: a BMP keeps the colours it
+stores, a GIF's transparent pixels are black.) An EXIF orientation is not applied. JPEG is decoded
+with the accurate integer transform: the same bits as Pillow, and no slower than the fast one.
+"""
+
+import tensorflow as tf
+
+_HEADER_BYTES = 32
+_ANIMATION_BIT = 0x02  # of the flags in the VP8X chunk of a WebP file
+# Chroma is stored at half the width and interpolated, so a decoded window's outer columns need
+# their neighbours to come out as they do in the whole image.
+_CHROMA_REACH = 2
+
+
+class PixelImage:
+    """An image that is already pixels, with the interface of `EncodedImage`.
+
+    Args:
+        pixels: uint8 [height, width, channels], channels 1 or 3 (statically known).
+    """
+
+    def __init__(self, pixels):
+        if pixels.dtype != tf.uint8 or pixels.shape.rank != 3 or pixels.shape[-1] not in (1, 3):
+            raise TypeError(
+                "source must be a scalar string (the bytes of an image file) or uint8 "
+                "[height, width, channels] with 1 or 3 channels. "
+                f"Received: source with dtype={pixels.dtype.name}, shape={pixels.shape}"
+            )
+        self._pixels = pixels
+        self.size = tf.shape(pixels)[:2]
+
+    def crop(self, window):
+        """Pixels of `window` = int32 [y, x, height, width], uint8 [height, width, channels]."""
+        return _slice(self._pixels, window)
+
+
+class EncodedImage:
+    """The bytes of an image file, opened: its size first, then the pixels of a window.
+
+    A JPEG gives its size from its header and is decoded for the window alone, never whole. The
+    other formats are decoded once, and the window is cut out of that.
+
+    Args:
+        encoded: scalar string: a JPEG, PNG, WebP, BMP or GIF file, told apart by its first bytes.
+
+    Attributes:
+        size: int32 [2], height and width in pixels.
+
+    Raises (where the operations run):
+        tf.errors.InvalidArgumentError: another format, damaged data, or an animated WebP, which
+            TensorFlow's decoder must not see: it writes past its buffer.
+    """
+
+    def __init__(self, encoded):
+        self._encoded = encoded
+        header = tf.io.decode_raw(encoded, tf.uint8, fixed_length=_HEADER_BYTES)
+        self._is_jpeg = _holds(header, 0, b"\xff\xd8\xff")
+        self._rgba = tf.cond(
+            self._is_jpeg,
+            lambda: tf.zeros([0, 0, 4], tf.uint8),
+            lambda: _decode_rgba(encoded, header),
+        )
+        self.size = tf.cond(
+            self._is_jpeg,
+            lambda: tf.io.extract_jpeg_shape(encoded)[:2],
+            lambda: tf.shape(self._rgba)[:2],
+        )
+        self.size.set_shape([2])
+
+    def crop(self, window):
+        """Pixels of `window` = int32 [y, x, height, width], uint8 [height, width, 3].
+
+        They are exactly those of the whole decoded image in that place.
+        """
+        return tf.cond(
+            self._is_jpeg,
+            lambda: _crop_jpeg(self._encoded, self.size, window),
+            lambda: _over_white(_slice(self._rgba, window)),
+        )
+
+
+def open_image(source):
+    """`EncodedImage` of a scalar string tensor, `PixelImage` of a uint8 tensor.
+
+    Raises:
+        TypeError: `source` is neither (at trace time).
+    """
+    source = tf.convert_to_tensor(source)
+    return EncodedImage(source) if source.dtype == tf.string else PixelImage(source)
+
+
+def image_size(encoded):
+    """Height and width of an encoded image, two int32 scalars; a JPEG is not decoded for it."""
+    height, width = tf.unstack(EncodedImage(encoded).size)
+    return height, width
+
+
+def decode_image(encoded):
+    """The whole encoded image as uint8 [height, width, 3]."""
+    image = EncodedImage(encoded)
+    return image.crop(tf.concat([[0, 0], image.size], 0))
+
+
+def _holds(header, start, expected):
+    return tf.reduce_all(header[start : start + len(expected)] == list(expected))
+
+
+def _slice(pixels, window):
+    y, x, height, width = tf.unstack(window)
+    return pixels[y : y + height, x : x + width]
+
+
+def _crop_jpeg(encoded, size, window):
+    y, x, height, width = tf.unstack(window)
+    left = tf.maximum(x - _CHROMA_REACH, 0)
+    right = tf.minimum(x + width + _CHROMA_REACH, size[1])
+    pixels = tf.image.decode_and_crop_jpeg(
+        encoded, [y, left, height, right - left], channels=3, dct_method="INTEGER_ACCURATE"
+    )
+    return pixels[:, x - left : x - left + width]
+
+
+def _over_white(rgba):
+    """Composite straight-alpha uint8 RGBA over white, rounded to the nearest level."""
+    rgba = tf.cast(rgba, tf.float32)
+    opacity = rgba[..., 3:] / 255.0
+    return tf.cast(tf.round(255.0 + (rgba[..., :3] - 255.0) * opacity), tf.uint8)
+
+
+def _decode_rgba(encoded, header):
+    """Decode everything but JPEG to uint8 [height, width, 4]."""
+    is_webp = _holds(header, 0, b"RIFF") & _holds(header, 8, b"WEBP")
+    flags = tf.cast(header[20], tf.int32)
+    animated = is_webp & _holds(header, 12, b"VP8X") & (flags & _ANIMATION_BIT != 0)
+    # Each decoder stands in a branch of its own and cannot start unless its branch is taken: an
+    # animated WebP in TensorFlow's decoder ends the whole process.
+    formats = [
+        (_holds(header, 0, b"\x89PNG\r\n\x1a\n"), lambda: _decode_png(encoded, header)),
+        (animated, lambda: _refuse(encoded, "an animated WebP: only still images can be read")),
+        (is_webp, lambda: _decode_webp(encoded)),
+        (_holds(header, 0, b"BM"), lambda: _decode_bmp(encoded, header)),
+        (
+            _holds(header, 0, b"GIF8"),
+            lambda: _opaque(tf.io.decode_image(encoded, channels=3, expand_animations=False)),
+        ),
+        (tf.constant(True), lambda: _refuse(encoded, "not a JPEG, PNG, WebP, BMP or GIF image")),
+    ]
+    first = tf.argmax(tf.stack([is_this for is_this, _ in formats]), output_type=tf.int32)
+    rgba = tf.switch_case(first, [branch for _, branch in formats])
+    return tf.ensure_shape(rgba, [None, None, 4])
+
+
+def _refuse(encoded, reason):
+    # The condition depends on the data, so that it fails when the branch runs, not when traced.
+    refused = tf.debugging.Assert(tf.strings.length(encoded) < 0, [reason])
+    with tf.control_dependencies([] if refused is None else [refused]):
+        return tf.zeros([0, 0, 4], tf.uint8)
+
+
+def _opaque(rgb):
+    return tf.pad(rgb, [[0, 0], [0, 0], [0, 1]], constant_values=255)
+
+
+def _decode_png(encoded, header):
+    rgba = tf.io.decode_png(encoded, channels=4)
+    # A file of 1, 2 or 4 bits without transparency comes with its own largest level, not 255, for
+    # opaque. That every pixel of a transparent image has just that value does not happen.
+    bits = tf.minimum(header[24], 8)
+    largest = tf.bitwise.left_shift(tf.constant(1, tf.uint8), bits) - 1
+    return tf.cond(
+        (bits < 8) & tf.reduce_all(rgba[..., 3] == largest),
+        lambda: _opaque(rgba[..., :3]),
+        lambda: rgba,
+    )
+
+
+def _decode_webp(encoded):
+    pixels = tf.io.decode_webp(encoded)[0]  # 3 or 4 channels: the decoder takes only the file's own
+    return tf.cond(tf.shape(pixels)[-1] == 4, lambda: pixels, lambda: _opaque(pixels))
+
+
+def _decode_bmp(encoded, header):
+    """BMP of 8 (palette), 24 or 32 bits a pixel, not compressed."""
+    bits = tf.cast(header[28], tf.int32) + 256 * tf.cast(header[29], tf.int32)
+    compression = header[30]
+    # 0: plain rows; 3: channel masks, which are BGRA in practice.
+    readable = ((compression == 0) & ((bits == 8) | (bits == 24))) | (
+        ((compression == 0) | (compression == 3)) & (bits == 32)
+    )
+    return tf.cond(
+        readable,
+        lambda: tf.cond(
+            bits == 8,
+            lambda: _opaque(_decode_palette_bmp(encoded, header)),
+            lambda: _opaque(tf.io.decode_bmp(encoded)[..., :3]),
+        ),
+        lambda: _refuse(encoded, "a BMP that is compressed or has other than 8, 24 or 32 bits"),
+    )
+
+
+def _decode_palette_bmp(encoded, header):
+    # TensorFlow takes the palette's indices for grey levels: look the colours up ourselves.
+    indices = tf.io.decode_bmp(encoded)[..., 0]
+    start = 14 + tf.io.decode_raw(tf.strings.substr(encoded, 14, 4), tf.int32)[0]
+    end = tf.io.decode_raw(tf.strings.substr(encoded, 10, 4), tf.int32)[0]
+    # Four bytes a colour: blue, green, red and one that means nothing.
+    palette = tf.strings.substr(encoded, start, (end - start) // 4 * 4)
+    colours = tf.reshape(tf.io.decode_raw(palette, tf.uint8), [-1, 4])[:, 2::-1]
+    return tf.gather(colours, tf.cast(indices, tf.int32))

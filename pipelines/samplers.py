@@ -1,0 +1,216 @@
+"""Which images make up a batch: pure functions from the batch number to row numbers.
+
+A sampler is a small immutable value: `sampler(step)` gives the same rows whenever and in whatever
+order it is called, so a resumed run, a second worker and a debugger all see the same batch.
+"""
+
+import operator
+
+import numpy as np
+
+from pipelines.permutation import fold, permuted, seed_key
+
+
+class RandomSampler:
+    """Uniform sampling: each image at most once an epoch, in an order of its own each epoch.
+
+    The last partial batch is dropped; which images that leaves out changes from epoch to epoch.
+
+    Args:
+        num_images: number of rows to choose from.
+        batch_size: rows in a batch, at most `num_images`.
+        seed: integer that names the sequence of batches.
+
+    Attributes:
+        batch_size: as given.
+        steps_per_epoch: `num_images // batch_size`.
+    """
+
+    def __init__(self, num_images: int, batch_size: int, seed: int = 0):
+        self.batch_size = _at_least_one("batch_size", batch_size)
+        self._num_images = operator.index(num_images)
+        if self._num_images < self.batch_size:
+            raise ValueError(
+                f"batch_size must be at most the number of images, {num_images}. "
+                f"Received: batch_size={batch_size}"
+            )
+        self.steps_per_epoch = self._num_images // self.batch_size
+        self._key = seed_key(operator.index(seed))
+
+    def __call__(self, step: int) -> np.ndarray:
+        """Row numbers of batch `step` (from 0), int64 `[batch_size]`."""
+        epoch, batch = divmod(_checked_step(step), self.steps_per_epoch)
+        positions = batch * self.batch_size + np.arange(self.batch_size)
+        sizes = np.array([self._num_images])
+        return permuted(fold(self._key, np.array([epoch])), sizes, positions[None, :])[0]
+
+
+class BalancedSampler:
+    """Class-balanced sampling: P classes a batch, m images of each.
+
+    At any time every class has come up equally often and, within a class, every image has (counts
+    differ by at most 1). No class comes twice in a batch, and no image does unless its class has
+    fewer than m images; then each of them comes `m // size` or one more times.
+    A batch lists its rows class by class: rows `m*i .. m*i+m-1` are of one class.
+
+    Args:
+        labels: integers `[n]`, the class of each row.
+        classes_per_batch: P.
+        images_per_class: m.
+        seed: integer that names the sequence of batches.
+
+    Attributes:
+        batch_size: P·m.
+        steps_per_epoch: `n // batch_size`, at least 1.
+
+    Raises:
+        ValueError: when there are fewer than P classes.
+    """
+
+    def __init__(self, labels, classes_per_batch: int, images_per_class: int, seed: int = 0):
+        self._classes_per_batch = _at_least_one("classes_per_batch", classes_per_batch)
+        self._images_per_class = _at_least_one("images_per_class", images_per_class)
+        labels = np.asarray(labels)
+        if labels.ndim != 1 or labels.dtype.kind not in "iu":
+            raise ValueError(
+                "labels must be a vector of integers. "
+                f"Received: labels of shape {labels.shape} and dtype {labels.dtype}"
+            )
+        self._rows = np.argsort(labels, kind="stable")
+        _, self._starts, self._sizes = np.unique(
+            labels[self._rows], return_index=True, return_counts=True
+        )
+        if len(self._sizes) < self._classes_per_batch:
+            raise ValueError(
+                f"classes_per_batch must be at most the number of classes, {len(self._sizes)}. "
+                f"Received: classes_per_batch={classes_per_batch}"
+            )
+        self.batch_size = self._classes_per_batch * self._images_per_class
+        self.steps_per_epoch = max(1, len(labels) // self.batch_size)
+        # Stream 0 orders the classes, stream k+1 the images of class k.
+        self._keys = fold(seed_key(operator.index(seed)), np.arange(len(self._sizes) + 1))
+
+    def __call__(self, step: int) -> np.ndarray:
+        """Row numbers of batch `step` (from 0), int64 `[batch_size]`."""
+        step = _checked_step(step)
+        classes, visits = self._classes_and_visits(step)
+        images = _choose(
+            self._keys[classes + 1], self._sizes[classes], self._images_per_class, visits
+        )
+        return self._rows[self._starts[classes][:, None] + images].ravel()
+
+    def _classes_and_visits(self, step: int) -> tuple[np.ndarray, np.ndarray]:
+        """The classes of a batch and in how many earlier batches each of them has been."""
+        key, wanted, count = self._keys[:1], self._classes_per_batch, len(self._sizes)
+        classes = _choose(key, np.array([count]), wanted, np.array([step]))[0]
+        left_out = count - wanted
+        if left_out == 0 or not _draws_the_others(count, wanted):
+            # Classes come in the order of their slots, and every class once in `count` slots.
+            return classes, (step * wanted + np.arange(wanted)) // count
+        cycle = step * left_out // count
+        draws = np.arange(cycle * count // left_out, step + 1)
+        others = _window(
+            np.repeat(key, len(draws)),
+            np.full(len(draws), count),
+            np.full(len(draws), left_out),
+            draws,
+        )
+        slots = draws[:, None] * left_out + np.arange(left_out)
+        # The last draw is this batch's own; it holds none of `classes`, so it may stay in.
+        this_cycle = others[slots >= cycle * count]
+        return classes, step - cycle - np.isin(classes, this_cycle)
+
+
+def _choose(keys, sizes, count, numbers):
+    """Draws `count` of `range(size)` as evenly as can be; one independent sequence of draws a row.
+
+    Over the draws 0, 1, 2, … of a row all items come up equally often (±1), each at most
+    `ceil(count / size)` times in a draw.
+
+    Args:
+        keys: uint64 `[rows]`. sizes: int64 `[rows]`. numbers: int64 `[rows]`, which draw.
+        count: items in a draw, one integer for all rows.
+
+    Returns:
+        int64 `[rows, count]`.
+    """
+    rest = count % sizes
+    complement = _draws_the_others(sizes, rest)
+    drawn = np.where(complement, sizes - rest, rest)
+    items = _window(keys, sizes, drawn, numbers)
+    if complement.any():
+        items = _swap_for_the_others(items, sizes, drawn, complement)
+    # First every item count // size times, then the rest.
+    column = np.arange(count)[None, :]
+    place = column - (count - rest)[:, None]
+    chosen = np.take_along_axis(items, np.clip(place, 0, items.shape[1] - 1), axis=1)
+    return np.where(place < 0, column % sizes[:, None], chosen)
+
+
+def _draws_the_others(sizes, wanted):
+    """Whether to draw the items that a draw leaves out: `_window` needs sizes ≥ 2·drawn - 1."""
+    return sizes < 2 * wanted - 1
+
+
+def _swap_for_the_others(items, sizes, drawn, rows):
+    """Replaces the drawn items by those that were not drawn, in the given rows (a mask)."""
+    width = sizes[rows].max()
+    left_out = np.arange(width)[None, :] >= sizes[rows][:, None]
+    row, column = np.nonzero(np.arange(items.shape[1])[None, :] < drawn[rows][:, None])
+    left_out[row, items[rows][row, column]] = True
+    others = np.argsort(left_out, axis=1, kind="stable")
+    swapped = np.zeros((len(items), max(width, items.shape[1])), np.int64)
+    swapped[:, : items.shape[1]] = items
+    swapped[rows, :width] = others
+    return swapped
+
+
+def _window(keys, sizes, drawn, numbers):
+    """Window `number` of `drawn` items on a walk through random permutations of `range(size)`.
+
+    The walk of a row joins one permutation after another (its cycles), so all items come up equally
+    often. Where a window spans two cycles, the second would repeat items of the first: the first
+    `drawn` items of every cycle are therefore sorted (stably) so that those in the tail of the
+    cycle before, which share a window with them, come last. With `size ≥ 2·drawn - 1` the tail
+    itself lies beyond the sorted part: one cycle back is all that has to be known.
+
+    Args:
+        keys: uint64 `[rows]`.
+        sizes, drawn, numbers: int64 `[rows]`.
+
+    Returns:
+        int64 `[rows, max(1, largest drawn)]`; only the first `drawn` items of a row mean something.
+    """
+    column = np.arange(max(1, drawn.max()))[None, :]
+    drawn = np.maximum(drawn, 1)
+    last_cycle = (numbers * drawn + drawn - 1) // sizes
+    tail_length = (last_cycle * sizes % drawn)[:, None]
+    cycles, positions = np.divmod((numbers * drawn)[:, None] + column, sizes[:, None])
+    within = (sizes - 1)[:, None]
+    wanted = np.concatenate([np.broadcast_to(column, positions.shape), positions], axis=1)
+    head, here = np.split(
+        permuted(fold(keys, last_cycle), sizes, np.minimum(wanted, within)), 2, axis=1
+    )
+    tail_positions = np.minimum(within + 1 - tail_length + column, within)
+    tail = permuted(fold(keys, last_cycle - 1), sizes, tail_positions)
+    in_tail = (head[:, :, None] == tail[:, None, :]) & (column < tail_length)[:, None, :]
+    order = np.argsort(in_tail.any(axis=2) + 2 * (column >= drawn[:, None]), axis=1, kind="stable")
+    head = np.take_along_axis(head, order, axis=1)
+    from_head = np.take_along_axis(head, np.minimum(positions, column[0, -1]), axis=1)
+    here = np.where(positions < drawn[:, None], from_head, here)
+    # A window that spans two cycles begins where the tail does.
+    return np.where(cycles < last_cycle[:, None], tail, here)
+
+
+def _checked_step(step) -> int:
+    step = operator.index(step)
+    if step < 0:
+        raise ValueError(f"step must be at least 0. Received: step={step}")
+    return step
+
+
+def _at_least_one(name: str, value) -> int:
+    value = operator.index(value)
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1. Received: {name}={value}")
+    return value

@@ -1,0 +1,253 @@
+"""What a dataset is: a table of images and class numbers, and its split into train and test.
+
+Images are kept as paths (read when a batch needs them) or, for small generated ones, as one
+uint8 array. NumPy alone; decoding belongs to the input pipeline.
+"""
+
+import operator
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ImageTable:
+    """Images in row order with their class numbers. Immutable: its arrays are read-only.
+
+    Attributes:
+        labels: int64 `[n]`, class numbers in `0..num_classes-1`. A class may be without images
+            (after `select`); the table itself may not.
+        class_names: `num_classes` strings.
+        paths: str array `[n]` of image files, or None.
+        arrays: uint8 `[n, height, width, channels]` with 1 (grey) or 3 (RGB) channels, or None.
+            Exactly one of `paths` and `arrays` is given. The pixels are not copied.
+
+    Raises:
+        ValueError, TypeError: naming the argument whose length, dtype or range is wrong.
+
+    `from_paths` and `from_arrays` build a table from labels of any kind.
+    """
+
+    labels: np.ndarray
+    class_names: tuple[str, ...]
+    paths: np.ndarray | None = None
+    arrays: np.ndarray | None = None
+
+    def __post_init__(self):
+        if (self.paths is None) == (self.arrays is None):
+            raise ValueError("Exactly one of paths and arrays must be given.")
+        labels = np.array(self.labels)
+        if labels.ndim != 1 or len(labels) == 0:
+            raise ValueError(
+                "labels must be a vector with at least one image. "
+                f"Received: labels of shape {labels.shape}"
+            )
+        if labels.dtype.kind not in "iu":
+            raise TypeError(f"labels must be integers. Received: labels of dtype {labels.dtype}")
+        names = tuple(self.class_names)
+        if labels.min() < 0 or labels.max() >= len(names):
+            raise ValueError(
+                f"labels must lie in 0..{len(names) - 1}, one number for each of class_names. "
+                f"Received: labels from {labels.min()} to {labels.max()}"
+            )
+        if self.paths is not None:
+            images = _checked_paths(self.paths)
+        else:
+            images = _checked_arrays(self.arrays)
+        if len(images) != len(labels):
+            raise ValueError(
+                f"There must be one label for each image. Received: {len(images)} images "
+                f"and {len(labels)} labels"
+            )
+        object.__setattr__(self, "labels", _read_only(labels.astype(np.int64, copy=False)))
+        object.__setattr__(self, "class_names", names)
+        object.__setattr__(self, "paths" if self.paths is not None else "arrays", images)
+
+    @classmethod
+    def from_paths(cls, paths, labels, class_names=None) -> "ImageTable":
+        """Builds a table of image files.
+
+        Args:
+            paths: `n` strings or path objects.
+            labels: `n` integers or `n` strings; they become `0..K-1` in sorted order.
+            class_names: `K` names in that sorted order. Default: the labels as strings.
+        """
+        numbers, names = _number_classes(labels, class_names)
+        return cls(numbers, names, paths=paths)
+
+    @classmethod
+    def from_arrays(cls, arrays, labels, class_names=None) -> "ImageTable":
+        """Builds a table of images in memory, uint8 `[n, height, width, 1 or 3]`.
+
+        `labels` and `class_names` are as in `from_paths`.
+        """
+        numbers, names = _number_classes(labels, class_names)
+        return cls(numbers, names, arrays=arrays)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __repr__(self) -> str:
+        kind = "paths" if self.paths is not None else f"arrays{self.arrays.shape[1:]}"
+        return f"ImageTable({len(self)} images as {kind}, {self.num_classes} classes)"
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes, those without images included."""
+        return len(self.class_names)
+
+    def select(self, rows) -> "ImageTable":
+        """The table of the given rows (integers or a boolean mask), in that order, same classes."""
+        rows = np.asarray(rows)
+        if rows.ndim != 1 or len(rows) == 0 or rows.dtype.kind not in "iub":
+            raise ValueError(
+                "rows must be a non-empty vector of integers or a boolean mask. "
+                f"Received: rows of shape {rows.shape} and dtype {rows.dtype}"
+            )
+        return ImageTable(self.labels[rows], self.class_names, **self._images(rows))
+
+    def select_classes(self, class_numbers) -> "ImageTable":
+        """The table of the given classes: `class_numbers[i]` becomes class `i`.
+
+        Rows keep their order. Raises ValueError for a number that is no class of the table or
+        comes twice, and when no image is left.
+        """
+        chosen = np.asarray(class_numbers)
+        if chosen.ndim != 1 or len(chosen) == 0 or chosen.dtype.kind not in "iu":
+            raise ValueError(
+                "class_numbers must be a non-empty vector of integers. "
+                f"Received: class_numbers={class_numbers}"
+            )
+        if chosen.min() < 0 or chosen.max() >= self.num_classes:
+            raise ValueError(
+                f"class_numbers must lie in 0..{self.num_classes - 1}. "
+                f"Received: numbers from {chosen.min()} to {chosen.max()}"
+            )
+        renumbered = np.full(self.num_classes, -1, np.int64)
+        renumbered[chosen] = np.arange(len(chosen))
+        if np.count_nonzero(renumbered >= 0) != len(chosen):
+            raise ValueError("class_numbers must not name a class twice.")
+        labels = renumbered[self.labels]
+        rows = np.flatnonzero(labels >= 0)
+        names = tuple(self.class_names[number] for number in chosen)
+        return ImageTable(labels[rows], names, **self._images(rows))
+
+    def _images(self, rows) -> dict[str, np.ndarray]:
+        if self.paths is not None:
+            return {"paths": self.paths[rows]}
+        return {"arrays": self.arrays[rows]}
+
+
+@dataclass(frozen=True)
+class Split:
+    """Training images and test images; each side numbers its own classes from 0."""
+
+    train: ImageTable
+    test: ImageTable
+
+
+def split_by_class(
+    table: ImageTable, train_classes: int | None = None, test_classes: int | None = None
+) -> Split:
+    """Splits a table into classes to train on and unseen classes to test on.
+
+    Args:
+        table: the whole dataset.
+        train_classes: the first so many classes train. None: the first half, rounded down.
+        test_classes: the next so many classes test. None: all the others.
+
+    Raises:
+        ValueError: when a side would be empty, or there are not that many classes.
+    """
+    count = table.num_classes
+    train = count // 2 if train_classes is None else operator.index(train_classes)
+    test = count - train if test_classes is None else operator.index(test_classes)
+    asked = f"train_classes={train_classes}, test_classes={test_classes}"
+    for side, size in (("train", train), ("test", test)):
+        if size < 1:
+            raise ValueError(
+                f"The dataset has {count} classes: a boundary after the first {train} leaves no "
+                f"class to {side}. Received: {asked}"
+            )
+    if train + test > count:
+        raise ValueError(
+            f"The dataset has {count} classes, fewer than the {train} to train and {test} to "
+            f"test. Received: {asked}"
+        )
+    return Split(
+        train=table.select_classes(np.arange(train)),
+        test=table.select_classes(np.arange(train, train + test)),
+    )
+
+
+def _number_classes(
+    labels, class_names: Sequence[str] | None
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Numbers labels of any kind in sorted order; returns the numbers and the classes' names."""
+    given = np.asarray(labels)
+    if given.ndim != 1 or len(given) == 0:
+        raise ValueError(
+            "labels must be a vector with at least one image. "
+            f"Received: labels of shape {given.shape}"
+        )
+    if given.dtype.kind in "iu":
+        distinct, numbers = np.unique(given, return_inverse=True)
+        distinct = distinct.tolist()
+    # NumPy silently turns a mixture of numbers and strings into strings, so look at the original.
+    elif all(isinstance(label, str) for label in labels):
+        # A dictionary numbers 120,000 strings several times faster than sorting their array.
+        distinct = sorted({str(label) for label in labels})
+        number_of = {label: number for number, label in enumerate(distinct)}
+        numbers = np.array([number_of[label] for label in labels], np.int64)
+    else:
+        raise TypeError(
+            "labels must be all integers or all strings. "
+            f"Received: labels of dtype {given.dtype}, the first is {labels[0]!r}"
+        )
+    names = tuple(str(label) for label in distinct) if class_names is None else tuple(class_names)
+    if len(names) != len(distinct):
+        raise ValueError(
+            f"class_names must have one name for each of the {len(distinct)} classes. "
+            f"Received: {len(names)} names"
+        )
+    return numbers, names
+
+
+def _checked_paths(paths) -> np.ndarray:
+    if isinstance(paths, np.ndarray) and paths.dtype.kind == "U":
+        checked = paths
+    else:
+        checked = [os.fspath(path) for path in paths]
+        for path in checked:
+            if not isinstance(path, str):
+                raise TypeError(f"paths must be strings or path objects. Received: {path!r}")
+            try:
+                path.encode()
+            except UnicodeEncodeError:
+                # TensorFlow reads files by UTF-8 names only, and would fail far from here.
+                raise ValueError(f"A path is not valid UTF-8; rename it: {path!r}") from None
+        checked = np.array(checked, dtype=str)
+    if checked.ndim != 1:
+        raise ValueError(f"paths must be a vector. Received: paths of shape {checked.shape}")
+    return _read_only(checked)
+
+
+def _checked_arrays(arrays) -> np.ndarray:
+    checked = np.asarray(arrays)
+    if checked.dtype != np.uint8:
+        raise TypeError(f"arrays must be uint8. Received: arrays of dtype {checked.dtype}")
+    if checked.ndim != 4 or checked.shape[-1] not in (1, 3) or 0 in checked.shape[1:]:
+        raise ValueError(
+            "arrays must have the shape [images, height, width, 1 or 3]. "
+            f"Received: arrays of shape {checked.shape}"
+        )
+    return _read_only(checked)
+
+
+def _read_only(array: np.ndarray) -> np.ndarray:
+    """A view that cannot be written to; the caller's own array keeps its flag."""
+    view = array.view()
+    view.flags.writeable = False
+    return view

@@ -1,0 +1,213 @@
+import importlib.util
+import logging
+import sys
+
+import numpy as np
+import pytest
+
+from keras_dml import retrieval
+from keras_dml.retrieval import METRICS, ExactIndex, Index, ScannIndex, build_index, exact
+
+needs_scann = pytest.mark.skipif(
+    importlib.util.find_spec("scann") is None, reason="ScaNN is not installed (Linux only)"
+)
+INDEXES = [ExactIndex, pytest.param(ScannIndex, marks=needs_scann)]
+
+
+def naive_search(embeddings, queries, k, metric):
+    """Every pair by the definition in float64; (score as float32, row) decides."""
+    rows, scores = [], []
+    for query in np.asarray(queries, np.float64):
+        found = []
+        for row, item in enumerate(np.asarray(embeddings, np.float64)):
+            if metric == "l2":
+                score = np.float32(np.sqrt(((query - item) ** 2).sum()))
+                found.append((score, row, score))
+            else:
+                lengths = np.sqrt((query**2).sum() * (item**2).sum())
+                score = np.float32((query * item).sum() / lengths if lengths else 0)
+                found.append((-score, row, score))
+        found.sort(key=lambda entry: entry[:2])
+        rows.append([row for _, row, _ in found[:k]])
+        scores.append([score for _, _, score in found[:k]])
+    return np.array(rows), np.array(scores)
+
+
+def with_duplicates(n=90, d=7, seed=0):
+    """Random rows; one repeated 30 times (more than any spare), three of zeros."""
+    embeddings = np.random.default_rng(seed).normal(size=(n, d)).astype(np.float32)
+    embeddings[20:50] = embeddings[3]
+    embeddings[[8, 60, 70]] = 0
+    return embeddings
+
+
+@pytest.mark.parametrize("index_class", INDEXES)
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("k", [1, 5, 31, 89, 90])
+def test_search_agrees_with_a_naive_loop(index_class, metric, k):
+    embeddings = with_duplicates()
+    queries = np.concatenate([embeddings, with_duplicates(seed=1)[:20]])
+    rows, scores = index_class(embeddings, metric).search(queries, k)
+    expected_rows, expected_scores = naive_search(embeddings, queries, k, metric)
+    assert rows.dtype == np.int64 and scores.dtype == np.float32
+    np.testing.assert_allclose(scores, expected_scores, rtol=1e-6, atol=1e-7)
+    np.testing.assert_array_equal(rows, expected_rows)
+
+
+@pytest.mark.parametrize("index_class", INDEXES)
+def test_equal_distances_of_unequal_rows_keep_row_order(index_class):
+    # Points of a grid: whole runs of equal distances that no two rows' equality explains.
+    embeddings = np.random.default_rng(0).integers(-2, 3, size=(400, 4)).astype(np.float32)
+    for k in (1, 10, 50):
+        rows, _ = index_class(embeddings, "l2").search(embeddings[:40], k)
+        expected, _ = naive_search(embeddings, embeddings[:40], k, "l2")
+        np.testing.assert_array_equal(rows, expected)
+
+
+@needs_scann
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize(("offset", "scale"), [(0, 1), (1, 1e-3), (0, 1e-20), (0, 1e18)], ids=str)
+def test_scann_and_exact_agree(metric, offset, scale):
+    # At (1, 1e-3) the rows almost coincide, so that float32 products cannot order them.
+    generator = np.random.default_rng(0)
+    embeddings = (offset + scale * generator.normal(size=(1500, 33))).astype(np.float32)
+    embeddings[100:160] = embeddings[7]
+    for k in (1, 10, 64):
+        exact_rows, exact_scores = ExactIndex(embeddings, metric).search(embeddings, k)
+        scann_rows, scann_scores = ScannIndex(embeddings, metric).search(embeddings, k)
+        np.testing.assert_array_equal(scann_rows, exact_rows)
+        np.testing.assert_array_equal(scann_scores, exact_scores)
+
+
+@pytest.mark.parametrize("index_class", INDEXES)
+def test_near_copies_far_from_the_origin_are_told_apart(index_class):
+    # |x|² - 2x·y + |y|² in float32 is wrong by about 1 here; the distances are 0.01 to 0.3.
+    embeddings = np.full((30, 64), 300, np.float32)
+    embeddings[:, 0] += np.random.default_rng(0).permutation(30).astype(np.float32) / 100
+    rows, scores = index_class(embeddings, "l2").search(embeddings, 3)
+    expected_rows, expected_scores = naive_search(embeddings, embeddings, 3, "l2")
+    np.testing.assert_array_equal(rows, expected_rows)
+    np.testing.assert_allclose(scores, expected_scores, rtol=1e-6)
+    assert (scores[:, 0] == 0).all()
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_blocks_do_not_change_the_result(metric, monkeypatch):
+    embeddings = with_duplicates()
+    whole = ExactIndex(embeddings, metric).search(embeddings, 9)
+    monkeypatch.setattr(exact, "_SCORE_BLOCK", 7 * len(embeddings))
+    index = ExactIndex(embeddings, metric)
+    assert index._block == 7
+    for one, other in zip(whole, index.search(embeddings, 9)):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("index_class", INDEXES)
+@pytest.mark.parametrize("metric", METRICS)
+def test_the_smallest_sizes(index_class, metric):
+    index = index_class([[2.0]], metric)
+    assert (index.num_items, index.dimensions, index.metric) == (1, 1, metric)
+    rows, scores = index.search([[2], [2]], 1)
+    assert rows.tolist() == [[0], [0]]
+    assert scores.tolist() == [[1 if metric == "cosine" else 0]] * 2
+    rows, scores = index.search(np.empty((0, 1)), 1)
+    assert rows.shape == scores.shape == (0, 1)
+
+
+@pytest.mark.parametrize("index_class", INDEXES)
+def test_all_rows_equal(index_class):
+    for value in (0, 1):
+        for metric in METRICS:
+            rows, _ = index_class(np.full((40, 3), value), metric).search(np.ones((2, 3)), 5)
+            assert rows.tolist() == [[0, 1, 2, 3, 4]] * 2
+
+
+@pytest.mark.parametrize("index_class", INDEXES)
+@pytest.mark.parametrize("metric", METRICS)
+def test_the_index_does_not_change_with_the_callers_array(index_class, metric):
+    embeddings = with_duplicates()
+    mine = embeddings.copy()
+    index = index_class(mine, metric)
+    before = index.search(embeddings, 4)
+    mine[:] = 0
+    for one, other in zip(before, index.search(embeddings, 4)):
+        np.testing.assert_array_equal(one, other)
+
+
+def bad(values):
+    embeddings = np.zeros((9, 2), np.float32)
+    for row, value in values.items():
+        embeddings[row, 1] = value
+    return embeddings
+
+
+@pytest.mark.parametrize("index_class", INDEXES)
+@pytest.mark.parametrize(
+    ("embeddings", "metric", "message"),
+    [
+        (np.zeros((3, 2)), "dot", r"metric must be one of \('cosine', 'l2'\).*metric='dot'"),
+        (np.zeros(3), "l2", r"embeddings must have shape \[n, d\].*\(3,\)"),
+        (np.zeros((3, 0)), "l2", r"embeddings must have shape.*\(3, 0\)"),
+        (np.zeros((0, 3)), "l2", r"at least one row.*\(0, 3\)"),
+        ([["a", "b"]], "l2", "embeddings must be an array of numbers"),
+        (bad({4: np.nan, 7: -np.inf}), "cosine", r"in 2 of 9 rows \(row numbers 4, 7\)"),
+        (bad(dict.fromkeys(range(1, 9), np.nan)), "l2", r"8 of 9 .*numbers 1, 2, 3, 4, 5, …\)"),
+        (np.full((2, 2), 1e39), "l2", "NaN or infinity in 2 of 2 rows"),
+    ],
+)
+def test_items_that_no_index_takes(index_class, embeddings, metric, message):
+    with pytest.raises(ValueError, match=message):
+        index_class(embeddings, metric)
+
+
+@pytest.mark.parametrize("index_class", INDEXES)
+@pytest.mark.parametrize(
+    ("queries", "k", "message"),
+    [
+        (np.zeros((1, 2)), 0, "k must be from 1 to the number of items, 9. Received: k=0"),
+        (np.zeros((1, 2)), 10, "k must be .* Received: k=10"),
+        (np.zeros((1, 3)), 1, r"queries must have the index's 2 dimensions.*\(1, 3\)"),
+        (np.zeros(2), 1, r"queries must have shape \[n, d\]"),
+        ([[0, 1], [np.inf, 0]], 1, r"queries must be finite.*1 of 2 rows \(row numbers 1\)"),
+    ],
+)
+def test_queries_that_no_index_takes(index_class, queries, k, message):
+    with pytest.raises(ValueError, match=message):
+        index_class(bad({}), "l2").search(queries, k)
+
+
+@needs_scann
+def test_build_index_takes_scann_where_it_loads():
+    assert isinstance(build_index(np.eye(3)), ScannIndex)
+
+
+@pytest.mark.parametrize("failure", ["absent", "broken"])
+def test_build_index_falls_back_with_one_line(failure, monkeypatch, caplog):
+    if failure == "absent":
+        monkeypatch.setitem(sys.modules, "scann", None)
+        monkeypatch.setitem(sys.modules, "scann.scann_ops_pybind", None)
+    else:
+        # What a version mismatch looks like: TensorFlow's own error, no ImportError.
+        class Broken:
+            __path__ = ()
+
+            def __getattr__(self, name):
+                raise RuntimeError("undefined symbol")
+
+        monkeypatch.setitem(sys.modules, "scann", Broken())
+    retrieval._scann_loads.cache_clear()
+    try:
+        with caplog.at_level(logging.INFO, logger="keras_dml"):
+            indexes = [build_index(np.eye(3), metric) for metric in METRICS]
+    finally:
+        retrieval._scann_loads.cache_clear()
+    assert [type(index) for index in indexes] == [ExactIndex, ExactIndex]
+    assert len(caplog.records) == 1
+    assert "ScaNN is not available" in caplog.text
+    if failure == "broken":
+        assert "undefined symbol" in caplog.text
+
+
+def test_the_base_is_no_index_by_itself():
+    with pytest.raises(TypeError):
+        Index(np.eye(3))

@@ -1,0 +1,211 @@
+import math
+import pickle
+import time
+from collections import Counter
+from itertools import permutations
+
+import numpy as np
+import pytest
+
+from pipelines.permutation import SORTED_UP_TO, fold, permuted, seed_key
+from pipelines.samplers import BalancedSampler, RandomSampler
+
+
+def labels_of_sizes(sizes, seed=0):
+    """Shuffled labels, numbered with gaps, with the given class sizes."""
+    labels = np.repeat(7 + 3 * np.arange(len(sizes)), sizes)
+    return np.random.default_rng(seed).permutation(labels)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 63, 64, 65, 66, 81, 100, 1000, 4097])
+def test_permutations_are_permutations(size):
+    keys = fold(seed_key(3), np.arange(20))
+    items = permuted(keys, np.full(20, size), np.tile(np.arange(size), (20, 1)))
+    np.testing.assert_array_equal(np.sort(items, axis=1), np.tile(np.arange(size), (20, 1)))
+    if size > 5:
+        assert len({tuple(row) for row in items.tolist()}) == 20
+
+
+def test_a_permutation_does_not_depend_on_its_neighbours_in_the_call():
+    sizes = np.array([3, 500, 64, 65, 12])
+    keys = fold(seed_key(0), np.arange(5))
+    positions = np.array([[0, 2], [499, 17], [63, 5], [64, 0], [11, 3]])
+    together = permuted(keys, sizes, positions)
+    for row in range(5):
+        one = slice(row, row + 1)
+        np.testing.assert_array_equal(
+            permuted(keys[one], sizes[one], positions[one]), together[one]
+        )
+
+
+def test_small_permutations_are_uniform():
+    draws = 24_000
+    keys = fold(seed_key(1), np.arange(draws))
+    items = permuted(keys, np.full(draws, 4), np.tile(np.arange(4), (draws, 1)))
+    counts = Counter(map(tuple, items.tolist()))
+    chi_square = sum(
+        (counts[order] - draws / 24) ** 2 / (draws / 24) for order in permutations(range(4))
+    )
+    assert chi_square < 23 + 4 * math.sqrt(2 * 23)
+
+
+@pytest.mark.parametrize("size", [SORTED_UP_TO + 1, 100])
+def test_pairs_in_large_permutations_are_uniform(size):
+    draws = 40_000
+    keys = fold(seed_key(2), np.arange(draws))
+    positions = np.tile([size // 2, size // 2 + 1], (draws, 1))
+    first, second = permuted(keys, np.full(draws, size), positions).T
+    counts = np.bincount((second - first) % size, minlength=size)
+    assert counts[0] == 0
+    expected = draws / (size - 1)
+    chi_square = np.sum((counts[1:] - expected) ** 2 / expected)
+    assert chi_square < size - 2 + 4 * math.sqrt(2 * (size - 2))
+
+
+@pytest.mark.parametrize(("num_images", "batch_size"), [(1, 1), (10, 3), (12, 4), (300, 128)])
+def test_random_batches_hold_an_image_at_most_once_an_epoch(num_images, batch_size):
+    sampler = RandomSampler(num_images, batch_size, seed=5)
+    steps = num_images // batch_size
+    assert (sampler.steps_per_epoch, sampler.batch_size) == (steps, batch_size)
+    for epoch in range(4):
+        rows = np.concatenate([sampler(epoch * steps + step) for step in range(steps)])
+        assert rows.dtype == np.int64
+        assert len(rows) == steps * batch_size
+        assert len(set(rows.tolist())) == len(rows)
+        assert set(rows.tolist()) <= set(range(num_images))
+
+
+def test_random_epochs_differ_in_order_and_in_what_they_drop():
+    sampler = RandomSampler(103, 10)
+    epochs = [[sampler(10 * epoch + step) for step in range(10)] for epoch in range(30)]
+    dropped = {frozenset(range(103)) - set(np.concatenate(epoch).tolist()) for epoch in epochs}
+    assert len(dropped) > 25
+    assert not np.array_equal(epochs[0][0], epochs[1][0])
+
+
+def check_balance(sizes, classes_per_batch, images_per_class, steps, seed=0):
+    """Counts everything the sampler promises, from its output and the labels alone."""
+    labels = labels_of_sizes(sizes, seed)
+    size_of = dict(Counter(labels.tolist()))
+    sampler = BalancedSampler(labels, classes_per_batch, images_per_class, seed)
+    assert sampler.batch_size == classes_per_batch * images_per_class
+    assert sampler.steps_per_epoch == max(1, len(labels) // sampler.batch_size)
+    class_counts = dict.fromkeys(size_of, 0)
+    image_counts = {
+        name: dict.fromkeys(np.flatnonzero(labels == name).tolist(), 0) for name in size_of
+    }
+    for step in range(steps):
+        rows = sampler(step)
+        assert rows.dtype == np.int64
+        assert rows.shape == (sampler.batch_size,)
+        seen = set()
+        for group in rows.reshape(classes_per_batch, images_per_class).tolist():
+            names = set(labels[group].tolist())
+            assert len(names) == 1, "a group holds two classes"
+            (name,) = names
+            assert name not in seen, "a class twice in a batch"
+            seen.add(name)
+            class_counts[name] += 1
+            copies = Counter(group)
+            assert max(copies.values()) <= math.ceil(images_per_class / size_of[name])
+            if size_of[name] < images_per_class:
+                assert len(copies) == size_of[name]
+            for row in group:
+                image_counts[name][row] += 1
+            counts = image_counts[name].values()
+            assert max(counts) - min(counts) <= 1, "images of a class unequally often"
+        assert max(class_counts.values()) - min(class_counts.values()) <= 1, "classes unequal"
+
+
+@pytest.mark.parametrize("num_classes", range(1, 9))
+def test_balance_for_every_small_number_of_classes(num_classes):
+    generator = np.random.default_rng(num_classes)
+    for classes_per_batch in range(1, num_classes + 1):
+        for images_per_class in (1, 2, 5):
+            sizes = generator.integers(1, 12, num_classes)
+            check_balance(sizes, classes_per_batch, images_per_class, steps=30)
+
+
+@pytest.mark.parametrize("size", range(1, 12))
+def test_balance_for_every_small_class_size(size):
+    for images_per_class in range(1, 12):
+        check_balance([size, size, 11], 1, images_per_class, steps=36)
+
+
+@pytest.mark.parametrize(
+    ("num_classes", "classes_per_batch"), [(70, 69), (130, 90), (179, 90), (180, 90), (140, 6)]
+)
+def test_balance_for_many_classes(num_classes, classes_per_batch):
+    sizes = np.random.default_rng(0).integers(1, 90, num_classes)
+    check_balance(sizes, classes_per_batch, 4, steps=50)
+
+
+def test_balance_for_classes_of_very_different_sizes():
+    check_balance([1, 2, 40, 64, 65, 66, 300], 3, 40, steps=60)
+
+
+SAMPLERS = {
+    "random": lambda seed: RandomSampler(150, 20, seed),
+    "windows": lambda seed: BalancedSampler(labels_of_sizes([2, 9, 30, 5, 70] * 3), 5, 4, seed),
+    "others": lambda seed: BalancedSampler(labels_of_sizes([2, 9, 30, 5, 70]), 4, 6, seed),
+    "every class": lambda seed: BalancedSampler(labels_of_sizes([6, 9, 30]), 3, 5, seed),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_any_order_of_steps_gives_the_same_batches(name):
+    sequential = SAMPLERS[name](4)
+    batches = [sequential(step) for step in range(80)]
+    shuffled = pickle.loads(pickle.dumps(SAMPLERS[name](4)))
+    for step in np.random.default_rng(0).permutation(80):
+        np.testing.assert_array_equal(shuffled(step), batches[step])
+    np.testing.assert_array_equal(SAMPLERS[name](4)(10**9), sequential(10**9))
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_seeds_differ(name):
+    batches = {tuple(SAMPLERS[name](seed)(0)) for seed in (0, 1, 2, -1, 2**40)}
+    assert len(batches) == 5
+
+
+def test_batches_mix_the_classes_anew_in_every_cycle():
+    sampler = BalancedSampler(np.repeat(np.arange(20), 5), 5, 2)
+    together = {frozenset((sampler(step)[::2] // 5).tolist()) for step in range(40)}
+    assert len(together) > 35
+
+
+def test_a_table_the_size_of_stanford_online_products():
+    sizes = np.random.default_rng(0).integers(2, 13, 22_634)
+    labels = labels_of_sizes(sizes)
+    start = time.perf_counter()
+    sampler = BalancedSampler(labels, 90, 2)
+    built = time.perf_counter()
+    batches = [sampler(step) for step in range(400)]
+    ended = time.perf_counter()
+    # About ten times what it takes: the bound is for a cost that grows with the table.
+    assert built - start < 0.5
+    assert (ended - built) / 400 < 0.01
+    classes = labels[np.concatenate(batches)].reshape(-1, 2)
+    np.testing.assert_array_equal(classes[:, 0], classes[:, 1])
+    counts = Counter(classes[:, 0].tolist())
+    assert len(counts) == 22_634
+    assert set(counts.values()) == {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: RandomSampler(5, 6), "at most the number of images, 5.*batch_size=6"),
+        (lambda: RandomSampler(5, 0), "batch_size must be at least 1.*batch_size=0"),
+        (lambda: RandomSampler(5, 2)(-1), "step must be at least 0.*step=-1"),
+        (lambda: BalancedSampler([0, 1, 1], 3, 1), "number of classes, 2.*classes_per_batch=3"),
+        (lambda: BalancedSampler([0, 1], 0, 1), "classes_per_batch must be at least 1"),
+        (lambda: BalancedSampler([0, 1], 1, 0), "images_per_class must be at least 1"),
+        (lambda: BalancedSampler([0.5, 1], 1, 1), "vector of integers.*float64"),
+        (lambda: BalancedSampler([[0, 1]], 1, 1), r"vector of integers.*\(1, 2\)"),
+        (lambda: BalancedSampler([0, 1], 1, 1)(-2), "step must be at least 0.*step=-2"),
+    ],
+)
+def test_bad_input(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()

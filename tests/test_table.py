@@ -1,0 +1,171 @@
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipelines.table import ImageTable, split_by_class
+
+
+def small_table():
+    """Seven images of four classes, rows not grouped by class."""
+    return ImageTable.from_paths(
+        [f"{number}.png" for number in range(7)], ["d", "a", "b", "a", "c", "d", "b"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("labels", "numbers", "names"),
+    [
+        (["b", "a", "b"], [1, 0, 1], ("a", "b")),
+        ([70, -3, 70], [1, 0, 1], ("-3", "70")),
+        ([10, 9, 10], [1, 0, 1], ("9", "10")),
+        (np.array(["x", "x", "é"]), [0, 0, 1], ("x", "é")),
+        (np.array([2, 1, 0], np.uint8), [2, 1, 0], ("0", "1", "2")),
+    ],
+)
+def test_labels_are_numbered_in_sorted_order(labels, numbers, names):
+    table = ImageTable.from_paths(["1.png", Path("2.png"), "3.png"], labels)
+    assert table.labels.dtype == np.int64
+    assert table.labels.tolist() == numbers
+    assert table.class_names == names
+    assert all(type(name) is str for name in table.class_names)
+    assert table.paths.tolist() == ["1.png", "2.png", "3.png"]
+    assert table.arrays is None
+    assert (len(table), table.num_classes) == (3, len(names))
+
+
+def test_given_class_names_follow_the_sorted_labels():
+    table = ImageTable.from_paths(["1.png", "2.png"], [5, 2], ["two", "five"])
+    assert [table.class_names[number] for number in table.labels] == ["five", "two"]
+
+
+def test_arrays_are_kept_without_a_copy():
+    pixels = np.arange(2 * 3 * 4 * 3, dtype=np.uint8).reshape(2, 3, 4, 3)
+    table = ImageTable.from_arrays(pixels, [1, 0])
+    assert np.shares_memory(table.arrays, pixels)
+    np.testing.assert_array_equal(table.arrays, pixels)
+    assert table.paths is None
+    assert pixels.flags.writeable
+
+
+def test_a_table_cannot_be_changed():
+    labels = np.array([0, 1])
+    table = ImageTable(labels, ("a", "b"), arrays=np.zeros((2, 1, 1, 1), np.uint8))
+    labels[0] = 1
+    assert table.labels.tolist() == [0, 1]
+    for array in (table.labels, table.arrays, small_table().paths):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = array[1]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        table.labels = labels
+
+
+def test_select_keeps_the_classes():
+    selected = small_table().select([6, 0])
+    assert selected.paths.tolist() == ["6.png", "0.png"]
+    assert selected.labels.tolist() == [1, 3]
+    assert selected.class_names == ("a", "b", "c", "d")
+    assert len(small_table().select(np.arange(7) < 3)) == 3
+
+
+def test_select_classes_renumbers_them():
+    selected = small_table().select_classes([3, 0])
+    assert selected.paths.tolist() == ["0.png", "1.png", "3.png", "5.png"]
+    assert selected.labels.tolist() == [0, 1, 1, 0]
+    assert selected.class_names == ("d", "a")
+
+
+def test_select_works_on_arrays():
+    pixels = np.arange(4, dtype=np.uint8).reshape(4, 1, 1, 1)
+    table = ImageTable.from_arrays(pixels, [0, 1, 2, 1])
+    assert table.select([3]).arrays.ravel().tolist() == [3]
+    assert table.select_classes([1]).arrays.ravel().tolist() == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("train_classes", "test_classes", "train", "test"),
+    [
+        (None, None, "ab", "cd"),
+        (3, None, "abc", "d"),
+        (1, 2, "a", "bc"),
+        (None, 1, "ab", "c"),
+    ],
+)
+def test_split_by_class(train_classes, test_classes, train, test):
+    split = split_by_class(small_table(), train_classes, test_classes)
+    for side, names in ((split.train, train), (split.test, test)):
+        assert side.class_names == tuple(names)
+        given = dict(zip(small_table().paths, "dabacdb"))
+        expected = {path: name for path, name in given.items() if name in names}
+        found = {path: side.class_names[n] for path, n in zip(side.paths, side.labels)}
+        assert found == expected
+
+
+def test_the_default_boundary_is_half_rounded_down():
+    split = split_by_class(ImageTable.from_paths(list("12345"), list("abcde")))
+    assert (split.train.num_classes, split.test.num_classes) == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("train_classes", "test_classes", "message"),
+    [
+        (0, None, "has 4 classes: a boundary after the first 0 leaves no class to train"),
+        (4, None, "has 4 classes: a boundary after the first 4 leaves no class to test"),
+        (2, 0, "leaves no class to test.*test_classes=0"),
+        (-1, None, "leaves no class to train.*train_classes=-1"),
+        (3, 2, "has 4 classes, fewer than the 3 to train and 2 to test"),
+    ],
+)
+def test_a_split_with_an_empty_side_is_refused(train_classes, test_classes, message):
+    with pytest.raises(ValueError, match=message):
+        split_by_class(small_table(), train_classes, test_classes)
+
+
+PIXELS = np.zeros((2, 4, 4, 1), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("build", "error", "message"),
+    [
+        (lambda: ImageTable([0], ("a",)), ValueError, "Exactly one of paths and arrays"),
+        (
+            lambda: ImageTable([0, 0], ("a",), paths=["1", "2"], arrays=PIXELS),
+            ValueError,
+            "Exactly one of paths and arrays",
+        ),
+        (lambda: ImageTable([0.0], ("a",), paths=["1"]), TypeError, "labels must be integers"),
+        (lambda: ImageTable([1], ("a",), paths=["1"]), ValueError, "must lie in 0..0"),
+        (lambda: ImageTable([-1], ("a",), paths=["1"]), ValueError, "labels from -1 to -1"),
+        (lambda: ImageTable([], (), paths=[]), ValueError, "at least one image"),
+        (lambda: ImageTable.from_paths([], []), ValueError, "at least one image"),
+        (lambda: ImageTable.from_paths(["1"], [[0]]), ValueError, r"shape \(1, 1\)"),
+        (lambda: ImageTable.from_paths(["1"], [0.5]), TypeError, "all integers or all strings"),
+        (
+            lambda: ImageTable.from_paths(["1", "2"], ["a", 1]),
+            TypeError,
+            "all integers or all strings",
+        ),
+        (lambda: ImageTable.from_paths(["1"], [0, 1]), ValueError, "1 images and 2 labels"),
+        (lambda: ImageTable.from_paths(["1"], [0], ["a", "b"]), ValueError, "Received: 2 names"),
+        (lambda: ImageTable.from_paths([b"1"], [0]), TypeError, "strings or path objects"),
+        (lambda: ImageTable.from_paths([["1"]], [0]), TypeError, "os.PathLike"),
+        (lambda: ImageTable.from_paths(np.array([["1"]]), [0]), ValueError, "must be a vector"),
+        (lambda: ImageTable.from_paths(["\udcff.png"], [0]), ValueError, "not valid UTF-8"),
+        (lambda: ImageTable.from_arrays(PIXELS / 2, [0, 1]), TypeError, "dtype float64"),
+        (lambda: ImageTable.from_arrays(PIXELS[..., 0], [0, 1]), ValueError, r"\(2, 4, 4\)"),
+        (
+            lambda: ImageTable.from_arrays(np.zeros((1, 4, 4, 4), np.uint8), [0]),
+            ValueError,
+            "1 or 3",
+        ),
+        (lambda: small_table().select([]), ValueError, "rows must be a non-empty vector"),
+        (lambda: small_table().select(np.zeros(7, bool)), ValueError, "at least one image"),
+        (lambda: small_table().select_classes([]), ValueError, "non-empty vector"),
+        (lambda: small_table().select_classes([4]), ValueError, r"0\.\.3"),
+        (lambda: small_table().select_classes([1, 1]), ValueError, "twice"),
+    ],
+)
+def test_bad_input(build, error, message):
+    with pytest.raises(error, match=message):
+        build()
