@@ -17,6 +17,11 @@ def devices(options):
     Raises:
         ValueError: a batch that the devices cannot share equally.
     """
+    if options.logical_devices > 1 and options.strategy == "one":
+        raise ValueError(
+            "logical_devices needs --strategy=mirrored. "
+            f"Received: logical_devices={options.logical_devices}"
+        )
     keras.utils.set_random_seed(options.seed)
     if options.deterministic:
         tf.config.experimental.enable_op_determinism()
@@ -31,11 +36,6 @@ def devices(options):
     half = "mixed_float16" if gpus else "mixed_bfloat16"
     keras.config.set_dtype_policy(half if options.mixed_precision else "float32")
     if options.strategy == "one":
-        if options.logical_devices > 1:
-            raise ValueError(
-                "logical_devices needs --strategy=mirrored. "
-                f"Received: logical_devices={options.logical_devices}"
-            )
         return tf.distribute.get_strategy()
     strategy = tf.distribute.MirroredStrategy(
         [device.name for device in tf.config.list_logical_devices("CPU")] if not gpus else None

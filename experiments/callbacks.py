@@ -4,6 +4,7 @@ import math
 import time
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from experiments.evaluation import recalls
@@ -38,12 +39,19 @@ class Progress(keras.callbacks.Callback):
 
 
 class StopAtNaN(keras.callbacks.Callback):
-    """Ends the run at the first step whose loss is not finite."""
+    """Ends the run at the first step whose loss, or epoch whose weights, are not finite."""
 
     def on_train_batch_end(self, batch, logs=None):
         """Look at the loss: Keras' running mean stays NaN from the first NaN on."""
         if not math.isfinite(float(logs["loss"])):
             raise FloatingPointError("the loss is no longer finite")
+
+    def on_epoch_end(self, epoch, logs=None):
+        """Look at the weights: the last step may have broken them after its loss was taken."""
+        for variable in self.model.variables:
+            array = np.asarray(variable)
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise FloatingPointError(f"{variable.path} is no longer finite")
 
 
 class EvaluateAndSave(keras.callbacks.Callback):

@@ -28,13 +28,20 @@ class Embedder:
         )
 
     def __call__(self, table, description="embedding"):
-        """The table's embeddings, with a progress bar."""
+        """The table's embeddings, with a progress bar.
+
+        Raises:
+            FloatingPointError: embeddings that are not finite.
+        """
         parts = []
         with progress_bar(description, total=len(table)) as bar:
             for images in evaluation_batches(table, self.transform, self.batch_size):
                 parts.append(self._embed(images).numpy())
                 bar.update(len(parts[-1]))
-        return np.concatenate(parts).astype("float32")
+        embeddings = np.concatenate(parts).astype("float32")
+        if not np.isfinite(embeddings).all():
+            raise FloatingPointError("the embeddings are no longer finite")
+        return embeddings
 
 
 def recalls(embeddings, labels, ks):

@@ -134,14 +134,8 @@ class RunFolder:
 
         All variables by position: Keras' own weight files leave out the seeds of dropout layers,
         without which a continued run would draw other masks than one that was never stopped.
-
-        Raises:
-            FloatingPointError: a variable is not finite; the checkpoint before it stays.
         """
         arrays = [np.asarray(variable) for variable in _variables(model)]
-        for variable, array in zip(_variables(model), arrays):
-            if array.dtype.kind == "f" and not np.isfinite(array).all():
-                raise FloatingPointError(f"{variable.path} is no longer finite")
         with replacing(self.file("checkpoint.npz")) as temporary, open(temporary, "wb") as stream:
             np.savez(
                 stream,

@@ -81,7 +81,7 @@ def float32_copy(model):
 def export_saved_model(model, path, preprocessing):
     """Writes a SavedModel that takes encoded images and returns embeddings.
 
-    Its signature `serving_default` maps `images`, strings `[n]` (the bytes of n ≥ 1 image files), to
+    Its signature `serving_default` maps `images`, strings `[n]` (bytes of n ≥ 1 image files), to
     `{"embeddings": float32 [n, d]}`; `tf.saved_model.load` needs neither this package nor its
     layers. An image that `preprocessing` refuses raises its error (tf.io's: InvalidArgument) for
     that call alone. Written beside `path` under a temporary name and then renamed; a SavedModel

@@ -5,6 +5,7 @@ kernels only; a learning rate of its own for some variables; the warm-up with co
 """
 
 import math
+from collections.abc import Mapping
 
 import keras
 from keras import ops
@@ -15,27 +16,31 @@ class _Recipe:
 
     def __init__(self, *args, coupled_weight_decay=0.0, learning_rate_multipliers=None, **kwargs):
         super().__init__(*args, **kwargs)
-        if not 0 <= coupled_weight_decay < math.inf:
-            raise ValueError(
-                "coupled_weight_decay must be at least 0. "
-                f"Received: coupled_weight_decay={coupled_weight_decay!r}"
-            )
+        self.coupled_weight_decay = _at_least_0("coupled_weight_decay", coupled_weight_decay)
         if self.weight_decay:
             raise ValueError(
                 "weight_decay is Keras' decoupled form; use coupled_weight_decay here. "
                 f"Received: weight_decay={self.weight_decay!r}"
             )
-        self.coupled_weight_decay = float(coupled_weight_decay)
-        self.learning_rate_multipliers = dict(learning_rate_multipliers or {})
-        for path, factor in self.learning_rate_multipliers.items():
-            if not 0 <= factor < math.inf:
-                raise ValueError(
-                    "learning_rate_multipliers must be at least 0. "
-                    f"Received: learning_rate_multipliers[{path!r}]={factor!r}"
-                )
+        if not isinstance(learning_rate_multipliers, Mapping | None):
+            raise TypeError(
+                "learning_rate_multipliers must be a dict from variable path to factor. "
+                f"Received: learning_rate_multipliers={learning_rate_multipliers!r}"
+            )
+        self.learning_rate_multipliers = {
+            path: _at_least_0(f"learning_rate_multipliers[{path!r}]", factor)
+            for path, factor in (learning_rate_multipliers or {}).items()
+        }
 
     def build(self, variables):
         super().build(variables)
+        paths = {variable.path for variable in variables}
+        unknown = [path for path in self.learning_rate_multipliers if path not in paths]
+        if unknown:
+            raise ValueError(
+                "learning_rate_multipliers must name trainable variables of the model, such as "
+                f"{min(paths)!r}. Received: learning_rate_multipliers for {', '.join(unknown)}"
+            )
         self._decayed = [variable.path.endswith("kernel") for variable in variables]
         self._factors = [
             self.learning_rate_multipliers.get(variable.path, 1.0) for variable in variables
@@ -54,7 +59,7 @@ class _Recipe:
         return {
             **super().get_config(),
             "coupled_weight_decay": self.coupled_weight_decay,
-            "learning_rate_multipliers": self.learning_rate_multipliers,
+            "learning_rate_multipliers": dict(self.learning_rate_multipliers),
         }
 
 
@@ -70,7 +75,9 @@ class SGD(_Recipe, keras.optimizers.SGD):
         Others: those of `keras.optimizers.SGD` (learning_rate, momentum, nesterov, ...).
 
     Raises:
-        ValueError: a negative decay or factor, or Keras' decoupled `weight_decay`.
+        ValueError: a negative decay or factor, or Keras' decoupled `weight_decay`; in the first
+            step, a path that no trainable variable of the model has.
+        TypeError: `learning_rate_multipliers` is no dict.
     """
 
 
@@ -129,3 +136,9 @@ class WarmCosine(keras.optimizers.schedules.LearningRateSchedule):
             "total_steps": self.total_steps,
             "warmup_steps": self.warmup_steps,
         }
+
+
+def _at_least_0(name, value):
+    if not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+        raise ValueError(f"{name} must be a number, at least 0. Received: {name}={value!r}")
+    return float(value)

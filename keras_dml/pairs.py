@@ -26,7 +26,7 @@ class Pairs:
 
     @classmethod
     def of_batch(cls, class_ids, embeddings):
-        """Pairs of class ids `[n]` and embeddings `[n, d]`, candidates gathered from all replicas."""
+        """Pairs of class ids `[n]` and embeddings `[n, d]` against those of all replicas."""
         candidates, offset = gather_candidates(embeddings)
         candidate_ids, _ = gather_candidates(class_ids)
         rows = ops.arange(ops.shape(embeddings)[0]) + offset

@@ -9,6 +9,8 @@ stores, a GIF's transparent pixels are black.) An EXIF orientation is not applie
 with the accurate integer transform: the same bits as Pillow, and no slower than the fast one.
 """
 
+import functools
+
 import tensorflow as tf
 
 _HEADER_BYTES = 32
@@ -138,8 +140,6 @@ def _decode_rgba(encoded, header):
     is_webp = _holds(header, 0, b"RIFF") & _holds(header, 8, b"WEBP")
     flags = tf.cast(header[20], tf.int32)
     animated = is_webp & _holds(header, 12, b"VP8X") & (flags & _ANIMATION_BIT != 0)
-    # Each decoder stands in a branch of its own and cannot start unless its branch is taken: an
-    # animated WebP in TensorFlow's decoder ends the whole process.
     formats = [
         (_holds(header, 0, b"\x89PNG\r\n\x1a\n"), lambda: _decode_png(encoded, header)),
         (animated, lambda: _refuse(encoded, "an animated WebP: only still images can be read")),
@@ -149,11 +149,15 @@ def _decode_rgba(encoded, header):
             _holds(header, 0, b"GIF8"),
             lambda: _opaque(tf.io.decode_image(encoded, channels=3, expand_animations=False)),
         ),
-        (tf.constant(True), lambda: _refuse(encoded, "not a JPEG, PNG, WebP, BMP or GIF image")),
     ]
-    first = tf.argmax(tf.stack([is_this for is_this, _ in formats]), output_type=tf.int32)
-    rgba = tf.switch_case(first, [branch for _, branch in formats])
-    return tf.ensure_shape(rgba, [None, None, 4])
+    # Each decoder stands in a branch of its own and cannot start unless its branch is taken: an
+    # animated WebP in TensorFlow's decoder ends the whole process. Nested conditions, not one
+    # switch_case: under op determinism tf.data looks for assertions inside a condition, finds them
+    # harmless and keeps working in parallel, but takes a switch with them for stateful.
+    branch = functools.partial(_refuse, encoded, "not a JPEG, PNG, WebP, BMP or GIF image")
+    for is_this, decode_this in reversed(formats):
+        branch = functools.partial(tf.cond, is_this, decode_this, branch)
+    return tf.ensure_shape(branch(), [None, None, 4])
 
 
 def _refuse(encoded, reason):

@@ -229,7 +229,7 @@ def test_fit_under_mixed_precision(name):
         (lambda: losses.MultiSimilarityLoss(epsilon=-0.1), "epsilon must be None or at least 0"),
         (
             lambda: losses.CrossEntropyLoss(epsilon=1.0),
-            "epsilon must be a number from 0.*epsilon=1",
+            "epsilon must be a number in .*epsilon=1",
         ),
         (lambda: losses.ContrastiveLoss(dtype="float16"), "dtype must be float32 or float64"),
         (lambda: losses.get("hinge"), "loss must be one of ce, contrastive.*loss='hinge'"),

@@ -1,4 +1,4 @@
-"""What every loss of the library shares: its arguments' checks, its two parts, its configuration."""
+"""What every loss shares: the checks of its arguments, its two parts, its configuration."""
 
 import keras
 from keras import ops

@@ -40,9 +40,7 @@ class CrossEntropyLoss(EmbeddingLoss):
             or not isinstance(epsilon, (int, float))
             or not 0 <= epsilon < 1
         ):
-            raise ValueError(
-                f"epsilon must be a number from 0 up to 1 (1 excluded). Received: epsilon={epsilon!r}"
-            )
+            raise ValueError(f"epsilon must be a number in [0, 1). Received: epsilon={epsilon!r}")
         self.epsilon = float(epsilon)
 
     def compute_parts(self, class_ids, embeddings):

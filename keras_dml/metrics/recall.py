@@ -5,12 +5,17 @@ import numbers
 import numpy as np
 from tqdm import tqdm
 
-from keras_dml.retrieval import build_index
-
 # Queries whose neighbours are held at once.
 _BLOCK = 4096
 # A bar for searches of seconds would only be noise.
 _SECONDS_WITHOUT_BAR = 20
+
+
+def _index(embeddings, metric):
+    # Imported here: the index needs TensorFlow, the losses and their metrics run on any backend.
+    from keras_dml.retrieval import build_index
+
+    return build_index(embeddings, metric)
 
 
 def _check_k(name, k, num_items):
@@ -55,7 +60,7 @@ def nearest_neighbours(embeddings, k, metric="cosine"):
         ValueError: k out of range, or embeddings and metric that `retrieval.Index` refuses.
     """
     embeddings = np.asarray(embeddings)
-    index = build_index(embeddings, metric)
+    index = _index(embeddings, metric)
     _check_k("k", k, index.num_items)
     rows = np.empty((index.num_items, k), np.int64)
     scores = np.empty((index.num_items, k), np.float32)
@@ -85,7 +90,7 @@ def recall_at_k(embeddings, labels, ks, metric="cosine"):
             that `retrieval.Index` refuses.
     """
     embeddings, labels, ks = np.asarray(embeddings), np.asarray(labels), list(ks)
-    index = build_index(embeddings, metric)
+    index = _index(embeddings, metric)
     if labels.shape != (index.num_items,):
         raise ValueError(
             f"labels must have shape [{index.num_items}], one for each row of embeddings. "

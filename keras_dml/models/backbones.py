@@ -2,6 +2,7 @@
 
 import inspect
 import sys
+import warnings
 
 import keras
 
@@ -56,10 +57,13 @@ def build_backbone(name, image_size, weights=None, frozen_batch_norm=None):
     """A backbone by name: float images `[n, s, s, 3]` in 0..255 to feature maps `[n, h, w, c]`.
 
     Args:
-        name: `"small_convnet"` or any `keras.applications` model, such as `"resnet50"`.
+        name: `"small_convnet"` or any `keras.applications` model, such as `"resnet50"`; case and
+            underscores do not matter.
         image_size: s, pixels.
         weights: None (random), `"imagenet"` (downloaded by Keras on first use), or the path of a
-            weights file saved from the same model without its classifier.
+            weights file saved from the same model without its classifier, with or without frozen
+            statistics. (EfficientNet B0 to B7 have a rescaling that Keras adds for `"imagenet"`
+            alone: Keras' own ImageNet files do not give the same features when read by path.)
         frozen_batch_norm: batch norm keeps its stored statistics in training; None: where there are
             trained weights, since the statistics of random weights normalise nothing.
 
@@ -67,10 +71,14 @@ def build_backbone(name, image_size, weights=None, frozen_batch_norm=None):
         ValueError: unknown name, weights that are not there or do not fit, an image size that the
             model does not take.
     """
-    key = name.lower().replace("_", "") if name.lower() != SMALL_CONVNET else SMALL_CONVNET
+    key = str(name).lower().replace("_", "")
+    if not isinstance(image_size, int) or image_size < 1:
+        raise ValueError(
+            f"image_size must be a number of pixels, at least 1. Received: image_size={image_size!r}"
+        )
     if frozen_batch_norm is None:
         frozen_batch_norm = weights is not None
-    if key == SMALL_CONVNET:
+    if key == SMALL_CONVNET.replace("_", ""):
         if weights == "imagenet":
             raise ValueError(
                 "weights must be none or a file for small_convnet, which has no ImageNet weights. "
@@ -87,8 +95,8 @@ def build_backbone(name, image_size, weights=None, frozen_batch_norm=None):
 def small_convnet(image_size=32, filters=(64, 128, 256), name=SMALL_CONVNET):
     """A small convolutional net for small images.
 
-    One stage for each entry of `filters`: two 3×3 convolutions with batch norm and ReLU, halving
-    the resolution from the second stage on.
+    One stage for each entry of `filters`: two 3×3 convolutions with batch norm and ReLU, the
+    first of which halves the resolution.
     """
     inputs = keras.Input((image_size, image_size, 3), name="images")
     x = keras.layers.Rescaling(1 / 127.5, offset=-1.0)(inputs)
@@ -105,14 +113,17 @@ def small_convnet(image_size=32, filters=(64, 128, 256), name=SMALL_CONVNET):
 
 
 def with_frozen_statistics(model):
-    """A copy of `model` with the same weights whose batch norms keep their stored statistics."""
+    """A copy of `model` with the same weights whose batch norms keep their stored statistics.
+
+    Batch norms of functional and sequential models nested in it are replaced as well.
+    """
 
     def frozen(layer):
         if type(layer) is keras.layers.BatchNormalization:
             return FrozenStatisticsBatchNormalization.from_config(layer.get_config())
         return layer.__class__.from_config(layer.get_config())
 
-    copy = keras.models.clone_model(model, clone_function=frozen)
+    copy = keras.models.clone_model(model, clone_function=frozen, recursive=True)
     copy.set_weights(model.get_weights())
     return copy
 
@@ -149,12 +160,31 @@ def _application(name, key, image_size, weights):
 
 def _load_weights(model, path):
     try:
-        model.load_weights(path)
+        with warnings.catch_warnings():
+            # Keras warns of what it may not find, and raises if it did not find it elsewhere.
+            warnings.filterwarnings("ignore", message="Skipping nested container")
+            _load_plain_or_frozen(model, path)
     except (OSError, ValueError, KeyError, TypeError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ValueError(
             f"weights could not be loaded into {model.name}: {reason}. Received: weights={path!r}"
         ) from error
+
+
+def _load_plain_or_frozen(model, path):
+    try:
+        model.load_weights(path)
+    except ValueError:
+        # Weights files address layers by their class: one saved with frozen statistics fits only
+        # a model that has them.
+        frozen = with_frozen_statistics(model)
+        try:
+            frozen.load_weights(path)
+        except ValueError:
+            frozen = None
+        if frozen is None:
+            raise
+        model.set_weights(frozen.get_weights())
 
 
 def _applications():

@@ -22,7 +22,7 @@ def embedding_model(
         A `keras.Model` from float images in 0..255 to float32 embeddings `[n, d]`, not normalised.
 
     Raises:
-        ValueError: a backbone that gives no feature maps, unknown pooling, `embedding_size` below 1.
+        ValueError: a backbone without feature maps, unknown pooling, `embedding_size` below 1.
     """
     if len(backbone.output.shape) != 4:
         raise ValueError(
@@ -64,10 +64,16 @@ def classifier_model(embedding, num_classes, dropout=0.0, seed=0, name="classifi
         A `keras.Model` from images to logits `[n, K]`, sharing the layers of `embedding`.
 
     Raises:
-        ValueError: fewer than 2 classes or a rate outside [0, 1).
+        ValueError: `embedding` does not give `[n, d]`, fewer than 2 classes, or a rate outside
+            [0, 1).
 
     Reference: Boudiaf et al. 2020, section 5 and their published settings.
     """
+    if len(embedding.output.shape) != 2:
+        raise ValueError(
+            "embedding must give embeddings [n, d]. "
+            f"Received: embedding.output.shape={tuple(embedding.output.shape)}"
+        )
     if num_classes < 2:
         raise ValueError(f"num_classes must be at least 2. Received: num_classes={num_classes}")
     if not 0 <= dropout < 1:

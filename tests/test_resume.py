@@ -1,0 +1,77 @@
+"""`kill -9` at an arbitrary moment, then the same command: the run that was never killed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from test_run import TINY, photos  # noqa: F401 a fixture
+
+ARGUMENTS = [
+    *TINY,
+    "--epochs=4",
+    "--steps_per_epoch=3",
+    "--eval_every=2",
+    "--loss=ce",
+    "--dropout=0.5",
+    "--jitter=0.2,0.2,0.2,0.1",
+    "--deterministic",
+]
+
+
+def start(data, folder):
+    command = [sys.executable, "-m", "experiments.run", *ARGUMENTS]
+    command += [f"--data_dir={data}", f"--output_dir={folder}"]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ
+    )
+
+
+def finish(process):
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    return output
+
+
+def final_weights(folder):
+    with np.load(folder / "checkpoint.npz") as saved:
+        return {name: saved[name] for name in saved.files if name != "state_seconds"}
+
+
+def history(folder):
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in row.items() if k != "train/seconds"} for row in rows]
+
+
+@pytest.mark.parametrize("epoch", [1, 3])
+def test_a_killed_run_ends_like_one_that_was_not(photos, tmp_path, epoch):  # noqa: F811
+    whole = tmp_path / "whole"
+    finish(start(photos, whole))
+
+    killed = tmp_path / "killed"
+    process = start(photos, killed)
+    checkpoint = killed / "checkpoint.npz"
+    deadline = time.monotonic() + 300
+    seen = 0
+    while seen < epoch and time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.001)
+        if checkpoint.is_file():
+            with np.load(checkpoint) as saved:
+                seen = int(saved["state_epoch"])
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert seen >= epoch
+    assert not (killed / "result.json").exists(), "killed too late to show anything"
+
+    assert "continued after epoch" in finish(start(photos, killed))
+    expected, found = final_weights(whole), final_weights(killed)
+    assert expected.keys() == found.keys()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(array, found[name], err_msg=name)
+    assert history(whole) == history(killed)
+    saved = [np.load(folder / "test_embeddings.npz")["embeddings"] for folder in (whole, killed)]
+    np.testing.assert_array_equal(*saved)

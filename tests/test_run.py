@@ -1,0 +1,256 @@
+"""The runner, from the command line's side: recipes, bad input, resume."""
+
+import json
+import pathlib
+import re
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+import pipelines
+from experiments import flags, run
+from experiments.command_line import run_command
+from experiments.run_folder import RunFolder
+from keras_dml import losses
+
+TINY = [
+    "--dataset=folder",
+    "--image_size=16",
+    "--crop=fixed",
+    "--backbone=small_convnet",
+    "--weights=none",
+    "--embedding_size=8",
+    "--sampler=balanced",
+    "--batch_size=8",
+    "--images_per_class=2",
+    "--optimizer=adam",
+    "--learning_rate=0.001",
+    "--epochs=2",
+    "--recall_at=1,2",
+]
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """10 classes of 4 small pictures: a colour a class, noise, sizes of their own."""
+    root = tmp_path_factory.mktemp("photos")
+    rng = np.random.default_rng(0)
+    for name in range(10):
+        (root / f"class{name}").mkdir()
+        colour = rng.uniform(40, 215, size=3)
+        for image in range(4):
+            size = rng.integers(18, 30, size=2)
+            pixels = np.clip(colour + rng.normal(0, 25, size=(*size, 3)), 0, 255)
+            picture = Image.fromarray(pixels.astype("uint8"))
+            suffix = ("png", "jpg", "bmp", "webp")[image]
+            picture.save(root / f"class{name}" / f"{image}.{suffix}")
+    return root
+
+
+def command(*arguments):
+    return run_command(run.main, ["run", *map(str, arguments)])
+
+
+def finished_run(folder, photos, *more):
+    assert command(*TINY, f"--data_dir={photos}", f"--output_dir={folder}", *more) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def finished(photos, tmp_path_factory):
+    return finished_run(tmp_path_factory.mktemp("runs") / "tiny", photos, "--raw_pixels")
+
+
+def test_a_run_leaves_everything_behind(finished):
+    history = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
+    assert [(row["epoch"], row["step"]) for row in history] == [(1, 2), (2, 4)]
+    for row in history:
+        for metric in ("cosine", "l2"):
+            assert 0 <= row[f"test/recall@1/{metric}"] <= row[f"test/recall@2/{metric}"] <= 1
+        assert row["train/tightness"] + row["train/contrastive"] == pytest.approx(
+            row["train/loss"], rel=1e-4
+        )
+    result = json.loads((finished / "result.json").read_text())
+    best = max(history, key=lambda row: row["test/recall@1/cosine"])
+    assert result["recall"]["embedding, cosine"]["1"] == best["test/recall@1/cosine"]
+    assert "raw pixels, cosine" in result["recall"]
+    assert "<html" in (finished / "report.html").read_text()
+    assert list((finished / "tensorboard").glob("events*"))
+    assert {"best.keras", "last.keras", "checkpoint.npz"} <= {p.name for p in finished.iterdir()}
+    assert not list(finished.glob(".writing*"))
+
+
+def test_flags_file_repeats_the_run(finished, tmp_path, capsys):
+    flags_file = finished / "flags.txt"
+    assert "--embedding_size=8" in flags_file.read_text()
+    assert command(f"--flagfile={flags_file}", f"--output_dir={finished}") == 0
+    assert "is finished" in capsys.readouterr().out
+
+
+def test_a_finished_run_does_nothing(finished, photos, capsys):
+    before = {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
+    finished_run(finished, photos, "--raw_pixels")
+    out = capsys.readouterr().out
+    assert "is finished" in out
+    assert "embedding, cosine" in out
+    assert {path: path.stat().st_mtime_ns for path in finished.rglob("*")} == before
+
+
+def test_the_saved_model_gives_the_embeddings_of_the_evaluation(finished, photos):
+    served = tf.saved_model.load(str(finished / "saved_model")).signatures["serving_default"]
+    with np.load(finished / "test_embeddings.npz") as saved:
+        paths, embeddings, labels = saved["paths"], saved["embeddings"], saved["labels"]
+    encoded = [pathlib.Path(path).read_bytes() for path in paths]
+    ours = served(tf.constant(encoded))["embeddings"].numpy()
+    np.testing.assert_allclose(ours, embeddings, atol=1e-4)
+    assert len(labels) == len(paths) == 20
+
+
+def test_other_flags_in_the_same_folder_are_shown(finished, photos, capsys):
+    arguments = [*TINY, f"--data_dir={photos}", f"--output_dir={finished}", "--seed=7"]
+    assert command(*arguments, "--raw_pixels") == 2
+    message = capsys.readouterr().err
+    assert "--seed=0" in message
+    assert "--seed=7" in message
+    assert message.count("\n") == 1
+
+
+def test_the_command_line_overrides_the_recipe_wherever_it_stands(tmp_path, monkeypatch, capsys):
+    options, name = flags.parse(["run", "--epochs=3", "--flagfile=glyphs.flags", "--seed=5"])
+    assert (options.epochs, options.seed, options.batch_size, name) == (3, 5, 120, "glyphs")
+    options, _ = flags.parse(["run", "--flagfile", "cub.flags"])
+    assert (options.epochs, options.dropout) == (30, 0.5)
+
+
+def test_a_flag_file_here_comes_before_the_packaged_one(tmp_path, monkeypatch):
+    (tmp_path / "glyphs.flags").write_text("--dataset=glyphs\n--epochs=77\n")
+    monkeypatch.chdir(tmp_path)
+    options, _ = flags.parse(["run", "--flagfile=glyphs.flags"])
+    assert options.epochs == 77
+
+
+def test_every_flag_is_in_the_help_with_its_default(capsys):
+    assert command("--help") == 0
+    text = capsys.readouterr().out
+    for names in flags.GROUPS.values():
+        assert all(f"--{name}" in text for name in names)
+    assert "--batch_size=128" in text
+    assert {name for names in flags.GROUPS.values() for name in names} == set(flags.FLAGS)
+
+
+def test_the_help_names_what_the_library_knows():
+    assert all(name in flags.FLAGS["loss"].help for name in losses.LOSSES)
+    assert all(name in flags.FLAGS["dataset"].help for name in pipelines.DATASETS)
+
+
+@pytest.mark.parametrize("recipe", sorted(path.name for path in flags.RECIPES.glob("*.flags")))
+def test_every_recipe_says_what_it_is_and_parses(recipe):
+    text = (flags.RECIPES / recipe).read_text()
+    head = "\n".join(line for line in text.splitlines() if line.startswith("#"))
+    assert text.startswith("# ")
+    assert f"--flagfile={recipe}" in head
+    assert "Expected:" in head
+    options, name = flags.parse(["run", f"--flagfile={recipe}"])
+    assert f"{name}.flags" == recipe
+    assert options.dataset
+
+
+BAD = [
+    (["--flagfile=glyph.flags"], "recipes cub.flags.*Did you mean glyphs.flags"),
+    (["--epoch=3"], "Unknown command line flag 'epoch'.*Did you mean.*epochs"),
+    (["--epochs=0"], "epochs.*0"),
+    (["--crop=both"], "crop"),
+    (["word"], "flags start with --. Received: word"),
+    ([], "dataset must be one of"),
+    (["--dataset=birds"], "birds.*cub|cub.*birds"),
+    (["--dataset=cub"], "data_dir"),
+    (["--dataset=folder", "--data_dir=/does/not/exist"], "data_dir.*/does/not/exist"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD)
+def test_bad_command_lines(arguments, message, tmp_path, capsys):
+    check_refused([*arguments, f"--output_dir={tmp_path / 'run'}"], message, tmp_path, capsys)
+
+
+BAD_FOR_TINY = [
+    (["--loss=hinge"], "loss must be one of.*hinge"),
+    (["--loss=ce", "--margin=1"], "margin is no argument of loss ce, which takes epsilon"),
+    (["--backbone=resnet51"], "backbone must be one of .*resnet50.*resnet51"),
+    (["--weights=imagenet"], "small_convnet"),
+    (["--train_classes=10"], "10"),
+    (["--train_classes=3"], "3 classes|classes.*3"),
+    (["--batch_size=9"], "batch_size must be a multiple of images_per_class=2.*9"),
+    (["--resize=12by12"], "resize must be N or HxW"),
+    (["--crop_area=a,b"], "crop_area must be 2 numbers"),
+    (["--jitter=1,2"], "jitter must be 4 numbers"),
+    (["--recall_at=50"], "recall_at must be between 1 and 19.*50"),
+    (["--dropout=0.5"], "dropout.*ce"),
+    (["--momentum=0.9"], "momentum.*sgd"),
+    (["--logical_devices=2"], "logical_devices needs --strategy=mirrored"),
+    (["--learning_rate=0"], "learning_rate must be above 0"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD_FOR_TINY)
+def test_bad_values(arguments, message, photos, tmp_path, capsys):
+    given = [*TINY, f"--data_dir={photos}", f"--output_dir={tmp_path / 'run'}", *arguments]
+    check_refused(given, message, tmp_path, capsys)
+
+
+def check_refused(arguments, message, tmp_path, capsys):
+    assert command(*arguments) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert re.search(message, err), err
+    assert not (tmp_path / "run").exists()
+
+
+def test_folders_that_cannot_be_written(photos, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("")
+    for folder, message in [
+        (tmp_path / "file", "output_dir must be a folder"),
+        (tmp_path / "file" / "run", "output_dir cannot be written"),
+        (tmp_path / "mine", "holds files that are no run's"),
+    ]:
+        assert command(*TINY, f"--data_dir={photos}", f"--output_dir={folder}") == 2
+        assert message in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
+
+
+def test_a_file_that_is_no_image_is_named_and_can_be_skipped(photos, tmp_path, capsys):
+    broken = shutil.copytree(photos, tmp_path / "photos")
+    bad = broken / "class1" / "bad.jpg"
+    bad.write_text("not a picture")
+    arguments = [*TINY, f"--data_dir={broken}", "--epochs=6"]
+    assert command(*arguments, f"--output_dir={tmp_path / 'a'}") == 2
+    err = capsys.readouterr().err
+    assert str(bad) in err
+    assert "--skip_bad_images" in err
+
+    assert command(*arguments, f"--output_dir={tmp_path / 'b'}", "--skip_bad_images") == 0
+    assert str(bad) in (tmp_path / "b" / "bad_images.txt").read_text()
+    assert str(bad) in capsys.readouterr().out
+
+
+def test_nan_stops_the_run_at_its_step_and_keeps_the_checkpoint(photos, tmp_path, capsys):
+    folder = tmp_path / "run"
+    arguments = [*TINY, f"--data_dir={photos}", f"--output_dir={folder}", "--optimizer=sgd"]
+    assert command(*arguments, "--learning_rate=1e30", "--schedule=constant", "--loss=ce") == 1
+    err = capsys.readouterr().err
+    assert "no longer finite at step" in err
+    assert "Traceback" not in err
+    assert not (folder / "checkpoint.npz").exists()
+    assert not (folder / "result.json").exists()
+
+
+def test_two_runs_do_not_share_a_folder(finished, photos, tmp_path, capsys):
+    held = RunFolder(tmp_path / "run", "--seed=0\n").open()
+    with pytest.raises(ValueError, match="in use by another running process"):
+        RunFolder(held.path, "--seed=0\n").open()
