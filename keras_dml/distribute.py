@@ -16,7 +16,8 @@ def gather_candidates(x):
     Outside a strategy, or with one replica, `x` itself comes back and nothing is computed.
 
     Args:
-        x: tensor `[n, ...]`, the same shape on every replica.
+        x: tensor `[n, ...]`, the same shape on every replica: batches must divide by the number of
+            replicas, and a last partial one be dropped, or TensorFlow fails in the reduction.
 
     Returns:
         `(gathered, offset)`: tensor `[replicas * n, ...]`, and the row in it of our first row.

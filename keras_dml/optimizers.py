@@ -5,6 +5,7 @@ kernels only; a learning rate of its own for some variables; the warm-up with co
 """
 
 import math
+import numbers
 from collections.abc import Mapping
 
 import keras
@@ -34,17 +35,10 @@ class _Recipe:
 
     def build(self, variables):
         super().build(variables)
-        paths = {variable.path for variable in variables}
-        unknown = [path for path in self.learning_rate_multipliers if path not in paths]
-        if unknown:
-            raise ValueError(
-                "learning_rate_multipliers must name trainable variables of the model, such as "
-                f"{min(paths)!r}. Received: learning_rate_multipliers for {', '.join(unknown)}"
-            )
         self._decayed = [variable.path.endswith("kernel") for variable in variables]
-        self._factors = [
-            self.learning_rate_multipliers.get(variable.path, 1.0) for variable in variables
-        ]
+        self._factors = _factors(
+            self.learning_rate_multipliers, [variable.path for variable in variables]
+        )
 
     def update_step(self, gradient, variable, learning_rate):
         index = self._get_variable_index(variable)
@@ -138,7 +132,25 @@ class WarmCosine(keras.optimizers.schedules.LearningRateSchedule):
         }
 
 
+def _factors(multipliers, paths):
+    """The factor of each of `paths`: what `multipliers` lists for it, else 1."""
+    factors = dict.fromkeys(paths, 1.0)
+    for listed, factor in multipliers.items():
+        # Loading or cloning a model drops the name of a nested Sequential from its paths.
+        found = {path for path in paths if path == listed} or {
+            path for path in paths if listed.endswith(f"/{path}") or path.endswith(f"/{listed}")
+        }
+        if len(found) != 1:
+            raise ValueError(
+                "learning_rate_multipliers must name trainable variables of the model, such as "
+                f"{paths[0]!r}. Received: learning_rate_multipliers[{listed!r}], which names "
+                f"{', '.join(sorted(found)) or 'none'}"
+            )
+        factors[found.pop()] = factor
+    return [factors[path] for path in paths]
+
+
 def _at_least_0(name, value):
-    if not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+    if not isinstance(value, numbers.Real) or not 0 <= value < math.inf:
         raise ValueError(f"{name} must be a number, at least 0. Received: {name}={value!r}")
     return float(value)

@@ -1,6 +1,7 @@
 """Backbones: images in 0..255 in, feature maps out; each scales its input as its weights expect."""
 
 import inspect
+import numbers
 import sys
 import warnings
 
@@ -72,9 +73,10 @@ def build_backbone(name, image_size, weights=None, frozen_batch_norm=None):
             model does not take.
     """
     key = str(name).lower().replace("_", "")
-    if not isinstance(image_size, int) or image_size < 1:
+    if not isinstance(image_size, numbers.Integral) or image_size < 1:
         raise ValueError(
-            f"image_size must be a number of pixels, at least 1. Received: image_size={image_size!r}"
+            "image_size must be a whole number of pixels, at least 1. "
+            f"Received: image_size={image_size!r}"
         )
     if frozen_batch_norm is None:
         frozen_batch_norm = weights is not None
@@ -92,7 +94,7 @@ def build_backbone(name, image_size, weights=None, frozen_batch_norm=None):
     return with_frozen_statistics(model) if frozen_batch_norm else model
 
 
-def small_convnet(image_size=32, filters=(64, 128, 256), name=SMALL_CONVNET):
+def small_convnet(image_size=32, filters=(32, 64, 128), name=SMALL_CONVNET):
     """A small convolutional net for small images.
 
     One stage for each entry of `filters`: two 3×3 convolutions with batch norm and ReLU, the

@@ -1,0 +1,420 @@
+"""Backbones, input scaling, frozen statistics, embedding and classifier models."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_dml import models
+
+SIZE = 64  # of the images for keras.applications models
+
+
+def images(n=2, size=16, seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.uniform(0, 255, size=(n, size, size, 3)).astype("float32")
+
+
+def tiny_backbone(size=16):
+    return models.small_convnet(size, filters=(8, 12))
+
+
+def shake(model, seed=0):
+    """Other weights and statistics than those a model starts with."""
+    rng = np.random.default_rng(seed)
+    model.set_weights([w + rng.uniform(0.1, 0.5, size=w.shape) for w in model.get_weights()])
+    return model
+
+
+def batch_norms(model):
+    return [x for x in model.layers if isinstance(x, keras.layers.BatchNormalization)]
+
+
+def statistics(model):
+    pairs = [(layer.moving_mean, layer.moving_variance) for layer in batch_norms(model)]
+    return [variable.numpy() for pair in pairs for variable in pair]
+
+
+def same(arrays, others):
+    return all(np.array_equal(a, b) for a, b in zip(arrays, others, strict=True))
+
+
+@pytest.fixture
+def policy():
+    yield keras.config.set_dtype_policy
+    keras.config.set_dtype_policy("float32")
+
+
+# Input scaling
+
+
+@pytest.mark.parametrize(
+    ("application", "module", "white"),
+    [
+        ("ResNet50", "resnet", [255 - 103.939, 255 - 116.779, 255 - 123.68]),  # BGR, means off
+        (
+            "DenseNet121",
+            "densenet",
+            [(1 - 0.485) / 0.229, (1 - 0.456) / 0.224, (1 - 0.406) / 0.225],
+        ),
+        ("MobileNetV2", "mobilenet_v2", [1.0, 1.0, 1.0]),
+    ],
+)
+def test_input_scaling_is_the_applications_own(application, module, white):
+    scaling = models.InputScaling(application)
+    expected = getattr(keras.applications, module).preprocess_input(images().copy())
+    np.testing.assert_allclose(scaling(images()).numpy(), expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(scaling(np.full((1, 1, 1, 3), 255.0))[0, 0, 0], white, rtol=1e-5)
+
+
+def test_input_scaling_leaves_the_callers_images_alone():
+    mine = images()
+    models.InputScaling("ResNet50")(mine)
+    np.testing.assert_array_equal(mine, images())
+
+
+@pytest.mark.parametrize("application", ["resnet50", "ResNet49", "imagenet_utils"])
+def test_input_scaling_of_no_application(application):
+    message = rf"application must be the name of a keras\.applications model\..*{application}"
+    with pytest.raises(ValueError, match=message):
+        models.InputScaling(application)
+
+
+def test_small_convnet_scales_to_minus_1_to_1_and_halves_in_each_stage():
+    backbone = tiny_backbone()
+    scaling = backbone.layers[1]
+    np.testing.assert_allclose(scaling(np.array([0.0, 127.5, 255.0])), [-1, 0, 1])
+    assert backbone(images()).shape == (2, 4, 4, 12)
+
+
+# Backbones by name
+
+
+@pytest.mark.parametrize("name", ["small_convnet", "SmallConvNet", "SMALL_CONVNET"])
+def test_small_convnet_by_name(name):
+    assert models.build_backbone(name, 32).output.shape == (None, 4, 4, 256)
+
+
+@pytest.mark.parametrize("name", ["mobilenetv2", "MobileNetV2", "mobilenet_v2", "MOBILENET_V2"])
+def test_an_application_by_name(name):
+    backbone = models.build_backbone(name, SIZE)
+    assert backbone.name == "mobilenetv2"
+    assert backbone.input_shape == (None, SIZE, SIZE, 3)
+    assert backbone.output_shape == (None, 2, 2, 1280)
+
+
+def test_backbone_names():
+    names = models.backbone_names()
+    assert names[0] == "small_convnet"
+    assert {"resnet50", "densenet121", "mobilenetv2", "inceptionv3"} <= set(names)
+    assert all(name == name.lower() for name in names)
+
+
+@pytest.mark.parametrize("name", ["resnet49", "", None])
+def test_unknown_backbone_lists_the_known(name):
+    message = rf"backbone must be one of small_convnet, .*resnet50.*Received: backbone={name!r}"
+    with pytest.raises(ValueError, match=message):
+        models.build_backbone(name, 32)
+
+
+@pytest.mark.parametrize("size", [0, -1, 2.5, None])
+@pytest.mark.parametrize("name", ["small_convnet", "resnet50"])
+def test_image_size_that_is_none(name, size):
+    message = rf"image_size must be a whole number of pixels.* Received: image_size={size}"
+    with pytest.raises(ValueError, match=message):
+        models.build_backbone(name, size)
+
+
+def test_image_size_that_the_application_does_not_take():
+    with pytest.raises(ValueError, match="at least 32x32"):
+        models.build_backbone("resnet50", 16)
+
+
+# Weights
+
+
+@pytest.mark.parametrize("ending", [".weights.h5", ".h5"])
+def test_a_weights_file_of_the_application_gives_the_applications_features(ending, tmp_path):
+    plain = keras.applications.MobileNetV2(
+        include_top=False, weights=None, input_shape=(SIZE, SIZE, 3)
+    )
+    # Small steps, so that 50 layers neither explode nor saturate.
+    rng = np.random.default_rng(0)
+    plain.set_weights([w * rng.uniform(0.8, 1.2, size=w.shape) for w in plain.get_weights()])
+    path = tmp_path / f"mobilenet{ending}"
+    # .h5 alone is the older format, that of the files that Keras publishes.
+    plain.save_weights(path) if ending == ".weights.h5" else plain.save(path)
+    preprocess = keras.applications.mobilenet_v2.preprocess_input
+    expected = plain.predict(preprocess(images(size=SIZE).copy()), verbose=0)
+    assert expected.std() > 1e-6
+    backbone = models.build_backbone("mobilenetv2", SIZE, weights=str(path))
+    found = backbone.predict(images(size=SIZE), verbose=0)
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("frozen_in_file", [False, True])
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("kind", ["backbone.weights.h5", "backbone.keras", "embedding.keras"])
+def test_weights_of_a_backbone_come_back_whatever_its_batch_norm(
+    kind, frozen, frozen_in_file, tmp_path, recwarn
+):
+    saved = shake(models.build_backbone("small_convnet", 16, frozen_batch_norm=frozen_in_file))
+    whole = models.embedding_model(saved, 4) if kind == "embedding.keras" else saved
+    path = tmp_path / kind
+    whole.save_weights(path) if kind.endswith(".h5") else whole.save(path)
+    loaded = models.build_backbone("small_convnet", 16, str(path), frozen_batch_norm=frozen)
+    assert same(loaded.get_weights(), saved.get_weights())
+    assert not [w for w in recwarn if "Skipping" in str(w.message)]
+
+
+def test_frozen_statistics_are_the_default_with_weights_alone(tmp_path):
+    path = str(tmp_path / "small.weights.h5")
+    plain = models.build_backbone("small_convnet", 16)
+    plain.save_weights(path)
+    pretrained = models.build_backbone("small_convnet", 16, weights=path)
+    frozen = models.FrozenStatisticsBatchNormalization
+    assert batch_norms(plain) and not any(isinstance(x, frozen) for x in batch_norms(plain))
+    assert all(isinstance(x, frozen) for x in batch_norms(pretrained))
+    assert same(pretrained.get_weights(), plain.get_weights())
+
+
+def test_small_convnet_has_no_imagenet_weights():
+    message = "weights must be none or a file for small_convnet.* Received: weights='imagenet'"
+    with pytest.raises(ValueError, match=message):
+        models.build_backbone("small_convnet", 32, weights="imagenet")
+
+
+@pytest.mark.parametrize("name", ["small_convnet", "mobilenetv2"])
+def test_a_weights_file_that_is_not_there(name, tmp_path):
+    path = str(tmp_path / "none.weights.h5")
+    message = f"weights could not be loaded into .*No such file.* Received: weights='{path}'"
+    with pytest.raises(ValueError, match=message):
+        models.build_backbone(name, SIZE, weights=path)
+
+
+def test_a_weights_file_of_another_model(tmp_path):
+    path = tmp_path / "other.weights.h5"
+    tiny_backbone().save_weights(path)
+    with pytest.raises(ValueError, match="weights could not be loaded into small_convnet"):
+        models.build_backbone("small_convnet", 16, weights=str(path))
+
+
+def test_a_weights_file_that_is_none(tmp_path):
+    path = tmp_path / "noise.weights.h5"
+    path.write_bytes(b"noise")
+    with pytest.raises(ValueError, match="weights could not be loaded into small_convnet"):
+        models.build_backbone("small_convnet", 16, weights=str(path))
+
+
+@pytest.fixture
+def no_network(monkeypatch):
+    def get_file(*args, origin=None, **kwargs):
+        url = origin or args[1]
+        raise Exception(f"URL fetch failure on {url}: None -- [Errno -2] Name not known")
+
+    module = keras.applications.MobileNetV2.__module__
+    monkeypatch.setattr(f"{module}.file_utils.get_file", get_file)
+
+
+def test_imagenet_weights_without_a_network(no_network):
+    message = "weights='imagenet' of MobileNetV2 could not be downloaded.* give its path"
+    with pytest.raises(ValueError, match=message):
+        models.build_backbone("mobilenetv2", 96, weights="imagenet")
+
+
+# Frozen statistics
+
+
+def frozen_tiny():
+    return shake(models.with_frozen_statistics(tiny_backbone()))
+
+
+def test_frozen_statistics_give_the_same_in_training():
+    model = frozen_tiny()
+    evaluated = model(images(), training=False).numpy()
+    np.testing.assert_array_equal(model(images(), training=True).numpy(), evaluated)
+    plain = tiny_backbone()
+    plain.set_weights(model.get_weights())
+    np.testing.assert_allclose(plain(images(), training=False).numpy(), evaluated, rtol=1e-6)
+    assert np.abs(plain(images(), training=True).numpy() - evaluated).max() > 0.1
+
+
+def fit_to_zero(backbone):
+    model = models.embedding_model(backbone, 3)
+    model.compile(keras.optimizers.SGD(1e-3), "mse")
+    model.fit(images(8), np.zeros((8, 3)), epochs=2, verbose=0)
+
+
+def test_fit_moves_scale_and_offset_but_not_frozen_statistics():
+    backbone = models.with_frozen_statistics(tiny_backbone())
+    before = statistics(backbone)
+    learned = [(x.gamma.numpy(), x.beta.numpy()) for x in batch_norms(backbone)]
+    fit_to_zero(backbone)
+    assert same(statistics(backbone), before)
+    for layer, (gamma, beta) in zip(batch_norms(backbone), learned):
+        assert not np.array_equal(layer.gamma.numpy(), gamma)
+        assert not np.array_equal(layer.beta.numpy(), beta)
+
+
+def test_fit_moves_plain_statistics():
+    backbone = tiny_backbone()
+    before = statistics(backbone)
+    fit_to_zero(backbone)
+    assert not any(np.array_equal(a, b) for a, b in zip(before, statistics(backbone)))
+
+
+def test_training_false_on_a_nested_backbone_freezes_nothing():
+    """Why the layer exists: Keras hands the outer `training` on over the inner call's own."""
+    backbone = tiny_backbone()
+    inputs = keras.Input((16, 16, 3))
+    pooled = keras.layers.GlobalAveragePooling2D()(backbone(inputs, training=False))
+    model = keras.Model(inputs, keras.layers.Dense(3)(pooled))
+    before = statistics(backbone)
+    model.compile("sgd", "mse")
+    model.fit(images(8), np.zeros((8, 3)), verbose=0)
+    assert not same(before, statistics(backbone))
+
+
+def test_with_frozen_statistics_copies_and_reaches_nested_models():
+    backbone = tiny_backbone()
+    inputs = keras.Input((16, 16, 3))
+    sequential = keras.Sequential(
+        [keras.Input((4, 4, 12)), keras.layers.BatchNormalization(), keras.layers.Flatten()]
+    )
+    outer = shake(keras.Model(inputs, sequential(backbone(inputs))))
+    frozen = models.with_frozen_statistics(outer)
+    assert same(frozen.get_weights(), outer.get_weights())
+    evaluated = outer(images(), training=False).numpy()
+    np.testing.assert_allclose(frozen(images(), training=True).numpy(), evaluated, rtol=1e-5)
+    frozen.set_weights([w * 0 for w in frozen.get_weights()])
+    np.testing.assert_array_equal(outer(images(), training=False).numpy(), evaluated)
+
+
+# Embedding models
+
+
+def test_without_projection_the_embedding_is_the_pooled_features():
+    backbone = shake(tiny_backbone())
+    maps = backbone(images(), training=False).numpy()
+    average = models.embedding_model(backbone)(images(), training=False).numpy()
+    largest = models.embedding_model(backbone, pooling="max")(images(), training=False).numpy()
+    np.testing.assert_allclose(average, maps.mean(axis=(1, 2)), rtol=1e-5)
+    np.testing.assert_allclose(largest, maps.max(axis=(1, 2)), rtol=1e-6)
+
+
+def test_the_projection_is_linear_with_bias():
+    backbone = shake(tiny_backbone())
+    model = models.embedding_model(backbone, 5)
+    kernel, bias = np.random.default_rng(0).normal(size=(12, 5)), np.arange(5.0) - 2
+    model.get_layer("projection").set_weights([kernel, bias])
+    features = models.embedding_model(backbone)(images(), training=False).numpy()
+    found = model(images(), training=False).numpy()
+    np.testing.assert_allclose(found, features @ kernel + bias, rtol=1e-4, atol=1e-4)
+    assert found.min() < 0
+
+
+def test_feature_batch_norm_has_no_scale_and_no_offset():
+    model = models.embedding_model(shake(tiny_backbone()), feature_batch_norm=True)
+    norm = model.get_layer("feature_norm")
+    assert norm.trainable_variables == [] and len(norm.weights) == 2
+    embeddings = model(images(32), training=True).numpy()
+    np.testing.assert_allclose(embeddings.mean(axis=0), 0, atol=1e-4)
+    assert (embeddings.std(axis=0) < 1.001).all() and embeddings.std(axis=0).max() > 0.9
+
+
+@pytest.mark.parametrize("half", ["mixed_bfloat16", "mixed_float16"])
+def test_outputs_are_float32_under_mixed_precision(half, policy):
+    policy(half)
+    embedding = models.embedding_model(tiny_backbone(), 4)
+    assert embedding.get_layer("projection").compute_dtype == half.removeprefix("mixed_")
+    assert embedding(images()).dtype == "float32"
+    assert models.classifier_model(embedding, 3)(images()).dtype == "float32"
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_models_come_back_from_a_keras_file(frozen, tmp_path):
+    backbone = models.build_backbone("mobilenetv2", 32, frozen_batch_norm=frozen)
+    embedding = models.embedding_model(backbone, 4, feature_batch_norm=True)
+    classifier = shake(models.classifier_model(embedding, 3, dropout=0.5))
+    for model in (embedding, classifier):
+        model.save(tmp_path / "model.keras")
+        loaded = keras.models.load_model(tmp_path / "model.keras")
+        assert loaded.name == model.name
+        assert [type(x) for x in loaded.layers] == [type(x) for x in model.layers]
+        expected = model.predict(images(size=32), verbose=0)
+        np.testing.assert_allclose(loaded.predict(images(size=32), verbose=0), expected, rtol=1e-5)
+
+
+def test_embedding_of_a_backbone_without_maps():
+    vectors = models.embedding_model(tiny_backbone())
+    message = r"backbone must give feature maps .* Received: backbone\.output\.shape=\(None, 12\)"
+    with pytest.raises(ValueError, match=message):
+        models.embedding_model(vectors)
+
+
+def test_unknown_pooling():
+    message = "pooling must be 'average' or 'max'. Received: pooling='sum'"
+    with pytest.raises(ValueError, match=message):
+        models.embedding_model(tiny_backbone(), pooling="sum")
+
+
+def test_embedding_size_below_1():
+    message = "embedding_size must be None or at least 1. Received: embedding_size=0"
+    with pytest.raises(ValueError, match=message):
+        models.embedding_model(tiny_backbone(), 0)
+
+
+# Classifiers
+
+
+def tiny_classifier(**arguments):
+    return models.classifier_model(models.embedding_model(shake(tiny_backbone())), 7, **arguments)
+
+
+def test_the_classifier_starts_at_zero():
+    model = tiny_classifier(dropout=0.5)
+    assert [w.any() for w in model.get_layer("logits").get_weights()] == [False, False]
+    logits = model(images(), training=True).numpy()
+    np.testing.assert_array_equal(logits, np.zeros((2, 7)))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    assert float(loss([0, 6], logits)) == pytest.approx(np.log(7))
+
+
+def test_the_classifier_shares_the_embeddings_layers():
+    embedding = models.embedding_model(tiny_backbone())
+    classifier = models.classifier_model(embedding, 7)
+    before = embedding(images()).numpy()
+    shake(classifier)
+    assert np.abs(embedding(images()).numpy() - before).max() > 0
+
+
+def test_dropout_is_for_training_alone():
+    model = tiny_classifier(dropout=0.5, seed=3)
+    shake(model.get_layer("logits"))
+    evaluated = model(images(), training=False).numpy()
+    np.testing.assert_array_equal(model(images(), training=False).numpy(), evaluated)
+    drop = model.get_layer("dropout")
+    dropped = drop(np.ones((4, 1000), "float32"), training=True).numpy()
+    assert set(np.unique(dropped)) == {0.0, 2.0} and 0.4 < (dropped == 0).mean() < 0.6
+    np.testing.assert_array_equal(drop(np.ones((4, 10)), training=False), np.ones((4, 10)))
+
+
+def test_without_dropout_there_is_no_dropout_layer():
+    assert not [x for x in tiny_classifier().layers if isinstance(x, keras.layers.Dropout)]
+
+
+@pytest.mark.parametrize("num_classes", [1, 0])
+def test_too_few_classes(num_classes):
+    message = f"num_classes must be at least 2. Received: num_classes={num_classes}"
+    with pytest.raises(ValueError, match=message):
+        models.classifier_model(models.embedding_model(tiny_backbone()), num_classes)
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.0])
+def test_dropout_rate_outside_its_range(rate):
+    with pytest.raises(ValueError, match=rf"dropout must be in \[0, 1\)\. .*dropout={rate}"):
+        tiny_classifier(dropout=rate)
+
+
+def test_classifier_over_feature_maps():
+    with pytest.raises(ValueError, match=r"embedding must give .*shape=\(None, 4, 4, 12\)"):
+        models.classifier_model(tiny_backbone(), 3)

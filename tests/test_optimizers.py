@@ -1,0 +1,347 @@
+"""The optimizers against NumPy loops in float64, and inside Keras' saving and training."""
+
+import math
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_dml import optimizers
+
+STEPS = 6
+DECAY = 0.3
+
+
+def layer_with_variables(seed=0):
+    """A dense layer and a batch norm: a kernel, a bias, a scale and an offset, none of them 0."""
+    rng = np.random.default_rng(seed)
+    inputs = keras.Input((3,))
+    x = keras.layers.Dense(4, name="dense")(inputs)
+    model = keras.Model(inputs, keras.layers.BatchNormalization(name="norm")(x))
+    model.set_weights([rng.normal(size=w.shape).astype("float32") for w in model.get_weights()])
+    return model
+
+
+def gradients(variables, seed=1):
+    """Gradients of each step for each variable."""
+    rng = np.random.default_rng(seed)
+    return [[rng.normal(size=v.shape).astype("float32") for v in variables] for _ in range(STEPS)]
+
+
+def run(optimizer, variables, steps):
+    for step in steps:
+        optimizer.apply([tf.constant(g) for g in step], variables)
+    return [v.numpy() for v in variables]
+
+
+def is_kernel(variable):
+    return variable.name == "kernel"
+
+
+def sgd_loop(w, gradients, rate, momentum, nesterov, decay):
+    w = w.astype("float64")
+    velocity = np.zeros_like(w)
+    for g in gradients:
+        g = g.astype("float64") + decay * w
+        velocity = momentum * velocity - rate * g
+        w = w + (momentum * velocity - rate * g if nesterov else velocity)
+    return w
+
+
+def adam_loop(w, gradients, rate, decay, beta_1=0.9, beta_2=0.999, epsilon=1e-7):
+    w = w.astype("float64")
+    m, v = np.zeros_like(w), np.zeros_like(w)
+    for t, g in enumerate(gradients, start=1):
+        g = g.astype("float64") + decay * w
+        m = beta_1 * m + (1 - beta_1) * g
+        v = beta_2 * v + (1 - beta_2) * g**2
+        scale = rate * math.sqrt(1 - beta_2**t) / (1 - beta_1**t)
+        w = w - scale * m / (np.sqrt(v) + epsilon)
+    return w
+
+
+@pytest.mark.parametrize(
+    ("momentum", "nesterov"), [(0.0, False), (0.9, False), (0.9, True), (0.99, True)]
+)
+def test_sgd_follows_the_loop_and_decays_kernels_alone(momentum, nesterov):
+    variables = layer_with_variables().trainable_variables
+    before = [v.numpy() for v in variables]
+    steps = gradients(variables)
+    optimizer = optimizers.SGD(
+        0.1, momentum=momentum, nesterov=nesterov, coupled_weight_decay=DECAY
+    )
+    after = run(optimizer, variables, steps)
+    assert [v.name for v in variables] == ["kernel", "bias", "gamma", "beta"]
+    for i, variable in enumerate(variables):
+        decay = DECAY if is_kernel(variable) else 0.0
+        expected = sgd_loop(before[i], [g[i] for g in steps], 0.1, momentum, nesterov, decay)
+        np.testing.assert_allclose(after[i], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_adam_follows_the_loop_and_decays_kernels_alone():
+    variables = layer_with_variables().trainable_variables
+    before = [v.numpy() for v in variables]
+    steps = gradients(variables)
+    after = run(optimizers.Adam(0.01, coupled_weight_decay=DECAY), variables, steps)
+    for i, variable in enumerate(variables):
+        decay = DECAY if is_kernel(variable) else 0.0
+        expected = adam_loop(before[i], [g[i] for g in steps], 0.01, decay)
+        np.testing.assert_allclose(after[i], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_convolution_kernels_of_every_kind_are_decayed():
+    model = keras.Sequential(
+        [
+            keras.Input((8, 8, 3)),
+            keras.layers.Conv2D(4, 3),
+            keras.layers.DepthwiseConv2D(3),
+            keras.layers.SeparableConv2D(4, 3),
+            keras.layers.LayerNormalization(),
+        ]
+    )
+    variables = model.trainable_variables
+    for variable in variables:
+        variable.assign(np.ones(variable.shape))
+    zeros = [[np.zeros(v.shape, "float32") for v in variables]]
+    after = run(optimizers.SGD(0.5, coupled_weight_decay=0.2), variables, zeros)
+    decayed = {v.name: float(w.flat[0]) for v, w in zip(variables, after)}
+    assert decayed == {
+        "kernel": pytest.approx(0.9),
+        "depthwise_kernel": pytest.approx(0.9),
+        "pointwise_kernel": pytest.approx(0.9),
+        "bias": 1.0,
+        "gamma": 1.0,
+        "beta": 1.0,
+    }
+
+
+def test_coupled_decay_is_not_keras_decoupled_decay():
+    """With momentum and no gradient, decoupled decay is geometric; coupled decay builds up."""
+    rate, decay, momentum, steps = 0.01, 0.1, 0.9, 20
+    coupled, decoupled = (layer_with_variables().trainable_variables[:1] for _ in range(2))
+    start = coupled[0].numpy()
+    zeros = [[np.zeros_like(start)]] * steps
+    run(optimizers.SGD(rate, momentum, coupled_weight_decay=decay), coupled, zeros)
+    run(keras.optimizers.SGD(rate, momentum, weight_decay=decay), decoupled, zeros)
+    np.testing.assert_allclose(decoupled[0].numpy(), start * (1 - rate * decay) ** steps, rtol=1e-4)
+    expected = sgd_loop(start, [zeros[0][0]] * steps, rate, momentum, False, decay)
+    np.testing.assert_allclose(coupled[0].numpy(), expected, rtol=1e-4)
+    lost_coupled = 1 - coupled[0].numpy() / start
+    lost_decoupled = 1 - decoupled[0].numpy() / start
+    assert (lost_coupled > 4 * lost_decoupled).all()
+
+
+def test_without_decay_and_multipliers_it_is_keras_own():
+    ours, theirs = (layer_with_variables().trainable_variables for _ in range(2))
+    steps = gradients(ours)
+    after = run(optimizers.SGD(0.1, momentum=0.9, nesterov=True, clipnorm=1.0), ours, steps)
+    expected = run(keras.optimizers.SGD(0.1, 0.9, nesterov=True, clipnorm=1.0), theirs, steps)
+    for a, b in zip(after, expected):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adam"])
+def test_a_multiplier_is_a_learning_rate_of_its_own(kind):
+    model = layer_with_variables()
+    variables = model.trainable_variables
+    before = [v.numpy() for v in variables]
+    steps = gradients(variables)
+    factors = dict(zip([v.path for v in variables], (0.25, 0.0, 3.0)))  # none for the fourth
+    make = optimizers.SGD if kind == "sgd" else optimizers.Adam
+    after = run(
+        make(0.02, coupled_weight_decay=DECAY, learning_rate_multipliers=factors), variables, steps
+    )
+    for i, variable in enumerate(variables):
+        rate = 0.02 * factors.get(variable.path, 1.0)
+        decay = DECAY if is_kernel(variable) else 0.0
+        own = [g[i] for g in steps]
+        expected = (
+            sgd_loop(before[i], own, rate, 0.0, False, decay)
+            if kind == "sgd"
+            else adam_loop(before[i], own, rate, decay)
+        )
+        np.testing.assert_allclose(after[i], expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(after[1], before[1])
+
+
+def test_multipliers_names_the_trainable_variables_of_a_part():
+    model = layer_with_variables()
+    assert optimizers.multipliers(model.get_layer("dense"), 0.1) == {
+        "dense/kernel": 0.1,
+        "dense/bias": 0.1,
+    }
+    model.get_layer("dense").trainable = False
+    assert optimizers.multipliers(model.get_layer("dense"), 0.1) == {}
+
+
+def test_multipliers_of_a_backbone_inside_another_model_also_when_saved(tmp_path):
+    backbone = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4, name="pretrained")])
+    inputs = keras.Input((3,))
+    model = keras.Model(inputs, keras.layers.Dense(2, name="new")(backbone(inputs)))
+    factors = optimizers.multipliers(backbone, 0.0)
+    model.compile(optimizers.SGD(0.1, learning_rate_multipliers=factors), "mse")
+    model.save(tmp_path / "model.keras")
+    for trained in (model, keras.models.load_model(tmp_path / "model.keras")):
+        before = trained.get_weights()
+        trained.fit(np.ones((4, 3)), np.ones((4, 2)), verbose=0)
+        moved = [not np.array_equal(a, b) for a, b in zip(before, trained.get_weights())]
+        assert moved == [False, False, True, True]
+
+
+def test_warm_cosine_follows_the_formula():
+    rate, total, warmup = 0.02, 500, 100
+    schedule = optimizers.WarmCosine(rate, total)
+    for i in (0, 1, 50, 98, 99, 100, 101, 250, 499):
+        expected = rate * min((i + 1) / warmup, (1 + math.cos(math.pi * i / total)) / 2)
+        assert float(schedule(i)) == pytest.approx(expected, rel=1e-4, abs=1e-9)
+    assert float(schedule(0)) == pytest.approx(rate / 100)
+
+
+def test_warm_cosine_stays_at_zero_past_the_end():
+    schedule = optimizers.WarmCosine(0.1, 10, warmup_steps=1)
+    assert float(schedule(0)) == pytest.approx(0.1)
+    for step in (10, 11, 20, 10**9):
+        assert float(schedule(step)) == 0.0
+
+
+def test_warm_cosine_warm_up_longer_than_the_training():
+    values = [float(optimizers.WarmCosine(1.0, 10, warmup_steps=100)(i)) for i in range(12)]
+    assert max(values) < 0.1 and values[10:] == [0.0, 0.0]
+
+
+def test_the_schedule_drives_the_optimizer():
+    variables = layer_with_variables().trainable_variables[:1]
+    expected = variables[0].numpy().astype("float64")
+    schedule = optimizers.WarmCosine(0.5, STEPS, warmup_steps=2)
+    steps = gradients(variables)
+    run(optimizers.SGD(schedule), variables, steps)
+    for i, (g,) in enumerate(steps):
+        rate = 0.5 * min((i + 1) / 2, (1 + math.cos(math.pi * i / STEPS)) / 2)
+        expected -= rate * g
+    np.testing.assert_allclose(variables[0].numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("make", [optimizers.SGD, optimizers.Adam])
+def test_the_configuration_comes_back(make):
+    optimizer = make(
+        optimizers.WarmCosine(0.1, 50, 5),
+        coupled_weight_decay=1e-4,
+        learning_rate_multipliers={"dense/kernel": 0.1},
+    )
+    serialized = keras.saving.serialize_keras_object(optimizer)
+    copy = keras.saving.deserialize_keras_object(serialized)
+    assert type(copy) is make
+    assert copy.get_config() == optimizer.get_config()
+    assert type(copy.get_config()["learning_rate_multipliers"]) is dict
+    assert copy.coupled_weight_decay == 1e-4
+    assert copy.learning_rate_multipliers == {"dense/kernel": 0.1}
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adam"])
+def test_a_saved_model_takes_the_same_next_step(kind, tmp_path):
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(8, 3)), rng.normal(size=(8, 4))
+    model = layer_with_variables()
+    common = {
+        "coupled_weight_decay": 0.1,
+        "learning_rate_multipliers": {"dense/kernel": 0.5},
+        "learning_rate": optimizers.WarmCosine(0.1, 20, 4),
+    }
+    optimizer = (
+        optimizers.SGD(momentum=0.9, nesterov=True, **common)
+        if kind == "sgd"
+        else optimizers.Adam(**common)
+    )
+    model.compile(optimizer, "mse")
+    fit = {"batch_size": 8, "epochs": 3, "shuffle": False, "verbose": 0}
+    model.fit(x, y, **fit)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert int(loaded.optimizer.iterations) == 3
+    model.fit(x, y, **fit)
+    loaded.fit(x, y, **fit)
+    for a, b in zip(model.get_weights(), loaded.get_weights()):
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+def test_it_works_inside_a_loss_scale_optimizer():
+    """Scaled gradients come unscaled to the decay; a step with an infinite one changes nothing."""
+    variables = layer_with_variables().trainable_variables
+    before = [v.numpy() for v in variables]
+    steps = gradients(variables)
+    inner = optimizers.SGD(
+        0.1, coupled_weight_decay=DECAY, learning_rate_multipliers={variables[1].path: 0.5}
+    )
+    scaled = keras.optimizers.LossScaleOptimizer(inner, initial_scale=1024.0)
+    after = run(scaled, variables, [[g * 1024 for g in step] for step in steps])
+    for i, variable in enumerate(variables):
+        decay = DECAY if is_kernel(variable) else 0.0
+        rate = 0.05 if i == 1 else 0.1
+        expected = sgd_loop(before[i], [g[i] for g in steps], rate, 0.0, False, decay)
+        np.testing.assert_allclose(after[i], expected, rtol=1e-5, atol=1e-6)
+    infinite = [np.full(v.shape, np.inf, "float32") for v in variables]
+    for a, b in zip(run(scaled, variables, [infinite]), after):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_it_trains_under_mixed_float16():
+    keras.utils.set_random_seed(0)
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        model = keras.Sequential([keras.Input((3,)), *map(keras.layers.Dense, (8, 1))])
+    finally:
+        keras.config.set_dtype_policy("float32")
+    model.compile(optimizers.SGD(0.02, momentum=0.9, coupled_weight_decay=1e-4), "mse")
+    assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
+    x = np.random.default_rng(0).normal(size=(32, 3))
+    losses = model.fit(x, x.sum(axis=1), epochs=15, verbose=0).history["loss"]
+    assert losses[-1] < 0.3 * losses[0]
+
+
+@pytest.mark.parametrize("make", [optimizers.SGD, optimizers.Adam])
+@pytest.mark.parametrize("decay", [-1e-4, math.nan, math.inf, None, "0.1"])
+def test_a_decay_that_is_no_number_above_0(make, decay):
+    message = r"coupled_weight_decay must be a number, at least 0\. Received: coupled_weight_decay="
+    with pytest.raises(ValueError, match=message):
+        make(0.1, coupled_weight_decay=decay)
+
+
+def test_keras_own_weight_decay_is_refused():
+    message = r"use coupled_weight_decay here\. Received: weight_decay=0\.01"
+    with pytest.raises(ValueError, match=message):
+        optimizers.SGD(0.1, weight_decay=0.01)
+
+
+@pytest.mark.parametrize("factor", [-1.0, math.nan, None])
+def test_a_factor_that_is_no_number_above_0(factor):
+    message = r"learning_rate_multipliers\['a/kernel'\] must be a number, at least 0\. Received"
+    with pytest.raises(ValueError, match=message):
+        optimizers.SGD(0.1, learning_rate_multipliers={"a/kernel": factor})
+
+
+def test_multipliers_that_are_no_dict():
+    with pytest.raises(TypeError, match=r"must be a dict from variable path .* Received: .*=0\.1"):
+        optimizers.Adam(0.1, learning_rate_multipliers=0.1)
+
+
+def test_a_factor_for_a_variable_that_is_not_there():
+    model = layer_with_variables()
+    optimizer = optimizers.SGD(0.1, learning_rate_multipliers={"dens/kernel": 0.1})
+    message = r"must name trainable variables .* 'dense/kernel'\. Received: .*'dens/kernel'.* none"
+    with pytest.raises(ValueError, match=message):
+        optimizer.build(model.trainable_variables)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((0.0, 10), r"learning_rate must be above 0\. Received: learning_rate=0\.0"),
+        ((math.nan, 10), r"learning_rate must be above 0\. Received: learning_rate=nan"),
+        ((0.1, 0), r"total_steps must be at least 1\. Received: total_steps=0"),
+        ((0.1, 10, 0), r"warmup_steps must be at least 1\. Received: warmup_steps=0"),
+    ],
+)
+def test_warm_cosine_bad_input(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        optimizers.WarmCosine(*arguments)
