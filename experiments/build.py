@@ -179,11 +179,15 @@ def training_model(options, embedding, num_classes):
     return keras.Model(embedding.input, embedding.output, name="training")
 
 
-def optimizer(options, backbone, total_steps):
-    """The optimizer with its schedule."""
-    rate = options.learning_rate
+def learning_rate(options, total_steps):
+    """The learning rate of each step: a number, or a schedule from step to number."""
     if options.schedule == "warm_cosine":
-        rate = optimizers.WarmCosine(rate, total_steps, options.warmup_steps)
+        return optimizers.WarmCosine(options.learning_rate, total_steps, options.warmup_steps)
+    return options.learning_rate
+
+
+def optimizer(options, backbone, rate):
+    """The optimizer with its learning rate or schedule."""
     arguments = {
         "learning_rate": rate,
         "coupled_weight_decay": options.weight_decay,

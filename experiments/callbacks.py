@@ -17,12 +17,13 @@ BEST = "test/recall@1/cosine"
 class Progress(keras.callbacks.Callback):
     """A bar over all images of the training, with images per second and the loss."""
 
-    def __init__(self, batch_size, steps_per_epoch, epochs, start_step):
+    def __init__(self, batch_size, total_steps, epochs, start_step):
         super().__init__()
         self.batch_size = batch_size
         self.epochs = epochs
-        total = epochs * steps_per_epoch * batch_size
-        self.bar = progress_bar("training", total, initial=start_step * batch_size, leave=True)
+        self.bar = progress_bar(
+            "training", total_steps * batch_size, initial=start_step * batch_size, leave=True
+        )
 
     def on_epoch_begin(self, epoch, logs=None):
         """Show the epoch."""
@@ -49,7 +50,7 @@ class StopAtNaN(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         """Look at the weights: the last step may have broken them after its loss was taken."""
         for variable in self.model.variables:
-            array = np.asarray(variable)
+            array = variable.numpy()
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise FloatingPointError(f"{variable.path} is no longer finite")
 
@@ -61,7 +62,7 @@ class EvaluateAndSave(keras.callbacks.Callback):
     back to the checkpoint when the run is continued.
     """
 
-    def __init__(self, folder, embedding, embedder, test, ks, epochs, eval_every, seconds):
+    def __init__(self, folder, embedding, embedder, test, ks, epochs, eval_every, rate, state):
         super().__init__()
         self.folder = folder
         self.embedding = embedding
@@ -70,7 +71,8 @@ class EvaluateAndSave(keras.callbacks.Callback):
         self.ks = ks
         self.epochs = epochs
         self.eval_every = eval_every
-        self.seconds = seconds
+        self.rate = rate
+        self.seconds = state.seconds
         self.history = folder.read_history()
         self.writer = tf.summary.create_file_writer(str(folder.file("tensorboard")))
         self._began = 0.0
@@ -82,7 +84,7 @@ class EvaluateAndSave(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         """Evaluate where it is due; save."""
         self.seconds += time.perf_counter() - self._began
-        step = int(self.model.optimizer.iterations)
+        step = int(self.model.optimizer.iterations.numpy())
         if (epoch + 1) % self.eval_every == 0 or epoch + 1 == self.epochs:
             self._evaluate(epoch + 1, step, logs or {})
         self.folder.save_checkpoint(self.model, State(epoch + 1, step, self.seconds))
@@ -90,7 +92,10 @@ class EvaluateAndSave(keras.callbacks.Callback):
     def _evaluate(self, epoch, step, logs):
         row = {"epoch": epoch, "step": step, "train/seconds": round(self.seconds, 3)}
         row |= {f"train/{name}": float(value) for name, value in logs.items()}
-        row["train/learning_rate"] = float(self.model.optimizer.learning_rate)
+        # Of the last step; the optimizer's own would be that of the next one.
+        row["train/learning_rate"] = float(
+            self.rate(step - 1) if callable(self.rate) else self.rate
+        )
         embeddings = self.embedder(self.test, f"evaluating epoch {epoch}")
         for metric, by_k in recalls(embeddings, self.test.labels, self.ks).items():
             row |= {f"test/recall@{k}/{metric}": float(share) for k, share in by_k.items()}

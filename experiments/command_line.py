@@ -1,6 +1,7 @@
 """How a command ends: one clear line and exit code 2 for a user's mistake, no traceback."""
 
 import contextlib
+import logging
 import os
 import sys
 
@@ -29,6 +30,7 @@ def quiet_tensorflow():
 
 def run_command(main, argv=None):
     """Call `main(argv)` and return the exit code: 0, 1 (the run had to stop) or 2 (usage)."""
+    logging.basicConfig(format="note: %(message)s")
     try:
         main(list(sys.argv if argv is None else argv))
     except UsageError as error:
@@ -37,6 +39,8 @@ def run_command(main, argv=None):
     except RunError as error:
         print(f"stopped: {error}", file=sys.stderr)
         return 1
+    except BrokenPipeError:  # whoever read our output (`| head`) has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
         print("interrupted: the same command goes on from the last checkpoint", file=sys.stderr)
         return 130

@@ -10,20 +10,14 @@ from experiments.evaluation import Embedder
 from pipelines import find_bad_images
 
 
-def callbacks(options, folder, embedding, preprocessing, test, ks, steps_per_epoch, state):
+def callbacks(options, folder, embedding, preprocessing, test, ks, rate, state, total_steps):
     """The callbacks of a run that stands at `state`."""
+    embedder = Embedder(embedding, preprocessing, options.eval_batch_size)
     return [
         StopAtNaN(),
-        Progress(options.batch_size, steps_per_epoch, options.epochs, state.step),
+        Progress(options.batch_size, total_steps, options.epochs, state.step),
         EvaluateAndSave(
-            folder,
-            embedding,
-            Embedder(embedding, preprocessing, options.eval_batch_size),
-            test,
-            ks,
-            options.epochs,
-            options.eval_every,
-            state.seconds,
+            folder, embedding, embedder, test, ks, options.epochs, options.eval_every, rate, state
         ),
     ]
 
@@ -34,7 +28,7 @@ def explained(folder, model, data, steps_per_epoch):
     try:
         yield
     except FloatingPointError as error:
-        step = int(model.optimizer.iterations)
+        step = int(model.optimizer.iterations.numpy())
         checkpoint = folder.file("checkpoint.npz")
         kept = (
             f"the last good checkpoint is kept in {checkpoint}"
@@ -45,7 +39,12 @@ def explained(folder, model, data, steps_per_epoch):
             f"{error} at step {step} (epoch {(step - 1) // steps_per_epoch + 1}); {kept}. "
             "Try a lower --learning_rate in a new --output_dir"
         ) from error
-    except tf.errors.OpError as error:
+    except tf.errors.ResourceExhaustedError as error:
+        raise RunError(
+            "out of memory; the same command with a smaller --batch_size (or --eval_batch_size, or "
+            "with --mixed_precision) in a new --output_dir needs less"
+        ) from error
+    except (tf.errors.InvalidArgumentError, tf.errors.NotFoundError) as error:
         for table in (data.train, data.test):
             bad = find_bad_images(table) if table.paths is not None else []
             if bad:

@@ -2,6 +2,7 @@
 
 import difflib
 import pathlib
+import textwrap
 
 from absl import flags
 
@@ -224,7 +225,8 @@ def help_text():
         "",
         "  python -m experiments.run --flagfile=RECIPE.flags [--flag=value ...]",
         "",
-        f"Recipes: {recipes}. A flag given here overrides the recipe's.",
+        *textwrap.wrap(f"Recipes: {recipes}.", 88),
+        "A flag given here overrides the recipe's.",
         "A killed run goes on where it stopped when the same command is given again.",
     ]
     for group, names in GROUPS.items():
@@ -232,11 +234,6 @@ def help_text():
         for name in names:
             flag = FLAGS[name]
             shown = flag.default_as_str.strip("'") if flag.default is not None else ""
-            values = f" {'|'.join(flag.parser.enum_values)}." if _is_choice(flag) else ""
             lines.append(f"  --{name}={shown}")
-            lines.append(f"      {flag.help}{values}")
+            lines += textwrap.wrap(flag.help, 88, initial_indent=" " * 6, subsequent_indent=" " * 6)
     return "\n".join(lines) + "\n"
-
-
-def _is_choice(flag):
-    return isinstance(flag, flags.EnumFlag)

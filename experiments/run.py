@@ -33,12 +33,14 @@ def main(argv):
         sampler = build.sampler(options, data.train)
         ks = build.recall_at(options, len(data.test))
         steps_per_epoch = options.steps_per_epoch or sampler.steps_per_epoch
+        total_steps = options.epochs * steps_per_epoch
+        rate = build.learning_rate(options, total_steps)
         with strategy.scope():
             backbone, embedding = build.embedding_model(options)
             model = build.training_model(options, embedding, data.train.num_classes)
             loss = build.loss(options)
             model.compile(
-                build.optimizer(options, backbone, options.epochs * steps_per_epoch),
+                build.optimizer(options, backbone, rate),
                 loss,
                 metrics=[LossPart(loss, "tightness"), LossPart(loss, "contrastive")],
                 jit_compile=options.jit_compile,
@@ -51,24 +53,31 @@ def main(argv):
     print(f"{name}: {build.describe(data, model, steps_per_epoch, options, state)}")
     with fitting.explained(folder, model, data, steps_per_epoch):
         raw = outcome.raw_pixel_recalls(folder, options, data.test, ks)
-        callbacks = fitting.callbacks(
-            options, folder, embedding, preprocessing, data.test, ks, steps_per_epoch, state
-        )
-        batches = training_batches(
-            data.train,
-            sampler,
-            augmentation,
-            seed=options.seed,
-            start_step=state.epoch * steps_per_epoch,
-            num_steps=(options.epochs - state.epoch) * steps_per_epoch,
-        )
         if state.epoch < options.epochs:
+            batches = training_batches(
+                data.train,
+                sampler,
+                augmentation,
+                seed=options.seed,
+                start_step=state.step,
+                num_steps=total_steps - state.step,
+            )
             model.fit(
                 batches,
                 epochs=options.epochs,
                 initial_epoch=state.epoch,
                 steps_per_epoch=steps_per_epoch,
-                callbacks=callbacks,
+                callbacks=fitting.callbacks(
+                    options,
+                    folder,
+                    embedding,
+                    preprocessing,
+                    data.test,
+                    ks,
+                    rate,
+                    state,
+                    total_steps,
+                ),
                 shuffle=False,
                 verbose=0,
             )

@@ -135,7 +135,7 @@ class RunFolder:
         All variables by position: Keras' own weight files leave out the seeds of dropout layers,
         without which a continued run would draw other masks than one that was never stopped.
         """
-        arrays = [np.asarray(variable) for variable in _variables(model)]
+        arrays = [variable.numpy() for variable in _variables(model)]
         with replacing(self.file("checkpoint.npz")) as temporary, open(temporary, "wb") as stream:
             np.savez(
                 stream,

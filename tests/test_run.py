@@ -4,6 +4,8 @@ import json
 import pathlib
 import re
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -107,6 +109,19 @@ def test_the_saved_model_gives_the_embeddings_of_the_evaluation(finished, photos
     ours = served(tf.constant(encoded))["embeddings"].numpy()
     np.testing.assert_allclose(ours, embeddings, atol=1e-4)
     assert len(labels) == len(paths) == 20
+
+
+def test_a_run_killed_while_it_wrote_its_outcome_only_does_that_again(finished, photos, tmp_path):
+    folder = shutil.copytree(finished, tmp_path / "run")
+    (folder / "result.json").unlink()
+    (folder / "report.html").unlink()
+    shutil.rmtree(folder / "saved_model")
+    checkpoint = (folder / "checkpoint.npz").stat().st_mtime_ns
+    finished_run(folder, photos, "--raw_pixels")
+    assert (folder / "checkpoint.npz").stat().st_mtime_ns == checkpoint
+    assert (folder / "saved_model" / "saved_model.pb").is_file()
+    before, after = (json.loads((f / "result.json").read_text()) for f in (finished, folder))
+    assert before["recall"] == after["recall"]
 
 
 def test_other_flags_in_the_same_folder_are_shown(finished, photos, capsys):
@@ -254,3 +269,29 @@ def test_two_runs_do_not_share_a_folder(finished, photos, tmp_path, capsys):
     held = RunFolder(tmp_path / "run", "--seed=0\n").open()
     with pytest.raises(ValueError, match="in use by another running process"):
         RunFolder(held.path, "--seed=0\n").open()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "more",
+    [
+        ["--strategy=mirrored", "--logical_devices=2"],
+        ["--mixed_precision"],
+        ["--jit_compile"],
+        ["--backbone=mobilenetv2", "--image_size=32", "--optimizer=sgd", "--pretrained_factor=0.1",
+         "--momentum=0.9", "--nesterov", "--weight_decay=0.001", "--feature_batch_norm"],
+    ],
+    ids=["mirrored", "mixed_precision", "jit_compile", "mobilenet"],
+)  # fmt: skip
+def test_ways_to_run(more, photos, tmp_path):
+    """Each in a process of its own: they change TensorFlow for good."""
+    arguments = [*TINY, f"--data_dir={photos}", f"--output_dir={tmp_path / 'run'}", *more]
+    program = [sys.executable, "-m", "experiments.run", *arguments]
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    with np.load(tmp_path / "run" / "test_embeddings.npz") as saved:
+        paths, embeddings = saved["paths"], saved["embeddings"]
+    served = tf.saved_model.load(str(tmp_path / "run" / "saved_model"))
+    encoded = tf.constant([pathlib.Path(path).read_bytes() for path in paths])
+    ours = served.signatures["serving_default"](encoded)["embeddings"].numpy()
+    np.testing.assert_allclose(ours, embeddings, atol=1e-4)
