@@ -98,6 +98,64 @@ def loss_svg(history):
     return _svg("loss", draw, parts)
 
 
+def bars_svg(values, unit=" %"):
+    """Horizontal bars, the first on top, each with its value.
+
+    Args:
+        values: dict, name -> number.
+        unit: written behind each number.
+
+    Returns:
+        str, one `<svg>` element.
+    """
+    parts = [f"{name} {value:.1f}{unit}" for name, value in values.items()]
+
+    def draw(figure):
+        axes = figure.add_subplot()
+        bars = axes.barh(range(len(values)), list(values.values()), color=_BLUE, height=0.7)
+        axes.bar_label(bars, labels=[f"{value:.1f}{unit}" for value in values.values()], padding=3)
+        axes.set_yticks(range(len(values)), list(values))
+        axes.invert_yaxis()
+        axes.margins(x=0.15)
+        axes.grid(visible=False, axis="y")
+
+    return _svg("bars", draw, parts, height=0.8 + 0.27 * len(values))
+
+
+def lines_svg(name, histories, key, scale=1, label=""):
+    """One quantity over epochs, a line for each run.
+
+    Args:
+        name: of the figure, unlike the others' in the page.
+        histories: dict, run name -> list of dict, the objects of `metrics.jsonl`.
+        key: of the quantity in them.
+        scale: factor on its values.
+        label: of the vertical axis.
+
+    Returns:
+        str, one `<svg>` element; empty if no run holds the quantity.
+    """
+    curves = {run: _curve(history, key, scale) for run, history in histories.items()}
+    curves = {run: curve for run, curve in curves.items() if curve}
+    if not curves:
+        return ""
+    parts = [_in_words(run, curve) for run, curve in curves.items()]
+
+    def draw(figure):
+        from matplotlib import colormaps
+
+        axes = figure.add_subplot()
+        shades = colormaps["tab10"].colors
+        for number, (run, curve) in enumerate(curves.items()):
+            line = ("-", "--", "-.", ":")[number // len(shades) % 4]
+            _plot(axes, curve, shades[number % len(shades)], line, run)
+        axes.set_ylabel(label)
+        _epochs(axes, curves)
+        axes.legend(fontsize="small", ncols=2)
+
+    return _svg(name, draw, parts)
+
+
 def _curve(history, key, scale=1):
     """The (epoch, value) pairs of the rows that hold both as finite numbers."""
     rows = [(row.get("epoch"), row.get(key)) for row in history]
@@ -144,7 +202,7 @@ def _legend(axes):
     )
 
 
-def _svg(name, draw, parts):
+def _svg(name, draw, parts, height=3.5):
     """Runs `draw(figure)`; returns the figure as an `<svg>` element described by `parts`."""
     import matplotlib.style
     from matplotlib.figure import Figure

@@ -89,15 +89,41 @@ _flag("Model", int, "embedding_size", None,
       lower_bound=1)  # fmt: skip
 _flag("Model", float, "dropout", 0.0, "Dropout before the classifier (loss ce).", lower_bound=0.0)
 
-_flag("Loss", str, "loss", "multi_similarity", "ce | contrastive | multi_similarity.")
-LOSS_ARGUMENTS = ("epsilon", "margin", "normalize", "pair_reduction", "alpha", "beta", "base")
+_flag(
+    "Loss", str, "loss", "multi_similarity",
+    "ce | pce | spce | center | contrastive | snca | multi_similarity | triplet | quadruplet | "
+    "fastap | lifted_structure | n_pairs | ice | rankmi.",
+)  # fmt: skip
+LOSS_ARGUMENTS = (
+    "epsilon", "margin", "second_margin", "normalize", "pair_reduction", "mining", "average",
+    "alpha", "beta", "base", "sigma", "scale", "reweight", "anchor_gradient", "num_bins", "lam",
+    "lam_floor", "sampling",
+)  # fmt: skip
 _flag("Loss", float, "epsilon", None, "ce: label smoothing. multi_similarity: mining margin.")
-_flag("Loss", float, "margin", None, "contrastive: distance that negatives should have.")
-_flag("Loss", bool, "normalize", None, "contrastive: distances of l2-normalised embeddings.")
-_flag("Loss", str, "pair_reduction", None, "contrastive: sum | mean over an anchor's pairs.")
+_flag(
+    "Loss", float, "margin", None,
+    "contrastive, lifted_structure: distance that negatives should have. triplet, quadruplet: by "
+    "how much farther a negative should be than a positive.",
+)  # fmt: skip
+_flag("Loss", float, "second_margin", None, "quadruplet: the same, for pairs of other anchors.")
+_flag(
+    "Loss", bool, "normalize", None,
+    "contrastive, center, triplet, quadruplet, lifted_structure, n_pairs: normalise embeddings.",
+)  # fmt: skip
+_flag("Loss", str, "pair_reduction", None, "contrastive, ice: sum | mean over an anchor's pairs.")
+_flag("Loss", str, "mining", None, "triplet: all | semihard | hard.")
+_flag("Loss", str, "average", None, "triplet: over anchors | triplets.")
 _flag("Loss", float, "alpha", None, "multi_similarity: sharpness of the positives.")
 _flag("Loss", float, "beta", None, "multi_similarity: sharpness of the negatives.")
 _flag("Loss", float, "base", None, "multi_similarity: similarity that separates them.")
+_flag("Loss", float, "sigma", None, "snca: temperature.")
+_flag("Loss", float, "scale", None, "ice: scale of the similarities.")
+_flag("Loss", bool, "reweight", None, "ice: reweighted gradient.")
+_flag("Loss", bool, "anchor_gradient", None, "ice: the anchor itself gets a gradient too.")
+_flag("Loss", int, "num_bins", None, "fastap: bins of the distance histogram.")
+_flag("Loss", float, "lam", None, "pce: weight of the regulariser. Default: from the batch.")
+_flag("Loss", float, "lam_floor", None, "pce: smallest weight taken from a batch.")
+_flag("Loss", str, "sampling", None, "rankmi: which negatives.")
 
 _choice("Optimizer", "optimizer", "sgd", ["sgd", "adam"], "Optimizer.")
 _flag("Optimizer", float, "learning_rate", 0.01, "Learning rate.", lower_bound=0.0)
@@ -163,14 +189,12 @@ def parse(argv):
     for word in arguments:
         name, _, value = word.lstrip("-").partition("=")
         if word.startswith("-") and name == "flagfile":
-            path = _find_recipe(value or next(arguments, ""))
+            path = find_recipe(value or next(arguments, ""))
             recipe = path.stem
             words.insert(0, f"--flagfile={path}")
         else:
             words.append(word)
-    FLAGS.unparse_flags()
-    for name in FLAGS:
-        FLAGS[name].unparse()
+    forget(FLAGS)
     try:
         left_over = FLAGS([argv[0], *words])[1:]
     except flags.Error as error:
@@ -191,7 +215,15 @@ def wants_help(argv):
     return any(word in ("--help", "-h", "-help", "--helpfull", "--helpshort") for word in argv[1:])
 
 
-def _find_recipe(name):
+def forget(flag_values):
+    """Take back what an earlier command line of this process has set."""
+    flag_values.unparse_flags()
+    for name in flag_values:
+        flag_values[name].unparse()
+
+
+def find_recipe(name):
+    """Path of a flag file: here, or among the packaged recipes; ValueError names those."""
     here, packaged = pathlib.Path(name), RECIPES / name
     if name and here.is_file():
         return here

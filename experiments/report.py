@@ -17,7 +17,9 @@ __all__ = [
     "Report",
     "RetrievalRow",
     "choose_queries",
+    "picture_cards",
     "recall_table",
+    "write_page",
     "write_report",
 ]
 
@@ -66,19 +68,48 @@ def write_report(path, report):
         ValueError: if `report.recall` has no R@1 in a row `"embedding, cosine"`, or if an image
             is not uint8 [h, w, 3].
     """
+    table = _card("Recall at K, %", f'<div class="scroll">\n{_table(report.recall)}\n</div>')
+    body = [
+        _headline(report),
+        f'<div class="columns">\n{table}\n{_summary(report.summary)}\n</div>',
+        _curves(report),
+        grid_html(report.retrieval),
+        _flags(report.flags),
+    ]
+    write_page(path, report.title, "\n".join(body))
+
+
+def write_page(path, title, body):
+    """Writes one self-contained HTML page in the reports' style, in one go.
+
+    Args:
+        path: where to; the folder exists.
+        title: plain text.
+        body: HTML.
+    """
     template = importlib.resources.files("experiments") / "report.html.template"
     text = string.Template(template.read_text(encoding="utf-8")).substitute(
-        title=html.escape(report.title),
-        headline=_headline(report),
-        table=_table(report.recall),
-        summary=_summary(report.summary),
-        curves=_curves(report),
-        retrieval=grid_html(report.retrieval),
-        flags=_flags(report.flags),
+        title=html.escape(title), body=body
     )
     with replacing(path) as unfinished:
         # A file name that is no UTF-8 may have become a class name: shown with question marks.
         unfinished.write_text(text, encoding="utf-8", errors="replace", newline="\n")
+
+
+def picture_cards(pictures):
+    """Titled SVG pictures side by side, as HTML; titles without a picture are left out.
+
+    Args:
+        pictures: dict, title -> SVG text.
+    """
+    shown = "\n".join(
+        _card(name, f"<figure>{svg}</figure>") for name, svg in pictures.items() if svg
+    )
+    return f'<div class="columns">\n{shown}\n</div>' if shown else ""
+
+
+def _card(title, content):
+    return f'<section class="card">\n<h2>{title}</h2>\n{content}\n</section>'
 
 
 def recall_table(recall):
@@ -153,7 +184,7 @@ def _summary(pairs):
     rows = "\n".join(
         f"<dt>{html.escape(name)}</dt><dd>{html.escape(str(text))}</dd>" for name, text in pairs
     )
-    return f'<section class="card">\n<h2>Run</h2>\n<dl>\n{rows}\n</dl>\n</section>'
+    return _card("Run", f"<dl>\n{rows}\n</dl>")
 
 
 def _curves(report):
@@ -162,15 +193,10 @@ def _curves(report):
         "R@1 on the test images": figures.recall_svg(report.history, report.best, raw),
         "Training": figures.loss_svg(report.history),
     }
-    shown = "\n".join(
-        f'<section class="card">\n<h2>{name}</h2>\n<figure>{svg}</figure>\n</section>'
-        for name, svg in pictures.items()
-        if svg
-    )
     notes = {0: "No evaluation was recorded.", 1: "There was one evaluation."}
     note = notes.get(len(report.history))
     note = f'<p class="soft">{note}</p>\n' if note else ""
-    return f'{note}<div class="columns">\n{shown}\n</div>' if shown else note
+    return note + picture_cards(pictures)
 
 
 def _flags(flags):
