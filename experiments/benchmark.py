@@ -1,124 +1,78 @@
-"""`python -m experiments.benchmark losses`: speed beside the floor and the peers, in one run."""
+"""`python -m experiments.benchmark losses`: speed and memory beside the floor and the peers."""
 
-import statistics
+import json
+import subprocess
 import sys
-import time
 
-from experiments.command_line import quiet_tensorflow, run_command, usage_errors
+from absl import flags
 
-DIMENSIONS = 512
-SIZES = (120, 512, 2048)
-IMAGES_PER_CLASS = 4
-SECONDS = 2.0
+from experiments.command_line import RunError, quiet_tensorflow, run_command, usage_errors
+from experiments.flags import forget, wants_help
 
-HELP = f"""Speed of this library beside the floor and the peers, measured in one run.
+FLAGS = flags.FlagValues()
+flags.DEFINE_list("losses", [], "Which; default all.", flag_values=FLAGS)
+flags.DEFINE_list("sizes", ["120", "512", "2048"], "Batch sizes n, rising.", flag_values=FLAGS)
 
-  python -m experiments.benchmark losses
+HELP = """Speed and memory of the losses beside the floor and the peers, measured in one run.
 
-losses    milliseconds for value and gradient of each loss over pairs, float32, d = {DIMENSIONS},
-          n = {", ".join(map(str, SIZES))}, {IMAGES_PER_CLASS} images a class; beside the floor (two
-          n x n x d products) and pytorch-metric-learning, where it is installed.
+  python -m experiments.benchmark losses [--losses=A,B] [--sizes=120,512,2048]
+
+Value and gradient with respect to the embeddings, float32, d = 512, 4 images a class; for each loss
+and n:
+
+  ms       median milliseconds of a call
+  / floor  over the time of two n x n x d products, measured beside it
+  / peer   over pytorch-metric-learning's time for the same loss, where it is installed and has it
+  MB       peak memory above what the process held before the first call
 """
 
 
 def main(argv):
-    """Run the benchmark that is named."""
-    if any(word in ("--help", "-h") for word in argv[1:]):
+    """Print a row for each loss and size; every loss in a process of its own, for its memory."""
+    if wants_help(argv):
         print(HELP)
         return
     with usage_errors():
-        if argv[1:] != ["losses"]:
-            given = " ".join(argv[1:]) or "nothing"
-            raise ValueError(f"name a benchmark: losses. Received: {given}")
-    quiet_tensorflow()
-    print(f"{'loss':<20}{'n':>6}{'ours, ms':>10}{'/ floor':>9}{'/ pytorch-metric-learning':>27}")
-    for size in SIZES:
-        batch = _batch(size)
-        floor = _milliseconds(_floor(*batch))
-        print(f"{'(floor)':<20}{size:>6}{floor:>10.2f}")
-        for name, ours, peer in _losses(*batch):
-            mine = _milliseconds(ours)
-            beside = f"{mine / _milliseconds(peer):.2f}" if peer else "not installed"
-            print(f"{name:<20}{size:>6}{mine:>10.2f}{mine / floor:>9.2f}{beside:>27}")
+        names, sizes = _parse(argv)
+    print(f"{'loss':<24}{'n':>6}{'ms':>10}{'/ floor':>9}{'/ peer':>8}{'MB':>8}")
+    for name in names:
+        command = [sys.executable, "-m", "experiments.benchmark_loss", name, *map(str, sizes)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            for line in process.stdout:
+                row = json.loads(line)
+                peer = f"{row['ms'] / row['peer']:.2f}" if row["peer"] else "–"
+                print(
+                    f"{name:<24}{row['n']:>6}{row['ms']:>10.2f}{row['ms'] / row['floor']:>9.2f}"
+                    f"{peer:>8}{row['mb']:>8.0f}",
+                    flush=True,
+                )
+        if process.returncode:
+            raise RunError(f"{name} ended with code {process.returncode}; what it said is above")
 
 
-def _batch(size):
-    import numpy as np
-
-    rng = np.random.default_rng(0)
-    embeddings = rng.normal(size=(size, DIMENSIONS)).astype("float32")
-    return np.arange(size) // IMAGES_PER_CLASS, embeddings
-
-
-def _floor(_, embeddings):
-    import tensorflow as tf
-
-    z = tf.constant(embeddings)
-
-    @tf.function
-    def products():
-        return tf.matmul(tf.matmul(z, z, transpose_b=True), z)
-
-    return lambda: products().numpy()
-
-
-def _losses(labels, embeddings):
-    """Name, our value and gradient, and the peer's (None where it is not installed)."""
-    import tensorflow as tf
-
-    from keras_dml import losses
-
-    z, ids = tf.constant(embeddings), tf.constant(labels)
-
-    def value_and_gradient(loss):
-        @tf.function
-        def step():
-            with tf.GradientTape() as tape:
-                tape.watch(z)
-                value = loss(ids, z)
-            return value, tape.gradient(value, z)
-
-        return lambda: step()[1].numpy()
-
-    peers = _peers(labels, embeddings)
-    for name in ("contrastive", "multi_similarity"):
-        yield name, value_and_gradient(losses.get(name)), peers.get(name)
-
-
-def _peers(labels, embeddings):
+def _parse(argv):
+    forget(FLAGS)
     try:
-        import torch
-        from pytorch_metric_learning import distances
-        from pytorch_metric_learning import losses as theirs
-    except ImportError:
-        return {}
-    z, ids = torch.tensor(embeddings, requires_grad=True), torch.tensor(labels)
+        left_over = FLAGS(argv)[1:]
+        sizes = sorted({int(size) for size in FLAGS.sizes})
+    except flags.Error as error:
+        raise ValueError(" ".join(str(error).split())) from error
+    except ValueError as error:
+        raise ValueError(
+            f"sizes must be whole numbers. Received: sizes={','.join(FLAGS.sizes)}"
+        ) from error
+    if left_over != ["losses"]:
+        raise ValueError(f"name a benchmark: losses. Received: {' '.join(left_over) or 'nothing'}")
+    if not sizes or sizes[0] < 2:
+        raise ValueError(f"sizes must be at least 2. Received: sizes={','.join(FLAGS.sizes)}")
+    quiet_tensorflow()
+    from experiments.benchmark_loss import names
 
-    def value_and_gradient(loss):
-        def step():
-            z.grad = None
-            loss(z, ids).backward()
-
-        return step
-
-    euclidean = distances.LpDistance(normalize_embeddings=False)
-    return {
-        "contrastive": value_and_gradient(
-            theirs.ContrastiveLoss(pos_margin=0, neg_margin=1, distance=euclidean)
-        ),
-        "multi_similarity": value_and_gradient(theirs.MultiSimilarityLoss(2, 50, 0.5)),
-    }
-
-
-def _milliseconds(step):
-    """The median time of a call, after two to warm up."""
-    step(), step()
-    times, began = [], time.perf_counter()
-    while len(times) < 5 or time.perf_counter() - began < SECONDS:
-        start = time.perf_counter()
-        step()
-        times.append(time.perf_counter() - start)
-    return 1000 * statistics.median(times)
+    known = names()
+    for name in FLAGS.losses:
+        if name not in known:
+            raise ValueError(f"losses must be of {', '.join(known)}. Received: losses={name}")
+    return FLAGS.losses or known, sizes
 
 
 if __name__ == "__main__":

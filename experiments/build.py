@@ -1,4 +1,7 @@
-"""What the flags describe: devices, data, transforms, sampler, model, loss, optimizer."""
+"""What the flags describe of devices and data: strategy, tables, transforms, sampler."""
+
+import dataclasses
+import re
 
 import keras
 import numpy as np
@@ -6,9 +9,7 @@ import tensorflow as tf
 
 import pipelines
 from experiments import flags
-from keras_dml import losses, models, optimizers
-
-BAD_IMAGES = "bad_images.txt"
+from experiments.run_folder import BAD_IMAGES, CHECKPOINT
 
 
 def devices(options):
@@ -64,37 +65,71 @@ def data(options, folder):
         train_classes=options.train_classes,
         test_classes=options.test_classes,
     )
-    if not options.skip_bad_images or split.train.paths is None:
+    if not options.skip_bad_images or split.train.arrays is not None:
+        _refuse_other_files(split)
         return split, []
     listed = folder.file(BAD_IMAGES)
-    lines = listed.read_text().splitlines() if listed.is_file() else _bad_images(split)
-    left_out = [line.split("\t")[0] for line in lines]
+    known = listed.is_file() and folder.file(CHECKPOINT).is_file()
+    lines = listed.read_text().splitlines() if known else _bad_images(split)
+    left_out = [line.rsplit("\t", 1)[0] for line in lines]
     train = _without("training", split.train, left_out)
-    return pipelines.Split(train, _without("test", split.test, left_out)), lines
+    test = _without("test", split.test, left_out)
+    if not split.same_classes:
+        train, test = (t.select_classes(np.unique(t.labels)) for t in (train, test))
+    return dataclasses.replace(split, train=train, test=test), lines
+
+
+def _refuse_other_files(split):
+    # By their first bytes alone: it takes seconds, and spares a training that a text file named
+    # .jpg would end at the first evaluation. A damaged image is found when it is decoded.
+    for side, table in (("training", split.train), ("test", split.test)):
+        bad = pipelines.find_bad_images(table, decode=False)
+        if bad:
+            raise ValueError(not_an_image(side, table, bad))
+
+
+def not_an_image(side, table, bad):
+    """The message that names the first of the bad images and says what to do."""
+    row, _, reason = bad[0]
+    more = f" ({len(bad) - 1} more like it)" if len(bad) > 1 else ""
+    name = image_names(side, table)[row]
+    return (
+        f"not an image that can be read: {name} ({reason}){more}. "
+        "--skip_bad_images leaves such files out"
+    )
 
 
 def _bad_images(split):
     lines = []
-    for table in (split.train, split.test):
-        for _, path, reason in pipelines.find_bad_images(table):
-            lines.append(f"{path}\t{reason}")
-            print(f"left out: {path} ({reason})")
+    for side, table in (("training", split.train), ("test", split.test)):
+        for row, _, reason in pipelines.find_bad_images(table):
+            name = image_names(side, table)[row]
+            lines.append(f"{name}\t{reason}")
+            print(f"left out: {name} ({reason})")
     return lines
 
 
-def _without(name, table, left_out):
-    kept = np.flatnonzero(~np.isin(table.paths, left_out))
+def image_names(side, table):
+    """What a table's images are called: by their paths, or those in memory by their rows."""
+    if table.paths is not None:
+        return table.paths
+    return np.array([f"{side} image {row}" for row in range(len(table))])
+
+
+def _without(side, table, left_out):
+    kept = np.flatnonzero(~np.isin(image_names(side, table), left_out))
     if not len(kept):
-        raise ValueError(f"data_dir has no {name} image that can be read ({len(table)} left out)")
-    return table.select(kept).select_classes(np.unique(table.labels[kept]))
+        raise ValueError(f"data_dir has no {side} image that can be read ({len(table)} left out)")
+    return table.select(kept)
 
 
 def describe(data, model, steps_per_epoch, options, state):
     """One line of what is about to happen."""
     train, test = data.train, data.test
+    tested = "the same" if data.same_classes else f"{test.num_classes:,} others"
     text = (
         f"{len(train):,} images of {train.num_classes:,} classes to train, "
-        f"{len(test):,} of {test.num_classes:,} others to test; "
+        f"{len(test):,} of {tested} to test; "
         f"{model.count_params():,} parameters; "
         f"{options.epochs} epochs of {steps_per_epoch} steps"
     )
@@ -104,15 +139,19 @@ def describe(data, model, steps_per_epoch, options, state):
 def transforms(options):
     """The training and the evaluation transform."""
     resize = _resize(options.resize)
-    train = pipelines.TrainTransform(
-        image_size=options.image_size,
-        resize=resize,
-        crop=options.crop,
-        area=_numbers("crop_area", options.crop_area, 2),
-        aspect=_numbers("crop_aspect", options.crop_aspect, 2),
-        flip=options.flip,
-        jitter=_numbers("jitter", options.jitter, 4),
-    )
+    try:
+        train = pipelines.TrainTransform(
+            image_size=options.image_size,
+            resize=resize,
+            crop=options.crop,
+            area=_numbers("crop_area", options.crop_area, 2),
+            aspect=_numbers("crop_aspect", options.crop_aspect, 2),
+            flip=options.flip,
+            jitter=_numbers("jitter", options.jitter, 4),
+        )
+    except ValueError as error:
+        # The library's names of these arguments, which are flags of other names here.
+        raise ValueError(re.sub(r"\b(area|aspect)( must|=)", r"crop_\1\2", str(error))) from error
     return train, pipelines.EvaluationTransform(image_size=options.image_size, resize=resize)
 
 
@@ -125,94 +164,35 @@ def sampler(options, table):
             f"batch_size must be a multiple of images_per_class={options.images_per_class}. "
             f"Received: batch_size={options.batch_size}"
         )
+    classes = options.batch_size // options.images_per_class
+    if classes > table.num_classes:
+        raise ValueError(
+            f"batch_size={options.batch_size} over images_per_class={options.images_per_class} are "
+            f"{classes} classes a batch, but only {table.num_classes} classes train: lower "
+            "--batch_size or raise --images_per_class or --train_classes"
+        )
     return pipelines.BalancedSampler(
         table.labels,
-        classes_per_batch=options.batch_size // options.images_per_class,
+        classes_per_batch=classes,
         images_per_class=options.images_per_class,
         seed=options.seed,
     )
 
 
-def loss(options):
-    """The loss, with the hyper-parameters that were given.
-
-    Raises:
-        ValueError: unknown loss, or a flag that belongs to another loss.
-    """
-    given = {
-        name: options[name].value
-        for name in flags.LOSS_ARGUMENTS
-        if options[name].value is not None
-    }
-    taken = losses.get(options.loss).get_config()
-    for name in given:
-        if name not in taken:
-            own = [argument for argument in flags.LOSS_ARGUMENTS if argument in taken]
-            raise ValueError(
-                f"{name} is no argument of loss {options.loss}, which takes {', '.join(own)}. "
-                f"Received: {name}={given[name]}"
-            )
-    return losses.get(options.loss, **given)
-
-
-def embedding_model(options):
-    """The model from images to embeddings."""
-    weights = None if options.weights == "none" else options.weights
-    backbone = models.build_backbone(
-        options.backbone, options.image_size, weights, options.frozen_batch_norm
-    )
-    return backbone, models.embedding_model(
-        backbone, options.embedding_size, options.feature_batch_norm, options.pooling
-    )
-
-
-def training_model(options, embedding, num_classes):
-    """The model that is fitted: the embedding itself, or a classifier over it for loss ce."""
-    if options.loss == "ce":
-        return models.classifier_model(embedding, num_classes, options.dropout, seed=options.seed)
-    if options.dropout:
-        raise ValueError(
-            "dropout is before the classifier, which only loss ce has. "
-            f"Received: dropout={options.dropout}"
-        )
-    # Same layers in a model of its own: what is compiled would be saved with its optimizer.
-    return keras.Model(embedding.input, embedding.output, name="training")
-
-
-def learning_rate(options, total_steps):
-    """The learning rate of each step: a number, or a schedule from step to number."""
-    if options.schedule == "warm_cosine":
-        return optimizers.WarmCosine(options.learning_rate, total_steps, options.warmup_steps)
-    return options.learning_rate
-
-
-def optimizer(options, backbone, rate):
-    """The optimizer with its learning rate or schedule."""
-    arguments = {
-        "learning_rate": rate,
-        "coupled_weight_decay": options.weight_decay,
-        "learning_rate_multipliers": (
-            optimizers.multipliers(backbone, options.pretrained_factor)
-            if options.pretrained_factor != 1.0
-            else None
-        ),
-    }
-    if options.optimizer == "adam":
-        if options.momentum or options.nesterov:
-            raise ValueError("momentum and nesterov are for --optimizer=sgd. Received: adam")
-        return optimizers.Adam(**arguments)
-    return optimizers.SGD(momentum=options.momentum, nesterov=options.nesterov, **arguments)
-
-
 def recall_at(options, num_test_images):
-    """The K of recall at K, sorted."""
-    ks = sorted({int(k) for k in _numbers("recall_at", options.recall_at, None)} | {1})
-    if ks[0] < 1 or ks[-1] >= num_test_images:
+    """The K of recall at K, sorted; without the flag, those that the test images allow."""
+    most = num_test_images - 1
+    if most < 1:
+        raise ValueError("test needs at least 2 images to find one by the other. Received: 1")
+    ks = set(flags.whole_numbers("recall_at", options.recall_at))
+    if not options["recall_at"].present:
+        ks = {k for k in ks if k <= most}
+    if ks and not 1 <= min(ks) <= max(ks) <= most:
         raise ValueError(
-            f"recall_at must be between 1 and {num_test_images - 1}, the other test images. "
+            f"recall_at must be between 1 and {most}, the other test images. "
             f"Received: recall_at={','.join(options.recall_at)}"
         )
-    return ks
+    return sorted(ks | {1})
 
 
 def _resize(text):
@@ -231,9 +211,9 @@ def _numbers(name, words, how_many):
         numbers = tuple(float(word) for word in words)
     except ValueError:
         numbers = ()
-    if not numbers or how_many not in (None, len(numbers)):
+    if len(numbers) != how_many:
         raise ValueError(
-            f"{name} must be {how_many or 'some'} numbers with commas between them. "
+            f"{name} must be {how_many} numbers with commas between them. "
             f"Received: {name}={','.join(words)}"
         )
     return numbers

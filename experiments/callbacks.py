@@ -1,17 +1,28 @@
 """What happens while `fit` runs: the bar, the NaN stop, evaluation, log and checkpoint."""
 
 import math
+import shutil
 import time
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from experiments.evaluation import recalls
+from experiments.evaluation import closed_set_accuracy, recalls
 from experiments.progress import progress_bar
 from experiments.run_folder import State, replacing
 
 BEST = "test/recall@1/cosine"
+ACCURACY = "test/accuracy"
+
+
+def score(row):
+    """What the kept model is chosen by: accuracy where the test classes were trained on, or R@1.
+
+    Args:
+        row: an object of `metrics.jsonl`.
+    """
+    return row.get(ACCURACY, row[BEST])
 
 
 class Progress(keras.callbacks.Callback):
@@ -42,17 +53,28 @@ class Progress(keras.callbacks.Callback):
 class StopAtNaN(keras.callbacks.Callback):
     """Ends the run at the first step whose loss, or epoch whose weights, are not finite."""
 
+    def __init__(self, state, steps_per_epoch):
+        super().__init__()
+        # Counted here: the optimizer leaves out the steps that loss scaling has skipped.
+        self.step = state.step
+        self.steps_per_epoch = steps_per_epoch
+
     def on_train_batch_end(self, batch, logs=None):
         """Look at the loss: Keras' running mean stays NaN from the first NaN on."""
+        self.step += 1
         if not math.isfinite(float(logs["loss"])):
-            raise FloatingPointError("the loss is no longer finite")
+            self._stop("the loss is no longer finite")
 
     def on_epoch_end(self, epoch, logs=None):
         """Look at the weights: the last step may have broken them after its loss was taken."""
         for variable in self.model.variables:
             array = variable.numpy()
             if array.dtype.kind == "f" and not np.isfinite(array).all():
-                raise FloatingPointError(f"{variable.path} is no longer finite")
+                self._stop(f"{variable.path} is no longer finite")
+
+    def _stop(self, what):
+        epoch = (self.step - 1) // self.steps_per_epoch + 1
+        raise FloatingPointError(f"{what} at step {self.step} (epoch {epoch})")
 
 
 class EvaluateAndSave(keras.callbacks.Callback):
@@ -62,19 +84,36 @@ class EvaluateAndSave(keras.callbacks.Callback):
     back to the checkpoint when the run is continued.
     """
 
-    def __init__(self, folder, embedding, embedder, test, ks, epochs, eval_every, rate, state):
+    def __init__(
+        self,
+        folder,
+        embedding,
+        embedder,
+        data,
+        ks,
+        epochs,
+        eval_every,
+        rate,
+        state,
+        steps_per_epoch,
+    ):
         super().__init__()
+        self.steps_per_epoch = steps_per_epoch
         self.folder = folder
         self.embedding = embedding
         self.embedder = embedder
-        self.test = test
+        self.data = data
         self.ks = ks
         self.epochs = epochs
         self.eval_every = eval_every
         self.rate = rate
         self.seconds = state.seconds
         self.history = folder.read_history()
+        # Written anew, so that no point is shown twice after a kill.
+        shutil.rmtree(folder.file("tensorboard"), ignore_errors=True)
         self.writer = tf.summary.create_file_writer(str(folder.file("tensorboard")))
+        for row in self.history:
+            self._summarise(row)
         self._began = 0.0
 
     def on_epoch_begin(self, epoch, logs=None):
@@ -84,26 +123,37 @@ class EvaluateAndSave(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         """Evaluate where it is due; save."""
         self.seconds += time.perf_counter() - self._began
-        step = int(self.model.optimizer.iterations.numpy())
+        step = (epoch + 1) * self.steps_per_epoch
         if (epoch + 1) % self.eval_every == 0 or epoch + 1 == self.epochs:
             self._evaluate(epoch + 1, step, logs or {})
         self.folder.save_checkpoint(self.model, State(epoch + 1, step, self.seconds))
+        self.folder.settle_best(step)
 
     def _evaluate(self, epoch, step, logs):
         row = {"epoch": epoch, "step": step, "train/seconds": round(self.seconds, 3)}
-        row |= {f"train/{name}": float(value) for name, value in logs.items()}
+        # Of the center loss beside a cross-entropy Keras logs each: they are the two parts.
+        parts = {"embeddings_loss": "tightness", "logits_loss": "contrastive"}
+        row |= {f"train/{parts.get(name, name)}": float(value) for name, value in logs.items()}
         # Of the last step; the optimizer's own would be that of the next one.
         row["train/learning_rate"] = float(
             self.rate(step - 1) if callable(self.rate) else self.rate
         )
-        embeddings = self.embedder(self.test, f"evaluating epoch {epoch}")
-        for metric, by_k in recalls(embeddings, self.test.labels, self.ks).items():
+        test, description = self.data.test, f"evaluating epoch {epoch}"
+        embeddings = self.embedder(test, description)
+        for metric, by_k in recalls(embeddings, test.labels, self.ks).items():
             row |= {f"test/recall@{k}/{metric}": float(share) for k, share in by_k.items()}
-        if row[BEST] > max((earlier[BEST] for earlier in self.history), default=-1.0):
-            save_model(self.embedding, self.folder.file("best.keras"))
+        if self.data.same_classes:
+            row[ACCURACY] = closed_set_accuracy(
+                self.model, self.embedder, self.data, embeddings, description
+            )
+        if score(row) > max(map(score, self.history), default=-1.0):
+            save_model(self.embedding, self.folder.best_of(step))
         self.history.append(row)
         self.folder.write_history(self.history)
-        with self.writer.as_default(step=step):
+        self._summarise(row)
+
+    def _summarise(self, row):
+        with self.writer.as_default(step=row["step"]):
             for name, value in row.items():
                 if name not in ("epoch", "step"):
                     tf.summary.scalar(name, value)

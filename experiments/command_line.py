@@ -21,6 +21,11 @@ def usage_errors():
         yield
     except (ValueError, TypeError, OSError) as error:
         raise UsageError(" ".join(str(error).split())) from error
+    except Exception as error:
+        # By name: TensorFlow may not even be imported yet.
+        if type(error).__name__ != "ResourceExhaustedError":
+            raise
+        raise UsageError("out of memory: the model that the flags ask for is too large") from error
 
 
 def quiet_tensorflow():

@@ -4,54 +4,61 @@ import contextlib
 
 import tensorflow as tf
 
+from experiments.build import not_an_image
 from experiments.callbacks import EvaluateAndSave, Progress, StopAtNaN
 from experiments.command_line import RunError, UsageError
 from experiments.evaluation import Embedder
+from experiments.run_folder import CHECKPOINT
 from pipelines import find_bad_images
 
 
-def callbacks(options, folder, embedding, preprocessing, test, ks, rate, state, total_steps):
+def callbacks(options, folder, embedding, preprocessing, data, ks, rate, state, steps_per_epoch):
     """The callbacks of a run that stands at `state`."""
     embedder = Embedder(embedding, preprocessing, options.eval_batch_size)
     return [
-        StopAtNaN(),
-        Progress(options.batch_size, total_steps, options.epochs, state.step),
+        StopAtNaN(state, steps_per_epoch),
+        Progress(options.batch_size, options.epochs * steps_per_epoch, options.epochs, state.step),
         EvaluateAndSave(
-            folder, embedding, embedder, test, ks, options.epochs, options.eval_every, rate, state
+            folder,
+            embedding,
+            embedder,
+            data,
+            ks,
+            options.epochs,
+            options.eval_every,
+            rate,
+            state,
+            steps_per_epoch,
         ),
     ]
 
 
 @contextlib.contextmanager
-def explained(folder, model, data, steps_per_epoch):
+def explained(folder, data):
     """Turns numbers that broke and files that are no images into errors that say what to do."""
     try:
         yield
     except FloatingPointError as error:
-        step = int(model.optimizer.iterations.numpy())
-        checkpoint = folder.file("checkpoint.npz")
+        checkpoint = folder.file(CHECKPOINT)
         kept = (
             f"the last good checkpoint is kept in {checkpoint}"
             if checkpoint.is_file()
             else "there is no checkpoint yet"
         )
         raise RunError(
-            f"{error} at step {step} (epoch {(step - 1) // steps_per_epoch + 1}); {kept}. "
-            "Try a lower --learning_rate in a new --output_dir"
+            f"{error}; {kept}. Try a lower --learning_rate in a new --output_dir"
         ) from error
     except tf.errors.ResourceExhaustedError as error:
         raise RunError(
             "out of memory; the same command with a smaller --batch_size (or --eval_batch_size, or "
             "with --mixed_precision) in a new --output_dir needs less"
         ) from error
-    except (tf.errors.InvalidArgumentError, tf.errors.NotFoundError) as error:
-        for table in (data.train, data.test):
-            bad = find_bad_images(table) if table.paths is not None else []
+    except tf.errors.OpError as error:
+        for side, table in (("training", data.train), ("test", data.test)):
+            bad = find_bad_images(table)
             if bad:
-                _, path, reason = bad[0]
-                more = f" ({len(bad) - 1} more like it)" if len(bad) > 1 else ""
-                raise UsageError(
-                    f"not an image that can be read: {path} ({reason}){more}. "
-                    "--skip_bad_images leaves such files out"
-                ) from error
+                where = " in a new --output_dir" if folder.file(CHECKPOINT).is_file() else ""
+                raise UsageError(f"{not_an_image(side, table, bad)}{where}") from error
         raise
+    except OSError as error:
+        raise RunError(f"{error}; the same command goes on from the last checkpoint") from error

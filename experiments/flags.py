@@ -1,6 +1,7 @@
 """The runner's flags, in groups; recipes are flag files that set them."""
 
 import difflib
+import os
 import pathlib
 import textwrap
 
@@ -31,12 +32,19 @@ def _choice(group, name, default, choices, text):
     flags.DEFINE_enum(name, default, choices, text, flag_values=FLAGS)
 
 
-_flag("Data", str, "dataset", None, "glyphs (built in) | cub | folder (one folder a class).")
-_flag("Data", str, "data_dir", None, "Folder that holds the dataset's files.")
+_flag(
+    "Data", str, "dataset", None,
+    "glyphs (built in) | digits (built in; tests the classes it trains on) | cub | folder (one "
+    "folder a class) | tfds:NAME or tfds:NAME:CONFIG (tensorflow-datasets).",
+)  # fmt: skip
+_flag(
+    "Data", str, "data_dir", None,
+    "Folder that holds the dataset's files. tfds: default ~/tensorflow_datasets.",
+)  # fmt: skip
 _flag(
     "Data", int, "train_classes", None,
     "The first N classes train, those behind them test. Default: the dataset's own split; "
-    "for a folder, half of the classes.", lower_bound=1,
+    "for a folder, half of the classes. tfds: pools the set's own splits first.", lower_bound=1,
 )  # fmt: skip
 _flag(
     "Data", int, "test_classes", None,
@@ -74,6 +82,10 @@ _flag("Sampling", int, "images_per_class", 4, "Images of each class in a balance
       lower_bound=1)  # fmt: skip
 
 _flag("Model", str, "backbone", "resnet50", "small_convnet, or any keras.applications model.")
+_flag(
+    "Model", list, "filters", None,
+    "small_convnet: widths of its stages, two convolutions each. Default: 32,64,128.",
+)  # fmt: skip
 _flag("Model", str, "weights", "imagenet", "imagenet | none | a weights file of the backbone.")
 _flag(
     "Model", bool, "frozen_batch_norm", None,
@@ -87,7 +99,9 @@ _flag(
 _flag("Model", int, "embedding_size", None,
       "Size of a dense projection. Default: none, the pooled features are the embedding.",
       lower_bound=1)  # fmt: skip
-_flag("Model", float, "dropout", 0.0, "Dropout before the classifier (loss ce).", lower_bound=0.0)
+_flag(
+    "Model", float, "dropout", 0.0, "Dropout before the classifier (ce, center).", lower_bound=0.0
+)
 
 _flag(
     "Loss", str, "loss", "multi_similarity",
@@ -121,6 +135,10 @@ _flag("Loss", float, "scale", None, "ice: scale of the similarities.")
 _flag("Loss", bool, "reweight", None, "ice: reweighted gradient.")
 _flag("Loss", bool, "anchor_gradient", None, "ice: the anchor itself gets a gradient too.")
 _flag("Loss", int, "num_bins", None, "fastap: bins of the distance histogram.")
+_flag(
+    "Loss", float, "center_weight", 0.1,
+    "center: its weight beside the cross-entropy that it is trained with.", lower_bound=0.0,
+)  # fmt: skip
 _flag("Loss", float, "lam", None, "pce: weight of the regulariser. Default: from the batch.")
 _flag("Loss", float, "lam_floor", None, "pce: smallest weight taken from a batch.")
 _flag("Loss", str, "sampling", None, "rankmi: which negatives.")
@@ -168,7 +186,9 @@ _flag(
 )  # fmt: skip
 
 _flag("Run", str, "output_dir", None, "The run's folder. Default: runs/RECIPE-seedSEED.")
-_flag("Run", int, "seed", 0, "Seed of everything random.", lower_bound=0)
+_flag(
+    "Run", int, "seed", 0, "Seed of everything random.", lower_bound=0, upper_bound=2**32 - 1
+)  # fmt: skip
 _flag(
     "Run", bool, "deterministic", False,
     "Bit-identical results from one run to the next, at some cost in speed.",
@@ -184,29 +204,68 @@ def parse(argv):
     Raises:
         ValueError: unknown flags or values, a flag file that is not there, left-over words.
     """
-    words, recipe = [], None
+    words, recipe_words, name = [], [], None
     arguments = iter(argv[1:])
     for word in arguments:
-        name, _, value = word.lstrip("-").partition("=")
-        if word.startswith("-") and name == "flagfile":
-            path = find_recipe(value or next(arguments, ""))
-            recipe = path.stem
-            words.insert(0, f"--flagfile={path}")
+        if _is_flagfile(word):
+            path = find_recipe(word.partition("=")[2] or next(arguments, ""))
+            recipe_words += _read_recipe(path)
+            name = path.stem
         else:
             words.append(word)
     forget(FLAGS)
     try:
-        left_over = FLAGS([argv[0], *words])[1:]
+        left_over = FLAGS([argv[0], *recipe_words, *words])[1:]
     except flags.Error as error:
         raise ValueError(" ".join(str(error).split())) from error
     if left_over:
         raise ValueError(f"flags start with --. Received: {' '.join(left_over)}")
-    return FLAGS, recipe or FLAGS.dataset or "run"
+    if FLAGS.data_dir:
+        FLAGS.data_dir = os.path.normpath(os.path.expanduser(FLAGS.data_dir))
+    return FLAGS, name or FLAGS.dataset or "run"
+
+
+def _is_flagfile(word):
+    return word.startswith("-") and word.lstrip("-").partition("=")[0] == "flagfile"
+
+
+def _read_recipe(path, within=()):
+    """The words of a flag file, those of the flag files that it names in their place."""
+    if path in within:
+        raise ValueError(f"flagfile {path} names itself")
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"flagfile {path} cannot be read: {error}") from error
+    words = []
+    for number, line in enumerate(map(str.strip, lines), start=1):
+        name = line.lstrip("-").partition("=")[0]
+        if not line or line.startswith(("#", "//")):
+            continue
+        if _is_flagfile(line):
+            nested = path.parent / line.partition("=")[2]
+            found = nested if nested.is_file() else find_recipe(line.partition("=")[2])
+            words += _read_recipe(found, (*within, path))
+        elif line.startswith("-") and (name in FLAGS or name.removeprefix("no") in FLAGS):
+            words.append(line)
+        else:
+            raise ValueError(f"flagfile {path}, line {number} is no flag. Received: {line}")
+    return words
+
+
+def whole_numbers(name, words):
+    """The numbers of a list flag; ValueError unless all are whole and not negative."""
+    if not all(word.strip().isdigit() for word in words):
+        raise ValueError(
+            f"{name} must be whole numbers with commas between them. "
+            f"Received: {name}={','.join(words)}"
+        )
+    return tuple(int(word) for word in words)
 
 
 def run_folder(options, name):
     """The run's folder, made only when it is opened."""
-    path = options.output_dir or f"runs/{name}-seed{options.seed}"
+    path = os.path.expanduser(options.output_dir or f"runs/{name}-seed{options.seed}")
     return RunFolder(path, resolved(options))
 
 
@@ -258,7 +317,7 @@ def help_text():
         "  python -m experiments.run --flagfile=RECIPE.flags [--flag=value ...]",
         "",
         *textwrap.wrap(f"Recipes: {recipes}.", 88),
-        "A flag given here overrides the recipe's.",
+        "A flag given here overrides the recipe's; a recipe may name another by --flagfile.",
         "A killed run goes on where it stopped when the same command is given again.",
     ]
     for group, names in GROUPS.items():

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 from experiments import flags
-from experiments.callbacks import BEST, save_model
+from experiments.callbacks import ACCURACY, save_model, score
 from experiments.evaluation import Embedder, raw_pixels, recalls
 from experiments.report import (
     Neighbour,
@@ -17,12 +17,10 @@ from experiments.report import (
     recall_table,
     write_report,
 )
-from experiments.run_folder import replacing
+from experiments.run_folder import RAW_PIXELS, replacing
 from keras_dml.export import export_saved_model, float32_copy
 from keras_dml.metrics import nearest_neighbours
 from pipelines import evaluation_batches
-
-RAW_PIXELS = "raw_pixels.json"
 
 
 def raw_pixel_recalls(folder, options, table, ks):
@@ -64,13 +62,14 @@ def report(folder, options, name, data, preprocessing, found, raw, seconds):
     """Write `report.html` and, last of all, `result.json`; returns the table of recalls."""
     embeddings, recall = found
     history = folder.read_history()
-    best = max(history, key=lambda row: row[BEST])
+    best = max(history, key=score)
     rows = {f"embedding, {metric}": by_k for metric, by_k in recall.items()}
     rows |= {f"raw pixels, {metric}": by_k for metric, by_k in (raw or {}).items()}
+    tested = "the same" if data.same_classes else f"{data.test.num_classes:,} other"
     trained, steps = history[-1]["train/seconds"], history[-1]["step"]
     summary = [
         ("Training", f"{len(data.train):,} images of {data.train.num_classes:,} classes"),
-        ("Test", f"{len(data.test):,} images of {data.test.num_classes:,} other classes"),
+        ("Test", f"{len(data.test):,} images of {tested} classes"),
         ("Backbone", f"{options.backbone}, weights: {options.weights}"),
         ("Embedding", f"{embeddings.shape[1]} dimensions"),
         ("Loss", options.loss),
@@ -92,10 +91,15 @@ def report(folder, options, name, data, preprocessing, found, raw, seconds):
         ),
     )
     table = recall_table(rows)
+    accuracy = {}
+    if ACCURACY in best:
+        accuracy = {"accuracy": best[ACCURACY]}
+        table += f"\naccuracy on the training classes: {100 * best[ACCURACY]:.1f} %"
     folder.write_json(
         "result.json",
         {
             "recall": rows,
+            **accuracy,
             "best_epoch": best["epoch"],
             "train_seconds": trained,
             "seconds": round(seconds, 1),

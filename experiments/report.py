@@ -39,7 +39,8 @@ class Report:
         summary: (name, text) pairs: sizes, backbone, loss, times.
         history: the objects of `metrics.jsonl` (`epoch`, `train/loss`, `test/recall@1/cosine`
             and so on), in order; any key may be missing in any of them.
-        best: the one of `history` whose model was kept.
+        best: the one of `history` whose model was kept. Its `test/accuracy`, where there, stands
+            beside the headline.
         retrieval: queries with their neighbours.
         flags: the resolved flags, as in a flag file.
     """
@@ -148,14 +149,18 @@ def _headline(report):
             f"Received: { ({name: list(row) for name, row in report.recall.items()}) }"
         )
     kept = f", kept from epoch {report.best['epoch']:g}" if "epoch" in report.best else ""
-    raw = report.recall.get(RAW_PIXELS, {}).get(1)
-    beside = (
-        f"<div><b>{_percent(raw)}<small> %</small></b>"
-        '<span class="soft">raw pixels, for comparison</span></div>'
+    others = {
+        "accuracy on the training classes": report.best.get("test/accuracy"),
+        "raw pixels, for comparison": report.recall.get(RAW_PIXELS, {}).get(1),
+    }
+    beside = "".join(
+        f'<div><b>{_percent(fraction)}<small> %</small></b><span class="soft">{name}</span></div>'
+        for name, fraction in others.items()
+        if fraction is not None
     )
     return (
         f'<div class="headline"><div class="main"><b>{_percent(headline)}<small> %</small></b>'
-        f'<span class="soft">R@1, cosine{kept}</span></div>{"" if raw is None else beside}</div>'
+        f'<span class="soft">R@1, cosine{kept}</span></div>{beside}</div>'
         '\n<p class="soft">R@K is the share of test images with at least one image of their own '
         "class among the K nearest others.</p>"
     )
@@ -191,6 +196,9 @@ def _curves(report):
     raw = report.recall.get(RAW_PIXELS, {}).get(1)
     pictures = {
         "R@1 on the test images": figures.recall_svg(report.history, report.best, raw),
+        "Accuracy on the test images": figures.lines_svg(
+            "accuracy", {"accuracy": report.history}, "test/accuracy", 100, "accuracy, %"
+        ),
         "Training": figures.loss_svg(report.history),
     }
     notes = {0: "No evaluation was recorded.", 1: "There was one evaluation."}

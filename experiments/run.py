@@ -21,8 +21,8 @@ def main(argv):
 
     # TensorFlow takes seconds to import: not before a finished run or a mistyped flag is answered.
     quiet_tensorflow()
-    from experiments import build, fitting, outcome
-    from keras_dml.metrics import LossPart
+    from experiments import build, fitting, objective, outcome
+    from experiments.run_folder import BAD_IMAGES
     from pipelines import training_batches
 
     began = time.perf_counter()
@@ -34,24 +34,22 @@ def main(argv):
         ks = build.recall_at(options, len(data.test))
         steps_per_epoch = options.steps_per_epoch or sampler.steps_per_epoch
         total_steps = options.epochs * steps_per_epoch
-        rate = build.learning_rate(options, total_steps)
+        rate = objective.learning_rate(options, total_steps)
         with strategy.scope():
-            backbone, embedding = build.embedding_model(options)
-            model = build.training_model(options, embedding, data.train.num_classes)
-            loss = build.loss(options)
+            backbone, embedding = objective.embedding_model(options)
+            model = objective.training_model(options, embedding, data.train.num_classes)
             model.compile(
-                build.optimizer(options, backbone, rate),
-                loss,
-                metrics=[LossPart(loss, "tightness"), LossPart(loss, "contrastive")],
+                objective.optimizer(options, backbone, rate),
+                **objective.compiled(options),
                 jit_compile=options.jit_compile,
             )
         folder.open()
         if options.skip_bad_images:
-            folder.write_text(build.BAD_IMAGES, "".join(f"{line}\n" for line in bad_images))
+            folder.write_text(BAD_IMAGES, "".join(f"{line}\n" for line in bad_images))
         state = folder.restore_checkpoint(model)
 
     print(f"{name}: {build.describe(data, model, steps_per_epoch, options, state)}")
-    with fitting.explained(folder, model, data, steps_per_epoch):
+    with fitting.explained(folder, data):
         raw = outcome.raw_pixel_recalls(folder, options, data.test, ks)
         if state.epoch < options.epochs:
             batches = training_batches(
@@ -63,7 +61,7 @@ def main(argv):
                 num_steps=total_steps - state.step,
             )
             model.fit(
-                batches,
+                objective.targets(options, batches),
                 epochs=options.epochs,
                 initial_epoch=state.epoch,
                 steps_per_epoch=steps_per_epoch,
@@ -72,11 +70,11 @@ def main(argv):
                     folder,
                     embedding,
                     preprocessing,
-                    data.test,
+                    data,
                     ks,
                     rate,
                     state,
-                    total_steps,
+                    steps_per_epoch,
                 ),
                 shuffle=False,
                 verbose=0,

@@ -11,6 +11,11 @@ import pathlib
 import numpy as np
 
 FLAGS_FILE = "flags.txt"
+CHECKPOINT = "checkpoint.npz"
+BAD_IMAGES = "bad_images.txt"
+RAW_PIXELS = "raw_pixels.json"
+# What is kept for the rest of a run before its first checkpoint, and follows from its flags.
+OF_THE_FLAGS = (BAD_IMAGES, RAW_PIXELS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,17 +59,24 @@ class RunFolder:
         self.path = pathlib.Path(path)
         self.flags = flags
         self._lock = None
-        if self.path.exists() and not self.path.is_dir():
+        try:
+            exists = self.path.exists()
+        except OSError as error:
+            raise ValueError(f"output_dir cannot be used: {error}") from error
+        if exists and not self.path.is_dir():
             raise ValueError(f"output_dir must be a folder. Received: output_dir={str(path)!r}")
         parent = next(p for p in (self.path, *self.path.absolute().parents) if p.exists())
         if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+            why = "no permission in" if parent.is_dir() else "no folder:"
             raise ValueError(
-                f"output_dir cannot be written: no permission in {parent}. "
-                f"Received: output_dir={str(path)!r}"
+                f"output_dir cannot be written, {why} {parent}. Received: output_dir={str(path)!r}"
             )
         saved = self.path / FLAGS_FILE
+        # Before its first checkpoint a run has nothing to lose: other flags may take its folder.
+        self._unused = saved.is_file() and not self.file(CHECKPOINT).is_file()
         if saved.is_file():
-            self._check_same(saved.read_text())
+            if not self._unused:
+                self._check_same(saved.read_text())
         elif self.path.is_dir() and any(not p.name.startswith(".") for p in self.path.iterdir()):
             raise ValueError(
                 "output_dir must be empty, new, or this run's own folder: it holds files that are "
@@ -98,7 +110,10 @@ class RunFolder:
 
     def open(self):
         """Make the folder if needed and hold it, so that no second process writes into it."""
-        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ValueError(f"output_dir cannot be made: {error}") from error
         self._lock = open(self.file(".lock"), "w")  # noqa: SIM115 held until the process ends
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -106,6 +121,9 @@ class RunFolder:
             raise ValueError(
                 f"output_dir {str(self.path)!r} is in use by another running process"
             ) from error
+        if self._unused and self.file(FLAGS_FILE).read_text() != self.flags:
+            for name in OF_THE_FLAGS:
+                self.file(name).unlink(missing_ok=True)
         self.write_text(FLAGS_FILE, self.flags)
         return self
 
@@ -136,7 +154,7 @@ class RunFolder:
         without which a continued run would draw other masks than one that was never stopped.
         """
         arrays = [variable.numpy() for variable in _variables(model)]
-        with replacing(self.file("checkpoint.npz")) as temporary, open(temporary, "wb") as stream:
+        with replacing(self.file(CHECKPOINT)) as temporary, open(temporary, "wb") as stream:
             np.savez(
                 stream,
                 **{f"variable_{i}": array for i, array in enumerate(arrays)},
@@ -153,7 +171,7 @@ class RunFolder:
         Raises:
             ValueError: the checkpoint does not fit the model.
         """
-        path = self.file("checkpoint.npz")
+        path = self.file(CHECKPOINT)
         if not path.is_file():
             self.write_history([])
             return State()
@@ -167,7 +185,23 @@ class RunFolder:
             names = [field.name for field in dataclasses.fields(State)]
             state = State(**{name: saved[f"state_{name}"].item() for name in names})
         self.write_history([row for row in self.read_history() if row["step"] <= state.step])
+        self.settle_best(state.step)
         return state
+
+    def best_of(self, step):
+        """Where the best model so far waits until the checkpoint of its step is written."""
+        return self.file(f".best-{step}.keras")
+
+    def settle_best(self, step):
+        """After the checkpoint of `step`: its best model takes its place, later ones are dropped.
+
+        So the kept model is always of an epoch that the log knows, whenever a kill comes.
+        """
+        waiting = self.best_of(step)
+        if waiting.is_file():
+            os.replace(waiting, self.file("best.keras"))
+        for left_over in self.path.glob(".best-*.keras"):
+            left_over.unlink()
 
 
 def _variables(model):

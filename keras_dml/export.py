@@ -3,7 +3,6 @@
 import os
 import pathlib
 import shutil
-import uuid
 
 import keras
 import tensorflow as tf
@@ -121,11 +120,15 @@ def export_saved_model(model, path, preprocessing):
         fn=serving_default,
         input_signature=[tf.TensorSpec([None], tf.string, name="images")],
     )
-    mark = uuid.uuid4().hex
-    written = target.with_name(f".{target.name}.{mark}.partial")
+    written = target.with_name(f".{target.name}.partial")
+    aside = target.with_name(f".{target.name}.old")
+    # What an export that was killed has left: the names are always the same, so it does not add up.
+    shutil.rmtree(written, ignore_errors=True)
+    if aside.exists() and target.exists():
+        shutil.rmtree(aside)
     try:
         archive.write_out(str(written), verbose=False)
-        _replace_folder(written, target, aside=target.with_name(f".{target.name}.{mark}.old"))
+        _replace_folder(written, target, aside)
     finally:
         shutil.rmtree(written, ignore_errors=True)
 
@@ -160,6 +163,7 @@ def _replace_folder(source, target, aside):
     """Renames source to target; a folder already there goes aside first and is removed last."""
     if not target.exists():
         os.rename(source, target)
+        shutil.rmtree(aside, ignore_errors=True)
         return
     os.rename(target, aside)
     try:

@@ -17,12 +17,14 @@ class Pairs:
         candidates: embeddings `[c, d]`; on one device the very tensor `anchors`.
         positive: bool `[a, c]`, another image of the same class.
         negative: bool `[a, c]`, an image of another class.
+        first_row: the row of the first anchor among the candidates; 0 on one device.
     """
 
     anchors: Any
     candidates: Any
     positive: Any
     negative: Any
+    first_row: Any = 0
 
     @classmethod
     def of_batch(cls, class_ids, embeddings):
@@ -38,6 +40,7 @@ class Pairs:
             candidates=candidates,
             positive=ops.logical_and(same_class, ops.logical_not(itself)),
             negative=ops.logical_not(same_class),
+            first_row=offset,
         )
 
     def similarities(self):
@@ -62,7 +65,7 @@ class Pairs:
         distances = squares - 2.0 * self.similarities()
         epsilon = 2.2e-16 if str(distances.dtype).endswith("float64") else 1.2e-7
         rounding = 4.0 * epsilon * squares
-        return ops.where(distances > rounding, distances, ops.zeros_like(distances))
+        return ops.where(distances <= rounding, ops.zeros_like(distances), distances)
 
 
 @ops.custom_gradient
@@ -84,14 +87,14 @@ def gram(x):
 def normalize(x):
     """Rows of `x` `[n, d]` at length 1; a zero row stays zero and has a zero gradient."""
     squares = ops.sum(ops.square(x), axis=-1, keepdims=True)
-    nonzero = squares > 1e-24
-    return ops.where(nonzero, x * ops.rsqrt(ops.where(nonzero, squares, 1.0)), 0.0)
+    zero = squares <= 1e-24  # not the other way round, which would hide a NaN
+    return ops.where(zero, 0.0, x * ops.rsqrt(ops.where(zero, 1.0, squares)))
 
 
 def safe_sqrt(x):
     """Square root of `x ≥ 0` with gradient 0, not infinity, at 0."""
-    positive = x > 0
-    return ops.where(positive, ops.sqrt(ops.where(positive, x, 1.0)), 0.0)
+    zero = x <= 0  # not the other way round, which would hide a NaN
+    return ops.where(zero, 0.0, ops.sqrt(ops.where(zero, 1.0, x)))
 
 
 def masked_sum(values, mask):
@@ -111,3 +114,49 @@ def log_one_plus_sum_exp(exponents, mask):
     peak = ops.stop_gradient(ops.maximum(ops.max(kept, axis=-1, keepdims=True), 0.0))
     total = ops.exp(-peak) + ops.sum(ops.exp(kept - peak), axis=-1, keepdims=True)
     return ops.squeeze(ops.log(total) + peak, axis=-1)
+
+
+def log_sum_exp(exponents, mask):
+    """`log Σ_{mask} exp(e)` over the last axis, without overflow; 0 where nothing is kept."""
+    mask = ops.broadcast_to(mask, ops.shape(exponents))
+    kept = ops.where(mask, exponents, ops.full_like(exponents, -1e30))
+    peak = ops.stop_gradient(ops.max(kept, axis=-1, keepdims=True))
+    total = ops.sum(ops.exp(kept - peak), axis=-1)
+    logarithm = ops.log(total) + ops.squeeze(peak, axis=-1)
+    return ops.where(ops.any(mask, axis=-1), logarithm, ops.zeros_like(logarithm))
+
+
+def masked_softmax(exponents, mask):
+    """Softmax over the entries of the last axis that the bool `mask` keeps; 0 elsewhere."""
+    kept = ops.where(mask, exponents, ops.full_like(exponents, -1e30))
+    shares = ops.exp(kept - ops.stop_gradient(ops.max(kept, axis=-1, keepdims=True)))
+    shares = ops.where(mask, shares, ops.zeros_like(shares))
+    return shares / ops.maximum(ops.sum(shares, axis=-1, keepdims=True), 1.0)
+
+
+def kept_weights(kept, dtype):
+    """Weights `[n]` that turn Keras' mean over all anchors into the mean over the `kept` ones.
+
+    n / n_kept for an anchor that the bool `kept` `[n]` keeps, with both counted over all replicas,
+    and 0 for the others; all 0 where none is kept.
+    """
+    kept = ops.cast(kept, dtype)
+    of_all, _ = gather_candidates(kept)
+    total = ops.cast(ops.shape(of_all)[0], dtype)
+    return kept * (total / ops.maximum(ops.sum(of_all), 1.0))
+
+
+def mean_over_pairs(sums, weights):
+    """Values `[n]` whose Keras mean over anchors is a mean over the pairs of the global batch.
+
+    Args:
+        sums: each anchor's sum over its pairs, `[n]`.
+        weights: each anchor's number (or weight) of pairs, `[n]`.
+
+    Returns:
+        `sums · n / Σ weights`, n and the sum over all replicas; 0 where there are no pairs.
+    """
+    of_all, _ = gather_candidates(weights)
+    total = ops.sum(of_all)
+    anchors = ops.cast(ops.shape(of_all)[0], weights.dtype)
+    return sums * ops.where(total > 0, anchors / ops.where(total > 0, total, 1.0), 0.0)

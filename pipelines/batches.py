@@ -42,7 +42,7 @@ def training_batches(table, sampler, transform, seed=0, start_step=0, num_steps=
         return _sources(table, rows), table.labels[rows], seeds.view(np.int64).reshape(-1, 2)
 
     def load(source, label, seed):
-        return transform(_read(source), seed), label
+        return transform(_read(table, source), seed), label
 
     end_step = np.iinfo(np.int64).max if num_steps is None else start_step + num_steps
     rows_of_steps = tf.data.Dataset.range(start_step, end_step).map(
@@ -79,14 +79,16 @@ def evaluation_batches(table, transform, batch_size=64):
         lambda step: _run_numpy(look_up, step, _source_spec(table))[0]
     )
     images = rows_of_steps.unbatch().map(
-        lambda source: transform(_read(source)), num_parallel_calls=tf.data.AUTOTUNE
+        lambda source: transform(_read(table, source)), num_parallel_calls=tf.data.AUTOTUNE
     )
     return _finish(images.batch(batch_size), num_batches)
 
 
 def _sources(table, rows):
-    # TensorFlow takes strings from NumPy as objects.
-    return table.paths[rows].astype(object) if table.arrays is None else table.arrays[rows]
+    if table.paths is not None:
+        # TensorFlow takes strings from NumPy as objects.
+        return table.paths[rows].astype(object)
+    return table.arrays[rows] if table.encoded is None else table.encoded[rows]
 
 
 def _source_spec(table):
@@ -103,8 +105,8 @@ def _run_numpy(function, step, *specs):
     )
 
 
-def _read(source):
-    return tf.io.read_file(source) if source.dtype == tf.string else source
+def _read(table, source):
+    return source if table.paths is None else tf.io.read_file(source)
 
 
 def _finish(batches, cardinality):

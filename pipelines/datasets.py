@@ -9,6 +9,7 @@ import os
 import numpy as np
 
 from pipelines.table import ImageTable, Split, split_by_class
+from pipelines.tfds import PREFIX, tfds_split
 
 
 def load_dataset(
@@ -22,15 +23,21 @@ def load_dataset(
     Args:
         name: one of `DATASETS`. `"glyphs"`: the built-in characters, no files needed. `"cub"`:
             CUB-200-2011 in its official layout. `"folder"`: any folder of class folders.
-        data_dir: where the files are; not for `"glyphs"`.
-        train_classes: the first so many classes train. None: CUB's class ids up to 100; otherwise
-            the first half of the classes, rounded down.
+            `"digits"`: scikit-learn's, no files needed; its test images are of the training
+            classes. `"tfds:NAME"` or `"tfds:NAME:CONFIG"`: an image classification set of
+            tensorflow-datasets, in its own splits or split by class; see `pipelines.tfds`.
+        data_dir: where the files are; not for `"glyphs"` and `"digits"`. For `"tfds:NAME"` None is
+            tensorflow-datasets' own folder.
+        train_classes: the first so many classes train. None: CUB's class ids up to 100; the own
+            splits of `"tfds:NAME"`; otherwise the first half of the classes, rounded down.
         test_classes: the next so many classes test. None: all the others.
 
     Raises:
         ValueError: for an unknown name, files that are missing or do not fit together, and a
             boundary that leaves train or test empty.
     """
+    if name.startswith(PREFIX):
+        return tfds_split(name.removeprefix(PREFIX), data_dir, train_classes, test_classes)
     if name not in _SPLITS:
         raise ValueError(f"dataset must be one of {', '.join(DATASETS)}. Received: dataset={name}")
     return _SPLITS[name](data_dir, train_classes, test_classes)
@@ -39,11 +46,7 @@ def load_dataset(
 def _glyphs(data_dir, train_classes, test_classes) -> Split:
     from pipelines.glyphs import glyphs
 
-    if data_dir:
-        raise ValueError(
-            f"data_dir must not be given with glyphs, which reads no files. "
-            f"Received: data_dir={data_dir}"
-        )
+    _refuse("glyphs", "reads no files", data_dir=data_dir)
     wanted = None
     if train_classes and test_classes and min(train_classes, test_classes) > 0:
         # Drawing takes time, and the first classes are the same however many are drawn.
@@ -55,6 +58,23 @@ def _glyphs(data_dir, train_classes, test_classes) -> Split:
             f"train_classes={train_classes} and test_classes={test_classes} do not fit: {error}"
         ) from error
     return split_by_class(table, train_classes, test_classes)
+
+
+def _digits(data_dir, train_classes, test_classes) -> Split:
+    from pipelines.digits import digits
+
+    _refuse("digits", "reads no files", data_dir=data_dir)
+    reason = "trains and tests on the same ten classes"
+    _refuse("digits", reason, train_classes=train_classes, test_classes=test_classes)
+    return digits()
+
+
+def _refuse(dataset, reason, **arguments):
+    for name, value in arguments.items():
+        if value not in (None, ""):
+            raise ValueError(
+                f"{name} must not be given with {dataset}, which {reason}. Received: {name}={value}"
+            )
 
 
 def _cub(data_dir, train_classes, test_classes) -> Split:
@@ -86,7 +106,7 @@ def _official_boundary(table: ImageTable, class_ids: np.ndarray, last_train_clas
     return train
 
 
-_SPLITS = {"cub": _cub, "folder": _folder, "glyphs": _glyphs}
+_SPLITS = {"cub": _cub, "digits": _digits, "folder": _folder, "glyphs": _glyphs}
 
-DATASETS = tuple(_SPLITS)
-"""Names that `load_dataset` knows."""
+DATASETS = (*_SPLITS, f"{PREFIX}NAME")
+"""Names that `load_dataset` knows; `tfds:NAME` stands for those of tensorflow-datasets."""

@@ -1,7 +1,7 @@
 """What a dataset is: a table of images and class numbers, and its split into train and test.
 
-Images are kept as paths (read when a batch needs them) or, for small generated ones, as one
-uint8 array. NumPy alone; decoding belongs to the input pipeline.
+Images are kept as paths (read when a batch needs them), as the bytes of image files or, for small
+generated ones, as one uint8 array. NumPy alone; decoding belongs to the input pipeline.
 """
 
 import operator
@@ -22,22 +22,30 @@ class ImageTable:
         class_names: `num_classes` strings.
         paths: str array `[n]` of image files, or None.
         arrays: uint8 `[n, height, width, channels]` with 1 (grey) or 3 (RGB) channels, or None.
-            Exactly one of `paths` and `arrays` is given. The pixels are not copied.
+            The pixels are not copied.
+        encoded: object array `[n]` of `bytes`, the contents of image files, or None. They stay in
+            memory, encoded: some hundred bytes for a digit, some ten thousand for a photograph.
+            Exactly one of `paths`, `arrays` and `encoded` is given.
 
     Raises:
         ValueError, TypeError: naming the argument whose length, dtype or range is wrong.
 
-    `from_paths` and `from_arrays` build a table from labels of any kind.
+    `from_paths`, `from_arrays` and `from_encoded` build a table from labels of any kind.
     """
 
     labels: np.ndarray
     class_names: tuple[str, ...]
     paths: np.ndarray | None = None
     arrays: np.ndarray | None = None
+    encoded: np.ndarray | None = None
 
     def __post_init__(self):
-        if (self.paths is None) == (self.arrays is None):
-            raise ValueError("Exactly one of paths and arrays must be given.")
+        given = [name for name in _CHECKS if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(
+                "Exactly one of paths, arrays and encoded must be given. "
+                f"Received: {' and '.join(given) or 'none'}"
+            )
         labels = np.array(self.labels)
         if labels.ndim != 1 or len(labels) == 0:
             raise ValueError(
@@ -52,10 +60,7 @@ class ImageTable:
                 f"labels must lie in 0..{len(names) - 1}, one number for each of class_names. "
                 f"Received: labels from {labels.min()} to {labels.max()}"
             )
-        if self.paths is not None:
-            images = _checked_paths(self.paths)
-        else:
-            images = _checked_arrays(self.arrays)
+        images = _CHECKS[given[0]](getattr(self, given[0]))
         if len(images) != len(labels):
             raise ValueError(
                 f"There must be one label for each image. Received: {len(images)} images "
@@ -63,7 +68,7 @@ class ImageTable:
             )
         object.__setattr__(self, "labels", _read_only(labels.astype(np.int64, copy=False)))
         object.__setattr__(self, "class_names", names)
-        object.__setattr__(self, "paths" if self.paths is not None else "arrays", images)
+        object.__setattr__(self, given[0], images)
 
     @classmethod
     def from_paths(cls, paths, labels, class_names=None) -> "ImageTable":
@@ -86,12 +91,22 @@ class ImageTable:
         numbers, names = _number_classes(labels, class_names)
         return cls(numbers, names, arrays=arrays)
 
+    @classmethod
+    def from_encoded(cls, encoded, labels, class_names=None) -> "ImageTable":
+        """Builds a table of image files that are already in memory, `n` `bytes` objects.
+
+        `labels` and `class_names` are as in `from_paths`.
+        """
+        numbers, names = _number_classes(labels, class_names)
+        return cls(numbers, names, encoded=encoded)
+
     def __len__(self) -> int:
         return len(self.labels)
 
     def __repr__(self) -> str:
-        kind = "paths" if self.paths is not None else f"arrays{self.arrays.shape[1:]}"
-        return f"ImageTable({len(self)} images as {kind}, {self.num_classes} classes)"
+        (kind,) = (name for name in _CHECKS if getattr(self, name) is not None)
+        shape = self.arrays.shape[1:] if kind == "arrays" else ""
+        return f"ImageTable({len(self)} images as {kind}{shape}, {self.num_classes} classes)"
 
     @property
     def num_classes(self) -> int:
@@ -135,17 +150,35 @@ class ImageTable:
         return ImageTable(labels[rows], names, **self._images(rows))
 
     def _images(self, rows) -> dict[str, np.ndarray]:
-        if self.paths is not None:
-            return {"paths": self.paths[rows]}
-        return {"arrays": self.arrays[rows]}
+        sources = {name: getattr(self, name) for name in _CHECKS}
+        return {name: images[rows] for name, images in sources.items() if images is not None}
 
 
 @dataclass(frozen=True)
 class Split:
-    """Training images and test images; each side numbers its own classes from 0."""
+    """Training images and test images.
+
+    Attributes:
+        train: what to train on.
+        test: what to test on.
+        same_classes: whether the test images are others of the training classes (the same numbers
+            mean the same classes). Otherwise the test classes are unseen in training, and each side
+            numbers its own from 0.
+
+    Raises:
+        ValueError: `same_classes`, but the sides do not name the same classes.
+    """
 
     train: ImageTable
     test: ImageTable
+    same_classes: bool = False
+
+    def __post_init__(self):
+        if self.same_classes and self.train.class_names != self.test.class_names:
+            raise ValueError(
+                "same_classes needs the same class_names on both sides. "
+                f"Received: {self.train!r} to train, {self.test!r} to test"
+            )
 
 
 def split_by_class(
@@ -246,8 +279,22 @@ def _checked_arrays(arrays) -> np.ndarray:
     return _read_only(checked)
 
 
+def _checked_encoded(encoded) -> np.ndarray:
+    images = list(encoded)
+    for image in images:
+        if not isinstance(image, bytes):
+            raise TypeError(f"encoded must be bytes objects. Received: {type(image).__name__}")
+    # Filled, not converted: NumPy's own byte strings would drop the zeros at an image's end.
+    checked = np.empty(len(images), object)
+    checked[:] = images
+    return _read_only(checked)
+
+
 def _read_only(array: np.ndarray) -> np.ndarray:
     """A view that cannot be written to; the caller's own array keeps its flag."""
     view = array.view()
     view.flags.writeable = False
     return view
+
+
+_CHECKS = {"paths": _checked_paths, "arrays": _checked_arrays, "encoded": _checked_encoded}

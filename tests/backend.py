@@ -1,4 +1,4 @@
-"""Value and gradient of a loss on whichever backend Keras runs."""
+"""A loss on whichever backend Keras runs: compiled, and with its gradient."""
 
 import keras
 import numpy as np
@@ -19,3 +19,14 @@ def value_and_gradient(loss, class_ids, embeddings, dtype="float64", **call):
             value = loss(class_ids, z, **call)
         gradient = tape.gradient(value, z, unconnected_gradients="zero")
     return float(value), np.asarray(gradient)
+
+
+def compiled(loss):
+    """The loss inside a compiled graph."""
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return jax.jit(loss)
+    import tensorflow as tf
+
+    return tf.function(loss)

@@ -77,3 +77,296 @@ def numeric_gradient(oracle, class_ids, z, step=1e-6, **arguments):
             values.append(mean_loss(oracle, class_ids, moved, **arguments))
         gradient[index] = (values[0] - values[1]) / (2 * step)
     return gradient
+
+
+def center(class_ids, z, normalize=False):
+    z = unit(z) if normalize else z
+    tightness = []
+    for i in range(len(z)):
+        members = [z[j] for j in range(len(z)) if class_ids[j] == class_ids[i]]
+        center = sum(members) / len(members)
+        tightness.append(0.5 * sum((z[i] - center) ** 2))
+    return np.array(tightness), np.zeros(len(z))
+
+
+def snca(class_ids, z, sigma=0.05):
+    f, n = unit(z), len(z)
+    tightness, contrastive, kept = [], [], 0
+    for i in range(n):
+        positives = [j for j in range(n) if j != i and class_ids[j] == class_ids[i]]
+        others = [k for k in range(n) if k != i]
+        if positives:
+            kept += 1
+            tightness.append(-math.log(sum(math.exp(f[i] @ f[j] / sigma) for j in positives)))
+            contrastive.append(math.log(sum(math.exp(f[i] @ f[k] / sigma) for k in others)))
+        else:
+            tightness.append(0.0)
+            contrastive.append(0.0)
+    return np.array(tightness) * n / max(kept, 1), np.array(contrastive) * n / max(kept, 1)
+
+
+def simplified_pairwise_cross_entropy(labels, z):
+    """`labels`: a class id for each image, or a row of 0 and 1 that says its groups."""
+    n = len(z)
+    groups_of = [
+        {g for g in range(len(label)) if label[g]} if np.ndim(label) else {label.item()}
+        for label in np.asarray(labels)
+    ]
+    groups = set().union(*groups_of)
+    tightness, contrastive = [], []
+    for i in range(n):
+        scores = {
+            k: sum(float(z[i] @ z[j]) for j in range(n) if k in groups_of[j]) / n for k in groups
+        }
+        own = [scores[k] for k in groups_of[i]]
+        tightness.append(-sum(own) / len(own) if own else 0.0)
+        contrastive.append(math.log(sum(math.exp(s) for s in scores.values())) if own else 0.0)
+    return np.array(tightness), np.array(contrastive)
+
+
+def simplified_assignments(class_ids, z):
+    """p `[n, K]` over the batch's classes in ascending order: the softmax of the scores above."""
+    n, classes = len(z), sorted(set(np.asarray(class_ids).tolist()))
+    p = np.zeros((n, len(classes)))
+    for i in range(n):
+        scores = [
+            sum(float(z[i] @ z[j]) for j in range(n) if class_ids[j] == k) / n for k in classes
+        ]
+        for k in range(len(classes)):
+            p[i, k] = 1 / sum(math.exp(score - scores[k]) for score in scores)
+    return p
+
+
+def smallest_eigenvalue(p, z):
+    """The paper's Eq. 25, before any floor."""
+    n, eigenvalues = len(z), []
+    for k in range(p.shape[1]):
+        a = sum((p[i, k] - p[i, k] ** 2) * np.outer(z[i], z[i]) for i in range(n)) / n
+        eigenvalues += np.linalg.eigvalsh(a).tolist()
+    return min(eigenvalues)
+
+
+def pairwise_cross_entropy(class_ids, z, lam=None, lam_floor=1e-3, p=None):
+    n = len(z)
+    p = simplified_assignments(class_ids, z) if p is None else p
+    lam = max(smallest_eigenvalue(p, z), lam_floor) if lam is None else lam
+    soft_means = [sum(p[i, k] * z[i] for i in range(n)) / n for k in range(p.shape[1])]
+    constant = sum(sum(c**2) for c in soft_means) / (2 * lam)
+    tightness, contrastive = [], []
+    for i in range(n):
+        together = sum(float(z[i] @ z[j]) for j in range(n) if class_ids[j] == class_ids[i])
+        tightness.append(-together / (2 * lam * n))
+        exponents = [
+            sum(p[j, k] * float(z[i] @ z[j]) for j in range(n)) / (lam * n)
+            for k in range(p.shape[1])
+        ]
+        peak = max(exponents)
+        partition = math.log(sum(math.exp(e - peak) for e in exponents)) + peak
+        contrastive.append(partition - constant)
+    return np.array(tightness), np.array(contrastive)
+
+
+def fastap(class_ids, z, num_bins=10):
+    f, width = unit(z), 4.0 / num_bins
+    tightness, values = np.zeros(len(f)), np.zeros(len(f))
+    ranked = 0
+    for i in range(len(f)):
+        near, everyone, num_positives = [0.0] * (num_bins + 1), [0.0] * (num_bins + 1), 0
+        for j in range(len(f)):
+            if j == i:
+                continue
+            squared = float(sum((f[i] - f[j]) ** 2))
+            num_positives += int(class_ids[j] == class_ids[i])
+            for b in range(num_bins + 1):
+                weight = max(0.0, 1.0 - abs(squared - b * width) / width)
+                everyone[b] += weight
+                near[b] += weight if class_ids[j] == class_ids[i] else 0.0
+        if num_positives == 0:
+            continue
+        ranked += 1
+        precision = 0.0
+        for b in range(num_bins + 1):
+            up_to, all_up_to = sum(near[: b + 1]), sum(everyone[: b + 1])
+            if all_up_to > 0:
+                precision += near[b] * up_to / all_up_to / num_positives
+            if near[b] > 0:
+                tightness[i] -= near[b] / num_positives * math.log(up_to / (len(f) - 1))
+        values[i] = 1.0 - precision
+    weight = len(f) / max(ranked, 1)
+    return weight * tightness, weight * (values - tightness)
+
+
+def lifted_structure(class_ids, z, margin=1.0, normalize=True):
+    z = unit(z) if normalize else z
+    n = len(z)
+    d = [[math.sqrt(sum((z[i] - z[j]) ** 2)) for j in range(n)] for i in range(n)]
+    tightness, contrastive, num_pairs = np.zeros(n), np.zeros(n), 0
+    for i in range(n):
+        for j in range(n):
+            if i == j or class_ids[i] != class_ids[j]:
+                continue
+            num_pairs += 1
+            pushed = sum(
+                math.exp(margin - d[i][k]) for k in range(n) if class_ids[k] != class_ids[i]
+            )
+            pushed += sum(
+                math.exp(margin - d[j][k]) for k in range(n) if class_ids[k] != class_ids[j]
+            )
+            if pushed > 0:
+                hinge = max(0.0, math.log(pushed) + d[i][j])
+                tightness[i] += hinge * d[i][j] / 2
+                contrastive[i] += hinge * math.log(pushed) / 2
+    weight = n / max(num_pairs, 1)
+    return weight * tightness, weight * contrastive
+
+
+def n_pairs(class_ids, z, normalize=False):
+    f = unit(z) if normalize else z
+    n = len(f)
+    tightness, contrastive = np.zeros(n), np.zeros(n)
+    for i in range(n):
+        same = [j for j in range(n) if class_ids[j] == class_ids[i]]
+        if len(same) == 1 or len(same) == n:
+            continue
+        tightness[i] = -sum(float(f[i] @ f[j]) for j in same) / len(same)
+        contrastive[i] = math.log(sum(math.exp(f[i] @ f[j]) for j in range(n)))
+    return tightness, contrastive
+
+
+def instance_cross_entropy(
+    class_ids, z, scale=64.0, reweight=True, anchor_gradient=False, pair_reduction="sum"
+):
+    f = unit(z)
+    tightness, contrastive = np.zeros(len(f)), np.zeros(len(f))
+    for a in range(len(f)):
+        rivals = [
+            math.exp(scale * float(f[a] @ f[j]))
+            for j in range(len(f))
+            if class_ids[j] != class_ids[a]
+        ]
+        positives = [j for j in range(len(f)) if j != a and class_ids[j] == class_ids[a]]
+        if not rivals or not positives:
+            continue
+        divide = len(positives) if pair_reduction == "mean" else 1
+        for i in positives:
+            logit = scale * float(f[a] @ f[i])
+            tightness[a] -= logit / divide
+            contrastive[a] += math.log(math.exp(logit) + sum(rivals)) / divide
+    return tightness, contrastive
+
+
+def reweighted_gradient(class_ids, z, scale=64.0, anchor_gradient=False):
+    """The gradient that ICE sets (Eq. 11-15), through the normalisation to `z`."""
+    f, n = unit(z), len(z)
+    gradient = np.zeros_like(f)
+    for a in range(n):
+        positives = [j for j in range(n) if j != a and class_ids[j] == class_ids[a]]
+        negatives = [j for j in range(n) if class_ids[j] != class_ids[a]]
+        if not positives or not negatives:
+            continue
+        rivals = sum(math.exp(scale * float(f[a] @ f[j])) for j in negatives)
+        weight = {i: rivals / (math.exp(scale * float(f[a] @ f[i])) + rivals) for i in positives}
+        for j in negatives:
+            weight[j] = 0.0
+            for i in positives:
+                partition = math.exp(scale * float(f[a] @ f[i])) + rivals
+                weight[j] += math.exp(scale * float(f[a] @ f[j])) / partition
+        total = sum(weight.values())
+        for j in weight:
+            towards = -1 if j in positives else 1
+            gradient[j] += towards * weight[j] / (n * total) * f[a]
+            if anchor_gradient:
+                gradient[a] += towards * weight[j] / (n * total) * f[j]
+    return np.array(
+        [(gradient[i] - (gradient[i] @ f[i]) * f[i]) / math.sqrt(sum(z[i] ** 2)) for i in range(n)]
+    )
+
+
+def fixed_statistics(x):
+    """Eq. 13 of RankMI."""
+    return -math.log(math.exp(x) - 1) if x > 0 else math.log(math.exp(-x) - 1)
+
+
+def distance_weighted(distances, dimensions):
+    """The probability of each of an anchor's negatives at these distances."""
+    weights = []
+    for distance in distances:
+        d = max(distance, 0.5)
+        density = d ** (dimensions - 2) * (1 - d**2 / 4) ** ((dimensions - 3) / 2) if d < 1.4 else 0
+        weights.append(1 / density if density else 0.0)
+    if sum(weights) == 0:
+        weights = [1.0] * len(weights)
+    return [weight / sum(weights) for weight in weights]
+
+
+def rankmi(class_ids, z, sampling="all", statistics=fixed_statistics):
+    f = unit(z)
+    n = len(f)
+    tightness, contrastive = np.zeros(n), np.zeros(n)
+    num_positives = num_negatives = 0
+    for i in range(n):
+        together = [j for j in range(n) if j != i and class_ids[j] == class_ids[i]]
+        apart = [j for j in range(n) if class_ids[j] != class_ids[i]]
+        to = [math.sqrt(sum((f[i] - f[j]) ** 2)) for j in range(n)]
+        for j in together:
+            tightness[i] += math.log(1 + math.exp(-statistics(to[j]))) - math.log(2)
+        draws = [1.0] * len(apart)
+        if sampling == "distance_weighted" and apart:
+            shares = distance_weighted([to[k] for k in apart], z.shape[1])
+            draws = [len(together) * share for share in shares]
+        for k, times in zip(apart, draws):
+            contrastive[i] += times * (math.log(1 + math.exp(statistics(to[k]))) - math.log(2))
+        num_positives += len(together)
+        num_negatives += sum(draws)
+    return n / max(num_positives, 1) * tightness, n / max(num_negatives, 1e-9) * contrastive
+
+
+def triplet(class_ids, z, margin=0.2, mining="all", normalize=True, average="anchors"):
+    z = unit(z) if normalize else z
+    n = len(z)
+    distance = [[math.sqrt(sum((z[i] - z[j]) ** 2)) for j in range(n)] for i in range(n)]
+    triplets = []
+    for i in range(n):
+        positives = [j for j in range(n) if j != i and class_ids[j] == class_ids[i]]
+        negatives = [k for k in range(n) if class_ids[k] != class_ids[i]]
+        of_anchor = []
+        if mining == "all":
+            of_anchor = [(j, k) for j in positives for k in negatives]
+        elif mining == "semihard" and negatives:
+            for j in positives:
+                farther = [k for k in negatives if distance[i][k] > distance[i][j]]
+                if farther:
+                    of_anchor.append((j, min(farther, key=lambda k: distance[i][k])))
+                else:
+                    of_anchor.append((j, max(negatives, key=lambda k: distance[i][k])))
+        elif mining == "hard" and positives and negatives:
+            farthest = max(positives, key=lambda j: distance[i][j])
+            of_anchor = [(farthest, min(negatives, key=lambda k: distance[i][k]))]
+        triplets.append(of_anchor)
+    kept = sum(1 for of_anchor in triplets if of_anchor)
+    total = sum(len(of_anchor) for of_anchor in triplets)
+    tightness, contrastive = np.zeros(n), np.zeros(n)
+    for i, of_anchor in enumerate(triplets):
+        for j, k in of_anchor:
+            weight = n / total if average == "triplets" else n / kept / len(of_anchor)
+            if distance[i][j] - distance[i][k] + margin > 0:
+                tightness[i] += weight * distance[i][j]
+                contrastive[i] += weight * (margin - distance[i][k])
+    return tightness, contrastive
+
+
+def quadruplet(class_ids, z, margin=0.2, second_margin=0.1, normalize=True):
+    tightness, contrastive = triplet(class_ids, z, margin, normalize=normalize)
+    z = unit(z) if normalize else z
+    n = len(z)
+    distance = [[math.sqrt(sum((z[i] - z[j]) ** 2)) for j in range(n)] for i in range(n)]
+    pairs = [(i, j) for i in range(n) for j in range(n) if i != j]
+    positives = [(i, j) for i, j in pairs if class_ids[i] == class_ids[j]]
+    apart = [distance[k][m] for k, m in pairs if class_ids[k] != class_ids[m]]
+    for i, j in positives:
+        for negative in apart:
+            if distance[i][j] - negative + second_margin > 0:
+                weight = n / (len(positives) * len(apart))
+                tightness[i] += weight * distance[i][j]
+                contrastive[i] += weight * (second_margin - negative)
+    return tightness, contrastive

@@ -15,6 +15,7 @@ from pipelines.transforms import EvaluationTransform, TrainTransform
 
 NUM_IMAGES, BATCH_SIZE, SIDE = 23, 6, 16
 TRANSFORM = TrainTransform(SIDE, 20, jitter=(0.2, 0.2, 0.2, 0.1))
+LABELS = np.arange(NUM_IMAGES) // 3
 SAMPLER = RandomSampler(NUM_IMAGES, BATCH_SIZE, seed=5)
 
 
@@ -30,15 +31,17 @@ def files(tmp_path_factory):
     for number, pixels in enumerate(pictures(3)):
         paths.append(str(folder / f"naïve {number}.png"))
         Image.fromarray(pixels).save(paths[-1])
-    return ImageTable.from_paths(paths, np.arange(NUM_IMAGES) // 3)
+    return ImageTable.from_paths(paths, LABELS)
 
 
-@pytest.fixture(scope="module", params=["files", "arrays", "grey arrays"])
+@pytest.fixture(scope="module", params=["files", "files in memory", "arrays", "grey arrays"])
 def table(request, files):
     if request.param == "files":
         return files
+    if request.param == "files in memory":
+        return ImageTable.from_encoded([Path(path).read_bytes() for path in files.paths], LABELS)
     channels = 3 if request.param == "arrays" else 1
-    return ImageTable.from_arrays(pictures(channels), np.arange(NUM_IMAGES) // 3)
+    return ImageTable.from_arrays(pictures(channels), LABELS)
 
 
 def collect(dataset):
@@ -107,7 +110,10 @@ def test_evaluation_gives_every_image_once_in_row_order(table):
     batches = list(dataset)
     assert dataset.cardinality() == len(batches) == 5
     assert [len(batch) for batch in batches] == [5, 5, 5, 5, 3]
-    sources = table.arrays if table.paths is None else map(tf.io.read_file, table.paths)
+    if table.paths is not None:
+        sources = map(tf.io.read_file, table.paths)
+    else:
+        sources = table.arrays if table.encoded is None else table.encoded
     expected = [transform(source) for source in sources]
     np.testing.assert_allclose(tf.concat(batches, 0), expected, atol=1e-3)
 

@@ -1,21 +1,43 @@
 """The benchmark runs and says what it takes; what it measures is not a test."""
 
-from experiments import benchmark
+import re
+
+import pytest
+
+from experiments import benchmark, benchmark_loss
 from experiments.command_line import run_command
+from keras_dml import losses
 
 
-def test_the_losses_benchmark_prints_every_row(monkeypatch, capsys):
-    monkeypatch.setattr(benchmark, "SIZES", (8, 16))
-    monkeypatch.setattr(benchmark, "SECONDS", 0.0)
-    assert run_command(benchmark.main, ["benchmark", "losses"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[:2] for line in lines[1:]] == [
-        [name, size]
-        for size in ("8", "16")
-        for name in ("(floor)", "contrastive", "multi_similarity")
-    ]
+def test_the_losses_benchmark_prints_a_row_for_each_size(capfd):
+    arguments = ["benchmark", "losses", "--losses=contrastive", "--sizes=16,8"]
+    assert run_command(benchmark.main, arguments) == 0
+    rows = [line.split() for line in capfd.readouterr().out.splitlines()[1:]]
+    assert [row[:2] for row in rows] == [["contrastive", "8"], ["contrastive", "16"]]
+    assert all(float(row[2]) > 0 and float(row[3]) > 0 for row in rows)
 
 
-def test_an_unknown_benchmark(capsys):
-    assert run_command(benchmark.main, ["benchmark", "speed"]) == 2
-    assert "name a benchmark: losses. Received: speed" in capsys.readouterr().err
+@pytest.mark.parametrize("name", benchmark_loss.names())
+def test_every_loss_can_be_measured(name, monkeypatch, capsys):
+    monkeypatch.setattr(benchmark_loss, "SECONDS", 0.0)
+    benchmark_loss.main(name, [16])
+    assert '"n": 16' in capsys.readouterr().out
+
+
+def test_no_loss_over_pairs_is_left_out():
+    assert set(losses.LOSSES) - {"ce"} <= set(benchmark_loss.names())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["speed"], "name a benchmark: losses. Received: speed"),
+        ([], "Received: nothing"),
+        (["losses", "--losses=hinge"], "losses must be of .*hinge"),
+        (["losses", "--sizes=many"], "sizes must be whole numbers"),
+        (["losses", "--sizes=1"], "sizes must be at least 2"),
+    ],
+)
+def test_bad_input(arguments, message, capsys):
+    assert run_command(benchmark.main, ["benchmark", *arguments]) == 2
+    assert re.search(message, capsys.readouterr().err)

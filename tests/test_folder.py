@@ -127,5 +127,7 @@ def test_one_class_cannot_be_split(tmp_path):
 
 
 def test_unknown_dataset():
-    with pytest.raises(ValueError, match=r"one of cub, folder, glyphs. Received: dataset=birds"):
+    with pytest.raises(
+        ValueError, match=r"one of cub, digits, folder, glyphs, tfds:NAME. Received: dataset=birds"
+    ):
         load_dataset("birds")

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import oracles
 import pytest
-from backend import value_and_gradient
+from backend import compiled, value_and_gradient
 from loss_cases import CASES
 
 from keras_dml import losses
@@ -194,6 +194,17 @@ def test_half_precision_embeddings_are_compared_in_float32(case):
 def test_bad_shapes(case, ids, shape, message):
     with pytest.raises(ValueError, match=message):
         make(case)(np.array(ids), np.ones(shape))
+
+
+@every_case
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_embeddings_that_are_not_finite(case, bad):
+    ids, z = batch()
+    z[3, 1] = bad
+    loss = make(case)
+    with pytest.raises(ValueError, match="y_pred must be finite.* 1 of 11 rows, .*row 3"):
+        loss(ids, z)
+    assert np.isnan(float(compiled(loss)(ids, z.astype("float32"))))
 
 
 @every_case

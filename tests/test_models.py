@@ -89,6 +89,24 @@ def test_small_convnet_scales_to_minus_1_to_1_and_halves_in_each_stage():
 # Backbones by name
 
 
+def test_filters_choose_the_stages_of_small_convnet():
+    backbone = models.build_backbone("small_convnet", 32, filters=(8, 12))
+    convolutions = [layer for layer in backbone.layers if isinstance(layer, keras.layers.Conv2D)]
+    assert [layer.filters for layer in convolutions] == [8, 8, 12, 12]
+    assert backbone.output.shape == (None, 8, 8, 12)
+
+
+@pytest.mark.parametrize("filters", [(), (0,), (8, -1), (8.5,), ("8",)])
+def test_bad_filters(filters):
+    with pytest.raises(ValueError, match=r"filters must be one or more whole numbers.*Received"):
+        models.build_backbone("small_convnet", 32, filters=filters)
+
+
+def test_filters_are_for_small_convnet_alone():
+    with pytest.raises(ValueError, match=r"filters are for small_convnet alone.*'resnet50'"):
+        models.build_backbone("resnet50", 32, filters=(8,))
+
+
 @pytest.mark.parametrize("name", ["small_convnet", "SmallConvNet", "SMALL_CONVNET"])
 def test_small_convnet_by_name(name):
     backbone = models.build_backbone(name, 32)

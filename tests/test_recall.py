@@ -45,7 +45,7 @@ def awkward_set(seed=0):
 @pytest.fixture(params=["chosen", "exact"])
 def index(request, monkeypatch):
     if request.param == "exact":
-        monkeypatch.setattr(recall, "build_index", ExactIndex)
+        monkeypatch.setattr(recall, "_index", ExactIndex)
 
 
 @pytest.mark.usefixtures("index")

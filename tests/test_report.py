@@ -151,11 +151,20 @@ def test_numbers_are_those_given_and_the_best_of_each_column_is_bold(tmp_path):
     assert "<dt>images per second</dt><dd>1,014</dd>" in text
 
 
+def test_accuracy_is_shown_where_it_was_measured(tmp_path):
+    rows = [{**row, "test/accuracy": 0.9 + 0.01 * row["epoch"]} for row in history(4)]
+    text = written(tmp_path, sample(history=rows, best=rows[2]))
+    assert re.findall(r"<b>([\d.]+)<small> %", text) == ["60.0", "93.0", "15.8"]
+    labels = [svg["aria-label"] for svg in Page(text).all("svg")]
+    assert len(labels) == 3
+    assert "accuracy from 91 at epoch 1 to 94 at epoch 4" in labels[1]
+
+
 def test_what_is_not_given_is_not_shown(tmp_path):
     text = written(tmp_path, Report("bare", {"embedding, cosine": {1: 0.25}}))
     assert re.findall(r"<b>([\d.]+)<small> %", text) == ["25.0"]
     assert "No evaluation was recorded" in text
-    for absent in ("raw pixels", "<svg", "<h2>Retrieval", "<details", "<dl", "kept"):
+    for absent in ("raw pixels", "<svg", "<h2>Retrieval", "<details", "<dl", "kept", "ccuracy"):
         assert absent not in text
     Page(text)
 

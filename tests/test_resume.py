@@ -47,11 +47,15 @@ def history(folder):
     return [{k: v for k, v in row.items() if k != "train/seconds"} for row in rows]
 
 
-@pytest.mark.parametrize("epoch", [1, 3])
-def test_a_killed_run_ends_like_one_that_was_not(photos, tmp_path, epoch):  # noqa: F811
-    whole = tmp_path / "whole"
-    finish(start(photos, whole))
+@pytest.fixture(scope="module")
+def whole(photos, tmp_path_factory):  # noqa: F811
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    finish(start(photos, folder))
+    return folder
 
+
+@pytest.mark.parametrize("epoch", [1, 3])
+def test_a_killed_run_ends_like_one_that_was_not(photos, whole, tmp_path, epoch):  # noqa: F811
     killed = tmp_path / "killed"
     process = start(photos, killed)
     checkpoint = killed / "checkpoint.npz"

@@ -140,6 +140,16 @@ def test_the_command_line_overrides_the_recipe_wherever_it_stands(tmp_path, monk
     assert (options.epochs, options.dropout) == (30, 0.5)
 
 
+def test_flag_files_build_on_others_and_later_ones_win(tmp_path):
+    (tmp_path / "mine.flags").write_text("--flagfile=glyphs.flags\n# faster\n--epochs=2\n")
+    (tmp_path / "over.flags").write_text("--epochs=5\n--seed=9\n")
+    options, name = flags.parse(["run", f"--flagfile={tmp_path / 'mine.flags'}"])
+    assert (options.epochs, options.batch_size, name) == (2, 120, "mine")
+    both = [f"--flagfile={tmp_path / f'{name}.flags'}" for name in ("mine", "over")]
+    options, name = flags.parse(["run", "--batch_size=60", *both])
+    assert (options.epochs, options.seed, options.batch_size, name) == (5, 9, 60, "over")
+
+
 def test_a_flag_file_here_comes_before_the_packaged_one(tmp_path, monkeypatch):
     (tmp_path / "glyphs.flags").write_text("--dataset=glyphs\n--epochs=77\n")
     monkeypatch.chdir(tmp_path)
@@ -157,7 +167,9 @@ def test_every_flag_is_in_the_help_with_its_default(capsys):
 
 
 def test_the_help_names_what_the_library_knows():
-    assert all(name in flags.FLAGS["loss"].help for name in losses.LOSSES)
+    assert set(flags.FLAGS["loss"].help.strip(".").split(" | ")) == set(losses.LOSSES)
+    taken = {name for loss in losses.LOSSES for name in losses.get(loss).get_config()}
+    assert set(flags.LOSS_ARGUMENTS) <= taken
     assert all(name in flags.FLAGS["dataset"].help for name in pipelines.DATASETS)
 
 
@@ -183,11 +195,18 @@ BAD = [
     (["--dataset=birds"], "birds.*cub|cub.*birds"),
     (["--dataset=cub"], "data_dir"),
     (["--dataset=folder", "--data_dir=/does/not/exist"], "data_dir.*/does/not/exist"),
+    (["--flagfile=@recipe"], "recipe.flags, line 2 is no flag. Received: --epoch=3"),
+    (["--flagfile=@circle"], "circle.flags names itself"),
+    (["--flagfile=@utf16"], "utf16.flags cannot be read"),
 ]
 
 
 @pytest.mark.parametrize(("arguments", "message"), BAD)
 def test_bad_command_lines(arguments, message, tmp_path, capsys):
+    (tmp_path / "recipe.flags").write_text("--epochs=2\n--epoch=3\n")
+    (tmp_path / "circle.flags").write_text("--flagfile=circle.flags\n")
+    (tmp_path / "utf16.flags").write_text("--epochs=2\n", encoding="utf-16")
+    arguments = [re.sub(r"@(\w+)", rf"{tmp_path}/\1.flags", word) for word in arguments]
     check_refused([*arguments, f"--output_dir={tmp_path / 'run'}"], message, tmp_path, capsys)
 
 
@@ -197,13 +216,18 @@ BAD_FOR_TINY = [
     (["--backbone=resnet51"], "backbone must be one of .*resnet50.*resnet51"),
     (["--weights=imagenet"], "small_convnet"),
     (["--train_classes=10"], "10"),
-    (["--train_classes=3"], "3 classes|classes.*3"),
+    (["--train_classes=3"], "4 classes a batch, but only 3 classes train: lower --batch_size"),
     (["--batch_size=9"], "batch_size must be a multiple of images_per_class=2.*9"),
     (["--resize=12by12"], "resize must be N or HxW"),
     (["--crop_area=a,b"], "crop_area must be 2 numbers"),
     (["--jitter=1,2"], "jitter must be 4 numbers"),
     (["--recall_at=50"], "recall_at must be between 1 and 19.*50"),
+    (["--recall_at=inf"], "recall_at must be whole numbers.*inf"),
+    (["--crop_area=1,0.5", "--crop=area"], "crop_area"),
+    (["--seed=99999999999"], "seed"),
     (["--dropout=0.5"], "dropout.*ce"),
+    (["--filters=8,x"], "filters must be whole numbers with commas between them.*8,x"),
+    (["--filters=8,0"], "filters must be one or more whole numbers, each at least 1"),
     (["--momentum=0.9"], "momentum.*sgd"),
     (["--logical_devices=2"], "logical_devices needs --strategy=mirrored"),
     (["--learning_rate=0"], "learning_rate must be above 0"),
@@ -242,15 +266,24 @@ def test_folders_that_cannot_be_written(photos, tmp_path, capsys):
 def test_a_file_that_is_no_image_is_named_and_can_be_skipped(photos, tmp_path, capsys):
     broken = shutil.copytree(photos, tmp_path / "photos")
     bad = broken / "class1" / "bad.jpg"
+    folder = tmp_path / "run"
+    arguments = [*TINY, f"--data_dir={broken}", f"--output_dir={folder}"]
     bad.write_text("not a picture")
-    arguments = [*TINY, f"--data_dir={broken}", "--epochs=6"]
-    assert command(*arguments, f"--output_dir={tmp_path / 'a'}") == 2
+    assert command(*arguments) == 2
     err = capsys.readouterr().err
     assert str(bad) in err
     assert "--skip_bad_images" in err
+    assert not folder.exists()
 
-    assert command(*arguments, f"--output_dir={tmp_path / 'b'}", "--skip_bad_images") == 0
-    assert str(bad) in (tmp_path / "b" / "bad_images.txt").read_text()
+    # Begins like a JPEG: found when it is decoded, at the latest by the first evaluation.
+    bad.write_bytes((broken / "class1" / "1.jpg").read_bytes()[:200])
+    assert command(*arguments, "--epochs=6") == 2
+    assert str(bad) in capsys.readouterr().err
+
+    # The advice works in the same folder, since it has no checkpoint yet.
+    (folder / "checkpoint.npz").unlink(missing_ok=True)
+    assert command(*arguments, "--skip_bad_images") == 0
+    assert str(bad) in (folder / "bad_images.txt").read_text()
     assert str(bad) in capsys.readouterr().out
 
 
@@ -259,7 +292,7 @@ def test_nan_stops_the_run_at_its_step_and_keeps_the_checkpoint(photos, tmp_path
     arguments = [*TINY, f"--data_dir={photos}", f"--output_dir={folder}", "--optimizer=sgd"]
     assert command(*arguments, "--learning_rate=1e30", "--schedule=constant", "--loss=ce") == 1
     err = capsys.readouterr().err
-    assert "no longer finite at step" in err
+    assert "no longer finite at step 2 (epoch 1)" in err
     assert "Traceback" not in err
     assert not (folder / "checkpoint.npz").exists()
     assert not (folder / "result.json").exists()
@@ -269,6 +302,14 @@ def test_two_runs_do_not_share_a_folder(finished, photos, tmp_path, capsys):
     held = RunFolder(tmp_path / "run", "--seed=0\n").open()
     with pytest.raises(ValueError, match="in use by another running process"):
         RunFolder(held.path, "--seed=0\n").open()
+
+
+def test_the_center_loss_is_trained_beside_a_cross_entropy(photos, tmp_path):
+    folder = finished_run(tmp_path / "run", photos, "--loss=center", "--center_weight=0.5")
+    row = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
+    both = 0.5 * row["train/tightness"] + row["train/contrastive"]
+    assert both == pytest.approx(row["train/loss"], rel=1e-4)
+    assert row["train/contrastive"] == pytest.approx(np.log(5), rel=0.2)
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipelines.table import ImageTable, split_by_class
+from pipelines.table import ImageTable, Split, split_by_class
 
 
 def small_table():
@@ -83,6 +83,27 @@ def test_select_works_on_arrays():
     assert table.select_classes([1]).arrays.ravel().tolist() == [1, 3]
 
 
+def test_encoded_images_are_kept_byte_by_byte():
+    files = [b"a\0\0", b"", b"\xff\0b", b"c"]
+    table = ImageTable.from_encoded(files, ["y", "x", "y", "z"])
+    assert table.encoded.tolist() == files
+    assert table.paths is None and table.arrays is None
+    assert table.select([2, 0]).encoded.tolist() == [files[2], files[0]]
+    assert table.select_classes([1]).encoded.tolist() == [files[0], files[2]]
+    assert repr(table) == "ImageTable(4 images as encoded, 3 classes)"
+    with pytest.raises(ValueError, match="read-only"):
+        table.encoded[0] = b""
+
+
+def test_a_split_of_the_same_classes_names_the_same():
+    table = small_table()
+    split = Split(table.select([0, 1]), table.select([2]), same_classes=True)
+    assert split.train.class_names == split.test.class_names
+    with pytest.raises(ValueError, match="same_classes needs the same class_names.*1 images"):
+        Split(table.select([0, 1]), table.select_classes([0]).select([1]), same_classes=True)
+    assert not split_by_class(table).same_classes
+
+
 @pytest.mark.parametrize(
     ("train_classes", "test_classes", "train", "test"),
     [
@@ -128,11 +149,11 @@ PIXELS = np.zeros((2, 4, 4, 1), np.uint8)
 @pytest.mark.parametrize(
     ("build", "error", "message"),
     [
-        (lambda: ImageTable([0], ("a",)), ValueError, "Exactly one of paths and arrays"),
+        (lambda: ImageTable([0], ("a",)), ValueError, "Exactly one of paths, arrays and encoded"),
         (
             lambda: ImageTable([0, 0], ("a",), paths=["1", "2"], arrays=PIXELS),
             ValueError,
-            "Exactly one of paths and arrays",
+            "Exactly one of paths, arrays and encoded",
         ),
         (lambda: ImageTable([0.0], ("a",), paths=["1"]), TypeError, "labels must be integers"),
         (lambda: ImageTable([1], ("a",), paths=["1"]), ValueError, "must lie in 0..0"),
@@ -152,6 +173,8 @@ PIXELS = np.zeros((2, 4, 4, 1), np.uint8)
         (lambda: ImageTable.from_paths([["1"]], [0]), TypeError, "os.PathLike"),
         (lambda: ImageTable.from_paths(np.array([["1"]]), [0]), ValueError, "must be a vector"),
         (lambda: ImageTable.from_paths(["\udcff.png"], [0]), ValueError, "not valid UTF-8"),
+        (lambda: ImageTable.from_encoded(["1"], [0]), TypeError, "bytes objects. Received: str"),
+        (lambda: ImageTable.from_encoded([b"1"], [0, 1]), ValueError, "1 images and 2 labels"),
         (lambda: ImageTable.from_arrays(PIXELS / 2, [0, 1]), TypeError, "dtype float64"),
         (lambda: ImageTable.from_arrays(PIXELS[..., 0], [0, 1]), ValueError, r"\(2, 4, 4\)"),
         (

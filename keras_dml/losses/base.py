@@ -1,6 +1,7 @@
 """What every loss shares: the checks of its arguments, its two parts, its configuration."""
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_dml.pairs import Pairs
@@ -19,7 +20,8 @@ class EmbeddingLoss(keras.losses.Loss):
             under a mixed-precision policy keep their losses in float32.
 
     Raises:
-        ValueError: for a half-precision `dtype`, class ids that are not `[n]` or `[n, 1]`,
+        ValueError: for embeddings that are not finite (in a compiled graph, which cannot raise, the
+            loss is then NaN), a half-precision `dtype`, class ids that are not `[n]` or `[n, 1]`,
             embeddings that are not `[n, d]`, or different n.
 
     Reference: Boudiaf et al., "A Unifying Mutual Information View of Metric Learning:
@@ -36,8 +38,8 @@ class EmbeddingLoss(keras.losses.Loss):
 
     def call(self, y_true, y_pred):
         """The loss of each anchor, `[n]`."""
-        tightness, contrastive = self.parts(y_true, y_pred)
-        return tightness + contrastive
+        labels, embeddings = self._checked(y_true, y_pred)
+        return _nan_unless_finite(self.compute_loss(labels, embeddings), embeddings)
 
     def parts(self, y_true, y_pred):
         """The tightness and the contrastive part of each anchor.
@@ -49,9 +51,26 @@ class EmbeddingLoss(keras.losses.Loss):
         Returns:
             `(tightness, contrastive)`, each `[n]`; their sum is the loss.
         """
-        class_ids = ops.convert_to_tensor(y_true, dtype=self.dtype)
+        labels, embeddings = self._checked(y_true, y_pred)
+        parts = self.compute_parts(labels, embeddings)
+        return tuple(_nan_unless_finite(part, embeddings) for part in parts)
+
+    def _checked(self, y_true, y_pred):
+        labels = ops.convert_to_tensor(y_true, dtype=self.dtype)
         embeddings = ops.convert_to_tensor(y_pred, dtype=self.dtype)
-        return self.compute_parts(_checked_ids(class_ids, embeddings), embeddings)
+        check_embeddings(embeddings)
+        labels = self.checked_labels(labels)
+        check_rows(labels, embeddings)
+        return labels, embeddings
+
+    def checked_labels(self, labels):
+        """`y_true` as class ids `[n]`; a loss that takes other labels too overrides this."""
+        return checked_class_ids(labels)
+
+    def compute_loss(self, class_ids, embeddings):
+        """The loss `[n]`; overridden where it is more exact, or cheaper, than its parts' sum."""
+        tightness, contrastive = self.compute_parts(class_ids, embeddings)
+        return tightness + contrastive
 
     def compute_parts(self, class_ids, embeddings):
         """The two parts from checked class ids `[n]` and embeddings `[n, d]`."""
@@ -78,12 +97,32 @@ class PairLoss(EmbeddingLoss):
         raise NotImplementedError
 
 
-def _checked_ids(class_ids, embeddings):
+def _nan_unless_finite(values, embeddings):
+    # The masks and comparisons of a loss would turn NaN embeddings into an innocent number.
+    finite = ops.all(ops.isfinite(embeddings))
+    return ops.where(finite, values, ops.full_like(values, float("nan")))
+
+
+def check_embeddings(embeddings):
+    """ValueError unless the embeddings (or logits) are `[n, d]` and, where known, finite."""
     if len(embeddings.shape) != 2:
         raise ValueError(
             "y_pred must be embeddings or logits of shape [n, d]. "
             f"Received: y_pred.shape={tuple(embeddings.shape)}"
         )
+    try:
+        bad = np.flatnonzero(~np.isfinite(np.asarray(embeddings)).all(axis=1))
+    except Exception:  # inside a graph or a trace there are no numbers to look at
+        return
+    if len(bad):
+        raise ValueError(
+            f"y_pred must be finite. Received: NaN or infinity in {len(bad)} of {len(embeddings)} "
+            f"rows, the first of them row {bad[0]}"
+        )
+
+
+def checked_class_ids(class_ids):
+    """Class ids `[n]` from `[n]` or `[n, 1]`, or ValueError."""
     if len(class_ids.shape) == 2 and class_ids.shape[1] == 1:
         class_ids = ops.squeeze(class_ids, axis=1)
     if len(class_ids.shape) != 1:
@@ -91,13 +130,17 @@ def _checked_ids(class_ids, embeddings):
             "y_true must be class ids of shape [n] or [n, 1]. "
             f"Received: y_true.shape={tuple(class_ids.shape)}"
         )
-    labels, images = class_ids.shape[0], embeddings.shape[0]
-    if labels is not None and images is not None and labels != images:
+    return class_ids
+
+
+def check_rows(labels, embeddings):
+    """ValueError unless there are as many labels as embeddings."""
+    rows, images = labels.shape[0], embeddings.shape[0]
+    if rows is not None and images is not None and rows != images:
         raise ValueError(
             "y_true and y_pred must have one row for each image. "
-            f"Received: {labels} class ids and {images} embeddings"
+            f"Received: {rows} class ids and {images} embeddings"
         )
-    return class_ids
 
 
 def check_positive(name, value):

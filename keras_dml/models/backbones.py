@@ -54,7 +54,7 @@ def backbone_names():
     return [SMALL_CONVNET, *sorted(name.lower() for name in _applications())]
 
 
-def build_backbone(name, image_size, weights=None, frozen_batch_norm=None):
+def build_backbone(name, image_size, weights=None, frozen_batch_norm=None, filters=None):
     """A backbone by name: float images `[n, s, s, 3]` in 0..255 to feature maps `[n, h, w, c]`.
 
     Args:
@@ -67,10 +67,12 @@ def build_backbone(name, image_size, weights=None, frozen_batch_norm=None):
             alone: Keras' own ImageNet files do not give the same features when read by path.)
         frozen_batch_norm: batch norm keeps its stored statistics in training; None: where there are
             trained weights, since the statistics of random weights normalise nothing.
+        filters: widths of the stages of small_convnet, two convolutions each; None: its own. Not
+            for the other backbones.
 
     Raises:
         ValueError: unknown name, weights that are not there or do not fit, an image size that the
-            model does not take.
+            model does not take, filters below 1 or for a backbone that has none to choose.
     """
     key = str(name).lower().replace("_", "")
     if not isinstance(image_size, numbers.Integral) or image_size < 1:
@@ -86,9 +88,14 @@ def build_backbone(name, image_size, weights=None, frozen_batch_norm=None):
                 "weights must be none or a file for small_convnet, which has no ImageNet weights. "
                 "Received: weights='imagenet'"
             )
-        model = small_convnet(image_size)
+        model = small_convnet(image_size, **({} if filters is None else {"filters": filters}))
         if weights is not None:
             _load_weights(model, weights)
+    elif filters is not None:
+        raise ValueError(
+            f"filters are for {SMALL_CONVNET} alone. "
+            f"Received: filters={filters} for backbone={name!r}"
+        )
     else:
         model = _application(name, key, image_size, weights)
     return with_frozen_statistics(model) if frozen_batch_norm else model
@@ -99,7 +106,15 @@ def small_convnet(image_size=32, filters=(32, 64, 128), name=SMALL_CONVNET):
 
     One stage for each entry of `filters`: two 3×3 convolutions with batch norm and ReLU, the
     first of which halves the resolution.
+
+    Raises:
+        ValueError: `filters` is empty or holds anything but whole numbers from 1 on.
     """
+    if not filters or not all(isinstance(f, numbers.Integral) and f >= 1 for f in filters):
+        raise ValueError(
+            "filters must be one or more whole numbers, each at least 1. "
+            f"Received: filters={filters}"
+        )
     inputs = keras.Input((image_size, image_size, 3), name="images")
     x = keras.layers.Rescaling(1 / 127.5, offset=-1.0)(inputs)
     for stage, width in enumerate(filters):

@@ -1,0 +1,270 @@
+"""Sums of hinges between two sets of numbers, without the n³ or n⁴ table of their differences.
+
+A hinge `max(0, x − b + η)` is linear where it is active. A sum of hinges is therefore settled by
+how many active hinges each distance takes part in: with those counts held constant it is
+`Σ count·(x + η) − Σ count·b`, and its derivative is the counts themselves. The functions here find
+the counts; they come from comparisons alone, so no gradient passes through them.
+
+They are found in one of two ways, by the largest number of positives that an anchor has. Up to
+`FEW_POSITIVES`, each positive in turn is compared with all candidates: O(n²·m) time. Above, both
+sets are sorted: O(n² log n) time. Memory is O(n²) either way, and so is what comes out, but for the
+hinges that are 0 to the last bit, whose subgradient is free.
+"""
+
+from keras import ops
+
+FEW_POSITIVES = 32
+INFINITY = float("inf")
+
+
+def hinge_sums(distances, positive_counts, negative_counts, margin):
+    """A row's sum of hinges in its two parts, from the counts of its active hinges.
+
+    `Σ relu(D_ij − D_ik + η) = Σ_j count_ij D_ij + Σ_k count_ik (η − D_ik)`: the share of the
+    positive distances, then that of the negative ones.
+
+    Args:
+        distances: `[a, c]`.
+        positive_counts, negative_counts: `[a, c]`, from one of the functions below.
+        margin: η.
+
+    Returns:
+        `(positive part, negative part)`, each `[a]`.
+    """
+    return (
+        ops.sum(positive_counts * distances, axis=-1),
+        ops.sum(negative_counts * (margin - distances), axis=-1),
+    )
+
+
+def all_counts(distances, positive, negative, margin):
+    """How many active hinges `D_ij − D_ik + η > 0` each pair is in, over all j ∈ P_i, k ∈ N_i.
+
+    Args:
+        distances: `[a, c]`.
+        positive, negative: bool `[a, c]`.
+        margin: η.
+
+    Returns:
+        `(positive_counts, negative_counts)`, each `[a, c]` of the distances' dtype, constant for
+        the gradient.
+    """
+    distances = ops.stop_gradient(distances)
+    negatives = ops.where(negative, distances, INFINITY)
+
+    def one_positive(distance):
+        active = ops.cast(negatives < distance + margin, distances.dtype)
+        return ops.sum(active, axis=-1), active
+
+    def by_sorting():
+        shifted = ops.where(positive, distances + margin, negatives)
+        order = ops.argsort(shifted, axis=-1)
+        is_positive = ops.take_along_axis(ops.cast(positive, "int32"), order, axis=-1)
+        positives_below = ops.cumsum(is_positive, axis=-1)
+        negatives_below = ops.arange(1, ops.shape(distances)[1] + 1) - positives_below
+        positives_above = positives_below[:, -1:] - positives_below
+        in_order = ops.where(ops.cast(is_positive, "bool"), negatives_below, positives_above)
+        counts = _scatter_rows(order, ops.cast(in_order, distances.dtype))
+        return _only(counts, positive), _only(counts, negative)
+
+    return _by_number_of_positives(distances, positive, one_positive, by_sorting)
+
+
+def semihard_counts(distances, positive, negative, margin):
+    """The same counts when each positive pair meets one negative only, the semi-hard one.
+
+    That is the nearest negative strictly farther than the positive or, where there is none, the
+    farthest negative. Negatives at the same distance share it in equal parts. A hinge that is
+    exactly 0 counts as active.
+
+    Arguments and result as in `all_counts`.
+
+    Reference: Schroff et al., "FaceNet", CVPR 2015, 3.2; the fallback is tensorflow-addons'.
+    """
+    distances = ops.stop_gradient(distances)
+    negatives = ops.where(negative, distances, INFINITY)
+    number = ops.sum(ops.cast(negative, "int32"), axis=-1, keepdims=True)
+    farthest = ops.max(ops.where(negative, distances, -INFINITY), axis=-1, keepdims=True)
+
+    def one_positive(distance):
+        farther = ops.where(negatives > distance, negatives, INFINITY)
+        nearest = ops.min(farther, axis=-1, keepdims=True)
+        partner = ops.where(nearest < INFINITY, nearest, farthest)
+        active = ops.logical_and(number > 0, distance + margin >= partner)
+        chosen = ops.cast(negatives == partner, distances.dtype)
+        active = ops.cast(active, distances.dtype)
+        ties = ops.maximum(ops.sum(chosen, axis=-1, keepdims=True), 1.0)
+        return active[:, 0], chosen * (active / ties)
+
+    def by_sorting():
+        in_order = ops.sort(negatives, axis=-1)
+        rank = _row_ranks(in_order, distances, "right")
+        last = ops.shape(distances)[1] - 1
+        nearest = ops.take_along_axis(in_order, ops.minimum(rank, last), axis=-1)
+        partner = ops.where(rank < number, nearest, farthest)
+        active = ops.logical_and(
+            positive, ops.logical_and(number > 0, distances + margin >= partner)
+        )
+        partners = ops.sort(ops.where(active, partner, INFINITY), axis=-1)
+        chosen = _row_occurrences(partners, negatives)
+        ties = ops.maximum(_row_occurrences(in_order, negatives), 1)
+        shares = ops.cast(chosen, distances.dtype) / ops.cast(ties, distances.dtype)
+        return ops.cast(active, distances.dtype), _only(shares, negative)
+
+    return _by_number_of_positives(distances, positive, one_positive, by_sorting)
+
+
+def hardest_counts(distances, positive, negative, margin):
+    """The same counts for one triplet an anchor: the farthest positive, the nearest negative.
+
+    Ties share in equal parts; a hinge that is exactly 0 counts as active; an anchor without
+    positives or without negatives has none. Arguments and result as in `all_counts`.
+
+    Reference: Hermans et al., "In Defense of the Triplet Loss for Person Re-Identification",
+    arXiv:1703.07737, Eq. 5.
+    """
+    distances = ops.stop_gradient(distances)
+    farthest = ops.max(ops.where(positive, distances, -INFINITY), axis=-1, keepdims=True)
+    nearest = ops.min(ops.where(negative, distances, INFINITY), axis=-1, keepdims=True)
+    both = ops.logical_and(farthest > -INFINITY, nearest < INFINITY)
+    active = ops.logical_and(both, farthest + margin >= nearest)
+
+    def shares(mask, value):
+        chosen = ops.logical_and(ops.logical_and(mask, distances == value), active)
+        chosen = ops.cast(chosen, distances.dtype)
+        return chosen / ops.maximum(ops.sum(chosen, axis=-1, keepdims=True), 1.0)
+
+    return shares(positive, farthest), shares(negative, nearest)
+
+
+def hinge_sums_against_all(distances, positive, others, other, margin):
+    """Each row's positives against one set of numbers, the same for every row.
+
+    `Σ_{j∈P_i} Σ_{b ∈ others} relu(D_ij − b + η)`, in the parts of `hinge_sums`. The positives are
+    sorted, and each other number finds its place among them: O(n² log n) time for n² numbers. (Of
+    the two sets the positives are by far the smaller one; to sort n² numbers takes longer than to
+    look them up.)
+
+    Args:
+        distances: `[a, c]`.
+        positive: bool `[a, c]`.
+        others: `[...]`, and other: bool of the same shape, which of them take part.
+        margin: η.
+
+    Returns:
+        `(positive part, negative part)`, each `[a]`, differentiable in `distances` and `others`.
+    """
+    others, other = ops.reshape(others, (-1,)), ops.reshape(other, (-1,))
+    # Sums around a centre keep digits that sums of millions of distances would lose in float32.
+    number = ops.maximum(ops.sum(ops.cast(other, others.dtype)), 1.0)
+    centre = ops.stop_gradient(ops.sum(_only(others, other)) / number)
+    others = _only(others - centre, other)
+
+    def sums(values, mask):
+        return _sums_of_smaller(values - centre + margin, mask, others, other)
+
+    columns, few, is_few = _few_positives(positive, distances.dtype)
+    counts, positives, smaller = ops.cond(
+        is_few,
+        lambda: sums(ops.take_along_axis(distances, columns, axis=-1), few),
+        lambda: sums(distances, positive),
+    )
+    shift = centre - margin
+    return positives + counts * shift, -smaller - counts * shift
+
+
+def _sums_of_smaller(values, mask, others, other):
+    """For each row of `values` `[a, k]`, over its masked v_ij and all other numbers b < v_ij:
+
+    how many such (j, b) there are, the sum of their v_ij, and that of their b; each `[a]`.
+    """
+    flat = ops.reshape(ops.where(mask, ops.stop_gradient(values), INFINITY), (-1,))
+    order = ops.argsort(flat)
+    size = ops.shape(flat)[0]
+    # From this place on the sorted values are larger than the number.
+    place = ops.searchsorted(ops.take(flat, order), ops.stop_gradient(others), side="right")
+    place = ops.where(other, ops.cast(place, "int32"), size)
+    smaller = ops.cumsum(ops.segment_sum(ops.ones_like(place), place, size + 1))
+    sum_smaller = ops.cumsum(ops.segment_sum(others, place, size + 1))
+    rank = ops.scatter(order[:, None], ops.arange(size, dtype=order.dtype), (size,))
+    rank = ops.reshape(rank, ops.shape(values))
+    counts = _only(ops.cast(ops.take(smaller, rank), values.dtype), mask)
+    sums = _only(ops.take(sum_smaller, rank), mask)
+    return (
+        ops.sum(counts, axis=-1),
+        ops.sum(counts * values, axis=-1),
+        ops.sum(sums, axis=-1),
+    )
+
+
+def _by_number_of_positives(distances, positive, one_positive, by_sorting):
+    """The counts by comparing one positive of every row at a time, or by sorting the rows.
+
+    `one_positive(distance)` takes the distance `[a, 1]` of one positive in each row (minus infinity
+    in rows that have no more) and gives its own count `[a]` and what it adds to those of the
+    candidates `[a, c]`.
+    """
+    columns, present, is_few = _few_positives(positive, distances.dtype)
+
+    def one_at_a_time():
+        near = ops.where(present, ops.take_along_axis(distances, columns, axis=-1), -INFINITY)
+        slots = ops.arange(ops.shape(near)[1])
+        most = ops.max(ops.sum(ops.cast(present, "int32"), axis=-1))
+
+        def step(slot, positives, negatives):
+            distance = ops.take(near, slot, axis=1)
+            count, added = one_positive(distance[:, None])
+            positives = ops.where(slots[None, :] == slot, count[:, None], positives)
+            return slot + 1, positives, negatives + added
+
+        _, positives, negatives = ops.while_loop(
+            lambda slot, *_: slot < most,
+            step,
+            (ops.zeros((), "int32"), ops.zeros_like(near), ops.zeros_like(distances)),
+        )
+        rows, width = ops.shape(distances)[0], ops.shape(distances)[1]
+        places = ops.arange(rows)[:, None] * width + ops.cast(columns, "int32")
+        spread = ops.scatter(
+            ops.reshape(places, (-1, 1)),
+            ops.reshape(_only(positives, present), (-1,)),
+            (rows * width,),
+        )
+        return ops.reshape(spread, (rows, width)), negatives
+
+    return ops.cond(is_few, one_at_a_time, by_sorting)
+
+
+def _few_positives(positive, dtype):
+    """Columns `[a, k]` of the first positives, which of them exist, and whether these are all."""
+    width = positive.shape[1]
+    k = ops.minimum(FEW_POSITIVES, ops.shape(positive)[1])
+    if width is not None:
+        k = min(FEW_POSITIVES, width)
+    found, columns = ops.top_k(ops.cast(positive, dtype), k)
+    present = found > 0
+    return columns, present, ops.max(ops.sum(ops.cast(positive, "int32"), axis=-1)) <= k
+
+
+def _row_ranks(in_order, values, side):
+    """`searchsorted` for each row: int32 places of `values` `[a, k]` in sorted rows `[a, c]`."""
+    ranks = ops.vectorized_map(
+        lambda row: ops.searchsorted(row[0], row[1], side=side), (in_order, values)
+    )
+    return ops.cast(ranks, "int32")
+
+
+def _row_occurrences(in_order, values):
+    """How often each of `values` `[a, k]` occurs in the sorted row of `in_order` `[a, c]`."""
+    return _row_ranks(in_order, values, "right") - _row_ranks(in_order, values, "left")
+
+
+def _scatter_rows(order, values):
+    """The inverse of `take_along_axis(·, order, axis=-1)` for a permutation of each row."""
+    rows, width = ops.shape(values)[0], ops.shape(values)[1]
+    places = ops.arange(rows)[:, None] * width + ops.cast(order, "int32")
+    flat = ops.scatter(ops.reshape(places, (-1, 1)), ops.reshape(values, (-1,)), (rows * width,))
+    return ops.reshape(flat, (rows, width))
+
+
+def _only(values, mask):
+    return ops.where(mask, values, ops.zeros_like(values))

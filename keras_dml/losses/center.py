@@ -1,0 +1,54 @@
+"""The center loss."""
+
+import keras
+from keras import ops
+
+from keras_dml.class_sums import ClassSums
+from keras_dml.losses.base import EmbeddingLoss
+from keras_dml.pairs import normalize
+
+
+@keras.saving.register_keras_serializable("keras_dml")
+class CenterLoss(EmbeddingLoss):
+    """Center loss: each embedding close to the mean of its class.
+
+    - tightness `T_i = ½ ‖z_i − c_{y_i}‖²`, with `c_k` the mean of the batch's images of class k
+    - contrastive `C_i = 0`: the contrastive part of the paper's table is a cross-entropy, which is
+      a loss of its own. This one alone is at its least when all embeddings coincide, so train it
+      beside another.
+
+    The centers are means of the global batch, not moving averages, and gradients flow through
+    them. (For the mean over anchors that makes no difference: the gradient is `(z_i − c_{y_i}) / n`
+    with or without.) The table sums over the images; here they are averaged, as in every other
+    loss. An image alone in its class is its own center: 0.
+
+    Costs one sort of the class ids and O(n·d).
+
+    Args:
+        normalize: take the l2-normalised embeddings and their means (which are not normalised).
+        reduction, name, dtype: as in `EmbeddingLoss`.
+
+    Raises:
+        ValueError: wrong shapes.
+
+    Reference: Boudiaf et al. 2020, Table 2, after Wen et al., "A Discriminative Feature Learning
+    Approach for Deep Face Recognition", ECCV 2016.
+    """
+
+    def __init__(self, normalize=False, reduction="sum_over_batch_size", name="center", dtype=None):
+        super().__init__(reduction=reduction, name=name, dtype=dtype)
+        self.normalize = bool(normalize)
+
+    def compute_parts(self, class_ids, embeddings):
+        """The two parts from class ids `[n]` and embeddings `[n, d]`."""
+        if self.normalize:
+            embeddings = normalize(embeddings)
+        classes = ClassSums.of_batch(class_ids, embeddings)
+        sizes = classes.of_anchors(classes.sizes)
+        centers = classes.of_anchors(classes.sums) / sizes[:, None]
+        tightness = 0.5 * ops.sum(ops.square(embeddings - centers), axis=-1)
+        return tightness, ops.zeros_like(tightness)
+
+    def get_config(self):
+        """The constructor's arguments."""
+        return {**super().get_config(), "normalize": self.normalize}

@@ -1,0 +1,131 @@
+"""The FastAP loss."""
+
+import keras
+from keras import ops
+
+from keras_dml.losses.base import PairLoss
+from keras_dml.pairs import Pairs, count, kept_weights, normalize
+
+# Largest squared distance of two unit vectors.
+_LARGEST = 4.0
+
+
+@keras.saving.register_keras_serializable("keras_dml")
+class FastAPLoss(PairLoss):
+    """One minus the average precision of each anchor's ranking, on softly binned distances.
+
+    Squared distances of l2-normalised embeddings lie in [0, 4]. Bins stand at 4l/L, l = 0…L, Δ =
+    4/L apart, and a distance belongs to bin b by `max(0, 1 − |D² − b|/Δ)`. Let `h⁺_l` sum this over
+    the anchor's positives, `h_l` over all other images, and `H⁺_l`, `H_l` be their inclusive
+    cumulative sums. Then, over the anchors that have positives (the others have the value 0, and
+    the kept ones are multiplied by n / n_kept, counted over the global batch),
+
+    `loss_i = 1 − AP_i`, `AP_i = (1/|P_i|) Σ_l h⁺_l H⁺_l / H_l` (0 where H_l = 0).
+
+    The parts come from the log bound of average precision. With M = n − 1 other images and
+    expectations over the bins of the positives, `p_l = h⁺_l / |P_i|`, Jensen's inequality gives
+    `−log AP_i ≤ −E log P(D ≤ d, R⁺) + E log P(D ≤ d)`. The factor P(R⁺) = |P_i|/M that the
+    paper's second line drops is kept here inside the joint probability. Then
+
+    - tightness `T_i = −Σ_l p_l log(H⁺_l / M)`, the bound's first term: positives alone
+    - contrastive `C_i = loss_i − T_i`: the bound's second term, `Σ_l p_l log(H_l / M)`, less the
+      slack of the bound (by Jensen and by 1 − AP ≤ −log AP), so that T + C is the loss exactly.
+
+    Soft bins do not converge to the exact average precision as L grows: the weights of neighbouring
+    bins only become narrower, gradients rarer and noisier. Keep L small.
+
+    Args:
+        num_bins: L, a whole number of at least 1.
+        reduction, name, dtype: as in `EmbeddingLoss`.
+
+    Raises:
+        ValueError: `num_bins` not a whole number above 0, or wrong shapes.
+
+    Reference: Boudiaf et al. 2020, appendix C, Eq. 37-38, after Cakir et al., "Deep Metric Learning
+    to Rank", CVPR 2019.
+    """
+
+    def __init__(self, num_bins=10, reduction="sum_over_batch_size", name="fastap", dtype=None):
+        super().__init__(reduction=reduction, name=name, dtype=dtype)
+        if isinstance(num_bins, bool) or not isinstance(num_bins, int) or num_bins < 1:
+            raise ValueError(
+                f"num_bins must be a whole number of at least 1. Received: num_bins={num_bins!r}"
+            )
+        self.num_bins = num_bins
+
+    def prepare(self, embeddings):
+        """The l2-normalised embeddings."""
+        return normalize(embeddings)
+
+    def compute_loss(self, class_ids, embeddings):
+        """The loss `[n]`, without the logarithms of its parts."""
+        return self._ranked(Pairs.of_batch(class_ids, self.prepare(embeddings)))[0]
+
+    def compute_pair_parts(self, pairs):
+        """The two parts `[n]`."""
+        loss, shares, within, weights = self._ranked(pairs)
+        others = count(ops.logical_or(pairs.positive, pairs.negative), loss.dtype)[:, None]
+        occupied = within > 0
+        # No positive so near: no share of them either, so the logarithm is not needed.
+        within = ops.where(occupied, within, 1.0)
+        surprise = ops.where(occupied, ops.log(ops.maximum(others, 1.0)) - ops.log(within), 0.0)
+        tightness = weights * ops.sum(shares * surprise, axis=-1)
+        return tightness, loss - tightness
+
+    def _ranked(self, pairs):
+        """The loss, the positives' share of each bin, H⁺ `[n, L + 1]`, the weights of anchors."""
+        counts = self._cumulative_counts(pairs)
+        positives, all_others = counts[:, 0], counts[:, 1]
+        in_bin = positives - ops.pad(positives, ((0, 0), (1, 0)))[:, :-1]
+        num_positives = count(pairs.positive, counts.dtype)[:, None]
+        shares = in_bin / ops.maximum(num_positives, 1.0)
+        anyone = all_others > 0
+        precisions = ops.where(anyone, positives / ops.where(anyone, all_others, 1.0), 0.0)
+        weights = kept_weights(num_positives[:, 0] > 0, counts.dtype)
+        return weights * (1.0 - ops.sum(shares * precisions, axis=-1)), shares, positives, weights
+
+    def _cumulative_counts(self, pairs):
+        # The weight of a distance at x bins, summed over bins 0…l, is clip(l + 1 − x, 0, 1); what
+        # lies beyond all bins counts nowhere.
+        beyond = self.num_bins + 1.0
+        positions = pairs.squared_distances() * (self.num_bins / _LARGEST)
+        others = ops.logical_or(pairs.positive, pairs.negative)
+        positions = ops.where(others, ops.minimum(positions, beyond), beyond)
+        return _cumulative_counts(positions, pairs.positive, self.num_bins)
+
+    def get_config(self):
+        """The constructor's arguments."""
+        return {**super().get_config(), "num_bins": self.num_bins}
+
+
+def _cumulative_counts(positions, positive, num_bins):
+    """Soft counts `[a, 2, L + 1]` of positives and of all at or before each bin.
+
+    From `positions` `[a, c]` in [0, L + 1], in bins. Their gradient is set by hand: a position
+    between bins l and l + 1 changes the counts of bin l alone, so one look-up in the small table of
+    the counts' gradients replaces L + 1 passes over the matrix.
+    """
+
+    @ops.custom_gradient
+    def counts(positions):
+        rows = []
+        for number in range(num_bins + 1):
+            within = ops.clip(number + 1.0 - positions, 0.0, 1.0)
+            near = ops.where(positive, within, ops.zeros_like(within))
+            rows.append(ops.stack([ops.sum(near, axis=-1), ops.sum(within, axis=-1)], axis=-1))
+
+        def gradient(*args, upstream=None):
+            if upstream is None:
+                (upstream,) = args
+            of_positives, of_all = upstream[:, 0], upstream[:, 1]
+            # The last column serves the positions beyond all bins, the second half the positives.
+            of_all = ops.pad(of_all, ((0, 0), (0, 1)))
+            of_positives = ops.pad(of_positives, ((0, 0), (0, 1)))
+            table = -ops.concatenate([of_all, of_all + of_positives], axis=-1)
+            column = ops.cast(ops.floor(positions), "int32")
+            column = ops.where(positive, column + num_bins + 2, column)
+            return ops.take_along_axis(table, column, axis=1)
+
+        return ops.stack(rows, axis=-1), gradient
+
+    return counts(positions)

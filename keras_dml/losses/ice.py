@@ -1,0 +1,136 @@
+"""The instance cross-entropy loss."""
+
+import keras
+from keras import ops
+
+from keras_dml.losses.base import PairLoss, check_choice, check_positive
+from keras_dml.pairs import Pairs, count, log_sum_exp, masked_softmax, masked_sum, normalize
+
+
+@keras.saving.register_keras_serializable("keras_dml")
+class InstanceCrossEntropyLoss(PairLoss):
+    """Instance cross-entropy (ICE): each positive recognised among all of the anchor's negatives.
+
+    With cosine similarities `S_ij`, a scale s and `E_a = log Σ_{j∈N_a} exp(s S_aj)`, anchor a and
+    positive i have the matching probability `p_ai = exp(s S_ai) / (exp(s S_ai) + exp(E_a))`. The
+    loss of the anchor is `Σ_{i∈P_a} −log p_ai`; its parts, as those of any cross-entropy, are the
+    logit and the partition:
+
+    - tightness `T_a = −Σ_{i∈P_a} s S_ai`
+    - contrastive `C_a = Σ_{i∈P_a} log(exp(s S_ai) + exp(E_a))`
+
+    An anchor without positives or without negatives has the value 0 and no gradient.
+
+    With `reweight`, the gradient is not the value's own: with N images in the global batch and the
+    mean over anchors, anchor a pulls its positive i by `w_ai f_a` and pushes its negative j by
+    `w_aj f_a` with
+
+    - `w_ai = 1/(2N) · (1 − p_ai) / Σ_{k∈P_a} (1 − p_ak)`
+    - `w_aj = 1/(2N) · exp(s S_aj − E_a)`
+
+    so that the positives of an anchor weigh as much as its negatives, and all anchors the same.
+    `pair_reduction` therefore changes the value only, and the scale only the relative weights. The
+    weights are computed from logarithms: very easy positives would make them 0/0. Minimised by
+    its gradient, the value need not fall at every step. `parts` keep their own gradients.
+
+    Args:
+        scale: s, above 0. The paper finds that s = 1 does not converge.
+        reweight: set the gradient as above; otherwise differentiate the value.
+        anchor_gradient: the paper's Eq. 15 moves the positives and the negatives of an anchor but
+            not, as an anchor, the anchor itself. If true it moves too: then the gradient is that of
+            the mean over anchors of `L_a / (2 s Σ_{i∈P_a} (1 − p_ai))` with a constant divisor.
+        pair_reduction: `"sum"` over the anchor's positives as in the paper, or `"mean"`.
+        reduction, name, dtype: as in `EmbeddingLoss`.
+
+    Raises:
+        ValueError: `scale` not above 0, unknown `pair_reduction`, `anchor_gradient` without
+            `reweight`, or wrong shapes.
+
+    Reference: Wang et al., "Instance Cross Entropy for Deep Metric Learning", 2019: Eq. 3-5 with
+    the scale of Eq. 11; the gradient is Eq. 11-15.
+    """
+
+    def __init__(
+        self,
+        scale=64.0,
+        reweight=True,
+        anchor_gradient=False,
+        pair_reduction="sum",
+        reduction="sum_over_batch_size",
+        name="ice",
+        dtype=None,
+    ):
+        super().__init__(reduction=reduction, name=name, dtype=dtype)
+        self.scale = check_positive("scale", scale)
+        self.reweight = bool(reweight)
+        self.anchor_gradient = bool(anchor_gradient)
+        self.pair_reduction = check_choice("pair_reduction", pair_reduction, ("sum", "mean"))
+        if self.anchor_gradient and not self.reweight:
+            raise ValueError(
+                "anchor_gradient must be False when reweight is False: the value's own gradient "
+                f"moves the anchors. Received: anchor_gradient={anchor_gradient}, "
+                f"reweight={reweight}"
+            )
+
+    def prepare(self, embeddings):
+        """The l2-normalised embeddings."""
+        return normalize(embeddings)
+
+    def compute_pair_parts(self, pairs):
+        """The two parts `[n]`."""
+        logits = self.scale * pairs.similarities()
+        matched = _matched(pairs)
+        rivals = log_sum_exp(logits, pairs.negative)[:, None]
+        partition = rivals + ops.softplus(logits - rivals)
+        return self._over_positives(-logits, matched), self._over_positives(partition, matched)
+
+    def compute_loss(self, class_ids, embeddings):
+        """The loss `[n]` without the cancellation of its parts, and with the gradient it sets."""
+        pairs = Pairs.of_batch(class_ids, self.prepare(embeddings))
+        similarities = self._similarities(pairs)
+        logits = self.scale * similarities
+        if self.reweight:
+            logits = ops.stop_gradient(logits)
+        matched = _matched(pairs)
+        gaps = log_sum_exp(logits, pairs.negative)[:, None] - logits
+        terms = ops.softplus(gaps)  # −log p
+        value = self._over_positives(terms, matched)
+        if not self.reweight:
+            return value
+        # log(1 − p) = gap + log p: exact where 1 − p itself would underflow.
+        pull = masked_softmax(gaps - terms, matched)
+        pushing = ops.logical_and(pairs.negative, _any(matched))
+        weights = ops.stop_gradient(ops.where(pushing, 0.5 * ops.exp(-gaps), -0.5 * pull))
+        carrier = ops.sum(weights * similarities, axis=-1)
+        return value + (carrier - ops.stop_gradient(carrier))
+
+    def _similarities(self, pairs):
+        if self.reweight and not self.anchor_gradient:
+            anchors = ops.stop_gradient(pairs.anchors)
+            return ops.matmul(anchors, ops.transpose(pairs.candidates))
+        return pairs.similarities()
+
+    def _over_positives(self, values, matched):
+        total = masked_sum(values, matched)
+        if self.pair_reduction == "mean":
+            total /= ops.maximum(count(matched, total.dtype), 1.0)
+        return total
+
+    def get_config(self):
+        """The constructor's arguments."""
+        return {
+            **super().get_config(),
+            "scale": self.scale,
+            "reweight": self.reweight,
+            "anchor_gradient": self.anchor_gradient,
+            "pair_reduction": self.pair_reduction,
+        }
+
+
+def _matched(pairs):
+    """The positive pairs whose anchor has negatives to tell them from."""
+    return ops.logical_and(pairs.positive, _any(pairs.negative))
+
+
+def _any(mask):
+    return ops.any(mask, axis=-1, keepdims=True)

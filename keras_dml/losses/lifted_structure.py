@@ -1,0 +1,76 @@
+"""The lifted structure loss."""
+
+import keras
+from keras import ops
+
+from keras_dml.distribute import gather_candidates
+from keras_dml.losses.base import PairLoss, check_positive
+from keras_dml.pairs import count, log_sum_exp, masked_sum, mean_over_pairs, normalize, safe_sqrt
+
+
+@keras.saving.register_keras_serializable("keras_dml")
+class LiftedStructureLoss(PairLoss):
+    """Lifted structure loss: each positive pair against all negatives of both its images.
+
+    With distances `D_ij` and the soft nearest negative `A_i = log Σ_{k∈N_i} exp(m − D_ik)`, an
+    ordered positive pair has the hinge `J_ij = max(0, log(exp(A_i) + exp(A_j)) + D_ij)`. The mean
+    over anchors is the sum of `J_ij²` over the ordered positive pairs of the global batch, divided
+    by twice their number. Where the hinge is open `J_ij` is a sum, so its square splits into
+
+    - tightness `T_i ∝ Σ_{j∈P_i} J_ij D_ij`
+    - contrastive `C_i ∝ Σ_{j∈P_i} J_ij log(exp(A_i) + exp(A_j))`
+
+    with the factor n / (2 · number of ordered positive pairs). Positive pairs without any negative
+    have the value 0 and no gradient, and count as pairs. `A` needs one number for each image, so
+    memory stays of order n².
+
+    Args:
+        margin: m, above 0, in units of the distance.
+        normalize: take distances between l2-normalised embeddings.
+        reduction, name, dtype: as in `EmbeddingLoss`.
+
+    Raises:
+        ValueError: `margin` not above 0, or wrong shapes.
+
+    Reference: Song et al., "Deep Metric Learning via Lifted Structured Feature Embedding", CVPR
+    2016, Eq. 4 (the smooth bound); tensorflow-addons 0.23 `lifted_struct_loss`, which does not
+    normalise.
+    """
+
+    def __init__(
+        self,
+        margin=1.0,
+        normalize=True,
+        reduction="sum_over_batch_size",
+        name="lifted_structure",
+        dtype=None,
+    ):
+        super().__init__(reduction=reduction, name=name, dtype=dtype)
+        self.margin = check_positive("margin", margin)
+        self.normalize = bool(normalize)
+
+    def prepare(self, embeddings):
+        """The embeddings, l2-normalised if asked for."""
+        return normalize(embeddings) if self.normalize else embeddings
+
+    def compute_pair_parts(self, pairs):
+        """The two parts `[n]`."""
+        distances = safe_sqrt(pairs.squared_distances())
+        nearest = log_sum_exp(self.margin - distances, pairs.negative)
+        # The partner may be on another replica, and only there are all of its negatives summed.
+        of_partner, _ = gather_candidates(nearest)
+        # log(e^a + e^b) with a gradient that is smooth where a = b.
+        both = nearest[:, None] + ops.softplus(of_partner[None, :] - nearest[:, None])
+        hinges = ops.maximum(both + distances, 0.0)
+        # The two images of a positive pair have the same negatives: none or some for both.
+        open_pairs = ops.logical_and(
+            pairs.positive, ops.any(pairs.negative, axis=-1, keepdims=True)
+        )
+        num_pairs = count(pairs.positive, distances.dtype)
+        tightness = 0.5 * masked_sum(hinges * distances, open_pairs)
+        contrastive = 0.5 * masked_sum(hinges * both, open_pairs)
+        return mean_over_pairs(tightness, num_pairs), mean_over_pairs(contrastive, num_pairs)
+
+    def get_config(self):
+        """The constructor's arguments."""
+        return {**super().get_config(), "margin": self.margin, "normalize": self.normalize}

@@ -1,0 +1,59 @@
+"""The n-pairs loss."""
+
+import keras
+from keras import ops
+
+from keras_dml.losses.base import PairLoss
+from keras_dml.pairs import count, masked_sum, normalize
+
+
+@keras.saving.register_keras_serializable("keras_dml")
+class NPairsLoss(PairLoss):
+    """N-pairs loss: cross-entropy of an anchor's similarities against its class in the batch.
+
+    With similarities `S_ij = z_i · z_j` and `A_i = P_i ∪ {i}`, the images of i's class:
+
+    - tightness `T_i = −(1/|A_i|) Σ_{j∈A_i} S_ij`
+    - contrastive `C_i = log Σ_j exp(S_ij)`, over all images of the batch
+
+    The diagonal takes part in targets and partition, as in tensorflow-addons: this is its
+    `npairs_loss(class_ids, z zᵀ)`, whose targets are the rows of the same-class matrix, itself
+    included, divided by their sums. An anchor without positives or without negatives, for whom
+    there is nothing to tell apart, has the value 0 and no gradient.
+
+    Args:
+        normalize: similarities of l2-normalised embeddings (cosines) instead of inner products.
+        reduction, name, dtype: as in `EmbeddingLoss`.
+
+    Raises:
+        ValueError: wrong shapes.
+
+    Reference: Sohn, "Improved Deep Metric Learning with Multi-class N-pair Loss Objective",
+    NIPS 2016, Eq. 7; tensorflow-addons 0.23 `npairs_loss`.
+    """
+
+    def __init__(
+        self, normalize=False, reduction="sum_over_batch_size", name="n_pairs", dtype=None
+    ):
+        super().__init__(reduction=reduction, name=name, dtype=dtype)
+        self.normalize = bool(normalize)
+
+    def prepare(self, embeddings):
+        """The embeddings, l2-normalised if asked for."""
+        return normalize(embeddings) if self.normalize else embeddings
+
+    def compute_pair_parts(self, pairs):
+        """The two parts `[n]`."""
+        similarities = pairs.similarities()
+        targets = ops.logical_not(pairs.negative)
+        tightness = -masked_sum(similarities, targets) / count(targets, similarities.dtype)
+        contrastive = ops.logsumexp(similarities, axis=-1)
+        told_apart = ops.logical_and(
+            ops.any(pairs.positive, axis=-1), ops.any(pairs.negative, axis=-1)
+        )
+        none = ops.zeros_like(tightness)
+        return ops.where(told_apart, tightness, none), ops.where(told_apart, contrastive, none)
+
+    def get_config(self):
+        """The constructor's arguments."""
+        return {**super().get_config(), "normalize": self.normalize}

@@ -1,0 +1,253 @@
+"""The pairwise cross-entropy and its simplified form, the loss to train with."""
+
+import keras
+from keras import ops
+
+from keras_dml.class_sums import ClassSums
+from keras_dml.distribute import gather_candidates
+from keras_dml.losses.base import EmbeddingLoss, check_positive, checked_class_ids
+from keras_dml.pairs import count, log_sum_exp, masked_sum
+
+
+@keras.saving.register_keras_serializable("keras_dml")
+class SimplifiedPairwiseCrossEntropyLoss(EmbeddingLoss):
+    """Simplified pairwise cross-entropy: cross-entropy whose class weights are class sums over n.
+
+    With `m_k = (1/n) Σ_{j: y_j=k} z_j`, n being the images of the global batch and not of class k:
+
+    - tightness `T_i = −z_i · m_{y_i}`
+    - contrastive `C_i = log Σ_k exp(z_i · m_k)`, k over the classes present in the batch (each
+      absent one would add exp(0) = 1)
+
+    so T_i + C_i is plain cross-entropy with the weights θ_k = m_k. Gradients flow through z_i and
+    through m_k. Embeddings are used as they are, not normalised.
+
+    Relative labels (the paper's appendix D): `y_true` may be multi-hot `[n, G]`, G ≥ 2, for images
+    that belong to any number of G groups (an entry above 0 means that the image belongs). Then m_k
+    is the sum over group k's images over n, and T_i is the mean over the image's own groups of
+    `−z_i · m_k`. An image in no group contributes 0 and has no gradient, but counts in n. What
+    `y_true` means is read from its shape alone: `[n]` and `[n, 1]` are always class ids, whatever
+    the numbers, and a second dimension of 2 or more is always groups. One single group cannot be
+    given as multi-hot, and nothing is lost: its T and C cancel to 0.
+
+    Costs O(nd + n log n) for the class sums and one product `[n, d] x [d, n]` for the scores: that
+    is O(n²d), though O(nKd) would do, because shapes must not depend on how many classes K a batch
+    happens to hold. With G groups it is O(nGd).
+
+    Args:
+        reduction, name, dtype: as in `EmbeddingLoss`.
+
+    Raises:
+        ValueError: wrong shapes.
+
+    Reference: Boudiaf et al. 2020, Eq. 15 and supplement D.
+    """
+
+    def __init__(
+        self,
+        reduction="sum_over_batch_size",
+        name="simplified_pairwise_cross_entropy",
+        dtype=None,
+    ):
+        super().__init__(reduction=reduction, name=name, dtype=dtype)
+
+    def checked_labels(self, labels):
+        """`y_true` as class ids `[n]`, or as a multi-hot matrix `[n, G]` with G of 2 or more."""
+        if len(labels.shape) > 2 or (len(labels.shape) == 2 and labels.shape[1] in (0, None)):
+            raise ValueError(
+                "y_true must be class ids of shape [n] or [n, 1], or multi-hot groups of shape "
+                f"[n, G] with a known G. Received: y_true.shape={tuple(labels.shape)}"
+            )
+        multi_hot = len(labels.shape) == 2 and labels.shape[1] > 1
+        return labels if multi_hot else checked_class_ids(labels)
+
+    def compute_parts(self, class_ids, embeddings):
+        """The two parts from class ids `[n]` or groups `[n, G]`, and embeddings `[n, d]`."""
+        if len(class_ids.shape) == 2:
+            return _group_parts(class_ids, embeddings)
+        classes = ClassSums.of_batch(class_ids, embeddings)
+        means = classes.sums / classes.batch_size()
+        tightness = -ops.sum(embeddings * classes.of_anchors(means), axis=-1)
+        scores = ops.matmul(embeddings, ops.transpose(means))
+        return tightness, log_sum_exp(scores, classes.present[None, :])
+
+
+def _group_parts(groups, embeddings):
+    candidates, _ = gather_candidates(embeddings)
+    members = ops.cast(gather_candidates(groups)[0] > 0, embeddings.dtype)
+    num_images = ops.cast(ops.shape(candidates)[0], embeddings.dtype)
+    means = ops.matmul(ops.transpose(members), candidates) / num_images
+    scores = ops.matmul(embeddings, ops.transpose(means))
+    own = groups > 0
+    num_own = count(own, embeddings.dtype)
+    tightness = -masked_sum(scores, own) / ops.maximum(num_own, 1.0)
+    contrastive = log_sum_exp(scores, ops.any(members > 0, axis=0)[None, :])
+    return tightness, ops.where(num_own > 0, contrastive, ops.zeros_like(contrastive))
+
+
+@keras.saving.register_keras_serializable("keras_dml")
+class PairwiseCrossEntropyLoss(EmbeddingLoss):
+    """Pairwise cross-entropy: cross-entropy without class weights, for soft assignments p.
+
+    With `h_k = (1/n) Σ_{j: y_j=k} z_j` and `c_k = (1/n) Σ_i p_ik z_i`, over the n images of the
+    global batch (not over the class's):
+
+    - tightness `T_i = −z_i · h_{y_i} / (2λ)`
+    - contrastive `C_i = log Σ_k exp(c_k · z_i / λ) − (1/(2λ)) Σ_k ‖c_k‖²`
+
+    The mean of T_i is `−1/(2λn²) Σ_i Σ_{j: y_j=y_i} z_i · z_j`. (The paper's table prints another
+    factor before Σ ‖c_k‖²; this one is its proof's.) Embeddings are used as they are.
+
+    p and λ are constants for the gradient: at the fixed point θ_k = c_k/λ, p = softmax(θ·z), the
+    terms through them cancel. p is the softmax of `classifier`'s logits, or without one the softmax
+    of the simplified loss's scores `z_i · m_k` over the classes present in the batch.
+
+    λ is by the paper's Eq. 25 the smallest of all eigenvalues, over k, of the d x d matrices
+    `A_k = (1/n) Σ_i (p_ik − p_ik²) z_i z_iᵀ`. It is 0 for fewer images than dimensions (n < d), and
+    near 0 where p is near one-hot: `lam_floor` stands in whenever it comes out lower, and without
+    computing it where n < d is known. λ then changes from batch to batch, and the size of the loss
+    with it.
+
+    An instrument rather than a loss to train with, for which the simplified one is made. It is not
+    a lower bound of cross-entropy. For any weights θ, with p = softmax(θ·z), θ¹_k = h_k/λ,
+    θ²_k = c_k/λ and `g(θ) = (1/n) Σ_i log Σ_k exp(θ_k · z_i)`, exactly
+
+        CE(θ) − PCE = (λ/2) (‖θ − θ¹‖² − ‖θ − θ²‖²) − B,
+        B = g(θ²) − g(θ) − ⟨∇g(θ), θ² − θ⟩ ≥ 0.
+
+    So CE ≥ PCE at θ = 0 and at fixed points θ = c(θ)/λ, and CE ≤ PCE at the minimiser of CE.
+
+    Costs O(nd + n log n) for h, and three products `[n, d] x [d, n]` (scores for p, c, scores of c;
+    n in place of K, since shapes must not depend on the classes that a batch holds), or O(nKd) with
+    a classifier of K classes. Eq. 25 adds one `[d, n] x [n, d]` product and one d x d
+    eigen-decomposition for each class, one after the other: O(K (nd² + d³)) time, O(nd + d²)
+    memory. From n ≥ d = 512 on that is seconds a step: give `lam` there.
+
+    Args:
+        lam: λ, above 0, or None for Eq. 25.
+        lam_floor: least λ that Eq. 25 may give, above 0. Has no effect with `lam`.
+        classifier: None, or a Keras layer (or model) from embeddings `[n, d]` to logits `[n, K]`,
+            called with `training=False`. The loss does not train it: share the layer with the model
+            that does. The loss's configuration holds the layer's; a saved model holds its weights
+            too. A loaded loss has a layer of its own, shared with nothing: to train on, set
+            `loss.classifier` to the loaded model's layer before compiling.
+        reduction, name, dtype: as in `EmbeddingLoss`.
+
+    Raises:
+        TypeError: `classifier` is neither None nor a Keras layer.
+        ValueError: `lam` or `lam_floor` not above 0, a classifier whose logits are not `[n, K]`, or
+            wrong shapes.
+
+    Reference: Boudiaf et al. 2020, Prop. 1, Eq. 12; supplement A.2, Eq. 22-30 (λ: Eq. 25).
+    """
+
+    def __init__(
+        self,
+        lam=None,
+        lam_floor=1e-3,
+        classifier=None,
+        reduction="sum_over_batch_size",
+        name="pairwise_cross_entropy",
+        dtype=None,
+    ):
+        super().__init__(reduction=reduction, name=name, dtype=dtype)
+        self.lam = None if lam is None else check_positive("lam", lam)
+        self.lam_floor = check_positive("lam_floor", lam_floor)
+        if classifier is not None and not isinstance(classifier, keras.Layer):
+            raise TypeError(
+                "classifier must be None or a Keras layer that gives logits. "
+                f"Received: classifier={classifier!r}"
+            )
+        self.classifier = classifier
+
+    def compute_parts(self, class_ids, embeddings):
+        """The two parts from class ids `[n]` and embeddings `[n, d]`."""
+        classes = ClassSums.of_batch(class_ids, embeddings)
+        num_images = classes.batch_size()
+        probabilities, present = self._assignments(classes)
+        lam = self._lambda(ops.stop_gradient(classes.candidates), probabilities, present)
+        hard_means = classes.sums / num_images
+        soft_means = ops.matmul(ops.transpose(probabilities), classes.candidates) / num_images
+        tightness = -ops.sum(embeddings * classes.of_anchors(hard_means), axis=-1) / (2.0 * lam)
+        scores = ops.matmul(embeddings, ops.transpose(soft_means)) / lam
+        contrastive = log_sum_exp(scores, present[None, :])
+        return tightness, contrastive - ops.sum(ops.square(soft_means)) / (2.0 * lam)
+
+    def _assignments(self, classes):
+        """p of all candidates `[c, K]`, and which of its columns are classes, bool `[K]`."""
+        z = ops.stop_gradient(classes.candidates)
+        if self.classifier is None:
+            means = ops.stop_gradient(classes.sums) / classes.batch_size()
+            return _softmax(ops.matmul(z, ops.transpose(means)), classes.present), classes.present
+        logits = ops.stop_gradient(self.classifier(z, training=False))
+        if len(logits.shape) != 2:
+            raise ValueError(
+                "classifier must give logits of shape [n, K]. "
+                f"Received: logits of shape {tuple(logits.shape)}"
+            )
+        every_class = ops.ones_like(logits[0], dtype="bool")
+        return _softmax(ops.cast(logits, z.dtype), every_class), every_class
+
+    def _lambda(self, z, probabilities, present):
+        if self.lam is not None:
+            return self.lam
+        num_images, dimensions = z.shape
+        if num_images is not None and dimensions is not None and num_images < dimensions:
+            return self.lam_floor
+        return ops.maximum(_smallest_eigenvalue(z, probabilities, present), self.lam_floor)
+
+    def get_config(self):
+        """The constructor's arguments."""
+        return {
+            **super().get_config(),
+            "lam": self.lam,
+            "lam_floor": self.lam_floor,
+            "classifier": keras.saving.serialize_keras_object(self.classifier),
+        }
+
+    def __dir__(self):
+        # Keras saves the layers that it finds by `dir`, and each one once: of a classifier shared
+        # with the model the loss would be left without weights, and the file could not be loaded.
+        return [name for name in super().__dir__() if name != "classifier"]
+
+    def save_own_variables(self, store):
+        """Put the classifier's weights, if any, into Keras' file of a saved model."""
+        for number, weight in enumerate(self.classifier.get_weights() if self.classifier else ()):
+            store[str(number)] = weight
+
+    def load_own_variables(self, store):
+        """Take the classifier's weights from Keras' file, where it has them."""
+        if self.classifier and store.keys():
+            self.classifier.set_weights([store[str(number)] for number in range(len(store.keys()))])
+
+    @classmethod
+    def from_config(cls, config):
+        """The loss of this configuration; the classifier, if any, is a new layer."""
+        classifier = keras.saving.deserialize_keras_object(config.get("classifier"))
+        return cls(**{**config, "classifier": classifier})
+
+
+def _softmax(logits, present):
+    masses = ops.exp(logits - log_sum_exp(logits, present[None, :])[:, None])
+    return ops.where(present[None, :], masses, ops.zeros_like(masses))
+
+
+def _smallest_eigenvalue(z, probabilities, present):
+    """Eq. 25: the least eigenvalue of any class's `(1/n) Σ_i (p_ik − p_ik²) z_i z_iᵀ`, a scalar."""
+    # TensorFlow's eigh raises on NaN, where the loss should be NaN instead.
+    finite = ops.all(ops.isfinite(z))
+    z = ops.where(finite, z, ops.zeros_like(z))
+    probabilities = ops.where(finite, probabilities, ops.zeros_like(probabilities))
+    num_images = ops.cast(ops.shape(z)[0], z.dtype)
+    weights = ops.transpose(probabilities * (1.0 - probabilities)) / num_images
+
+    def of_class(inputs):
+        weight, is_present = inputs
+        return ops.cond(
+            is_present,
+            lambda: ops.min(ops.eigh(ops.matmul(ops.transpose(z * weight[:, None]), z))[0]),
+            lambda: ops.full((), float("inf"), dtype=z.dtype),
+        )
+
+    # One class after the other: all matrices at once would be K·d² numbers.
+    return ops.min(ops.map(of_class, (weights, present)))

@@ -1,0 +1,80 @@
+"""The quadruplet loss."""
+
+import keras
+from keras import ops
+
+from keras_dml.distribute import gather_candidates
+from keras_dml.hinges import hinge_sums_against_all
+from keras_dml.losses.base import PairLoss, check_positive
+from keras_dml.losses.triplet import triplet_parts
+from keras_dml.pairs import count, mean_over_pairs, normalize, safe_sqrt
+
+
+@keras.saving.register_keras_serializable("keras_dml")
+class QuadrupletLoss(PairLoss):
+    """Quadruplet loss: the triplet loss, and every positive pair nearer than every negative pair.
+
+    With `D_ij = ‖f_i − f_j‖`, the triplet loss over all triplets (`TripletLoss(margin)`) plus the
+    mean over the positive pairs (i, j) and *all* negative pairs (k, l) of the global batch of
+    `max(0, D_ij − D_kl + γ)`. An anchor's value has its own positive pairs, against all negative
+    pairs; pairs are averaged, not anchors, so its share is n/|P| times its sum.
+
+    - tightness: the positive distances of the hinges above 0, in both terms
+    - contrastive: margin minus negative distance of the same hinges
+
+    Without positive or without negative pairs the value is 0, with no gradient.
+
+    O(n² log n) time and O(n²) memory (there are n⁴ quadruplets): `keras_dml.hinges`.
+
+    Args:
+        margin: η of the triplet term, above 0. second_margin: γ, above 0. Units of the distance.
+        normalize: take distances between l2-normalised embeddings.
+        reduction, name, dtype: as in `EmbeddingLoss`.
+
+    Raises:
+        ValueError: `margin` or `second_margin` not above 0, or wrong shapes.
+
+    Reference: Kemertas et al. 2020, Eq. 12, after Law et al. 2013 and Chen et al. 2017.
+    """
+
+    def __init__(
+        self,
+        margin=0.2,
+        second_margin=0.1,
+        normalize=True,
+        reduction="sum_over_batch_size",
+        name="quadruplet",
+        dtype=None,
+    ):
+        super().__init__(reduction=reduction, name=name, dtype=dtype)
+        self.margin = check_positive("margin", margin)
+        self.second_margin = check_positive("second_margin", second_margin)
+        self.normalize = bool(normalize)
+
+    def prepare(self, embeddings):
+        """The embeddings, l2-normalised if asked for."""
+        return normalize(embeddings) if self.normalize else embeddings
+
+    def compute_pair_parts(self, pairs):
+        """The two parts `[n]`."""
+        distances = safe_sqrt(pairs.squared_distances())
+        tightness, contrastive = triplet_parts(pairs, distances, self.margin)
+        # A distance is never below 0: -1 marks what is no negative pair on its way from a replica.
+        negatives, _ = gather_candidates(ops.where(pairs.negative, distances, -1.0))
+        is_negative = negatives >= 0.0
+        sums = hinge_sums_against_all(
+            distances, pairs.positive, negatives, is_negative, self.second_margin
+        )
+        positives = count(pairs.positive, distances.dtype)
+        number = ops.maximum(ops.sum(count(is_negative, distances.dtype)), 1.0)
+        second = [mean_over_pairs(part / number, positives) for part in sums]
+        return tightness + second[0], contrastive + second[1]
+
+    def get_config(self):
+        """The constructor's arguments."""
+        return {
+            **super().get_config(),
+            "margin": self.margin,
+            "second_margin": self.second_margin,
+            "normalize": self.normalize,
+        }

@@ -1,0 +1,170 @@
+"""The RankMI loss, given a statistics network."""
+
+import math
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_dml.losses.base import PairLoss, check_choice
+from keras_dml.negatives import distance_weighted
+from keras_dml.pairs import count, masked_sum, mean_over_pairs, normalize, safe_sqrt
+
+
+@keras.saving.register_keras_serializable("keras_dml")
+class RankMILoss(PairLoss):
+    """RankMI: minus a lower bound of the divergence between positive and negative distances.
+
+    With distances `D_ij` of l2-normalised embeddings and a statistics network V, one number from
+    one distance, the mean over anchors is the mean over the positive pairs of T plus the mean over
+    the negative pairs of C:
+
+    - tightness `softplus(−V(D)) − log 2`
+    - contrastive `softplus(V(D)) − log 2`
+
+    Means are over the pairs of the global batch: an anchor's value is n / (number of pairs) times
+    the sum over its own. Minus the loss is at most twice the Jensen-Shannon divergence of the two
+    distributions in nats, hence below 2 log 2. Without positive (negative) pairs T (C) is 0.
+
+    V is part of the loss, not of the model that is compiled with it: `fit` does not train it. The
+    configuration holds V with its weights, so that a copy or a loaded model has the same loss.
+
+    Args:
+        statistics_network: a Keras layer or model, or a serializable callable, from distances
+            `[m, 1]` to values `[m, 1]`, decreasing in the distance. By default Eq. 13 on the
+            distance itself, `FixedStatistics()`.
+        sampling: `"all"` negative pairs alike, or `"distance_weighted"`: the expectation of
+            drawing, for each positive pair, one of the anchor's negatives by
+            `negatives.distance_weighted` (a loss knows no step, so nothing random is in it).
+        reduction, name, dtype: as in `EmbeddingLoss`.
+
+    Raises:
+        TypeError: `statistics_network` is not callable.
+        ValueError: `statistics_network` does not keep the shape `[m, 1]`, unknown `sampling`, or
+            wrong shapes.
+
+    Reference: Kemertas et al., "RankMI: A Mutual Information Maximizing Ranking Loss", CVPR 2020,
+    Eq. 6, 7 and 10; negatives as in 4.1.
+    """
+
+    def __init__(
+        self,
+        statistics_network=None,
+        sampling="all",
+        reduction="sum_over_batch_size",
+        name="rankmi",
+        dtype=None,
+    ):
+        super().__init__(reduction=reduction, name=name, dtype=dtype)
+        if statistics_network is None:
+            statistics_network = FixedStatistics()
+        if not callable(statistics_network):
+            raise TypeError(
+                "statistics_network must be callable, from distances [m, 1] to values [m, 1]. "
+                f"Received: statistics_network={statistics_network!r}"
+            )
+        self.statistics_network = statistics_network
+        self.sampling = check_choice("sampling", sampling, ("all", "distance_weighted"))
+        # This also builds a network that has no variables yet, which a traced step could not.
+        shape = tuple(self._statistics(ops.ones((2, 1), dtype=self.dtype)).shape)
+        if shape != (2, 1):
+            raise ValueError(
+                "statistics_network must map distances [m, 1] to values [m, 1]. "
+                f"Received: values of shape {shape} for distances of shape (2, 1)"
+            )
+
+    def prepare(self, embeddings):
+        """The l2-normalised embeddings."""
+        return normalize(embeddings)
+
+    def compute_pair_parts(self, pairs):
+        """The two parts `[n]`."""
+        distances = safe_sqrt(pairs.squared_distances())
+        # softplus(-V) = softplus(V) - V.
+        values = self._statistics(ops.reshape(distances, (-1, 1)))
+        values = ops.reshape(values, ops.shape(distances))
+        raised = ops.softplus(values) - math.log(2.0)
+        num_positives = count(pairs.positive, values.dtype)
+        tightness = mean_over_pairs(masked_sum(raised - values, pairs.positive), num_positives)
+        if self.sampling == "all":
+            num_negatives = count(pairs.negative, values.dtype)
+            contrastive = masked_sum(raised, pairs.negative)
+        else:
+            # As many expected draws as the anchor has positives, none if it has no negatives.
+            draws = distance_weighted(distances, pairs.negative, pairs.anchors.shape[-1])
+            num_negatives = num_positives * ops.sum(draws, axis=-1)
+            contrastive = num_positives * masked_sum(draws * raised, pairs.negative)
+        return tightness, mean_over_pairs(contrastive, num_negatives)
+
+    def _statistics(self, distances):
+        return ops.cast(self.statistics_network(distances), self.dtype)
+
+    def get_config(self):
+        """The constructor's arguments, and the weights of the statistics network."""
+        weights = getattr(self.statistics_network, "get_weights", list)()
+        return {
+            **super().get_config(),
+            "statistics_network": keras.saving.serialize_keras_object(self.statistics_network),
+            "statistics_weights": [values.tolist() for values in weights],
+            "sampling": self.sampling,
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        """The loss of this configuration."""
+        config = dict(config)
+        weights = config.pop("statistics_weights", [])
+        network = keras.saving.deserialize_keras_object(config.pop("statistics_network"))
+        loss = cls(statistics_network=network, **config)
+        if weights:
+            network.set_weights([np.asarray(values) for values in weights])
+        return loss
+
+
+@keras.saving.register_keras_serializable("keras_dml")
+class FixedStatistics:
+    """The statistics network of Eq. 13, which has nothing to learn: `V(x)`, x = D − β.
+
+    `V(x) = −log(e^x − 1)` for x > 0 and `log(e^{−x} − 1)` for x < 0, so V(−x) = −V(x). The paper
+    leaves V(0) undefined: nearer to 0 than 1e-6 V keeps the value that it has there, and V(0) is
+    V(1e-6). Then `softplus(−V(x)) = x` for x > 0 and `softplus(V(x)) = −x` for x < 0, and two
+    statements hold exactly:
+
+    - If every positive distance is above β and every negative one below it, the RankMI loss is
+      mean D⁺ − mean D⁻ − 2 log 2: up to the constant, the quadruplet term with so large a margin
+      that all its hinges are open. The paper's claim holds under this condition only.
+    - For β = 0, a positive pair costs `D − log 2`, a negative one `−log(1 − e^{−D}) − log 2`.
+
+    With β = 0 V decreases over all distances, as a ranking loss requires; with any other β it jumps
+    up at D = β.
+
+    Args:
+        beta: β, a distance of at least 0.
+
+    Raises:
+        ValueError: `beta` below 0 or not finite.
+
+    Reference: Kemertas et al. 2020, Eq. 13.
+    """
+
+    def __init__(self, beta=0.0):
+        if not 0 <= beta < float("inf"):
+            raise ValueError(f"beta must be a distance of at least 0. Received: beta={beta!r}")
+        self.beta = float(beta)
+
+    def __call__(self, distances):
+        """`V(D − β)`, of the shape of `distances`."""
+        x = distances - self.beta
+        # The floor keeps the logarithm and its gradient finite.
+        size = ops.maximum(ops.abs(x), 1e-6)
+        value = size + ops.log(-ops.expm1(-size))
+        return ops.where(x < 0, value, -value)
+
+    def get_config(self):
+        """The constructor's arguments."""
+        return {"beta": self.beta}
+
+    @classmethod
+    def from_config(cls, config):
+        """The network of this configuration."""
+        return cls(**config)

@@ -1,0 +1,51 @@
+"""The scalable neighbourhood component analysis loss."""
+
+import keras
+from keras import ops
+
+from keras_dml.losses.base import PairLoss, check_positive
+from keras_dml.pairs import kept_weights, log_sum_exp, normalize
+
+
+@keras.saving.register_keras_serializable("keras_dml")
+class SNCALoss(PairLoss):
+    """Scalable neighbourhood component analysis on cosine similarities `S_ij`.
+
+    - tightness `T_i = −log Σ_{j∈P_i} exp(S_ij / σ)`
+    - contrastive `C_i = log Σ_{k≠i} exp(S_ik / σ)`
+
+    so that the loss is minus the logarithm of the probability that the image's stochastic
+    neighbour, never the image itself, is of its class. (The table's sums print j = i as well; the
+    proof and the original work leave it out.) Anchors without positives are left out of the mean:
+    their value is 0 and the others' are multiplied by n / n_kept, counted over the global batch.
+
+    Args:
+        sigma: temperature σ, above 0.
+        reduction, name, dtype: as in `EmbeddingLoss`.
+
+    Raises:
+        ValueError: `sigma` not above 0, or wrong shapes.
+
+    Reference: Boudiaf et al. 2020, Table 2 and proof of Lemma 1, after Wu et al., "Improving
+    Generalization via Scalable Neighborhood Component Analysis", ECCV 2018.
+    """
+
+    def __init__(self, sigma=0.05, reduction="sum_over_batch_size", name="snca", dtype=None):
+        super().__init__(reduction=reduction, name=name, dtype=dtype)
+        self.sigma = check_positive("sigma", sigma)
+
+    def prepare(self, embeddings):
+        """The l2-normalised embeddings."""
+        return normalize(embeddings)
+
+    def compute_pair_parts(self, pairs):
+        """The two parts `[n]`."""
+        exponents = pairs.similarities() / self.sigma
+        tightness = -log_sum_exp(exponents, pairs.positive)
+        contrastive = log_sum_exp(exponents, ops.logical_or(pairs.positive, pairs.negative))
+        weights = kept_weights(ops.any(pairs.positive, axis=-1), exponents.dtype)
+        return weights * tightness, weights * contrastive
+
+    def get_config(self):
+        """The constructor's arguments."""
+        return {**super().get_config(), "sigma": self.sigma}

@@ -1,0 +1,105 @@
+"""The triplet loss."""
+
+import keras
+from keras import ops
+
+from keras_dml.hinges import all_counts, hardest_counts, hinge_sums, semihard_counts
+from keras_dml.losses.base import PairLoss, check_choice, check_positive
+from keras_dml.pairs import count, kept_weights, mean_over_pairs, normalize, safe_sqrt
+
+MININGS = {"all": all_counts, "semihard": semihard_counts, "hard": hardest_counts}
+
+
+@keras.saving.register_keras_serializable("keras_dml")
+class TripletLoss(PairLoss):
+    """Triplet loss: every positive nearer than every negative, by a margin.
+
+    With `D_ij = ‖f_i − f_j‖`, positives `P_i` and negatives `N_i` of anchor i, the mean over its
+    triplets (j ∈ P_i, k ∈ N_i) of `max(0, D_ij − D_ik + η)`. The two parts split the triplets that
+    are not yet satisfied, as means over the same triplets:
+
+    - tightness `T_i = mean 1[D_ij − D_ik + η > 0] · D_ij`
+    - contrastive `C_i = mean 1[D_ij − D_ik + η > 0] · (η − D_ik)`
+
+    Which triplets there are, `mining` says:
+
+    - `"all"`: every one.
+    - `"semihard"`: one for each positive, with the nearest negative strictly farther than the
+      positive or, where there is none, the farthest one.
+    - `"hard"`: one for each anchor, its farthest positive and its nearest negative.
+
+    An anchor without positives or without negatives has no triplet, value 0 and no gradient, and
+    is left out of the mean: the values of the others are multiplied by n / n_kept.
+
+    O(n² log n) time or, with few positives an anchor, O(n²·m); O(n²) memory: `keras_dml.hinges`.
+
+    Args:
+        margin: η, above 0, in units of the distance.
+        mining: `"all"`, `"semihard"` or `"hard"`.
+        normalize: take distances between l2-normalised embeddings.
+        average: `"anchors"`, the mean over anchors of each one's mean, or `"triplets"`, the mean
+            over all triplets of the global batch.
+        reduction, name, dtype: as in `EmbeddingLoss`.
+
+    Raises:
+        ValueError: `margin` not above 0, unknown `mining` or `average`, or wrong shapes.
+
+    References: Kemertas et al., "RankMI: A Mutual Information Maximizing Ranking Loss", CVPR 2020,
+    Eq. 11; semi-hard: Schroff et al., "FaceNet", CVPR 2015; hard: Hermans et al. 2017, Eq. 5.
+    """
+
+    def __init__(
+        self,
+        margin=0.2,
+        mining="all",
+        normalize=True,
+        average="anchors",
+        reduction="sum_over_batch_size",
+        name="triplet",
+        dtype=None,
+    ):
+        super().__init__(reduction=reduction, name=name, dtype=dtype)
+        self.margin = check_positive("margin", margin)
+        self.mining = check_choice("mining", mining, tuple(MININGS))
+        self.normalize = bool(normalize)
+        self.average = check_choice("average", average, ("anchors", "triplets"))
+
+    def prepare(self, embeddings):
+        """The embeddings, l2-normalised if asked for."""
+        return normalize(embeddings) if self.normalize else embeddings
+
+    def compute_pair_parts(self, pairs):
+        """The two parts `[n]`."""
+        distances = safe_sqrt(pairs.squared_distances())
+        return triplet_parts(pairs, distances, self.margin, self.mining, self.average)
+
+    def get_config(self):
+        """The constructor's arguments."""
+        return {
+            **super().get_config(),
+            "margin": self.margin,
+            "mining": self.mining,
+            "normalize": self.normalize,
+            "average": self.average,
+        }
+
+
+def triplet_parts(pairs, distances, margin, mining="all", average="anchors"):
+    """The two parts `[n]` of `TripletLoss`, from its pairs and their distances `[a, c]`."""
+    counts = MININGS[mining](distances, pairs.positive, pairs.negative, margin)
+    parts = hinge_sums(distances, *counts, margin)
+    triplets = _number_of_triplets(pairs, mining, distances.dtype)
+    if average == "triplets":
+        return tuple(mean_over_pairs(part, triplets) for part in parts)
+    weights = kept_weights(triplets > 0, distances.dtype) / ops.maximum(triplets, 1.0)
+    return tuple(weights * part for part in parts)
+
+
+def _number_of_triplets(pairs, mining, dtype):
+    positives, negatives = count(pairs.positive, dtype), count(pairs.negative, dtype)
+    if mining == "all":
+        return positives * negatives
+    has_negative = ops.minimum(negatives, 1.0)
+    if mining == "semihard":
+        return positives * has_negative
+    return ops.minimum(positives, 1.0) * has_negative

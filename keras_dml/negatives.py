@@ -1,0 +1,112 @@
+"""Distance-weighted negatives: how likely each negative is, and drawing one for each positive."""
+
+import keras
+from keras import ops
+
+from keras_dml.pairs import masked_softmax
+
+# Drawing counts in whole tickets, exact in float32 in any order of summation.
+_TICKETS = 2.0**22
+
+
+def distance_weighted(distances, negative, dimensions, nearest=0.5, farthest=1.4):
+    """The probability of each negative under distance-weighted sampling.
+
+    On the sphere in D dimensions most negatives lie near the distance √2, where they teach nothing.
+    Weights ∝ 1/q(d), with q the density of distances of uniform points,
+    `log q(d) = (D − 2) log d + ((D − 3)/2) log(1 − d²/4)`, spread the choice over distances. They
+    are taken at `d = max(D_aj, nearest)`, which keeps the few nearest (often mislabelled) ones from
+    taking all. 1/q rises again beyond d² = 4(D − 2)/(2D − 5): negatives at `farthest` and beyond
+    get none, and an anchor that has no others takes all its negatives alike.
+
+    Args:
+        distances: `[a, c]`, of l2-normalised embeddings.
+        negative: bool `[a, c]`.
+        dimensions: D, dimensions of the embeddings.
+        nearest: smallest distance that is told apart, in (0, farthest).
+        farthest: distance from which a negative is left out, below 2.
+
+    Returns:
+        `[a, c]`, rows that sum to 1, or to 0 for an anchor without negatives; no gradient.
+
+    Raises:
+        ValueError: unless 0 < nearest < farthest < 2.
+
+    References: Kemertas et al., "RankMI", CVPR 2020, 4.1; Wu et al., "Sampling Matters in Deep
+    Embedding Learning", ICCV 2017, Eq. 2-4; the defaults are those of pytorch-metric-learning's
+    `DistanceWeightedMiner`.
+    """
+    if not 0 < nearest < farthest < 2:
+        raise ValueError(
+            "nearest and farthest must be distances with 0 < nearest < farthest < 2. "
+            f"Received: nearest={nearest}, farthest={farthest}"
+        )
+    distances = ops.stop_gradient(distances)
+    d = ops.clip(distances, nearest, farthest)
+    log_density = (dimensions - 2.0) * ops.log(d)
+    log_density += 0.5 * (dimensions - 3.0) * ops.log(1.0 - 0.25 * ops.square(d))
+    near = ops.logical_and(negative, distances < farthest)
+    some_near = ops.any(near, axis=-1, keepdims=True)
+    kept = ops.where(some_near, near, negative)
+    exponents = ops.where(some_near, -log_density, ops.zeros_like(d))
+    return masked_softmax(exponents, kept)
+
+
+def draw_negatives(probabilities, seed, step, first_row=0):
+    """A negative for each pair of an anchor: pure function of (seed, step, anchor, partner).
+
+    Each entry of a row is an independent draw by the row's probabilities, so that an anchor's
+    positives get negatives of their own. Inverse transform sampling by bisection costs n² log n
+    time and n² memory, however many positives there are. Negatives of a probability below 1e-7
+    are never drawn.
+
+    Args:
+        probabilities: `[a, c]`, as `distance_weighted` gives them.
+        seed: whole number from 0 to 2³¹ − 1.
+        step: number of the batch, an integer or an integer tensor.
+        first_row: row of the first anchor among the candidates (`Pairs.first_row`), so that a
+            replica draws what one device would.
+
+    Returns:
+        int32 `[a, c]`: for anchor a and its positive i, the candidate to use as its negative.
+        Entries of other pairs are draws that nobody needs; those of an anchor without negatives
+        mean nothing.
+
+    Raises:
+        ValueError: `seed` out of range.
+    """
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**31:
+        raise ValueError(f"seed must be a whole number from 0 to 2**31 - 1. Received: seed={seed}")
+    anchors, candidates = ops.shape(probabilities)
+    noise = keras.random.uniform((candidates, candidates), seed=_StepSeed(seed, step))
+    noise = ops.slice(noise, (first_row, 0), (anchors, candidates))
+
+    tickets = ops.cast(ops.round(_TICKETS * ops.stop_gradient(probabilities)), noise.dtype)
+    sold = ops.cumsum(tickets, axis=-1)
+    winner = ops.floor(noise * sold[:, -1:])
+    # The first candidate by whom more tickets are sold than the winner's number.
+    last = candidates - 1
+    low = ops.zeros_like(winner, dtype="int32")
+    high = low + last
+    for _ in range(_bisections(probabilities.shape[1])):
+        middle = (low + high) // 2
+        beyond = ops.take_along_axis(sold, middle, axis=-1) <= winner
+        low = ops.where(beyond, ops.minimum(middle + 1, last), low)
+        high = ops.where(beyond, high, middle)
+    return low
+
+
+def _bisections(candidates):
+    # A number of candidates that is only known when the step runs: enough for a million.
+    return 20 if candidates is None else max(int(candidates - 1).bit_length(), 1)
+
+
+class _StepSeed(keras.random.SeedGenerator):
+    """A seed that is (seed, step), step perhaps a tensor, without the usual hidden counter."""
+
+    def __init__(self, seed, step):
+        dtype = "uint32" if keras.backend.backend() == "jax" else "int64"
+        self.words = ops.stack([ops.cast(seed, dtype), ops.cast(step, dtype)])
+
+    def next(self, ordered=True):
+        return self.words

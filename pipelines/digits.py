@@ -1,0 +1,34 @@
+"""scikit-learn's handwritten digits: a small set that needs no download, ten classes."""
+
+import numpy as np
+
+from pipelines.table import ImageTable, Split
+
+TEST_SHARE = 0.2
+"""Part of each class's images that tests."""
+
+_HIGHEST_LEVEL = 16  # of the stored images
+_SEED = 2020  # of the split
+
+
+def digits() -> Split:
+    """1,797 grey images of 8×8 pixels, about a fifth of each digit's to test.
+
+    Training and test images are of the same ten classes. The split is the same every time: for each
+    class a permutation drawn by `numpy.random.default_rng` of a constant says which images test.
+
+    Source: E. Alpaydin and C. Kaynak, "Optical Recognition of Handwritten Digits", UCI (1998), the
+    part that scikit-learn ships (`sklearn.datasets.load_digits`).
+    """
+    # Takes a second to import.
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    pixels = np.round(images.reshape(-1, 8, 8, 1) * (255 / _HIGHEST_LEVEL)).astype(np.uint8)
+    table = ImageTable.from_arrays(pixels, labels)
+    generator = np.random.default_rng(_SEED)
+    is_test = np.zeros(len(table), bool)
+    for number in range(table.num_classes):
+        rows = generator.permutation(np.flatnonzero(table.labels == number))
+        is_test[rows[: round(TEST_SHARE * len(rows))]] = True
+    return Split(table.select(~is_test), table.select(is_test), same_classes=True)

@@ -1,0 +1,60 @@
+import numpy as np
+import pytest
+
+from keras_dml.metrics import class_mean_accuracy
+
+
+def naive_accuracy(train_embeddings, train_labels, embeddings, labels):
+    right = 0
+    for z, label in zip(embeddings, labels):
+        best, chosen = None, None
+        for k in sorted(set(train_labels)):
+            members = [row for row, y in zip(train_embeddings, train_labels) if y == k]
+            mean = [sum(row[i] for row in members) / len(members) for i in range(len(z))]
+            score = sum(a * b for a, b in zip(z, mean))
+            if best is None or score > best:
+                best, chosen = score, k
+        right += chosen == label
+    return right / len(labels)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_agrees_with_a_naive_loop(seed):
+    """Classes of unequal size and length, one that is not in training, one that is not tested."""
+    generator = np.random.default_rng(seed)
+    centres = generator.normal(size=(6, 4)) * generator.uniform(0.5, 3, size=(6, 1))
+    train_labels = generator.choice([0, 1, 2, 4, 7], 60, p=[0.5, 0.2, 0.1, 0.1, 0.1])
+    labels = generator.choice([0, 1, 3, 4, 7], 40)
+    train = centres[train_labels % 6] + generator.normal(size=(60, 4))
+    test = centres[labels % 6] + generator.normal(size=(40, 4))
+    ours = class_mean_accuracy(train, train_labels, test, labels)
+    assert ours == naive_accuracy(train.tolist(), train_labels.tolist(), test.tolist(), labels)
+    assert 0 < ours < 1
+
+
+def test_means_not_sums_and_no_normalisation():
+    # Summed, class 0 would win everything; normalised, the second image would be of class 0.
+    train = np.array([[1.0, 0.0]] * 9 + [[1.0, 3.0]])
+    labels = [0] * 9 + [1]
+    assert class_mean_accuracy(train, labels, [[1.0, -0.1], [1.0, 0.1]], [0, 1]) == 1.0
+
+
+def test_large_float32_sums_are_exact():
+    train = np.full((3000, 1), 1.1, np.float32)
+    train[1500:] = 1.1000001
+    assert class_mean_accuracy(train, np.arange(3000) // 1500, train[:1], [1]) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([1.0], [0], [[1.0]], [0]), r"train_embeddings must be a matrix.*\(1,\)"),
+        (([[1.0]], [0], np.zeros((0, 1)), []), r"embeddings must be a matrix .*\(0, 1\)"),
+        (([[1.0]], [0, 1], [[1.0]], [0]), r"train_labels must have shape \[1\].*\(2,\)"),
+        (([[1.0]], [0], [[1.0]], [[0]]), r"labels must have shape \[1\].*\(1, 1\)"),
+        (([[1.0]], [0], [[1.0, 2.0]], [0]), r"same width.*\(1, 1\) and \(1, 2\)"),
+    ],
+)
+def test_bad_input(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        class_mean_accuracy(*arguments)
