@@ -8,6 +8,8 @@ each step asks for its own rows, so no graph holds the paths of a whole dataset.
 import numpy as np
 import tensorflow as tf
 
+from pipelines.process_end import refused_at_the_end
+
 _BATCHES_AHEAD = 2
 
 
@@ -99,7 +101,9 @@ def _source_spec(table):
 
 def _run_numpy(function, step, *specs):
     """Call a NumPy function of the step; each spec is the (dtype, shape) of one row of a result."""
-    results = tf.numpy_function(function, [step], [dtype for dtype, _ in specs], stateful=False)
+    results = tf.numpy_function(
+        refused_at_the_end(function), [step], [dtype for dtype, _ in specs], stateful=False
+    )
     return tuple(
         tf.ensure_shape(result, [None, *shape]) for result, (_, shape) in zip(results, specs)
     )

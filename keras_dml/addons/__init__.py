@@ -6,11 +6,15 @@ gradients are the original's (for embeddings in float32; half precision is compu
 returned as it came). The one difference: where the original returns NaN, for want of a positive
 pair (or, in the lifted loss, of a negative one; or of any label in a row of multi-label targets),
 ours returns 0 with a zero gradient. Memory is O(n²), where the original's triplet and lifted losses
-take O(n³).
+take O(n³). (Where distances are equal to the last bit a triplet loss has no derivative; there ours
+gives equal shares to all that tie, the original shares that depend on the rest of the row. And the
+soft triplet loss does not overflow.)
 
 As in the original, all but the contrastive loss are one number for the whole batch, with no
-reduction over anchors, and under a distribution strategy each replica compares its own images only. For what follows Keras' ways see
-`keras_dml.losses`. Registered for saving under the original's package name, `Addons`.
+reduction over anchors, and under a distribution strategy each replica compares its own images only;
+for the opposite see `keras_dml.losses`. Registered for saving under the original's package name,
+`Addons`. Keras 3 turns the class ids that a loss object gets into float32: those of 2^24 and above
+lose digits.
 """
 
 from keras_dml.addons.classes import (

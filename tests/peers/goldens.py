@@ -44,7 +44,7 @@ for metric in METRICS:
 ADDONS_BATCHES = ("small", "large", "ties", "one class", "no positives")
 LEARNING_BATCHES = ("small", "large")
 
-# Case: arguments of our loss and of theirs. Batch means: their sums are divided by n.
+# Case: arguments.
 LEARNING_CASES = {
     "contrastive tightness": {},
     "snca": {"sigma": 0.1},
@@ -55,6 +55,9 @@ LEARNING_CASES = {
     "triplet": {"margin": 0.2},
     "distance weights": {"nearest": 0.5, "farthest": 1.4},
 }
+
+SUMMED = ("contrastive tightness", "ice")
+"""Cases in which the peer sums over the batch: their values are divided by n."""
 
 STEPS, BATCH, RATE = 20, 32, 0.05
 
@@ -162,7 +165,6 @@ def pytorch_metric_learning(inputs):
     """The losses of pytorch-metric-learning whose numbers ours share."""
     import torch
     from pytorch_metric_learning import distances, losses, miners, reducers
-    from pytorch_metric_learning.utils import loss_and_miner_utils
 
     cosine = distances.CosineSimilarity()
     squares = distances.LpDistance(normalize_embeddings=False, p=2, power=2)
@@ -185,22 +187,30 @@ def pytorch_metric_learning(inputs):
         ids = torch.tensor(inputs[f"inputs/{batch}/ids"])
         for case, make in theirs.items():
             z = torch.tensor(inputs[f"inputs/{batch}/z"], requires_grad=True)
-            loss = make(**LEARNING_CASES[case])
-            value = loss(z, ids) / (len(z) if loss.reducer is sums else 1)
+            value = make(**LEARNING_CASES[case])(z, ids) / (len(z) if case in SUMMED else 1)
             value.backward()
             results[f"{batch}/{case}/value"] = value.detach().numpy()
             results[f"{batch}/{case}/gradient"] = z.grad.numpy()
 
-        # The miner hands its weights to the function that draws from them: catch them there.
-        caught, draw = [], loss_and_miner_utils.get_random_triplet_indices
-        loss_and_miner_utils.get_random_triplet_indices = lambda *_, weights, **__: (
-            caught.append(weights) or draw(ids, weights=weights)
-        )
         cutoffs = LEARNING_CASES["distance weights"]
-        miners.DistanceWeightedMiner(cutoffs["nearest"], cutoffs["farthest"])(z.detach(), ids)
-        loss_and_miner_utils.get_random_triplet_indices = draw
-        results[f"{batch}/distance weights/value"] = caught[0].numpy()
+        miner = miners.DistanceWeightedMiner(cutoffs["nearest"], cutoffs["farthest"])
+        results[f"{batch}/distance weights/value"] = _miner_weights(miner, z.detach(), ids)
     return results
+
+
+def _miner_weights(miner, embeddings, ids):
+    """The weights that the miner hands to the function that draws from them."""
+    from unittest import mock
+
+    from pytorch_metric_learning.utils import loss_and_miner_utils
+
+    with mock.patch.object(
+        loss_and_miner_utils,
+        "get_random_triplet_indices",
+        wraps=loss_and_miner_utils.get_random_triplet_indices,
+    ) as draw:
+        miner(embeddings, ids)
+    return draw.call_args.kwargs["weights"].numpy()
 
 
 def main(arguments):
