@@ -9,9 +9,10 @@ import sys
 
 from absl import flags
 
+from experiments import recipes as packaged
 from experiments.command_line import RunError, run_command, usage_errors
 from experiments.figures import bars_svg, lines_svg
-from experiments.flags import RECIPES, find_recipe, forget, wants_help
+from experiments.flags import forget, wants_help
 from experiments.report import picture_cards, write_page
 from experiments.run_folder import replacing
 
@@ -74,11 +75,12 @@ def _parse(argv):
     for name in FLAGS.recipes:
         matches = [name]
         if any(mark in name for mark in "*?["):
-            known = sorted(path.name for path in RECIPES.glob("*.flags"))
-            matches = fnmatch.filter(known, name if name.endswith(".flags") else f"{name}.flags")
+            matches = fnmatch.filter(
+                packaged.names(), name if name.endswith(".flags") else f"{name}.flags"
+            )
             if not matches:
                 raise ValueError(f"recipes has a pattern that no recipe matches. Received: {name}")
-        found += [find_recipe(match) for match in matches]
+        found += [packaged.find_recipe(match) for match in matches]
     if not found:
         raise ValueError("recipes must name at least one recipe. Received: no recipes")
     names = [path.stem for path in found]

@@ -1,17 +1,15 @@
 """The runner's flags, in groups; recipes are flag files that set them."""
 
-import difflib
 import os
-import pathlib
 import textwrap
 
 from absl import flags
 
+from experiments import recipes
 from experiments.run_folder import RunFolder
 
 FLAGS = flags.FlagValues()
 GROUPS: dict[str, list[str]] = {}
-RECIPES = pathlib.Path(__file__).parent / "recipes"
 
 _define = {
     bool: flags.DEFINE_bool,
@@ -207,9 +205,9 @@ def parse(argv):
     words, recipe_words, name = [], [], None
     arguments = iter(argv[1:])
     for word in arguments:
-        if _is_flagfile(word):
-            path = find_recipe(word.partition("=")[2] or next(arguments, ""))
-            recipe_words += _read_recipe(path)
+        if recipes.is_flagfile(word):
+            path = recipes.find_recipe(word.partition("=")[2] or next(arguments, ""))
+            recipe_words += recipes.read_recipe(path, FLAGS)
             name = path.stem
         else:
             words.append(word)
@@ -223,34 +221,6 @@ def parse(argv):
     if FLAGS.data_dir:
         FLAGS.data_dir = os.path.normpath(os.path.expanduser(FLAGS.data_dir))
     return FLAGS, name or FLAGS.dataset or "run"
-
-
-def _is_flagfile(word):
-    return word.startswith("-") and word.lstrip("-").partition("=")[0] == "flagfile"
-
-
-def _read_recipe(path, within=()):
-    """The words of a flag file, those of the flag files that it names in their place."""
-    if path in within:
-        raise ValueError(f"flagfile {path} names itself")
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"flagfile {path} cannot be read: {error}") from error
-    words = []
-    for number, line in enumerate(map(str.strip, lines), start=1):
-        name = line.lstrip("-").partition("=")[0]
-        if not line or line.startswith(("#", "//")):
-            continue
-        if _is_flagfile(line):
-            nested = path.parent / line.partition("=")[2]
-            found = nested if nested.is_file() else find_recipe(line.partition("=")[2])
-            words += _read_recipe(found, (*within, path))
-        elif line.startswith("-") and (name in FLAGS or name.removeprefix("no") in FLAGS):
-            words.append(line)
-        else:
-            raise ValueError(f"flagfile {path}, line {number} is no flag. Received: {line}")
-    return words
 
 
 def whole_numbers(name, words):
@@ -281,22 +251,6 @@ def forget(flag_values):
         flag_values[name].unparse()
 
 
-def find_recipe(name):
-    """Path of a flag file: here, or among the packaged recipes; ValueError names those."""
-    here, packaged = pathlib.Path(name), RECIPES / name
-    if name and here.is_file():
-        return here
-    if name and packaged.is_file():
-        return packaged
-    known = sorted(path.name for path in RECIPES.glob("*.flags"))
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f" Did you mean {near[0]}?" if near else ""
-    raise ValueError(
-        f"flagfile must be a file here or one of the recipes {', '.join(known)}.{hint} "
-        f"Received: flagfile={name!r}"
-    )
-
-
 def resolved(options):
     """All flags that have a value as the lines of a flag file, in the order of the groups."""
     return "".join(
@@ -309,14 +263,14 @@ def resolved(options):
 
 def help_text():
     """What `--help` prints: the flags by group, with their defaults."""
-    recipes = ", ".join(sorted(path.name for path in RECIPES.glob("*.flags")))
+    known = ", ".join(recipes.names())
     lines = [
         "Train an embedding, evaluate it on classes never seen in training, write a report and a",
         "SavedModel.",
         "",
         "  python -m experiments.run --flagfile=RECIPE.flags [--flag=value ...]",
         "",
-        *textwrap.wrap(f"Recipes: {recipes}.", 88),
+        *textwrap.wrap(f"Recipes: {known}.", 88),
         "A flag given here overrides the recipe's; a recipe may name another by --flagfile.",
         "A killed run goes on where it stopped when the same command is given again.",
     ]

@@ -182,8 +182,8 @@ def _sums_of_smaller(values, mask, others, other):
     order = ops.argsort(flat)
     size = ops.shape(flat)[0]
     # From this place on the sorted values are larger than the number.
-    place = _places(ops.take(flat, order), ops.stop_gradient(others))
-    place = ops.where(other, place, size)
+    place = ops.searchsorted(ops.take(flat, order), ops.stop_gradient(others), side="right")
+    place = ops.where(other, ops.cast(place, "int32"), size)
     smaller = ops.cumsum(ops.segment_sum(ops.ones_like(place), place, size + 1))
     sum_smaller = ops.cumsum(ops.segment_sum(others, place, size + 1))
     rank = ops.scatter(order[:, None], ops.arange(size, dtype=order.dtype), (size,))
@@ -195,18 +195,6 @@ def _sums_of_smaller(values, mask, others, other):
         ops.sum(counts * values, axis=-1),
         ops.sum(sums, axis=-1),
     )
-
-
-def _places(in_order, values):
-    """`searchsorted` from the right, int32, in pieces that TensorFlow shares among its threads."""
-    size = ops.shape(values)[0]
-    pieces = 16
-    padded = ops.concatenate([values, ops.zeros((-size % pieces,), values.dtype)])
-    ranks = ops.vectorized_map(
-        lambda piece: ops.searchsorted(in_order, piece, side="right"),
-        ops.reshape(padded, (pieces, -1)),
-    )
-    return ops.cast(ops.reshape(ranks, (-1,))[:size], "int32")
 
 
 def _by_number_of_positives(distances, positive, one_positive, by_sorting):

@@ -13,7 +13,7 @@ import tensorflow as tf
 from PIL import Image
 
 import pipelines
-from experiments import flags, run
+from experiments import flags, recipes, run
 from experiments.command_line import run_command
 from experiments.run_folder import RunFolder
 from keras_dml import losses
@@ -173,9 +173,9 @@ def test_the_help_names_what_the_library_knows():
     assert all(name in flags.FLAGS["dataset"].help for name in pipelines.DATASETS)
 
 
-@pytest.mark.parametrize("recipe", sorted(path.name for path in flags.RECIPES.glob("*.flags")))
+@pytest.mark.parametrize("recipe", recipes.names())
 def test_every_recipe_says_what_it_is_and_parses(recipe):
-    text = (flags.RECIPES / recipe).read_text()
+    text = (recipes.PACKAGED / recipe).read_text()
     head = "\n".join(line for line in text.splitlines() if line.startswith("#"))
     assert text.startswith("# ")
     assert f"--flagfile={recipe}" in head

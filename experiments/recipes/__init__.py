@@ -1,1 +1,63 @@
-"""Recipes: one flag file for each run worth repeating."""
+"""Recipes: one flag file for each run worth repeating; and how flag files are found and read."""
+
+import difflib
+import pathlib
+
+PACKAGED = pathlib.Path(__file__).parent
+
+
+def names():
+    """The packaged recipes, sorted."""
+    return sorted(path.name for path in PACKAGED.glob("*.flags"))
+
+
+def find_recipe(name):
+    """Path of a flag file: here, or among the packaged recipes; ValueError names those."""
+    here, packaged = pathlib.Path(name), PACKAGED / name
+    if name and here.is_file():
+        return here
+    if name and packaged.is_file():
+        return packaged
+    known = names()
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f" Did you mean {near[0]}?" if near else ""
+    raise ValueError(
+        f"flagfile must be a file here or one of the recipes {', '.join(known)}.{hint} "
+        f"Received: flagfile={name!r}"
+    )
+
+
+def is_flagfile(word):
+    """Whether a word of a command line or flag file names a flag file."""
+    return word.startswith("-") and word.lstrip("-").partition("=")[0] == "flagfile"
+
+
+def read_recipe(path, flag_values, within=()):
+    """The words of a flag file, those of the flag files that it names in their place.
+
+    Raises:
+        ValueError: a file that cannot be read or names itself, or a line that is none of the flags
+            of `flag_values`: names the file and the line.
+    """
+    if path in within:
+        raise ValueError(f"flagfile {path} names itself")
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"flagfile {path} cannot be read: {error}") from error
+    words = []
+    for number, line in enumerate(map(str.strip, lines), start=1):
+        name = line.lstrip("-").partition("=")[0]
+        if not line or line.startswith(("#", "//")):
+            continue
+        if is_flagfile(line):
+            nested = path.parent / line.partition("=")[2]
+            found = nested if nested.is_file() else find_recipe(line.partition("=")[2])
+            words += read_recipe(found, flag_values, (*within, path))
+        elif line.startswith("-") and (
+            name in flag_values or name.removeprefix("no") in flag_values
+        ):
+            words.append(line)
+        else:
+            raise ValueError(f"flagfile {path}, line {number} is no flag. Received: {line}")
+    return words

@@ -61,6 +61,7 @@ class QuadrupletLoss(PairLoss):
         tightness, contrastive = triplet_parts(pairs, distances, self.margin)
         # A distance is never below 0: -1 marks what is no negative pair on its way from a replica.
         negatives, _ = gather_candidates(ops.where(pairs.negative, distances, -1.0))
+        negatives = _each_pair_once(negatives, -1.0)
         is_negative = negatives >= 0.0
         sums = hinge_sums_against_all(
             distances, pairs.positive, negatives, is_negative, self.second_margin
@@ -78,3 +79,21 @@ class QuadrupletLoss(PairLoss):
             "second_margin": self.second_margin,
             "normalize": self.normalize,
         }
+
+
+def _each_pair_once(matrix, filler):
+    """Half of a symmetric `[c, c]` without its diagonal, each pair once: `[c, c // 2]`.
+
+    Row i has columns i + 1 … i + c//2, counted round the end. They lie one step further right in
+    each row, so in rows that are one longer they lie below each other: no index is looked up. With
+    an even c the last column has its pairs twice, and `filler` in the second half of the rows.
+    """
+    size = ops.shape(matrix)[0]
+    half = size // 2
+    around = ops.concatenate([matrix, matrix[:, :half]], axis=1)
+    flat = ops.reshape(around, (-1,))[1:]
+    longer = ops.concatenate([flat, ops.zeros((size + 1,), matrix.dtype)])
+    skewed = ops.reshape(longer, (size, size + half + 1))[:, :half]
+    rows, columns = ops.arange(size)[:, None], ops.arange(half)[None, :]
+    again = ops.logical_and(rows >= half, 2 * (columns + 1) == size)
+    return ops.where(again, filler, skewed)
