@@ -1,9 +1,9 @@
 """Lets a process end while a tf.data pipeline that calls Python is still filling its buffers.
 
-A thread of tf.data that wants Python's lock while the interpreter shuts down never gets it, and the
-interpreter waits for that thread: the process would hang, in about one of five ends amid a pipeline.
-So at the end the calls are first made to fail, which fills the buffers with errors at once, and
-the shutdown begins when no call has come for a while.
+A thread of tf.data that wants Python's lock while the interpreter shuts down never gets it, and
+the interpreter waits for that thread: the process would hang, about one time in five. So at the end
+the calls are first made to fail, which fills the buffers with errors at once, and the shutdown
+begins when no call has come for a while.
 """
 
 import atexit

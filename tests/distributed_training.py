@@ -31,6 +31,10 @@ CASES = {
     "n_pairs": ("n_pairs", {"normalize": True}, "plain"),
     "ice": ("ice", {"scale": 8.0}, "plain"),
     "rankmi": ("rankmi", {"sampling": "distance_weighted"}, "plain"),
+    "triplet": ("triplet", {"margin": 0.4}, "plain"),
+    "semihard": ("triplet", {"mining": "semihard", "average": "triplets"}, "plain"),
+    "hard": ("triplet", {"mining": "hard", "normalize": False}, "plain"),
+    "quadruplet": ("quadruplet", {"second_margin": 0.3}, "plain"),
     "sgd": ("multi_similarity", {"beta": 10.0}, "sgd"),
     "adam": ("multi_similarity", {"beta": 10.0}, "adam"),
 }
