@@ -164,7 +164,7 @@ def hinge_sums_against_all(distances, positive, others, other, margin):
         return _sums_of_smaller(values - centre + margin, mask, others, other)
 
     columns, few, is_few = _few_positives(positive, distances.dtype)
-    counts, positives, smaller = ops.cond(
+    counts, positives, smaller = _cond(
         is_few,
         lambda: sums(ops.take_along_axis(distances, columns, axis=-1), few),
         lambda: sums(distances, positive),
@@ -231,18 +231,25 @@ def _by_number_of_positives(distances, positive, one_positive, by_sorting):
         )
         return ops.reshape(spread, (rows, width)), negatives
 
-    return ops.cond(is_few, one_at_a_time, by_sorting)
+    return _cond(is_few, one_at_a_time, by_sorting)
 
 
 def _few_positives(positive, dtype):
     """Columns `[a, k]` of the first positives, which of them exist, and whether these are all."""
     width = positive.shape[1]
-    k = ops.minimum(FEW_POSITIVES, ops.shape(positive)[1])
-    if width is not None:
+    if width is None:
+        k = ops.minimum(FEW_POSITIVES, ops.shape(positive)[1])
+    else:
         k = min(FEW_POSITIVES, width)
     found, columns = ops.top_k(ops.cast(positive, dtype), k)
-    present = found > 0
-    return columns, present, ops.max(ops.sum(ops.cast(positive, "int32"), axis=-1)) <= k
+    if width is not None and width <= FEW_POSITIVES:
+        return columns, found > 0, True
+    return columns, found > 0, ops.max(ops.sum(ops.cast(positive, "int32"), axis=-1)) <= k
+
+
+def _cond(condition, one, other):
+    """`ops.cond`, or `one()` alone where the shapes already say that the condition is true."""
+    return one() if condition is True else ops.cond(condition, one, other)
 
 
 def _row_ranks(in_order, values, side):
