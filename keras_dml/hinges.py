@@ -64,7 +64,7 @@ def all_counts(distances, positive, negative, margin):
         negatives_below = ops.arange(1, ops.shape(distances)[1] + 1) - positives_below
         positives_above = positives_below[:, -1:] - positives_below
         in_order = ops.where(ops.cast(is_positive, "bool"), negatives_below, positives_above)
-        counts = _scatter_rows(order, ops.cast(in_order, distances.dtype))
+        counts = _spread(order, ops.cast(in_order, distances.dtype), distances)
         return _only(counts, positive), _only(counts, negative)
 
     return _by_number_of_positives(distances, positive, one_positive, by_sorting)
@@ -155,46 +155,46 @@ def hinge_sums_against_all(distances, positive, others, other, margin):
         `(positive part, negative part)`, each `[a]`, differentiable in `distances` and `others`.
     """
     others, other = ops.reshape(others, (-1,)), ops.reshape(other, (-1,))
+    rank, place = _ranks_and_places(ops.stop_gradient(distances + margin), positive, others, other)
     # Sums around a centre keep digits that sums of millions of distances would lose in float32.
     number = ops.maximum(ops.sum(ops.cast(other, others.dtype)), 1.0)
     centre = ops.stop_gradient(ops.sum(_only(others, other)) / number)
-    others = _only(others - centre, other)
-
-    def sums(values, mask):
-        return _sums_of_smaller(values - centre + margin, mask, others, other)
-
-    columns, few, is_few = _few_positives(positive, distances.dtype)
-    counts, positives, smaller = _cond(
-        is_few,
-        lambda: sums(ops.take_along_axis(distances, columns, axis=-1), few),
-        lambda: sums(distances, positive),
-    )
-    shift = centre - margin
-    return positives + counts * shift, -smaller - counts * shift
-
-
-def _sums_of_smaller(values, mask, others, other):
-    """For each row of `values` `[a, k]`, over its masked v_ij and all other numbers b < v_ij:
-
-    how many such (j, b) there are, the sum of their v_ij, and that of their b; each `[a]`.
-    """
-    flat = ops.reshape(ops.where(mask, ops.stop_gradient(values), INFINITY), (-1,))
-    order = ops.argsort(flat)
-    size = ops.shape(flat)[0]
-    # From this place on the sorted values are larger than the number.
-    place = ops.searchsorted(ops.take(flat, order), ops.stop_gradient(others), side="right")
-    place = ops.where(other, ops.cast(place, "int32"), size)
-    smaller = ops.cumsum(ops.segment_sum(ops.ones_like(place), place, size + 1))
-    sum_smaller = ops.cumsum(ops.segment_sum(others, place, size + 1))
-    rank = ops.scatter(order[:, None], ops.arange(size, dtype=order.dtype), (size,))
-    rank = ops.reshape(rank, ops.shape(values))
-    counts = _only(ops.cast(ops.take(smaller, rank), values.dtype), mask)
-    sums = _only(ops.take(sum_smaller, rank), mask)
+    ranks = _size(distances) + 1
+    smaller = ops.cumsum(ops.segment_sum(ops.ones_like(place), place, ranks))
+    sum_smaller = ops.cumsum(ops.segment_sum(_only(others - centre, other), place, ranks))
+    counts = _only(ops.cast(ops.take(smaller, rank), distances.dtype), positive)
+    sums = ops.sum(_only(ops.take(sum_smaller, rank), positive), axis=-1)
     return (
-        ops.sum(counts, axis=-1),
-        ops.sum(counts * values, axis=-1),
-        ops.sum(sums, axis=-1),
+        ops.sum(counts * distances, axis=-1),
+        ops.sum(counts, axis=-1) * (margin - centre) - sums,
     )
+
+
+def _ranks_and_places(values, positive, others, other):
+    """Where the positives of all rows stand when sorted, and where the other numbers would.
+
+    Returns:
+        rank: int32 `[a, c]`, the place of each positive in the sorted vector of all positives.
+        place: int32, of the shape of `others`; a positive is larger than such a number if its rank
+            is at least this; for a number that takes no part, beyond all ranks.
+    """
+    columns, few, is_few = _few_positives(positive, values.dtype)
+
+    def among(values, mask):
+        flat = ops.reshape(ops.where(mask, values, INFINITY), (-1,))
+        order = ops.argsort(flat)
+        place = ops.searchsorted(ops.take(flat, order), ops.stop_gradient(others), side="right")
+        rank = ops.scatter(
+            ops.cast(order, "int32")[:, None], ops.arange(_size(values)), (_size(values),)
+        )
+        return ops.reshape(rank, ops.shape(values)), ops.cast(place, "int32")
+
+    def among_few():
+        rank, place = among(ops.take_along_axis(values, columns, axis=-1), few)
+        return _spread(columns, _only(rank, few), values), place
+
+    rank, place = _cond(is_few, among_few, lambda: among(values, positive))
+    return rank, ops.where(other, place, _size(values))
 
 
 def _by_number_of_positives(distances, positive, one_positive, by_sorting):
@@ -222,14 +222,7 @@ def _by_number_of_positives(distances, positive, one_positive, by_sorting):
             step,
             (ops.zeros((), "int32"), ops.zeros_like(near), ops.zeros_like(distances)),
         )
-        rows, width = ops.shape(distances)[0], ops.shape(distances)[1]
-        places = ops.arange(rows)[:, None] * width + ops.cast(columns, "int32")
-        spread = ops.scatter(
-            ops.reshape(places, (-1, 1)),
-            ops.reshape(_only(positives, present), (-1,)),
-            (rows * width,),
-        )
-        return ops.reshape(spread, (rows, width)), negatives
+        return _spread(columns, _only(positives, present), distances), negatives
 
     return _cond(is_few, one_at_a_time, by_sorting)
 
@@ -265,12 +258,19 @@ def _row_occurrences(in_order, values):
     return _row_ranks(in_order, values, "right") - _row_ranks(in_order, values, "left")
 
 
-def _scatter_rows(order, values):
-    """The inverse of `take_along_axis(·, order, axis=-1)` for a permutation of each row."""
-    rows, width = ops.shape(values)[0], ops.shape(values)[1]
-    places = ops.arange(rows)[:, None] * width + ops.cast(order, "int32")
+def _spread(columns, values, like):
+    """Zeros in the shape of `like` `[a, c]`, plus `values` `[a, k]` at the `columns` of their row.
+
+    With a permutation of each row as columns, the inverse of `take_along_axis`.
+    """
+    rows, width = ops.shape(like)[0], ops.shape(like)[1]
+    places = ops.arange(rows)[:, None] * width + ops.cast(columns, "int32")
     flat = ops.scatter(ops.reshape(places, (-1, 1)), ops.reshape(values, (-1,)), (rows * width,))
     return ops.reshape(flat, (rows, width))
+
+
+def _size(matrix):
+    return ops.shape(matrix)[0] * ops.shape(matrix)[1]
 
 
 def _only(values, mask):

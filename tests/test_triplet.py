@@ -104,6 +104,31 @@ def test_compiled_by_xla_it_is_the_same(loss):
         assert float(by_xla(ids, z)) == pytest.approx(float(loss(ids, z)), rel=1e-9)
 
 
+@pytest.mark.skipif(keras.backend.backend() == "jax", reason="JAX knows every shape")
+@pytest.mark.parametrize("number", [2, 32])
+@pytest.mark.parametrize("by_xla", [False, True])
+def test_a_batch_size_that_the_graph_does_not_know(by_xla, number, monkeypatch):
+    few(monkeypatch, number)
+    import tensorflow as tf
+
+    signature = [tf.TensorSpec([None], "int64"), tf.TensorSpec([None, 6], "float64")]
+    for loss in SEVERAL:
+
+        @tf.function(input_signature=signature, jit_compile=by_xla)
+        def step(ids, z, loss=loss):
+            with tf.GradientTape() as tape:
+                tape.watch(z)
+                value = loss(ids, z)
+            return value, tape.gradient(value, z)
+
+        for sizes in ((5, 3, 2), (4, 1)):
+            ids, z = batch(sizes=sizes)
+            value, gradient = step(tf.constant(ids), tf.constant(z))
+            expected, expected_gradient = value_and_gradient(loss, ids, z)
+            assert float(value) == pytest.approx(expected, rel=1e-9)
+            np.testing.assert_allclose(gradient, expected_gradient, atol=1e-12)
+
+
 @pytest.mark.parametrize(
     "loss",
     [
