@@ -7,7 +7,7 @@ import sys
 from absl import flags
 
 from experiments.command_line import RunError, quiet_tensorflow, run_command, usage_errors
-from experiments.flags import forget, wants_help
+from experiments.flags import forget, wants_help, whole_numbers
 
 FLAGS = flags.FlagValues()
 flags.DEFINE_list("losses", [], "Which; default all.", flag_values=FLAGS)
@@ -52,15 +52,8 @@ def main(argv):
 
 def _parse(argv):
     forget(FLAGS)
-    try:
-        left_over = FLAGS(argv)[1:]
-        sizes = sorted({int(size) for size in FLAGS.sizes})
-    except flags.Error as error:
-        raise ValueError(" ".join(str(error).split())) from error
-    except ValueError as error:
-        raise ValueError(
-            f"sizes must be whole numbers. Received: sizes={','.join(FLAGS.sizes)}"
-        ) from error
+    left_over = FLAGS(argv)[1:]
+    sizes = sorted(set(whole_numbers("sizes", FLAGS.sizes)))
     if left_over != ["losses"]:
         raise ValueError(f"name a benchmark: losses. Received: {' '.join(left_over) or 'nothing'}")
     if not sizes or sizes[0] < 2:

@@ -5,6 +5,8 @@ import logging
 import os
 import sys
 
+from absl import flags
+
 
 class UsageError(Exception):
     """A mistake in what the user gave: the flags, the files, the folder."""
@@ -19,7 +21,7 @@ def usage_errors():
     """While what the user gave is being read, every complaint about a value is a usage error."""
     try:
         yield
-    except (ValueError, TypeError, OSError) as error:
+    except (ValueError, TypeError, OSError, flags.Error) as error:
         raise UsageError(" ".join(str(error).split())) from error
     except Exception as error:
         # By name: TensorFlow may not even be imported yet.

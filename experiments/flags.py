@@ -200,7 +200,8 @@ def parse(argv):
     flags override the recipe wherever they stand on the line.
 
     Raises:
-        ValueError: unknown flags or values, a flag file that is not there, left-over words.
+        absl.flags.Error: unknown flags or values.
+        ValueError: a flag file that is not there or cannot be read, left-over words.
     """
     words, recipe_words, name = [], [], None
     arguments = iter(argv[1:])
@@ -212,10 +213,7 @@ def parse(argv):
         else:
             words.append(word)
     forget(FLAGS)
-    try:
-        left_over = FLAGS([argv[0], *recipe_words, *words])[1:]
-    except flags.Error as error:
-        raise ValueError(" ".join(str(error).split())) from error
+    left_over = FLAGS([argv[0], *recipe_words, *words])[1:]
     if left_over:
         raise ValueError(f"flags start with --. Received: {' '.join(left_over)}")
     if FLAGS.data_dir:

@@ -29,13 +29,14 @@ def find_bad_images(table, rows=None, progress=None, decode=True):
         rows: rows to look at, in that order; None: all.
         progress: whether to show a progress bar; None: from 1,000 rows on.
         decode: False looks at each file's first bytes alone, which takes a hundredth of the time
-            and finds what is missing, empty or of another kind, not what is damaged.
+            and finds what is missing, empty or of another kind, not what is damaged. (Bytes in
+            memory were given as images: nothing is looked for.)
 
     Returns:
         List of (row, name, reason): int, str and one line of text, in the order of `rows`. The name
         is the path; of an image in memory it is `"image ROW"`.
     """
-    if table.arrays is not None:
+    if table.arrays is not None or (table.encoded is not None and not decode):
         return []
     rows = np.arange(len(table)) if rows is None else np.asarray(rows)
     if progress is None:
@@ -50,7 +51,7 @@ def find_bad_images(table, rows=None, progress=None, decode=True):
             part = rows[start : start + _ROWS_AT_A_TIME]
             if table.paths is None:
                 names = [f"image {row}" for row in part]
-                reasons = pool.map(_why_undecodable if decode else _nothing, table.encoded[part])
+                reasons = pool.map(_why_undecodable, table.encoded[part])
             else:
                 names = table.paths[part]
                 reasons = pool.map(_why_unreadable if decode else _why_no_image, names)
@@ -104,10 +105,6 @@ def _why_undecodable(encoded):
         except tf.errors.OpError as error:
             return _one_line(error.message)
     return None
-
-
-def _nothing(encoded):
-    """None: bytes in memory were given as images, and are looked at when they are decoded."""
 
 
 def _one_line(message):
