@@ -4,7 +4,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_dml.pairs import Pairs
+from keras_dml.pairs import Pairs, normalize
 
 
 class EmbeddingLoss(keras.losses.Loss):
@@ -82,15 +82,20 @@ class EmbeddingLoss(keras.losses.Loss):
 
 
 class PairLoss(EmbeddingLoss):
-    """A loss over pairs: anchors of this replica against the candidates of all replicas."""
+    """A loss over pairs: anchors of this replica against the candidates of all replicas.
+
+    Embeddings are compared l2-normalised, unless a loss sets `self.normalize` to False.
+    """
+
+    normalize = True
 
     def compute_parts(self, class_ids, embeddings):
         """The two parts from checked class ids `[n]` and embeddings `[n, d]`."""
         return self.compute_pair_parts(Pairs.of_batch(class_ids, self.prepare(embeddings)))
 
     def prepare(self, embeddings):
-        """What the pairs are made of: the embeddings as they are, unless a loss normalises them."""
-        return embeddings
+        """What the pairs are made of: the embeddings, l2-normalised if `self.normalize`."""
+        return normalize(embeddings) if self.normalize else embeddings
 
     def compute_pair_parts(self, pairs):
         """The two parts `[n]` from the batch's `keras_dml.pairs.Pairs`."""

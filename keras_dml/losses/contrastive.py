@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_dml.losses.base import PairLoss, check_choice, check_positive
-from keras_dml.pairs import count, masked_sum, normalize, safe_sqrt
+from keras_dml.pairs import count, masked_sum, safe_sqrt
 
 
 @keras.saving.register_keras_serializable("keras_dml")
@@ -45,10 +45,6 @@ class ContrastiveLoss(PairLoss):
         self.margin = check_positive("margin", margin)
         self.normalize = bool(normalize)
         self.pair_reduction = check_choice("pair_reduction", pair_reduction, ("sum", "mean"))
-
-    def prepare(self, embeddings):
-        """The embeddings, l2-normalised if asked for."""
-        return normalize(embeddings) if self.normalize else embeddings
 
     def compute_pair_parts(self, pairs):
         """The two parts `[n]`."""

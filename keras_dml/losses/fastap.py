@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_dml.losses.base import PairLoss
-from keras_dml.pairs import Pairs, count, kept_weights, normalize
+from keras_dml.pairs import Pairs, count, kept_weights
 
 # Largest squared distance of two unit vectors.
 _LARGEST = 4.0
@@ -52,10 +52,6 @@ class FastAPLoss(PairLoss):
                 f"num_bins must be a whole number of at least 1. Received: num_bins={num_bins!r}"
             )
         self.num_bins = num_bins
-
-    def prepare(self, embeddings):
-        """The l2-normalised embeddings."""
-        return normalize(embeddings)
 
     def compute_loss(self, class_ids, embeddings):
         """The loss `[n]`, without the logarithms of its parts."""

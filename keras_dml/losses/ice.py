@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_dml.losses.base import PairLoss, check_choice, check_positive
-from keras_dml.pairs import Pairs, count, log_sum_exp, masked_softmax, masked_sum, normalize
+from keras_dml.pairs import Pairs, count, log_sum_exp, masked_softmax, masked_sum
 
 
 @keras.saving.register_keras_serializable("keras_dml")
@@ -71,10 +71,6 @@ class InstanceCrossEntropyLoss(PairLoss):
                 f"moves the anchors. Received: anchor_gradient={anchor_gradient}, "
                 f"reweight={reweight}"
             )
-
-    def prepare(self, embeddings):
-        """The l2-normalised embeddings."""
-        return normalize(embeddings)
 
     def compute_pair_parts(self, pairs):
         """The two parts `[n]`."""

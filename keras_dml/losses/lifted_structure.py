@@ -5,7 +5,7 @@ from keras import ops
 
 from keras_dml.distribute import gather_candidates
 from keras_dml.losses.base import PairLoss, check_positive
-from keras_dml.pairs import count, log_sum_exp, masked_sum, mean_over_pairs, normalize, safe_sqrt
+from keras_dml.pairs import count, log_sum_exp, masked_sum, mean_over_pairs, safe_sqrt
 
 
 @keras.saving.register_keras_serializable("keras_dml")
@@ -48,10 +48,6 @@ class LiftedStructureLoss(PairLoss):
         super().__init__(reduction=reduction, name=name, dtype=dtype)
         self.margin = check_positive("margin", margin)
         self.normalize = bool(normalize)
-
-    def prepare(self, embeddings):
-        """The embeddings, l2-normalised if asked for."""
-        return normalize(embeddings) if self.normalize else embeddings
 
     def compute_pair_parts(self, pairs):
         """The two parts `[n]`."""

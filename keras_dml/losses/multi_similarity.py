@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_dml.losses.base import PairLoss, check_positive
-from keras_dml.pairs import log_one_plus_sum_exp, normalize
+from keras_dml.pairs import log_one_plus_sum_exp
 
 
 @keras.saving.register_keras_serializable("keras_dml")
@@ -47,10 +47,6 @@ class MultiSimilarityLoss(PairLoss):
         if epsilon is not None and not 0 <= epsilon < float("inf"):
             raise ValueError(f"epsilon must be None or at least 0. Received: epsilon={epsilon!r}")
         self.epsilon = epsilon
-
-    def prepare(self, embeddings):
-        """The l2-normalised embeddings."""
-        return normalize(embeddings)
 
     def compute_pair_parts(self, pairs):
         """The two parts `[n]`."""

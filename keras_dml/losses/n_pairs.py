@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_dml.losses.base import PairLoss
-from keras_dml.pairs import count, masked_sum, normalize
+from keras_dml.pairs import count, masked_sum
 
 
 @keras.saving.register_keras_serializable("keras_dml")
@@ -37,10 +37,6 @@ class NPairsLoss(PairLoss):
     ):
         super().__init__(reduction=reduction, name=name, dtype=dtype)
         self.normalize = bool(normalize)
-
-    def prepare(self, embeddings):
-        """The embeddings, l2-normalised if asked for."""
-        return normalize(embeddings) if self.normalize else embeddings
 
     def compute_pair_parts(self, pairs):
         """The two parts `[n]`."""

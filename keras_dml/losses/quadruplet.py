@@ -7,7 +7,7 @@ from keras_dml.distribute import gather_candidates
 from keras_dml.hinges import hinge_sums_against_all
 from keras_dml.losses.base import PairLoss, check_positive
 from keras_dml.losses.triplet import triplet_parts
-from keras_dml.pairs import count, mean_over_pairs, normalize, safe_sqrt
+from keras_dml.pairs import count, mean_over_pairs, safe_sqrt
 
 
 @keras.saving.register_keras_serializable("keras_dml")
@@ -50,10 +50,6 @@ class QuadrupletLoss(PairLoss):
         self.margin = check_positive("margin", margin)
         self.second_margin = check_positive("second_margin", second_margin)
         self.normalize = bool(normalize)
-
-    def prepare(self, embeddings):
-        """The embeddings, l2-normalised if asked for."""
-        return normalize(embeddings) if self.normalize else embeddings
 
     def compute_pair_parts(self, pairs):
         """The two parts `[n]`."""

@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_dml.losses.base import PairLoss, check_choice
 from keras_dml.negatives import distance_weighted
-from keras_dml.pairs import count, masked_sum, mean_over_pairs, normalize, safe_sqrt
+from keras_dml.pairs import count, masked_sum, mean_over_pairs, safe_sqrt
 
 
 @keras.saving.register_keras_serializable("keras_dml")
@@ -72,10 +72,6 @@ class RankMILoss(PairLoss):
                 "statistics_network must map distances [m, 1] to values [m, 1]. "
                 f"Received: values of shape {shape} for distances of shape (2, 1)"
             )
-
-    def prepare(self, embeddings):
-        """The l2-normalised embeddings."""
-        return normalize(embeddings)
 
     def compute_pair_parts(self, pairs):
         """The two parts `[n]`."""

@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_dml.losses.base import PairLoss, check_positive
-from keras_dml.pairs import kept_weights, log_sum_exp, normalize
+from keras_dml.pairs import kept_weights, log_sum_exp
 
 
 @keras.saving.register_keras_serializable("keras_dml")
@@ -33,10 +33,6 @@ class SNCALoss(PairLoss):
     def __init__(self, sigma=0.05, reduction="sum_over_batch_size", name="snca", dtype=None):
         super().__init__(reduction=reduction, name=name, dtype=dtype)
         self.sigma = check_positive("sigma", sigma)
-
-    def prepare(self, embeddings):
-        """The l2-normalised embeddings."""
-        return normalize(embeddings)
 
     def compute_pair_parts(self, pairs):
         """The two parts `[n]`."""

@@ -5,7 +5,7 @@ from keras import ops
 
 from keras_dml.hinges import all_counts, hardest_counts, hinge_sums, semihard_counts
 from keras_dml.losses.base import PairLoss, check_choice, check_positive
-from keras_dml.pairs import count, kept_weights, mean_over_pairs, normalize, safe_sqrt
+from keras_dml.pairs import count, kept_weights, mean_over_pairs, safe_sqrt
 
 MININGS = {"all": all_counts, "semihard": semihard_counts, "hard": hardest_counts}
 
@@ -63,10 +63,6 @@ class TripletLoss(PairLoss):
         self.mining = check_choice("mining", mining, tuple(MININGS))
         self.normalize = bool(normalize)
         self.average = check_choice("average", average, ("anchors", "triplets"))
-
-    def prepare(self, embeddings):
-        """The embeddings, l2-normalised if asked for."""
-        return normalize(embeddings) if self.normalize else embeddings
 
     def compute_pair_parts(self, pairs):
         """The two parts `[n]`."""
