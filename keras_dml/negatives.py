@@ -70,7 +70,7 @@ def draw_negatives(probabilities, seed, step, first_row=0):
     Returns:
         int32 `[a, c]`: for anchor a and its positive i, the candidate to use as its negative.
         Entries of other pairs are draws that nobody needs; those of an anchor without negatives
-        mean nothing.
+        mean nothing. A graph compiled by XLA draws other numbers than one that is not.
 
     Raises:
         ValueError: `seed` out of range.

@@ -76,20 +76,17 @@ class RankMILoss(PairLoss):
     def compute_pair_parts(self, pairs):
         """The two parts `[n]`."""
         distances = safe_sqrt(pairs.squared_distances())
-        # softplus(-V) = softplus(V) - V.
         values = self._statistics(ops.reshape(distances, (-1, 1)))
         values = ops.reshape(values, ops.shape(distances))
-        raised = ops.softplus(values) - math.log(2.0)
-        num_positives = count(pairs.positive, values.dtype)
-        tightness = mean_over_pairs(masked_sum(raised - values, pairs.positive), num_positives)
+        tightness = pair_means(positive_costs(values), pairs.positive)
+        costs = negative_costs(values)
         if self.sampling == "all":
-            num_negatives = count(pairs.negative, values.dtype)
-            contrastive = masked_sum(raised, pairs.negative)
-        else:
-            # As many expected draws as the anchor has positives, none if it has no negatives.
-            draws = distance_weighted(distances, pairs.negative, pairs.anchors.shape[-1])
-            num_negatives = num_positives * ops.sum(draws, axis=-1)
-            contrastive = num_positives * masked_sum(draws * raised, pairs.negative)
+            return tightness, pair_means(costs, pairs.negative)
+        # As many expected draws as the anchor has positives, none if it has no negatives.
+        draws = distance_weighted(distances, pairs.negative, pairs.anchors.shape[-1])
+        num_positives = count(pairs.positive, values.dtype)
+        num_negatives = num_positives * ops.sum(draws, axis=-1)
+        contrastive = num_positives * masked_sum(draws * costs, pairs.negative)
         return tightness, mean_over_pairs(contrastive, num_negatives)
 
     def _statistics(self, distances):
@@ -115,6 +112,21 @@ class RankMILoss(PairLoss):
         if weights:
             network.set_weights([np.asarray(values) for values in weights])
         return loss
+
+
+def positive_costs(values):
+    """What a positive pair costs where V has these values: `softplus(−V) − log 2`."""
+    return ops.softplus(values) - values - math.log(2.0)
+
+
+def negative_costs(values):
+    """What a negative pair costs where V has these values: `softplus(V) − log 2`."""
+    return ops.softplus(values) - math.log(2.0)
+
+
+def pair_means(costs, kept):
+    """Values `[n]` of the anchors whose mean is that of `costs` `[a, c]` over the `kept` pairs."""
+    return mean_over_pairs(masked_sum(costs, kept), count(kept, costs.dtype))
 
 
 @keras.saving.register_keras_serializable("keras_dml")

@@ -1,7 +1,18 @@
-"""Metrics: recall at K and accuracy of whole sets of embeddings, the parts of a loss in `fit`."""
+"""Metrics of whole sets of embeddings, and the parts of a loss in `fit`."""
 
 from keras_dml.metrics.accuracy import class_mean_accuracy
+from keras_dml.metrics.distances import DistanceHistograms, distance_histograms
 from keras_dml.metrics.loss_part import LossPart
+from keras_dml.metrics.mutual_information import MutualInformationBound, mutual_information_bound
 from keras_dml.metrics.recall import nearest_neighbours, recall_at_k
 
-__all__ = ["LossPart", "class_mean_accuracy", "nearest_neighbours", "recall_at_k"]
+__all__ = [
+    "DistanceHistograms",
+    "LossPart",
+    "MutualInformationBound",
+    "class_mean_accuracy",
+    "distance_histograms",
+    "mutual_information_bound",
+    "nearest_neighbours",
+    "recall_at_k",
+]

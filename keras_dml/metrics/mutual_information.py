@@ -1,0 +1,131 @@
+"""A lower bound of what any embedding tells about the classes, estimated as RankMI does."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from keras_dml.metrics.distances import checked_embeddings
+
+# Pairs in a step. The estimate varies by what the last of them are; the result is over all.
+_PAIRS = 4096
+
+
+@dataclasses.dataclass(frozen=True)
+class MutualInformationBound:
+    """What `mutual_information_bound` found.
+
+    Attributes:
+        nats: the bound over the pairs that were held back from fitting V.
+        beta: the distance where V is 0; None if there is none between 0 and 2.
+        network: V, fitted.
+    """
+
+    nats: float
+    beta: float | None
+    network: Any
+
+
+def mutual_information_bound(embeddings, labels, network=None, steps=1000, seed=0, verbose=0):
+    """Fit a statistics network to the distances of any embedding; return the bound it reaches.
+
+    Minus the RankMI loss, `2 log 2 − E⁺[softplus(−V(D))] − E⁻[softplus(V(D))]`, D the distances
+    of l2-normalised embeddings: at most twice the Jensen-Shannon divergence of the distances of
+    positive and of negative pairs, reached by the best V, and below 2 log 2. V is fitted by Adam
+    (1e-3, falling to 0) on pairs within a random half of the images; the bound is that of pairs
+    within the other half, so that what V learnt by heart does not count.
+
+    Args:
+        embeddings: numbers `[n, d]`. labels: class of each row, `[n]`; in both halves some class
+            must have two images.
+        network: V, a built Keras layer as `models.StatisticsNetwork` (the default); it is trained.
+        steps: of 4,096 positive and as many negative pairs, drawn by (seed, step).
+        seed: of the halves, the pairs and V's weights.
+        verbose: 1 shows a progress bar.
+
+    Returns:
+        `MutualInformationBound`.
+
+    Raises:
+        ValueError: wrong shapes, or a half without positive or negative pairs.
+
+    Reference: Kemertas et al., "RankMI", CVPR 2020, Eq. 3, 6 and 7.
+    """
+    import keras
+    import tensorflow as tf
+    from keras import ops
+    from tqdm import tqdm
+
+    from keras_dml.losses.rankmi import negative_costs, positive_costs
+    from keras_dml.models.statistics_network import StatisticsNetwork, estimate_beta
+    from keras_dml.optimizers import WarmCosine
+
+    z, labels = checked_embeddings(embeddings, labels)
+    network = network or StatisticsNetwork(seed=seed)
+    order = np.random.default_rng([seed, 0]).permutation(len(z))
+    halves = [_Pairs(z[rows], labels[rows]) for rows in (order[::2], order[1::2])]
+    optimizer = keras.optimizers.Adam(WarmCosine(1e-3, steps, warmup_steps=1))
+    optimizer.build(network.trainable_variables)
+
+    def loss(positive, negative):
+        values = network(ops.concatenate([positive, negative])[:, None])[:, 0]
+        costs = positive_costs(values[: len(positive)]), negative_costs(values[len(positive) :])
+        return ops.mean(costs[0]) + ops.mean(costs[1])
+
+    @tf.function
+    def step(positive, negative):
+        with tf.GradientTape() as tape:
+            value = loss(positive, negative)
+        optimizer.apply(tape.gradient(value, network.trainable_variables))
+        return value
+
+    for number in tqdm(range(steps), "fitting V", unit=" steps", disable=not verbose):
+        step(*halves[0].draw(np.random.default_rng([seed, 1, number])))
+    rng = np.random.default_rng([seed, 2])
+    evaluate = tf.function(loss)
+    held_back = [-float(evaluate(*halves[1].draw(rng))) for _ in range(64)]
+    start = tf.constant(1.0, network.compute_dtype)
+    beta, found = estimate_beta(network, start)
+    return MutualInformationBound(
+        nats=float(np.mean(held_back)), beta=float(beta) if found else None, network=network
+    )
+
+
+class _Pairs:
+    """Distances of pairs drawn at random from a set of l2-normalised embeddings."""
+
+    def __init__(self, z, labels):
+        lengths = np.linalg.norm(z, axis=1, keepdims=True)
+        self.z = np.divide(z, lengths, out=np.zeros_like(z), where=lengths > 0)
+        # Rows in the order of their classes: a class is a stretch of them.
+        self.order = np.argsort(labels, kind="stable")
+        _, first, sizes = np.unique(labels[self.order], return_index=True, return_counts=True)
+        if sizes.max() < 2 or len(sizes) < 2:
+            raise ValueError(
+                "labels must give each half of the images a class with two images and a second "
+                f"class. Received: {len(labels)} images of {len(sizes)} classes in a half"
+            )
+        self.first, self.sizes = np.repeat(first, sizes), np.repeat(sizes, sizes)
+        # An anchor is in as many positive (negative) pairs as it has partners of the kind.
+        self.positives = np.cumsum(self.sizes - 1)
+        self.negatives = np.cumsum(len(labels) - self.sizes)
+
+    def draw(self, rng):
+        """Distances of 4,096 positive and of as many negative pairs, float32 `[4096]` each."""
+        anchors = np.searchsorted(
+            self.positives, rng.integers(self.positives[-1], size=_PAIRS), side="right"
+        )
+        own, size, first = anchors - self.first[anchors], self.sizes[anchors], self.first[anchors]
+        partners = first + (own + 1 + rng.integers(size - 1)) % size
+        positive = self._distances(anchors, partners)
+        anchors = np.searchsorted(
+            self.negatives, rng.integers(self.negatives[-1], size=_PAIRS), side="right"
+        )
+        # The rows that follow the anchor's class, around the end.
+        beyond = rng.integers(len(self.order) - self.sizes[anchors])
+        partners = (self.first[anchors] + self.sizes[anchors] + beyond) % len(self.order)
+        return positive, self._distances(anchors, partners)
+
+    def _distances(self, anchors, partners):
+        a, b = (self.z[self.order[rows]] for rows in (anchors, partners))
+        return np.linalg.norm(a - b, axis=1)

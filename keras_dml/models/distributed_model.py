@@ -1,0 +1,132 @@
+"""A `keras.Model` that trains under every `tf.distribute` strategy; needs TensorFlow."""
+
+import contextlib
+
+import keras
+import tensorflow as tf
+from keras.src.models.functional import Functional
+
+
+@keras.saving.register_keras_serializable("keras_dml")
+class DistributedModel(keras.Model):
+    """A `keras.Model` whose `fit` and `evaluate` work under every `tf.distribute` strategy.
+
+    Made of inputs and outputs, `DistributedModel(inputs, outputs)`, or subclassed with `call`, as
+    any Keras model. A subclass that has to do something around the replicas, not within them,
+    overrides `step_on_replicas`.
+
+    Under `MultiWorkerMirroredStrategy` with one device a worker, Keras 3 fails twice: it builds the
+    model from the mean of a batch over the replicas, which TensorFlow does not take of a single
+    local one, and it reduces the logs, which are scalars, over their first axis.
+
+    Raises:
+        TypeError: a subclass is given inputs and outputs.
+    """
+
+    def __new__(cls, *args, **kwargs):
+        """As `keras.Model`: with inputs and outputs, the class of functional models."""
+        if cls is DistributedModel and (args or "outputs" in kwargs):
+            return super().__new__(FunctionalDistributedModel)
+        return super().__new__(cls)
+
+    def __init__(self, *args, **kwargs):
+        # Keras would make this class a functional one, for good, and so break all other subclasses.
+        if args or "outputs" in kwargs:
+            raise TypeError(
+                "inputs and outputs are for DistributedModel itself; a subclass defines call(), or "
+                f"derives from FunctionalDistributedModel. Received: {type(self).__name__}"
+            )
+        super().__init__(**kwargs)
+
+    def step_on_replicas(self, data):
+        """One training step on every replica; called in cross-replica context.
+
+        Args:
+            data: the batch, each replica's part of it.
+
+        Returns:
+            dict of the logs, one value each; see `reduce_logs`.
+        """
+        return self.reduce_logs(self.distribute_strategy.run(self.train_step, args=(data,)))
+
+    def reduce_logs(self, logs):
+        """The mean of each log over all replicas of all workers; the tensors themselves of one."""
+        strategy = self.distribute_strategy
+        if strategy.num_replicas_in_sync == 1:
+            return logs
+        return keras.tree.map_structure(
+            lambda value: strategy.reduce("MEAN", value, axis=None), logs
+        )
+
+    def make_train_function(self, force=False):
+        """The function of an iterator that `fit` calls: one execution, perhaps of many steps."""
+        if self.train_function is None or force:
+            self.train_function = self._make_function(self.step_on_replicas)
+        return self.train_function
+
+    def make_test_function(self, force=False):
+        """The function of an iterator that `evaluate` calls."""
+        if self.test_function is None or force:
+            self.test_function = self._make_function(self._test_on_replicas)
+        return self.test_function
+
+    def _test_on_replicas(self, data):
+        return self.reduce_logs(self.distribute_strategy.run(self.test_step, args=(data,)))
+
+    def _make_function(self, step_function):
+        if not isinstance(self.distribute_strategy, tf.distribute.MultiWorkerMirroredStrategy):
+            around = _AroundReplicas(self, self.steps_per_execution)
+            return keras.Model._make_function(around, step_function)
+        # In a tf.while_loop, where Keras would take the steps of one execution, TensorFlow cannot
+        # number the messages between the workers.
+        one_step = keras.Model._make_function(_AroundReplicas(self, 1), step_function)
+
+        def several_steps(iterator):
+            logs = one_step(iterator)
+            if isinstance(iterator, tf.distribute.DistributedIterator):
+                with contextlib.suppress(StopIteration, tf.errors.OutOfRangeError):
+                    for _ in range(self.steps_per_execution - 1):
+                        logs = one_step(iterator)
+            return logs
+
+        return several_steps
+
+    def _maybe_symbolic_build(self, iterator=None, data_batch=None):
+        if iterator is not None and self._distribute_strategy is not None:
+            # Only shapes and dtypes are looked at, so one replica's part will do.
+            _, _, batches = next(iter(iterator))
+            data_batch = keras.tree.map_structure(
+                lambda value: self._distribute_strategy.experimental_local_results(value)[0],
+                next(batches),
+            )
+        super()._maybe_symbolic_build(data_batch=data_batch)
+
+
+@keras.saving.register_keras_serializable("keras_dml")
+class FunctionalDistributedModel(DistributedModel, Functional):
+    """What `DistributedModel(inputs, outputs)` makes."""
+
+    __init__ = Functional.__init__
+
+
+class _AroundReplicas:
+    """The model as Keras' `_make_function` sees it, with a strategy whose `run` is a plain call.
+
+    So a step is called where Keras would have sent its own to the replicas, and all the rest
+    (several steps an execution, data that ends amid one, eager and XLA) stays Keras' own.
+    """
+
+    def __init__(self, model, steps_per_execution):
+        self._model = model
+        self.steps_per_execution = steps_per_execution
+
+    def __getattr__(self, name):
+        return getattr(self._model, name)
+
+    @property
+    def distribute_strategy(self):
+        return self
+
+    @staticmethod
+    def run(step, args):
+        return step(*args)

@@ -1,0 +1,310 @@
+"""RankMI's model with its alternating train step; needs TensorFlow."""
+
+import keras
+import tensorflow as tf
+from keras import ops
+
+from keras_dml.losses.base import check_choice, check_embeddings, checked_class_ids
+from keras_dml.losses.rankmi import negative_costs, pair_means, positive_costs
+from keras_dml.models.distributed_model import DistributedModel
+from keras_dml.models.statistics_network import (
+    HIGHEST,
+    StatisticsNetwork,
+    check_beta,
+    estimate_beta,
+)
+from keras_dml.negatives import distance_weighted, draw_negatives
+from keras_dml.pairs import Pairs, normalize, safe_sqrt
+
+SAMPLINGS = ("distance_weighted", "uniform", "all")
+
+
+@keras.saving.register_keras_serializable("keras_dml")
+class RankMI(DistributedModel):
+    """An embedding model trained by RankMI: `compile`, `fit` on class ids, use the embeddings.
+
+    Two networks learn in turn. The statistics network V estimates, from the distances of positive
+    and of negative pairs, a lower bound of their Jensen-Shannon divergence; the embedding network
+    raises that bound. With step t from 0 (Algorithm 1):
+
+    - t mod (k + 1) = 0: an embedding step. Positive pairs with D > β − α and negative pairs with
+      D < β + α count, the latter perhaps sampled; the loss is that of `losses.RankMILoss` over
+      them. Nothing left gives zero loss and zero gradient. V stays as it is.
+    - otherwise: a statistics step on all pairs, with no gradient through the embedding network;
+      then β, where V is 0, is found anew (`estimate_beta`).
+
+    D are distances of l2-normalised embeddings, over the pairs of the global batch. The embedding
+    network runs in training mode in both steps (a batch norm that learns its statistics follows
+    both), so that V sees the distances that the embedding step works on.
+
+    Logs, each the mean over the epoch's steps of its phase but for β: `loss` (embedding steps),
+    `statistics_loss` (statistics steps), `mutual_information` (minus the loss over all pairs: the
+    bound in nats, below 2 log 2), `beta` (the last), `positive_kept` and `negative_kept` (shares of
+    pairs within the margins, embedding steps), `not_decreasing` (the share of distances where V
+    does not decrease, which Eq. 9 rules out; to 1/256), `beta_not_found` (statistics steps, since
+    the model was made, after which V had no zero between 0 and 2 and the last β was kept).
+
+    Args:
+        embedding: a built `keras.Model` from images to embeddings `[n, d]`.
+        statistics_network: a built Keras layer from distances `[m, 1]` to values `[m, 1]`; by
+            default `StatisticsNetwork(zero_at=beta)`.
+        k: statistics steps for each embedding step, at least 1.
+        beta: β₀, in (0, 2).
+        alpha: α > 0, how far beyond β a pair still counts.
+        sampling: of the negative pairs of embedding steps: `"distance_weighted"` or `"uniform"`
+            draw one of the anchor's for each of its positive pairs, as a pure function of (seed,
+            step, anchor); `"all"` takes all within the margin.
+        seed: of the draws.
+
+    Raises:
+        ValueError: an argument out of range, networks of wrong shapes or not yet built.
+
+    Reference: Kemertas et al., "RankMI: A Mutual Information Maximizing Ranking Loss", CVPR 2020,
+    Algorithm 1 and section 4.1 (whose settings are the defaults).
+    """
+
+    def __init__(
+        self,
+        embedding,
+        statistics_network=None,
+        k=1,
+        beta=1.0,
+        alpha=0.2,
+        sampling="distance_weighted",
+        seed=0,
+        name="rankmi",
+        **kwargs,
+    ):
+        super().__init__(name=name, **kwargs)
+        if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+            raise ValueError(f"k must be a whole number, at least 1. Received: k={k!r}")
+        if not 0 < alpha < float("inf"):
+            raise ValueError(f"alpha must be a distance above 0. Received: alpha={alpha!r}")
+        if not embedding.built or len(embedding.output_shape) != 2:
+            raise ValueError(
+                "embedding must be a built keras.Model with embeddings [n, d]. "
+                f"Received: embedding={embedding!r}, built={embedding.built}"
+            )
+        self.k, self.alpha, self.seed = k, float(alpha), seed
+        self.first_beta = check_beta("beta", beta)
+        self.sampling = check_choice("sampling", sampling, SAMPLINGS)
+        self.embedding = embedding
+        self.statistics_network = statistics_network or StatisticsNetwork(zero_at=beta)
+        _check_statistics_network(self.statistics_network)
+        dtype = self.statistics_network.compute_dtype
+        start, _ = estimate_beta(self.statistics_network, tf.constant(self.first_beta, dtype))
+        shared = {"trainable": False, "aggregation": "only_first_replica", "shape": ()}
+        self.beta = self.add_weight(
+            name="beta", initializer=lambda *_, **__: ops.copy(start), dtype=dtype, **shared
+        )
+        self.step = self.add_weight(name="step", initializer="zeros", dtype="int64", **shared)
+        self.beta_not_found = self.add_weight(
+            name="beta_not_found", initializer="zeros", dtype="int64", **shared
+        )
+        names = ("loss", "statistics_loss", "mutual_information", "positive_kept",
+                 "negative_kept", "not_decreasing")  # fmt: skip
+        self.means = {name: keras.metrics.Mean(name=name) for name in names}
+        self.built = True
+
+    def call(self, images, training=False):
+        """The embeddings of the images."""
+        return self.embedding(images, training=training)
+
+    def compile(
+        self, optimizer="adam", statistics_optimizer="adam", steps_per_execution=1, **kwargs
+    ):
+        """Choose the optimizers of the two networks.
+
+        Args:
+            optimizer: of the embedding network. statistics_optimizer: of V; no optimizer touches
+                the other network's variables or slots. The paper has Adam, 1e-3, for both.
+            steps_per_execution, run_eagerly, jit_compile, auto_scale_loss: as in Keras.
+
+        Raises:
+            ValueError: a loss or metrics: RankMI brings its own.
+        """
+        for refused in ("loss", "metrics", "weighted_metrics", "loss_weights"):
+            if kwargs.pop(refused, None) is not None:
+                raise ValueError(
+                    f"{refused} cannot be given: RankMI is trained by its own loss and logs what "
+                    f"there is to see. Received: {refused} in compile()"
+                )
+        super().compile(optimizer=optimizer, steps_per_execution=steps_per_execution, **kwargs)
+        self.statistics_optimizer = keras.optimizers.get(statistics_optimizer)
+        self._execution = {"steps_per_execution": steps_per_execution, **kwargs}
+        self.optimizer.build(self.embedding.trainable_variables)
+        self.statistics_optimizer.build(self.statistics_network.trainable_variables)
+
+    def get_compile_config(self):
+        """The optimizers and how steps are run."""
+        serialize = keras.saving.serialize_keras_object
+        return {
+            "optimizer": serialize(self.optimizer),
+            "statistics_optimizer": serialize(self.statistics_optimizer),
+            **self._execution,
+        }
+
+    def compile_from_config(self, config):
+        """Compile as `get_compile_config` says."""
+        self.compile(**keras.saving.deserialize_keras_object(config))
+
+    def step_on_replicas(self, data):
+        """Around the replicas: within them optimizers refuse to update inside a `tf.cond`."""
+        strategy = self.distribute_strategy
+        return self._alternate(lambda step: self.reduce_logs(strategy.run(step, args=(data,))))
+
+    def train_step(self, data):
+        """One step of Algorithm 1 on (images, class ids[, sample weights]); returns the logs."""
+        return self._alternate(lambda step: step(data))
+
+    def _alternate(self, run):
+        return tf.cond(
+            tf.equal(self.step % (self.k + 1), 0),
+            lambda: run(self.embedding_step),
+            lambda: run(self.statistics_step),
+        )
+
+    def embedding_step(self, data):
+        """Update the embedding network on the pairs within the margins."""
+        images, class_ids, weights = keras.utils.unpack_x_y_sample_weight(data)
+        with tf.GradientTape() as tape:
+            pairs, distances, values = self._pairs(class_ids, self.embedding(images, training=True))
+            positive = pairs.positive & (distances > self.beta - self.alpha)
+            negative = pairs.negative & (distances < self.beta + self.alpha)
+            tightness = pair_means(positive_costs(values), positive)
+            contrastive = self._sampled_contrastive(pairs, distances, values, negative)
+            loss = _mean_over_anchors(tightness + contrastive, weights)
+            total = self._share_of_replica(loss, *self.embedding.losses)
+            total = self.optimizer.scale_loss(total)
+        variables = self.embedding.trainable_variables
+        gradients = tape.gradient(total, variables, unconnected_gradients="zero")
+        self.optimizer.apply(gradients, variables)
+        self.means["loss"].update_state(loss)
+        self._count("positive_kept", positive, pairs.positive)
+        self._count("negative_kept", negative, pairs.negative)
+        return self._after(pairs, distances, values)
+
+    def statistics_step(self, data):
+        """Update V on all pairs, then find β."""
+        images, class_ids, weights = keras.utils.unpack_x_y_sample_weight(data)
+        embeddings = tf.stop_gradient(self.embedding(images, training=True))
+        variables = self.statistics_network.trainable_variables
+        with tf.GradientTape() as tape:
+            pairs, distances, values = self._pairs(class_ids, embeddings)
+            loss = _mean_over_anchors(_loss_of_all(pairs, values), weights)
+            total = self._share_of_replica(loss)
+        gradients = tape.gradient(total, variables, unconnected_gradients="zero")
+        self.statistics_optimizer.apply(gradients, variables)
+        beta, found = estimate_beta(self.statistics_network, self.beta.value)
+        self.beta.assign(beta)
+        self.beta_not_found.assign_add(tf.cast(~found, "int64"))
+        self.means["statistics_loss"].update_state(loss)
+        return self._after(pairs, distances, values)
+
+    def test_step(self, data):
+        """The loss over all pairs, and what follows from it."""
+        images, class_ids, weights = keras.utils.unpack_x_y_sample_weight(data)
+        pairs, distances, values = self._pairs(class_ids, self.embedding(images, training=False))
+        self.means["loss"].update_state(_mean_over_anchors(_loss_of_all(pairs, values), weights))
+        self._watch(pairs, distances, values)
+        kept = ("loss", "mutual_information", "not_decreasing")
+        return {name: self.means[name].result() for name in kept}
+
+    def get_metrics_result(self):
+        """The logs of a training step."""
+        means = {name: mean.result() for name, mean in self.means.items()}
+        return {**means, "beta": self.beta.value, "beta_not_found": self.beta_not_found.value}
+
+    def _pairs(self, class_ids, embeddings):
+        embeddings = ops.cast(embeddings, self.statistics_network.compute_dtype)
+        check_embeddings(embeddings)
+        class_ids = checked_class_ids(ops.convert_to_tensor(class_ids))
+        pairs = Pairs.of_batch(class_ids, normalize(embeddings))
+        distances = safe_sqrt(pairs.squared_distances())
+        values = self.statistics_network(ops.reshape(distances, (-1, 1)))
+        return pairs, distances, ops.reshape(values, ops.shape(distances))
+
+    def _sampled_contrastive(self, pairs, distances, values, negative):
+        if self.sampling == "all":
+            return pair_means(negative_costs(values), negative)
+        if self.sampling == "uniform":
+            each = ops.cast(negative, distances.dtype)
+            chances = each / ops.maximum(ops.sum(each, axis=-1, keepdims=True), 1.0)
+        else:
+            chances = distance_weighted(distances, negative, pairs.anchors.shape[-1])
+        drawn = draw_negatives(chances, self.seed, self.step.value, pairs.first_row)
+        wanted = pairs.positive & ops.any(negative, axis=-1, keepdims=True)
+        return pair_means(ops.take_along_axis(negative_costs(values), drawn, axis=-1), wanted)
+
+    def _after(self, pairs, distances, values):
+        self._watch(pairs, distances, values)
+        self.step.assign_add(1)
+        return self.get_metrics_result()
+
+    def _watch(self, pairs, distances, values):
+        self.means["mutual_information"].update_state(-ops.mean(_loss_of_all(pairs, values)))
+        # V on a grid: its slope at every distance would cost a backward pass through V.
+        cells = 256 * int(HIGHEST)
+        grid = ops.linspace(0.0, HIGHEST, cells + 1, dtype=distances.dtype)
+        heights = ops.reshape(self.statistics_network(grid[:, None]), (-1,))
+        cell = ops.clip(ops.cast(ops.floor(distances * 256.0), "int32"), 0, cells - 1)
+        rises = ops.take(heights[1:] >= heights[:-1], cell)
+        all_pairs = pairs.positive | pairs.negative
+        self._count("not_decreasing", rises & all_pairs, all_pairs)
+
+    def _count(self, name, chosen, of_all):
+        """Record the share of the pairs `of_all` that is `chosen`."""
+        number = ops.sum(ops.cast(of_all, "float32"))
+        share = ops.sum(ops.cast(chosen, "float32")) / ops.maximum(number, 1.0)
+        self.means[name].update_state(share, sample_weight=number)
+
+    def _share_of_replica(self, *losses):
+        # Each replica holds the mean over its own anchors; the gradients are summed.
+        return tf.add_n(losses) / self.distribute_strategy.num_replicas_in_sync
+
+    def get_config(self):
+        """The constructor's arguments."""
+        serialize = keras.saving.serialize_keras_object
+        return {
+            "name": self.name,
+            "embedding": serialize(self.embedding),
+            "statistics_network": serialize(self.statistics_network),
+            "k": self.k,
+            "beta": self.first_beta,
+            "alpha": self.alpha,
+            "sampling": self.sampling,
+            "seed": self.seed,
+        }
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        """The model of this configuration."""
+        config = dict(config)
+        for name in ("embedding", "statistics_network"):
+            config[name] = keras.saving.deserialize_keras_object(config[name], custom_objects)
+        return cls(**config)
+
+
+def _loss_of_all(pairs, values):
+    """The loss `[n]` over all pairs."""
+    return pair_means(positive_costs(values), pairs.positive) + pair_means(
+        negative_costs(values), pairs.negative
+    )
+
+
+def _mean_over_anchors(values, weights):
+    return ops.mean(values if weights is None else values * ops.cast(weights, values.dtype))
+
+
+def _check_statistics_network(network):
+    if not isinstance(network, keras.layers.Layer) or not network.built:
+        raise ValueError(
+            "statistics_network must be a built Keras layer, such as StatisticsNetwork(). "
+            f"Received: statistics_network={network!r}"
+        )
+    shape = tuple(network(ops.ones((2, 1), dtype=network.compute_dtype)).shape)
+    if shape != (2, 1):
+        raise ValueError(
+            "statistics_network must map distances [m, 1] to values [m, 1]. "
+            f"Received: values of shape {shape} for distances of shape (2, 1)"
+        )

@@ -1,0 +1,153 @@
+"""RankMI's statistics network V, and the distance β where it is zero; needs TensorFlow for β."""
+
+import keras
+from keras import ops
+
+from keras_dml.losses.base import check_positive
+
+# Distances of l2-normalised embeddings.
+LOWEST, HIGHEST = 0.0, 2.0
+_NEWTON_STEPS = 5
+# Halves [0, 2] to the resolution of float32.
+_BISECTIONS = 25
+
+
+@keras.saving.register_keras_serializable("keras_dml")
+class StatisticsNetwork(keras.layers.Layer):
+    """RankMI's statistics network: `V(x) = MLP(x) − x`, one number from one distance.
+
+    MLP: dense 1 → hidden, leaky ReLU, `depth` times (dense hidden → hidden, leaky ReLU), dense
+    hidden → 1; Glorot uniform weights. The last bias starts such that `V(zero_at) = 0`: with a zero
+    bias V(x) ≈ −x, and the margins around V's zero would drop nearly all negative pairs.
+
+    Computes in float32 under any precision policy (`dtype="float64"` is possible).
+
+    Args:
+        hidden: width H. depth: number L of hidden-to-hidden layers, at least 0.
+        slope: of the leaky ReLU below 0, in [0, 1).
+        residual: subtract the distance, so that V decreases from the start; False is MLP(x).
+        zero_at: β₀, distance in (0, 2) where V starts at 0.
+        seed: of the weights; None takes Keras' global seed.
+
+    Call arguments:
+        distances: `[m, 1]`.
+
+    Returns:
+        V, `[m, 1]`.
+
+    Raises:
+        ValueError: an argument out of range.
+
+    Reference: Kemertas et al., "RankMI", CVPR 2020, Eq. 10 and 14 (H = 128, L = 2, slope 0.1).
+    """
+
+    def __init__(
+        self,
+        hidden=128,
+        depth=2,
+        slope=0.1,
+        residual=True,
+        zero_at=1.0,
+        seed=None,
+        name="statistics_network",
+        dtype="float32",
+        **kwargs,
+    ):
+        super().__init__(name=name, dtype=dtype, **kwargs)
+        self.hidden = _whole("hidden", hidden, 1)
+        self.depth = _whole("depth", depth, 0)
+        if not 0 <= slope < 1:
+            raise ValueError(f"slope must be in [0, 1). Received: slope={slope!r}")
+        self.slope = float(slope)
+        self.residual = bool(residual)
+        self.zero_at = check_beta("zero_at", zero_at)
+        self.seed = seed
+        self.dense = []
+        for number, width in enumerate([self.hidden] * (self.depth + 1) + [1]):
+            glorot = keras.initializers.GlorotUniform(None if seed is None else seed + number)
+            layer = keras.layers.Dense(
+                width, kernel_initializer=glorot, name=f"dense_{number}", dtype=self.dtype_policy
+            )
+            layer.build((None, 1 if number == 0 else self.hidden))
+            self.dense.append(layer)
+        start = self.call(ops.full((1, 1), self.zero_at, dtype=self.compute_dtype))
+        self.dense[-1].bias.assign(-start[0])
+        self.built = True
+
+    def call(self, distances):
+        """V of distances `[m, 1]`."""
+        x = distances
+        for layer in self.dense[:-1]:
+            x = ops.leaky_relu(layer(x), negative_slope=self.slope)
+        value = self.dense[-1](x)
+        return value - distances if self.residual else value
+
+    def compute_output_shape(self, input_shape):
+        """The shape of the distances."""
+        return input_shape
+
+    def get_config(self):
+        """The constructor's arguments."""
+        names = ("hidden", "depth", "slope", "residual", "zero_at", "seed")
+        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
+
+
+def estimate_beta(network, beta):
+    """The distance β in [0, 2] where V is 0: a positive and a negative pair cost the same there.
+
+    Newton's method from the last β, a few steps; bisection of [0, 2] where Newton leaves it, comes
+    to where V does not decrease, or does not settle. The paper's procedure is in a supplement that
+    is not public; this one is ours.
+
+    Args:
+        network: V, from `[m, 1]` to `[m, 1]`.
+        beta: the last β, a scalar tensor.
+
+    Returns:
+        `(beta, found)`: the last β and False if V does not change its sign between 0 and 2.
+    """
+    import tensorflow as tf
+
+    def value(distance):
+        return tf.reshape(network(tf.reshape(distance, (1, 1))), ())
+
+    guess, step, well = beta, tf.zeros_like(beta), tf.constant(True)
+    for _ in range(_NEWTON_STEPS):
+        with tf.GradientTape() as tape:
+            tape.watch(guess)
+            height = value(guess)
+        slope = tape.gradient(height, guess)
+        falls = slope < 0
+        step = tf.where(falls, height / tf.where(falls, slope, -1.0), 0.0)
+        guess = guess - step
+        well = well & falls & (guess >= LOWEST) & (guess <= HIGHEST)
+    settled = tf.abs(step) <= 1e-4
+
+    def bisected():
+        low, high = tf.constant(LOWEST, beta.dtype), tf.constant(HIGHEST, beta.dtype)
+        at_low = value(low)
+        changes = at_low * value(high) < 0
+        for _ in range(_BISECTIONS):
+            middle = (low + high) / 2
+            same_side = value(middle) * at_low > 0
+            low = tf.where(same_side, middle, low)
+            high = tf.where(same_side, high, middle)
+        return tf.where(changes, (low + high) / 2, beta), changes
+
+    return tf.cond(well & settled, lambda: (guess, tf.constant(True)), bisected)
+
+
+def check_beta(name, value):
+    """`value` as a float, or ValueError unless it is a distance between 0 and 2."""
+    value = check_positive(name, value)
+    if value >= HIGHEST:
+        raise ValueError(f"{name} must be a distance between 0 and 2. Received: {name}={value}")
+    return value
+
+
+def _whole(name, value, least):
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(
+            f"{name} must be a whole number, at least {least}. Received: {name}={value!r}"
+        )
+    return value

@@ -1,0 +1,79 @@
+"""Distances as two distributions: histograms, their divergence, and RankMI's bound of it."""
+
+import numpy as np
+import pytest
+
+from keras_dml import models
+from keras_dml.metrics import DistanceHistograms, distance_histograms, mutual_information_bound
+from keras_dml.metrics import distances as module
+
+
+def classes(spread, num_classes=20, size=10, seed=0):
+    rng = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(num_classes), size)
+    z = 3 * rng.normal(size=(num_classes, 8))[labels] + spread * rng.normal(size=(len(labels), 8))
+    return z, rng.permutation(1000)[:num_classes][labels]
+
+
+def test_histograms_count_every_pair_once(monkeypatch):
+    monkeypatch.setattr(module, "_BLOCK", 7)  # several blocks
+    z, labels = classes(2.0, num_classes=4, size=6)
+    z[3] = 0.0
+    z[5] = z[4]
+    found = distance_histograms(z, labels, bins=15)
+    lengths = np.linalg.norm(z, axis=1, keepdims=True)
+    f = z / np.where(lengths > 0, lengths, 1)
+    expected = {True: np.zeros(15, int), False: np.zeros(15, int)}
+    for i in range(len(z)):
+        for j in range(i):
+            cell = min(int(np.linalg.norm(f[i] - f[j]) * 7.5), 14)
+            expected[labels[i] == labels[j]][cell] += 1
+    np.testing.assert_array_equal(found.positive, expected[True])
+    np.testing.assert_array_equal(found.negative, expected[False])
+    assert found.edges[0] == 0 and found.edges[-1] == 2
+
+
+def test_divergence_of_known_distributions():
+    same = DistanceHistograms(np.array([1, 3]), np.array([2, 6]))
+    assert same.divergence() == pytest.approx(0.0, abs=1e-12)
+    apart = DistanceHistograms(np.array([5, 0]), np.array([0, 2]))
+    assert apart.divergence() == pytest.approx(np.log(2))
+    half = DistanceHistograms(np.array([1, 0]), np.array([1, 1]))
+    expected = 0.5 * np.log(1 / 0.75) + 0.5 * (0.5 * np.log(0.5 / 0.75) + 0.5 * np.log(0.5 / 0.25))
+    assert half.divergence() == pytest.approx(expected)
+    assert np.isnan(DistanceHistograms(np.array([0, 0]), np.array([1, 1])).divergence())
+
+
+@pytest.mark.parametrize("spread", [0.7, 3.0])
+def test_the_bound_comes_up_to_twice_the_divergence(spread):
+    z, labels = classes(spread, num_classes=40)
+    found = mutual_information_bound(z, labels, steps=300)
+    divergence = distance_histograms(z, labels, bins=40).divergence()
+    assert found.nats == pytest.approx(2 * divergence, abs=0.05)
+    assert found.nats < 2 * np.log(2)
+    assert 0 < found.beta < 2
+
+
+def test_the_bound_repeats_itself_and_says_little_of_noise():
+    rng = np.random.default_rng(1)
+    z, labels = rng.normal(size=(300, 32)), np.arange(300) // 5
+    first, second = (
+        mutual_information_bound(
+            z, labels, network=models.StatisticsNetwork(hidden=8, depth=1, seed=0), steps=150
+        )
+        for _ in range(2)
+    )
+    assert first.nats == second.nats
+    assert first.nats < 0.05
+
+
+def test_bad_input():
+    z, labels = classes(1.0)
+    with pytest.raises(ValueError, match=r"labels must have shape \[200\]"):
+        distance_histograms(z, labels[:-1])
+    with pytest.raises(ValueError, match="bins must be at least 1. Received: bins=0"):
+        distance_histograms(z, labels, bins=0)
+    with pytest.raises(ValueError, match="embeddings must be finite.*NaN or infinity"):
+        distance_histograms(np.where(z > 3, np.nan, z), labels)
+    with pytest.raises(ValueError, match="a class with two images and a second class"):
+        mutual_information_bound(z, np.zeros(len(z)))

@@ -1,0 +1,351 @@
+"""RankMI's alternating training, against Algorithm 1 written as loops in NumPy float64."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_dml import models
+from keras_dml.negatives import distance_weighted, draw_negatives
+
+RATE, STATISTICS_RATE, ALPHA = 0.3, 0.2, 0.1
+IDS = np.array([0, 0, 0, 1, 1, 2, 2, 2, 2, 3])
+
+
+def images(steps, seed=0):
+    rng = np.random.default_rng(seed)
+    noise = rng.normal(size=(steps, len(IDS), 6))
+    return noise + 1.2 * np.sin(IDS[:, None] * np.arange(1, 7))
+
+
+def network(dtype="float64", zero_at=1.0):
+    return models.StatisticsNetwork(hidden=4, depth=1, zero_at=zero_at, seed=3, dtype=dtype)
+
+
+def linear(dtype="float64"):
+    keras.utils.set_random_seed(2)
+    dense = keras.layers.Dense(3, use_bias=False, dtype=dtype)
+    return keras.Sequential([keras.Input((6,), dtype=dtype), dense])
+
+
+def rankmi(dtype="float64", optimizer=None, statistics_optimizer=None, **arguments):
+    compiling = {
+        name: arguments.pop(name)
+        for name in ("steps_per_execution", "jit_compile", "run_eagerly")
+        if name in arguments
+    }
+    given = {"alpha": ALPHA, "sampling": "all", "statistics_network": network(dtype), **arguments}
+    model = models.RankMI(linear(dtype), **given)
+    model.compile(
+        optimizer or keras.optimizers.SGD(RATE),
+        statistics_optimizer or keras.optimizers.SGD(STATISTICS_RATE),
+        **compiling,
+    )
+    return model
+
+
+def fit(model, x, **arguments):
+    flat = x.reshape(-1, x.shape[-1]).astype(model.embedding.inputs[0].dtype)
+    data = tf.data.Dataset.from_tensor_slices((flat, np.tile(IDS, len(x))))
+    data = data.batch(len(IDS), drop_remainder=True)
+    return model.fit(data, shuffle=False, verbose=0, **arguments).history
+
+
+class Replay:
+    """Algorithm 1 on a linear embedding, gradients by central differences."""
+
+    def __init__(self, model):
+        self.theta = [w.astype("float64") for w in model.embedding.get_weights()]
+        self.phi = [w.astype("float64") for w in model.statistics_network.get_weights()]
+        self.beta, self.k, self.sampling = 1.0, model.k, model.sampling
+
+    def statistics(self, d, phi):
+        x = np.array([d])
+        for layer in range(0, len(phi), 2):
+            x = x @ phi[layer] + phi[layer + 1]
+            if layer < len(phi) - 2:
+                x = np.where(x < 0, 0.1 * x, x)
+        return x[0] - d
+
+    def distances(self, x, theta):
+        z = x @ theta[0]
+        z = z / np.linalg.norm(z, axis=1, keepdims=True)
+        return np.array([[np.linalg.norm(a - b) for b in z] for a in z])
+
+    def loss(self, d, positive, negative, phi):
+        total = 0.0
+        for pairs, sign in ((positive, -1), (negative, 1)):
+            terms = [
+                np.log1p(np.exp(sign * self.statistics(d[i, j], phi))) - np.log(2) for i, j in pairs
+            ]
+            total += np.mean(terms) if terms else 0.0
+        return total
+
+    def step(self, t, x):
+        d = self.distances(x, self.theta)
+        n = len(IDS)
+        positive = [(i, j) for i in range(n) for j in range(n) if i != j and IDS[i] == IDS[j]]
+        negative = [(i, j) for i in range(n) for j in range(n) if IDS[i] != IDS[j]]
+        if t % (self.k + 1):
+            self.phi = descended(
+                lambda phi: self.loss(d, positive, negative, phi), self.phi, STATISTICS_RATE
+            )
+            self.beta = self.zero()
+            return
+        kept = [(i, j) for i, j in positive if d[i, j] > self.beta - ALPHA]
+        near = [(i, j) for i, j in negative if d[i, j] < self.beta + ALPHA]
+        if self.sampling != "all":
+            near = self.drawn(t, d, positive, near)
+        self.theta = descended(
+            lambda theta: self.loss(self.distances(x, theta), kept, near, self.phi),
+            self.theta,
+            RATE,
+        )
+
+    def drawn(self, t, d, positive, near):
+        mask = np.zeros(d.shape, bool)
+        mask[tuple(zip(*near))] = True
+        if self.sampling == "uniform":
+            chances = mask / np.maximum(mask.sum(axis=1, keepdims=True), 1)
+        else:
+            chances = np.asarray(distance_weighted(tf.constant(d), tf.constant(mask), 3))
+        draws = np.asarray(draw_negatives(tf.constant(chances), seed=7, step=t))
+        return [(i, draws[i, j]) for i, j in positive if mask[i].any()]
+
+    def zero(self):
+        """The zero of V next to the last β, by fine steps and bisection."""
+        grid = np.linspace(0, 2, 20001)
+        heights = np.array([self.statistics(d, self.phi) for d in grid])
+        crossings = np.flatnonzero((heights[:-1] > 0) & (heights[1:] <= 0))
+        nearest = crossings[np.argmin(np.abs(grid[crossings] - self.beta))]
+        low, high = grid[nearest], grid[nearest + 1]
+        for _ in range(60):
+            middle = (low + high) / 2
+            low, high = (middle, high) if self.statistics(middle, self.phi) > 0 else (low, middle)
+        return low
+
+
+def descended(loss, parameters, rate, h=1e-6):
+    gradients = []
+    for array in parameters:
+        gradient = np.zeros_like(array)
+        for index in np.ndindex(array.shape):
+            kept = array[index]
+            array[index] = kept + h
+            above = loss(parameters)
+            array[index] = kept - h
+            gradient[index] = (above - loss(parameters)) / (2 * h)
+            array[index] = kept
+        gradients.append(gradient)
+    return [array - rate * gradient for array, gradient in zip(parameters, gradients)]
+
+
+@pytest.mark.parametrize(
+    ("k", "sampling"), [(1, "all"), (3, "all"), (1, "uniform"), (1, "distance_weighted")]
+)
+def test_six_steps_are_those_of_algorithm_1(k, sampling):
+    model = rankmi(k=k, sampling=sampling, seed=7)
+    replay = Replay(model)
+    x = images(6)
+    before = [np.copy(w) for w in replay.theta + replay.phi]
+    fit(model, x)
+    for t in range(6):
+        replay.step(t, x[t])
+    assert int(model.step) == 6
+    assert float(model.beta) == pytest.approx(replay.beta, abs=1e-6)
+    ours = model.embedding.get_weights() + model.statistics_network.get_weights()
+    for mine, theirs, start in zip(ours, replay.theta + replay.phi, before):
+        assert np.abs(theirs - start).max() > 1e-3
+        np.testing.assert_allclose(mine, theirs, atol=1e-6)
+
+
+def weights(model):
+    return [np.copy(variable) for variable in model.embedding.variables]
+
+
+def statistics_weights(model):
+    return [np.copy(variable) for variable in model.statistics_network.variables]
+
+
+def same(one, other):
+    return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_the_phases_touch_only_their_own_network_and_optimizer():
+    adam = keras.optimizers.Adam
+    model = rankmi("float32", adam(0.01), adam(0.01))
+    x = images(2).astype("float32")
+    for changed, kept in ((0, 1), (1, 0)):
+        sides = [
+            lambda: weights(model) + [np.copy(v) for v in model.optimizer.variables],
+            lambda: (
+                statistics_weights(model)
+                + [np.copy(v) for v in model.statistics_optimizer.variables]
+            ),
+        ]
+        before = [side() for side in sides]
+        fit(model, x[changed : changed + 1])
+        assert same(before[kept], sides[kept]())
+        assert not same(before[changed], sides[changed]())
+    assert int(model.optimizer.iterations) == int(model.statistics_optimizer.iterations) == 1
+
+
+def test_logs():
+    model = rankmi("float32", k=2, sampling="distance_weighted")
+    history = fit(model, images(6).astype("float32"))
+    assert set(history) == {
+        "loss", "statistics_loss", "mutual_information", "positive_kept", "negative_kept",
+        "not_decreasing", "beta", "beta_not_found",
+    }  # fmt: skip
+    assert history["beta"] == [pytest.approx(float(model.beta))]
+    assert history["beta_not_found"] == [0]
+    assert 0 < history["positive_kept"][0] <= 1
+    assert 0 < history["negative_kept"][0] <= 1
+    # V has hardly learnt: it still falls as its residual does.
+    assert history["not_decreasing"] == [0.0]
+
+
+def test_logs_of_one_step_are_those_of_its_pairs():
+    model = rankmi()
+    replay = Replay(model)
+    x = images(1)
+    history = fit(model, x)
+    d = replay.distances(x[0], replay.theta)
+    same_class = IDS[:, None] == IDS
+    positive = same_class & ~np.eye(len(IDS), dtype=bool)
+    kept = positive & (d > 1 - ALPHA), ~same_class & (d < 1 + ALPHA)
+    pairs = [list(zip(*np.nonzero(mask))) for mask in (positive, ~same_class, *kept)]
+    bound = -replay.loss(d, pairs[0], pairs[1], replay.phi)
+    assert history["mutual_information"][0] == pytest.approx(bound, rel=1e-5)
+    assert history["loss"][0] == pytest.approx(replay.loss(d, *pairs[2:], replay.phi), rel=1e-5)
+    assert history["positive_kept"][0] == pytest.approx(kept[0].sum() / positive.sum())
+    assert history["negative_kept"][0] == pytest.approx(kept[1].sum() / (~same_class).sum())
+
+
+def test_not_decreasing_counts_the_distances_where_v_rises():
+    class Wave(keras.layers.Layer):
+        def call(self, distances):
+            return keras.ops.cos(np.pi * distances)
+
+    wave = Wave(dtype="float64")
+    wave.build((None, 1))
+    model = rankmi(statistics_network=wave, statistics_optimizer=keras.optimizers.SGD(0.1))
+    x = images(1)
+    replay = Replay(rankmi())
+    d = replay.distances(x[0], replay.theta)[~np.eye(len(IDS), dtype=bool)]
+    assert fit(model, x)["not_decreasing"][0] == pytest.approx(np.mean(d > 1), abs=0.03)
+
+
+@pytest.mark.parametrize("sampling", models.rankmi.SAMPLINGS)
+def test_nothing_within_the_margins_gives_zero_loss_and_moves_nothing(sampling):
+    network_near = network("float32", zero_at=0.2)
+    model = rankmi("float32", statistics_network=network_near, beta=0.2, sampling=sampling)
+    x = np.eye(6, dtype="float32")[None, IDS]  # positives at 0, negatives far
+    before = weights(model) + statistics_weights(model)
+    history = fit(model, x)
+    for name in ("loss", "positive_kept", "negative_kept"):
+        assert history[name] == [0.0]
+    assert same(before, weights(model) + statistics_weights(model))
+
+
+def test_one_image_and_one_class_are_harmless():
+    model = rankmi("float32", sampling="distance_weighted")
+    x = images(1)[0].astype("float32")
+    for rows in ([0], [0, 1, 2], [0]):
+        logs = model.train_on_batch(x[rows], IDS[rows], return_dict=True)
+        assert all(np.isfinite(float(value)) for value in logs.values())
+    assert int(model.step) == 3
+    assert all(np.isfinite(w).all() for w in weights(model) + statistics_weights(model))
+
+
+def test_steps_per_execution_and_xla_train_to_the_same():
+    x = images(7).astype("float32")
+    runs = []
+    # All negatives: XLA has random numbers of its own.
+    for arguments in ({}, {"steps_per_execution": 3}, {"jit_compile": True}):
+        model = rankmi("float32", k=2, **arguments)
+        fit(model, x)
+        assert int(model.step) == 7
+        runs.append(weights(model) + statistics_weights(model) + [np.copy(model.beta)])
+    for other in runs[1:]:
+        for a, b in zip(runs[0], other, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_saved_at_an_odd_step_it_goes_on_as_if_never_stopped(tmp_path):
+    x = images(6).astype("float32")
+    adam = keras.optimizers.Adam
+
+    def fresh():
+        return rankmi("float32", adam(0.02), adam(0.01), sampling="distance_weighted")
+
+    whole = fresh()
+    fit(whole, x)
+    half = fresh()
+    fit(half, x[:3])
+    half.save(tmp_path / "half.keras")
+    loaded = keras.saving.load_model(tmp_path / "half.keras")
+    assert int(loaded.step) == 3
+    assert float(loaded.beta) == float(half.beta)
+    for name in ("k", "alpha", "beta", "sampling", "seed"):
+        assert loaded.get_config()[name] == half.get_config()[name]
+    fit(loaded, x[3:])
+    assert same(weights(loaded), weights(whole))
+    assert same(statistics_weights(loaded), statistics_weights(whole))
+    np.testing.assert_array_equal(loaded(x[0]), whole(x[0]))
+
+
+def test_mixed_precision_trains_and_v_stays_in_float32():
+    keras.utils.set_random_seed(0)
+    layer = keras.layers.Dense(3, dtype="mixed_bfloat16")
+    embedding = keras.Sequential([keras.Input((6,)), layer])
+    model = models.RankMI(embedding, sampling="all")
+    model.compile(keras.optimizers.Adam(0.02), keras.optimizers.Adam(0.01))
+    x = np.tile(images(1).astype("float32"), (40, 1, 1))
+    first = fit(model, x[:2])["mutual_information"][0]
+    fit(model, x)
+    assert fit(model, x[:2])["mutual_information"][0] > first + 0.05
+    assert model.statistics_network.compute_dtype == "float32"
+
+
+def test_training_raises_the_bound_and_evaluate_gives_it():
+    model = rankmi(
+        "float32", keras.optimizers.Adam(0.02), keras.optimizers.Adam(0.01),
+        sampling="distance_weighted",
+    )  # fmt: skip
+    x = np.tile(images(1).astype("float32"), (30, 1, 1))
+    before = model.evaluate(x[0], IDS, batch_size=len(IDS), verbose=0, return_dict=True)
+    callback = keras.callbacks.TerminateOnNaN()
+    fit(model, x, epochs=2, callbacks=[callback], validation_data=(x[0], IDS))
+    after = model.evaluate(x[0], IDS, batch_size=len(IDS), verbose=0, return_dict=True)
+    assert set(after) == {"loss", "mutual_information", "not_decreasing"}
+    assert after["mutual_information"] > before["mutual_information"] + 0.05
+    assert after["mutual_information"] == pytest.approx(-after["loss"], rel=1e-5)
+    np.testing.assert_allclose(model.predict(x[0], verbose=0), model.embedding(x[0]), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"k": 0}, "k must be a whole number, at least 1. Received: k=0"),
+        ({"k": 1.5}, "k must be a whole number"),
+        ({"alpha": 0.0}, "alpha must be a distance above 0. Received: alpha=0.0"),
+        ({"beta": 2.5}, "beta must be a distance between 0 and 2. Received: beta=2.5"),
+        ({"sampling": "hard"}, "sampling must be one of 'distance_weighted'"),
+        ({"statistics_network": lambda d: -d}, "statistics_network must be a built Keras layer"),
+        (
+            {"statistics_network": keras.Sequential([keras.Input((1,)), keras.layers.Dense(2)])},
+            r"values of shape \(2, 2\) for distances of shape \(2, 1\)",
+        ),
+    ],
+)
+def test_bad_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        models.RankMI(linear("float32"), **arguments)
+
+
+def test_an_embedding_that_is_not_built_and_a_loss_are_refused():
+    with pytest.raises(ValueError, match="embedding must be a built keras.Model"):
+        models.RankMI(keras.Sequential([keras.layers.Dense(3)]))
+    with pytest.raises(ValueError, match="loss cannot be given.*its own loss"):
+        models.RankMI(linear("float32")).compile("adam", "adam", loss="mse")
