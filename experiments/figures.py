@@ -11,9 +11,9 @@ import math
 import re
 
 # Stands for "the page's text colour" while matplotlib draws; nothing else may use it.
-_INK = "#010203"
+INK = "#010203"
 # Mid-tones with at least 3:1 contrast on white and on near-black; line styles differ as well.
-_BLUE, _ORANGE, _PURPLE, _GREY = "#3b82d0", "#d9771f", "#a666c9", "#808790"
+BLUE, ORANGE, _PURPLE, _GREY = "#3b82d0", "#d9771f", "#a666c9", "#808790"
 # Beyond this many evaluations the dots would hide the line.
 _MOST_DOTS = 40
 
@@ -37,13 +37,13 @@ def recall_svg(history, best, raw_pixels=None):
 
     def draw(figure):
         axes = figure.add_subplot()
-        _plot(axes, curves["cosine"], _BLUE, "-", "cosine")
-        _plot(axes, curves["l2"], _ORANGE, "--", "l2")
+        _plot(axes, curves["cosine"], BLUE, "-", "cosine")
+        _plot(axes, curves["l2"], ORANGE, "--", "l2")
         for epoch, value in _curve([best], keys["cosine"], scale=100):
-            axes.axvline(epoch, color=_INK, linewidth=0.8, alpha=0.35, zorder=1)
+            axes.axvline(epoch, color=INK, linewidth=0.8, alpha=0.35, zorder=1)
             ring = {"markersize": 10, "markerfacecolor": "none", "markeredgewidth": 1.6}
             label = f"kept, epoch {epoch:g}"
-            axes.plot([epoch], [value], "o", color=_INK, label=label, **ring)
+            axes.plot([epoch], [value], "o", color=INK, label=label, **ring)
             parts.append(f"kept: epoch {epoch:g} with {value:.1f} %")
         if raw_pixels is not None:
             axes.axhline(100 * raw_pixels, color=_GREY, linestyle=":", label="raw pixels")
@@ -51,9 +51,9 @@ def recall_svg(history, best, raw_pixels=None):
         axes.set_ylabel("R@1, %")
         if _epochs(axes, curves) == 1:
             axes.set_ylim(0, 100)  # dots alone: there is no course to zoom in on
-        _legend(axes)
+        legend(axes)
 
-    return _svg("recall", draw, parts)
+    return svg("recall", draw, parts)
 
 
 def loss_svg(history):
@@ -80,11 +80,11 @@ def loss_svg(history):
         panels = list(panels[:, 0])
         if has_loss:
             axes = panels[0]
-            styles = ((_BLUE, "-"), (_ORANGE, "--"), (_PURPLE, "-."))
+            styles = ((BLUE, "-"), (ORANGE, "--"), (_PURPLE, "-."))
             for (name, curve), (colour, line) in zip(curves.items(), styles):
                 _plot(axes, curve, colour, line, name)
             axes.set_ylabel("training loss")
-            _legend(axes)
+            legend(axes)
         if rate:
             axes = panels[-1]
             highest = max(value for _, value in rate)
@@ -95,7 +95,7 @@ def loss_svg(history):
                 axes.set_yticks([0, highest], ["0", f"{highest:.2g}"])
         _epochs(panels[-1], {**curves, "learning rate": rate})
 
-    return _svg("loss", draw, parts)
+    return svg("loss", draw, parts)
 
 
 def bars_svg(values, unit=" %"):
@@ -112,14 +112,14 @@ def bars_svg(values, unit=" %"):
 
     def draw(figure):
         axes = figure.add_subplot()
-        bars = axes.barh(range(len(values)), list(values.values()), color=_BLUE, height=0.7)
+        bars = axes.barh(range(len(values)), list(values.values()), color=BLUE, height=0.7)
         axes.bar_label(bars, labels=[f"{value:.1f}{unit}" for value in values.values()], padding=3)
         axes.set_yticks(range(len(values)), list(values))
         axes.invert_yaxis()
         axes.margins(x=0.15)
         axes.grid(visible=False, axis="y")
 
-    return _svg("bars", draw, parts, height=0.8 + 0.27 * len(values))
+    return svg("bars", draw, parts, height=0.8 + 0.27 * len(values))
 
 
 def lines_svg(name, histories, key, scale=1, label=""):
@@ -153,7 +153,7 @@ def lines_svg(name, histories, key, scale=1, label=""):
         _epochs(axes, curves)
         axes.legend(fontsize="small", ncols=2)
 
-    return _svg(name, draw, parts)
+    return svg(name, draw, parts)
 
 
 def _curve(history, key, scale=1):
@@ -189,7 +189,8 @@ def _epochs(axes, curves):
     return len(epochs)
 
 
-def _legend(axes):
+def legend(axes):
+    """The legend in lines above the axes."""
     axes.legend(
         loc="lower left",
         bbox_to_anchor=(0, 1.01),
@@ -202,13 +203,13 @@ def _legend(axes):
     )
 
 
-def _svg(name, draw, parts, height=3.5):
+def svg(name, draw, parts, height=3.4):
     """Runs `draw(figure)`; returns the figure as an `<svg>` element described by `parts`."""
     import matplotlib.style
     from matplotlib.figure import Figure
 
     inked = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
-    settings = dict.fromkeys((*inked, "grid.color"), _INK) | {
+    settings = dict.fromkeys((*inked, "grid.color"), INK) | {
         "axes.grid": True,
         "axes.spines.right": False,
         "axes.spines.top": False,
@@ -222,12 +223,12 @@ def _svg(name, draw, parts, height=3.5):
     }
     file = io.StringIO()
     with matplotlib.style.context(["default", settings]):
-        figure = Figure(figsize=(5.2, 3.4), layout="constrained")
+        figure = Figure(figsize=(5.2, height), layout="constrained")
         draw(figure)
         nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         figure.savefig(file, format="svg", metadata=nothing)
     text = file.getvalue()
-    text = text[text.index("<svg") :].replace(_INK, "currentColor")
+    text = text[text.index("<svg") :].replace(INK, "currentColor")
     # Two pictures in one page: their ids must differ.
     text = re.sub(r'(\sid="|href="#|url\(#)', rf"\g<1>{name}-", text)
     label = html.escape("; ".join(parts))

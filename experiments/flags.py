@@ -109,7 +109,7 @@ _flag(
 LOSS_ARGUMENTS = (
     "epsilon", "margin", "second_margin", "normalize", "pair_reduction", "mining", "average",
     "alpha", "beta", "base", "sigma", "scale", "reweight", "anchor_gradient", "num_bins", "lam",
-    "lam_floor", "sampling",
+    "lam_floor", "sampling", "k",
 )  # fmt: skip
 _flag("Loss", float, "epsilon", None, "ce: label smoothing. multi_similarity: mining margin.")
 _flag(
@@ -125,8 +125,14 @@ _flag(
 _flag("Loss", str, "pair_reduction", None, "contrastive, ice: sum | mean over an anchor's pairs.")
 _flag("Loss", str, "mining", None, "triplet: all | semihard | hard.")
 _flag("Loss", str, "average", None, "triplet: over anchors | triplets.")
-_flag("Loss", float, "alpha", None, "multi_similarity: sharpness of the positives.")
-_flag("Loss", float, "beta", None, "multi_similarity: sharpness of the negatives.")
+_flag(
+    "Loss", float, "alpha", None,
+    "multi_similarity: sharpness of the positives. rankmi: how far beyond β a pair still counts.",
+)  # fmt: skip
+_flag(
+    "Loss", float, "beta", None,
+    "multi_similarity: sharpness of the negatives. rankmi: the first β, a distance.",
+)  # fmt: skip
 _flag("Loss", float, "base", None, "multi_similarity: similarity that separates them.")
 _flag("Loss", float, "sigma", None, "snca: temperature.")
 _flag("Loss", float, "scale", None, "ice: scale of the similarities.")
@@ -139,7 +145,19 @@ _flag(
 )  # fmt: skip
 _flag("Loss", float, "lam", None, "pce: weight of the regulariser. Default: from the batch.")
 _flag("Loss", float, "lam_floor", None, "pce: smallest weight taken from a batch.")
-_flag("Loss", str, "sampling", None, "rankmi: which negatives.")
+_flag(
+    "Loss", str, "sampling", None,
+    "rankmi: negatives of an embedding step: distance_weighted | uniform | all.",
+)  # fmt: skip
+_flag("Loss", int, "k", None, "rankmi: statistics steps for each embedding step.")
+_flag("Loss", int, "statistics_hidden", 128, "rankmi: width of the statistics network.")
+_flag("Loss", int, "statistics_depth", 2, "rankmi: its hidden-to-hidden layers.")
+_flag("Loss", float, "statistics_slope", 0.1, "rankmi: its leaky ReLU's slope below 0.")
+_flag("Loss", bool, "statistics_residual", True, "rankmi: it adds to minus the distance.")
+_flag(
+    "Loss", float, "statistics_learning_rate", None,
+    "rankmi: its learning rate. Default: learning_rate.", lower_bound=0.0,
+)  # fmt: skip
 
 _choice("Optimizer", "optimizer", "sgd", ["sgd", "adam"], "Optimizer.")
 _flag("Optimizer", float, "learning_rate", 0.01, "Learning rate.", lower_bound=0.0)
@@ -147,8 +165,15 @@ _flag("Optimizer", float, "momentum", 0.0, "sgd: momentum.", lower_bound=0.0)
 _flag("Optimizer", bool, "nesterov", False, "sgd: Nesterov momentum.")
 _flag(
     "Optimizer", float, "weight_decay", 0.0,
-    "Coupled weight decay (added to the gradient), on kernels only.", lower_bound=0.0,
+    "Coupled weight decay (added to the gradient).", lower_bound=0.0,
 )  # fmt: skip
+_choice(
+    "Optimizer",
+    "decayed",
+    "kernels",
+    ["kernels", "all"],
+    "What weight_decay acts on: convolution and dense kernels, or every variable.",
+)
 _flag(
     "Optimizer", float, "pretrained_factor", 1.0,
     "Learning rate of the backbone, as a multiple of the new layers'.", lower_bound=0.0,

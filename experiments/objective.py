@@ -16,12 +16,16 @@ def loss(options):
     Raises:
         ValueError: unknown loss, or a flag that belongs to another loss.
     """
+    return losses.get(options.loss, **_given(options, losses.get(options.loss).get_config()))
+
+
+def _given(options, taken):
+    """The hyper-parameters that were given; ValueError for one that the loss does not take."""
     given = {
         name: options[name].value
         for name in flags.LOSS_ARGUMENTS
         if options[name].value is not None
     }
-    taken = losses.get(options.loss).get_config()
     for name in given:
         if name not in taken:
             own = [argument for argument in flags.LOSS_ARGUMENTS if argument in taken]
@@ -29,7 +33,7 @@ def loss(options):
                 f"{name} is no argument of loss {options.loss}, which takes {', '.join(own)}. "
                 f"Received: {name}={given[name]}"
             )
-    return losses.get(options.loss, **given)
+    return given
 
 
 def embedding_model(options):
@@ -48,7 +52,10 @@ def embedding_model(options):
 
 
 def training_model(options, embedding, num_classes):
-    """The model that is fitted: the embedding, a classifier over it, or (center) both."""
+    """The model that is fitted: the embedding, a classifier over it, or (center) both.
+
+    RankMI's alternates between the embedding and a statistics network.
+    """
     if options.loss in CLASSIFYING:
         classifier = models.classifier_model(
             embedding, num_classes, options.dropout, seed=options.seed
@@ -62,16 +69,31 @@ def training_model(options, embedding, num_classes):
             f"dropout is before the classifier, which only losses {', '.join(CLASSIFYING)} have. "
             f"Received: dropout={options.dropout}"
         )
+    if options.loss == "rankmi":
+        given = _given(options, ("k", "beta", "alpha", "sampling"))
+        network = models.StatisticsNetwork(
+            options.statistics_hidden,
+            options.statistics_depth,
+            options.statistics_slope,
+            options.statistics_residual,
+            zero_at=given.get("beta", 1.0),
+            seed=options.seed,
+        )
+        return models.RankMI(embedding, network, seed=options.seed, **given)
     # Same layers in a model of its own: what is compiled would be saved with its optimizer.
     return keras.Model(embedding.input, embedding.output, name="training")
 
 
-def compiled(options):
+def compiled(options, total_steps):
     """What `compile` takes beside the optimizer: the loss, and its parts as metrics.
+
+    RankMI brings its loss along, and wants an optimizer for its second network.
 
     The center loss has no contrastive part of its own; it is trained beside a cross-entropy, which
     is that part in Boudiaf et al. 2020, Table 2.
     """
+    if options.loss == "rankmi":
+        return {"statistics_optimizer": _statistics_optimizer(options, total_steps)}
     chosen = loss(options)
     if options.loss != "center":
         parts = [LossPart(chosen, "tightness"), LossPart(chosen, "contrastive")]
@@ -89,23 +111,45 @@ def targets(options, batches):
     return batches.map(lambda images, ids: (images, {"embeddings": ids, "logits": ids}))
 
 
+def updates(options, steps):
+    """How often the embedding has been updated after so many steps: RankMI alternates."""
+    if options.loss != "rankmi":
+        return steps
+    phases = 1 + (options.k or 1)
+    return -(-steps // phases)
+
+
 def learning_rate(options, total_steps):
-    """The learning rate of each step: a number, or a schedule from step to number."""
+    """The learning rate of each update of the embedding: a number, or a schedule."""
+    return _scheduled(options, options.learning_rate, updates(options, total_steps))
+
+
+def _scheduled(options, rate, total_updates):
     if options.schedule == "warm_cosine":
-        return optimizers.WarmCosine(options.learning_rate, total_steps, options.warmup_steps)
-    return options.learning_rate
+        return optimizers.WarmCosine(rate, total_updates, options.warmup_steps)
+    return rate
+
+
+def _statistics_optimizer(options, total_steps):
+    rate = options.statistics_learning_rate
+    rate = options.learning_rate if rate is None else rate
+    total_updates = max(total_steps - updates(options, total_steps), 1)
+    return _optimizer(options, _scheduled(options, rate, total_updates))
 
 
 def optimizer(options, backbone, rate):
-    """The optimizer with its learning rate or schedule."""
-    arguments = {
+    """The optimizer of the embedding, with its learning rate or schedule."""
+    factors = None
+    if options.pretrained_factor != 1.0:
+        factors = optimizers.multipliers(backbone, options.pretrained_factor)
+    return _optimizer(options, rate, learning_rate_multipliers=factors)
+
+
+def _optimizer(options, rate, **arguments):
+    arguments |= {
         "learning_rate": rate,
         "coupled_weight_decay": options.weight_decay,
-        "learning_rate_multipliers": (
-            optimizers.multipliers(backbone, options.pretrained_factor)
-            if options.pretrained_factor != 1.0
-            else None
-        ),
+        "decayed": options.decayed,
     }
     if options.optimizer == "adam":
         if options.momentum or options.nesterov:

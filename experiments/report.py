@@ -43,6 +43,7 @@ class Report:
             beside the headline.
         retrieval: queries with their neighbours.
         flags: the resolved flags, as in a flag file.
+        pictures: title -> SVG text, behind the curves.
     """
 
     title: str
@@ -52,6 +53,7 @@ class Report:
     best: Mapping[str, float] = dataclasses.field(default_factory=dict)
     retrieval: Sequence[RetrievalRow] = ()
     flags: str = ""
+    pictures: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def write_report(path, report):
@@ -200,6 +202,7 @@ def _curves(report):
             "accuracy", {"accuracy": report.history}, "test/accuracy", 100, "accuracy, %"
         ),
         "Training": figures.loss_svg(report.history),
+        **report.pictures,
     }
     notes = {0: "No evaluation was recorded.", 1: "There was one evaluation."}
     note = notes.get(len(report.history))

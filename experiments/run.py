@@ -40,7 +40,7 @@ def main(argv):
             model = objective.training_model(options, embedding, data.train.num_classes)
             model.compile(
                 objective.optimizer(options, backbone, rate),
-                **objective.compiled(options),
+                **objective.compiled(options, total_steps),
                 jit_compile=options.jit_compile,
             )
         folder.open()

@@ -205,5 +205,9 @@ class RunFolder:
 
 
 def _variables(model):
-    model.optimizer.build(model.trainable_variables)
-    return [*model.variables, *model.optimizer.variables]
+    if not model.optimizer.built:
+        model.optimizer.build(model.trainable_variables)
+    optimizers = [model.optimizer]
+    if hasattr(model, "statistics_optimizer"):
+        optimizers.append(model.statistics_optimizer)
+    return [*model.variables, *(v for optimizer in optimizers for v in optimizer.variables)]

@@ -1,7 +1,7 @@
 """What the papers' recipes need of an optimizer and Keras lacks.
 
 Coupled weight decay (added to the gradient, so that momentum and Adam's scaling act on it), on
-kernels only; a learning rate of its own for some variables; the warm-up with cosine decay.
+kernels or on all; a learning rate of its own for some variables; the warm-up with cosine decay.
 """
 
 import math
@@ -15,9 +15,19 @@ from keras import ops
 class _Recipe:
     """Adds coupled weight decay and learning-rate multipliers to a Keras optimizer."""
 
-    def __init__(self, *args, coupled_weight_decay=0.0, learning_rate_multipliers=None, **kwargs):
+    def __init__(
+        self,
+        *args,
+        coupled_weight_decay=0.0,
+        decayed="kernels",
+        learning_rate_multipliers=None,
+        **kwargs,
+    ):
         super().__init__(*args, **kwargs)
         self.coupled_weight_decay = _at_least_0("coupled_weight_decay", coupled_weight_decay)
+        if decayed not in ("kernels", "all"):
+            raise ValueError(f"decayed must be 'kernels' or 'all'. Received: decayed={decayed!r}")
+        self.decayed = decayed
         if self.weight_decay:
             raise ValueError(
                 "weight_decay is Keras' decoupled form; use coupled_weight_decay here. "
@@ -35,7 +45,9 @@ class _Recipe:
 
     def build(self, variables):
         super().build(variables)
-        self._decayed = [variable.path.endswith("kernel") for variable in variables]
+        self._decayed = [
+            self.decayed == "all" or variable.path.endswith("kernel") for variable in variables
+        ]
         self._factors = _factors(
             self.learning_rate_multipliers, [variable.path for variable in variables]
         )
@@ -53,6 +65,7 @@ class _Recipe:
         return {
             **super().get_config(),
             "coupled_weight_decay": self.coupled_weight_decay,
+            "decayed": self.decayed,
             "learning_rate_multipliers": dict(self.learning_rate_multipliers),
         }
 
@@ -62,14 +75,15 @@ class SGD(_Recipe, keras.optimizers.SGD):
     """`keras.optimizers.SGD` with coupled weight decay: the gradient becomes `g + λ w`.
 
     Args:
-        coupled_weight_decay: λ ≥ 0, on every variable whose name ends in "kernel" (convolution and
-            dense kernels; not biases, not batch norm).
+        coupled_weight_decay: λ ≥ 0.
+        decayed: `"kernels"`, every variable whose name ends in "kernel" (convolution and dense
+            kernels; not biases, not batch norm), or `"all"` variables.
         learning_rate_multipliers: dict from variable path to a factor ≥ 0 on its learning rate, as
             `multipliers` makes it; a path that is not listed has factor 1.
         Others: those of `keras.optimizers.SGD` (learning_rate, momentum, nesterov, ...).
 
     Raises:
-        ValueError: a negative decay or factor, or Keras' decoupled `weight_decay`; in the first
+        ValueError: a negative decay or factor, unknown `decayed`, or Keras' decoupled `weight_decay`; in the first
             step, a path that no trainable variable of the model has.
         TypeError: `learning_rate_multipliers` is no dict.
     """
@@ -79,8 +93,8 @@ class SGD(_Recipe, keras.optimizers.SGD):
 class Adam(_Recipe, keras.optimizers.Adam):
     """`keras.optimizers.Adam` with coupled weight decay, that is L2 and not AdamW.
 
-    Takes `coupled_weight_decay` and `learning_rate_multipliers` as our `SGD` does, and the
-    arguments of `keras.optimizers.Adam`; raises as `SGD` does.
+    Takes `coupled_weight_decay`, `decayed` and `learning_rate_multipliers` as our `SGD` does, and
+    the arguments of `keras.optimizers.Adam`; raises as `SGD` does.
     """
 
 

@@ -1,0 +1,120 @@
+"""What a RankMI run has learnt, for its report: distances before and after, the costs over them.
+
+The pictures are those of Kemertas et al. 2020: figure 1 (how the distances of positive and negative
+pairs are distributed) and figure 3 (what a pair of either kind costs at each distance).
+"""
+
+import json
+
+import numpy as np
+
+from experiments.figures import BLUE, INK, ORANGE, legend, lines_svg, svg
+from keras_dml.metrics import DistanceHistograms, distance_histograms
+
+FILE = "rankmi.json"
+# Test images whose pairs are counted: all pairs of more would take long and look the same.
+_MOST_IMAGES = 4000
+_BINS = 80
+
+
+def record_start(folder, embedder, test):
+    """Keep the distances of the embeddings before the first step, once for a run."""
+    if not folder.file(FILE).is_file():
+        rows = _rows(test.labels)
+        embeddings = embedder(test.select(rows), "distances before training")
+        folder.write_json(FILE, {"before": _histograms(embeddings, test.labels[rows])})
+
+
+def record_end(folder, model, embeddings, labels):
+    """Keep the distances of the best model's embeddings, and V at the end of training."""
+    from keras import ops
+
+    rows = _rows(labels)
+    grid = np.linspace(0, 2, 201)
+    values = model.statistics_network(ops.convert_to_tensor(grid[:, None], dtype="float32"))
+    seen = json.loads(folder.file(FILE).read_text())
+    seen |= {
+        "after": _histograms(embeddings[rows], labels[rows]),
+        "values": np.asarray(values, dtype=float)[:, 0].tolist(),
+        "beta": float(model.beta),
+        "alpha": model.alpha,
+    }
+    folder.write_json(FILE, seen)
+
+
+def pictures(folder, history):
+    """Title -> SVG text of the run's figures, and the lines that sum them up."""
+    seen = json.loads(folder.file(FILE).read_text())
+    before, after = (
+        DistanceHistograms(*(np.array(counts) for counts in seen[when]))
+        for when in ("before", "after")
+    )
+    summary = [
+        ("2 × JSD of the distances", f"{2 * after.divergence():.3f} nats (below 2 log 2 = 1.386)"),
+        ("… before training", f"{2 * before.divergence():.3f} nats"),
+        ("β", f"{seen['beta']:.3f}"),
+    ]
+    bound = lines_svg("bound", {"bound": history}, "train/mutual_information", label="nats")
+    return {
+        "Mutual-information bound of the training batches": bound,
+        "Distances of test pairs": _histograms_svg(before, after),
+        "What a pair costs": _costs_svg(np.array(seen["values"]), seen["beta"], seen["alpha"]),
+    }, summary
+
+
+def _rows(labels):
+    """Rows of whole classes, as many as fit, spread over all classes."""
+    classes, sizes = np.unique(labels, return_counts=True)
+    order = np.random.default_rng(0).permutation(len(classes))
+    fits = np.cumsum(sizes[order]) <= max(_MOST_IMAGES, sizes[order[:2]].sum())
+    return np.flatnonzero(np.isin(labels, classes[order[fits]]))
+
+
+def _histograms(embeddings, labels):
+    found = distance_histograms(embeddings, labels, bins=_BINS)
+    return [found.positive.tolist(), found.negative.tolist()]
+
+
+def _histograms_svg(before, after):
+    parts = [
+        f"{when}: divergence {found.divergence():.3f} nats"
+        for when, found in (("before", before), ("after", after))
+    ]
+
+    def draw(figure):
+        panels = figure.subplots(2, sharex=True)
+        for axes, found, when in zip(panels, (before, after), ("before", "after")):
+            for counts, colour, name in (
+                (found.positive, BLUE, "positive pairs"),
+                (found.negative, ORANGE, "negative pairs"),
+            ):
+                density = counts / max(counts.sum(), 1) * len(counts) / 2
+                axes.stairs(density, found.edges, fill=True, alpha=0.35, color=colour)
+                axes.stairs(density, found.edges, color=colour, label=name)
+            axes.set_title(f"{when} training", loc="right", fontsize="small", pad=2)
+            axes.set_yticks([])
+        panels[1].set_xlabel("distance")
+        legend(panels[0])
+
+    return svg("distances", draw, parts)
+
+
+def _costs_svg(values, beta, alpha):
+    distances = np.linspace(0, 2, len(values))
+    curves = {
+        "positive pair": (np.logaddexp(0, -values) - np.log(2), BLUE, "-"),
+        "negative pair": (np.logaddexp(0, values) - np.log(2), ORANGE, "--"),
+    }
+    parts = [f"the costs meet at the distance {beta:.3f}, margins {alpha:g} on either side"]
+
+    def draw(figure):
+        axes = figure.add_subplot()
+        for name, (costs, colour, line) in curves.items():
+            axes.plot(distances, costs, color=colour, linestyle=line, label=name)
+        axes.axvline(beta, color=INK, linewidth=0.8, label="β")
+        axes.axvspan(max(beta - alpha, 0), min(beta + alpha, 2), color=INK, alpha=0.08, label="± α")
+        axes.set_xlabel("distance")
+        axes.set_ylabel("cost, nats")
+        legend(axes)
+
+    return svg("costs", draw, parts)
