@@ -83,8 +83,8 @@ class SGD(_Recipe, keras.optimizers.SGD):
         Others: those of `keras.optimizers.SGD` (learning_rate, momentum, nesterov, ...).
 
     Raises:
-        ValueError: a negative decay or factor, unknown `decayed`, or Keras' decoupled `weight_decay`; in the first
-            step, a path that no trainable variable of the model has.
+        ValueError: a negative decay or factor, unknown `decayed`, or Keras' decoupled
+            `weight_decay`; in the first step, a path that no trainable variable of the model has.
         TypeError: `learning_rate_multipliers` is no dict.
     """
 
