@@ -6,7 +6,7 @@ import time
 import keras
 import numpy as np
 
-from experiments import flags
+from experiments import flags, rankmi_view
 from experiments.callbacks import ACCURACY, save_model, score
 from experiments.evaluation import Embedder, raw_pixels, recalls
 from experiments.report import (
@@ -78,6 +78,10 @@ def report(folder, options, name, data, preprocessing, found, raw, seconds):
         ("Seed", str(options.seed)),
         ("Finished", time.strftime("%Y-%m-%d %H:%M")),
     ]
+    pictures = {}
+    if options.loss == "rankmi":
+        pictures, lines = rankmi_view.pictures(folder, history)
+        summary += lines
     write_report(
         folder.file("report.html"),
         Report(
@@ -88,6 +92,7 @@ def report(folder, options, name, data, preprocessing, found, raw, seconds):
             best=best,
             retrieval=_retrieval(embeddings, data.test, preprocessing),
             flags=flags.resolved(options),
+            pictures=pictures,
         ),
     )
     table = recall_table(rows)

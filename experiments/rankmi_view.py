@@ -9,9 +9,9 @@ import json
 import numpy as np
 
 from experiments.figures import BLUE, INK, ORANGE, legend, lines_svg, svg
+from experiments.run_folder import RANKMI
 from keras_dml.metrics import DistanceHistograms, distance_histograms
 
-FILE = "rankmi.json"
 # Test images whose pairs are counted: all pairs of more would take long and look the same.
 _MOST_IMAGES = 4000
 _BINS = 80
@@ -19,10 +19,10 @@ _BINS = 80
 
 def record_start(folder, embedder, test):
     """Keep the distances of the embeddings before the first step, once for a run."""
-    if not folder.file(FILE).is_file():
+    if not folder.file(RANKMI).is_file():
         rows = _rows(test.labels)
         embeddings = embedder(test.select(rows), "distances before training")
-        folder.write_json(FILE, {"before": _histograms(embeddings, test.labels[rows])})
+        folder.write_json(RANKMI, {"before": _histograms(embeddings, test.labels[rows])})
 
 
 def record_end(folder, model, embeddings, labels):
@@ -32,19 +32,19 @@ def record_end(folder, model, embeddings, labels):
     rows = _rows(labels)
     grid = np.linspace(0, 2, 201)
     values = model.statistics_network(ops.convert_to_tensor(grid[:, None], dtype="float32"))
-    seen = json.loads(folder.file(FILE).read_text())
+    seen = json.loads(folder.file(RANKMI).read_text())
     seen |= {
         "after": _histograms(embeddings[rows], labels[rows]),
         "values": np.asarray(values, dtype=float)[:, 0].tolist(),
         "beta": float(model.beta),
         "alpha": model.alpha,
     }
-    folder.write_json(FILE, seen)
+    folder.write_json(RANKMI, seen)
 
 
 def pictures(folder, history):
     """Title -> SVG text of the run's figures, and the lines that sum them up."""
-    seen = json.loads(folder.file(FILE).read_text())
+    seen = json.loads(folder.file(RANKMI).read_text())
     before, after = (
         DistanceHistograms(*(np.array(counts) for counts in seen[when]))
         for when in ("before", "after")

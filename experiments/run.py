@@ -21,7 +21,8 @@ def main(argv):
 
     # TensorFlow takes seconds to import: not before a finished run or a mistyped flag is answered.
     quiet_tensorflow()
-    from experiments import build, fitting, objective, outcome
+    from experiments import build, fitting, objective, outcome, rankmi_view
+    from experiments.evaluation import Embedder
     from experiments.run_folder import BAD_IMAGES
     from pipelines import training_batches
 
@@ -51,6 +52,9 @@ def main(argv):
     print(f"{name}: {build.describe(data, model, steps_per_epoch, options, state)}")
     with fitting.explained(folder, data):
         raw = outcome.raw_pixel_recalls(folder, options, data.test, ks)
+        if options.loss == "rankmi":
+            embedder = Embedder(embedding, preprocessing, options.eval_batch_size)
+            rankmi_view.record_start(folder, embedder, data.test)
         if state.epoch < options.epochs:
             batches = training_batches(
                 data.train,
@@ -81,6 +85,8 @@ def main(argv):
             )
         best = outcome.best_model(folder, embedding)
         found = outcome.evaluate(folder, options, best, preprocessing, data.test, ks)
+        if options.loss == "rankmi":
+            rankmi_view.record_end(folder, model, found[0], data.test.labels)
         outcome.export(folder, best, preprocessing)
         table = outcome.report(
             folder, options, name, data, preprocessing, found, raw, time.perf_counter() - began

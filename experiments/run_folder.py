@@ -14,8 +14,9 @@ FLAGS_FILE = "flags.txt"
 CHECKPOINT = "checkpoint.npz"
 BAD_IMAGES = "bad_images.txt"
 RAW_PIXELS = "raw_pixels.json"
+RANKMI = "rankmi.json"
 # What is kept for the rest of a run before its first checkpoint, and follows from its flags.
-OF_THE_FLAGS = (BAD_IMAGES, RAW_PIXELS)
+OF_THE_FLAGS = (BAD_IMAGES, RAW_PIXELS, RANKMI)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -36,7 +36,7 @@ def test_distances_before_and_after_and_the_costs(tmp_path):
     model = SimpleNamespace(statistics_network=network, beta=1.1, alpha=0.25)
     rankmi_view.record_end(folder, model, after, labels)
 
-    seen = json.loads((tmp_path / "run" / rankmi_view.FILE).read_text())
+    seen = json.loads((tmp_path / "run" / rankmi_view.RANKMI).read_text())
     start = DistanceHistograms(*map(np.array, seen["before"]))
     expected = distance_histograms(before.z, labels, bins=80)
     np.testing.assert_array_equal(start.positive, expected.positive)
