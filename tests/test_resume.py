@@ -1,5 +1,6 @@
 """`kill -9` at an arbitrary moment, then the same command: the run that was never killed."""
 
+import functools
 import json
 import os
 import signal
@@ -16,15 +17,15 @@ ARGUMENTS = [
     "--epochs=4",
     "--steps_per_epoch=3",
     "--eval_every=2",
-    "--loss=ce",
-    "--dropout=0.5",
     "--jitter=0.2,0.2,0.2,0.1",
     "--deterministic",
 ]
+# Three steps an epoch: RankMI is killed at odd steps, amid its alternation.
+LOSSES = {"ce": ["--loss=ce", "--dropout=0.5"], "rankmi": ["--loss=rankmi", "--optimizer=adam"]}
 
 
-def start(data, folder):
-    command = [sys.executable, "-m", "experiments.run", *ARGUMENTS]
+def start(data, folder, loss):
+    command = [sys.executable, "-m", "experiments.run", *ARGUMENTS, *LOSSES[loss]]
     command += [f"--data_dir={data}", f"--output_dir={folder}"]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ
@@ -47,17 +48,22 @@ def history(folder):
     return [{k: v for k, v in row.items() if k != "train/seconds"} for row in rows]
 
 
+@functools.cache
+def whole(photos, folder, loss):  # noqa: F811
+    finish(start(photos, folder / loss, loss))
+    return folder / loss
+
+
 @pytest.fixture(scope="module")
-def whole(photos, tmp_path_factory):  # noqa: F811
-    folder = tmp_path_factory.mktemp("runs") / "whole"
-    finish(start(photos, folder))
-    return folder
+def runs(tmp_path_factory):
+    return tmp_path_factory.mktemp("runs")
 
 
-@pytest.mark.parametrize("epoch", [1, 3])
-def test_a_killed_run_ends_like_one_that_was_not(photos, whole, tmp_path, epoch):  # noqa: F811
+@pytest.mark.parametrize(("loss", "epoch"), [("ce", 1), ("ce", 3), ("rankmi", 1)])
+def test_a_killed_run_ends_like_one_that_was_not(photos, runs, tmp_path, loss, epoch):  # noqa: F811
+    expected_run = whole(photos, runs, loss)
     killed = tmp_path / "killed"
-    process = start(photos, killed)
+    process = start(photos, killed, loss)
     checkpoint = killed / "checkpoint.npz"
     deadline = time.monotonic() + 300
     seen = 0
@@ -71,11 +77,13 @@ def test_a_killed_run_ends_like_one_that_was_not(photos, whole, tmp_path, epoch)
     assert seen >= epoch
     assert not (killed / "result.json").exists(), "killed too late to show anything"
 
-    assert "continued after epoch" in finish(start(photos, killed))
-    expected, found = final_weights(whole), final_weights(killed)
+    assert "continued after epoch" in finish(start(photos, killed, loss))
+    expected, found = final_weights(expected_run), final_weights(killed)
     assert expected.keys() == found.keys()
     for name, array in expected.items():
         np.testing.assert_array_equal(array, found[name], err_msg=name)
-    assert history(whole) == history(killed)
-    saved = [np.load(folder / "test_embeddings.npz")["embeddings"] for folder in (whole, killed)]
+    assert history(expected_run) == history(killed)
+    saved = [
+        np.load(folder / "test_embeddings.npz")["embeddings"] for folder in (expected_run, killed)
+    ]
     np.testing.assert_array_equal(*saved)
