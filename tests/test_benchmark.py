@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from experiments import benchmark, benchmark_loss
+from experiments import benchmark, benchmark_loss, benchmark_training
 from experiments.command_line import run_command
 from keras_dml import losses
 
@@ -24,6 +24,17 @@ def test_every_loss_can_be_measured(name, monkeypatch, capsys):
     assert '"n": 16' in capsys.readouterr().out
 
 
+def test_the_training_benchmark_prints_three_steps_beside_the_first(monkeypatch, capsys):
+    monkeypatch.setattr(benchmark_training, "SECONDS", 0.0)
+    monkeypatch.setattr(benchmark_training, "BATCH", 20)
+    monkeypatch.setattr(benchmark_training, "BACKBONES", {"small_convnet": 8})
+    assert run_command(benchmark.main, ["benchmark", "training"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
+    assert [row[2] for row in rows] == ["contrastive", "rankmi,", "rankmi,"]
+    assert float(rows[0][-1]) == 1.0
+    assert all(float(row[-1]) > 0 for row in rows)
+
+
 def test_no_loss_over_pairs_is_left_out():
     assert set(losses.LOSSES) - {"ce"} <= set(benchmark_loss.names())
 
@@ -31,7 +42,7 @@ def test_no_loss_over_pairs_is_left_out():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["speed"], "name a benchmark: losses. Received: speed"),
+        (["speed"], "name a benchmark: losses or training. Received: speed"),
         ([], "Received: nothing"),
         (["losses", "--losses=hinge"], "losses must be of .*hinge"),
         (["losses", "--sizes=many"], "sizes must be whole numbers"),

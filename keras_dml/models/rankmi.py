@@ -1,6 +1,7 @@
 """RankMI's model with its alternating train step; needs TensorFlow."""
 
 import keras
+import numpy as np
 import tensorflow as tf
 from keras import ops
 
@@ -221,8 +222,19 @@ class RankMI(DistributedModel):
         class_ids = checked_class_ids(ops.convert_to_tensor(class_ids))
         pairs = Pairs.of_batch(class_ids, normalize(embeddings))
         distances = safe_sqrt(pairs.squared_distances())
-        values = self.statistics_network(ops.reshape(distances, (-1, 1)))
-        return pairs, distances, ops.reshape(values, ops.shape(distances))
+        return pairs, distances, self._values(pairs, distances)
+
+    def _values(self, pairs, distances):
+        """V of all distances; on one device of one half of the symmetric matrix, for its cost."""
+        size = distances.shape[0]
+        if pairs.candidates is not pairs.anchors or size is None or size < 2:
+            values = self.statistics_network(ops.reshape(distances, (-1, 1)))
+            return ops.reshape(values, ops.shape(distances))
+        rows, columns = np.triu_indices(size, 1)
+        place = np.zeros((size, size), "int32")
+        place[rows, columns] = place[columns, rows] = np.arange(len(rows))
+        half = ops.take(ops.reshape(distances, (-1,)), rows * size + columns)
+        return ops.take(self.statistics_network(half[:, None])[:, 0], place)
 
     def _sampled_contrastive(self, pairs, distances, values, negative):
         if self.sampling == "all":

@@ -1,0 +1,52 @@
+"""Training steps of RankMI beside those of a contrastive loss on the same model and batch."""
+
+import statistics
+import time
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_dml import losses, models
+
+BATCH, IMAGES_PER_CLASS = 120, 5
+SECONDS = 5.0
+# Backbone and image size.
+BACKBONES = {"small_convnet": 32, "resnet50": 64}
+
+
+def measure(backbone):
+    """Yields (step, milliseconds): contrastive first, RankMI's two behind it."""
+    size = BACKBONES[backbone]
+    rng = np.random.default_rng(0)
+    data = (
+        tf.constant(rng.uniform(0, 255, size=(BATCH, size, size, 3)).astype("float32")),
+        tf.constant(np.arange(BATCH) // IMAGES_PER_CLASS),
+    )
+
+    def embedding():
+        keras.utils.set_random_seed(0)
+        return models.embedding_model(models.build_backbone(backbone, size, None), 128)
+
+    contrastive = embedding()
+    contrastive.compile(keras.optimizers.Adam(1e-4), losses.ContrastiveLoss(normalize=True))
+    rankmi = models.RankMI(embedding())
+    rankmi.compile(keras.optimizers.Adam(1e-4), keras.optimizers.Adam(1e-4))
+    steps = {
+        "contrastive": contrastive.train_step,
+        "rankmi, embedding": rankmi.embedding_step,
+        "rankmi, statistics": rankmi.statistics_step,
+    }
+    # In turns, so that a machine that slows down slows all of them.
+    run = {name: tf.function(step) for name, step in steps.items()}
+    times = {name: [] for name in run}
+    for step in run.values():
+        step(data)
+    began = time.perf_counter()
+    while min(map(len, times.values())) < 5 or time.perf_counter() - began < 3 * SECONDS:
+        for name, step in run.items():
+            start = time.perf_counter()
+            float(step(data)["loss"])
+            times[name].append(time.perf_counter() - start)
+    for name, seconds in times.items():
+        yield name, 1000 * statistics.median(seconds)
