@@ -33,6 +33,8 @@ HELP = """Run several recipes and compare them: a table, a bar chart, the curves
 Every other flag goes to each run (see python -m experiments.run --help). Repeating the command
 continues where it stopped; finished runs are not run again.
 """
+# Losses of many kinds have no scale in common.
+_MOST_LOSSES = 4
 ROW_KEYS = ("embedding, cosine", "embedding, l2")
 
 
@@ -128,8 +130,8 @@ def _write_page(path, rows, histories, forwarded):
     columns = list(dict.fromkeys(name for row in rows for name in row))
     head = "".join(f'<th scope="col">{name}</th>' for name in columns)
     body = "\n".join(
-        "<tr>"
-        + "".join(f"<td>{html.escape(_shown(row.get(name)))}</td>" for name in columns)
+        f'<tr><th scope="row">{html.escape(row["recipe"])}</th>'
+        + "".join(f"<td>{_shown(row.get(name))}</td>" for name in columns[1:])
         + "</tr>"
         for row in rows
     )
@@ -137,8 +139,9 @@ def _write_page(path, rows, histories, forwarded):
         "R@1, cosine": bars_svg({row["recipe"]: row["R@1, cosine"] for row in rows}),
         "R@1 over epochs": lines_svg("recall", histories, "test/recall@1/cosine", 100, "R@1, %"),
         "Accuracy over epochs": lines_svg("accuracy", histories, "test/accuracy", 100, "%"),
-        "Training loss": lines_svg("loss", histories, "train/loss", label="loss"),
     }
+    if len(rows) <= _MOST_LOSSES:
+        pictures["Training loss"] = lines_svg("loss", histories, "train/loss", label="loss")
     given = f'<p class="soft">{html.escape(" ".join(forwarded))}</p>' if forwarded else ""
     table = f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>"
     write_page(

@@ -151,9 +151,10 @@ def lines_svg(name, histories, key, scale=1, label=""):
             _plot(axes, curve, shades[number % len(shades)], line, run)
         axes.set_ylabel(label)
         _epochs(axes, curves)
-        axes.legend(fontsize="small", ncols=2)
+        if len(curves) > 1:
+            figure.legend(loc="outside lower center", fontsize="small", ncols=2)
 
-    return svg(name, draw, parts)
+    return svg(name, draw, parts, height=3.4 + 0.1 * len(curves))
 
 
 def _curve(history, key, scale=1):
