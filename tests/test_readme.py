@@ -21,6 +21,10 @@ def test_the_example_runs_in_fifteen_lines(capsys):
     recall = eval(capsys.readouterr().out.splitlines()[-1])
     assert recall[1] > 0.1  # chance: 11 of 1,199
     assert recall[1] < recall[8] <= 1
+    # RankMI goes on from there, with the same names.
+    (example,) = [block for block in blocks if "rankmi.fit" in block]
+    exec(example, namespace)
+    assert 0.0 < float(capsys.readouterr().out.splitlines()[-1]) < 1.386
 
 
 def test_there_are_two_commands():
