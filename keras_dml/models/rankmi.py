@@ -214,7 +214,9 @@ class RankMI(DistributedModel):
     def get_metrics_result(self):
         """The logs of a training step."""
         means = {name: mean.result() for name, mean in self.means.items()}
-        return {**means, "beta": self.beta.value, "beta_not_found": self.beta_not_found.value}
+        # Copies: under a strategy the variables themselves are no numbers.
+        own = {"beta": self.beta, "beta_not_found": self.beta_not_found}
+        return {**means, **{name: tf.identity(variable.value) for name, variable in own.items()}}
 
     def _pairs(self, class_ids, embeddings):
         embeddings = ops.cast(embeddings, self.statistics_network.compute_dtype)
