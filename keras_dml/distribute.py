@@ -1,4 +1,4 @@
-"""Candidates from all replicas; needs TensorFlow only when a tf.distribute strategy is in use.
+"""What replicas share; needs TensorFlow only when a tf.distribute strategy is in use.
 
 A loss over pairs compares the images of its own replica (the anchors) with the images of *all*
 replicas (the candidates). Keras divides each replica's mean by the number of replicas and sums
@@ -16,11 +16,17 @@ def gather_candidates(x):
     Outside a strategy, or with one replica, `x` itself comes back and nothing is computed.
 
     Args:
-        x: tensor `[n, ...]`, the same shape on every replica: batches must divide by the number of
-            replicas, and a last partial one be dropped, or TensorFlow fails in the reduction.
+        x: tensor `[n, ...]`, the same shape on every replica: a global batch is a multiple of the
+            number of replicas, and a last partial one is dropped. (Replicas on other machines
+            cannot be looked at: there TensorFlow fails in the reduction, `Shape mismatch in the
+            collective instance`.)
 
     Returns:
         `(gathered, offset)`: tensor `[replicas * n, ...]`, and the row in it of our first row.
+
+    Raises:
+        ValueError: replicas of this machine have different numbers of rows; where these are only
+            known when the graph runs, TensorFlow's `InvalidArgumentError` with the same text.
 
     References: the exchange by summing zero-padded slices is SimCLR's (TensorFlow 2 code); unlike
     `ReplicaContext.all_gather` it works under every strategy, several workers included.
@@ -30,15 +36,27 @@ def gather_candidates(x):
         return x, 0
     import tensorflow as tf
 
-    replicas = context.num_replicas_in_sync
-    replica = tf.cast(context.replica_id_in_sync_group, tf.int32)
-    rows = ops.shape(x)[0]
+    checks = tf.__internal__.distribute.interim.maybe_merge_call(_equal_rows, context.strategy, x)
+    replica, replicas = place_among_replicas()
+    rows, *others = ops.shape(x)
     slots = tf.reshape(
         tf.one_hot(replica, replicas, dtype=x.dtype), [replicas] + [1] * len(x.shape)
     )
-    padded = slots * x[None]
+    with tf.control_dependencies(checks):
+        padded = slots * x[None]
     summed = context.all_reduce(tf.distribute.ReduceOp.SUM, padded)
-    return tf.reshape(summed, [replicas * rows, *x.shape[1:]]), replica * rows
+    return tf.reshape(summed, [replicas * rows, *others]), replica * rows
+
+
+def place_among_replicas():
+    """Which replica this code runs on, and how many there are: `(0, 1)` outside a strategy."""
+    context = _replica_context()
+    if context is None:
+        return 0, 1
+    import tensorflow as tf
+
+    replica = tf.cast(context.replica_id_in_sync_group, tf.int32)
+    return replica, context.num_replicas_in_sync
 
 
 def _replica_context():
@@ -48,3 +66,23 @@ def _replica_context():
 
     context = tf.distribute.get_replica_context()
     return context if context is not None and context.num_replicas_in_sync > 1 else None
+
+
+def _equal_rows(strategy, x):
+    """Checks that hold when the replicas of this machine have equally many rows."""
+    import tensorflow as tf
+
+    parts = strategy.experimental_local_results(x)
+    rows = [part.shape[0] for part in parts]
+    message = (
+        "every replica must have as many rows: the global batch must be a multiple of the "
+        f"{strategy.num_replicas_in_sync} replicas, and a last partial batch be dropped "
+        "(drop_remainder=True)"
+    )
+    if None not in rows:
+        if len(set(rows)) > 1:
+            raise ValueError(f"{message}. Received: rows of the replicas {rows}")
+        return []
+    counts = tf.stack([tf.shape(part)[0] for part in parts])
+    check = tf.debugging.assert_equal(counts, counts[0], f"{message}. Received: rows")
+    return [] if check is None else [check]

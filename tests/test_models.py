@@ -124,7 +124,7 @@ def test_an_application_by_name(name):
 
 def test_backbone_names():
     names = models.backbone_names()
-    assert names[0] == "small_convnet"
+    assert names[:3] == ["small_convnet", "bn_inception", "resnet50_v1_5"]
     assert {"resnet50", "densenet121", "mobilenetv2", "inceptionv3"} <= set(names)
     assert all(name == name.lower() for name in names)
 
@@ -363,6 +363,49 @@ def test_models_come_back_from_a_keras_file(frozen, tmp_path):
         assert [type(x) for x in loaded.layers] == [type(x) for x in model.layers]
         expected = model.predict(images(size=32), verbose=0)
         np.testing.assert_allclose(loaded.predict(images(size=32), verbose=0), expected, rtol=1e-5)
+
+
+LEVELS = ["stage1_conv2_relu", "stage2_conv2_relu"]
+
+
+@pytest.mark.parametrize("half", ["float32", "mixed_bfloat16"])
+def test_levels_are_in_a_row_each_of_length_1(half, policy, tmp_path):
+    policy(half)
+    backbone = shake(tiny_backbone())
+    model = models.embedding_model(backbone, None, pooling="max", levels=LEVELS)
+    found = model(images(), training=False).numpy()
+    assert found.shape == (2, 8 + 12) and found.dtype == "float32"
+    expected = []
+    for level in LEVELS:
+        maps = keras.Model(backbone.input, backbone.get_layer(level).output)(images())
+        vectors = maps.numpy().astype("float32").max(axis=(1, 2))
+        expected.append(vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
+    np.testing.assert_allclose(found, np.concatenate(expected, axis=1), rtol=1e-5)
+    model.save(tmp_path / "levels.keras")
+    again = keras.models.load_model(tmp_path / "levels.keras")(images(), training=False)
+    np.testing.assert_array_equal(again.numpy(), found)
+
+
+def test_each_level_has_a_norm_and_a_projection_of_its_own():
+    model = models.embedding_model(tiny_backbone(), 4, feature_batch_norm=True, levels=LEVELS)
+    assert model.output_shape == (None, 8)
+    assert [model.get_layer(f"{x}_feature_norm").moving_mean.shape for x in LEVELS] == [(8,), (12,)]
+    assert [model.get_layer(f"{x}_projection").kernel.shape for x in LEVELS] == [(8, 4), (12, 4)]
+
+
+@pytest.mark.parametrize(
+    ("levels", "near"),
+    [
+        (["stage1_conv2_relu", "stage3_conv2_relu"], "stage1_conv2_relu"),
+        (["stage1_conv2_relu"] * 2, "stage1_conv2_relu"),
+        (["features"], "stage2_conv2_relu"),
+        ([], "stage2_conv2_relu"),
+    ],
+)
+def test_levels_that_are_none(levels, near):
+    message = rf"levels must be different layers of the backbone.*{near}.* Received: levels=\["
+    with pytest.raises(ValueError, match=message):
+        models.embedding_model(tiny_backbone(), levels=levels)
 
 
 def test_embedding_of_a_backbone_without_maps():

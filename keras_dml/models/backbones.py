@@ -2,12 +2,20 @@
 
 import inspect
 import numbers
+import pathlib
 import sys
 import warnings
 
 import keras
 
+from keras_dml.models import converters
+from keras_dml.models.bn_inception import BN_INCEPTION, bn_inception
+from keras_dml.models.resnet import RESNET50_V1_5, resnet50_v1_5
+
 SMALL_CONVNET = "small_convnet"
+# Those that are built here, and the order of the colours that a PyTorch checkpoint of each expects.
+_BUILDERS = {BN_INCEPTION: bn_inception, RESNET50_V1_5: resnet50_v1_5}
+_CHECKPOINTS = {BN_INCEPTION: "bgr", RESNET50_V1_5: "rgb"}
 
 
 @keras.saving.register_keras_serializable("keras_dml")
@@ -51,19 +59,21 @@ class FrozenStatisticsBatchNormalization(keras.layers.BatchNormalization):
 
 def backbone_names():
     """The names that `build_backbone` takes, in lower case."""
-    return [SMALL_CONVNET, *sorted(name.lower() for name in _applications())]
+    return [SMALL_CONVNET, *_BUILDERS, *sorted(name.lower() for name in _applications())]
 
 
 def build_backbone(name, image_size, weights=None, frozen_batch_norm=None, filters=None):
     """A backbone by name: float images `[n, s, s, 3]` in 0..255 to feature maps `[n, h, w, c]`.
 
     Args:
-        name: `"small_convnet"` or any `keras.applications` model, such as `"resnet50"`; case and
-            underscores do not matter.
+        name: `"small_convnet"`, `"bn_inception"`, `"resnet50_v1_5"` or any `keras.applications`
+            model, such as `"resnet50"`; case and underscores do not matter.
         image_size: s, pixels.
         weights: None (random), `"imagenet"` (downloaded by Keras on first use), or the path of a
             weights file saved from the same model without its classifier, with or without frozen
-            statistics. (EfficientNet B0 to B7 have a rescaling that Keras adds for `"imagenet"`
+            statistics. `"bn_inception"` and `"resnet50_v1_5"` have no `"imagenet"`, but take the
+            public PyTorch checkpoint, `.pth`, or its arrays, `.npz`: `converters.load_arrays`.
+            (EfficientNet B0 to B7 have a rescaling that Keras adds for `"imagenet"`
             alone: Keras' own ImageNet files do not give the same features when read by path.)
         frozen_batch_norm: batch norm keeps its stored statistics in training; None: where there are
             trained weights, since the statistics of random weights normalise nothing.
@@ -74,7 +84,8 @@ def build_backbone(name, image_size, weights=None, frozen_batch_norm=None, filte
         ValueError: unknown name, weights that are not there or do not fit, an image size that the
             model does not take, filters below 1 or for a backbone that has none to choose.
     """
-    key = str(name).lower().replace("_", "")
+    key = _key(name)
+    own = {_key(known): known for known in (SMALL_CONVNET, *_BUILDERS)}.get(key)
     if not isinstance(image_size, numbers.Integral) or image_size < 1:
         raise ValueError(
             "image_size must be a whole number of pixels, at least 1. "
@@ -82,22 +93,24 @@ def build_backbone(name, image_size, weights=None, frozen_batch_norm=None, filte
         )
     if frozen_batch_norm is None:
         frozen_batch_norm = weights is not None
-    if key == SMALL_CONVNET.replace("_", ""):
-        if weights == "imagenet":
-            raise ValueError(
-                "weights must be none or a file for small_convnet, which has no ImageNet weights. "
-                "Received: weights='imagenet'"
-            )
-        model = small_convnet(image_size, **({} if filters is None else {"filters": filters}))
-        if weights is not None:
-            _load_weights(model, weights)
-    elif filters is not None:
+    if own and weights == "imagenet":
+        public = " to download: give the public PyTorch checkpoint, a .pth or .npz file"
+        raise ValueError(
+            f"weights must be none or a file for {own}, which has no ImageNet weights"
+            f"{public if own in _BUILDERS else ''}. Received: weights='imagenet'"
+        )
+    if filters is not None and own != SMALL_CONVNET:
         raise ValueError(
             f"filters are for {SMALL_CONVNET} alone. "
             f"Received: filters={filters} for backbone={name!r}"
         )
-    else:
+    if own is None:
         model = _application(name, key, image_size, weights)
+    else:
+        given = {} if filters is None else {"filters": filters}
+        model = {SMALL_CONVNET: small_convnet, **_BUILDERS}[own](image_size, **given)
+        if weights is not None:
+            _load_weights(model, weights)
     return with_frozen_statistics(model) if frozen_batch_norm else model
 
 
@@ -145,6 +158,10 @@ def with_frozen_statistics(model):
     return copy
 
 
+def _key(name):
+    return str(name).lower().replace("_", "")
+
+
 def _application(name, key, image_size, weights):
     applications = {application.lower(): application for application in _applications()}
     if key not in applications:
@@ -189,6 +206,11 @@ def _load_weights(model, path):
 
 
 def _load_plain_or_frozen(model, path):
+    if pathlib.Path(path).suffix.lower() in converters.ENDINGS:
+        if model.name not in _CHECKPOINTS:
+            raise ValueError(f"PyTorch checkpoints fit {', '.join(_CHECKPOINTS)} alone")
+        converters.load_arrays(model, path, _CHECKPOINTS[model.name])
+        return
     try:
         model.load_weights(path)
     except ValueError:

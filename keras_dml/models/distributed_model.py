@@ -1,7 +1,5 @@
 """A `keras.Model` that trains under every `tf.distribute` strategy; needs TensorFlow."""
 
-import contextlib
-
 import keras
 import tensorflow as tf
 from keras.src.models.functional import Functional
@@ -17,11 +15,14 @@ class DistributedModel(keras.Model):
 
     Under `MultiWorkerMirroredStrategy` with one device a worker, Keras 3 fails twice: it builds the
     model from the mean of a batch over the replicas, which TensorFlow does not take of a single
-    local one, and it reduces the logs, which are scalars, over their first axis.
+    local one, and it reduces the logs, which are scalars, over their first axis. And under every
+    strategy it fails to take several steps an execution if the replicas exchange anything in them.
 
     Raises:
         TypeError: a subclass is given inputs and outputs.
     """
+
+    _average_function = None
 
     def __new__(cls, *args, **kwargs):
         """As `keras.Model`: with inputs and outputs, the class of functional models."""
@@ -58,6 +59,34 @@ class DistributedModel(keras.Model):
             lambda value: strategy.reduce("MEAN", value, axis=None), logs
         )
 
+    def average_statistics(self):
+        """Give every replica the mean of the replicas' moving statistics.
+
+        Batch norm takes its statistics from the images of its own replica, and each replica keeps
+        moving averages of its own, of which only the first's would be saved. Called between epochs,
+        before an evaluation or a save.
+        """
+        strategy = self.distribute_strategy
+        averaged = [
+            variable
+            for variable in self.non_trainable_variables
+            # The others are held equal by Keras, or are counters and seeds, which go alike.
+            if variable.aggregation == "none" and "float" in str(variable.dtype)
+        ]
+        if strategy.num_replicas_in_sync == 1 or not averaged:
+            return
+        if self._average_function is None:
+
+            def average():
+                # Copies: what is read off a variable has no device, which several workers miss.
+                values = [tf.identity(tf.convert_to_tensor(v.value)) for v in averaged]
+                means = tf.distribute.get_replica_context().all_reduce("MEAN", values)
+                for variable, mean in zip(averaged, means):
+                    variable.assign(mean)
+
+            self._average_function = tf.function(lambda: strategy.run(average), autograph=False)
+        self._average_function()
+
     def make_train_function(self, force=False):
         """The function of an iterator that `fit` calls: one execution, perhaps of many steps."""
         if self.train_function is None or force:
@@ -74,19 +103,25 @@ class DistributedModel(keras.Model):
         return self.reduce_logs(self.distribute_strategy.run(self.test_step, args=(data,)))
 
     def _make_function(self, step_function):
-        if not isinstance(self.distribute_strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        if self.distribute_strategy.num_replicas_in_sync == 1:
             around = _AroundReplicas(self, self.steps_per_execution)
             return keras.Model._make_function(around, step_function)
-        # In a tf.while_loop, where Keras would take the steps of one execution, TensorFlow cannot
-        # number the messages between the workers.
+        # Keras would take the steps of one execution in a tf.while_loop, where TensorFlow cannot
+        # number the messages between the replicas.
         one_step = keras.Model._make_function(_AroundReplicas(self, 1), step_function)
 
         def several_steps(iterator):
-            logs = one_step(iterator)
-            if isinstance(iterator, tf.distribute.DistributedIterator):
-                with contextlib.suppress(StopIteration, tf.errors.OutOfRangeError):
-                    for _ in range(self.steps_per_execution - 1):
-                        logs = one_step(iterator)
+            if self.steps_per_execution == 1 or not hasattr(iterator, "get_next_as_optional"):
+                return one_step(iterator)
+            logs = None
+            for _ in range(self.steps_per_execution):
+                # Asked for before the step, some of which would be taken without data otherwise.
+                batch = iterator.get_next_as_optional()
+                if not batch.has_value():
+                    break
+                logs = one_step(iter([batch.get_value()]))
+            if logs is None:
+                raise StopIteration
             return logs
 
         return several_steps

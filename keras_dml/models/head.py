@@ -1,12 +1,42 @@
 """From a backbone to an embedding model, and from that to a classifier over its features."""
 
+import difflib
+
 import keras
+from keras import ops
+
+from keras_dml.distribute import place_among_replicas
 
 POOLINGS = ("average", "max")
 
 
+@keras.saving.register_keras_serializable("keras_dml")
+class GlobalBatchDropout(keras.layers.Dropout):
+    """Dropout whose mask is that of the global batch, however many replicas share it.
+
+    Keras' own draws the same mask on every replica, since their seeds go alike. Here each replica
+    draws the whole mask, as one device would, and takes its own rows; it must have as many rows as
+    every other.
+    """
+
+    def call(self, inputs, training=False):
+        """The inputs with a share of `rate` set to 0 and the others raised to make up for it."""
+        replica, replicas = place_among_replicas()
+        if not training or self.rate == 0 or replicas == 1:
+            return super().call(inputs, training=training)
+        rows = ops.shape(inputs)[0]
+        ones = ops.ones((replicas * rows, *inputs.shape[1:]), dtype=inputs.dtype)
+        mask = keras.random.dropout(ones, self.rate, seed=self.seed_generator)
+        return inputs * mask[replica * rows : (replica + 1) * rows]
+
+
 def embedding_model(
-    backbone, embedding_size=None, feature_batch_norm=False, pooling="average", name="embedding"
+    backbone,
+    embedding_size=None,
+    feature_batch_norm=False,
+    pooling="average",
+    levels=None,
+    name="embedding",
 ):
     """Images to embeddings: backbone, global pooling, optional batch norm, optional projection.
 
@@ -16,13 +46,19 @@ def embedding_model(
             themselves are the embedding (d = c).
         feature_batch_norm: normalise the pooled features by batch norm without scale and offset.
         pooling: `"average"` or `"max"` over the map's positions.
+        levels: None, or names of L layers of the backbone. Each is pooled and projected on its own
+            and scaled to length 1 (layer `LEVEL_embeddings`), so that all count alike; the
+            embedding is all of them in a row, `[n, L d]`. (L, M, H) of Wang et al. 2019 is so with
+            `bn_inception`'s `inception_3c_output`, `inception_4e_output`, `inception_5b_output`.
         name: the model's name.
 
     Returns:
-        A `keras.Model` from float images in 0..255 to float32 embeddings `[n, d]`, not normalised.
+        A `keras.Model` from float images in 0..255 to float32 embeddings `[n, d]`, not normalised;
+        with `levels`, all of length √L.
 
     Raises:
-        ValueError: a backbone without feature maps, unknown pooling, `embedding_size` below 1.
+        ValueError: a backbone without feature maps, unknown pooling, `embedding_size` below 1,
+            `levels` that are empty, repeated or no layers with feature maps.
     """
     if len(backbone.output.shape) != 4:
         raise ValueError(
@@ -40,14 +76,42 @@ def embedding_model(
         if pooling == "average"
         else keras.layers.GlobalMaxPooling2D
     )
-    x = pool(name="features")(backbone.output)
-    if feature_batch_norm:
-        x = keras.layers.BatchNormalization(center=False, scale=False, name="feature_norm")(x)
-    if embedding_size is not None:
-        x = keras.layers.Dense(embedding_size, name="projection")(x)
+
+    def projected(maps, prefix=""):
+        x = pool(name=f"{prefix}features")(maps)
+        if feature_batch_norm:
+            norm = f"{prefix}feature_norm"
+            x = keras.layers.BatchNormalization(center=False, scale=False, name=norm)(x)
+        if embedding_size is not None:
+            x = keras.layers.Dense(embedding_size, name=f"{prefix}projection")(x)
+        return x
+
     # float32 whatever the precision policy: distances and the served vectors need it.
-    x = keras.layers.Activation("linear", dtype="float32", name="embeddings")(x)
+    if levels is None:
+        x = projected(backbone.output)
+        x = keras.layers.Activation("linear", dtype="float32", name="embeddings")(x)
+        return keras.Model(backbone.input, x, name=name)
+    parts = [
+        keras.layers.UnitNormalization(dtype="float32", name=f"{level}_embeddings")(
+            projected(maps, f"{level}_")
+        )
+        for level, maps in _levels(backbone, levels).items()
+    ]
+    x = keras.layers.Concatenate(dtype="float32", name="embeddings")(parts)
     return keras.Model(backbone.input, x, name=name)
+
+
+def _levels(backbone, levels):
+    """Feature maps of each level."""
+    maps = {layer.name: layer.output for layer in backbone.layers if layer.output is not None}
+    maps = {name: output for name, output in maps.items() if len(output.shape) == 4}
+    if not levels or len(set(levels)) < len(levels) or not set(levels) <= set(maps):
+        near = [found for level in levels for found in difflib.get_close_matches(level, maps, 2)]
+        raise ValueError(
+            "levels must be different layers of the backbone with feature maps, such as "
+            f"{', '.join(near or list(maps)[-1:])}. Received: levels={list(levels)}"
+        )
+    return {level: maps[level] for level in levels}
 
 
 def classifier_model(embedding, num_classes, dropout=0.0, seed=0, name="classifier"):
@@ -80,7 +144,7 @@ def classifier_model(embedding, num_classes, dropout=0.0, seed=0, name="classifi
         raise ValueError(f"dropout must be in [0, 1). Received: dropout={dropout}")
     x = embedding.output
     if dropout:
-        x = keras.layers.Dropout(dropout, seed=seed, name="dropout")(x)
+        x = GlobalBatchDropout(dropout, seed=seed, name="dropout")(x)
     logits = keras.layers.Dense(
         num_classes, kernel_initializer="zeros", dtype="float32", name="logits"
     )(x)

@@ -1,0 +1,100 @@
+"""BN-Inception (GoogLeNet V2), as the public PyTorch checkpoint has it."""
+
+import keras
+
+BN_INCEPTION = "bn_inception"
+
+# Widths: 1×1, 3×3 reduce, 3×3, double 3×3 reduce, double 3×3 (both), pool projection. Blocks
+# without the first and the last halve the resolution and hand the pooled input on.
+_BLOCKS = {
+    "3a": (64, 64, 64, 64, 96, 32),
+    "3b": (64, 64, 96, 64, 96, 64),
+    "3c": (None, 128, 160, 64, 96, None),
+    "4a": (224, 64, 96, 96, 128, 128),
+    "4b": (192, 96, 128, 96, 128, 128),
+    "4c": (160, 128, 160, 128, 160, 128),
+    "4d": (96, 128, 192, 160, 192, 128),
+    "4e": (None, 128, 192, 192, 256, None),
+    "5a": (352, 192, 320, 160, 224, 128),
+    "5b": (352, 192, 320, 192, 224, 128),
+}
+# Of the checkpoint's images, 0..255, here as red, green, blue.
+_MEAN = (128.0, 117.0, 104.0)
+
+
+def bn_inception(image_size=224, name=BN_INCEPTION):
+    """BN-Inception: RGB images `[n, s, s, 3]` in 0..255 to feature maps `[n, s/32, s/32, 1024]`.
+
+    Layers have the names of the public PyTorch port of the Caffe model (`conv1_7x7_s2`,
+    `inception_3a_double_3x3_1_bn`, ...), and each block's output is a layer too:
+    `inception_3c_output` (576 channels), `inception_4e_output` (1056) and `inception_5b_output`
+    (1024) are the levels L, M and H of Wang et al. 2019. Convolutions have a bias before their
+    batch norm, as there: 10,270,240 weights, with that port's classifier of 1,000 classes
+    11,295,240 (beside the batch norms' 20,032 stored means and variances).
+
+    Widths, names, padding (ceil-mode max pooling, padding that counts in average pooling, max
+    pooling in 5b), epsilon 1e-5 and the means (128, 117, 104) are those of that port's source;
+    they differ from the table in Ioffe and Szegedy 2015 in places. No checkpoint was at hand: what
+    its ImageNet features score is not checked.
+
+    Args:
+        image_size: s, between 32 k - 1 and 32 k + 6 for a whole k, as 224 and 227 are: the halving
+            blocks join a convolution and a pooling, which agree on even maps alone.
+        name: the model's name.
+
+    Raises:
+        ValueError: another image size.
+
+    Reference: Ioffe and Szegedy 2015, Batch Normalization; Wang et al. 2019, section 4.
+    """
+    if image_size < 31 or (image_size + 1) % 32 > 7:
+        raise ValueError(
+            "image_size must be between 32 k - 1 and 32 k + 6 for bn_inception, such as 224, 227 "
+            f"or 256. Received: image_size={image_size}"
+        )
+    inputs = keras.Input((image_size, image_size, 3), name="images")
+    x = keras.layers.Rescaling(1.0, [-mean for mean in _MEAN], name="input_scaling")(inputs)
+    x = _convolution(x, "conv1_7x7_s2", 64, 7, stride=2)
+    x = _halving_pool(x, "pool1_3x3_s2")
+    x = _convolution(x, "conv2_3x3_reduce", 64)
+    x = _convolution(x, "conv2_3x3", 192, 3)
+    x = _halving_pool(x, "pool2_3x3_s2")
+    for block, widths in _BLOCKS.items():
+        x = _block(x, f"inception_{block}", *widths, largest=block == "5b")
+    return keras.Model(inputs, x, name=name)
+
+
+def _block(x, name, single, reduced, triple, double_reduced, double, projected, largest):
+    stride = 2 if single is None else 1
+    paths = [] if single is None else [_convolution(x, f"{name}_1x1", single)]
+    path = _convolution(x, f"{name}_3x3_reduce", reduced)
+    paths.append(_convolution(path, f"{name}_3x3", triple, 3, stride))
+    path = _convolution(x, f"{name}_double_3x3_reduce", double_reduced)
+    path = _convolution(path, f"{name}_double_3x3_1", double, 3)
+    paths.append(_convolution(path, f"{name}_double_3x3_2", double, 3, stride))
+    if projected is None:
+        paths.append(_halving_pool(x, f"{name}_pool"))
+    elif largest:
+        pooled = keras.layers.MaxPooling2D(3, 1, padding="same", name=f"{name}_pool")(x)
+        paths.append(_convolution(pooled, f"{name}_pool_proj", projected))
+    else:
+        # Keras' own "same" would leave the padding out of the averages at the border.
+        padded = keras.layers.ZeroPadding2D(1, name=f"{name}_pool_pad")(x)
+        pooled = keras.layers.AveragePooling2D(3, 1, name=f"{name}_pool")(padded)
+        paths.append(_convolution(pooled, f"{name}_pool_proj", projected))
+    return keras.layers.Concatenate(name=f"{name}_output")(paths)
+
+
+def _convolution(x, name, filters, size=1, stride=1):
+    if stride > 1:  # Keras' own "same" would pad even maps at the far edge alone
+        x = keras.layers.ZeroPadding2D(size // 2, name=f"{name}_pad")(x)
+    padding = "same" if stride == 1 else "valid"
+    x = keras.layers.Conv2D(filters, size, stride, padding, name=name)(x)
+    x = keras.layers.BatchNormalization(momentum=0.9, epsilon=1e-5, name=f"{name}_bn")(x)
+    return keras.layers.ReLU(name=f"{name}_relu")(x)
+
+
+def _halving_pool(x, name):
+    """Max pooling 3×3 by 2 in ceil mode: the last window may reach beyond the map."""
+    padding = "valid" if x.shape[1] % 2 else "same"
+    return keras.layers.MaxPooling2D(3, 2, padding=padding, name=name)(x)

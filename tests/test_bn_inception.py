@@ -1,0 +1,162 @@
+"""BN-Inception against a NumPy forward pass of its blocks; its levels in an embedding."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_dml import models
+
+SIZE = 35  # an odd map before the second pooling, as at 227
+OUTPUTS = {
+    "3a": 256, "3b": 320, "3c": 576, "4a": 576, "4b": 576, "4c": 608, "4d": 608, "4e": 1056,
+    "5a": 1024, "5b": 1024,
+}  # fmt: skip
+LEVELS = ["inception_3c_output", "inception_4e_output", "inception_5b_output"]
+
+
+def checkpoint(model, seed=0):
+    """Random arrays as the public file names and shapes them, batch norms `[1, c]` among them."""
+    rng = np.random.default_rng(seed)
+    arrays = {}
+    for layer in model.layers:
+        if isinstance(layer, keras.layers.Conv2D):
+            height, width, channels, filters = layer.kernel.shape
+            shape = (filters, channels, height, width)
+            arrays[f"{layer.name}.weight"] = rng.normal(size=shape) / np.sqrt(np.prod(shape[1:]))
+            arrays[f"{layer.name}.bias"] = rng.normal(size=filters) / 10
+        elif isinstance(layer, keras.layers.BatchNormalization):
+            channels = layer.gamma.shape[0]
+            for part in ("weight", "running_var"):
+                arrays[f"{layer.name}.{part}"] = rng.uniform(0.5, 1.5, (1, channels))
+            for part in ("bias", "running_mean"):
+                arrays[f"{layer.name}.{part}"] = rng.normal(size=(1, channels)) / 10
+    arrays["last_linear.weight"] = rng.normal(size=(1000, 1024))
+    arrays["last_linear.bias"] = rng.normal(size=1000)
+    return {name: array.astype("float32") for name, array in arrays.items()}
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory):
+    """The backbone, its arrays, and the outputs of the poolings and blocks for two images."""
+    path = tmp_path_factory.mktemp("weights") / "bn_inception.npz"
+    arrays = checkpoint(models.build_backbone("bn_inception", SIZE))
+    np.savez(path, **arrays)
+    backbone = models.build_backbone("bn_inception", SIZE, weights=str(path))
+    names = ["pool1_3x3_s2", "pool2_3x3_s2", *(f"inception_{block}_output" for block in OUTPUTS)]
+    images = np.random.default_rng(1).uniform(0, 255, (2, SIZE, SIZE, 3)).astype("float32")
+    found = keras.Model(backbone.input, [backbone.get_layer(name).output for name in names])(images)
+    return backbone, arrays, images, {name: x.numpy() for name, x in zip(names, found)}
+
+
+def windows(x, size, stride, outside, padding, ceil=False):
+    """`[size², n, h, w, c]`: what each position of a window sees; a value of its own outside."""
+    length = x.shape[1] + 2 * padding - size
+    positions = (-(-length // stride) if ceil else length // stride) + 1
+    far = padding + size  # enough for a last window that reaches beyond
+    x = np.pad(x, [(0, 0), (padding, far), (padding, far), (0, 0)], constant_values=outside)
+    last = stride * (positions - 1) + 1
+    return np.stack(
+        [
+            x[:, i : i + last : stride, j : j + last : stride]
+            for i in range(size)
+            for j in range(size)
+        ]
+    )
+
+
+def unit(x, arrays, name, stride=1):
+    """Convolution with bias, batch norm by stored statistics, ReLU."""
+    kernel = arrays[f"{name}.weight"].astype(float)
+    size = kernel.shape[2]
+    seen = windows(x, size, stride, 0, size // 2)
+    kernel = kernel.reshape(*kernel.shape[:2], size * size)
+    x = np.einsum("pnhwc,ocp->nhwo", seen, kernel, optimize=True) + arrays[f"{name}.bias"]
+    part = {
+        p: arrays[f"{name}_bn.{p}"][0] for p in ("weight", "bias", "running_mean", "running_var")
+    }
+    x = (x - part["running_mean"]) / np.sqrt(part["running_var"] + 1e-5)
+    return np.maximum(x * part["weight"] + part["bias"], 0)
+
+
+def largest(x, stride, padding):
+    return windows(x, 3, stride, -np.inf, padding, ceil=True).max(axis=0)
+
+
+def block(x, arrays, name):
+    stride = 1 if f"{name}_1x1.weight" in arrays else 2
+    paths = [unit(x, arrays, f"{name}_1x1")] if stride == 1 else []
+    path = unit(x, arrays, f"{name}_3x3_reduce")
+    paths.append(unit(path, arrays, f"{name}_3x3", stride))
+    path = unit(x, arrays, f"{name}_double_3x3_reduce")
+    path = unit(path, arrays, f"{name}_double_3x3_1")
+    paths.append(unit(path, arrays, f"{name}_double_3x3_2", stride))
+    if stride == 2:
+        return np.concatenate([*paths, largest(x, 2, 0)], axis=-1)
+    average = windows(x, 3, 1, 0, 1).mean(axis=0)
+    pooled = largest(x, 1, 1) if name == "inception_5b" else average
+    return np.concatenate([*paths, unit(pooled, arrays, f"{name}_pool_proj")], axis=-1)
+
+
+def close(found, expected):
+    assert found.shape == expected.shape
+    assert expected.std() > 0.05
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4 * expected.std())
+
+
+def test_the_parameters_are_the_originals():
+    backbone = models.build_backbone("bn_inception", SIZE)
+    weights = sum(np.prod(variable.shape) for variable in backbone.trainable_variables)
+    assert weights + 1024 * 1000 + 1000 == 11_295_240
+    assert len(backbone.non_trainable_variables) == 2 * 69
+
+
+def test_shapes_at_227():
+    backbone = models.build_backbone("bn_inception", 227)
+    sizes = {"pool1_3x3_s2": 57, "pool2_3x3_s2": 28, LEVELS[0]: 14, LEVELS[1]: 7, LEVELS[2]: 7}
+    for name, size in sizes.items():
+        assert backbone.get_layer(name).output.shape[1:3] == (size, size)
+    for name, channels in OUTPUTS.items():
+        assert backbone.get_layer(f"inception_{name}_output").output.shape[-1] == channels
+
+
+def test_the_stem_takes_rgb_for_a_checkpoint_of_bgr(loaded):
+    _, arrays, images, found = loaded
+    x = images[..., ::-1] - np.array([104.0, 117.0, 128.0])
+    x = largest(unit(x, arrays, "conv1_7x7_s2", 2), 2, 0)
+    close(found["pool1_3x3_s2"], x)
+    x = unit(unit(x, arrays, "conv2_3x3_reduce"), arrays, "conv2_3x3")
+    close(found["pool2_3x3_s2"], largest(x, 2, 0))
+
+
+@pytest.mark.parametrize("number", range(len(OUTPUTS)))
+def test_a_block_is_the_numpy_one(number, loaded):
+    _, arrays, _, found = loaded
+    outputs = list(found)[1:]
+    before, after = outputs[number : number + 2]
+    close(found[after], block(found[before].astype(float), arrays, after.removesuffix("_output")))
+
+
+@pytest.mark.parametrize("size", [30, 39, 62, 128 - 2, 231])
+def test_image_sizes_whose_maps_do_not_halve(size):
+    message = rf"image_size must be between 32 k - 1 and 32 k \+ 6.*image_size={size}"
+    with pytest.raises(ValueError, match=message):
+        models.build_backbone("bn_inception", size)
+
+
+def test_imagenet_weights_are_a_checkpoint_of_the_users():
+    message = r"weights must be none or a file for bn_inception.*public PyTorch checkpoint"
+    with pytest.raises(ValueError, match=message):
+        models.build_backbone("BNInception", SIZE, weights="imagenet")
+
+
+def test_levels_are_pooled_projected_and_normalised_each_on_its_own(loaded):
+    backbone, _, images, found = loaded
+    model = models.embedding_model(backbone, 5, levels=LEVELS)
+    embeddings = model(images, training=False).numpy()
+    assert embeddings.shape == (2, 15)
+    for number, level in enumerate(LEVELS):
+        kernel, bias = model.get_layer(f"{level}_projection").get_weights()
+        expected = found[level].mean(axis=(1, 2)) @ kernel + bias
+        expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+        part = embeddings[:, 5 * number : 5 * number + 5]
+        np.testing.assert_allclose(part, expected, rtol=1e-3, atol=1e-4)

@@ -1,0 +1,169 @@
+"""Checkpoints that do not fit, cannot be read, or are written in one of several ways."""
+
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+from keras_dml import models
+from keras_dml.models.converters import load_arrays
+
+
+def tiny():
+    inputs = keras.Input((4, 4, 3))
+    x = keras.layers.Conv2D(2, (3, 1), name="stem_conv")(inputs)
+    x = keras.layers.BatchNormalization(name="stem_bn")(x)
+    return keras.Model(inputs, keras.layers.Conv2D(5, 1, use_bias=False, name="last")(x))
+
+
+def arrays():
+    rng = np.random.default_rng(0)
+    shapes = {"stem.conv.weight": (2, 3, 3, 1), "stem.conv.bias": (2,), "last.weight": (5, 2, 1, 1)}
+    shapes |= {
+        f"stem.bn.{part}": (2,) for part in ("weight", "bias", "running_mean", "running_var")
+    }
+    return {name: rng.uniform(1, 2, shape).astype("float32") for name, shape in shapes.items()}
+
+
+def write(tmp_path, found):
+    np.savez(tmp_path / "tiny.npz", **found)
+    return tmp_path / "tiny.npz"
+
+
+def check(model, found, first_kernel=None):
+    layer = model.get_layer
+    expected = found["stem.conv.weight"].transpose(2, 3, 1, 0)
+    np.testing.assert_array_equal(
+        layer("stem_conv").kernel, expected if first_kernel is None else first_kernel
+    )
+    np.testing.assert_array_equal(layer("stem_conv").bias, found["stem.conv.bias"])
+    held = [x.numpy() for x in layer("stem_bn").weights]  # gamma, beta, mean, variance
+    for part, values in zip(("weight", "bias", "running_mean", "running_var"), held, strict=True):
+        np.testing.assert_array_equal(values, found[f"stem.bn.{part}"].ravel())
+    np.testing.assert_array_equal(layer("last").kernel[0, 0], found["last.weight"][:, :, 0, 0].T)
+
+
+def test_arrays_by_name(tmp_path):
+    found = arrays()
+    unused = {
+        "fc.weight": np.ones((7, 5)), "fc.bias": np.ones(7), "last_linear.bias": np.ones(7),
+        "stem.bn.num_batches_tracked": np.array(3),
+    }  # fmt: skip
+    model = tiny()
+    load_arrays(model, write(tmp_path, found | unused))
+    check(model, found)
+    rows = {name: x[None] if name.startswith("stem.bn") else x for name, x in found.items()}
+    model = tiny()
+    load_arrays(model, write(tmp_path, rows))
+    check(model, found)
+
+
+def test_a_checkpoint_of_bgr_images_has_its_first_kernel_reversed(tmp_path):
+    found, model = arrays(), tiny()
+    load_arrays(model, write(tmp_path, found), "bgr")
+    check(model, found, first_kernel=found["stem.conv.weight"][:, ::-1].transpose(2, 3, 1, 0))
+    with pytest.raises(ValueError, match="must be 'rgb' or 'bgr'.*input_channels='grb'"):
+        load_arrays(model, write(tmp_path, found), "grb")
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_state_dict_of_pytorch(zipped, tmp_path):
+    torch = pytest.importorskip("torch", reason="PyTorch is in the extra benchmark")
+    found, model, path = arrays(), tiny(), tmp_path / "tiny.pth"
+    state = {name: torch.tensor(array) for name, array in found.items()}
+    state["stem.bn.num_batches_tracked"] = torch.tensor(3)
+    # The public BN-Inception file has the older form, without zip.
+    torch.save(state, path, _use_new_zipfile_serialization=zipped)
+    load_arrays(model, path)
+    check(model, found)
+
+
+def test_all_misfits_are_named_at_once_and_nothing_changes(tmp_path):
+    found, model = arrays(), tiny()
+    before = model.get_weights()
+    del found["stem.conv.bias"], found["stem.bn.running_mean"]
+    found["stem.bn.weight"] = np.ones(3)
+    found["last.weight"] = np.ones((5, 2))
+    found["head.7.weight"] = found["fc2.bias"] = np.ones(1)
+    message = (
+        r"2 missing: stem_conv_bias, stem_bn_running_mean; "
+        r"2 left over: head.7.weight, fc2.bias; "
+        r"2 of another shape: stem.bn.weight \(3,\), not \(2,\), "
+        r"last.weight \(5, 2\), not \(5, 2, 1, 1\)$"
+    )
+    with pytest.raises(ValueError, match=message):
+        load_arrays(model, write(tmp_path, found))
+    assert all(map(np.array_equal, before, model.get_weights()))
+    with pytest.raises(ValueError, match="1 left over: stem_conv.bias$"):
+        load_arrays(model, write(tmp_path, arrays() | {"stem_conv.bias": np.ones(2)}))
+
+
+def test_of_many_names_the_first_are_shown(tmp_path):
+    extra = {f"more.{number}": np.ones(1) for number in range(13)}
+    with pytest.raises(ValueError, match=r"13 left over: more.0, .*more.9 and 3 more$"):
+        load_arrays(tiny(), write(tmp_path, arrays() | extra))
+
+
+@pytest.mark.parametrize("ending", [".npz", ".pth"])
+@pytest.mark.parametrize("content", [b"", b"noise", b"PK\x03\x04 cut off"])
+def test_a_file_that_is_none(ending, content, tmp_path):
+    if ending == ".pth":
+        pytest.importorskip("torch", reason="PyTorch is in the extra benchmark")
+    path = tmp_path / f"noise{ending}"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="that can be read"):
+        load_arrays(tiny(), path)
+
+
+def test_other_files(tmp_path):
+    with pytest.raises(ValueError, match="No such file: .*none.npz"):
+        load_arrays(tiny(), tmp_path / "none.npz")
+    (tmp_path / "tiny.ckpt").write_bytes(b"")
+    with pytest.raises(ValueError, match="must end in .pth, .pt, .npz"):
+        load_arrays(tiny(), tmp_path / "tiny.ckpt")
+    np.save(tmp_path / "one.npy", np.ones(3))
+    (tmp_path / "one.npy").rename(tmp_path / "one.npz")
+    with pytest.raises(ValueError, match="not an .npz file"):
+        load_arrays(tiny(), tmp_path / "one.npz")
+    for values in (np.array(["a"]), np.array([None])):
+        with pytest.raises(ValueError, match="not an .npz file"):
+            load_arrays(tiny(), write(tmp_path, {"stem.conv.bias": values}))
+
+
+@pytest.mark.parametrize("content", [[1, 2], {"epoch": 3}])
+def test_a_pytorch_file_of_something_else(content, tmp_path):
+    torch = pytest.importorskip("torch", reason="PyTorch is in the extra benchmark")
+    torch.save(content, tmp_path / "other.pth")
+    with pytest.raises(ValueError, match="not a state_dict"):
+        load_arrays(tiny(), tmp_path / "other.pth")
+
+
+def test_code_in_a_pytorch_file_is_not_run(tmp_path):
+    torch = pytest.importorskip("torch", reason="PyTorch is in the extra benchmark")
+
+    class Trap:
+        def __reduce__(self):
+            return (open, (str(tmp_path / "sprung"), "w"))
+
+    torch.save({"stem.conv.weight": Trap()}, tmp_path / "trap.pth")
+    with pytest.raises(ValueError, match="that can be read"):
+        load_arrays(tiny(), tmp_path / "trap.pth")
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_without_pytorch_the_message_says_how_to_do_without(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    (tmp_path / "tiny.pth").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"PyTorch, which is not installed.*\.npz"):
+        load_arrays(tiny(), tmp_path / "tiny.pth")
+
+
+def test_a_backbone_names_the_file_and_takes_checkpoints_only_if_it_is_one_of_two(tmp_path):
+    path = write(tmp_path, arrays())
+    message = "loaded into small_convnet: PyTorch checkpoints fit bn_inception, resnet50_v1_5 alone"
+    with pytest.raises(ValueError, match=message):
+        models.build_backbone("small_convnet", 16, weights=str(path))
+    message = "into bn_inception: arrays do not fit.*missing: conv1_7x7_s2_weight.*tiny.npz"
+    with pytest.raises(ValueError, match=message):
+        models.build_backbone("bn_inception", 32, weights=str(path))
