@@ -7,7 +7,8 @@ from pipelines.bad_images import find_bad_images
 from pipelines.batches import evaluation_batches, training_batches
 from pipelines.datasets import DATASETS, load_dataset
 from pipelines.samplers import BalancedSampler, RandomSampler
-from pipelines.table import ImageTable, Split, split_by_class
+from pipelines.split import Split, split_by_class
+from pipelines.table import ImageTable
 from pipelines.transforms import EvaluationTransform, TrainTransform
 
 __all__ = [

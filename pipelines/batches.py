@@ -13,11 +13,17 @@ from pipelines.process_end import refused_at_the_end
 _BATCHES_AHEAD = 2
 
 
-def training_batches(table, sampler, transform, seed=0, start_step=0, num_steps=None):
+def training_batches(
+    table, sampler, transform, seed=0, start_step=0, num_steps=None, input_context=None
+):
     """Augmented batches, one a step.
 
     The image in slot i of step s is transformed with the i-th pair of numbers that
     `numpy.random.SeedSequence((seed, s))` generates.
+
+    Under a `tf.distribute` strategy each input pipeline can load its own slice of the batches
+    alone, `strategy.distribute_datasets_from_function(lambda context: training_batches(...,
+    input_context=context))`: the replicas together get the batches that one device would.
 
     Args:
         table: `ImageTable`.
@@ -26,42 +32,68 @@ def training_batches(table, sampler, transform, seed=0, start_step=0, num_steps=
         seed: int, not negative, of the augmentation.
         start_step: number of the first batch.
         num_steps: how many batches; None: no end.
+        input_context: `tf.distribute.InputContext`, of a pipeline that feeds some of the replicas;
+            None: one pipeline that feeds one device.
 
     Returns:
-        tf.data.Dataset of (images float32 [batch_size, size, size, 3], labels int64 [batch_size]).
-        An image that cannot be read raises an error of TensorFlow's when its batch is asked for.
+        tf.data.Dataset of (images float32 [b, size, size, 3], labels int64 [b]), b = batch_size.
+        With an input context b = batch_size / replicas, and one element follows the other for
+        each replica that this pipeline feeds. An image that cannot be read raises an error of
+        TensorFlow's when its batch is asked for.
 
     Raises:
-        ValueError: `seed`, `start_step` or `num_steps` is negative.
+        ValueError: `seed`, `start_step` or `num_steps` is negative, the batch size is no multiple
+            of the number of replicas.
     """
     for name, value in (("seed", seed), ("start_step", start_step), ("num_steps", num_steps or 0)):
         if value < 0:
             raise ValueError(f"{name} must not be negative. Received: {name}={value}")
 
+    context = input_context or tf.distribute.InputContext()
+    replicas = context.num_replicas_in_sync
+    if sampler.batch_size % replicas:
+        raise ValueError(
+            f"the sampler's batch_size must be a multiple of the {replicas} replicas. "
+            f"Received: batch_size={sampler.batch_size}"
+        )
+    fed = replicas // context.num_input_pipelines
+    share = sampler.batch_size // context.num_input_pipelines
+    own = slice(context.input_pipeline_id * share, (context.input_pipeline_id + 1) * share)
+
     def look_up(step):
         rows = sampler(int(step))
         seeds = np.random.SeedSequence((seed, int(step))).generate_state(2 * len(rows), np.uint64)
-        return _sources(table, rows), table.labels[rows], seeds.view(np.int64).reshape(-1, 2)
+        seeds = seeds.view(np.int64).reshape(-1, 2)[own]
+        rows = rows[own]
+        return *_sources(table, rows), table.labels[rows], seeds
 
-    def load(source, label, seed):
-        return transform(_read(table, source), seed), label
+    def load(*parts):
+        *source, label, seed = parts
+        return transform(_read(table, *source), seed), label
 
     end_step = np.iinfo(np.int64).max if num_steps is None else start_step + num_steps
     rows_of_steps = tf.data.Dataset.range(start_step, end_step).map(
-        lambda step: _run_numpy(look_up, step, _source_spec(table), (tf.int64, []), (tf.int64, [2]))
+        lambda step: _run_numpy(
+            look_up, step, *_source_specs(table), (tf.int64, []), (tf.int64, [2])
+        )
     )
     images = rows_of_steps.unbatch().map(load, num_parallel_calls=tf.data.AUTOTUNE)
-    batches = images.batch(sampler.batch_size, drop_remainder=True)
-    return _finish(batches, tf.data.INFINITE_CARDINALITY if num_steps is None else num_steps)
+    batches = images.batch(sampler.batch_size // replicas, drop_remainder=True)
+    return _finish(batches, num_steps, fed)
 
 
-def evaluation_batches(table, transform, batch_size=64):
+def evaluation_batches(table, transform, batch_size=64, input_context=None):
     """Every image of the table once, in row order.
+
+    Several replicas take turns, `batch_size` rows each. All need equally many, so the last turn
+    has as many as there are rows left for each, and repeats the last row where one is lacking: the
+    replicas' rows one after the other, cut off after `len(table)`, are every image once.
 
     Args:
         table: `ImageTable`.
         transform: source -> float32 [size, size, 3]; see `EvaluationTransform`.
-        batch_size: images a batch; the last batch may have fewer.
+        batch_size: images a batch, on each replica; the last batch may have fewer.
+        input_context: as for `training_batches`.
 
     Returns:
         tf.data.Dataset of images float32 [b, size, size, 3].
@@ -72,31 +104,48 @@ def evaluation_batches(table, transform, batch_size=64):
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1. Received: batch_size={batch_size}")
 
-    def look_up(step):
-        rows = np.arange(step * batch_size, min((step + 1) * batch_size, len(table)))
-        return _sources(table, rows)
+    context = input_context or tf.distribute.InputContext()
+    replicas = context.num_replicas_in_sync
+    fed = replicas // context.num_input_pipelines
 
-    num_batches = -(-len(table) // batch_size)
-    rows_of_steps = tf.data.Dataset.range(num_batches).map(
-        lambda step: _run_numpy(look_up, step, _source_spec(table))[0]
-    )
-    images = rows_of_steps.unbatch().map(
-        lambda source: transform(_read(table, source)), num_parallel_calls=tf.data.AUTOTUNE
-    )
-    return _finish(images.batch(batch_size), num_batches)
+    def turns(first_row, number, size):
+        """Batches of `number` turns from `first_row` on, in which each replica has `size` rows."""
+
+        def look_up(element):
+            turn, replica = divmod(int(element), fed)
+            slot = turn * replicas + context.input_pipeline_id * fed + replica
+            rows = first_row + slot * size + np.arange(size)
+            return _sources(table, np.minimum(rows, len(table) - 1))
+
+        rows_of_elements = tf.data.Dataset.range(number * fed).map(
+            lambda element: _run_numpy(look_up, element, *_source_specs(table))
+        )
+        images = rows_of_elements.unbatch().map(
+            lambda *source: transform(_read(table, *source)), num_parallel_calls=tf.data.AUTOTUNE
+        )
+        return images.batch(size)
+
+    full_turns, rest = divmod(len(table), batch_size * replicas)
+    batches = turns(0, full_turns, batch_size)
+    if rest:
+        batches = batches.concatenate(turns(len(table) - rest, 1, -(-rest // replicas)))
+    return _finish(batches, full_turns + (rest > 0), fed)
 
 
 def _sources(table, rows):
+    """What is known of each row's image: path, bytes or pixels, and the box if there are boxes."""
+    boxes = () if table.boxes is None else (table.boxes[rows],)
     if table.paths is not None:
         # TensorFlow takes strings from NumPy as objects.
-        return table.paths[rows].astype(object)
-    return table.arrays[rows] if table.encoded is None else table.encoded[rows]
+        return table.paths[rows].astype(object), *boxes
+    return (table.arrays if table.encoded is None else table.encoded)[rows], *boxes
 
 
-def _source_spec(table):
+def _source_specs(table):
+    boxes = () if table.boxes is None else ((tf.int64, [4]),)
     if table.arrays is None:
-        return tf.string, []
-    return tf.uint8, list(table.arrays.shape[1:])
+        return (tf.string, []), *boxes
+    return (tf.uint8, list(table.arrays.shape[1:])), *boxes
 
 
 def _run_numpy(function, step, *specs):
@@ -109,15 +158,18 @@ def _run_numpy(function, step, *specs):
     )
 
 
-def _read(table, source):
-    return source if table.paths is None else tf.io.read_file(source)
+def _read(table, image, *box):
+    encoded = image if table.paths is None else tf.io.read_file(image)
+    return (encoded, *box) if box else encoded
 
 
-def _finish(batches, cardinality):
+def _finish(batches, steps, elements_per_step):
     """Say how many batches there are (the pipeline cannot tell), and how they are delivered."""
     options = tf.data.Options()
     options.deterministic = True
-    # Several workers each take their share of every batch: there are no files to divide.
+    # Distributed as it is, each of several workers takes its share of every batch: there are no
+    # files to divide.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+    cardinality = tf.data.INFINITE_CARDINALITY if steps is None else steps * elements_per_step
     batches = batches.apply(tf.data.experimental.assert_cardinality(cardinality))
-    return batches.prefetch(_BATCHES_AHEAD).with_options(options)
+    return batches.prefetch(_BATCHES_AHEAD * elements_per_step).with_options(options)

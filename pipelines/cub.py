@@ -1,10 +1,12 @@
 """Caltech-UCSD Birds-200-2011 (Wah et al. 2011) in its official layout."""
 
+import math
 import os
 
 import numpy as np
 
-from pipelines.data_folder import LOGGER, checked_data_dir
+from pipelines.annotations import check_images, first, read_table
+from pipelines.data_folder import dataset_root, warn_of_other_counts
 from pipelines.table import ImageTable
 
 NUM_IMAGES = 11_788
@@ -18,7 +20,7 @@ EXPECTED = (
 )
 
 
-def cub(data_dir) -> ImageTable:
+def cub(data_dir, crop_to_box=False) -> ImageTable:
     """Reads the annotation files; opens no image.
 
     Rows are in the order of `images.txt`, classes in the order of their ids. A folder with other
@@ -26,48 +28,63 @@ def cub(data_dir) -> ImageTable:
 
     Args:
         data_dir: the folder `CUB_200_2011`, or the one that holds it.
+        crop_to_box: whether images are cut down to their bounding boxes (`bounding_boxes.txt`).
 
     Raises:
         ValueError: when the folder or a file in it is missing, a line of a file does not parse
             (the message names file and line), the files disagree, or listed images are not there.
     """
-    return read_cub(data_dir)[0]
+    return read_cub(data_dir, crop_to_box)[0]
 
 
-def read_cub(data_dir) -> tuple[ImageTable, np.ndarray]:
+def read_cub(data_dir, crop_to_box=False) -> tuple[ImageTable, np.ndarray]:
     """The table as `cub` returns it, and the dataset's own id of each of its classes."""
-    root = checked_data_dir(data_dir, EXPECTED)
-    if not os.path.exists(os.path.join(root, "images.txt")):
-        root = os.path.join(root, "CUB_200_2011")
-    for name in ("images.txt", "image_class_labels.txt", "images"):
-        if not os.path.exists(os.path.join(root, name)):
-            raise ValueError(f"data_dir holds no {name}. {EXPECTED} Received: data_dir={data_dir}")
-    images = _read_pairs(os.path.join(root, "images.txt"), "image_id path")
-    labels = _read_pairs(os.path.join(root, "image_class_labels.txt"), "image_id class_id")
-    unpaired = sorted(images.keys() ^ labels.keys())
-    if unpaired:
-        raise ValueError(
-            f"images.txt and image_class_labels.txt in {root} disagree: {len(unpaired)} image ids "
-            f"are in one of them only. The first: {_first(unpaired)}"
-        )
-    _check_files(root, images.values())
-    class_of_row = np.array([labels[image] for image in images])
+    needed = ["images.txt", "image_class_labels.txt", "images"]
+    needed += ["bounding_boxes.txt"] if crop_to_box else []
+    root = dataset_root(data_dir, "CUB_200_2011", needed, EXPECTED)
+    images = read_table(os.path.join(root, "images.txt"), {"image_id": int, "path": str})
+    labels = _of_images(root, "image_class_labels.txt", {"class_id": int}, images)
+    boxes = None
+    if crop_to_box:
+        sides = dict.fromkeys(("x", "y", "width", "height"), _pixels)
+        boxes = _boxes(_of_images(root, "bounding_boxes.txt", sides, images))
+    paths = [path for (path,) in images.values()]
+    check_images(os.path.join(root, "images"), paths, "images.txt")
+    class_of_row = np.array(labels)[:, 0]
     class_ids = np.unique(class_of_row)
     table = ImageTable.from_paths(
-        [os.path.join(root, "images", path) for path in images.values()],
+        [os.path.join(root, "images", path) for path in paths],
         class_of_row,
         _class_names(root, class_ids),
+        boxes,
     )
-    if (len(table), table.num_classes) != (NUM_IMAGES, NUM_CLASSES):
-        LOGGER.warning(
-            "%s: found %d images of %d classes; the full CUB-200-2011 has %d of %d",
-            root,
-            len(table),
-            table.num_classes,
-            NUM_IMAGES,
-            NUM_CLASSES,
-        )
+    warn_of_other_counts(root, table, "CUB-200-2011", NUM_IMAGES, NUM_CLASSES)
     return table, class_ids
+
+
+def _of_images(root: str, name: str, columns: dict, images: dict) -> list[tuple]:
+    """The columns of a file that has a line for each image, in the order of `images`."""
+    rows = read_table(os.path.join(root, name), {"image_id": int, **columns})
+    unpaired = sorted(images.keys() ^ rows.keys())
+    if unpaired:
+        raise ValueError(
+            f"images.txt and {name} in {root} disagree: {len(unpaired)} image ids "
+            f"are in one of them only. The first: {first(unpaired)}"
+        )
+    return [rows[image] for image in images]
+
+
+def _boxes(sides: list[tuple]) -> np.ndarray:
+    # The file counts pixels from 1.
+    x, y, width, height = np.array(sides).round().astype(np.int64).T
+    return np.stack([y - 1, x - 1, height, width], axis=1)
+
+
+def _pixels(word: str) -> float:
+    number = float(word)
+    if not math.isfinite(number):
+        raise ValueError
+    return number
 
 
 def _class_names(root: str, class_ids: np.ndarray) -> list[str] | None:
@@ -75,56 +92,11 @@ def _class_names(root: str, class_ids: np.ndarray) -> list[str] | None:
     path = os.path.join(root, "classes.txt")
     if not os.path.exists(path):
         return None
-    names = _read_pairs(path, "class_id name")
+    names = read_table(path, {"class_id": int, "name": str})
     nameless = [number for number in class_ids.tolist() if number not in names]
     if nameless:
         raise ValueError(
             f"{path} names no class for {len(nameless)} of the class ids. "
-            f"The first: {_first(nameless)}"
+            f"The first: {first(nameless)}"
         )
-    return [names[number] for number in class_ids.tolist()]
-
-
-def _read_pairs(path: str, form: str) -> dict:
-    """Reads lines `id value`: ids become integers, and so do values where `form` ends in `_id`."""
-    pairs = {}
-    with open(path, "rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            try:
-                key, value = line.decode("utf-8").split(maxsplit=1)
-                key = int(key)
-                value = int(value) if form.endswith("_id") else value.strip()
-            except ValueError as error:
-                raise ValueError(
-                    f"{path}, line {number}: expected '{form}'. "
-                    f"Received: {line.decode('utf-8', 'replace').strip()!r}"
-                ) from error
-            if key in pairs:
-                raise ValueError(f"{path}, line {number}: the id {key} is there already.")
-            pairs[key] = value
-    if not pairs:
-        raise ValueError(f"{path} is empty: expected lines '{form}'.")
-    return pairs
-
-
-def _check_files(root: str, paths):
-    """Raises unless all listed images exist; lists each folder once, which network disks thank."""
-    present = {}
-    missing = []
-    for path in paths:
-        folder, name = os.path.split(os.path.join(root, "images", path))
-        if folder not in present:
-            present[folder] = set(os.listdir(folder)) if os.path.isdir(folder) else set()
-        if name not in present[folder]:
-            missing.append(path)
-    if missing:
-        raise ValueError(
-            f"{len(missing)} images listed in images.txt are not in "
-            f"{os.path.join(root, 'images')}. The first: {_first(missing)}"
-        )
-
-
-def _first(items) -> str:
-    return ", ".join(str(item) for item in items[:5])
+    return [names[number][0] for number in class_ids.tolist()]

@@ -1,7 +1,9 @@
-"""What the datasets that are read from files share: checking the folder and logging."""
+"""What the datasets that are read from files share: finding the folder, and what it should hold."""
 
 import logging
 import os
+
+import numpy as np
 
 LOGGER = logging.getLogger("pipelines")
 
@@ -25,3 +27,32 @@ def checked_data_dir(data_dir, expected: str) -> str:
     if not entries:
         raise ValueError(f"data_dir is an empty folder. {expected} Received: data_dir={folder}")
     return folder
+
+
+def dataset_root(data_dir, archive_folder: str, needed, expected: str) -> str:
+    """The folder that holds a published dataset: `data_dir`, or `archive_folder` in it.
+
+    Raises ValueError as `checked_data_dir`, and when one of the `needed` names is not in it.
+    """
+    root = checked_data_dir(data_dir, expected)
+    if not os.path.exists(os.path.join(root, needed[0])):
+        root = os.path.join(root, archive_folder)
+    for name in needed:
+        if not os.path.exists(os.path.join(root, name)):
+            raise ValueError(f"data_dir holds no {name}. {expected} Received: data_dir={data_dir}")
+    return root
+
+
+def warn_of_other_counts(where: str, table, full_name: str, images: int, classes: int):
+    """One warning with both numbers unless the table has those of the full dataset."""
+    found = len(np.unique(table.labels))
+    if (len(table), found) != (images, classes):
+        LOGGER.warning(
+            "%s: found %d images of %d classes; the full %s has %d of %d",
+            where,
+            len(table),
+            found,
+            full_name,
+            images,
+            classes,
+        )

@@ -1,14 +1,16 @@
 """Datasets by name, each split the way its protocol says.
 
-A dataset joins by one function `(data_dir, train_classes, test_classes) -> Split` in `_SPLITS`:
-where the classes are divided, or whether files divide them, is that function's business.
+A dataset joins by one function `(data_dir, train_classes, test_classes) -> Split` in `_SPLITS`, or
+in `_BOXED_SPLITS` if its images have bounding boxes and it takes `crop_to_box` too: where the
+classes are divided, or whether files divide them, is that function's business.
 """
 
 import os
 
 import numpy as np
 
-from pipelines.table import ImageTable, Split, split_by_class
+from pipelines.split import Split, split_by_class
+from pipelines.table import ImageTable
 from pipelines.tfds import PREFIX, tfds_split
 
 
@@ -17,25 +19,37 @@ def load_dataset(
     data_dir: str | os.PathLike | None = None,
     train_classes: int | None = None,
     test_classes: int | None = None,
+    crop_to_box: bool = False,
 ) -> Split:
     """Loads a dataset and splits it into classes to train on and unseen classes to test on.
 
     Args:
         name: one of `DATASETS`. `"glyphs"`: the built-in characters, no files needed. `"cub"`:
-            CUB-200-2011 in its official layout. `"folder"`: any folder of class folders.
+            CUB-200-2011, `"cars"`: Cars-196, `"sop"`: Stanford Online Products, `"inshop"`: In-Shop
+            (with a gallery), in their official layouts. `"folder"`: any folder of class folders.
             `"digits"`: scikit-learn's, no files needed; its test images are of the training
             classes. `"tfds:NAME"` or `"tfds:NAME:CONFIG"`: an image classification set of
             tensorflow-datasets, in its own splits or split by class; see `pipelines.tfds`.
         data_dir: where the files are; not for `"glyphs"` and `"digits"`. For `"tfds:NAME"` None is
             tensorflow-datasets' own folder.
-        train_classes: the first so many classes train. None: CUB's class ids up to 100; the own
+        train_classes: the first so many classes train; not for `"sop"` and `"inshop"`, whose files
+            are the split. None: CUB's class ids up to 100, those of Cars-196 up to 98; the own
             splits of `"tfds:NAME"`; otherwise the first half of the classes, rounded down.
         test_classes: the next so many classes test. None: all the others.
+        crop_to_box: whether the images of `"cub"` and `"cars"` are cut down to their bounding
+            boxes, which most papers do not do.
 
     Raises:
         ValueError: for an unknown name, files that are missing or do not fit together, and a
             boundary that leaves train or test empty.
     """
+    if name in _BOXED_SPLITS:
+        return _BOXED_SPLITS[name](data_dir, train_classes, test_classes, crop_to_box)
+    if crop_to_box:
+        raise ValueError(
+            f"crop_to_box needs a dataset with bounding boxes, {' or '.join(_BOXED_SPLITS)}. "
+            f"Received: dataset={name}"
+        )
     if name.startswith(PREFIX):
         return tfds_split(name.removeprefix(PREFIX), data_dir, train_classes, test_classes)
     if name not in _SPLITS:
@@ -77,13 +91,39 @@ def _refuse(dataset, reason, **arguments):
             )
 
 
-def _cub(data_dir, train_classes, test_classes) -> Split:
+def _cub(data_dir, train_classes, test_classes, crop_to_box) -> Split:
     from pipelines.cub import LAST_TRAIN_CLASS, read_cub
 
-    table, class_ids = read_cub(data_dir)
+    table, class_ids = read_cub(data_dir, crop_to_box)
+    return _split_by_id(table, class_ids, LAST_TRAIN_CLASS, train_classes, test_classes)
+
+
+def _cars(data_dir, train_classes, test_classes, crop_to_box) -> Split:
+    from pipelines.cars import LAST_TRAIN_CLASS, read_cars
+
+    table, class_ids = read_cars(data_dir, crop_to_box)
+    return _split_by_id(table, class_ids, LAST_TRAIN_CLASS, train_classes, test_classes)
+
+
+def _split_by_id(table, class_ids, last_train_class, train_classes, test_classes) -> Split:
     if train_classes is None:
-        train_classes = _official_boundary(table, class_ids, LAST_TRAIN_CLASS)
+        train_classes = _official_boundary(table, class_ids, last_train_class)
     return split_by_class(table, train_classes, test_classes)
+
+
+def _sop(data_dir, train_classes, test_classes) -> Split:
+    from pipelines.sop import sop
+
+    _refuse("sop", "is split by its lists", train_classes=train_classes, test_classes=test_classes)
+    return sop(data_dir)
+
+
+def _inshop(data_dir, train_classes, test_classes) -> Split:
+    from pipelines.inshop import inshop
+
+    reason = "is split by its list"
+    _refuse("inshop", reason, train_classes=train_classes, test_classes=test_classes)
+    return inshop(data_dir)
 
 
 def _folder(data_dir, train_classes, test_classes) -> Split:
@@ -106,7 +146,14 @@ def _official_boundary(table: ImageTable, class_ids: np.ndarray, last_train_clas
     return train
 
 
-_SPLITS = {"cub": _cub, "digits": _digits, "folder": _folder, "glyphs": _glyphs}
+_SPLITS = {
+    "digits": _digits,
+    "folder": _folder,
+    "glyphs": _glyphs,
+    "inshop": _inshop,
+    "sop": _sop,
+}
+_BOXED_SPLITS = {"cars": _cars, "cub": _cub}
 
-DATASETS = (*_SPLITS, f"{PREFIX}NAME")
+DATASETS = (*sorted(_SPLITS | _BOXED_SPLITS), f"{PREFIX}NAME")
 """Names that `load_dataset` knows; `tfds:NAME` stands for those of tensorflow-datasets."""

@@ -87,12 +87,37 @@ class EncodedImage:
         )
 
 
+class BoxedImage:
+    """The part of an image that lies in a box, as an image of its own.
+
+    Args:
+        image: `EncodedImage` or `PixelImage`.
+        box: int64 [4]: y, x, height, width. What of it lies outside the image is cut off; at least
+            one pixel is left.
+    """
+
+    def __init__(self, image, box):
+        start, extent = tf.split(tf.cast(box, tf.int32), 2)
+        self._image = image
+        self._start = tf.clip_by_value(start, 0, image.size - 1)
+        end = tf.clip_by_value(start + extent, self._start + 1, image.size)
+        self.size = end - self._start
+
+    def crop(self, window):
+        """Pixels of `window` = int32 [y, x, height, width], counted from the box's corner."""
+        return self._image.crop(tf.concat([self._start + window[:2], window[2:]], 0))
+
+
 def open_image(source):
     """`EncodedImage` of a scalar string tensor, `PixelImage` of a uint8 tensor.
 
+    A pair of such a tensor and a box, integers [4], gives the `BoxedImage`.
+
     Raises:
-        TypeError: `source` is neither (at trace time).
+        TypeError: `source` is none of these (at trace time).
     """
+    if isinstance(source, tuple):
+        return BoxedImage(open_image(source[0]), source[1])
     source = tf.convert_to_tensor(source)
     return EncodedImage(source) if source.dtype == tf.string else PixelImage(source)
 

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from pipelines.table import ImageTable, Split
+from pipelines.split import Split
+from pipelines.table import ImageTable
 
 TEST_SHARE = 0.2
 """Part of each class's images that tests."""

@@ -1,10 +1,9 @@
-"""What a dataset is: a table of images and class numbers, and its split into train and test.
+"""What a dataset is: a table of images and class numbers.
 
 Images are kept as paths (read when a batch needs them), as the bytes of image files or, for small
 generated ones, as one uint8 array. NumPy alone; decoding belongs to the input pipeline.
 """
 
-import operator
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,6 +25,9 @@ class ImageTable:
         encoded: object array `[n]` of `bytes`, the contents of image files, or None. They stay in
             memory, encoded: some hundred bytes for a digit, some ten thousand for a photograph.
             Exactly one of `paths`, `arrays` and `encoded` is given.
+        boxes: int64 `[n, 4]`: y, x, height and width, in pixels from the top left, of the part of
+            each image that counts; or None, whole images. What lies outside is cut off before
+            anything else happens to an image, and so is what of a box lies outside its image.
 
     Raises:
         ValueError, TypeError: naming the argument whose length, dtype or range is wrong.
@@ -38,6 +40,7 @@ class ImageTable:
     paths: np.ndarray | None = None
     arrays: np.ndarray | None = None
     encoded: np.ndarray | None = None
+    boxes: np.ndarray | None = None
 
     def __post_init__(self):
         given = [name for name in _CHECKS if getattr(self, name) is not None]
@@ -69,36 +72,39 @@ class ImageTable:
         object.__setattr__(self, "labels", _read_only(labels.astype(np.int64, copy=False)))
         object.__setattr__(self, "class_names", names)
         object.__setattr__(self, given[0], images)
+        if self.boxes is not None:
+            object.__setattr__(self, "boxes", _checked_boxes(self.boxes, len(labels)))
 
     @classmethod
-    def from_paths(cls, paths, labels, class_names=None) -> "ImageTable":
+    def from_paths(cls, paths, labels, class_names=None, boxes=None) -> "ImageTable":
         """Builds a table of image files.
 
         Args:
             paths: `n` strings or path objects.
             labels: `n` integers or `n` strings; they become `0..K-1` in sorted order.
             class_names: `K` names in that sorted order. Default: the labels as strings.
+            boxes: integers `[n, 4]`, see above. Default: whole images.
         """
         numbers, names = _number_classes(labels, class_names)
-        return cls(numbers, names, paths=paths)
+        return cls(numbers, names, paths=paths, boxes=boxes)
 
     @classmethod
-    def from_arrays(cls, arrays, labels, class_names=None) -> "ImageTable":
+    def from_arrays(cls, arrays, labels, class_names=None, boxes=None) -> "ImageTable":
         """Builds a table of images in memory, uint8 `[n, height, width, 1 or 3]`.
 
-        `labels` and `class_names` are as in `from_paths`.
+        `labels`, `class_names` and `boxes` are as in `from_paths`.
         """
         numbers, names = _number_classes(labels, class_names)
-        return cls(numbers, names, arrays=arrays)
+        return cls(numbers, names, arrays=arrays, boxes=boxes)
 
     @classmethod
-    def from_encoded(cls, encoded, labels, class_names=None) -> "ImageTable":
+    def from_encoded(cls, encoded, labels, class_names=None, boxes=None) -> "ImageTable":
         """Builds a table of image files that are already in memory, `n` `bytes` objects.
 
-        `labels` and `class_names` are as in `from_paths`.
+        `labels`, `class_names` and `boxes` are as in `from_paths`.
         """
         numbers, names = _number_classes(labels, class_names)
-        return cls(numbers, names, encoded=encoded)
+        return cls(numbers, names, encoded=encoded, boxes=boxes)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -150,69 +156,8 @@ class ImageTable:
         return ImageTable(labels[rows], names, **self._images(rows))
 
     def _images(self, rows) -> dict[str, np.ndarray]:
-        sources = {name: getattr(self, name) for name in _CHECKS}
-        return {name: images[rows] for name, images in sources.items() if images is not None}
-
-
-@dataclass(frozen=True)
-class Split:
-    """Training images and test images.
-
-    Attributes:
-        train: what to train on.
-        test: what to test on.
-        same_classes: whether the test images are others of the training classes (the same numbers
-            mean the same classes). Otherwise the test classes are unseen in training, and each side
-            numbers its own from 0.
-
-    Raises:
-        ValueError: `same_classes`, but the sides do not name the same classes.
-    """
-
-    train: ImageTable
-    test: ImageTable
-    same_classes: bool = False
-
-    def __post_init__(self):
-        if self.same_classes and self.train.class_names != self.test.class_names:
-            raise ValueError(
-                "same_classes needs the same class_names on both sides. "
-                f"Received: {self.train!r} to train, {self.test!r} to test"
-            )
-
-
-def split_by_class(
-    table: ImageTable, train_classes: int | None = None, test_classes: int | None = None
-) -> Split:
-    """Splits a table into classes to train on and unseen classes to test on.
-
-    Args:
-        table: the whole dataset.
-        train_classes: the first so many classes train. None: the first half, rounded down.
-        test_classes: the next so many classes test. None: all the others.
-
-    Raises:
-        ValueError: when a side would be empty, or there are not that many classes.
-    """
-    count = table.num_classes
-    train = count // 2 if train_classes is None else operator.index(train_classes)
-    test = count - train if test_classes is None else operator.index(test_classes)
-    asked = f"train_classes={train_classes}, test_classes={test_classes}"
-    for side, size in (("train", train), ("test", test)):
-        if size < 1:
-            raise ValueError(
-                f"The dataset has {count} classes: a boundary after the first {train} leaves no "
-                f"class to {side}. Received: {asked}"
-            )
-    if train + test > count:
-        raise ValueError(
-            f"The dataset has {count} classes, fewer than the {train} to train and {test} to "
-            f"test. Received: {asked}"
-        )
-    return Split(
-        train=table.select_classes(np.arange(train)),
-        test=table.select_classes(np.arange(train, train + test)),
-    )
+        columns = {name: getattr(self, name) for name in (*_CHECKS, "boxes")}
+        return {name: column[rows] for name, column in columns.items() if column is not None}
 
 
 def _number_classes(
@@ -288,6 +233,24 @@ def _checked_encoded(encoded) -> np.ndarray:
     checked = np.empty(len(images), object)
     checked[:] = images
     return _read_only(checked)
+
+
+def _checked_boxes(boxes, count: int) -> np.ndarray:
+    checked = np.array(boxes)
+    if checked.shape != (count, 4):
+        raise ValueError(
+            f"boxes must have the shape [{count}, 4], one for each image. "
+            f"Received: boxes of shape {checked.shape}"
+        )
+    if checked.dtype.kind not in "iu":
+        raise TypeError(f"boxes must be integers. Received: boxes of dtype {checked.dtype}")
+    empty = np.flatnonzero(checked[:, 2:].min(axis=1) < 1)
+    if len(empty):
+        raise ValueError(
+            "boxes must be (y, x, height, width) with a height and a width of at least 1. "
+            f"Received: {checked[empty[0]].tolist()} in row {empty[0]}"
+        )
+    return _read_only(checked.astype(np.int64, copy=False))
 
 
 def _read_only(array: np.ndarray) -> np.ndarray:

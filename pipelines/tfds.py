@@ -7,7 +7,8 @@ import numpy as np
 from tqdm import tqdm
 
 from pipelines.data_folder import LOGGER
-from pipelines.table import ImageTable, Split, split_by_class
+from pipelines.split import Split, split_by_class
+from pipelines.table import ImageTable
 
 PREFIX = "tfds:"
 """What the names of these datasets begin with: `tfds:NAME` or `tfds:NAME:CONFIG`."""

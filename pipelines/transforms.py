@@ -81,7 +81,9 @@ class TrainTransform:
         """Augment one image.
 
         Args:
-            source: scalar string tensor (bytes of an image file) or uint8 [h, w, 1 or 3].
+            source: scalar string tensor (bytes of an image file) or uint8 [h, w, 1 or 3]; or a pair
+                of such a tensor and the box that the image is cut down to first, integers [4]
+                (y, x, height, width).
             seed: int32 or int64 [2]; equal seeds give equal bits.
 
         Returns:

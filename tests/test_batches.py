@@ -1,3 +1,4 @@
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
@@ -118,6 +119,24 @@ def test_evaluation_gives_every_image_once_in_row_order(table):
     np.testing.assert_allclose(tf.concat(batches, 0), expected, atol=1e-3)
 
 
+def test_boxes_are_cut_out_before_anything_else(table):
+    """As from a table of the cut images, in training and in evaluation."""
+    channels = 1 if table.arrays is not None and table.arrays.shape[-1] == 1 else 3
+    boxes = np.tile([3, -2, 18, 17], (NUM_IMAGES, 1))  # two columns lie outside the image
+    cut = ImageTable.from_arrays(pictures(channels)[:, 3:21, :15], LABELS)
+    boxed = dataclasses.replace(table, boxes=boxes)
+    for ours, expected in (
+        (training_batches(one, SAMPLER, TRANSFORM, seed=3, num_steps=2) for one in (boxed, cut)),
+        (evaluation_batches(one, EvaluationTransform(SIDE, 20), 10) for one in (boxed, cut)),
+    ):
+        assert ours.element_spec == expected.element_spec
+        for batch, other in zip(ours, expected, strict=True):
+            for part, other_part in zip(tf.nest.flatten(batch), tf.nest.flatten(other)):
+                np.testing.assert_allclose(part, other_part, atol=1e-3)
+    labels = next(iter(training_batches(boxed, SAMPLER, TRANSFORM)))[1]
+    np.testing.assert_array_equal(labels, table.labels[SAMPLER(0)])
+
+
 def test_the_paths_stay_out_of_the_graph():
     paths = [f"/nowhere/a folder with a long name/image_{row}.jpg" for row in range(50_000)]
     table = ImageTable.from_paths(paths, [0] * len(paths))
@@ -196,6 +215,64 @@ def test_two_replicas_share_the_batch_and_a_process_may_end_amid_one(tmp_path):
 def test_bad_arguments_of_training_batches(table, name):
     with pytest.raises(ValueError, match=f"{name} must not be negative. Received: {name}=-1"):
         training_batches(table, SAMPLER, TRANSFORM, **{name: -1})
+
+
+def contexts(pipelines, replicas):
+    """Of the input pipelines of a strategy."""
+    return [tf.distribute.InputContext(pipelines, number, replicas) for number in range(pipelines)]
+
+
+PLACES = [(1, 2), (2, 2), (2, 6), (3, 6)]
+
+
+@pytest.mark.parametrize(("pipelines", "replicas"), PLACES)
+def test_the_replicas_of_all_pipelines_get_the_batches_of_one_device(table, pipelines, replicas):
+    arguments = (table, SAMPLER, TRANSFORM, 3, 1, 3)
+    whole = collect(training_batches(*arguments))
+    parts = [
+        collect(training_batches(*arguments, input_context=context))
+        for context in contexts(pipelines, replicas)
+    ]
+    fed = replicas // pipelines
+    assert {len(part) for part in parts} == {3 * fed}
+    for step, (images, labels) in enumerate(whole):
+        of_step = [batch for part in parts for batch in part[step * fed : (step + 1) * fed]]
+        assert {len(ids) for _, ids in of_step} == {BATCH_SIZE // replicas}
+        np.testing.assert_array_equal(np.concatenate([x for x, _ in of_step]), images)
+        np.testing.assert_array_equal(np.concatenate([ids for _, ids in of_step]), labels)
+
+
+@pytest.mark.parametrize(("pipelines", "replicas"), PLACES)
+@pytest.mark.parametrize("batch_size", [2, 3, 30])
+def test_evaluation_on_many_replicas_gives_every_image_once(pipelines, replicas, batch_size):
+    pixels = np.broadcast_to(np.arange(NUM_IMAGES)[:, None, None, None], (NUM_IMAGES, 8, 8, 3))
+    table = ImageTable.from_arrays(pixels.astype("uint8"), np.zeros(NUM_IMAGES, int))
+    parts = [
+        [
+            images[:, 0, 0, 0].numpy().tolist()
+            for images in evaluation_batches(table, EvaluationTransform(8), batch_size, context)
+        ]
+        for context in contexts(pipelines, replicas)
+    ]
+    fed = replicas // pipelines
+    turns = [
+        [rows for part in parts for rows in part[start : start + fed]]
+        for start in range(0, len(parts[0]), fed)
+    ]
+    assert len(turns) == -(-NUM_IMAGES // (batch_size * replicas))
+    for turn in turns:
+        assert len({len(rows) for rows in turn}) == 1
+        assert len(turn[0]) <= batch_size
+    seen = [row for turn in turns for rows in turn for row in rows]
+    assert seen[:NUM_IMAGES] == list(range(NUM_IMAGES))
+    assert set(seen[NUM_IMAGES:]) <= {NUM_IMAGES - 1}
+    assert len(seen) < NUM_IMAGES + replicas
+
+
+def test_a_batch_that_the_replicas_cannot_share_is_refused(table):
+    [context] = contexts(1, 4)
+    with pytest.raises(ValueError, match="multiple of the 4 replicas. Received: batch_size=6"):
+        training_batches(table, SAMPLER, TRANSFORM, input_context=context)
 
 
 def test_bad_batch_size_of_evaluation_batches(table):

@@ -1,32 +1,45 @@
 import pytest
+from official_layouts import write_cub
 
 from pipelines import cub as cub_module
 from pipelines.cub import cub
 from pipelines.datasets import load_dataset
 
 
-def write_cub(root, class_ids=(1, 1, 2, 101, 102), names=True):
-    """A dataset in the official layout with one empty image file for each class id given."""
-    images, labels = [], []
-    for image, class_id in enumerate(class_ids, start=1):
-        path = f"{class_id:03}.Bird_{class_id}/Bird_{image:04}.jpg"
-        (root / "images" / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / "images" / path).touch()
-        images.append(f"{image} {path}\n")
-        labels.append(f"{image} {class_id}\n")
-    (root / "images.txt").write_text("".join(images))
-    (root / "image_class_labels.txt").write_text("".join(labels))
-    if names:
-        lines = (f"{class_id} {class_id:03}.Bird_{class_id}\n" for class_id in range(1, 201))
-        (root / "classes.txt").write_text("".join(lines))
-    return root
-
-
 def test_rows_classes_and_names(tmp_path):
     table = cub(write_cub(tmp_path, (101, 7, 7, 10)))
+    assert table.boxes is None
     assert table.class_names == ("007.Bird_7", "010.Bird_10", "101.Bird_101")
     assert table.labels.tolist() == [2, 0, 0, 1]
     assert table.paths[0] == str(tmp_path / "images" / "101.Bird_101" / "Bird_0001.jpg")
+
+
+def test_boxes_are_counted_from_0_and_joined_by_id(tmp_path):
+    write_cub(tmp_path, (101, 7, 7))
+    lines = (tmp_path / "bounding_boxes.txt").read_text().splitlines()
+    (tmp_path / "bounding_boxes.txt").write_text("\n".join(reversed(lines)))
+    split = load_dataset("cub", tmp_path, crop_to_box=True)
+    assert split.test.boxes.tolist() == [[1, 0, 20, 30]]
+    assert split.train.boxes.tolist() == [[3, 1, 20, 30], [5, 2, 20, 30]]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "holds no bounding_boxes.txt"),
+        ("1 1 1 5 5\n2 1 nan 5 5\n", r"boxes.txt, line 2: expected 'image_id x y width height'"),
+        ("1 1 1 5 5\n2 1 1 5\n", "boxes.txt, line 2: expected"),
+        ("1 1 1 5 5\n", "images.txt and bounding_boxes.txt .* disagree: 4 image ids"),
+    ],
+)
+def test_bad_boxes_matter_only_where_they_are_used(tmp_path, text, message):
+    write_cub(tmp_path)
+    (tmp_path / "bounding_boxes.txt").unlink()
+    if text:
+        (tmp_path / "bounding_boxes.txt").write_text(text)
+    assert len(cub(tmp_path)) == 5
+    with pytest.raises(ValueError, match=message):
+        cub(tmp_path, crop_to_box=True)
 
 
 def test_without_classes_txt_the_ids_are_the_names(tmp_path):
@@ -95,7 +108,7 @@ def test_a_subset_on_one_side_of_the_official_boundary(tmp_path, class_ids, side
     [
         ("images.txt", "1 a.jpg\nb.jpg\n", r"images.txt, line 2: expected 'image_id path'.*b.jpg"),
         ("images.txt", "one a.jpg\n", "images.txt, line 1: expected 'image_id path'"),
-        ("images.txt", "1 a.jpg\n1 b.jpg\n", "images.txt, line 2: the id 1 is there already"),
+        ("images.txt", "1 a.jpg\n1 b.jpg\n", "images.txt, line 2: the image_id 1 is there already"),
         ("images.txt", "\n", "images.txt is empty"),
         (
             "image_class_labels.txt",

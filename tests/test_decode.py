@@ -135,6 +135,27 @@ def test_16_bit_png_keeps_the_high_byte():
     np.testing.assert_array_equal(decoded, np.repeat((LEVELS_16 >> 8)[..., None], 3, -1))
 
 
+@pytest.mark.parametrize("name", ["jpeg", "png"])
+@pytest.mark.parametrize(
+    ("box", "rows", "columns"),
+    [
+        ((5, 7, 20, 30), (5, 25), (7, 37)),
+        ((-3, -4, 10, 10), (0, 7), (0, 6)),
+        ((50, 70, 99, 99), (50, HEIGHT), (70, WIDTH)),
+        ((200, 300, 5, 5), (HEIGHT - 1, HEIGHT), (WIDTH - 1, WIDTH)),
+        ((-9, -9, 2, 2), (0, 1), (0, 1)),
+    ],
+)
+def test_a_box_is_an_image_of_its_own(name, box, rows, columns):
+    inside = decode_image(STILL_FILES[name]).numpy()[slice(*rows), slice(*columns)]
+    image = decode.open_image((STILL_FILES[name], tf.constant(box, tf.int64)))
+    height, width = inside.shape[:2]
+    assert image.size.numpy().tolist() == [height, width]
+    np.testing.assert_array_equal(image.crop(tf.constant([0, 0, height, width])), inside)
+    window = tf.constant([height // 2, width // 3, 1, 1])
+    np.testing.assert_array_equal(image.crop(window), inside[height // 2 :, width // 3 :][:1, :1])
+
+
 @pytest.mark.parametrize("name", STILL_FILES)
 def test_a_window_is_the_whole_image_cut(name):
     whole = decode_image(STILL_FILES[name]).numpy()

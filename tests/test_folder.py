@@ -128,6 +128,7 @@ def test_one_class_cannot_be_split(tmp_path):
 
 def test_unknown_dataset():
     with pytest.raises(
-        ValueError, match=r"one of cub, digits, folder, glyphs, tfds:NAME. Received: dataset=birds"
+        ValueError,
+        match=r"one of cars, cub, digits, folder, glyphs, inshop, sop, tfds:NAME. .*dataset=birds",
     ):
         load_dataset("birds")

@@ -5,16 +5,17 @@ from keras_dml.metrics import nearest_neighbours, recall, recall_at_k
 from keras_dml.retrieval import METRICS, ExactIndex
 
 
-def naive_neighbours(embeddings, metric):
-    """All other rows of each row by (score as float32, row), in float64."""
+def naive_neighbours(embeddings, metric, gallery=None):
+    """All other rows of each row, or all of the gallery, by (score as float32, row), in float64."""
     embeddings = np.asarray(embeddings, np.float64)
+    items = embeddings if gallery is None else np.asarray(gallery, np.float64)
     result = []
     for query in range(len(embeddings)):
         order = []
-        for row in range(len(embeddings)):
-            if row == query:
+        for row in range(len(items)):
+            if gallery is None and row == query:
                 continue
-            a, b = embeddings[query], embeddings[row]
+            a, b = embeddings[query], items[row]
             if metric == "l2":
                 order.append((np.float32(np.sqrt(((a - b) ** 2).sum())), row))
             else:
@@ -24,10 +25,11 @@ def naive_neighbours(embeddings, metric):
     return result
 
 
-def naive_recall(embeddings, labels, k, metric):
+def naive_recall(embeddings, labels, k, metric, gallery=None, gallery_labels=None):
     hits = 0
-    for query, rows in enumerate(naive_neighbours(embeddings, metric)):
-        hits += any(labels[row] == labels[query] for row in rows[:k])
+    of_items = labels if gallery is None else gallery_labels
+    for query, rows in enumerate(naive_neighbours(embeddings, metric, gallery)):
+        hits += any(of_items[row] == labels[query] for row in rows[:k])
     return hits / len(labels)
 
 
@@ -73,6 +75,61 @@ def test_neighbours_leave_out_the_own_row_and_no_copy_of_it(metric):
         assert rows.shape == scores.shape == (80, k)
         np.testing.assert_array_equal(rows, [one[:k] for one in expected])
         assert (np.diff(scores) * (1 if metric == "l2" else -1) >= 0).all()
+
+
+@pytest.mark.usefixtures("index")
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("block", [4096, 7])
+def test_a_gallery_agrees_with_a_naive_loop(metric, block, monkeypatch):
+    monkeypatch.setattr(recall, "_BLOCK", block)
+    queries, labels = awkward_set()
+    gallery, gallery_labels = awkward_set(1)
+    gallery, gallery_labels = gallery[:33], gallery_labels[:33]
+    gallery[3:9] = queries[11]  # copies of a query count: nothing is left out
+    expected = naive_neighbours(queries, metric, gallery)
+    rows, scores = nearest_neighbours(queries, 33, metric, gallery)
+    np.testing.assert_array_equal(rows, expected)
+    assert scores.shape == (80, 33)
+    ks = [5, 1, 33]
+    found = recall_at_k(queries, labels, ks, metric, gallery, gallery_labels)
+    assert list(found) == ks
+    for k in ks:
+        assert found[k] == naive_recall(queries, labels, k, metric, gallery, gallery_labels)
+    assert found[33] < 1  # two queries' classes are not in the gallery: they can only miss
+
+
+@pytest.mark.usefixtures("index")
+def test_the_set_itself_as_gallery_finds_each_row():
+    embeddings = np.random.default_rng(0).normal(size=(9, 3))
+    assert recall_at_k(embeddings, range(9), [1], "l2", embeddings, range(9)) == {1: 1.0}
+    assert recall_at_k(embeddings, range(9), [8], "l2") == {8: 0.0}
+
+
+def test_a_gallery_of_one_and_one_query():
+    assert recall_at_k([[1, 0]], ["a"], [1], "cosine", [[0, 1]], ["a"]) == {1: 1.0}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"gallery_labels": None}, "together. Received: gallery_labels=None"),
+        ({"gallery": None}, "together. Received: gallery=None"),
+        ({"gallery": np.eye(4)}, r"of the same width. Received: shapes \(5, 5\) and \(4, 4\)"),
+        ({"gallery": np.empty((0, 5))}, r"a row or more each.*\(0, 5\)"),
+        ({"embeddings": np.empty((0, 5)), "labels": []}, r"a row or more each.*\(0, 5\)"),
+        ({"gallery": np.full((4, 5), np.inf)}, "gallery must be finite.*4 of 4"),
+        ({"embeddings": np.full((5, 5), np.nan)}, "embeddings must be finite.*5 of 5"),
+        ({"gallery_labels": np.zeros(5)}, r"gallery_labels must have shape \[4\].*of gallery"),
+        ({"labels": np.zeros(4)}, r"labels must have shape \[5\].*of embeddings"),
+        ({"ks": [5]}, "ks must be .* the number of items in gallery, 4. Received: ks=5"),
+        ({"metric": "euclidean"}, "metric must be one of"),
+    ],
+)
+def test_recall_of_a_gallery_refuses(change, message):
+    given = {"embeddings": np.eye(5), "labels": np.zeros(5), "ks": [1]}
+    given |= {"gallery": np.ones((4, 5)), "gallery_labels": np.zeros(4), **change}
+    with pytest.raises(ValueError, match=message):
+        recall_at_k(**given)
 
 
 @pytest.mark.usefixtures("index")

@@ -4,7 +4,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipelines.table import ImageTable, Split, split_by_class
+from pipelines.split import Split, split_by_class
+from pipelines.table import ImageTable
 
 
 def small_table():
@@ -95,6 +96,34 @@ def test_encoded_images_are_kept_byte_by_byte():
         table.encoded[0] = b""
 
 
+def test_boxes_stay_with_their_rows():
+    boxes = np.array([[row, 2 * row, 5, 6] for row in range(7)], np.uint8)
+    table = dataclasses.replace(small_table(), boxes=boxes)
+    assert table.boxes.dtype == np.int64
+    assert table.select([6, 0]).boxes.tolist() == [[6, 12, 5, 6], [0, 0, 5, 6]]
+    assert table.select_classes([0]).boxes[:, 0].tolist() == [1, 3]
+    assert split_by_class(table).test.boxes[:, 0].tolist() == [0, 4, 5]
+    assert small_table().select([6, 0]).boxes is None
+    with pytest.raises(ValueError, match="read-only"):
+        table.boxes[0] = 0
+    for build, images in (("from_arrays", PIXELS), ("from_encoded", [b"1", b"2"])):
+        built = getattr(ImageTable, build)(images, [0, 1], boxes=[[0, 0, 1, 2], [1, 0, 3, 4]])
+        assert built.select([1]).boxes.tolist() == [[1, 0, 3, 4]]
+
+
+def test_a_gallery_names_the_classes_of_the_test_images():
+    table = small_table()
+    split = Split(table, table.select([0]), gallery=table.select([1, 2]))
+    assert {name: len(one) for name, one in split.tables.items()} == {
+        "training": 7,
+        "test": 1,
+        "gallery": 2,
+    }
+    assert list(split_by_class(table).tables) == ["training", "test"]
+    with pytest.raises(ValueError, match="gallery needs the class_names of test.*1 images.*as gal"):
+        Split(table, table, gallery=table.select_classes([0]).select([1]))
+
+
 def test_a_split_of_the_same_classes_names_the_same():
     table = small_table()
     split = Split(table.select([0, 1]), table.select([2]), same_classes=True)
@@ -146,6 +175,10 @@ def test_a_split_with_an_empty_side_is_refused(train_classes, test_classes, mess
 PIXELS = np.zeros((2, 4, 4, 1), np.uint8)
 
 
+def boxed(boxes):
+    return ImageTable.from_arrays(PIXELS, [0, 1], boxes=boxes)
+
+
 @pytest.mark.parametrize(
     ("build", "error", "message"),
     [
@@ -182,6 +215,10 @@ PIXELS = np.zeros((2, 4, 4, 1), np.uint8)
             ValueError,
             "1 or 3",
         ),
+        (lambda: boxed([[0, 0, 1]]), ValueError, r"shape \[2, 4\], one.*shape \(1, 3\)"),
+        (lambda: boxed([[0, 0, 1, 1]] * 3), ValueError, r"shape \(3, 4\)"),
+        (lambda: boxed(np.ones([2, 4])), TypeError, "boxes must be integers.*float64"),
+        (lambda: boxed([[0, 0, 1, 1], [9, 8, 7, 0]]), ValueError, r"\[9, 8, 7, 0\] in row 1"),
         (lambda: small_table().select([]), ValueError, "rows must be a non-empty vector"),
         (lambda: small_table().select(np.zeros(7, bool)), ValueError, "at least one image"),
         (lambda: small_table().select_classes([]), ValueError, "non-empty vector"),

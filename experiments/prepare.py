@@ -1,0 +1,129 @@
+"""`python -m experiments.prepare`: put a published dataset where a recipe can read it."""
+
+import logging
+import os
+import pathlib
+import sys
+
+from absl import flags
+
+from experiments.command_line import RunError, quiet_tensorflow, run_command, usage_errors
+from experiments.flags import forget, wants_help
+
+NAMES = ["cub", "cars", "sop", "inshop"]
+
+FLAGS = flags.FlagValues()
+flags.DEFINE_enum("dataset", None, NAMES, "Which.", flag_values=FLAGS)
+flags.DEFINE_string("data_dir", None, "Where to.", flag_values=FLAGS)
+
+HELP = """Download, check and unpack a published dataset.
+
+  python -m experiments.prepare --dataset=cub|cars|sop --data_dir=FOLDER
+
+Archives are kept in FOLDER: one that is there already, whole, is not downloaded again, whether an
+earlier call or you have put it there. At the end the images are counted. In-Shop is given out by
+hand: --dataset=inshop checks what you have unpacked into FOLDER.
+
+  cub     CUB-200-2011               1.2 GB, CUB_200_2011.tgz
+  cars    Cars-196                   2.0 GB, car_devkit.tgz, cars_train.tgz, cars_test.tgz and
+                                     cars_test_annos_withlabels.mat
+  sop     Stanford Online Products   3.1 GB, Stanford_Online_Products.zip
+"""
+
+# Where else the files are, for those who have to fetch them by hand.
+ELSEWHERE = {
+    "cub": "data.caltech.edu/records/65de6-vp158",
+    "cars": "the authors' site is gone since 2023; Kaggle has copies",
+    "sop": "cvgl.stanford.edu/projects/lifted_struct",
+}
+
+
+def main(argv):
+    """Look, fetch what is missing, count."""
+    if wants_help(argv):
+        print(HELP)
+        return
+    with usage_errors():
+        name, folder = _parse(argv)
+    quiet_tensorflow()
+    from pipelines import download
+
+    archives = download.ARCHIVES.get(name, ())
+    # The archive's own folder was named: what holds that is where archives go.
+    if folder.name in {archive.holds for archive in archives}:
+        folder = folder.parent
+    found, problem = _look(name, folder)
+    if problem and download.missing(archives, folder):
+        _fetch(archives, name, folder)
+        found, problem = _look(name, folder)
+    if problem:
+        advice = ""
+        if archives:
+            held = ", ".join(archive.holds for archive in archives)
+            advice = f"; move what is there of {held} away, and the same command unpacks it anew"
+        raise RunError(f"{problem}{advice}")
+    print(f"{name}: {found} in {folder}, as published")
+    print(f"train on it: python -m experiments.run --flagfile={name}.flags --data_dir={folder}")
+
+
+def _parse(argv):
+    forget(FLAGS)
+    left_over = FLAGS(argv)[1:]
+    if left_over:
+        raise ValueError(f"flags start with --. Received: {' '.join(left_over)}")
+    if not FLAGS.dataset or not FLAGS.data_dir:
+        raise ValueError(f"give --dataset={'|'.join(NAMES)} and --data_dir=FOLDER")
+    return FLAGS.dataset, pathlib.Path(os.path.abspath(os.path.expanduser(FLAGS.data_dir)))
+
+
+def _look(name, folder):
+    """What the dataset's own loader finds, as text, and what it complains about, if anything."""
+    from pipelines import load_dataset
+
+    warnings = []
+    handler = logging.Handler()
+    handler.emit = lambda record: warnings.append(record.getMessage())
+    logger = logging.getLogger("pipelines")
+    logger.addHandler(handler)
+    logger.propagate = False
+    try:
+        split = load_dataset(name, folder)
+    except ValueError as error:
+        return None, str(error)
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = True
+    counts = [
+        f"{len(table):,} images of {table.num_classes:,} classes ({side})"
+        for side, table in split.tables.items()
+    ]
+    return ", ".join(counts), "; ".join(warnings)
+
+
+def _fetch(archives, name, folder):
+    from pipelines import download
+
+    try:
+        download.fetch(archives, folder)
+    except ConnectionError as error:
+        files = ", ".join(archive.file for archive in download.missing(archives, folder))
+        raise RunError(
+            f"{_one_line(error)}. By hand: put {files} ({ELSEWHERE[name]}) into {folder}, packed "
+            "or unpacked, and repeat this command"
+        ) from error
+    except ValueError as error:
+        raise RunError(f"{_one_line(error)}; move it away and repeat this command") from error
+    except OSError as error:
+        raise RunError(f"{_one_line(error)}; the same command goes on") from error
+    except KeyboardInterrupt:
+        print("interrupted: the same command goes on", file=sys.stderr, flush=True)
+        # The download manager's threads would finish their download first.
+        os._exit(130)
+
+
+def _one_line(error):
+    return " ".join(str(error).split())
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(main))

@@ -1,0 +1,121 @@
+"""`python -m experiments.preview --flagfile=RECIPE.flags`: a picture of what a model will see."""
+
+import sys
+
+from absl import flags as absl_flags
+
+from experiments import flags
+from experiments.command_line import quiet_tensorflow, run_command, usage_errors
+
+OWN = absl_flags.FlagValues()
+absl_flags.DEFINE_string("output", None, "The PNG.", flag_values=OWN)
+absl_flags.DEFINE_integer("images", 8, "Rows.", lower_bound=1, flag_values=OWN)
+absl_flags.DEFINE_integer("crops", 7, "Augmented crops in a row.", lower_bound=1, flag_values=OWN)
+
+HELP = """A contact sheet of a recipe's images.
+
+  python -m experiments.preview --flagfile=RECIPE.flags --data_dir=FOLDER [--flag=value ...]
+
+Each row is a training image: first as an evaluation would see it, then as the training would in so
+many epochs. Takes all flags of experiments.run, and
+
+  --output=FILE   the PNG; default RECIPE-preview.png
+  --images=8      rows, spread over the classes
+  --crops=7       augmented crops in a row
+"""
+
+_TILE = 160  # pixels
+_GAP = 8
+_TEXT = 18
+
+
+def main(argv):
+    """Data, both transforms, one picture."""
+    if flags.wants_help(argv):
+        print(HELP)
+        return
+    with usage_errors():
+        options, name = _parse(argv)
+        output = OWN.output or f"{name}-preview.png"
+    quiet_tensorflow()
+    from experiments import build
+    from experiments.retrieval_grid import choose_queries
+    from pipelines import find_bad_images
+
+    with usage_errors():
+        table = build.load(options).train
+        augmentation, evaluation = build.transforms(options)
+        table = table.select(choose_queries(table.labels, OWN.images, seed=options.seed))
+        bad = find_bad_images(table)
+        if bad:
+            raise ValueError(build.not_an_image("training", table, bad))
+        images = _images(table, augmentation, evaluation, OWN.crops, options.seed)
+        _write(_draw(images, table), output)
+    print(f"{output}: {len(table)} images, once as evaluated and {OWN.crops} times as trained on")
+
+
+def _parse(argv):
+    flags.forget(OWN)
+    own = [word for word in argv[1:] if word.lstrip("-").partition("=")[0] in OWN]
+    OWN([argv[0], *own])
+    return flags.parse([word for word in argv if word not in own])
+
+
+class _EveryRow:
+    """A sampler whose every batch is the whole table."""
+
+    def __init__(self, table):
+        self.batch_size = len(table)
+
+    def __call__(self, step):
+        import numpy as np
+
+        return np.arange(self.batch_size)
+
+
+def _images(table, augmentation, evaluation, columns, seed):
+    """uint8 [rows, 1 + columns, size, size, 3]: the evaluation's crop, then the training's."""
+    import numpy as np
+
+    from pipelines import evaluation_batches, training_batches
+
+    whole = evaluation_batches(table, evaluation, len(table))
+    crops = training_batches(table, _EveryRow(table), augmentation, seed, num_steps=columns)
+    parts = [*whole, *(images for images, _ in crops)]
+    return np.stack([part.numpy() for part in parts], axis=1).round().astype("uint8")
+
+
+def _draw(images, table):
+    from PIL import Image, ImageDraw, ImageFont
+
+    rows, columns, size = images.shape[:3]
+    tile = size * (_TILE // size) if size < _TILE else _TILE
+    font = ImageFont.load_default(12)
+    width, height = tile + _GAP, tile + _TEXT + _GAP
+    sheet = Image.new(
+        "RGB", (_GAP + columns * width + _GAP, _TEXT + rows * height + _GAP), "gainsboro"
+    )
+    draw = ImageDraw.Draw(sheet)
+    # The evaluation's column stands apart by a gap.
+    left = [_GAP + column * width + (_GAP if column else 0) for column in range(columns)]
+    draw.text((left[0], 2), "evaluation", "black", font)
+    draw.text((left[1], 2), "training", "black", font)
+    for row in range(rows):
+        top = _TEXT + row * height
+        for column in range(columns):
+            picture = Image.fromarray(images[row, column])
+            method = Image.Resampling.NEAREST if size < tile else Image.Resampling.LANCZOS
+            sheet.paste(picture.resize((tile, tile), method), (left[column], top))
+        draw.text((left[0], top + tile + 1), table.class_names[table.labels[row]], "black", font)
+    return sheet
+
+
+def _write(sheet, output):
+    from experiments.run_folder import replacing
+
+    with replacing(output) as unfinished:
+        sheet.save(unfinished, "PNG", optimize=True)
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(main))

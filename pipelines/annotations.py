@@ -1,0 +1,91 @@
+"""Lists that come with a published dataset: lines of columns, and the images that they name."""
+
+import os
+
+
+def read_table(path: str, columns: dict, counted: bool = False, header: bool = False) -> dict:
+    """Reads lines of columns; empty lines are passed over.
+
+    Args:
+        path: the file, UTF-8.
+        columns: name -> what makes a value of the word (`int`, `str`, ...; ValueError where it is
+            none). The last takes the rest of the line.
+        counted: whether the first line is the number of lines that follow the header.
+        header: whether the columns' names come before the lines.
+
+    Returns:
+        First column -> tuple of the others, in the order of the lines.
+
+    Raises:
+        ValueError: a line that does not parse (names file and line), a first column that comes
+            twice, no lines at all, or another number of them than the file says.
+    """
+    form = " ".join(columns)
+    with open(path, "rb") as file:
+        lines = [(number, line) for number, line in enumerate(file, start=1) if line.strip()]
+    promised = None
+    if counted and lines:
+        promised = _parse(path, *lines.pop(0), {"number of images": int})[0]
+    if header and lines:
+        number, line = lines.pop(0)
+        if line.split() != form.encode().split():
+            raise _wrong_line(path, number, line, f"the columns' names '{form}'")
+    rows = {}
+    for number, line in lines:
+        key, *values = _parse(path, number, line, columns)
+        if key in rows:
+            name = next(iter(columns))
+            raise ValueError(f"{path}, line {number}: the {name} {key} is there already.")
+        rows[key] = tuple(values)
+    if not rows:
+        raise ValueError(f"{path} is empty: expected lines '{form}'.")
+    if promised not in (None, len(rows)):
+        raise ValueError(
+            f"{path} says in its first line that it lists {promised} images, but it lists "
+            f"{len(rows)}: it may have been cut off."
+        )
+    return rows
+
+
+def check_images(folder: str, paths, listed_in: str):
+    """Raises ValueError unless all listed images are in `folder`: says how many, names five.
+
+    Args:
+        folder: what `paths` are relative to.
+        paths: of the images.
+        listed_in: the name of the list, for the message.
+    """
+    # Each folder is listed once, which network disks thank.
+    present = {}
+    missing = []
+    for path in paths:
+        parent, name = os.path.split(os.path.join(folder, path))
+        if parent not in present:
+            present[parent] = set(os.listdir(parent)) if os.path.isdir(parent) else set()
+        if name not in present[parent]:
+            missing.append(path)
+    if missing:
+        raise ValueError(
+            f"{len(missing)} images listed in {listed_in} are not in {folder}. "
+            f"The first: {first(missing)}"
+        )
+
+
+def first(items) -> str:
+    """The first five, for a message."""
+    return ", ".join(str(item) for item in items[:5])
+
+
+def _parse(path: str, number: int, line: bytes, columns: dict) -> list:
+    try:
+        words = line.decode("utf-8").split(maxsplit=len(columns) - 1)
+        return [kind(word.strip()) for word, kind in zip(words, columns.values(), strict=True)]
+    except ValueError as error:
+        raise _wrong_line(path, number, line, f"'{' '.join(columns)}'") from error
+
+
+def _wrong_line(path: str, number: int, line: bytes, expected: str) -> ValueError:
+    return ValueError(
+        f"{path}, line {number}: expected {expected}. "
+        f"Received: {line.decode('utf-8', 'replace').strip()!r}"
+    )

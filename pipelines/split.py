@@ -1,0 +1,84 @@
+"""A dataset's split into training and test images."""
+
+import operator
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipelines.table import ImageTable
+
+
+@dataclass(frozen=True)
+class Split:
+    """Training images and test images.
+
+    Attributes:
+        train: what to train on.
+        test: what to test on: each image is a query against all the others or, where there is a
+            gallery, against that.
+        same_classes: whether the test images are others of the training classes (the same numbers
+            mean the same classes). Otherwise the test classes are unseen in training, and each side
+            numbers its own from 0.
+        gallery: what the test images are looked for in, of the test classes; or None.
+
+    Raises:
+        ValueError: `same_classes`, but the sides do not name the same classes; or a gallery that
+            does not name those of the test images.
+    """
+
+    train: ImageTable
+    test: ImageTable
+    same_classes: bool = False
+    gallery: ImageTable | None = None
+
+    @property
+    def tables(self) -> dict[str, ImageTable]:
+        """The tables by what they are for: "training", "test", and "gallery" where there is one."""
+        tables = {"training": self.train, "test": self.test, "gallery": self.gallery}
+        return {name: table for name, table in tables.items() if table is not None}
+
+    def __post_init__(self):
+        if self.gallery is not None and self.gallery.class_names != self.test.class_names:
+            raise ValueError(
+                "gallery needs the class_names of test. "
+                f"Received: {self.test!r} to test, {self.gallery!r} as gallery"
+            )
+        if self.same_classes and self.train.class_names != self.test.class_names:
+            raise ValueError(
+                "same_classes needs the same class_names on both sides. "
+                f"Received: {self.train!r} to train, {self.test!r} to test"
+            )
+
+
+def split_by_class(
+    table: ImageTable, train_classes: int | None = None, test_classes: int | None = None
+) -> Split:
+    """Splits a table into classes to train on and unseen classes to test on.
+
+    Args:
+        table: the whole dataset.
+        train_classes: the first so many classes train. None: the first half, rounded down.
+        test_classes: the next so many classes test. None: all the others.
+
+    Raises:
+        ValueError: when a side would be empty, or there are not that many classes.
+    """
+    count = table.num_classes
+    train = count // 2 if train_classes is None else operator.index(train_classes)
+    test = count - train if test_classes is None else operator.index(test_classes)
+    asked = f"train_classes={train_classes}, test_classes={test_classes}"
+    for side, size in (("train", train), ("test", test)):
+        if size < 1:
+            raise ValueError(
+                f"The dataset has {count} classes: a boundary after the first {train} leaves no "
+                f"class to {side}. Received: {asked}"
+            )
+    if train + test > count:
+        raise ValueError(
+            f"The dataset has {count} classes, fewer than the {train} to train and {test} to "
+            f"test. Received: {asked}"
+        )
+    return Split(
+        train=table.select_classes(np.arange(train)),
+        test=table.select_classes(np.arange(train, train + test)),
+    )
