@@ -18,7 +18,7 @@ def devices(options):
     Raises:
         ValueError: a batch that the devices cannot share equally.
     """
-    if options.logical_devices > 1 and options.strategy == "one":
+    if options.logical_devices > 1 and options.strategy != "mirrored":
         raise ValueError(
             "logical_devices needs --strategy=mirrored. "
             f"Received: logical_devices={options.logical_devices}"
@@ -36,11 +36,13 @@ def devices(options):
         )
     half = "mixed_float16" if gpus else "mixed_bfloat16"
     keras.config.set_dtype_policy(half if options.mixed_precision else "float32")
-    if options.strategy == "one":
+    if options.strategy == "multi_worker":
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    elif options.strategy == "mirrored" or (options.strategy == "auto" and gpus):
+        found = tf.config.list_logical_devices("GPU" if gpus else "CPU")
+        strategy = tf.distribute.MirroredStrategy([device.name for device in found])
+    else:
         return tf.distribute.get_strategy()
-    strategy = tf.distribute.MirroredStrategy(
-        [device.name for device in tf.config.list_logical_devices("CPU")] if not gpus else None
-    )
     if options.batch_size % strategy.num_replicas_in_sync:
         raise ValueError(
             f"batch_size must be a multiple of the {strategy.num_replicas_in_sync} devices. "
@@ -49,22 +51,28 @@ def devices(options):
     return strategy
 
 
-def data(options, folder):
-    """The training and the test table, and the lines that tell which bad images were left out.
-
-    A run that is continued leaves out what it left out at its start.
-    """
+def load(options):
+    """The dataset that the flags name, with all of its images."""
     if options.dataset is None:
         raise ValueError(
             f"dataset must be one of {', '.join(pipelines.DATASETS)} "
             "(or give a recipe: --flagfile=glyphs.flags). Received: no dataset"
         )
-    split = pipelines.load_dataset(
+    return pipelines.load_dataset(
         options.dataset,
         data_dir=options.data_dir,
         train_classes=options.train_classes,
         test_classes=options.test_classes,
+        crop_to_box=options.crop_to_box,
     )
+
+
+def data(options, folder):
+    """The training and the test table, and the lines that tell which bad images were left out.
+
+    A run that is continued leaves out what it left out at its start.
+    """
+    split = load(options)
     if not options.skip_bad_images or split.train.arrays is not None:
         _refuse_other_files(split)
         return split, []
@@ -72,17 +80,25 @@ def data(options, folder):
     known = listed.is_file() and folder.file(CHECKPOINT).is_file()
     lines = listed.read_text().splitlines() if known else _bad_images(split)
     left_out = [line.rsplit("\t", 1)[0] for line in lines]
-    train = _without("training", split.train, left_out)
-    test = _without("test", split.test, left_out)
+    left = {side: _without(side, table, left_out) for side, table in split.tables.items()}
     if not split.same_classes:
-        train, test = (t.select_classes(np.unique(t.labels)) for t in (train, test))
-    return dataclasses.replace(split, train=train, test=test), lines
+        trained = np.unique(left["training"].labels)
+        tested = np.unique(
+            np.concatenate([left[side].labels for side in left if side != "training"])
+        )
+        left = {
+            side: table.select_classes(trained if side == "training" else tested)
+            for side, table in left.items()
+        }
+    return dataclasses.replace(
+        split, train=left["training"], test=left["test"], gallery=left.get("gallery")
+    ), lines
 
 
 def _refuse_other_files(split):
     # By their first bytes alone: it takes seconds, and spares a training that a text file named
     # .jpg would end at the first evaluation. A damaged image is found when it is decoded.
-    for side, table in (("training", split.train), ("test", split.test)):
+    for side, table in split.tables.items():
         bad = pipelines.find_bad_images(table, decode=False)
         if bad:
             raise ValueError(not_an_image(side, table, bad))
@@ -101,7 +117,7 @@ def not_an_image(side, table, bad):
 
 def _bad_images(split):
     lines = []
-    for side, table in (("training", split.train), ("test", split.test)):
+    for side, table in split.tables.items():
         for row, _, reason in pipelines.find_bad_images(table):
             name = image_names(side, table)[row]
             lines.append(f"{name}\t{reason}")
@@ -127,6 +143,8 @@ def describe(data, model, steps_per_epoch, options, state):
     """One line of what is about to happen."""
     train, test = data.train, data.test
     tested = "the same" if data.same_classes else f"{test.num_classes:,} others"
+    if data.gallery:
+        tested += f" in a gallery of {len(data.gallery):,}"
     text = (
         f"{len(train):,} images of {train.num_classes:,} classes to train, "
         f"{len(test):,} of {tested} to test; "
@@ -179,17 +197,18 @@ def sampler(options, table):
     )
 
 
-def recall_at(options, num_test_images):
+def recall_at(options, data):
     """The K of recall at K, sorted; without the flag, those that the test images allow."""
-    most = num_test_images - 1
+    most = len(data.gallery) if data.gallery else len(data.test) - 1
     if most < 1:
         raise ValueError("test needs at least 2 images to find one by the other. Received: 1")
     ks = set(flags.whole_numbers("recall_at", options.recall_at))
     if not options["recall_at"].present:
         ks = {k for k in ks if k <= most}
+    items = "images of the gallery" if data.gallery else "other test images"
     if ks and not 1 <= min(ks) <= max(ks) <= most:
         raise ValueError(
-            f"recall_at must be between 1 and {most}, the other test images. "
+            f"recall_at must be between 1 and {most}, the {items}. "
             f"Received: recall_at={','.join(options.recall_at)}"
         )
     return sorted(ks | {1})

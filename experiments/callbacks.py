@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from experiments.evaluation import closed_set_accuracy, recalls
+from experiments.evaluation import closed_set_accuracy, gallery_arguments, recalls
 from experiments.progress import progress_bar
 from experiments.run_folder import State, replacing
 
@@ -81,7 +81,8 @@ class EvaluateAndSave(keras.callbacks.Callback):
     """After an epoch: evaluate, log, keep the best embedding model, write the checkpoint.
 
     The checkpoint comes last, so a kill at any moment repeats at most the epoch, and the log is cut
-    back to the checkpoint when the run is continued.
+    back to the checkpoint when the run is continued. Every worker embeds its share of the images;
+    the first does the rest.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class EvaluateAndSave(keras.callbacks.Callback):
         ks,
         epochs,
         eval_every,
-        rate,
+        rate_after,
         state,
         steps_per_epoch,
     ):
@@ -106,15 +107,16 @@ class EvaluateAndSave(keras.callbacks.Callback):
         self.ks = ks
         self.epochs = epochs
         self.eval_every = eval_every
-        self.rate = rate
+        self.rate_after = rate_after
         self.seconds = state.seconds
         self.history = folder.read_history()
-        # Written anew, so that no point is shown twice after a kill.
-        shutil.rmtree(folder.file("tensorboard"), ignore_errors=True)
-        self.writer = tf.summary.create_file_writer(str(folder.file("tensorboard")))
-        for row in self.history:
-            self._summarise(row)
         self._began = 0.0
+        if folder.writes:
+            # Written anew, so that no point is shown twice after a kill.
+            shutil.rmtree(folder.file("tensorboard"), ignore_errors=True)
+            self.writer = tf.summary.create_file_writer(str(folder.file("tensorboard")))
+            for row in self.history:
+                self._summarise(row)
 
     def on_epoch_begin(self, epoch, logs=None):
         """Start the clock of the training steps."""
@@ -124,6 +126,7 @@ class EvaluateAndSave(keras.callbacks.Callback):
         """Evaluate where it is due; save."""
         self.seconds += time.perf_counter() - self._began
         step = (epoch + 1) * self.steps_per_epoch
+        self.model.average_statistics()
         if (epoch + 1) % self.eval_every == 0 or epoch + 1 == self.epochs:
             self._evaluate(epoch + 1, step, logs or {})
         self.folder.save_checkpoint(self.model, State(epoch + 1, step, self.seconds))
@@ -135,17 +138,20 @@ class EvaluateAndSave(keras.callbacks.Callback):
         parts = {"embeddings_loss": "tightness", "logits_loss": "contrastive"}
         row |= {f"train/{parts.get(name, name)}": float(value) for name, value in logs.items()}
         # Of the last step; the optimizer's own would be that of the next one.
-        row["train/learning_rate"] = float(
-            self.rate(step - 1) if callable(self.rate) else self.rate
-        )
+        row["train/learning_rate"] = self.rate_after(step)
         test, description = self.data.test, f"evaluating epoch {epoch}"
         embeddings = self.embedder(test, description)
-        for metric, by_k in recalls(embeddings, test.labels, self.ks).items():
-            row |= {f"test/recall@{k}/{metric}": float(share) for k, share in by_k.items()}
+        gallery = gallery_arguments(self.embedder, self.data, description)
+        accuracy = {}
         if self.data.same_classes:
-            row[ACCURACY] = closed_set_accuracy(
+            accuracy[ACCURACY] = closed_set_accuracy(
                 self.model, self.embedder, self.data, embeddings, description
             )
+        if not self.folder.writes:
+            return
+        for metric, by_k in recalls(embeddings, test.labels, self.ks, **gallery).items():
+            row |= {f"test/recall@{k}/{metric}": float(share) for k, share in by_k.items()}
+        row |= accuracy
         if score(row) > max(map(score, self.history), default=-1.0):
             save_model(self.embedding, self.folder.best_of(step))
         self.history.append(row)

@@ -7,6 +7,9 @@ import sys
 
 from absl import flags
 
+# TensorFlow's errors, by name, when a message from another worker does not come.
+LOST_WORKER = ("UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError")
+
 
 class UsageError(Exception):
     """A mistake in what the user gave: the flags, the files, the folder."""
@@ -35,6 +38,15 @@ def quiet_tensorflow():
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
+def mute():
+    """Drop what this process prints, and its progress bars, from now on; its errors stay.
+
+    Must come before tqdm is imported, which reads its switch then.
+    """
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115 until the process ends
+    os.environ["TQDM_DISABLE"] = "1"
+
+
 def run_command(main, argv=None):
     """Call `main(argv)` and return the exit code: 0, 1 (the run had to stop) or 2 (usage)."""
     logging.basicConfig(format="note: %(message)s")
@@ -45,6 +57,15 @@ def run_command(main, argv=None):
         return 2
     except RunError as error:
         print(f"stopped: {error}", file=sys.stderr)
+        return 1
+    except Exception as error:
+        if type(error).__name__ not in LOST_WORKER or not os.environ.get("TF_CONFIG"):
+            raise
+        print(
+            "stopped: another worker is gone; the same command on all of them goes on from the "
+            "last checkpoint",
+            file=sys.stderr,
+        )
         return 1
     except BrokenPipeError:  # whoever read our output (`| head`) has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -4,6 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from experiments.progress import progress_bar
+from keras_dml.distribute import gather_candidates
 from keras_dml.metrics import class_mean_accuracy, recall_at_k
 from pipelines import EvaluationTransform, evaluation_batches
 
@@ -13,18 +14,25 @@ METRICS = ("cosine", "l2")
 class Embedder:
     """Tables of images to float32 embeddings `[n, d]`, in row order.
 
+    The replicas of the model's strategy share the images; every worker gets all embeddings.
+
     Args:
         model: embedding model.
         transform: evaluation transform.
-        batch_size: images embedded at once.
+        batch_size: images embedded at once, on each replica.
     """
 
     def __init__(self, model, transform, batch_size):
         self.transform = transform
         self.batch_size = batch_size
+        self.strategy = model.distribute_strategy
+
+        def embed(images):
+            return gather_candidates(model(images, training=False))[0]
+
         # Made once: every new tf.function would be traced anew at each evaluation.
         self._embed = tf.function(
-            lambda images: model(images, training=False), reduce_retracing=True
+            lambda images: self.strategy.run(embed, args=(images,)), reduce_retracing=True
         )
 
     def __call__(self, table, description="embedding"):
@@ -33,10 +41,15 @@ class Embedder:
         Raises:
             FloatingPointError: embeddings that are not finite.
         """
-        parts = []
-        with progress_bar(description, total=len(table)) as bar:
-            for images in evaluation_batches(table, self.transform, self.batch_size):
-                parts.append(self._embed(images).numpy())
+        batches = self.strategy.distribute_datasets_from_function(
+            lambda context: evaluation_batches(table, self.transform, self.batch_size, context)
+        )
+        parts, left = [], len(table)
+        with progress_bar(description, total=left) as bar:
+            for images in batches:
+                of_all = self.strategy.experimental_local_results(self._embed(images))[0]
+                parts.append(of_all.numpy()[:left])  # without the last row's repetitions
+                left -= len(parts[-1])
                 bar.update(len(parts[-1]))
         embeddings = np.concatenate(parts).astype("float32")
         if not np.isfinite(embeddings).all():
@@ -44,9 +57,23 @@ class Embedder:
         return embeddings
 
 
-def recalls(embeddings, labels, ks):
+def recalls(embeddings, labels, ks, **gallery):
     """Recall at each K for both distances: `{"cosine": {K: share}, "l2": {K: share}}`."""
-    return {metric: recall_at_k(embeddings, labels, ks, metric) for metric in METRICS}
+    return {metric: recall_at_k(embeddings, labels, ks, metric, **gallery) for metric in METRICS}
+
+
+def gallery_arguments(embed, data, description):
+    """What `recalls` takes of the gallery: its embeddings and labels; nothing if there is none.
+
+    Args:
+        embed: (table, description) -> embeddings.
+        data: `Split`.
+        description: of the progress bar.
+    """
+    if data.gallery is None:
+        return {}
+    embeddings = embed(data.gallery, f"{description}, gallery")
+    return {"gallery": embeddings, "gallery_labels": data.gallery.labels}
 
 
 def closed_set_accuracy(model, embedder, data, embeddings, description):

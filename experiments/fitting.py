@@ -4,9 +4,10 @@ import contextlib
 
 import tensorflow as tf
 
+from experiments import objective
 from experiments.build import not_an_image
 from experiments.callbacks import EvaluateAndSave, Progress, StopAtNaN
-from experiments.command_line import RunError, UsageError
+from experiments.command_line import LOST_WORKER, RunError, UsageError
 from experiments.evaluation import Embedder
 from experiments.run_folder import CHECKPOINT
 from pipelines import find_bad_images
@@ -26,7 +27,7 @@ def callbacks(options, folder, embedding, preprocessing, data, ks, rate, state, 
             ks,
             options.epochs,
             options.eval_every,
-            rate,
+            lambda steps: objective.rate_after(options, rate, steps),
             state,
             steps_per_epoch,
         ),
@@ -54,7 +55,9 @@ def explained(folder, data):
             "with --mixed_precision) in a new --output_dir needs less"
         ) from error
     except tf.errors.OpError as error:
-        for side, table in (("training", data.train), ("test", data.test)):
+        if type(error).__name__ in LOST_WORKER:
+            raise
+        for side, table in data.tables.items():
             bad = find_bad_images(table)
             if bad:
                 where = " in a new --output_dir" if folder.file(CHECKPOINT).is_file() else ""

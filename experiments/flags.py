@@ -32,8 +32,8 @@ def _choice(group, name, default, choices, text):
 
 _flag(
     "Data", str, "dataset", None,
-    "glyphs (built in) | digits (built in; tests the classes it trains on) | cub | folder (one "
-    "folder a class) | tfds:NAME or tfds:NAME:CONFIG (tensorflow-datasets).",
+    "glyphs (built in) | digits (built in; tests the classes it trains on) | cub | cars | sop | "
+    "inshop | folder (one folder a class) | tfds:NAME or tfds:NAME:CONFIG (tensorflow-datasets).",
 )  # fmt: skip
 _flag(
     "Data", str, "data_dir", None,
@@ -47,6 +47,10 @@ _flag(
 _flag(
     "Data", int, "test_classes", None,
     "How many classes test. Default: all that do not train.", lower_bound=1,
+)  # fmt: skip
+_flag(
+    "Data", bool, "crop_to_box", False,
+    "cub, cars: cut every image down to its bounding box first; most papers do not.",
 )  # fmt: skip
 _flag(
     "Data", bool, "skip_bad_images", False,
@@ -79,12 +83,19 @@ _flag("Sampling", int, "batch_size", 128, "Images in a batch, over all devices."
 _flag("Sampling", int, "images_per_class", 4, "Images of each class in a balanced batch.",
       lower_bound=1)  # fmt: skip
 
-_flag("Model", str, "backbone", "resnet50", "small_convnet, or any keras.applications model.")
+_flag(
+    "Model", str, "backbone", "resnet50",
+    "small_convnet, bn_inception, resnet50_v1_5, or any keras.applications model.",
+)  # fmt: skip
 _flag(
     "Model", list, "filters", None,
     "small_convnet: widths of its stages, two convolutions each. Default: 32,64,128.",
 )  # fmt: skip
-_flag("Model", str, "weights", "imagenet", "imagenet | none | a weights file of the backbone.")
+_flag(
+    "Model", str, "weights", "imagenet",
+    "imagenet | none | a weights file of the backbone; bn_inception, resnet50_v1_5: also their "
+    "public PyTorch checkpoint, .pth or .npz.",
+)  # fmt: skip
 _flag(
     "Model", bool, "frozen_batch_norm", None,
     "Backbone batch norm keeps its stored statistics in training. Default: with trained weights.",
@@ -97,6 +108,11 @@ _flag(
 _flag("Model", int, "embedding_size", None,
       "Size of a dense projection. Default: none, the pooled features are the embedding.",
       lower_bound=1)  # fmt: skip
+_flag(
+    "Model", list, "levels", None,
+    "Layers of the backbone, each with a pooling and a projection of its own; the embedding is all "
+    "of them in a row. Losses over pairs are summed over the levels. Default: the last layer.",
+)  # fmt: skip
 _flag(
     "Model", float, "dropout", 0.0, "Dropout before the classifier (ce, center).", lower_bound=0.0
 )
@@ -149,10 +165,12 @@ _flag(
     "Loss", str, "sampling", None,
     "rankmi: negatives of an embedding step: distance_weighted | uniform | all.",
 )  # fmt: skip
-_flag("Loss", int, "k", None, "rankmi: statistics steps for each embedding step.")
-_flag("Loss", int, "statistics_hidden", 128, "rankmi: width of the statistics network.")
-_flag("Loss", int, "statistics_depth", 2, "rankmi: its hidden-to-hidden layers.")
-_flag("Loss", float, "statistics_slope", 0.1, "rankmi: its leaky ReLU's slope below 0.")
+_flag("Loss", int, "k", None, "rankmi: statistics steps for each embedding step.", lower_bound=1)
+_flag("Loss", int, "statistics_hidden", 128, "rankmi: width of the statistics network.",
+      lower_bound=1)  # fmt: skip
+_flag("Loss", int, "statistics_depth", 2, "rankmi: its hidden-to-hidden layers.", lower_bound=0)
+_flag("Loss", float, "statistics_slope", 0.1, "rankmi: its leaky ReLU's slope below 0.",
+      lower_bound=0.0)  # fmt: skip
 _flag("Loss", bool, "statistics_residual", True, "rankmi: it adds to minus the distance.")
 _flag(
     "Loss", float, "statistics_learning_rate", None,
@@ -189,7 +207,11 @@ _flag(
     "Training", int, "steps_per_epoch", None,
     "Steps between checkpoints. Default: training images / batch_size.", lower_bound=1,
 )  # fmt: skip
-_choice("Training", "strategy", "one", ["one", "mirrored"], "Devices: one, or all of this machine.")
+_choice(
+    "Training", "strategy", "one", ["one", "auto", "mirrored", "multi_worker"],
+    "Devices: one; mirrored = all of this machine; auto = mirrored where there is a GPU, else one; "
+    "multi_worker = all of several machines, which TF_CONFIG names.",
+)  # fmt: skip
 _flag("Training", int, "logical_devices", 1,
       "Split the CPU into this many devices, to try mirrored without GPUs.",
       lower_bound=1)  # fmt: skip
@@ -202,7 +224,8 @@ _flag("Training", bool, "jit_compile", False, "Compile the training step with XL
 _flag("Evaluation", int, "eval_every", 1, "Evaluate every N epochs, and after the last.",
       lower_bound=1)  # fmt: skip
 _flag("Evaluation", list, "recall_at", ["1", "2", "4", "8"], "The K of recall at K.")
-_flag("Evaluation", int, "eval_batch_size", 64, "Images embedded at once.", lower_bound=1)
+_flag("Evaluation", int, "eval_batch_size", 64, "Images embedded at once, on each device.",
+      lower_bound=1)  # fmt: skip
 _flag(
     "Evaluation", bool, "raw_pixels", False,
     "First evaluate nearest neighbours of the pixels themselves, as the floor to beat.",
@@ -256,10 +279,10 @@ def whole_numbers(name, words):
     return tuple(int(word) for word in words)
 
 
-def run_folder(options, name):
-    """The run's folder, made only when it is opened."""
+def run_folder(options, name, writes=True):
+    """The run's folder, made only when it is opened; `writes` as in `RunFolder`."""
     path = os.path.expanduser(options.output_dir or f"runs/{name}-seed{options.seed}")
-    return RunFolder(path, resolved(options))
+    return RunFolder(path, resolved(options), writes)
 
 
 def wants_help(argv):

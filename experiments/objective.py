@@ -1,10 +1,9 @@
 """What the flags describe of the learning: model, loss, optimizer."""
 
-import keras
-
 from experiments import flags
 from keras_dml import losses, models, optimizers
 from keras_dml.metrics import LossPart
+from keras_dml.models.statistics_network import check_beta
 
 # The losses that train a classifier over the embedding.
 CLASSIFYING = ("ce", "center")
@@ -47,8 +46,18 @@ def embedding_model(options):
         None if options.filters is None else flags.whole_numbers("filters", options.filters),
     )
     return backbone, models.embedding_model(
-        backbone, options.embedding_size, options.feature_batch_norm, options.pooling
+        backbone,
+        options.embedding_size,
+        options.feature_batch_norm,
+        options.pooling,
+        options.levels,
     )
+
+
+def _losses_of_their_own(options):
+    """The levels that have one: those of losses over pairs, as Wang et al. 2019a train theirs."""
+    together = options.loss in (*CLASSIFYING, "rankmi")
+    return [] if together or not options.levels else options.levels
 
 
 def training_model(options, embedding, num_classes):
@@ -60,10 +69,10 @@ def training_model(options, embedding, num_classes):
         classifier = models.classifier_model(
             embedding, num_classes, options.dropout, seed=options.seed
         )
-        if options.loss == "ce":
-            return classifier
         outputs = {"embeddings": embedding.output, "logits": classifier.output}
-        return keras.Model(embedding.input, outputs, name="training")
+        if options.loss == "ce":
+            outputs = classifier.output
+        return models.DistributedModel(embedding.input, outputs, name="training")
     if options.dropout:
         raise ValueError(
             f"dropout is before the classifier, which only losses {', '.join(CLASSIFYING)} have. "
@@ -71,6 +80,7 @@ def training_model(options, embedding, num_classes):
         )
     if options.loss == "rankmi":
         given = _given(options, ("k", "beta", "alpha", "sampling"))
+        check_beta("beta", given.get("beta", 1.0))
         network = models.StatisticsNetwork(
             options.statistics_hidden,
             options.statistics_depth,
@@ -80,8 +90,10 @@ def training_model(options, embedding, num_classes):
             seed=options.seed,
         )
         return models.RankMI(embedding, network, seed=options.seed, **given)
+    levels = _losses_of_their_own(options)
+    outputs = {level: embedding.get_layer(f"{level}_embeddings").output for level in levels}
     # Same layers in a model of its own: what is compiled would be saved with its optimizer.
-    return keras.Model(embedding.input, embedding.output, name="training")
+    return models.DistributedModel(embedding.input, outputs or embedding.output, name="training")
 
 
 def compiled(options, total_steps):
@@ -96,19 +108,31 @@ def compiled(options, total_steps):
         return {"statistics_optimizer": _statistics_optimizer(options, total_steps)}
     chosen = loss(options)
     if options.loss != "center":
-        parts = [LossPart(chosen, "tightness"), LossPart(chosen, "contrastive")]
-        return {"loss": chosen, "metrics": parts}
+        levels = _losses_of_their_own(options)
+        if levels:
+            return {
+                "loss": dict.fromkeys(levels, chosen),
+                "metrics": {level: _parts(chosen) for level in levels},
+            }
+        return {"loss": chosen, "metrics": _parts(chosen)}
     return {
         "loss": {"embeddings": chosen, "logits": losses.get("ce")},
         "loss_weights": {"embeddings": options.center_weight, "logits": 1.0},
     }
 
 
+def _parts(chosen):
+    return [LossPart(chosen, "tightness"), LossPart(chosen, "contrastive")]
+
+
 def targets(options, batches):
     """The batches with the class ids for each output of the model."""
-    if options.loss != "center":
+    outputs = _losses_of_their_own(options)
+    if options.loss == "center":
+        outputs = ["embeddings", "logits"]
+    if not outputs:
         return batches
-    return batches.map(lambda images, ids: (images, {"embeddings": ids, "logits": ids}))
+    return batches.map(lambda images, ids: (images, dict.fromkeys(outputs, ids)))
 
 
 def updates(options, steps):
@@ -122,6 +146,11 @@ def updates(options, steps):
 def learning_rate(options, total_steps):
     """The learning rate of each update of the embedding: a number, or a schedule."""
     return _scheduled(options, options.learning_rate, updates(options, total_steps))
+
+
+def rate_after(options, rate, steps):
+    """The learning rate that the embedding's last update in so many steps had."""
+    return float(rate(updates(options, steps) - 1) if callable(rate) else rate)
 
 
 def _scheduled(options, rate, total_updates):

@@ -8,7 +8,7 @@ import numpy as np
 
 from experiments import flags, rankmi_view
 from experiments.callbacks import ACCURACY, save_model, score
-from experiments.evaluation import Embedder, raw_pixels, recalls
+from experiments.evaluation import Embedder, gallery_arguments, raw_pixels, recalls
 from experiments.report import (
     Neighbour,
     Report,
@@ -23,14 +23,19 @@ from keras_dml.metrics import nearest_neighbours
 from pipelines import evaluation_batches
 
 
-def raw_pixel_recalls(folder, options, table, ks):
+def raw_pixel_recalls(folder, options, data, ks):
     """Recall of the pixels themselves, computed once for the run; None where not asked for."""
-    if not options.raw_pixels:
+    if not options.raw_pixels or not folder.writes:
         return None
     path = folder.file(RAW_PIXELS)
     if not path.is_file():
-        pixels = raw_pixels(table, options.eval_batch_size)
-        folder.write_json(RAW_PIXELS, recalls(pixels, table.labels, ks))
+
+        def pixels(table, _):
+            return raw_pixels(table, options.eval_batch_size)
+
+        gallery = gallery_arguments(pixels, data, "")
+        found = recalls(pixels(data.test, ""), data.test.labels, ks, **gallery)
+        folder.write_json(RAW_PIXELS, found)
     saved = json.loads(path.read_text())
     found = {metric: {int(k): v for k, v in by_k.items()} for metric, by_k in saved.items()}
     print(f"raw pixels: R@1 {100 * found['cosine'][1]:.1f} % (cosine)")
@@ -38,19 +43,34 @@ def raw_pixel_recalls(folder, options, table, ks):
 
 
 def best_model(folder, embedding):
-    """The embedding model that scored best, in float32; the last one is saved beside it."""
+    """The embedding model that scored best, in float32; the last one is saved beside it.
+
+    A worker that has no folder gets one of the same layers.
+    """
+    if not folder.writes:
+        return float32_copy(embedding)
     save_model(embedding, folder.file("last.keras"))
     return float32_copy(keras.saving.load_model(folder.file("best.keras"), compile=False))
 
 
-def evaluate(folder, options, model, preprocessing, test, ks):
-    """Test embeddings (kept in `test_embeddings.npz`), their recalls and their neighbours."""
-    embed = Embedder(model, preprocessing, options.eval_batch_size)
+def evaluate(folder, options, model, preprocessing, data, ks):
+    """Test embeddings, their recalls, and the gallery's embeddings (None where there is none).
+
+    The embeddings are kept in `test_embeddings.npz`.
+    """
+    embed, test = Embedder(model, preprocessing, options.eval_batch_size), data.test
     embeddings = embed(test, "embedding the test images")
+    gallery = gallery_arguments(embed, data, "embedding the test images")
+    if not folder.writes:
+        return None
     names = {} if test.paths is None else {"paths": test.paths}
+    if gallery:
+        names |= {"gallery_embeddings": gallery["gallery"]}
+        names |= {"gallery_labels": data.gallery.labels}
+        names |= {} if data.gallery.paths is None else {"gallery_paths": data.gallery.paths}
     with replacing(folder.file("test_embeddings.npz")) as path, open(path, "wb") as stream:
         np.savez(stream, embeddings=embeddings, labels=test.labels, **names)
-    return embeddings, recalls(embeddings, test.labels, ks)
+    return embeddings, recalls(embeddings, test.labels, ks, **gallery), gallery.get("gallery")
 
 
 def export(folder, model, preprocessing):
@@ -60,7 +80,7 @@ def export(folder, model, preprocessing):
 
 def report(folder, options, name, data, preprocessing, found, raw, seconds):
     """Write `report.html` and, last of all, `result.json`; returns the table of recalls."""
-    embeddings, recall = found
+    embeddings, recall, gallery = found
     history = folder.read_history()
     best = max(history, key=score)
     rows = {f"embedding, {metric}": by_k for metric, by_k in recall.items()}
@@ -70,6 +90,7 @@ def report(folder, options, name, data, preprocessing, found, raw, seconds):
     summary = [
         ("Training", f"{len(data.train):,} images of {data.train.num_classes:,} classes"),
         ("Test", f"{len(data.test):,} images of {tested} classes"),
+        *([("Gallery", f"{len(data.gallery):,} images of the same")] if data.gallery else []),
         ("Backbone", f"{options.backbone}, weights: {options.weights}"),
         ("Embedding", f"{embeddings.shape[1]} dimensions"),
         ("Loss", options.loss),
@@ -90,7 +111,7 @@ def report(folder, options, name, data, preprocessing, found, raw, seconds):
             recall=rows,
             history=history,
             best=best,
-            retrieval=_retrieval(embeddings, data.test, preprocessing),
+            retrieval=_retrieval(embeddings, gallery, data, preprocessing),
             flags=flags.resolved(options),
             pictures=pictures,
         ),
@@ -114,13 +135,13 @@ def report(folder, options, name, data, preprocessing, found, raw, seconds):
     return table
 
 
-def _retrieval(embeddings, test, preprocessing, queries=10, neighbours=5):
+def _retrieval(embeddings, gallery, data, preprocessing, queries=10, neighbours=5):
+    test, items = data.test, data.gallery or data.test
     chosen = choose_queries(test.labels, num=queries)
-    found, similarities = nearest_neighbours(embeddings, min(neighbours, len(test) - 1), "cosine")
-    shown = np.concatenate([chosen, found[chosen].ravel()])
-    batches = evaluation_batches(test.select(shown), preprocessing)
-    images = np.concatenate([batch.numpy() for batch in batches]).round().astype("uint8")
-    pictures = iter(images[len(chosen) :])
+    neighbours = min(neighbours, len(items) - (gallery is None))
+    found, similarities = nearest_neighbours(embeddings, neighbours, "cosine", gallery)
+    images = _images(test.select(chosen), preprocessing)
+    pictures = iter(_images(items.select(found[chosen].ravel()), preprocessing))
     return [
         RetrievalRow(
             image,
@@ -128,15 +149,20 @@ def _retrieval(embeddings, test, preprocessing, queries=10, neighbours=5):
             [
                 Neighbour(
                     next(pictures),
-                    _class_name(test, row),
+                    _class_name(items, row),
                     float(similarity),
-                    bool(test.labels[row] == test.labels[query]),
+                    bool(items.labels[row] == test.labels[query]),
                 )
                 for row, similarity in zip(found[query], similarities[query])
             ],
         )
         for image, query in zip(images, chosen)
     ]
+
+
+def _images(table, preprocessing):
+    batches = evaluation_batches(table, preprocessing)
+    return np.concatenate([batch.numpy() for batch in batches]).round().astype("uint8")
 
 
 def _class_name(table, row):

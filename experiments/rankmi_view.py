@@ -19,9 +19,10 @@ _BINS = 80
 
 def record_start(folder, embedder, test):
     """Keep the distances of the embeddings before the first step, once for a run."""
+    rows = _rows(test.labels)
+    # Of several workers all have to take part in this.
+    embeddings = embedder(test.select(rows), "distances before training")
     if not folder.file(RANKMI).is_file():
-        rows = _rows(test.labels)
-        embeddings = embedder(test.select(rows), "distances before training")
         folder.write_json(RANKMI, {"before": _histograms(embeddings, test.labels[rows])})
 
 
@@ -36,7 +37,7 @@ def record_end(folder, model, embeddings, labels):
     seen |= {
         "after": _histograms(embeddings[rows], labels[rows]),
         "values": np.asarray(values, dtype=float)[:, 0].tolist(),
-        "beta": float(model.beta),
+        "beta": float(ops.convert_to_numpy(model.beta)),
         "alpha": model.alpha,
     }
     folder.write_json(RANKMI, seen)

@@ -4,7 +4,8 @@ import sys
 import time
 
 from experiments import flags
-from experiments.command_line import quiet_tensorflow, run_command, usage_errors
+from experiments.cluster import read_cluster
+from experiments.command_line import mute, quiet_tensorflow, run_command, usage_errors
 
 
 def main(argv):
@@ -14,7 +15,10 @@ def main(argv):
         return
     with usage_errors():
         options, name = flags.parse(argv)
-        folder = flags.run_folder(options, name)
+        cluster = read_cluster(options.strategy)
+        folder = flags.run_folder(options, name, writes=cluster.first)
+    if not cluster.first:
+        mute()
     if folder.result is not None:
         print(f"{folder.path} is finished:\n\n{folder.result['table']}\n")
         return
@@ -24,15 +28,22 @@ def main(argv):
     from experiments import build, fitting, objective, outcome, rankmi_view
     from experiments.evaluation import Embedder
     from experiments.run_folder import BAD_IMAGES
+    from experiments.workers import Workers
     from pipelines import training_batches
 
     began = time.perf_counter()
+    if cluster.size > 1:
+        print(f"worker {cluster.index} of {cluster.size}, waiting for the others", flush=True)
     with usage_errors():
         strategy = build.devices(options)
+        workers = Workers(strategy, cluster)
+        workers.check_same("flags", folder.flags.encode())
         data, bad_images = build.data(options, folder)
+        labels = data.train.labels.tobytes() + data.test.labels.tobytes()
+        workers.check_same("images of data_dir", labels)
         augmentation, preprocessing = build.transforms(options)
         sampler = build.sampler(options, data.train)
-        ks = build.recall_at(options, len(data.test))
+        ks = build.recall_at(options, data)
         steps_per_epoch = options.steps_per_epoch or sampler.steps_per_epoch
         total_steps = options.epochs * steps_per_epoch
         rate = objective.learning_rate(options, total_steps)
@@ -47,25 +58,29 @@ def main(argv):
         folder.open()
         if options.skip_bad_images:
             folder.write_text(BAD_IMAGES, "".join(f"{line}\n" for line in bad_images))
-        state = folder.restore_checkpoint(model)
+        state = folder.restore_checkpoint(model, workers)
 
     print(f"{name}: {build.describe(data, model, steps_per_epoch, options, state)}")
     with fitting.explained(folder, data):
-        raw = outcome.raw_pixel_recalls(folder, options, data.test, ks)
-        if options.loss == "rankmi":
+        raw = outcome.raw_pixel_recalls(folder, options, data, ks)
+        if options.loss == "rankmi" and not state.step:
             embedder = Embedder(embedding, preprocessing, options.eval_batch_size)
             rankmi_view.record_start(folder, embedder, data.test)
         if state.epoch < options.epochs:
-            batches = training_batches(
-                data.train,
-                sampler,
-                augmentation,
-                seed=options.seed,
-                start_step=state.step,
-                num_steps=total_steps - state.step,
-            )
+
+            def batches(context):
+                own = training_batches(
+                    data.train,
+                    sampler,
+                    augmentation,
+                    seed=options.seed,
+                    start_step=state.step,
+                    input_context=context,
+                )
+                return objective.targets(options, own)
+
             model.fit(
-                objective.targets(options, batches),
+                strategy.distribute_datasets_from_function(batches),
                 epochs=options.epochs,
                 initial_epoch=state.epoch,
                 steps_per_epoch=steps_per_epoch,
@@ -84,13 +99,19 @@ def main(argv):
                 verbose=0,
             )
         best = outcome.best_model(folder, embedding)
-        found = outcome.evaluate(folder, options, best, preprocessing, data.test, ks)
+        shared = workers.share(best)
+        found = outcome.evaluate(folder, options, shared, preprocessing, data, ks)
+        if not cluster.first:
+            workers.meet()
+            return
         if options.loss == "rankmi":
             rankmi_view.record_end(folder, model, found[0], data.test.labels)
         outcome.export(folder, best, preprocessing)
         table = outcome.report(
             folder, options, name, data, preprocessing, found, raw, time.perf_counter() - began
         )
+        # Till here, since all are needed again if the first worker fails before it has finished.
+        workers.meet()
     print(f"\n{table}\n\nreport: {folder.file('report.html')}")
     print(f"serving: {folder.file('saved_model')}")
 

@@ -50,27 +50,35 @@ class RunFolder:
     Args:
         path: the folder; made by `open`, not before.
         flags: the resolved flags as text.
+        writes: False for a worker beside the first: it leaves the folder alone, and all its
+            `write_...` do nothing.
 
     Raises:
         ValueError: the folder holds another run's flags (shows the difference) or files that are no
             run's, or cannot be written.
     """
 
-    def __init__(self, path, flags):
+    def __init__(self, path, flags, writes=True):
         self.path = pathlib.Path(path)
         self.flags = flags
+        self.writes = writes
         self._lock = None
+        if writes:
+            self._check()
+
+    def _check(self):
+        path = str(self.path)
         try:
             exists = self.path.exists()
         except OSError as error:
             raise ValueError(f"output_dir cannot be used: {error}") from error
         if exists and not self.path.is_dir():
-            raise ValueError(f"output_dir must be a folder. Received: output_dir={str(path)!r}")
+            raise ValueError(f"output_dir must be a folder. Received: output_dir={path!r}")
         parent = next(p for p in (self.path, *self.path.absolute().parents) if p.exists())
         if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
             why = "no permission in" if parent.is_dir() else "no folder:"
             raise ValueError(
-                f"output_dir cannot be written, {why} {parent}. Received: output_dir={str(path)!r}"
+                f"output_dir cannot be written, {why} {parent}. Received: output_dir={path!r}"
             )
         saved = self.path / FLAGS_FILE
         # Before its first checkpoint a run has nothing to lose: other flags may take its folder.
@@ -81,7 +89,7 @@ class RunFolder:
         elif self.path.is_dir() and any(not p.name.startswith(".") for p in self.path.iterdir()):
             raise ValueError(
                 "output_dir must be empty, new, or this run's own folder: it holds files that are "
-                f"no run's. Received: output_dir={str(path)!r}"
+                f"no run's. Received: output_dir={path!r}"
             )
 
     def _check_same(self, saved):
@@ -111,6 +119,8 @@ class RunFolder:
 
     def open(self):
         """Make the folder if needed and hold it, so that no second process writes into it."""
+        if not self.writes:
+            return self
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -130,6 +140,8 @@ class RunFolder:
 
     def write_text(self, name, text):
         """Write a file of the run in one go."""
+        if not self.writes:
+            return
         with replacing(self.file(name)) as temporary:
             temporary.write_text(text)
 
@@ -154,6 +166,8 @@ class RunFolder:
         All variables by position: Keras' own weight files leave out the seeds of dropout layers,
         without which a continued run would draw other masks than one that was never stopped.
         """
+        if not self.writes:
+            return
         arrays = [variable.numpy() for variable in _variables(model)]
         with replacing(self.file(CHECKPOINT)) as temporary, open(temporary, "wb") as stream:
             np.savez(
@@ -164,30 +178,37 @@ class RunFolder:
             stream.flush()
             os.fsync(stream.fileno())
 
-    def restore_checkpoint(self, model):
-        """Load the checkpoint into `model` and its optimizer; its `State`, a fresh one without it.
+    def restore_checkpoint(self, model, workers):
+        """Load the checkpoint into `model` and its optimizers; its `State`, a fresh one without it.
 
-        The log is cut back to the checkpoint: what was evaluated after it will be so again.
+        The first worker reads it and sends it to the others. The log is cut back to the checkpoint:
+        what was evaluated after it will be so again.
 
         Raises:
             ValueError: the checkpoint does not fit the model.
         """
-        path = self.file(CHECKPOINT)
-        if not path.is_file():
-            self.write_history([])
-            return State()
         variables = _variables(model)
+        saved, state = self._read_checkpoint(variables)
+        epoch, step, seconds = workers.from_first(np.array(dataclasses.astuple(state), float))
+        state = State(int(epoch), int(step), float(seconds))
+        if state.step:
+            for number, variable in enumerate(variables):
+                array = saved[number] if workers.first else variable.numpy()
+                variable.assign(workers.from_first(array))
+        self.write_history([row for row in self.read_history() if row["step"] <= state.step])
+        self.settle_best(state.step)
+        return state
+
+    def _read_checkpoint(self, variables):
+        path = self.file(CHECKPOINT)
+        if not self.writes or not path.is_file():
+            return [], State()
         with np.load(path) as saved:
             arrays = [saved[name] for name in saved.files if name.startswith("variable_")]
             if [a.shape for a in arrays] != [tuple(v.shape) for v in variables]:
                 raise ValueError(f"{path} does not fit this model; give another --output_dir")
-            for variable, array in zip(variables, arrays):
-                variable.assign(array)
             names = [field.name for field in dataclasses.fields(State)]
-            state = State(**{name: saved[f"state_{name}"].item() for name in names})
-        self.write_history([row for row in self.read_history() if row["step"] <= state.step])
-        self.settle_best(state.step)
-        return state
+            return arrays, State(**{name: saved[f"state_{name}"].item() for name in names})
 
     def best_of(self, step):
         """Where the best model so far waits until the checkpoint of its step is written."""
@@ -198,6 +219,8 @@ class RunFolder:
 
         So the kept model is always of an epoch that the log knows, whenever a kill comes.
         """
+        if not self.writes:
+            return
         waiting = self.best_of(step)
         if waiting.is_file():
             os.replace(waiting, self.file("best.keras"))
@@ -207,7 +230,8 @@ class RunFolder:
 
 def _variables(model):
     if not model.optimizer.built:
-        model.optimizer.build(model.trainable_variables)
+        with model.distribute_strategy.scope():
+            model.optimizer.build(model.trainable_variables)
     optimizers = [model.optimizer]
     if hasattr(model, "statistics_optimizer"):
         optimizers.append(model.statistics_optimizer)
