@@ -1,5 +1,16 @@
-"""Quiet TensorFlow before any test imports it."""
+"""Quiet TensorFlow, and JAX that compiles cheaply, before any test imports them."""
 
 import os
+import tempfile
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+if os.environ.get("KERAS_BACKEND") == "jax":
+    # The tests compile thousands of small programs and run each once, so optimising them does not
+    # pay; what is compiled again (another seed, other class ids) is found in a folder.
+    compiled = tempfile.TemporaryDirectory(prefix="keras_dml_jax_")
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", compiled.name)
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.02")
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "0")
+    os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+    os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")

@@ -17,6 +17,8 @@ from peers.goldens import (
 
 from keras_dml import addons, hinges
 
+pytestmark = pytest.mark.any_backend
+
 GOLDENS = np.load(FILE)
 PEER = "tensorflow-addons"
 CLASSES = {
@@ -44,7 +46,8 @@ def check(name, function, labels, predictions):
         assert value == 0.0
         assert (gradient == 0.0).all()
         return
-    assert value == pytest.approx(float(GOLDENS[f"{PEER}/{name}/value"]), rel=2e-6, abs=1e-6)
+    # Sums over positives and negatives cancel, in an order that each backend chooses.
+    assert value == pytest.approx(float(GOLDENS[f"{PEER}/{name}/value"]), rel=2e-6, abs=2e-6)
     if name.startswith("ties/") and not name.startswith(("ties/hard", "ties/soft")):
         # No derivative exists, and what the original's masks make of it depends on the whole row.
         assert np.isfinite(gradient).all()

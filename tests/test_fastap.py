@@ -11,6 +11,8 @@ from test_losses import batch
 
 from keras_dml import losses
 
+pytestmark = pytest.mark.any_backend
+
 
 def log_bound_contrastive(class_ids, z, num_bins=10):
     """The second expectation of Eq. 38, by loops, for anchors that all have positives."""

@@ -8,6 +8,8 @@ from test_losses import batch
 
 from keras_dml import losses
 
+pytestmark = pytest.mark.any_backend
+
 
 def test_smoothing_is_keras_label_smoothing_rescaled():
     ids, logits = batch(dimensions=7)

@@ -10,6 +10,8 @@ from keras_dml.losses.base import EmbeddingLoss
 from keras_dml.negatives import distance_weighted
 from keras_dml.pairs import Pairs, normalize, safe_sqrt
 
+pytestmark = pytest.mark.any_backend
+
 GOLDENS = np.load(FILE)
 PEER = "pytorch-metric-learning"
 

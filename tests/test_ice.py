@@ -12,6 +12,8 @@ from test_losses import batch
 from keras_dml import losses, pairs
 from keras_dml.losses import InstanceCrossEntropyLoss
 
+pytestmark = pytest.mark.any_backend
+
 
 @pytest.mark.parametrize("anchor_gradient", [False, True])
 @pytest.mark.parametrize("scale", [1.0, 16.0, 64.0])

@@ -8,8 +8,11 @@ import math
 
 import numpy as np
 import pytest
+from backend import parts
 
 from keras_dml import losses
+
+pytestmark = pytest.mark.any_backend
 
 SIGMA, ALPHA, BETA, BASE = 0.05, 2.0, 50.0, 0.5
 SIZES = [(2, 2, 3), (4, 3, 2), (5, 2, 16), (3, 8, 5)]  # K, s, d
@@ -28,8 +31,8 @@ def balanced(num_classes, size, dimensions, seed):
 
 
 def mean_part(part, name, ids, z, **arguments):
-    parts = losses.get(name, dtype="float64", **arguments).parts(ids, z)
-    return float(np.mean(np.asarray(parts[("T", "C").index(part)])))
+    loss = losses.get(name, dtype="float64", **arguments)
+    return float(np.mean(parts(loss, ids, z)[("T", "C").index(part)]))
 
 
 def negative_spread(ids, z):

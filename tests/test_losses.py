@@ -1,17 +1,18 @@
-"""What holds for every loss: its loop oracle, Keras' ways, the edges of what a batch can be.
+"""What holds for every loss: its loop oracle, Keras' ways, the edges of what a batch can be."""
 
-Runs on every Keras backend: `KERAS_BACKEND=jax python -m pytest tests/test_losses.py`.
-"""
+import pathlib
 
 import keras
 import numpy as np
 import oracles
 import pytest
-from backend import compiled, value_and_gradient
+from backend import compiled, parts, value_and_gradient
 from loss_cases import CASES
 
 from keras_dml import losses
 from keras_dml.metrics import LossPart
+
+pytestmark = pytest.mark.any_backend
 
 PAIR_CASES = [case for case in CASES if case.pairs]
 NON_DEFAULT = [case for case in CASES if case.arguments]
@@ -37,8 +38,8 @@ def check_against_oracle(case, ids, z):
     value, gradient = value_and_gradient(loss, ids, z)
     expected = oracles.mean_loss(case.oracle, ids, z, **case.arguments)
     assert value == pytest.approx(expected, rel=1e-9, abs=1e-12)
-    for ours, theirs in zip(loss.parts(ids, z), case.oracle(ids, z, **case.arguments)):
-        np.testing.assert_allclose(np.asarray(ours), theirs, rtol=1e-8, atol=1e-12)
+    for ours, theirs in zip(parts(loss, ids, z), case.oracle(ids, z, **case.arguments)):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-8, atol=1e-12)
     if case.numeric:
         expected = oracles.numeric_gradient(case.oracle, ids, z, **case.arguments)
         np.testing.assert_allclose(gradient, expected, atol=1e-7 + 1e-6 * np.abs(expected).max())
@@ -148,12 +149,12 @@ def small_model(policy="float32"):
 def test_fit_lowers_the_loss_and_the_compiled_model_is_saved(case, tmp_path):
     ids, x = batch(seed=5, sizes=(20, 10, 15, 19), dimensions=8)
     model, loss = small_model(), make(case)
-    parts = [LossPart(loss, "tightness"), LossPart(loss, "contrastive")]
-    model.compile(keras.optimizers.Adam(0.02), loss, metrics=parts)
+    both = [LossPart(loss, "tightness"), LossPart(loss, "contrastive")]
+    model.compile(keras.optimizers.Adam(0.02), loss, metrics=both)
     history = model.fit(x, ids, batch_size=32, epochs=8, verbose=0).history
     assert history["loss"][-1] < history["loss"][0]
-    both = history["tightness"][-1] + history["contrastive"][-1]
-    assert both == pytest.approx(history["loss"][-1], rel=1e-3, abs=1e-5)
+    total = history["tightness"][-1] + history["contrastive"][-1]
+    assert total == pytest.approx(history["loss"][-1], rel=1e-3, abs=1e-5)
 
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
@@ -223,3 +224,9 @@ def test_the_parts_metric_refuses_what_has_no_parts():
         LossPart("mse", "tightness")
     with pytest.raises(ValueError, match="part must be"):
         LossPart(losses.ContrastiveLoss(), "spread")
+
+
+def test_the_tests_of_every_loss_run_on_the_other_backend_too():
+    for path in pathlib.Path(__file__).parent.glob("test_*.py"):
+        if "\nfrom backend import" in path.read_text():
+            assert "\npytestmark = pytest.mark.any_backend\n" in path.read_text(), path

@@ -8,6 +8,8 @@ from test_losses import batch
 
 from keras_dml import losses
 
+pytestmark = pytest.mark.any_backend
+
 
 def addons_npairs(class_ids, similarities):
     """tensorflow-addons' `npairs_loss`, in its own steps."""

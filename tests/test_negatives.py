@@ -7,6 +7,8 @@ import pytest
 
 from keras_dml.negatives import distance_weighted, draw_negatives
 
+pytestmark = pytest.mark.any_backend
+
 
 def example(seed=0, n=12, dimensions=16):
     rng = np.random.default_rng(seed)

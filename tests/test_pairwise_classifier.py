@@ -12,6 +12,8 @@ from test_losses import batch, small_model
 
 from keras_dml import losses
 
+pytestmark = pytest.mark.any_backend
+
 
 def test_a_classifier_gives_the_assignments_and_gets_no_gradient():
     """Bias, another number of classes than the batch has, and dropout that must stay off."""

@@ -12,6 +12,8 @@ from test_losses import batch, small_model
 from keras_dml import losses
 from keras_dml.losses import FixedStatistics, RankMILoss
 
+pytestmark = pytest.mark.any_backend
+
 
 def tangled(sizes=(4, 3, 3), spread=0.05):
     """Tight classes around far-apart directions."""

@@ -7,6 +7,8 @@ from test_losses import batch
 
 from keras_dml import losses
 
+pytestmark = pytest.mark.any_backend
+
 
 def test_it_is_minus_the_log_probability_of_a_neighbour_of_the_class():
     """Anchors 0 and 1: similarity 0.6 to each other, to the lone third image 0 and 0.8."""

@@ -9,6 +9,8 @@ from test_losses import batch
 
 from keras_dml import hinges, losses
 
+pytestmark = pytest.mark.any_backend
+
 SEVERAL = [
     losses.TripletLoss(margin=0.4, dtype="float64"),
     losses.TripletLoss(margin=0.4, average="triplets", normalize=False, dtype="float64"),

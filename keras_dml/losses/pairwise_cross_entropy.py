@@ -104,9 +104,8 @@ class PairwiseCrossEntropyLoss(EmbeddingLoss):
 
     λ is by the paper's Eq. 25 the smallest of all eigenvalues, over k, of the d x d matrices
     `A_k = (1/n) Σ_i (p_ik − p_ik²) z_i z_iᵀ`. It is 0 for fewer images than dimensions (n < d), and
-    near 0 where p is near one-hot: `lam_floor` stands in whenever it comes out lower, and without
-    computing it where n < d is known. λ then changes from batch to batch, and the size of the loss
-    with it.
+    near 0 where p is near one-hot: `lam_floor` stands in whenever it comes out lower. λ then
+    changes from batch to batch, and the size of the loss with it.
 
     An instrument rather than a loss to train with, for which the simplified one is made. It is not
     a lower bound of cross-entropy. For any weights θ, with p = softmax(θ·z), θ¹_k = h_k/λ,
@@ -119,9 +118,10 @@ class PairwiseCrossEntropyLoss(EmbeddingLoss):
 
     Costs O(nd + n log n) for h, and three products `[n, d] x [d, n]` (scores for p, c, scores of c;
     n in place of K, since shapes must not depend on the classes that a batch holds), or O(nKd) with
-    a classifier of K classes. Eq. 25 adds one `[d, n] x [n, d]` product and one d x d
-    eigen-decomposition for each class, one after the other: O(K (nd² + d³)) time, O(nd + d²)
-    memory. From n ≥ d = 512 on that is seconds a step: give `lam` there.
+    a classifier of K classes. Eq. 25 is computed only as far as λ can be above `lam_floor`: O(nd +
+    nK) for bounds, then one d x d eigen-decomposition, O(nd² + d³), of the classes' mean matrix,
+    then one for each class, one after the other: O(K (nd² + d³)) time, O(nd + d²) memory. To go all
+    the way takes seconds a step from n ≥ d = 512 on: give `lam` there.
 
     Args:
         lam: λ, above 0, or None for Eq. 25.
@@ -194,7 +194,7 @@ class PairwiseCrossEntropyLoss(EmbeddingLoss):
         num_images, dimensions = z.shape
         if num_images is not None and dimensions is not None and num_images < dimensions:
             return self.lam_floor
-        return ops.maximum(_smallest_eigenvalue(z, probabilities, present), self.lam_floor)
+        return _smallest_eigenvalue(z, probabilities, present, self.lam_floor)
 
     def get_config(self):
         """The constructor's arguments."""
@@ -232,22 +232,46 @@ def _softmax(logits, present):
     return ops.where(present[None, :], masses, ops.zeros_like(masses))
 
 
-def _smallest_eigenvalue(z, probabilities, present):
-    """Eq. 25: the least eigenvalue of any class's `(1/n) Σ_i (p_ik − p_ik²) z_i z_iᵀ`, a scalar."""
+def _smallest_eigenvalue(z, probabilities, present, floor):
+    """Eq. 25: the least eigenvalue of any class's `(1/n) Σ_i w_ik z_i z_iᵀ`, `w_ik = p_ik − p_ik²`.
+
+    Or `floor`, if that is larger. Bounds from above come first, and where one of them is not above
+    the floor, the rest is left out: fewer images than dimensions leave some eigenvalue at 0; a
+    matrix's least eigenvalue is at most the mean of them all, its trace over d; and the least over
+    all classes is at most that of the classes' mean matrix, which is at most its least diagonal
+    entry. (The least eigenvalue is a concave function of the matrix.)
+    """
     # TensorFlow's eigh raises on NaN, where the loss should be NaN instead.
     finite = ops.all(ops.isfinite(z))
     z = ops.where(finite, z, ops.zeros_like(z))
     probabilities = ops.where(finite, probabilities, ops.zeros_like(probabilities))
-    num_images = ops.cast(ops.shape(z)[0], z.dtype)
-    weights = ops.transpose(probabilities * (1.0 - probabilities)) / num_images
+    num_images, dimensions = ops.shape(z)[0], ops.shape(z)[1]
+    weights = probabilities * (1.0 - probabilities) / ops.cast(num_images, z.dtype)
+    mean_weights = ops.sum(weights, axis=1) / count(present, z.dtype)
+    squares = ops.square(z)
+    traces = ops.sum(weights * ops.sum(squares, axis=1, keepdims=True), axis=0)
+    traces = ops.where(present, traces, float("inf"))
+    diagonal = ops.sum(squares * mean_weights[:, None], axis=0)
+    bound = ops.minimum(ops.min(traces) / ops.cast(dimensions, z.dtype), ops.min(diagonal))
+
+    def at_floor():
+        return ops.full((), floor, dtype=z.dtype)
+
+    def of_matrix(weight):
+        return ops.min(ops.eigh(ops.matmul(ops.transpose(z * weight[:, None]), z))[0])
 
     def of_class(inputs):
         weight, is_present = inputs
-        return ops.cond(
-            is_present,
-            lambda: ops.min(ops.eigh(ops.matmul(ops.transpose(z * weight[:, None]), z))[0]),
-            lambda: ops.full((), float("inf"), dtype=z.dtype),
-        )
+        infinite = ops.full((), float("inf"), dtype=z.dtype)
+        return ops.cond(is_present, lambda: of_matrix(weight), lambda: infinite)
 
-    # One class after the other: all matrices at once would be K·d² numbers.
-    return ops.min(ops.map(of_class, (weights, present)))
+    def of_all_classes():
+        # One class after the other: all matrices at once would be K·d² numbers.
+        of_each = ops.map(of_class, (ops.transpose(weights), present))
+        return ops.maximum(ops.min(of_each), floor)
+
+    def by_eigenvalues():
+        return ops.cond(of_matrix(mean_weights) > floor, of_all_classes, at_floor)
+
+    above = ops.logical_and(num_images >= dimensions, bound > floor)
+    return ops.cond(above, by_eigenvalues, at_floor)
