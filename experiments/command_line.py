@@ -58,6 +58,8 @@ def run_command(main, argv=None):
     except RunError as error:
         print(f"stopped: {error}", file=sys.stderr)
         return 1
+    except BrokenPipeError:  # whoever read our output (`| head`) has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except Exception as error:
         if type(error).__name__ not in LOST_WORKER or not os.environ.get("TF_CONFIG"):
             raise
@@ -67,8 +69,6 @@ def run_command(main, argv=None):
             file=sys.stderr,
         )
         return 1
-    except BrokenPipeError:  # whoever read our output (`| head`) has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
         print("interrupted: the same command goes on from the last checkpoint", file=sys.stderr)
         return 130

@@ -338,3 +338,13 @@ def test_ways_to_run(more, photos, tmp_path):
     encoded = tf.constant([pathlib.Path(path).read_bytes() for path in paths])
     ours = served.signatures["serving_default"](encoded)["embeddings"].numpy()
     np.testing.assert_allclose(ours, embeddings, atol=1e-4)
+
+
+def test_a_reader_that_has_seen_enough_is_no_error():
+    program = (
+        "import sys; from experiments.command_line import run_command\n"
+        "def main(argv): raise BrokenPipeError\n"
+        "sys.exit(run_command(main))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
