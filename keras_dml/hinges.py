@@ -14,6 +14,7 @@ hinges that are 0 to the last bit, whose subgradient is free.
 from keras import ops
 
 FEW_POSITIVES = 32
+VERY_FEW_POSITIVES = 4
 INFINITY = float("inf")
 
 
@@ -178,23 +179,48 @@ def _ranks_and_places(values, positive, others, other):
         place: int32, of the shape of `others`; a positive is larger than such a number if its rank
             is at least this; for a number that takes no part, beyond all ranks.
     """
-    columns, few, is_few = _few_positives(positive, values.dtype)
 
     def among(values, mask):
         flat = ops.reshape(ops.where(mask, values, INFINITY), (-1,))
         order = ops.argsort(flat)
-        place = ops.searchsorted(ops.take(flat, order), ops.stop_gradient(others), side="right")
+        place = _places(ops.take(flat, order), ops.stop_gradient(others))
         rank = ops.scatter(
             ops.cast(order, "int32")[:, None], ops.arange(_size(values)), (_size(values),)
         )
-        return ops.reshape(rank, ops.shape(values)), ops.cast(place, "int32")
+        return ops.reshape(rank, ops.shape(values)), place
 
-    def among_few():
-        rank, place = among(ops.take_along_axis(values, columns, axis=-1), few)
-        return _spread(columns, _only(rank, few), values), place
+    def among_first(most, otherwise):
+        columns, few, is_few = _few_positives(positive, values.dtype, most)
 
-    rank, place = _cond(is_few, among_few, lambda: among(values, positive))
+        def among_few():
+            rank, place = among(ops.take_along_axis(values, columns, axis=-1), few)
+            return _spread(columns, _only(rank, few), values), place
+
+        return _cond(is_few, among_few, otherwise)
+
+    # The shorter the sorted vector, the faster each of the others finds its place.
+    rank, place = among_first(
+        VERY_FEW_POSITIVES,
+        lambda: among_first(FEW_POSITIVES, lambda: among(values, positive)),
+    )
     return rank, ops.where(other, place, _size(values))
+
+
+def _places(in_order, values):
+    """How many entries of the sorted vector `in_order` are at most each of `values`, int32.
+
+    `searchsorted(side="right")` by bisection: XLA makes a table of all comparisons of TensorFlow's.
+    """
+    size = ops.shape(in_order)[0]
+    place = ops.zeros_like(values, dtype="int32")
+    bits = 31 if in_order.shape[0] is None else int(size).bit_length()
+    for bit in reversed(range(bits)):
+        further = place + 2**bit
+        # Beyond the end, or past 2³¹: no place.
+        inside = ops.logical_and(further > 0, further <= size)
+        entry = ops.take(in_order, ops.where(inside, further, 1) - 1)
+        place = ops.where(ops.logical_and(inside, entry <= values), further, place)
+    return place
 
 
 def _by_number_of_positives(distances, positive, one_positive, by_sorting):
@@ -204,7 +230,7 @@ def _by_number_of_positives(distances, positive, one_positive, by_sorting):
     in rows that have no more) and gives its own count `[a]` and what it adds to those of the
     candidates `[a, c]`.
     """
-    columns, present, is_few = _few_positives(positive, distances.dtype)
+    columns, present, is_few = _few_positives(positive, distances.dtype, FEW_POSITIVES)
 
     def one_at_a_time():
         near = ops.where(present, ops.take_along_axis(distances, columns, axis=-1), -INFINITY)
@@ -227,15 +253,12 @@ def _by_number_of_positives(distances, positive, one_positive, by_sorting):
     return _cond(is_few, one_at_a_time, by_sorting)
 
 
-def _few_positives(positive, dtype):
+def _few_positives(positive, dtype, most):
     """Columns `[a, k]` of the first positives, which of them exist, and whether these are all."""
     width = positive.shape[1]
-    if width is None:
-        k = ops.minimum(FEW_POSITIVES, ops.shape(positive)[1])
-    else:
-        k = min(FEW_POSITIVES, width)
+    k = ops.minimum(most, ops.shape(positive)[1]) if width is None else min(most, width)
     found, columns = ops.top_k(ops.cast(positive, dtype), k)
-    if width is not None and width <= FEW_POSITIVES:
+    if width is not None and width <= most:
         return columns, found > 0, True
     return columns, found > 0, ops.max(ops.sum(ops.cast(positive, "int32"), axis=-1)) <= k
 
