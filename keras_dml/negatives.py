@@ -75,8 +75,7 @@ def draw_negatives(probabilities, seed, step, first_row=0):
     Raises:
         ValueError: `seed` out of range.
     """
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**31:
-        raise ValueError(f"seed must be a whole number from 0 to 2**31 - 1. Received: seed={seed}")
+    check_seed(seed)
     anchors, candidates = ops.shape(probabilities)
     noise = keras.random.uniform((candidates, candidates), seed=_StepSeed(seed, step))
     noise = ops.slice(noise, (first_row, 0), (anchors, candidates))
@@ -94,6 +93,13 @@ def draw_negatives(probabilities, seed, step, first_row=0):
         low = ops.where(beyond, ops.minimum(middle + 1, last), low)
         high = ops.where(beyond, high, middle)
     return low
+
+
+def check_seed(seed):
+    """`seed`, or ValueError unless it is a whole number from 0 to 2³¹ − 1."""
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**31:
+        raise ValueError(f"seed must be a whole number from 0 to 2**31 - 1. Received: seed={seed}")
+    return seed
 
 
 def _bisections(candidates):

@@ -349,3 +349,104 @@ def test_an_embedding_that_is_not_built_and_a_loss_are_refused():
         models.RankMI(keras.Sequential([keras.layers.Dense(3)]))
     with pytest.raises(ValueError, match="loss cannot be given.*its own loss"):
         models.RankMI(linear("float32")).compile("adam", "adam", loss="mse")
+
+
+def changes(before, after):
+    return max(np.abs(a - b).max() for a, b in zip(before, after, strict=True))
+
+
+@pytest.mark.parametrize("phase", [0, 1])
+def test_loss_scaling_changes_no_step(phase):
+    """Gradients are divided by the scale, so the loss must have been multiplied by it."""
+    x, ends = images(2).astype("float32"), []
+    for scale in (None, 1024.0):
+        sgd = [keras.optimizers.SGD(5.0, loss_scale_factor=scale) for _ in range(2)]
+        model = rankmi("float32", *sgd)
+        model.step.assign(phase)
+        before = weights(model) + statistics_weights(model)
+        fit(model, x[:1])
+        ends.append(weights(model) + statistics_weights(model))
+        assert changes(before, ends[-1]) > 1e-3
+    assert changes(*ends) < 1e-5
+
+
+@pytest.mark.parametrize("phase", [0, 1])
+def test_an_image_that_is_not_finite_makes_the_loss_nan(phase):
+    model = rankmi("float32")
+    model.step.assign(phase)
+    x = images(1).astype("float32")
+    x[0, 3] = np.nan
+    history = fit(model, x)
+    assert np.isnan(history[["loss", "statistics_loss"][phase]][0])
+
+
+def test_evaluate_weighs_batches_by_their_pairs():
+    model = rankmi()
+    x = images(1)[0]
+    whole = model.evaluate(x, IDS, batch_size=10, verbose=0, return_dict=True)
+    more = np.concatenate([x, x[:1]]), np.append(IDS, 0)
+    last_alone = model.evaluate(*more, batch_size=10, verbose=0, return_dict=True)
+    for name, value in whole.items():
+        assert last_alone[name] == pytest.approx(value)
+
+
+def test_sample_weights_weigh_anchors():
+    x = images(1)[0].astype("float32")
+    given = np.linspace(0, 2, len(IDS)).astype("float32")
+    losses = []
+    for shape in ((-1,), (-1, 1)):
+        logs = rankmi("float32").train_on_batch(x, IDS, given.reshape(shape), return_dict=True)
+        losses.append(float(logs["loss"]))
+    assert losses[0] == losses[1]
+    # Weighing one anchor at a time, the parts add up.
+    each = [
+        float(rankmi("float32").train_on_batch(x, IDS, one, return_dict=True)["loss"])
+        for one in np.diag(given)
+    ]
+    assert losses[0] == pytest.approx(sum(each), rel=1e-4, abs=1e-6)
+    with pytest.raises(ValueError, match="sample_weight must have the shape"):
+        rankmi("float32", run_eagerly=True).train_on_batch(x, IDS, np.ones((len(IDS), 3)))
+
+
+def test_regularisers_of_both_networks_count():
+    def trained(strength):
+        keras.utils.set_random_seed(2)
+        penalty = keras.regularizers.L2(strength)
+        dense = keras.layers.Dense(3, use_bias=False, kernel_regularizer=penalty)
+        statistics = keras.Sequential(
+            [keras.Input((1,)), keras.layers.Dense(1, kernel_regularizer=penalty)]
+        )
+        embedding = keras.Sequential([keras.Input((6,)), dense])
+        model = models.RankMI(embedding, statistics, sampling="all")
+        model.compile(keras.optimizers.SGD(0.1), keras.optimizers.SGD(0.1))
+        fit(model, images(2).astype("float32"))
+        return weights(model) + statistics_weights(model)
+
+    free, held = trained(0.0), trained(0.5)
+    for a, b in zip(free, held, strict=True):
+        if a.ndim == 2:
+            assert np.abs(b).sum() < np.abs(a).sum()
+
+
+def test_what_the_user_is_told():
+    x = images(1)[0].astype("float32")
+    model = rankmi("float32", run_eagerly=True)
+    with pytest.raises(ValueError, match="y must be class ids"):
+        model.train_on_batch(x)
+    with pytest.raises(ValueError, match="3 class ids and 10 embeddings"):
+        model.train_on_batch(x, IDS[:3])
+    adam = keras.optimizers.Adam()
+    with pytest.raises(ValueError, match="statistics_optimizer must be an optimizer of its own"):
+        model.compile(adam, adam)
+    with pytest.raises(ValueError, match="seed must be a whole number"):
+        rankmi(seed=-1)
+    half = keras.layers.Dense(1, dtype="float16")
+    half.build((None, 1))
+    with pytest.raises(ValueError, match="must compute in float32 or float64"):
+        rankmi("float32", statistics_network=half)
+    inputs = keras.Input((6,))
+    two = keras.Model(inputs, [keras.layers.Dense(2)(inputs), keras.layers.Dense(3)(inputs)])
+    with pytest.raises(ValueError, match="as its only output"):
+        models.RankMI(two)
+    small = IDS.astype("uint8")
+    assert np.isfinite(rankmi("float32").train_on_batch(x, small, return_dict=True)["loss"])

@@ -15,9 +15,10 @@ class EmbeddingLoss(keras.losses.Loss):
     Args:
         reduction: a Keras reduction, by default `"sum_over_batch_size"` (the mean over anchors).
         name: name of the loss.
-        dtype: float32 (the default) or float64. A half-precision loss would merge class ids, which
-            float16 keeps apart only up to 2,048, and lose the differences between distances; models
-            under a mixed-precision policy keep their losses in float32.
+        dtype: float32 (the default), which keeps class ids apart up to 2²⁴, or float64. A
+            half-precision loss would merge class ids (float16 from 2,048 on) and lose the
+            differences between distances; models under a mixed-precision policy keep their losses
+            in float32.
 
     Raises:
         ValueError: for embeddings that are not finite (in a compiled graph, which cannot raise, the

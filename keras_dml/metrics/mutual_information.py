@@ -57,11 +57,16 @@ def mutual_information_bound(embeddings, labels, network=None, steps=1000, seed=
     from tqdm import tqdm
 
     from keras_dml.losses.rankmi import negative_costs, positive_costs
-    from keras_dml.models.statistics_network import StatisticsNetwork, estimate_beta
+    from keras_dml.models.statistics_network import (
+        StatisticsNetwork,
+        check_statistics_network,
+        estimate_beta,
+    )
     from keras_dml.optimizers import WarmCosine
 
     z, labels = checked_embeddings(embeddings, labels)
     network = network or StatisticsNetwork(seed=seed)
+    check_statistics_network(network)
     order = np.random.default_rng([seed, 0]).permutation(len(z))
     halves = [_Pairs(z[rows], labels[rows]) for rows in (order[::2], order[1::2])]
     optimizer = keras.optimizers.Adam(WarmCosine(1e-3, steps, warmup_steps=1))

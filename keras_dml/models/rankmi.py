@@ -5,16 +5,17 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
-from keras_dml.losses.base import check_choice, check_embeddings, checked_class_ids
+from keras_dml.losses.base import check_choice, check_embeddings, check_rows, checked_class_ids
 from keras_dml.losses.rankmi import negative_costs, pair_means, positive_costs
 from keras_dml.models.distributed_model import DistributedModel
 from keras_dml.models.statistics_network import (
     HIGHEST,
     StatisticsNetwork,
     check_beta,
+    check_statistics_network,
     estimate_beta,
 )
-from keras_dml.negatives import distance_weighted, draw_negatives
+from keras_dml.negatives import check_seed, distance_weighted, draw_negatives
 from keras_dml.pairs import Pairs, normalize, safe_sqrt
 
 SAMPLINGS = ("distance_weighted", "uniform", "all")
@@ -38,19 +39,23 @@ class RankMI(DistributedModel):
     network runs in training mode in both steps (a batch norm that learns its statistics follows
     both), so that V sees the distances that the embedding step works on.
 
-    Logs, each the mean over the epoch's steps of its phase but for β: `loss` (embedding steps),
-    `statistics_loss` (statistics steps), `mutual_information` (minus the loss over all pairs: the
-    bound in nats, below 2 log 2), `beta` (the last), `positive_kept` and `negative_kept` (shares of
-    pairs within the margins, embedding steps), `not_decreasing` (the share of distances where V
-    does not decrease, which Eq. 9 rules out; to 1/256), `beta_not_found` (statistics steps, since
-    the model was made, after which V had no zero between 0 and 2 and the last β was kept).
+    Sample weights weigh the anchors of a step's loss. `evaluate` takes the pairs within each batch,
+    and weighs batches by their pairs.
+
+    Logs, each the mean over the epoch's steps of its phase (0 if it had none): `loss` (embedding
+    steps), `statistics_loss` (statistics steps), `mutual_information` (minus the loss over all
+    pairs: the bound in nats, below 2 log 2), `positive_kept` and `negative_kept` (shares of pairs
+    within the margins, embedding steps), `not_decreasing` (the share of distances where V does not
+    decrease, which Eq. 9 rules out; to 1/256); besides `beta` (the last) and `beta_not_found`
+    (statistics steps, since the model was made, after which V had no zero between 0 and 2 and the
+    last β was kept).
 
     Args:
         embedding: a built `keras.Model` from images to embeddings `[n, d]`.
         statistics_network: a built Keras layer from distances `[m, 1]` to values `[m, 1]`; by
             default `StatisticsNetwork(zero_at=beta)`.
         k: statistics steps for each embedding step, at least 1.
-        beta: β₀, in (0, 2).
+        beta: β₀, in (0, 2): β starts where V is 0, as found from there.
         alpha: α > 0, how far beyond β a pair still counts.
         sampling: of the negative pairs of embedding steps: `"distance_weighted"` or `"uniform"`
             draw one of the anchor's for each of its positive pairs, as a pure function of (seed,
@@ -81,17 +86,13 @@ class RankMI(DistributedModel):
             raise ValueError(f"k must be a whole number, at least 1. Received: k={k!r}")
         if not 0 < alpha < float("inf"):
             raise ValueError(f"alpha must be a distance above 0. Received: alpha={alpha!r}")
-        if not embedding.built or len(embedding.output_shape) != 2:
-            raise ValueError(
-                "embedding must be a built keras.Model with embeddings [n, d]. "
-                f"Received: embedding={embedding!r}, built={embedding.built}"
-            )
-        self.k, self.alpha, self.seed = k, float(alpha), seed
+        _check_embedding(embedding)
+        self.k, self.alpha, self.seed = k, float(alpha), check_seed(seed)
         self.first_beta = check_beta("beta", beta)
         self.sampling = check_choice("sampling", sampling, SAMPLINGS)
         self.embedding = embedding
         self.statistics_network = statistics_network or StatisticsNetwork(zero_at=beta)
-        _check_statistics_network(self.statistics_network)
+        check_statistics_network(self.statistics_network)
         dtype = self.statistics_network.compute_dtype
         start, _ = estimate_beta(self.statistics_network, tf.constant(self.first_beta, dtype))
         shared = {"trainable": False, "aggregation": "only_first_replica", "shape": ()}
@@ -122,7 +123,7 @@ class RankMI(DistributedModel):
             steps_per_execution, run_eagerly, jit_compile, auto_scale_loss: as in Keras.
 
         Raises:
-            ValueError: a loss or metrics: RankMI brings its own.
+            ValueError: a loss or metrics: RankMI brings its own; one optimizer for both networks.
         """
         for refused in ("loss", "metrics", "weighted_metrics", "loss_weights"):
             if kwargs.pop(refused, None) is not None:
@@ -130,6 +131,11 @@ class RankMI(DistributedModel):
                     f"{refused} cannot be given: RankMI is trained by its own loss and logs what "
                     f"there is to see. Received: {refused} in compile()"
                 )
+        if statistics_optimizer is optimizer and not isinstance(optimizer, str):
+            raise ValueError(
+                "statistics_optimizer must be an optimizer of its own. Received: the very object "
+                "that is the embedding network's optimizer"
+            )
         super().compile(optimizer=optimizer, steps_per_execution=steps_per_execution, **kwargs)
         self.statistics_optimizer = keras.optimizers.get(statistics_optimizer)
         self._execution = {"steps_per_execution": steps_per_execution, **kwargs}
@@ -152,6 +158,8 @@ class RankMI(DistributedModel):
     def step_on_replicas(self, data):
         """Around the replicas: within them optimizers refuse to update inside a `tf.cond`."""
         strategy = self.distribute_strategy
+        if not tf.distribute.has_strategy() and strategy is tf.distribute.get_strategy():
+            return super().step_on_replicas(data)  # no strategy, no such trouble
         return self._alternate(lambda step: self.reduce_logs(strategy.run(step, args=(data,))))
 
     def train_step(self, data):
@@ -169,12 +177,13 @@ class RankMI(DistributedModel):
         """Update the embedding network on the pairs within the margins."""
         images, class_ids, weights = keras.utils.unpack_x_y_sample_weight(data)
         with tf.GradientTape() as tape:
-            pairs, distances, values = self._pairs(class_ids, self.embedding(images, training=True))
+            embeddings = self.embedding(images, training=True)
+            pairs, distances, values, finite = self._pairs(class_ids, embeddings)
             positive = pairs.positive & (distances > self.beta - self.alpha)
             negative = pairs.negative & (distances < self.beta + self.alpha)
             tightness = pair_means(positive_costs(values), positive)
             contrastive = self._sampled_contrastive(pairs, distances, values, negative)
-            loss = _mean_over_anchors(tightness + contrastive, weights)
+            loss = _mean_over_anchors(tightness + contrastive, weights, finite)
             total = self._share_of_replica(loss, *self.embedding.losses)
             total = self.optimizer.scale_loss(total)
         variables = self.embedding.trainable_variables
@@ -191,9 +200,10 @@ class RankMI(DistributedModel):
         embeddings = tf.stop_gradient(self.embedding(images, training=True))
         variables = self.statistics_network.trainable_variables
         with tf.GradientTape() as tape:
-            pairs, distances, values = self._pairs(class_ids, embeddings)
-            loss = _mean_over_anchors(_loss_of_all(pairs, values), weights)
-            total = self._share_of_replica(loss)
+            pairs, distances, values, finite = self._pairs(class_ids, embeddings)
+            loss = _mean_over_anchors(_loss_of_all(pairs, values), weights, finite)
+            total = self._share_of_replica(loss, *self.statistics_network.losses)
+            total = self.statistics_optimizer.scale_loss(total)
         gradients = tape.gradient(total, variables, unconnected_gradients="zero")
         self.statistics_optimizer.apply(gradients, variables)
         beta, found = estimate_beta(self.statistics_network, self.beta.value)
@@ -205,8 +215,10 @@ class RankMI(DistributedModel):
     def test_step(self, data):
         """The loss over all pairs, and what follows from it."""
         images, class_ids, weights = keras.utils.unpack_x_y_sample_weight(data)
-        pairs, distances, values = self._pairs(class_ids, self.embedding(images, training=False))
-        self.means["loss"].update_state(_mean_over_anchors(_loss_of_all(pairs, values), weights))
+        embeddings = self.embedding(images, training=False)
+        pairs, distances, values, finite = self._pairs(class_ids, embeddings)
+        loss = _mean_over_anchors(_loss_of_all(pairs, values), weights, finite)
+        self.means["loss"].update_state(loss, sample_weight=_number(pairs))
         self._watch(pairs, distances, values)
         kept = ("loss", "mutual_information", "not_decreasing")
         return {name: self.means[name].result() for name in kept}
@@ -219,17 +231,25 @@ class RankMI(DistributedModel):
         return {**means, **{name: tf.identity(variable.value) for name, variable in own.items()}}
 
     def _pairs(self, class_ids, embeddings):
+        """The batch's pairs, their distances and V's values, and whether all of it is finite."""
+        if class_ids is None:
+            raise ValueError("y must be class ids [n]: RankMI compares classes. Received: y=None")
         embeddings = ops.cast(embeddings, self.statistics_network.compute_dtype)
         check_embeddings(embeddings)
         class_ids = checked_class_ids(ops.convert_to_tensor(class_ids))
+        check_rows(class_ids, embeddings)
+        if "float" not in keras.backend.standardize_dtype(class_ids.dtype):
+            class_ids = ops.cast(class_ids, "int64")  # replicas cannot exchange every dtype
         pairs = Pairs.of_batch(class_ids, normalize(embeddings))
         distances = safe_sqrt(pairs.squared_distances())
-        return pairs, distances, self._values(pairs, distances)
+        finite = ops.all(ops.isfinite(embeddings))
+        return pairs, distances, self._values(pairs, distances), finite
 
     def _values(self, pairs, distances):
         """V of all distances; on one device of one half of the symmetric matrix, for its cost."""
         size = distances.shape[0]
-        if pairs.candidates is not pairs.anchors or size is None or size < 2:
+        # Beyond 2,048 the places alone, a constant of the graph, would be large.
+        if pairs.candidates is not pairs.anchors or size is None or not 2 <= size <= 2048:
             values = self.statistics_network(ops.reshape(distances, (-1, 1)))
             return ops.reshape(values, ops.shape(distances))
         rows, columns = np.triu_indices(size, 1)
@@ -256,7 +276,8 @@ class RankMI(DistributedModel):
         return self.get_metrics_result()
 
     def _watch(self, pairs, distances, values):
-        self.means["mutual_information"].update_state(-ops.mean(_loss_of_all(pairs, values)))
+        bound = -ops.mean(_loss_of_all(pairs, values))
+        self.means["mutual_information"].update_state(bound, sample_weight=_number(pairs))
         # V on a grid: its slope at every distance would cost a backward pass through V.
         cells = 256 * int(HIGHEST)
         grid = ops.linspace(0.0, HIGHEST, cells + 1, dtype=distances.dtype)
@@ -274,7 +295,8 @@ class RankMI(DistributedModel):
 
     def _share_of_replica(self, *losses):
         # Each replica holds the mean over its own anchors; the gradients are summed.
-        return tf.add_n(losses) / self.distribute_strategy.num_replicas_in_sync
+        total = sum(ops.sum(ops.cast(loss, losses[0].dtype)) for loss in losses)
+        return total / self.distribute_strategy.num_replicas_in_sync
 
     def get_config(self):
         """The constructor's arguments."""
@@ -299,6 +321,11 @@ class RankMI(DistributedModel):
         return cls(**config)
 
 
+def _number(pairs):
+    """How many pairs there are: a small batch says less than a large one."""
+    return ops.sum(ops.cast(pairs.positive | pairs.negative, "float32"))
+
+
 def _loss_of_all(pairs, values):
     """The loss `[n]` over all pairs."""
     return pair_means(positive_costs(values), pairs.positive) + pair_means(
@@ -306,19 +333,34 @@ def _loss_of_all(pairs, values):
     )
 
 
-def _mean_over_anchors(values, weights):
-    return ops.mean(values if weights is None else values * ops.cast(weights, values.dtype))
+def _mean_over_anchors(values, weights, finite):
+    """The mean, NaN unless the embeddings are finite: the masks would hide what is not."""
+    if weights is not None:
+        values = values * ops.cast(_anchor_weights(weights), values.dtype)
+    mean = ops.mean(values)
+    return ops.where(finite, mean, ops.full_like(mean, float("nan")))
 
 
-def _check_statistics_network(network):
-    if not isinstance(network, keras.layers.Layer) or not network.built:
+def _anchor_weights(weights):
+    """Sample weights `[n]` from `[n]` or `[n, 1]`, or ValueError."""
+    weights = ops.convert_to_tensor(weights)
+    if len(weights.shape) == 2 and weights.shape[1] == 1:
+        weights = ops.squeeze(weights, axis=1)
+    if len(weights.shape) != 1:
         raise ValueError(
-            "statistics_network must be a built Keras layer, such as StatisticsNetwork(). "
-            f"Received: statistics_network={network!r}"
+            "sample_weight must have the shape [n] or [n, 1]. "
+            f"Received: sample_weight of shape {tuple(weights.shape)}"
         )
-    shape = tuple(network(ops.ones((2, 1), dtype=network.compute_dtype)).shape)
-    if shape != (2, 1):
+    return weights
+
+
+def _check_embedding(embedding):
+    # A subclassed model does not know its output's shape: it is looked at when it is called.
+    shape = getattr(embedding, "output_shape", (None, None))
+    built = isinstance(embedding, keras.Model) and embedding.built
+    if not built or not isinstance(shape, tuple) or len(shape) != 2:
         raise ValueError(
-            "statistics_network must map distances [m, 1] to values [m, 1]. "
-            f"Received: values of shape {shape} for distances of shape (2, 1)"
+            "embedding must be a built keras.Model with embeddings [n, d] as its only output. "
+            f"Received: embedding={embedding!r}, "
+            + (f"with output shape {shape}" if built else "not built")
         )

@@ -137,6 +137,26 @@ def estimate_beta(network, beta):
     return tf.cond(well & settled, lambda: (guess, tf.constant(True)), bisected)
 
 
+def check_statistics_network(network):
+    """ValueError unless `network` is a V that `estimate_beta` and RankMI can use."""
+    if not isinstance(network, keras.layers.Layer) or not network.built:
+        raise ValueError(
+            "statistics_network must be a built Keras layer, such as StatisticsNetwork(). "
+            f"Received: statistics_network={network!r}"
+        )
+    if network.compute_dtype not in ("float32", "float64"):
+        raise ValueError(
+            "statistics_network must compute in float32 or float64: half precision cannot tell "
+            f"distances apart. Received: compute_dtype={network.compute_dtype}"
+        )
+    shape = tuple(network(ops.ones((2, 1), dtype=network.compute_dtype)).shape)
+    if shape != (2, 1):
+        raise ValueError(
+            "statistics_network must map distances [m, 1] to values [m, 1]. "
+            f"Received: values of shape {shape} for distances of shape (2, 1)"
+        )
+
+
 def check_beta(name, value):
     """`value` as a float, or ValueError unless it is a distance between 0 and 2."""
     value = check_positive(name, value)
