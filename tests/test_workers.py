@@ -1,6 +1,5 @@
 """Two workers on this machine train a run together: as one process would, and after `kill -9`."""
 
-import json
 import os
 import signal
 import subprocess
@@ -10,6 +9,7 @@ import time
 import local_workers
 import numpy as np
 import pytest
+from test_resume import final_weights, history
 
 # 132 test images: no multiple of the batch size or of the workers times it.
 TINY = [
@@ -35,16 +35,6 @@ def ended(processes):
     return [(process.returncode, *output) for process, output in zip(processes, outputs)]
 
 
-def checkpoint(folder):
-    with np.load(folder / "checkpoint.npz") as saved:
-        return {name: saved[name] for name in saved.files if name != "state_seconds"}
-
-
-def history(folder):
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in row.items() if k != "train/seconds"} for row in rows]
-
-
 def embeddings(folder):
     with np.load(folder / "test_embeddings.npz") as saved:
         return saved["embeddings"]
@@ -63,7 +53,7 @@ def test_two_workers_train_evaluate_and_write_what_one_process_does(whole, tmp_p
     alone = tmp_path / "alone"
     command = [sys.executable, "-m", "experiments.run", *TINY, f"--output_dir={alone}"]
     subprocess.run(command, check=True, cwd=local_workers.ROOT, capture_output=True)
-    expected, found = checkpoint(alone), checkpoint(whole)
+    expected, found = final_weights(alone), final_weights(whole)
     for name, array in expected.items():
         largest = max(np.abs(array).max(), 1e-3)
         np.testing.assert_allclose(found[name], array, atol=1e-5 * largest, err_msg=name)
@@ -93,7 +83,7 @@ def test_when_one_is_killed_and_both_start_again_they_end_like_the_whole_run(
 
     first, _ = local_workers.finish(start(folder))
     assert "continued after epoch" in first
-    expected, found = checkpoint(whole), checkpoint(folder)
+    expected, found = final_weights(whole), final_weights(folder)
     assert expected.keys() == found.keys()
     for name, array in expected.items():
         np.testing.assert_array_equal(array, found[name], err_msg=name)

@@ -129,14 +129,18 @@ def check_embeddings(embeddings):
 
 def checked_class_ids(class_ids):
     """Class ids `[n]` from `[n]` or `[n, 1]`, or ValueError."""
-    if len(class_ids.shape) == 2 and class_ids.shape[1] == 1:
-        class_ids = ops.squeeze(class_ids, axis=1)
-    if len(class_ids.shape) != 1:
+    return one_per_image(class_ids, "y_true", "be class ids of shape")
+
+
+def one_per_image(values, name, what):
+    """`[n]` from `[n]` or `[n, 1]`, or ValueError: `name` must `what` [n] or [n, 1]."""
+    if len(values.shape) == 2 and values.shape[1] == 1:
+        values = ops.squeeze(values, axis=1)
+    if len(values.shape) != 1:
         raise ValueError(
-            "y_true must be class ids of shape [n] or [n, 1]. "
-            f"Received: y_true.shape={tuple(class_ids.shape)}"
+            f"{name} must {what} [n] or [n, 1]. Received: {name}.shape={tuple(values.shape)}"
         )
-    return class_ids
+    return values
 
 
 def check_rows(labels, embeddings):

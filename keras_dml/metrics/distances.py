@@ -4,6 +4,8 @@ import dataclasses
 
 import numpy as np
 
+from keras_dml.metrics.recall import check_labels
+
 # Rows whose distances to all others are held at once.
 _BLOCK = 1024
 
@@ -59,11 +61,9 @@ def distance_histograms(embeddings, labels, bins=100):
         ValueError: embeddings that are not finite `[n, d]`, labels that are not `[n]`, `bins`
             below 1.
     """
-    z, labels = checked_embeddings(embeddings, labels)
+    z, labels = unit_embeddings(embeddings, labels)
     if bins < 1:
         raise ValueError(f"bins must be at least 1. Received: bins={bins}")
-    lengths = np.linalg.norm(z, axis=1, keepdims=True)
-    z = np.divide(z, lengths, out=np.zeros_like(z), where=lengths > 0)
     counts = np.zeros((2, bins), np.int64)
     for start in range(0, len(z), _BLOCK):
         rows = z[start : start + _BLOCK]
@@ -78,17 +78,11 @@ def distance_histograms(embeddings, labels, bins=100):
     return DistanceHistograms(positive=counts[0], negative=counts[1])
 
 
-def checked_embeddings(embeddings, labels):
-    """Embeddings as float32 `[n, d]` and labels as `[n]`, or ValueError."""
-    z, labels = np.asarray(embeddings, np.float32), np.asarray(labels)
-    if z.ndim != 2 or not np.isfinite(z).all():
-        raise ValueError(
-            f"embeddings must be finite numbers [n, d]. Received: embeddings of shape {z.shape}"
-            + ("" if z.ndim != 2 else ", with NaN or infinity")
-        )
-    if labels.shape != (len(z),):
-        raise ValueError(
-            f"labels must have shape [{len(z)}], one for each row of embeddings. "
-            f"Received: labels of shape {labels.shape}"
-        )
-    return z, labels
+def unit_embeddings(embeddings, labels):
+    """The embeddings l2-normalised, float32 `[n, d]`, and labels `[n]`, or ValueError."""
+    # Imported here: the package of the indexes needs TensorFlow.
+    from keras_dml.retrieval.index import finite_rows, normalised
+
+    rows, labels = finite_rows(embeddings, "embeddings"), np.asarray(labels)
+    check_labels("labels", labels, len(rows))
+    return normalised(rows), labels

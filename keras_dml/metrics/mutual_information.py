@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_dml.metrics.distances import checked_embeddings
+from keras_dml.metrics.distances import unit_embeddings
 
 # Pairs in a step. The estimate varies by what the last of them are; the result is over all.
 _PAIRS = 4096
@@ -64,7 +64,7 @@ def mutual_information_bound(embeddings, labels, network=None, steps=1000, seed=
     )
     from keras_dml.optimizers import WarmCosine
 
-    z, labels = checked_embeddings(embeddings, labels)
+    z, labels = unit_embeddings(embeddings, labels)
     network = network or StatisticsNetwork(seed=seed)
     check_statistics_network(network)
     order = np.random.default_rng([seed, 0]).permutation(len(z))
@@ -100,8 +100,7 @@ class _Pairs:
     """Distances of pairs drawn at random from a set of l2-normalised embeddings."""
 
     def __init__(self, z, labels):
-        lengths = np.linalg.norm(z, axis=1, keepdims=True)
-        self.z = np.divide(z, lengths, out=np.zeros_like(z), where=lengths > 0)
+        self.z = z
         # Rows in the order of their classes: a class is a stretch of them.
         self.order = np.argsort(labels, kind="stable")
         _, first, sizes = np.unique(labels[self.order], return_index=True, return_counts=True)

@@ -44,7 +44,8 @@ def _check_k(name, k, index, own_rows):
         )
 
 
-def _check_labels(name, labels, rows):
+def check_labels(name, labels, rows):
+    """ValueError unless `labels` are `[rows]`."""
     if labels.shape != (rows,):
         raise ValueError(
             f"{name} must have shape [{rows}], one for each row of "
@@ -129,10 +130,10 @@ def recall_at_k(embeddings, labels, ks, metric="cosine", gallery=None, gallery_l
             f"gallery and gallery_labels must be given together. Received: {missing}=None"
         )
     index, queries, own_rows = _checked(embeddings, gallery, metric)
-    _check_labels("labels", labels, len(queries))
+    check_labels("labels", labels, len(queries))
     if not own_rows:
         gallery_labels = np.asarray(gallery_labels)
-        _check_labels("gallery_labels", gallery_labels, index.num_items)
+        check_labels("gallery_labels", gallery_labels, index.num_items)
     if not ks:
         raise ValueError("ks must name at least one K. Received: ks=[]")
     for k in ks:

@@ -5,7 +5,13 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
-from keras_dml.losses.base import check_choice, check_embeddings, check_rows, checked_class_ids
+from keras_dml.losses.base import (
+    check_choice,
+    check_embeddings,
+    check_rows,
+    checked_class_ids,
+    one_per_image,
+)
 from keras_dml.losses.rankmi import negative_costs, pair_means, positive_costs
 from keras_dml.models.distributed_model import DistributedModel
 from keras_dml.models.statistics_network import (
@@ -192,7 +198,7 @@ class RankMI(DistributedModel):
         self.means["loss"].update_state(loss)
         self._count("positive_kept", positive, pairs.positive)
         self._count("negative_kept", negative, pairs.negative)
-        return self._after(pairs, distances, values)
+        return self._after(pairs, distances, _loss_of_all(pairs, values))
 
     def statistics_step(self, data):
         """Update V on all pairs, then find β."""
@@ -201,7 +207,8 @@ class RankMI(DistributedModel):
         variables = self.statistics_network.trainable_variables
         with tf.GradientTape() as tape:
             pairs, distances, values, finite = self._pairs(class_ids, embeddings)
-            loss = _mean_over_anchors(_loss_of_all(pairs, values), weights, finite)
+            of_all = _loss_of_all(pairs, values)
+            loss = _mean_over_anchors(of_all, weights, finite)
             total = self._share_of_replica(loss, *self.statistics_network.losses)
             total = self.statistics_optimizer.scale_loss(total)
         gradients = tape.gradient(total, variables, unconnected_gradients="zero")
@@ -210,16 +217,17 @@ class RankMI(DistributedModel):
         self.beta.assign(beta)
         self.beta_not_found.assign_add(tf.cast(~found, "int64"))
         self.means["statistics_loss"].update_state(loss)
-        return self._after(pairs, distances, values)
+        return self._after(pairs, distances, of_all)
 
     def test_step(self, data):
         """The loss over all pairs, and what follows from it."""
         images, class_ids, weights = keras.utils.unpack_x_y_sample_weight(data)
         embeddings = self.embedding(images, training=False)
         pairs, distances, values, finite = self._pairs(class_ids, embeddings)
-        loss = _mean_over_anchors(_loss_of_all(pairs, values), weights, finite)
+        of_all = _loss_of_all(pairs, values)
+        loss = _mean_over_anchors(of_all, weights, finite)
         self.means["loss"].update_state(loss, sample_weight=_number(pairs))
-        self._watch(pairs, distances, values)
+        self._watch(pairs, distances, of_all)
         kept = ("loss", "mutual_information", "not_decreasing")
         return {name: self.means[name].result() for name in kept}
 
@@ -270,13 +278,13 @@ class RankMI(DistributedModel):
         wanted = pairs.positive & ops.any(negative, axis=-1, keepdims=True)
         return pair_means(ops.take_along_axis(negative_costs(values), drawn, axis=-1), wanted)
 
-    def _after(self, pairs, distances, values):
-        self._watch(pairs, distances, values)
+    def _after(self, pairs, distances, of_all):
+        self._watch(pairs, distances, of_all)
         self.step.assign_add(1)
         return self.get_metrics_result()
 
-    def _watch(self, pairs, distances, values):
-        bound = -ops.mean(_loss_of_all(pairs, values))
+    def _watch(self, pairs, distances, of_all):
+        bound = -ops.mean(of_all)
         self.means["mutual_information"].update_state(bound, sample_weight=_number(pairs))
         # V on a grid: its slope at every distance would cost a backward pass through V.
         cells = 256 * int(HIGHEST)
@@ -336,22 +344,10 @@ def _loss_of_all(pairs, values):
 def _mean_over_anchors(values, weights, finite):
     """The mean, NaN unless the embeddings are finite: the masks would hide what is not."""
     if weights is not None:
-        values = values * ops.cast(_anchor_weights(weights), values.dtype)
+        weights = ops.convert_to_tensor(weights, dtype=values.dtype)
+        values = values * one_per_image(weights, "sample_weight", "have the shape")
     mean = ops.mean(values)
     return ops.where(finite, mean, ops.full_like(mean, float("nan")))
-
-
-def _anchor_weights(weights):
-    """Sample weights `[n]` from `[n]` or `[n, 1]`, or ValueError."""
-    weights = ops.convert_to_tensor(weights)
-    if len(weights.shape) == 2 and weights.shape[1] == 1:
-        weights = ops.squeeze(weights, axis=1)
-    if len(weights.shape) != 1:
-        raise ValueError(
-            "sample_weight must have the shape [n] or [n, 1]. "
-            f"Received: sample_weight of shape {tuple(weights.shape)}"
-        )
-    return weights
 
 
 def _check_embedding(embedding):
