@@ -6,9 +6,10 @@ import sys
 
 from absl import flags as absl_flags
 
-from experiments import flags, recipes
-from experiments.benchmark_process import json_rows
-from experiments.command_line import quiet_tensorflow, run_command, usage_errors
+from experiments import recipes
+from experiments.benchmarks.process import json_rows
+from experiments.options import flags
+from experiments.options.command_line import quiet_tensorflow, run_command, usage_errors
 
 HELP = """Speed and memory, each beside a yardstick measured in the same run.
 
@@ -89,7 +90,7 @@ def _losses(words):
     sizes = sorted(set(flags.whole_numbers("sizes", _LOSSES.sizes)))
     if not sizes or sizes[0] < 2:
         raise ValueError(f"sizes must be at least 2. Received: sizes={','.join(_LOSSES.sizes)}")
-    from experiments.benchmark_loss import names
+    from experiments.benchmarks.loss import names
 
     known = names()
     for name in _LOSSES.losses:
@@ -102,7 +103,7 @@ def _rows_of_losses(names, sizes):
     """A row for each loss and size; every loss in a process of its own, for its memory."""
     yield f"{'loss':<24}{'n':>6}{'ms':>10}{'/ floor':>9}{'/ peer':>8}{'MB':>8}"
     for name in names:
-        for row in json_rows("experiments.benchmark_loss", name, *map(str, sizes)):
+        for row in json_rows("experiments.benchmarks.loss", name, *map(str, sizes)):
             peer = f"{row['ms'] / row['peer']:.2f}" if row["peer"] else "–"
             yield (
                 f"{name:<24}{row['n']:>6}{row['ms']:>10.2f}{row['ms'] / row['floor']:>9.2f}"
@@ -116,7 +117,7 @@ def _training(words):
 
 
 def _rows_of_training():
-    from experiments.benchmark_training import BACKBONES, measure
+    from experiments.benchmarks.training import BACKBONES, measure
 
     yield f"{'backbone':<18}{'step':<22}{'ms':>10}{'/ contrastive':>15}"
     for backbone, size in BACKBONES.items():
@@ -135,7 +136,8 @@ def _pipeline(words):
             )
     recipe = [] if any(map(recipes.is_flagfile, words)) else ["--flagfile=cub.flags"]
     options, _ = flags.parse(["pipeline", *recipe, *words])
-    from experiments import benchmark_pipeline, build
+    from experiments.benchmarks import pipeline as benchmark_pipeline
+    from experiments.training import build
     from pipelines import find_bad_images
 
     table = build.load(options).train
@@ -158,7 +160,7 @@ def _retrieval(words):
     _parse("retrieval", _RETRIEVAL, words)
     if importlib.util.find_spec("faiss") is None:
         raise ValueError("retrieval is measured beside faiss: pip install -e '.[benchmark]'")
-    from experiments.benchmark_retrieval import measure
+    from experiments.benchmarks.retrieval import measure
 
     sizes = ("sop", "million") if _RETRIEVAL.size == "all" else (_RETRIEVAL.size,)
     return (line for size in sizes for line in measure(size))

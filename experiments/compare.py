@@ -10,11 +10,11 @@ import sys
 from absl import flags
 
 from experiments import recipes as packaged
-from experiments.command_line import RunError, run_command, usage_errors
-from experiments.figures import bars_svg, lines_svg
-from experiments.flags import forget, wants_help
-from experiments.report import picture_cards, write_page
-from experiments.run_folder import replacing
+from experiments.options.command_line import RunError, run_command, usage_errors
+from experiments.options.flags import forget, wants_help
+from experiments.report.figures import bars_svg, lines_svg
+from experiments.report.page import picture_cards, write_page
+from keras_dml.atomic import replacing
 
 FLAGS = flags.FlagValues()
 flags.DEFINE_list("recipes", [], "Recipes, or patterns such as glyphs_*.", flag_values=FLAGS)

@@ -9,8 +9,9 @@ from types import SimpleNamespace
 
 from absl import flags as absl_flags
 
-from experiments import flags, recipes
-from experiments.command_line import UsageError, quiet_tensorflow, run_command, usage_errors
+from experiments import recipes
+from experiments.options import flags
+from experiments.options.command_line import UsageError, quiet_tensorflow, run_command, usage_errors
 
 OWN = absl_flags.FlagValues()
 _SOURCES = ("run", "model", "saved_model", "embeddings")
@@ -69,7 +70,7 @@ def main(argv):
         options, kind, source = _parse(argv)
         output = _output_dir(options, kind, source)
     quiet_tensorflow()
-    from experiments import evaluated, model_embeddings
+    from experiments.embedding import evaluated, model_embeddings
     from keras_dml import metrics
 
     with usage_errors():
@@ -143,7 +144,7 @@ def _output_dir(options, kind, source):
 
 
 def _recall_at(options, queries, items):
-    from experiments import build
+    from experiments.training import build
 
     gallery = None if items is None else range(len(items))
     return build.recall_at(options, SimpleNamespace(test=range(len(queries)), gallery=gallery))
@@ -151,10 +152,16 @@ def _recall_at(options, queries, items):
 
 def _write(output, title, options, found, scores):
     """Write `evaluation.json` and `evaluation.html`; returns the table."""
-    from experiments.evaluated import rows_of_zeros
-    from experiments.report import Report, recall_table, write_report
-    from experiments.run_folder import replacing
-    from experiments.scores import as_json, score_lines, score_rows, shown_lines, zero_row_lines
+    from experiments.embedding.evaluated import rows_of_zeros
+    from experiments.report.page import Report, recall_table, write_report
+    from experiments.report.scores import (
+        as_json,
+        score_lines,
+        score_rows,
+        shown_lines,
+        zero_row_lines,
+    )
+    from keras_dml.atomic import replacing
 
     rows = {f"embedding, {metric}": row for metric, row in score_rows(scores).items()}
     zeros = {"zero_rows": rows_of_zeros(found.embeddings)}
@@ -201,7 +208,7 @@ def _retrieval(found):
     """Neighbours of some queries, where the images are there."""
     import tensorflow as tf
 
-    from experiments.neighbours import retrieval_rows
+    from experiments.report.neighbors import retrieval_rows
     from pipelines import find_bad_images
 
     if found.queries is None:
@@ -224,7 +231,7 @@ def _distances(found):
     """The figure of the distances; empty where no query has a match in the gallery."""
     import numpy as np
 
-    from experiments.distance_figure import BINS, distances_svg, rows_of_some_classes
+    from experiments.report.distance_figure import BINS, distances_svg, rows_of_some_classes
     from keras_dml.metrics import distance_histograms
 
     rows = rows_of_some_classes(found.labels)

@@ -7,9 +7,9 @@ import time
 
 from absl import flags
 
-from experiments.command_line import quiet_tensorflow, run_command, usage_errors
-from experiments.flags import absolute, parse_all, wants_help
-from experiments.index_folder import (
+from experiments.options.command_line import quiet_tensorflow, run_command, usage_errors
+from experiments.options.flags import absolute, parse_all, wants_help
+from experiments.photos.index_folder import (
     EMBEDDINGS,
     INDEX,
     SETTINGS,
@@ -17,8 +17,8 @@ from experiments.index_folder import (
     open_folder,
     write_settings,
 )
-from experiments.pictures import MOST_PIXELS
-from experiments.run_folder import replacing
+from experiments.report.pictures import MOST_PIXELS
+from keras_dml.atomic import replacing
 
 # Up to so many items an exact search takes some ten milliseconds and has nothing to tune.
 EXACT_ITEMS = 100_000
@@ -77,9 +77,9 @@ def main(argv):
     with usage_errors():
         saved_model, images, output, asked = _parse(argv)
     quiet_tensorflow()
-    from experiments.folder_embeddings import FolderEmbeddings, digest
-    from experiments.image_embedder import ImageEmbedder, fingerprint
-    from experiments.image_folder import list_images
+    from experiments.embedding.saved_model import ImageEmbedder, fingerprint
+    from experiments.photos.folder_embeddings import FolderEmbeddings, digest
+    from experiments.photos.image_folder import list_images
     from keras_dml.retrieval import build_index, scann_loads
 
     with usage_errors():

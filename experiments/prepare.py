@@ -6,8 +6,8 @@ import sys
 
 from absl import flags
 
-from experiments.command_line import RunError, quiet_tensorflow, run_command, usage_errors
-from experiments.flags import absolute, parse_all, wants_help
+from experiments.options.command_line import RunError, quiet_tensorflow, run_command, usage_errors
+from experiments.options.flags import absolute, parse_all, wants_help
 
 NAMES = ["cub", "cars", "sop", "inshop"]
 
@@ -45,7 +45,7 @@ def main(argv):
     with usage_errors():
         name, folder = _parse(argv)
     quiet_tensorflow()
-    from pipelines import download
+    from pipelines.datasets import download
 
     archives = download.ARCHIVES.get(name, ())
     # The archive's own folder was named: what holds that is where archives go.
@@ -97,7 +97,7 @@ def _look(name, folder):
 
 
 def _fetch(archives, name, folder):
-    from pipelines import download
+    from pipelines.datasets import download
 
     try:
         download.fetch(archives, folder)

@@ -4,8 +4,8 @@ import sys
 
 from absl import flags as absl_flags
 
-from experiments import flags
-from experiments.command_line import quiet_tensorflow, run_command, usage_errors
+from experiments.options import flags
+from experiments.options.command_line import quiet_tensorflow, run_command, usage_errors
 
 OWN = absl_flags.FlagValues()
 absl_flags.DEFINE_string("output", None, "The PNG.", flag_values=OWN)
@@ -38,8 +38,8 @@ def main(argv):
         options, name = _parse(argv)
         output = OWN.output or f"{name}-preview.png"
     quiet_tensorflow()
-    from experiments import build
-    from experiments.retrieval_grid import choose_queries
+    from experiments.report.retrieval_grid import choose_queries
+    from experiments.training import build
     from pipelines import find_bad_images
 
     with usage_errors():
@@ -111,7 +111,7 @@ def _draw(images, table):
 
 
 def _write(sheet, output):
-    from experiments.run_folder import replacing
+    from keras_dml.atomic import replacing
 
     with replacing(output) as unfinished:
         sheet.save(unfinished, "PNG", optimize=True)

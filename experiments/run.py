@@ -3,9 +3,9 @@
 import sys
 import time
 
-from experiments import flags
-from experiments.cluster import read_cluster
-from experiments.command_line import mute, quiet_tensorflow, run_command, usage_errors
+from experiments.options import flags
+from experiments.options.command_line import mute, quiet_tensorflow, run_command, usage_errors
+from experiments.training.cluster import read_cluster
 
 
 def main(argv):
@@ -25,11 +25,11 @@ def main(argv):
 
     # TensorFlow takes seconds to import: not before a finished run or a mistyped flag is answered.
     quiet_tensorflow()
-    from experiments import build, fitting, objective, outcome, rankmi_view
-    from experiments.evaluation import Embedder
-    from experiments.run_folder import BAD_IMAGES
-    from experiments.run_plan import RunPlan
-    from experiments.workers import Workers
+    from experiments.embedding.embedder import Embedder
+    from experiments.training import build, fitting, objective, outcome, rankmi_view
+    from experiments.training.plan import RunPlan
+    from experiments.training.run_folder import BAD_IMAGES
+    from experiments.training.workers import Workers
     from pipelines import training_batches
 
     began = time.perf_counter()

@@ -6,8 +6,8 @@ import sys
 
 from absl import flags
 
-from experiments.command_line import quiet_tensorflow, run_command, usage_errors
-from experiments.flags import absolute, parse_all, wants_help
+from experiments.options.command_line import quiet_tensorflow, run_command, usage_errors
+from experiments.options.flags import absolute, parse_all, wants_help
 
 FLAGS = flags.FlagValues()
 flags.DEFINE_string("index", None, "What experiments.index wrote.", flag_values=FLAGS)
@@ -56,7 +56,7 @@ def main(argv):
         _parse(argv)
         serve = _import_serve() if FLAGS.serve else None
     quiet_tensorflow()
-    from experiments.visual_search import VisualSearch
+    from experiments.photos.visual_search import VisualSearch
 
     with usage_errors():
         search = VisualSearch(_path(FLAGS.index), _path(FLAGS.saved_model), _path(FLAGS.images))
@@ -103,7 +103,7 @@ def _path(text):
 
 def _import_serve():
     try:
-        from experiments import serve
+        from experiments.photos import serve
     except ModuleNotFoundError as error:
         raise ValueError(
             f"--serve needs {error.name}, which is not installed: pip install -e '.[serve]'"
@@ -113,7 +113,7 @@ def _import_serve():
 
 def _answer(search):
     """The neighbours of each query, and the page that shows them."""
-    from experiments.search_page import write_neighbours
+    from experiments.photos.search_page import write_neighbours
 
     k = FLAGS.k or min(DEFAULT_K, search.num_items)
     if k > search.num_items:
@@ -135,7 +135,7 @@ def _answer(search):
 
 
 def _show(metric, answers, page):
-    from experiments.search_page import score_name
+    from experiments.photos.search_page import score_name
 
     lines = [f"rank  {score_name(metric)}"]
     for name, found in answers:

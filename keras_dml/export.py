@@ -5,8 +5,8 @@ import numbers
 import keras
 import tensorflow as tf
 
+from keras_dml.atomic import replacing_folder
 from keras_dml.float32 import check_static_graph, float32_copy, is_float32
-from keras_dml.folders import replacing_folder
 from keras_dml.retrieval import Index
 
 _IMAGES = tf.TensorSpec([None], tf.string, name="images")

@@ -3,13 +3,13 @@
 Needs TensorFlow (tf.data) for the last two.
 """
 
-from pipelines.bad_images import find_bad_images
 from pipelines.batches import evaluation_batches, training_batches
-from pipelines.datasets import DATASETS, load_dataset
+from pipelines.datasets.registry import DATASETS, load_dataset
+from pipelines.images.bad_images import find_bad_images
+from pipelines.images.transforms import EvaluationTransform, TrainTransform
 from pipelines.samplers import BalancedSampler, RandomSampler
 from pipelines.split import Split, split_by_class
 from pipelines.table import ImageTable
-from pipelines.transforms import EvaluationTransform, TrainTransform
 
 __all__ = [
     "DATASETS",

@@ -7,7 +7,7 @@ import pathlib
 
 import numpy as np
 
-from keras_dml.folders import replacing_folder
+from keras_dml.atomic import replacing_folder
 from keras_dml.retrieval.index import EMBEDDINGS, METRICS
 from keras_dml.retrieval.items import Items
 from keras_dml.retrieval.tree import TreeAH

@@ -1,0 +1,1 @@
+"""What `experiments.benchmark` measures, one file a benchmark."""

@@ -1,0 +1,113 @@
+"""One loss measured in a process of its own; `experiments.benchmark` starts it and reads it."""
+
+import json
+import statistics
+import sys
+import time
+
+import numpy as np
+import tensorflow as tf
+
+from experiments.benchmarks.process import peak_megabytes, resident_megabytes
+from keras_dml import addons, losses
+
+DIMENSIONS = 512
+IMAGES_PER_CLASS = 4
+SECONDS = 2.0
+ADDONS = {"addons.semihard": addons.TripletSemiHardLoss, "addons.lifted": addons.LiftedStructLoss}
+# Those over pairs: cross-entropy's cost is the classifier's.
+PAIRWISE = [name for name in losses.LOSSES if name != "ce"]
+
+
+def names():
+    """The losses that can be measured."""
+    return [*PAIRWISE, *ADDONS]
+
+
+def main(name, sizes):
+    """Print a JSON object for each size: n, ms, floor, peer (ms or null), mb."""
+    batches, rows = {}, {}
+    for size in sizes:
+        rng = np.random.default_rng(0)
+        embeddings = rng.normal(size=(size, DIMENSIONS)).astype("float32")
+        labels = np.arange(size) // IMAGES_PER_CLASS
+        before = resident_megabytes()
+        ours = _milliseconds(_value_and_gradient(name, labels, embeddings))
+        # The peak of the process: sizes rise, so it is this size's. The peers come after all of it.
+        megabytes = peak_megabytes() - before
+        floor = _milliseconds(_floor(embeddings))
+        batches[size] = labels, embeddings
+        rows[size] = {"n": size, "ms": ours, "floor": floor, "mb": megabytes}
+    for size, row in rows.items():
+        peer = _peer(name, *batches[size])
+        print(json.dumps(row | {"peer": peer and _milliseconds(peer)}), flush=True)
+
+
+def _value_and_gradient(name, labels, embeddings):
+    loss = ADDONS[name]() if name in ADDONS else losses.get(name)
+    z, ids = tf.constant(embeddings), tf.constant(labels)
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            tape.watch(z)
+            value = loss(ids, z)
+        return value, tape.gradient(value, z)
+
+    return lambda: step()[1].numpy()
+
+
+def _floor(embeddings):
+    z = tf.constant(embeddings)
+
+    @tf.function
+    def products():
+        return tf.matmul(tf.matmul(z, z, transpose_b=True), z)
+
+    return lambda: products().numpy()
+
+
+def _peer(name, labels, embeddings):
+    """The peer's step, or None where it is not installed or has no such loss."""
+    try:
+        import torch
+        from pytorch_metric_learning import distances, reducers
+        from pytorch_metric_learning import losses as theirs
+    except ImportError:
+        return None
+    euclidean = distances.LpDistance(normalize_embeddings=False)
+    make = {
+        "contrastive": lambda: theirs.ContrastiveLoss(0, 1, distance=euclidean),
+        "snca": lambda: theirs.NCALoss(20, distance=distances.CosineSimilarity()),
+        "multi_similarity": lambda: theirs.MultiSimilarityLoss(2, 50, 0.5),
+        "triplet": lambda: theirs.TripletMarginLoss(0.2, reducer=reducers.MeanReducer()),
+        "fastap": lambda: theirs.FastAPLoss(10),
+        "lifted_structure": lambda: theirs.LiftedStructureLoss(),
+        "ice": lambda: theirs.NTXentLoss(1 / 64),
+    }.get(name)
+    # Beyond 512 their cubic memory runs out.
+    if make is None or (name in ("triplet", "lifted_structure", "ice") and len(labels) > 512):
+        return None
+    loss = make()
+    z, ids = torch.tensor(embeddings, requires_grad=True), torch.tensor(labels)
+
+    def step():
+        z.grad = None
+        loss(z, ids).backward()
+
+    return step
+
+
+def _milliseconds(step):
+    """The median time of a call, after two to warm up."""
+    step(), step()
+    times, began = [], time.perf_counter()
+    while len(times) < 5 or time.perf_counter() - began < SECONDS:
+        start = time.perf_counter()
+        step()
+        times.append(time.perf_counter() - start)
+    return 1000 * statistics.median(times)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], [int(size) for size in sys.argv[2:]])

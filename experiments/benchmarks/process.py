@@ -1,0 +1,37 @@
+"""What is measured in a process of its own: its memory, and the rows that it prints."""
+
+import json
+import resource
+import subprocess
+import sys
+
+from experiments.options.command_line import RunError
+
+
+def resident_megabytes():
+    """What the process holds now."""
+    with open("/proc/self/statm") as status:
+        return int(status.read().split()[1]) * resource.getpagesize() / 2**20
+
+
+def peak_megabytes():
+    """The most that the process has held since it began."""
+    # Not getrusage's ru_maxrss: that counts the process that started this one, too.
+    with open("/proc/self/status") as status:
+        [peak] = [line for line in status if line.startswith("VmHWM:")]
+    return int(peak.split()[1]) / 1024
+
+
+def json_rows(module, *arguments):
+    """Run a module in a process of its own, for its memory; yields the objects that it prints.
+
+    Raises:
+        RunError: it failed; what it said stands on the terminal.
+    """
+    command = [sys.executable, "-m", module, *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        for line in process.stdout:
+            yield json.loads(line)
+    if process.returncode:
+        what = " ".join([module, *arguments])
+        raise RunError(f"{what} ended with code {process.returncode}; what it said is above")

@@ -1,0 +1,1 @@
+"""Images to embeddings: by a Keras model or a SavedModel, to a file, resumable."""

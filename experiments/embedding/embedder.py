@@ -1,0 +1,173 @@
+"""Embeddings of a whole table, their recall at K, and the accuracy on classes trained on."""
+
+import contextlib
+import hashlib
+import os
+
+import numpy as np
+import tensorflow as tf
+
+from experiments.embedding.embedding_file import EmbeddingFile
+from experiments.options.progress import progress_bar
+from keras_dml.distribute import gather_candidates
+from keras_dml.metrics import class_mean_accuracy, recall_at_k
+from pipelines import EvaluationTransform, evaluation_batches
+
+METRICS = ("cosine", "l2")
+
+
+class Embedder:
+    """Tables of images to float32 embeddings `[n, d]`, in row order.
+
+    The replicas of the model's strategy share the images; every worker gets all embeddings.
+
+    Args:
+        model: embedding model.
+        transform: evaluation transform.
+        batch_size: images embedded at once, on each replica.
+    """
+
+    def __init__(self, model, transform, batch_size):
+        self.transform = transform
+        self.batch_size = batch_size
+        self.strategy = model.distribute_strategy
+
+        def embed(images):
+            return gather_candidates(model(images, training=False))[0]
+
+        # Made once: every new tf.function would be traced anew at each evaluation.
+        self._embed = tf.function(
+            lambda images: self.strategy.run(embed, args=(images,)), reduce_retracing=True
+        )
+
+    def __call__(self, table, description="embedding"):
+        """The table's embeddings, with a progress bar.
+
+        Raises:
+            FloatingPointError: embeddings that are not finite.
+        """
+        embeddings = np.concatenate(list(self.batches(table, description)))
+        if not np.isfinite(embeddings).all():
+            raise FloatingPointError("the embeddings are no longer finite")
+        return embeddings
+
+    def batches(self, table, description="embedding", first_row=0):
+        """Yields the embeddings of the rows from `first_row` on, `[b, d]`, with a progress bar."""
+        left = len(table) - first_row
+        if not left:
+            return
+        rest = table.select(np.arange(first_row, len(table))) if first_row else table
+        batches = self.strategy.distribute_datasets_from_function(
+            lambda context: evaluation_batches(rest, self.transform, self.batch_size, context)
+        )
+        with progress_bar(description, total=len(table), initial=first_row) as bar:
+            for images in batches:
+                of_all = self.strategy.experimental_local_results(self._embed(images))[0]
+                rows = of_all.numpy()[:left]  # without the last row's repetitions
+                left -= len(rows)
+                bar.update(len(rows))
+                yield rows.astype("float32")
+
+
+def embeddings_on_disk(
+    embedder, table, path, model_key, description, dtype="float32", workers=None
+):
+    """The table's embeddings, in a file that an evaluation which was stopped goes on with.
+
+    Args:
+        embedder: `Embedder`.
+        table: `ImageTable`.
+        path: of the file; see `EmbeddingFile`.
+        model_key: text that names the model and its weights.
+        description: of the progress bar.
+        dtype: "float32" or "float16".
+        workers: `Workers` that embed together; the first alone has the file.
+
+    Returns:
+        The `EmbeddingFile`, whole; None on a worker beside the first.
+    """
+    file = None
+    if workers is None or workers.first:
+        key = f"{model_key}; {embedder.transform}; {table_fingerprint(table)}"
+        file = EmbeddingFile(path, len(table), key, dtype)
+    with file or contextlib.nullcontext():
+        done = np.array(file.done if file else 0)
+        first_row = int(done if workers is None else workers.from_first(done))
+        for rows in embedder.batches(table, description, first_row):
+            if file:
+                file.append(rows)
+    return file
+
+
+def table_fingerprint(table):
+    """Text that is another one for other images, another order, or a file that was changed."""
+    digest = hashlib.sha256(str(table).encode())
+    if table.paths is not None:
+        for path in table.paths:
+            found = os.stat(path)
+            digest.update(f"{path}\0{found.st_size}\0{found.st_mtime_ns}\0".encode())
+    for image in () if table.encoded is None else table.encoded:
+        digest.update(hashlib.sha256(image).digest())
+    for array in (table.arrays, table.boxes):
+        digest.update(b"" if array is None else np.ascontiguousarray(array).data)
+    return digest.hexdigest()
+
+
+def file_fingerprint(path):
+    """Text that is another one for a file of other contents."""
+    with open(path, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def recalls(embeddings, labels, ks, **gallery):
+    """Recall at each K for both distances: `{"cosine": {K: share}, "l2": {K: share}}`."""
+    return {metric: recall_at_k(embeddings, labels, ks, metric, **gallery) for metric in METRICS}
+
+
+def gallery_arguments(embed, data, description):
+    """What `recalls` takes of the gallery: its embeddings and labels; nothing if there is none.
+
+    Args:
+        embed: (table, description) -> embeddings.
+        data: `Split`.
+        description: of the progress bar.
+    """
+    if data.gallery is None:
+        return {}
+    embeddings = embed(data.gallery, f"{description}, gallery")
+    return {"gallery": embeddings, "gallery_labels": data.gallery.labels}
+
+
+def closed_set_accuracy(model, embedder, data, embeddings, description):
+    """The share of test images given their own class, where those classes were trained on.
+
+    Args:
+        model: the fitted model. Where it has a classifier, that gives the class; otherwise the
+            means of the training images' embeddings do (Boudiaf et al. 2020, appendix B), so these
+            images are embedded as well, as the test images are.
+        embedder: `Embedder`.
+        data: `Split` with the same classes on both sides.
+        embeddings: `[n, d]` of the test images.
+        description: of the progress bar.
+    """
+    for layer in model.layers:
+        if layer.name == "logits":
+            chosen = tf.argmax(layer(embeddings), axis=1).numpy()
+            return float(np.mean(chosen == data.test.labels))
+    train = embedder(data.train, description)
+    return class_mean_accuracy(train, data.train.labels, embeddings, data.test.labels)
+
+
+def raw_pixels(table, batch_size):
+    """The images themselves as vectors: grey levels of 32×32 pixels, `[n, 1024]`.
+
+    The floor that an embedding has to beat. 32×32 keeps it affordable for photographs.
+    """
+    transform = EvaluationTransform(image_size=32, resize=(32, 32))
+    parts = []
+    with progress_bar("raw pixels", total=len(table)) as bar:
+        for images in evaluation_batches(table, transform, batch_size):
+            grey = tf.image.rgb_to_grayscale(images)
+            parts.append(tf.reshape(grey, [len(images), -1]).numpy())
+            bar.update(len(parts[-1]))
+    return np.concatenate(parts)

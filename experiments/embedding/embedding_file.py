@@ -1,0 +1,207 @@
+"""Embeddings that are written to disk as they are computed, so that nothing is computed twice."""
+
+import contextlib
+import fcntl
+import io
+import json
+import os
+import pathlib
+import time
+
+import numpy as np
+
+from keras_dml.atomic import replacing
+
+DTYPES = ("float32", "float16")
+# A kill loses at most so many seconds of embeddings; waiting for the disk each time would be slow.
+_SECONDS_BETWEEN_SYNCS = 1.0
+
+
+class EmbeddingFile:
+    """Rows of embeddings in a `.npy` file, `[rows, d]`, that is filled from the top.
+
+    While it grows it is called `PATH.partial`; `PATH.json` says what is embedded with what, and how
+    many rows are on disk for certain. A process that is killed, or a machine that goes down, leaves
+    these rows, and the next `EmbeddingFile` of the same key goes on behind them. With its last row
+    the file gets its own name, and is then reused by the same key. The rows of another key are
+    dropped when the first of the new ones is written.
+
+        with EmbeddingFile(path, len(table), key) as file:
+            for batch in embed(table, first_row=file.done):
+                file.append(batch)
+        embeddings = file.array()
+
+    Args:
+        path: of the finished file, which `numpy.load(path, mmap_mode="r")` reads; its folder
+            exists.
+        rows: how many there will be, at least 1.
+        key: text that says what is embedded with what: other text, other embeddings.
+        dtype: "float32", or "float16" for half the size.
+
+    Attributes:
+        path, rows, dtype: as given.
+        done: how many rows are written already.
+
+    Raises:
+        ValueError: rows below 1, another dtype; on entering, another process writes the same file.
+    """
+
+    def __init__(self, path, rows, key, dtype="float32"):
+        if rows < 1:
+            raise ValueError(f"rows must be at least 1. Received: rows={rows}")
+        if dtype not in DTYPES:
+            raise ValueError(f"dtype must be one of {DTYPES}. Received: dtype={dtype!r}")
+        self.path = pathlib.Path(path)
+        self.rows = rows
+        self.key = key
+        self.dtype = np.dtype(dtype)
+        self.done = 0
+        self._partial = self.path.with_name(f"{self.path.name}.partial")
+        self._state = self.path.with_name(f"{self.path.name}.json")
+        self._stream = None
+        self._dimensions = None
+        self._synced = 0.0
+
+    def __enter__(self):
+        self._stream = open(self._partial, "a+b")
+        try:
+            fcntl.flock(self._stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Another process may have given it its own name between the two calls.
+            os.stat(self._partial)
+        except OSError as error:
+            self._close()
+            raise ValueError(
+                f"{str(self.path)!r} is being written by another running process"
+            ) from error
+        self._resume()
+        return self
+
+    def __exit__(self, *_):
+        if self._stream is None:
+            return
+        if self.done:
+            self._sync()
+        elif not os.fstat(self._stream.fileno()).st_size:
+            self._partial.unlink()
+        self._close()
+
+    def append(self, batch):
+        """Write the next rows.
+
+        Args:
+            batch: numbers `[b, d]`; the first one says what d is.
+
+        Raises:
+            FloatingPointError: embeddings that are not finite; none of the batch is written.
+            ValueError: another width, more rows than there should be, numbers beyond float16.
+        """
+        batch = np.asarray(batch)
+        if batch.ndim != 2 or batch.shape[1] != (self._dimensions or batch.shape[1] or None):
+            raise ValueError(
+                f"batch must have shape [b, {self._dimensions or 'd'}]. "
+                f"Received: batch of shape {batch.shape}"
+            )
+        if self.done + len(batch) > self.rows:
+            raise ValueError(
+                f"batch must leave no more than {self.rows} rows. "
+                f"Received: {len(batch)} rows after {self.done}"
+            )
+        if len(batch):
+            self._append(batch)
+
+    def array(self):
+        """The finished embeddings, a read-only memory map `[rows, d]`.
+
+        Raises:
+            ValueError: rows are still missing.
+        """
+        if self.done < self.rows:
+            raise ValueError(f"{self.path} lacks rows: {self.done} of {self.rows} are written")
+        return np.load(self.path, mmap_mode="r")
+
+    def remove(self):
+        """Delete the file with all that belongs to it."""
+        for path in (self.path, self._partial, self._state):
+            path.unlink(missing_ok=True)
+
+    def _append(self, batch):
+        if not np.isfinite(batch).all():
+            raise FloatingPointError("the embeddings are no longer finite")
+        with np.errstate(over="ignore"):
+            rows = np.ascontiguousarray(batch, self.dtype)
+        if not np.isfinite(rows).all():
+            raise ValueError(
+                f"embeddings must lie within {np.finfo(self.dtype).max:g} to be kept as "
+                f"{self.dtype}. Received: {np.abs(batch).max():g}"
+            )
+        if self._dimensions is None:
+            self._begin(batch.shape[1])
+        self._stream.write(rows.data)
+        self.done += len(rows)
+        if self.done == self.rows:
+            self._sync()
+            self._finish()
+        elif time.monotonic() - self._synced > _SECONDS_BETWEEN_SYNCS:
+            self._sync()
+
+    def _resume(self):
+        """Find how far an earlier process of the same key has come; truncate to that."""
+        state = {}
+        with contextlib.suppress(OSError, ValueError):
+            state = json.loads(self._state.read_text())
+        same = {"key": self.key, "rows": self.rows, "dtype": self.dtype.name}
+        if {name: state.get(name) for name in same} != same:
+            return
+        self._dimensions, done = state["dimensions"], state["done"]
+        written = os.fstat(self._stream.fileno()).st_size
+        needed = len(self._header()) + done * self._dimensions * self.dtype.itemsize
+        if written >= needed:
+            self._stream.truncate(needed)
+            self.done = done
+            if done == self.rows:  # killed between the last row and the name
+                self._finish()
+        elif not written and done == self.rows and self._is_whole():
+            self.done = done
+            self._partial.unlink()
+            self._close()
+        else:
+            self._dimensions = None
+
+    def _is_whole(self):
+        try:
+            found = np.load(self.path, mmap_mode="r")
+        except (OSError, ValueError, EOFError):
+            return False
+        return found.shape == (self.rows, self._dimensions) and found.dtype == self.dtype
+
+    def _begin(self, dimensions):
+        self._dimensions = dimensions
+        # The old state goes first: it must never speak of the new rows.
+        self._state.unlink(missing_ok=True)
+        self._stream.truncate(0)
+        self._stream.write(self._header())
+
+    def _header(self):
+        """What stands before the rows of a `.npy` file of this shape."""
+        header = io.BytesIO()
+        shape = (self.rows, self._dimensions)
+        described = {"descr": self.dtype.str, "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(header, described)
+        return header.getvalue()
+
+    def _sync(self):
+        self._stream.flush()
+        os.fsync(self._stream.fileno())
+        state = {"key": self.key, "rows": self.rows, "dtype": self.dtype.name}
+        state |= {"dimensions": self._dimensions, "done": self.done}
+        with replacing(self._state) as temporary:
+            temporary.write_text(json.dumps(state) + "\n")
+        self._synced = time.monotonic()
+
+    def _finish(self):
+        os.replace(self._partial, self.path)
+        self._close()
+
+    def _close(self):
+        self._stream.close()
+        self._stream = None

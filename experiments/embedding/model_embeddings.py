@@ -1,0 +1,206 @@
+"""A trained model's embeddings of a dataset's images, for `experiments.evaluate`."""
+
+import pathlib
+import re
+import zipfile
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import pipelines
+from experiments.embedding.embedder import Embedder, embeddings_on_disk, file_fingerprint
+from experiments.embedding.evaluated import PICTURES, Evaluated
+from experiments.embedding.saved_model import ImageEmbedder, fingerprint
+from experiments.options.command_line import RunError
+from experiments.options.progress import progress_bar
+from experiments.training import build
+from experiments.training.run_folder import RunFolder
+from keras_dml.export import float32_copy
+from pipelines import ImageTable
+
+
+def dataset_sides(options, split, folder):
+    """The images that are looked for, and those that they are looked for in (None: the same).
+
+    Args:
+        options: the flags of the dataset.
+        split: "test", "train" or "all".
+        folder: where a run has listed the bad images that it left out.
+
+    Raises:
+        ValueError: as `build.data`; "all" of a dataset with a gallery.
+    """
+    data, _ = build.data(options, RunFolder(folder, "", writes=False))
+    if split == "train":
+        return data.train, None
+    if split == "test":
+        return data.test, data.gallery
+    if data.gallery is not None:
+        raise ValueError(
+            "split=all is for datasets without a gallery. "
+            f"Received: split=all with dataset={options.dataset}"
+        )
+    if data.same_classes:
+        names, others = data.train.class_names, data.test.labels
+    else:
+        names = data.train.class_names + data.test.class_names
+        others = data.test.labels + data.train.num_classes
+    images = {
+        kind: np.concatenate([getattr(data.train, kind), getattr(data.test, kind)])
+        for kind in ("paths", "arrays", "encoded", "boxes")
+        if getattr(data.train, kind) is not None
+    }
+    return ImageTable(np.concatenate([data.train.labels, others]), names, **images), None
+
+
+class ServedEmbedder:
+    """A SavedModel's embeddings, `batches` as those of `Embedder`: it takes the files as they are.
+
+    Args:
+        path: as for `ImageEmbedder`.
+        batch_size: images embedded at once.
+    """
+
+    transform = "its own preprocessing"
+
+    def __init__(self, path, batch_size):
+        self._embed = ImageEmbedder(path)
+        self._batch_size = batch_size
+
+    def batches(self, table, description="embedding", first_row=0):
+        """Yields the embeddings of the rows from `first_row` on, `[b, d]`, with a progress bar.
+
+        Raises:
+            ValueError: an image that cannot be read, or has an embedding that is not finite.
+        """
+        if first_row == len(table):
+            return
+        left = table.select(np.arange(first_row, len(table)))
+        files = pipelines.evaluation_batches(left, _encoded, self._batch_size)
+        with progress_bar(description, total=len(table), initial=first_row) as bar:
+            for images in files:
+                rows, bad = self._embed(images.numpy().tolist())
+                for row, reason in bad.items():
+                    name = build.image_names("evaluated", table)[bar.n + row]
+                    raise ValueError(f"{name}: {reason}")
+                bar.update(len(rows))
+                yield rows
+
+
+def _encoded(image):
+    """What `evaluation_batches` reads as the bytes of an image file."""
+    return image if image.dtype == tf.string else tf.io.encode_png(image)
+
+
+def saved_model(path, options, table):
+    """(embedder, text that names the model) of a SavedModel."""
+    if table.boxes is not None:
+        raise ValueError(
+            "crop_to_box needs --model: a SavedModel takes whole image files. "
+            f"Received: saved_model={path}"
+        )
+    return ServedEmbedder(path, options.eval_batch_size), fingerprint(path)
+
+
+def keras_model(path, options, flag):
+    """(embedder, text that names the model) of a `.keras` file.
+
+    Args:
+        path: of the file.
+        options: the flags of its images; without `image_size`, the model's input shape says it.
+        flag: what the path was given as, for messages.
+
+    Raises:
+        ValueError: no model, or none from such images to embeddings.
+    """
+    path = pathlib.Path(path).expanduser()
+    if not path.is_file():
+        raise ValueError(f"{flag} must be a .keras file. Received: {flag}={path}, no file")
+    try:
+        model = keras.saving.load_model(path, compile=False)
+    except (ValueError, TypeError, OSError, KeyError, AttributeError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{flag} cannot be loaded from {path}: {error}") from error
+    received = f"{flag}={path}"
+    described = bool(getattr(model, "inputs", None))  # else subclassed
+    size = _image_size(model, received) if described else None
+    if size and options["image_size"].present and options.image_size != size:
+        raise ValueError(
+            f"image_size must be {size}, which the model takes. "
+            f"Received: image_size={options.image_size}"
+        )
+    if size:
+        options.image_size = size
+    elif not options["image_size"].present:
+        raise ValueError(f"image_size must be given: {path} does not say what size it takes")
+    if described:
+        model = float32_copy(model)
+    else:
+        _check_by_a_call(model, options.image_size, received)
+    _, transform = build.transforms(options)
+    return Embedder(model, transform, options.eval_batch_size), file_fingerprint(path)
+
+
+def _image_size(model, received):
+    """The height and width that the model takes, None for any."""
+    inside, out = model.input_shape, model.output_shape
+    sizes = set(inside[1:3]) if isinstance(inside, tuple) and len(inside) == 4 else set()
+    if len(sizes) != 1 or inside[3] not in (3, None):
+        raise ValueError(
+            "a model must take images [n, size, size, 3]. "
+            f"Received: {received}, whose input shape is {inside}"
+        )
+    if not isinstance(out, tuple) or len(out) != 2:
+        raise ValueError(
+            "a model must give embeddings [n, d]. "
+            f"Received: {received}, whose output shape is {out}"
+        )
+    return sizes.pop()
+
+
+def _check_by_a_call(model, size, received):
+    try:
+        found = model(np.zeros([1, size, size, 3], "float32"), training=False)
+    except (ValueError, TypeError, tf.errors.OpError) as error:
+        # Without the colours and the list of arguments that Keras adds.
+        why = re.sub(r"\x1b\[\d+m", "", str(error)).partition("Arguments received")[0]
+        raise ValueError(
+            f"a model must take images [n, {size}, {size}, 3]. Received: {received} ({why.strip()})"
+        ) from error
+    if not tf.is_tensor(found) or len(found.shape) != 2:
+        shape = keras.tree.map_structure(lambda array: tuple(np.shape(array)), found)
+        raise ValueError(
+            "a model must give embeddings [n, d]. "
+            f"Received: {received}, which gives one image {shape}"
+        )
+
+
+def embed(embedder, model_key, queries, items, folder, dtype):
+    """The `Evaluated` images, their embeddings in files of the folder that are gone on with.
+
+    Raises:
+        ValueError: images that cannot be read, or that the model does not take.
+        RunError: out of memory.
+    """
+    files = {"evaluation": queries, "evaluation_gallery": items}
+    arrays = []
+    for name, table in files.items():
+        try:
+            arrays.append(
+                None
+                if table is None
+                else embeddings_on_disk(
+                    embedder, table, folder / f"{name}.npy", model_key, "embedding", dtype
+                ).array()
+            )
+        except FloatingPointError as error:
+            raise ValueError("the model gives embeddings that are not finite") from error
+        except tf.errors.ResourceExhaustedError as error:
+            raise RunError("out of memory; a smaller --eval_batch_size needs less") from error
+        except tf.errors.OpError as error:
+            bad = pipelines.find_bad_images(table) if table.arrays is None else []
+            why = build.not_an_image("evaluated", table, bad) if bad else error.message
+            raise ValueError(why) from error
+    labels = None if items is None else items.labels
+    transform = embedder.transform if callable(embedder.transform) else PICTURES
+    return Evaluated(arrays[0], queries.labels, arrays[1], labels, queries, items, transform)

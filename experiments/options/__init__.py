@@ -1,0 +1,1 @@
+"""The command line: what flags there are, how they are read, explained and refused."""

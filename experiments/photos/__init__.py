@@ -1,0 +1,1 @@
+"""Visual search in a folder of photographs: index, results, local page."""

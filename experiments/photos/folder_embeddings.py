@@ -1,0 +1,211 @@
+"""The embeddings of a folder's images, kept on disk: each image is embedded once."""
+
+import concurrent.futures
+import hashlib
+import json
+import shutil
+import zipfile
+from typing import NamedTuple
+
+import numpy as np
+
+from experiments.embedding.embedding_file import EmbeddingFile
+from experiments.options.progress import progress_bar
+from experiments.photos.image_folder import ImageFile, image_path
+from experiments.photos.index_folder import EMBEDDINGS
+from experiments.report.pictures import checked_picture
+from keras_dml.atomic import replacing
+
+UNFINISHED = ".unfinished"
+# A bad image's row while the others are computed: finite, and no model's embedding.
+_NO_EMBEDDING = np.finfo(np.float32).max
+_READERS = 8
+
+
+class Embedded(NamedTuple):
+    """Images with their embeddings, float32 `[n, d]`."""
+
+    files: list[ImageFile]
+    embeddings: np.ndarray
+
+
+class Update(NamedTuple):
+    """What `update` ends with: the good images, the bad ones with the reason, how many are new."""
+
+    embedded: Embedded
+    bad: dict[str, str]
+    new: int
+
+
+class FolderEmbeddings:
+    """Embeds the images of a folder that are not embedded yet, or have changed since.
+
+    What is there is in `embeddings.npz` (`embeddings` float32 `[n, d]`, `paths` relative to the
+    images' folder, their `sizes` in bytes and modification `times` in ns); `.unfinished` holds what
+    is under way. A process that was killed is continued with the list of images that it had begun
+    with; what the folder holds beyond that by now comes after.
+
+    Args:
+        output: the folder to write to, which exists.
+        images: the folder of the images.
+        model: text that stands for the model, such as its `fingerprint`.
+    """
+
+    def __init__(self, output, images, model):
+        self._path = output / EMBEDDINGS
+        self._unfinished = output / UNFINISHED
+        self._images = images
+        self._model = model
+
+    def update(self, files, load_embedder, batch_size):
+        """Embed what is new, and drop what is gone.
+
+        Args:
+            files: the folder's images, `ImageFile`s.
+            load_embedder: function without arguments that returns an `ImageEmbedder`; called if
+                there is anything to embed.
+            batch_size: images embedded at once.
+
+        Returns:
+            `Update`: the good ones in the order of `files`, the bad ones by path, and how many of
+            the good ones an earlier command had not finished.
+
+        Raises:
+            ValueError: none of the images can be embedded, or another process embeds them.
+        """
+        saved = self._load()
+        row_of, blocks = {}, []
+        if saved:
+            row_of, blocks = {file: row for row, file in enumerate(saved.files)}, [saved.embeddings]
+        known = set(row_of)
+        bad = {file.path: why for file in files if (why := _unusable(file.path))}
+        embedder = None
+        while todo := [file for file in files if file not in row_of and file.path not in bad]:
+            embedder = embedder or load_embedder()
+            begun, found = self._embed(self._begin(todo), embedder, batch_size, bad)
+            first = sum(map(len, blocks))
+            blocks.append(found)
+            row_of |= {file: first + row for row, file in enumerate(begun)}
+            saved = self._keep(files, row_of, blocks, saved)
+            shutil.rmtree(self._unfinished)
+        if not any(file in row_of for file in files):
+            path, reason = next(iter(bad.items()))
+            raise ValueError(
+                f"none of the {len(files):,} images can be embedded. The first, {path}: {reason}"
+            )
+        embedded = self._keep(files, row_of, blocks, saved)
+        return Update(embedded, bad, len(set(embedded.files) - known))
+
+    def _load(self):
+        if not self._path.is_file():
+            return None
+        try:
+            with np.load(self._path) as saved:
+                columns = [saved[name].tolist() for name in ("paths", "sizes", "times")]
+                return Embedded(list(map(ImageFile, *columns)), saved["embeddings"])
+        except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
+            raise ValueError(f"{self._path} is damaged ({error}): delete it") from error
+
+    def _keep(self, files, row_of, blocks, saved):
+        """The embeddings in the order of `files`, written unless they are what `saved` is."""
+        good = [file for file in files if file in row_of]
+        if not good or (saved and good == saved.files):
+            return saved
+        embeddings = _gathered(blocks, np.array([row_of[file] for file in good]))
+        paths, sizes, times = zip(*good)
+        with replacing(self._path) as path, open(path, "wb") as stream:
+            np.savez(stream, embeddings=embeddings, paths=paths, sizes=sizes, times=times)
+        return Embedded(good, embeddings)
+
+    def _begin(self, todo):
+        """The list of images that a killed process of the same model has begun, or else `todo`."""
+        path = self._unfinished / "files.json"
+        if path.is_file():
+            begun = json.loads(path.read_text())
+            if begun["model"] == self._model:
+                return [ImageFile(*file) for file in begun["files"]]
+            shutil.rmtree(self._unfinished)
+        self._unfinished.mkdir(exist_ok=True)
+        with replacing(path) as temporary:
+            temporary.write_text(json.dumps({"model": self._model, "files": todo}))
+        return todo
+
+    def _embed(self, files, embedder, batch_size, bad):
+        """The good ones of `files` and their embeddings; the others' reasons go into `bad`.
+
+        A bad one that an earlier process has met is in neither.
+        """
+        done = EmbeddingFile(
+            self._unfinished / "embeddings.npy", len(files), f"{self._model} {digest(files)}"
+        )
+        with done, progress_bar("embedding", len(files), done.done, leave=True) as bar:
+            for batch, encoded in self._read_ahead(files[done.done :], batch_size):
+                rows, reasons = _embed_batch(embedder, encoded)
+                bad |= {batch[place].path: reason for place, reason in reasons.items()}
+                done.append(rows)
+                bar.update(len(batch))
+        rows = done.array()
+        good = np.flatnonzero(rows[:, 0] != _NO_EMBEDDING)
+        return [files[row] for row in good], rows[good]
+
+    def _read_ahead(self, files, size):
+        """Batches of files and what `_read` gives for them, the next ones read meanwhile."""
+        with concurrent.futures.ThreadPoolExecutor(_READERS) as pool:
+            ahead = []
+            for start in range(0, len(files), size):
+                batch = files[start : start + size]
+                ahead.append((batch, pool.map(self._read, batch)))
+                if len(ahead) > 1:
+                    yield ahead.pop(0)
+            yield from ahead
+
+    def _read(self, file):
+        """The file's bytes, or as text the reason why there are none."""
+        try:
+            encoded = image_path(self._images, file.path).read_bytes()
+        except OSError as error:
+            return str(error.strerror)
+        try:
+            return checked_picture(encoded) if encoded else "the file is empty"
+        except ValueError as error:
+            return str(error)
+
+
+def digest(files):
+    """SHA-256 of a list of `ImageFile`, as hexadecimal digits."""
+    return hashlib.sha256(json.dumps(files).encode()).hexdigest()
+
+
+def _gathered(blocks, rows):
+    """The rows of these numbers, counted through all blocks; no copy of all blocks is made."""
+    gathered = np.empty((len(rows), blocks[0].shape[1]), np.float32)
+    first = 0
+    for block in blocks:
+        inside = (rows >= first) & (rows < first + len(block))
+        gathered[inside] = block[rows[inside] - first]
+        first += len(block)
+    return gathered
+
+
+def _embed_batch(embedder, read):
+    """Rows for a batch, `_NO_EMBEDDING` for the bad ones, whose reasons come in a dict by place."""
+    read = list(read)
+    reasons = {place: one for place, one in enumerate(read) if isinstance(one, str)}
+    places = [place for place in range(len(read)) if place not in reasons]
+    rows = np.full((len(read), embedder.dimensions), _NO_EMBEDDING, np.float32)
+    if places:
+        found, refused = embedder([read[place] for place in places])
+        rows[places] = found
+        for row, reason in refused.items():
+            reasons[places[row]] = reason
+            rows[places[row]] = _NO_EMBEDDING
+    return rows, reasons
+
+
+def _unusable(path):
+    """Why an image's name cannot be kept as text, or None."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return "its name is not UTF-8"
+    return None

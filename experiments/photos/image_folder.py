@@ -1,0 +1,68 @@
+"""The images in and below a folder, by their paths relative to it."""
+
+import os
+import pathlib
+from typing import NamedTuple
+
+from pipelines.datasets.folder import EXTENSIONS, walk_images
+
+
+class ImageFile(NamedTuple):
+    """An image file: its path from the folder, with forward slashes; bytes; time in ns."""
+
+    path: str
+    size: int
+    time: int
+
+
+def list_images(folder):
+    """All images of a folder, nested as they like, in the order of their paths; opens none.
+
+    File types, linked folders and hidden files are treated as `pipelines.load_dataset("folder")`
+    treats them; here an image needs no class folder.
+
+    Args:
+        folder: path.
+
+    Returns:
+        List of `ImageFile`. The size and time of a link whose file is gone are 0.
+
+    Raises:
+        ValueError: no such folder, one that cannot be read, or no image in it.
+    """
+    root = os.fspath(folder)
+    if not os.path.isdir(root):
+        raise ValueError(f"images must be a folder. Received: images={root}")
+    found = [
+        _image_file(root, os.path.join(path, name))
+        for path, names in walk_images(root)
+        for name in names
+    ]
+    if not found:
+        raise ValueError(
+            f"images must be a folder with {', '.join(EXTENSIONS)} files in it or below. "
+            f"Received: images={root}, which holds none"
+        )
+    return sorted(found)
+
+
+def image_path(folder, name):
+    """Where the image `name` of an index lies: a path inside the folder, whatever the name says.
+
+    Raises:
+        ValueError: the name leads out of the folder, or is no image's.
+    """
+    parts = pathlib.PurePosixPath(name).parts
+    inside = parts and not os.path.isabs(name) and ".." not in parts and "\0" not in name
+    if not inside or not name.lower().endswith(EXTENSIONS):
+        raise ValueError(f"An image's name must be a path inside the folder. Received: {name!r}")
+    return pathlib.Path(folder, *parts)
+
+
+def _image_file(root, path):
+    name = os.path.relpath(path, root).replace(os.sep, "/")
+    try:
+        status = os.stat(path)
+    except OSError:
+        return ImageFile(name, 0, 0)
+    return ImageFile(name, status.st_size, status.st_mtime_ns)

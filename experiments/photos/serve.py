@@ -1,0 +1,239 @@
+"""The search page: a small web server of one index. Needs Flask and waitress, and TensorFlow.
+
+What a client sends is an image's bytes, the number of an item, or a count; no name that it gives is
+ever looked at, let alone opened.
+"""
+
+import functools
+import importlib.resources
+import ipaddress
+import logging
+import secrets
+import socket
+import urllib.parse
+
+import flask
+import waitress
+from werkzeug.exceptions import HTTPException
+
+from experiments.photos.search_page import score_name
+from experiments.report.pictures import thumbnail
+
+MOST_BYTES = 16 * 2**20
+# Larger uploads are read to their end, so that the client gets to see the answer, up to this.
+_MOST_READ = 8 * MOST_BYTES
+MOST_NEIGHBOURS = 100
+_COUNTS = (5, 10, 20, 50, MOST_NEIGHBOURS)
+_EXAMPLES = 20
+_THREADS = 8
+_KEPT_PICTURES = 2000
+
+
+def create_app(search, host="127.0.0.1"):
+    """The web application.
+
+    `GET /` is the page (`/?example=ITEM`: with the neighbours of an item), `POST /search?k=10`
+    takes an image as the field `image` of a form and answers with JSON, as `GET /search?item=ITEM`
+    does; `GET /image/ITEM` is an item's picture.
+
+    Args:
+        search: `VisualSearch`, or what has its methods.
+        host: what the server is bound to; a name that clients may call it by.
+    """
+    app = flask.Flask(__name__, static_folder=None, template_folder=None)
+    app.config["MAX_CONTENT_LENGTH"] = MOST_BYTES
+    app.json.sort_keys = False
+    picture = functools.lru_cache(_KEPT_PICTURES)(lambda item: thumbnail(search.file(item)))
+    template, style = _page()
+
+    @app.before_request
+    def refuse_other_sites():
+        if not _is_ours(flask.request.host, host):
+            flask.abort(403, "This name is not the server's: use its IP address or localhost.")
+        # A page of another site may send forms here, though it cannot read the answer.
+        origin = flask.request.headers.get("Origin")
+        if origin is not None and _name_and_port(origin) != flask.request.host:
+            flask.abort(403, "Requests from pages of other sites are refused.")
+
+    @app.after_request
+    def close_to_others(response):
+        response.headers.setdefault("Content-Security-Policy", "default-src 'none'")
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        response.headers["Referrer-Policy"] = "no-referrer"
+        response.headers["Cross-Origin-Resource-Policy"] = "same-origin"
+        # Items may have other numbers after the next start.
+        response.headers["Cache-Control"] = "no-cache"
+        return response
+
+    @app.get("/")
+    def page():
+        nonce = secrets.token_urlsafe(16)
+        step = max(1, search.num_items // _EXAMPLES)
+        examples = range(0, search.num_items, step)[:_EXAMPLES]
+        response = flask.make_response(
+            flask.render_template_string(
+                template,
+                style=style,
+                nonce=nonce,
+                score=score_name(search.metric),
+                search=search,
+                # A name that is no UTF-8 is shown with question marks.
+                folder=search.images.name.encode(errors="replace").decode(),
+                examples=[(item, search.path(item)) for item in examples],
+                most_bytes=MOST_BYTES,
+                counts=_COUNTS,
+            )
+        )
+        response.headers["Content-Security-Policy"] = (
+            f"default-src 'none'; style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'; "
+            "img-src 'self' blob: data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+            "frame-ancestors 'none'"
+        )
+        return response
+
+    @app.post("/search")
+    def search_upload():
+        file = flask.request.files.get("image")
+        if file is None:
+            flask.abort(400, "Send an image as the field `image` of a form.")
+        encoded, k = file.read(), _count(search)
+        try:
+            found = search.search(encoded, k)
+        except ValueError as error:
+            flask.abort(400, f"This file cannot be searched: {error}.")
+        return _answer(search, found)
+
+    @app.get("/search")
+    def search_item():
+        item, k = _item(flask.request.args.get("item", ""), search), _count(search)
+        try:
+            found = search.search_item(item, k)
+        except (OSError, ValueError):
+            flask.abort(404, "The file of this item is gone, or no image any more.")
+        return {"path": search.path(item), **_answer(search, found)}
+
+    @app.get("/image/<item>")
+    def image(item):
+        try:
+            encoded, kind = picture(_item(item, search))
+        except (OSError, ValueError):
+            flask.abort(404, "The file of this item is gone, or cannot be shown.")
+        response = flask.Response(encoded, mimetype=f"image/{kind}")
+        response.add_etag()
+        return response.make_conditional(flask.request)
+
+    @app.errorhandler(HTTPException)
+    def explain(error):
+        text = error.description
+        if error.code == 413:
+            text = f"The upload is too large: at most {MOST_BYTES // 2**20} MB."
+        return {"error": text}, error.code
+
+    return app
+
+
+def open_server(search, host, port):
+    """A server that is bound but does not answer yet.
+
+    Raises:
+        ValueError: the address cannot be bound.
+    """
+    # It says so for every request that has to wait.
+    logging.getLogger("waitress.queue").setLevel(logging.ERROR)
+    app = create_app(search, host)
+    try:
+        return waitress.create_server(
+            app,
+            host=host,
+            port=port,
+            threads=_THREADS,
+            max_request_body_size=_MOST_READ,
+            ident=None,
+        )
+    except OSError as error:
+        raise ValueError(
+            f"--host={host} --port={port} cannot be bound ({error.strerror}); another --port?"
+        ) from error
+    except ValueError as error:
+        raise ValueError(
+            f"host must be a name or address of this computer. Received: host={host}"
+        ) from error
+
+
+def run(server, host):
+    """Answer until Ctrl-C."""
+    listening = getattr(server, "effective_listen", None)  # a name of several addresses
+    port = listening[0][1] if listening else server.effective_port
+    shown = f"[{host}]" if ":" in host else host
+    print(f"http://{shown}:{port} (Ctrl-C ends it)", flush=True)
+    server.run()
+    print("ended")
+
+
+def _page():
+    """The page's template, and the style that it shares with the reports."""
+    report = importlib.resources.files("experiments.report") / "page.html.template"
+    style = report.read_text(encoding="utf-8").partition("<style>")[2].partition("</style>")[0]
+    page = importlib.resources.files("experiments.photos") / "search.html.template"
+    return page.read_text(encoding="utf-8"), style
+
+
+def _name_and_port(origin):
+    """Of an Origin header; None if it is no address at all."""
+    try:
+        return urllib.parse.urlsplit(origin).netloc
+    except ValueError:
+        return None
+
+
+def _is_ours(requested, host):
+    """Whether a request's Host header can be meant for this server.
+
+    A page of a stranger whose name was pointed at this computer after it was loaded (DNS rebinding)
+    comes with the stranger's name; numbers cannot be pointed elsewhere.
+    """
+    try:
+        name = urllib.parse.urlsplit(f"//{requested}").hostname or ""
+        if name in ("localhost", host.lower(), socket.gethostname().lower()):
+            return True
+        return bool(ipaddress.ip_address(name))
+    except ValueError:
+        return False
+
+
+def _number(text, most):
+    """A whole number from 0 to `most`; None for any other text."""
+    # Python refuses to read numbers of thousands of digits.
+    number = int(text) if text.isdecimal() and len(text) < 19 else most + 1
+    return number if number <= most else None
+
+
+def _count(search):
+    """The number of neighbours asked for."""
+    count = _number(flask.request.args.get("k", "10"), MOST_NEIGHBOURS)
+    if not count:
+        flask.abort(400, f"k must be a number from 1 to {MOST_NEIGHBOURS}.")
+    return min(count, search.num_items)
+
+
+def _item(text, search):
+    item = _number(text, search.num_items - 1)
+    if item is None:
+        flask.abort(404, f"An item is a number below {search.num_items}.")
+    return item
+
+
+def _answer(search, found):
+    score = "similarity" if search.metric == "cosine" else "distance"
+    return {
+        "neighbours": [
+            {
+                "rank": rank,
+                "item": one.item,
+                "path": one.path,
+                score: round(one.score, 6),
+                "image": f"/image/{one.item}",
+            }
+            for rank, one in enumerate(found, start=1)
+        ]
+    }

@@ -1,0 +1,107 @@
+"""An index of images with its model: images in, the most similar ones out. Needs TensorFlow."""
+
+import pathlib
+import threading
+from typing import NamedTuple
+
+from experiments.embedding.saved_model import ImageEmbedder, fingerprint
+from experiments.photos.image_folder import image_path
+from experiments.photos.index_folder import INDEX, read_settings
+from experiments.report.pictures import checked_picture
+from keras_dml.retrieval import load_index
+
+# Searches at the same time. A PNG of 50 million pixels takes 1.4 GB while it is decoded.
+_AT_ONCE = 2
+
+
+class Found(NamedTuple):
+    """One neighbour: its number in the index, its path from the images' folder, its score."""
+
+    item: int
+    path: str
+    score: float
+
+
+class VisualSearch:
+    """What `experiments.index` has made, ready to be searched, by several threads at once.
+
+    Args:
+        folder: `--output` of `experiments.index`.
+        saved_model: where the model is now; None: where it was.
+        images: where the images' folder is now; None: where it was.
+
+    Attributes:
+        images: the folder of the images.
+        num_items, metric: of the index.
+
+    Raises:
+        ValueError: no index, an index of another model, no model.
+    """
+
+    def __init__(self, folder, saved_model=None, images=None):
+        folder = pathlib.Path(folder)
+        settings = read_settings(folder)
+        if settings["built"] is None:
+            raise ValueError(
+                f"the index in {folder} is not finished: give its python -m experiments.index "
+                "command again, which goes on where it stopped"
+            )
+        self.images = pathlib.Path(images or settings["images"])
+        saved_model = saved_model or settings["saved_model"]
+        if fingerprint(saved_model) != settings["fingerprint"]:
+            raise ValueError(
+                f"saved_model is not the one that the index in {folder} was made with: its "
+                f"embeddings do not compare. Received: saved_model={saved_model}"
+            )
+        # First the index: ScaNN's operations may be part of the model, too.
+        try:
+            self._index = load_index(folder / INDEX)
+        except ValueError as error:
+            raise ValueError(f"{error}. Its python -m experiments.index builds it again") from error
+        self._embedder = ImageEmbedder(saved_model)
+        self.num_items, self.metric = self._index.num_items, self._index.metric
+        self._paths = self._index.ids.tolist()
+        self._item_of = {path: item for item, path in enumerate(self._paths)}
+        self._slots = threading.BoundedSemaphore(_AT_ONCE)
+
+    def path(self, item):
+        """An item's path, relative to the images' folder."""
+        return self._paths[item]
+
+    def file(self, item):
+        """Where an item's image file should be: always inside the images' folder.
+
+        Raises:
+            ValueError: the index holds a name that leads out of it.
+        """
+        return image_path(self.images, self._paths[item])
+
+    def search(self, encoded, k):
+        """The neighbours of an image.
+
+        Args:
+            encoded: `bytes`, the contents of an image file.
+            k: how many, from 1; no more come back than there are items.
+
+        Returns:
+            List of `Found`, nearest first.
+
+        Raises:
+            ValueError: `encoded` is no image that the model can read, or too large a one.
+        """
+        with self._slots:
+            embeddings, bad = self._embedder([checked_picture(encoded)])
+            if bad:
+                raise ValueError(bad[0])
+            ids, scores = self._index.search(embeddings, min(k, self.num_items))
+        paths = ids[0].tolist()
+        return [Found(self._item_of[p], p, s) for p, s in zip(paths, scores[0].tolist())]
+
+    def search_item(self, item, k):
+        """The neighbours of an item of the index, itself left out; see `search`.
+
+        Raises:
+            OSError: its file cannot be read.
+        """
+        found = self.search(self.file(item).read_bytes(), k + 1)
+        return [one for one in found if one.item != item][:k]

@@ -1,0 +1,1 @@
+"""Pages: tables, figures, pictures, grids of neighbors."""

@@ -1,0 +1,235 @@
+"""A run's report: one HTML file that needs no network, no JavaScript and no other file."""
+
+import dataclasses
+import html
+import importlib.resources
+import math
+import string
+from collections.abc import Mapping, Sequence
+
+from experiments.report import figures
+from experiments.report.retrieval_grid import Neighbour, RetrievalRow, choose_queries, grid_html
+from keras_dml.atomic import replacing
+
+__all__ = [
+    "EMBEDDING",
+    "RAW_PIXELS",
+    "Neighbour",
+    "Report",
+    "RetrievalRow",
+    "choose_queries",
+    "picture_cards",
+    "recall_table",
+    "write_page",
+    "write_report",
+]
+
+#: Names of the rows of `Report.recall` that the headline is made of.
+EMBEDDING = "embedding, cosine"
+RAW_PIXELS = "raw pixels, cosine"
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What a report shows.
+
+    Attributes:
+        title: what was trained on what.
+        recall: row name -> {K: fraction}; holds `"embedding, cosine"` with K = 1, the headline.
+            `"raw pixels, cosine"`, where there, stands beside it. A name in place of a K, such as
+            `"MAP@R"`, makes a column of that name behind the others.
+        summary: (name, text) pairs: sizes, backbone, loss, times.
+        history: the objects of `metrics.jsonl` (`epoch`, `train/loss`, `test/recall@1/cosine`
+            and so on), in order; any key may be missing in any of them. None: nothing was trained.
+        best: the one of `history` whose model was kept. Its `test/accuracy`, where there, stands
+            beside the headline.
+        retrieval: queries with their neighbours.
+        flags: the resolved flags, as in a flag file.
+        pictures: title -> SVG text, behind the curves.
+    """
+
+    title: str
+    recall: Mapping[str, Mapping[int | str, float]]
+    summary: Sequence[tuple[str, str]] = ()
+    history: Sequence[Mapping[str, float]] | None = ()
+    best: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    retrieval: Sequence[RetrievalRow] = ()
+    flags: str = ""
+    pictures: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+def write_report(path, report):
+    """Writes `report` as one self-contained HTML file; the same report gives the same bytes.
+
+    The retrieval grid follows RankMI (Kemertas et al.), figure 4: each row a query and its
+    neighbours, framed green where the class matches and red where it does not.
+
+    Args:
+        path: where to; the folder exists. A file already there is replaced at the end, so that
+            a report is either whole or the old one.
+        report: a `Report`.
+
+    Raises:
+        ValueError: if `report.recall` has no R@1 in a row `"embedding, cosine"`, or if an image
+            is not uint8 [h, w, 3].
+    """
+    table = _card("Scores, %", f'<div class="scroll">\n{_table(report.recall)}\n</div>')
+    body = [
+        _headline(report),
+        f'<div class="columns">\n{table}\n{_summary(report.summary)}\n</div>',
+        _curves(report),
+        grid_html(report.retrieval),
+        _flags(report.flags),
+    ]
+    write_page(path, report.title, "\n".join(body))
+
+
+def write_page(path, title, body):
+    """Writes one self-contained HTML page in the reports' style, in one go.
+
+    Args:
+        path: where to; the folder exists.
+        title: plain text.
+        body: HTML.
+    """
+    template = importlib.resources.files("experiments.report") / "page.html.template"
+    text = string.Template(template.read_text(encoding="utf-8")).substitute(
+        title=html.escape(title), body=body
+    )
+    with replacing(path) as unfinished:
+        # A file name that is no UTF-8 may have become a class name: shown with question marks.
+        unfinished.write_text(text, encoding="utf-8", errors="replace", newline="\n")
+
+
+def picture_cards(pictures):
+    """Titled SVG pictures side by side, as HTML; titles without a picture are left out.
+
+    Args:
+        pictures: dict, title -> SVG text.
+    """
+    shown = "\n".join(
+        _card(name, f"<figure>{svg}</figure>") for name, svg in pictures.items() if svg
+    )
+    return f'<div class="columns">\n{shown}\n</div>' if shown else ""
+
+
+def _card(title, content):
+    return f'<section class="card">\n<h2>{title}</h2>\n{content}\n</section>'
+
+
+def recall_table(recall):
+    """The R@K table as text in aligned columns, for a terminal.
+
+    Args:
+        recall: dict, row name -> {K: fraction}, or a name in place of a K, for a column behind the
+            others. What a row lacks is shown as a dash.
+
+    Returns:
+        str, a header line and a line for each row, percent with one decimal.
+    """
+    columns, rows = _cells(recall)
+    lines = [["R@K, %", *map(str, columns)], *([name, *cells] for name, cells in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    return "\n".join(
+        "  ".join([name.ljust(widths[0]), *map(str.rjust, cells, widths[1:])])
+        for name, *cells in lines
+    )
+
+
+def _percent(fraction):
+    return "–" if fraction is None or math.isnan(fraction) else f"{100 * fraction:.1f}"
+
+
+def _cells(recall):
+    """The columns, every K in order first, and each row's name with its cells as text."""
+    found = dict.fromkeys(column for row in recall.values() for column in row)
+    names = [column for column in found if isinstance(column, str)]
+    columns = sorted(found.keys() - names) + names
+    rows = [(name, [_percent(row.get(c)) for c in columns]) for name, row in recall.items()]
+    return columns, rows
+
+
+def _headline(report):
+    headline = report.recall.get(EMBEDDING, {}).get(1)
+    if headline is None:
+        raise ValueError(
+            f"report.recall must hold R@1 in a row {EMBEDDING!r}. "
+            f"Received: { ({name: list(row) for name, row in report.recall.items()}) }"
+        )
+    kept = f", kept from epoch {report.best['epoch']:g}" if "epoch" in report.best else ""
+    others = {
+        "accuracy on the training classes": report.best.get("test/accuracy"),
+        "raw pixels, for comparison": report.recall.get(RAW_PIXELS, {}).get(1),
+    }
+    beside = "".join(
+        f'<div><b>{_percent(fraction)}<small> %</small></b><span class="soft">{name}</span></div>'
+        for name, fraction in others.items()
+        if fraction is not None
+    )
+    precisions = ""
+    if any(isinstance(column, str) for row in report.recall.values() for column in row):
+        precisions = (
+            " R-precision is the share of matches among the R nearest, where R counts all other "
+            "images of the query's class; MAP@R also asks that they come first."
+        )
+    return (
+        f'<div class="headline"><div class="main"><b>{_percent(headline)}<small> %</small></b>'
+        f'<span class="soft">R@1, cosine{kept}</span></div>{beside}</div>'
+        '\n<p class="soft">R@K is the share of queries with at least one other image of their '
+        f"class among the K nearest.{precisions}</p>"
+    )
+
+
+def _table(recall):
+    names, rows = _cells(recall)
+    # Compared as shown: of two cells that read the same, either both are bold or neither.
+    columns = zip(*(cells for _, cells in rows))
+    best = [
+        max((cell for cell in column if cell != "–"), key=float, default=None) for column in columns
+    ]
+    head = "".join(
+        f'<th scope="col">{name if isinstance(name, str) else f"R@{name}"}</th>' for name in names
+    )
+    lines = []
+    for name, cells in rows:
+        row = "".join(
+            f"<td><strong>{cell}</strong></td>" if cell == top else f"<td>{cell}</td>"
+            for cell, top in zip(cells, best)
+        )
+        lines.append(f'<tr><th scope="row">{html.escape(name)}</th>{row}</tr>')
+    body = "\n".join(lines)
+    return f"<table>\n<thead><tr><th></th>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>"
+
+
+def _summary(pairs):
+    if not pairs:
+        return ""
+    rows = "\n".join(
+        f"<dt>{html.escape(name)}</dt><dd>{html.escape(str(text))}</dd>" for name, text in pairs
+    )
+    return _card("Run", f"<dl>\n{rows}\n</dl>")
+
+
+def _curves(report):
+    if report.history is None:
+        return picture_cards(report.pictures)
+    raw = report.recall.get(RAW_PIXELS, {}).get(1)
+    pictures = {
+        "R@1 on the test images": figures.recall_svg(report.history, report.best, raw),
+        "Accuracy on the test images": figures.lines_svg(
+            "accuracy", {"accuracy": report.history}, "test/accuracy", 100, "accuracy, %"
+        ),
+        "Training": figures.loss_svg(report.history),
+        **report.pictures,
+    }
+    notes = {0: "No evaluation was recorded.", 1: "There was one evaluation."}
+    note = notes.get(len(report.history))
+    note = f'<p class="soft">{note}</p>\n' if note else ""
+    return note + picture_cards(pictures)
+
+
+def _flags(flags):
+    if not flags:
+        return ""
+    text = html.escape(flags)
+    return f'<details class="card">\n<summary>Flags</summary>\n<pre>{text}</pre>\n</details>'

@@ -1,0 +1,54 @@
+"""The training's callbacks, and what a failure in the middle of it means to its user."""
+
+import contextlib
+
+import tensorflow as tf
+
+from experiments.options.command_line import LOST_WORKER, RunError, UsageError
+from experiments.training.build import not_an_image
+from experiments.training.callbacks import EvaluateAndSave, Progress, StopAtNaN
+from experiments.training.run_folder import CHECKPOINT
+from pipelines import find_bad_images
+
+
+def callbacks(run, embedding, state):
+    """The callbacks of a run (its `RunPlan`) that stands at `state`."""
+    options, steps = run.options, run.steps_per_epoch
+    return [
+        StopAtNaN(state, steps),
+        Progress(options.batch_size, options.epochs * steps, options.epochs, state.step),
+        EvaluateAndSave(run, embedding, state),
+    ]
+
+
+@contextlib.contextmanager
+def explained(folder, data):
+    """Turns numbers that broke and files that are no images into errors that say what to do."""
+    try:
+        yield
+    except FloatingPointError as error:
+        checkpoint = folder.file(CHECKPOINT)
+        kept = (
+            f"the last good checkpoint is kept in {checkpoint}"
+            if checkpoint.is_file()
+            else "there is no checkpoint yet"
+        )
+        raise RunError(
+            f"{error}; {kept}. Try a lower --learning_rate in a new --output_dir"
+        ) from error
+    except tf.errors.ResourceExhaustedError as error:
+        raise RunError(
+            "out of memory; the same command with a smaller --batch_size (or --eval_batch_size, or "
+            "with --mixed_precision) in a new --output_dir needs less"
+        ) from error
+    except tf.errors.OpError as error:
+        if type(error).__name__ in LOST_WORKER:
+            raise
+        for side, table in data.tables.items():
+            bad = find_bad_images(table)
+            if bad:
+                where = " in a new --output_dir" if folder.file(CHECKPOINT).is_file() else ""
+                raise UsageError(f"{not_an_image(side, table, bad)}{where}") from error
+        raise
+    except OSError as error:
+        raise RunError(f"{error}; the same command goes on from the last checkpoint") from error

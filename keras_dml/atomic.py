@@ -1,0 +1,78 @@
+"""Files and folders that are written whole or not at all."""
+
+import contextlib
+import os
+import pathlib
+import shutil
+
+
+@contextlib.contextmanager
+def replacing(path):
+    """A temporary path beside `path` that takes its place when the block ends without an error.
+
+    Args:
+        path: the file to write; its folder must exist.
+
+    Yields:
+        The temporary path, a `pathlib.Path`, not made yet.
+    """
+    path = pathlib.Path(path)
+    temporary = path.with_name(f".writing-{path.name}")
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def replacing_folder(path, marker, what):
+    """A new folder beside `path` that takes its place when the block ends without an error.
+
+    A folder already there goes aside first and is removed last. After an error, and after a
+    process that was killed has been repeated, nothing but the old or the new folder is left.
+
+    Args:
+        path: the folder to write; its parent must exist.
+        marker: a file that every such folder has: what lacks it is not replaced.
+        what: what such a folder is called, for the message.
+
+    Yields:
+        The temporary path, not made yet.
+
+    Raises:
+        ValueError: the parent of `path` is missing, or `path` exists and lacks `marker`.
+    """
+    target = pathlib.Path(os.path.realpath(path))
+    if not target.parent.is_dir():
+        raise ValueError(f"path must lie in an existing folder. Received: path={os.fspath(path)!r}")
+    if target.exists() and not (target / marker).is_file():
+        raise ValueError(
+            f"path must be new or hold {what}, which is then replaced. "
+            f"Received: path={os.fspath(path)!r}, which is something else"
+        )
+    written = target.with_name(f".{target.name}.partial")
+    aside = target.with_name(f".{target.name}.old")
+    # What a process that was killed has left: the names are always the same, so it does not add up.
+    shutil.rmtree(written, ignore_errors=True)
+    if aside.exists() and target.exists():
+        shutil.rmtree(aside)
+    try:
+        yield written
+        _rename(written, target, aside)
+    finally:
+        shutil.rmtree(written, ignore_errors=True)
+
+
+def _rename(source, target, aside):
+    if not target.exists():
+        os.rename(source, target)
+        shutil.rmtree(aside, ignore_errors=True)
+        return
+    os.rename(target, aside)
+    try:
+        os.rename(source, target)
+    except OSError:
+        os.rename(aside, target)
+        raise
+    shutil.rmtree(aside)

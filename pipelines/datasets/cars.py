@@ -1,0 +1,139 @@
+"""Cars-196 (Krause et al. 2013) in the two layouts that it is found in."""
+
+import os
+
+import numpy as np
+
+from pipelines.datasets.annotations import check_images, first
+from pipelines.datasets.files import checked_data_dir, warn_of_other_counts
+from pipelines.table import ImageTable
+
+NUM_IMAGES = 16_185
+NUM_CLASSES = 196
+LAST_TRAIN_CLASS = 98
+"""Class ids 1 to 98 train, 99 to 196 test, whichever of its own two sets an image is in."""
+
+EXPECTED = (
+    "Expected Cars-196 in one of its two layouts: cars_annos.mat and car_ims/; or devkit/, "
+    "cars_train/, cars_test/ and cars_test_annos_withlabels.mat."
+)
+
+_LIST = "cars_annos.mat"
+_TRAIN_LIST, _TEST_LIST = "cars_train_annos.mat", "cars_test_annos_withlabels.mat"
+_BOX = ("bbox_x1", "bbox_y1", "bbox_x2", "bbox_y2")
+
+
+def cars(data_dir, crop_to_box=False) -> ImageTable:
+    """Reads the annotation files; opens no image.
+
+    Rows are in the order of the annotations (of the second layout: its training set, then its test
+    set), classes in the order of their ids. A folder with other counts than the full dataset's is
+    read all the same, with a warning.
+
+    Args:
+        data_dir: the folder with the files above, or the one that holds it as `stanford_cars`.
+        crop_to_box: whether images are cut down to their bounding boxes.
+
+    Raises:
+        ValueError: when the folder or a file in it is missing, an annotation file cannot be read
+            or an entry of it makes no sense (the message names both), the files disagree, or
+            listed images are not there.
+    """
+    return read_cars(data_dir, crop_to_box)[0]
+
+
+def read_cars(data_dir, crop_to_box=False) -> tuple[ImageTable, np.ndarray]:
+    """The table as `cars` returns it, and the dataset's own id of each of its classes."""
+    root = checked_data_dir(data_dir, EXPECTED)
+    inner = os.path.join(root, "stanford_cars")
+    if not _is_there(root) and _is_there(inner):
+        root = inner
+    if os.path.exists(os.path.join(root, _LIST)):
+        names = os.path.join(root, _LIST)
+        lists = [(names, "relative_im_path", root)]
+    else:
+        names = _annotations(root, "cars_meta.mat")
+        lists = [
+            (_annotations(root, _TRAIN_LIST), "fname", _images(root, "cars_train")),
+            (_annotations(root, _TEST_LIST), "fname", _images(root, "cars_test")),
+        ]
+    parts = [_read_list(*one) for one in lists]
+    paths = [path for part, _, _ in parts for path in part]
+    classes, boxes = (np.concatenate([part[column] for part in parts]) for column in (1, 2))
+    class_ids = np.unique(classes)
+    table = ImageTable.from_paths(
+        paths, classes, _class_names(names, class_ids), boxes if crop_to_box else None
+    )
+    warn_of_other_counts(root, table, "Cars-196", NUM_IMAGES, NUM_CLASSES)
+    return table, class_ids
+
+
+def _is_there(root: str) -> bool:
+    return any(os.path.exists(os.path.join(root, name)) for name in (_LIST, "devkit", _TRAIN_LIST))
+
+
+def _annotations(root: str, name: str) -> str:
+    """Path of an annotation file: some copies have all in devkit/, others none."""
+    for path in (os.path.join(root, "devkit", name), os.path.join(root, name)):
+        if os.path.exists(path):
+            return path
+    raise ValueError(f"data_dir holds no {name}. {EXPECTED} Received: data_dir={root}")
+
+
+def _images(root: str, name: str) -> str:
+    """The folder of images; some copies have a folder of the same name around it."""
+    folder = os.path.join(root, name)
+    if not os.path.isdir(folder):
+        raise ValueError(f"data_dir holds no {name}. {EXPECTED} Received: data_dir={root}")
+    inner = os.path.join(folder, name)
+    return inner if os.path.isdir(inner) else folder
+
+
+def _read_list(file: str, path_field: str, folder: str):
+    """Paths, class ids int64 [n] and boxes int64 [n, 4] of one annotation file."""
+    entries = np.atleast_1d(_read_mat(file, "annotations"))
+    wanted = (path_field, "class", *_BOX)
+    if not set(wanted) <= set(entries.dtype.names or ()):
+        raise ValueError(
+            f"{file}: annotations must have the fields {', '.join(wanted)}. "
+            f"Received: {', '.join(entries.dtype.names or ()) or 'none'}"
+        )
+    if not len(entries):
+        raise ValueError(f"{file} lists no images")
+    paths = entries[path_field].tolist()
+    numbers = np.stack([entries[name] for name in wanted[1:]], axis=1)
+    for entry, (path, row) in enumerate(zip(paths, numbers.tolist()), start=1):
+        if not isinstance(path, str) or not all(isinstance(value, int) for value in row):
+            raise ValueError(
+                f"{file}, annotation {entry}: expected a file name, and whole numbers for the "
+                f"class and the box. Received: {path!r}, {row}"
+            )
+    check_images(folder, paths, os.path.basename(file))
+    # Pixels are counted from 1, and the last row and column of a box belong to it.
+    classes, left, top, right, bottom = numbers.astype(np.int64).T
+    boxes = np.stack([top - 1, left - 1, bottom - top + 1, right - left + 1], axis=1)
+    return [os.path.join(folder, path) for path in paths], classes, boxes
+
+
+def _class_names(file: str, class_ids: np.ndarray) -> list[str]:
+    names = [str(name) for name in np.atleast_1d(_read_mat(file, "class_names"))]
+    nameless = [number for number in class_ids.tolist() if not 1 <= number <= len(names)]
+    if nameless:
+        raise ValueError(
+            f"{file} names {len(names)} classes, and none for {len(nameless)} of the class ids. "
+            f"The first: {first(nameless)}"
+        )
+    return [names[number - 1] for number in class_ids.tolist()]
+
+
+def _read_mat(file: str, variable: str):
+    # Imported here: it takes a while, and only this dataset has files of MATLAB's.
+    from scipy.io import loadmat
+
+    try:
+        content = loadmat(file, squeeze_me=True)
+    except Exception as error:  # it raises whatever its parser stumbled over
+        raise ValueError(f"{file} cannot be read as a MATLAB file: {error}") from error
+    if variable not in content:
+        raise ValueError(f"{file} holds no {variable}: is it another file of that name?")
+    return content[variable]

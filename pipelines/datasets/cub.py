@@ -1,0 +1,102 @@
+"""Caltech-UCSD Birds-200-2011 (Wah et al. 2011) in its official layout."""
+
+import math
+import os
+
+import numpy as np
+
+from pipelines.datasets.annotations import check_images, first, read_table
+from pipelines.datasets.files import dataset_root, warn_of_other_counts
+from pipelines.table import ImageTable
+
+NUM_IMAGES = 11_788
+NUM_CLASSES = 200
+LAST_TRAIN_CLASS = 100
+"""Class ids 1 to 100 train, 101 to 200 test."""
+
+EXPECTED = (
+    "Expected the unpacked archive CUB_200_2011 of Caltech-UCSD Birds-200-2011 (from the Caltech "
+    "data repository, CaltechDATA), that is images.txt, image_class_labels.txt and images/."
+)
+
+
+def cub(data_dir, crop_to_box=False) -> ImageTable:
+    """Reads the annotation files; opens no image.
+
+    Rows are in the order of `images.txt`, classes in the order of their ids. A folder with other
+    counts than the full dataset's is read all the same, with a warning.
+
+    Args:
+        data_dir: the folder `CUB_200_2011`, or the one that holds it.
+        crop_to_box: whether images are cut down to their bounding boxes (`bounding_boxes.txt`).
+
+    Raises:
+        ValueError: when the folder or a file in it is missing, a line of a file does not parse
+            (the message names file and line), the files disagree, or listed images are not there.
+    """
+    return read_cub(data_dir, crop_to_box)[0]
+
+
+def read_cub(data_dir, crop_to_box=False) -> tuple[ImageTable, np.ndarray]:
+    """The table as `cub` returns it, and the dataset's own id of each of its classes."""
+    needed = ["images.txt", "image_class_labels.txt", "images"]
+    needed += ["bounding_boxes.txt"] if crop_to_box else []
+    root = dataset_root(data_dir, "CUB_200_2011", needed, EXPECTED)
+    images = read_table(os.path.join(root, "images.txt"), {"image_id": int, "path": str})
+    labels = _of_images(root, "image_class_labels.txt", {"class_id": int}, images)
+    boxes = None
+    if crop_to_box:
+        sides = dict.fromkeys(("x", "y", "width", "height"), _pixels)
+        boxes = _boxes(_of_images(root, "bounding_boxes.txt", sides, images))
+    paths = [path for (path,) in images.values()]
+    check_images(os.path.join(root, "images"), paths, "images.txt")
+    class_of_row = np.array(labels)[:, 0]
+    class_ids = np.unique(class_of_row)
+    table = ImageTable.from_paths(
+        [os.path.join(root, "images", path) for path in paths],
+        class_of_row,
+        _class_names(root, class_ids),
+        boxes,
+    )
+    warn_of_other_counts(root, table, "CUB-200-2011", NUM_IMAGES, NUM_CLASSES)
+    return table, class_ids
+
+
+def _of_images(root: str, name: str, columns: dict, images: dict) -> list[tuple]:
+    """The columns of a file that has a line for each image, in the order of `images`."""
+    rows = read_table(os.path.join(root, name), {"image_id": int, **columns})
+    unpaired = sorted(images.keys() ^ rows.keys())
+    if unpaired:
+        raise ValueError(
+            f"images.txt and {name} in {root} disagree: {len(unpaired)} image ids "
+            f"are in one of them only. The first: {first(unpaired)}"
+        )
+    return [rows[image] for image in images]
+
+
+def _boxes(sides: list[tuple]) -> np.ndarray:
+    # The file counts pixels from 1.
+    x, y, width, height = np.array(sides).round().astype(np.int64).T
+    return np.stack([y - 1, x - 1, height, width], axis=1)
+
+
+def _pixels(word: str) -> float:
+    number = float(word)
+    if not math.isfinite(number):
+        raise ValueError
+    return number
+
+
+def _class_names(root: str, class_ids: np.ndarray) -> list[str] | None:
+    """Names of the classes from classes.txt, None without that file."""
+    path = os.path.join(root, "classes.txt")
+    if not os.path.exists(path):
+        return None
+    names = read_table(path, {"class_id": int, "name": str})
+    nameless = [number for number in class_ids.tolist() if number not in names]
+    if nameless:
+        raise ValueError(
+            f"{path} names no class for {len(nameless)} of the class ids. "
+            f"The first: {first(nameless)}"
+        )
+    return [names[number][0] for number in class_ids.tolist()]

@@ -1,0 +1,86 @@
+"""Any folder of images with one folder a class."""
+
+import os
+
+from pipelines.datasets.files import LOGGER, checked_data_dir
+from pipelines.table import ImageTable
+
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif")
+"""What counts as an image, in any case."""
+
+EXPECTED = (
+    "Expected one folder a class, data_dir/class/image.jpg (nested folders: the path is the "
+    f"class), with {', '.join(EXTENSIONS)} files."
+)
+
+
+def folder(data_dir) -> ImageTable:
+    """Reads the names of the images in a folder of class folders; opens no image.
+
+    The class of an image is the path of its folder relative to `data_dir`, with forward slashes.
+    Classes are in sorted order, and so are the files of a class. Linked folders are followed.
+    Hidden files and folders, `__MACOSX` and files that are no images are passed over. Images lying
+    in `data_dir` itself have no class: they are left out, with one warning.
+
+    Raises:
+        ValueError: when `data_dir` is missing or empty, cannot be read, or has no class folder
+            with images.
+    """
+    root = checked_data_dir(data_dir, EXPECTED)
+    files_of = {}
+    for path, images in walk_images(root):
+        files_of[os.path.relpath(path, root).replace(os.sep, "/")] = images
+    without_class = files_of.pop(".", [])
+    if not files_of:
+        found = f"{len(without_class)} images lie in it directly" if without_class else "no image"
+        raise ValueError(
+            f"data_dir has no class folder with images: found {found}. {EXPECTED} "
+            f"Received: data_dir={root}"
+        )
+    if without_class:
+        LOGGER.warning(
+            "%s: left out %d images that lie in no class folder, the first is %s",
+            root,
+            len(without_class),
+            without_class[0],
+        )
+    classes = sorted(files_of)
+    paths = [os.path.join(root, name, file) for name in classes for file in files_of[name]]
+    labels = [name for name in classes for _ in files_of[name]]
+    return ImageTable.from_paths(paths, labels)
+
+
+def walk_images(root):
+    """Yields (folder, its images' names in sorted order) for `root` and what lies below it.
+
+    Folders without images are left out. Links and hidden files as in `folder`.
+
+    Raises:
+        ValueError: a folder cannot be read.
+    """
+    for path, folders, files in os.walk(root, onerror=_unreadable, followlinks=True):
+        folders[:] = [name for name in folders if _is_shown(name) and not _is_loop(path, name)]
+        images = sorted(
+            name for name in files if _is_shown(name) and name.lower().endswith(EXTENSIONS)
+        )
+        if images:
+            yield path, images
+
+
+def _is_shown(name: str) -> bool:
+    return not name.startswith(".") and name != "__MACOSX"
+
+
+def _is_loop(path: str, name: str) -> bool:
+    """Whether a folder is a link to one that holds it, where following would never end."""
+    link = os.path.join(path, name)
+    if not os.path.islink(link):
+        return False
+    target = os.path.join(os.path.realpath(link), "")
+    return os.path.join(os.path.realpath(path), "").startswith(target)
+
+
+def _unreadable(error: OSError):
+    raise ValueError(
+        f"A folder of images cannot be read ({error.strerror}): {error.filename}"
+    ) from error

@@ -1,0 +1,87 @@
+"""In-Shop Clothes Retrieval (Liu et al. 2016, DeepFashion) in its official layout."""
+
+import os
+
+import numpy as np
+
+from pipelines.datasets.annotations import check_images, first, read_table
+from pipelines.datasets.files import checked_data_dir, warn_of_other_counts
+from pipelines.split import Split
+from pipelines.table import ImageTable
+
+NUM_IMAGES = {"train": 25_882, "query": 14_218, "gallery": 12_612}
+NUM_CLASSES = {"train": 3_997, "query": 3_985, "gallery": 3_985}
+
+EXPECTED = (
+    "Expected the In-Shop Clothes Retrieval benchmark of DeepFashion, that is "
+    "list_eval_partition.txt (or Eval/list_eval_partition.txt) and the unpacked img.zip as img/ "
+    "(or Img/img/). It is given out by hand: ask for it at "
+    "mmlab.ie.cuhk.edu.hk/projects/DeepFashion/InShopRetrieval.html."
+)
+_LIST = "list_eval_partition.txt"
+
+
+def inshop(data_dir) -> Split:
+    """Reads the list, which says what trains, what is a query and what the gallery; opens no image.
+
+    Rows are in the order of the list, classes (items) in the order of their names; query and
+    gallery number theirs together. Another count of images than the full dataset's is read all the
+    same, with a warning.
+
+    Args:
+        data_dir: the folder with the list and `img`, as unpacked or as downloaded (`Eval`, `Img`).
+
+    Returns:
+        `Split` with the queries as `test` and with a `gallery`.
+
+    Raises:
+        ValueError: when the folder, the list or `img` is missing, a line does not parse (the
+            message names file and line), there are more or fewer lines than the list says, one of
+            the three sets is empty, an item is both in training and in test, or listed images
+            are not there.
+    """
+    root = checked_data_dir(data_dir, EXPECTED)
+    path = _either(root, _LIST, os.path.join("Eval", _LIST))
+    images = os.path.dirname(_either(root, "img", os.path.join("Img", "img")))
+    columns = {"image_name": str, "item_id": str, "evaluation_status": _status}
+    rows = read_table(path, columns, counted=True, header=True)
+    check_images(images, rows, _LIST)
+    of = {side: [] for side in NUM_IMAGES}
+    for name, (item, status) in rows.items():
+        of[status].append((os.path.join(images, name), item))
+    items = {side: {item for _, item in of[side]} for side in of}
+    for side, found in items.items():
+        if not found:
+            raise ValueError(f"{path} lists no image with evaluation_status {side}")
+    tested = sorted(items["query"] | items["gallery"])
+    both = sorted(items["train"].intersection(tested))
+    if both:
+        raise ValueError(
+            f"{path} has {len(both)} items that are both in train and in query or gallery. "
+            f"The first: {first(both)}"
+        )
+    classes = {"train": sorted(items["train"]), "query": tested, "gallery": tested}
+    tables = {side: _table(of[side], classes[side]) for side in of}
+    for side, table in tables.items():
+        full = f"In-Shop {side} set"
+        warn_of_other_counts(path, table, full, NUM_IMAGES[side], NUM_CLASSES[side])
+    return Split(tables["train"], tables["query"], gallery=tables["gallery"])
+
+
+def _status(word: str) -> str:
+    if word not in NUM_IMAGES:
+        raise ValueError
+    return word
+
+
+def _table(rows, classes) -> ImageTable:
+    number_of = {item: number for number, item in enumerate(classes)}
+    labels = np.array([number_of[item] for _, item in rows])
+    return ImageTable(labels, classes, paths=[path for path, _ in rows])
+
+
+def _either(root: str, *names: str) -> str:
+    for name in names:
+        if os.path.exists(os.path.join(root, name)):
+            return os.path.join(root, name)
+    raise ValueError(f"data_dir holds no {names[0]}. {EXPECTED} Received: data_dir={root}")

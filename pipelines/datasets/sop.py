@@ -1,0 +1,59 @@
+"""Stanford Online Products (Song et al. 2016) in its official layout."""
+
+import os
+
+from pipelines.datasets.annotations import check_images, first, read_table
+from pipelines.datasets.files import dataset_root, warn_of_other_counts
+from pipelines.split import Split
+from pipelines.table import ImageTable
+
+NUM_IMAGES = {"train": 59_551, "test": 60_502}
+NUM_CLASSES = {"train": 11_318, "test": 11_316}
+
+EXPECTED = (
+    "Expected the unpacked archive Stanford_Online_Products, that is Ebay_train.txt, Ebay_test.txt "
+    "and a folder of images for each kind of product."
+)
+_COLUMNS = {"image_id": int, "class_id": int, "super_class_id": int, "path": str}
+
+
+def sop(data_dir) -> Split:
+    """Reads the two lists, which are the split; opens no image.
+
+    Rows are in the order of the lists, classes in the order of their ids. A list with other counts
+    than the full dataset's is read all the same, with a warning.
+
+    Args:
+        data_dir: the folder `Stanford_Online_Products`, or the one that holds it.
+
+    Raises:
+        ValueError: when the folder or a list is missing, a line does not parse (the message names
+            file and line), a class is in both lists, or listed images are not there.
+    """
+    needed = ["Ebay_train.txt", "Ebay_test.txt"]
+    root = dataset_root(data_dir, "Stanford_Online_Products", needed, EXPECTED)
+    rows = {
+        side: read_table(os.path.join(root, f"Ebay_{side}.txt"), _COLUMNS, header=True).values()
+        for side in ("train", "test")
+    }
+    train, test = ({class_id for class_id, _, _ in rows[side]} for side in rows)
+    if train & test:
+        both = sorted(train & test)
+        raise ValueError(
+            f"Ebay_train.txt and Ebay_test.txt in {root} must not share classes, but {len(both)} "
+            f"class ids are in both. The first: {first(both)}"
+        )
+    return Split(*(_table(root, side, rows[side]) for side in rows))
+
+
+def _table(root: str, side: str, rows) -> ImageTable:
+    name = f"Ebay_{side}.txt"
+    paths = [path for _, _, path in rows]
+    check_images(root, paths, name)
+    table = ImageTable.from_paths(
+        [os.path.join(root, path) for path in paths], [class_id for class_id, _, _ in rows]
+    )
+    full = f"Stanford Online Products' {side} list"
+    where = os.path.join(root, name)
+    warn_of_other_counts(where, table, full, NUM_IMAGES[side], NUM_CLASSES[side])
+    return table

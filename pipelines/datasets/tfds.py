@@ -1,0 +1,200 @@
+"""Needs TensorFlow (tensorflow-datasets). Image classification sets of tensorflow-datasets."""
+
+import difflib
+import os
+
+import numpy as np
+from tqdm import tqdm
+
+from pipelines.datasets.files import LOGGER
+from pipelines.split import Split, split_by_class
+from pipelines.table import ImageTable
+
+PREFIX = "tfds:"
+"""What the names of these datasets begin with: `tfds:NAME` or `tfds:NAME:CONFIG`."""
+
+_TRAIN, _TESTS = "train", ("test", "validation")
+_IMAGES_AT_A_TIME = 1024
+_BAR_FROM = 20_000  # images
+
+
+def tfds_split(name, data_dir=None, train_classes=None, test_classes=None) -> Split:
+    """An image classification set of tensorflow-datasets, downloaded where it is not there yet.
+
+    Without `train_classes` the set's own splits are used: `train`, and `test` (`validation` where
+    there is no `test`). Where the test classes were trained on the split has `same_classes`; where
+    none of them was, each side numbers its own classes.
+
+    With `train_classes` the images of `train`, `validation` and `test`, those that the set has, are
+    pooled and split again by class, in the order of the set's class numbers. Other splits are left
+    out: some sets have splits that repeat images of these.
+
+    The images are not decoded: their files' bytes are held in memory (see `ImageTable.encoded`).
+    Images without a label (class -1) are left out, with one warning.
+
+    Args:
+        name: `NAME` or `NAME:CONFIG`, such as `mnist` or `emnist:letters`.
+        data_dir: tensorflow-datasets' folder; None: its default, `~/tensorflow_datasets`.
+        train_classes: how many classes train, or None.
+        test_classes: how many of the others test; None: all. Only with `train_classes`.
+
+    Raises:
+        ValueError: a name or configuration that does not exist (names the nearest), a set that is
+            neither there nor can be downloaded, that has no uint8 image and class label, or no
+            splits of its own, and a boundary that leaves train or test empty.
+    """
+    if test_classes is not None and train_classes is None:
+        raise ValueError(
+            f"test_classes must not be given without train_classes for {PREFIX}{name}: its own "
+            f"test split tests. Received: test_classes={test_classes}"
+        )
+    builder = _builder(name, data_dir)
+    image, label = _features(name, builder.info.features)
+    _prepare(name, builder, data_dir)
+    splits = builder.info.splits
+    own_test = next((split for split in _TESTS if split in splits), None)
+    if train_classes is not None:
+        pooled = [split for split in (_TRAIN, *reversed(_TESTS)) if split in splits]
+        table = _table(name, builder, pooled or list(splits), image, label)
+        table = table.select_classes(np.unique(table.labels))
+        return split_by_class(table, train_classes, test_classes)
+    if _TRAIN not in splits or own_test is None:
+        raise ValueError(
+            f"train_classes must be given for {PREFIX}{name}, which has no train and test split of "
+            f"its own, only {', '.join(splits)}: its classes can be split"
+        )
+    train = _table(name, builder, [_TRAIN], image, label)
+    return _own_split(name, train, _table(name, builder, [own_test], image, label))
+
+
+def _own_split(name, train, test):
+    trained, tested = np.unique(train.labels), np.unique(test.labels)
+    known = np.isin(tested, trained)
+    if known.all():
+        return Split(train, test, same_classes=True)
+    if known.any():
+        raise ValueError(
+            f"train_classes must be given for {PREFIX}{name}: {np.count_nonzero(~known)} of the "
+            f"{len(tested)} classes in its own test split are not in its train split"
+        )
+    return Split(train.select_classes(trained), test.select_classes(tested))
+
+
+def _builder(name, data_dir):
+    import tensorflow_datasets as tfds
+
+    base, _, config = name.partition(":")
+    try:
+        return tfds.builder(
+            f"{base}/{config}" if config else base,
+            data_dir=os.path.expanduser(data_dir) if data_dir else None,
+        )
+    except tfds.core.DatasetNotFoundError:
+        what, word, known = "dataset", base, tfds.list_builders(with_community_datasets=False)
+    except Exception as error:  # whatever a set's own code raises
+        known = _configurations(base)
+        if not config or config in known:
+            raise ValueError(
+                f"dataset {PREFIX}{name} cannot be opened: {_one_line(error)}"
+            ) from error
+        what, word = f"configuration of {base}", config
+    near = difflib.get_close_matches(word, known, n=5) or known
+    shown = ", ".join(near[:10]) + (", ..." if len(near) > 10 else "")
+    raise ValueError(
+        f"{word} is no {what} in tensorflow-datasets, which has (nearest names first): "
+        f"{shown or 'none'}. Received: dataset={PREFIX}{name}"
+    )
+
+
+def _configurations(base):
+    import tensorflow_datasets as tfds
+
+    try:
+        return list(tfds.builder_cls(base).builder_configs)
+    except ValueError:
+        return []
+
+
+def _features(name, features):
+    """The names of the image and of the label in an example."""
+    import tensorflow_datasets as tfds
+
+    kinds = dict(features.items()) if hasattr(features, "items") else {}
+    images = [
+        key
+        for key, kind in kinds.items()
+        if type(kind) is tfds.features.Image and kind.np_dtype == np.uint8
+    ]
+    labels = [key for key, kind in kinds.items() if isinstance(kind, tfds.features.ClassLabel)]
+    if len(labels) > 1 and "label" in labels:
+        labels = ["label"]
+    if len(images) != 1 or len(labels) != 1:
+        found = ", ".join(f"{key} ({type(kind).__name__})" for key, kind in kinds.items())
+        raise ValueError(
+            "dataset must hold one uint8 image and one class label in each example; "
+            f"{PREFIX}{name} holds {found or type(features).__name__}. "
+            f"Received: dataset={PREFIX}{name}"
+        )
+    return images[0], labels[0]
+
+
+def _prepare(name, builder, data_dir):
+    import tensorflow_datasets as tfds
+
+    if builder.is_prepared():
+        return
+    LOGGER.warning(
+        "%s%s is not in %s yet: downloading it (without a network it takes minutes to give up)",
+        PREFIX,
+        name,
+        builder.data_dir,
+    )
+    try:
+        builder.download_and_prepare()
+    except Exception as error:  # a set's own code, its archives, the network
+        root = os.path.expanduser(data_dir or tfds.core.constants.DATA_DIR)
+        raise ValueError(
+            f"dataset {PREFIX}{name} is not in {builder.data_dir} and could not be prepared: "
+            f'{_one_line(error)}. Where there is a network, run  python -c "import '
+            f"tensorflow_datasets as tfds; tfds.builder('{name.replace(':', '/')}', "
+            f"data_dir='tfds').download_and_prepare()\"  and copy what is then in tfds to {root}"
+        ) from error
+
+
+def _table(name, builder, splits, image, label):
+    import tensorflow_datasets as tfds
+
+    decoders = tfds.decode.PartialDecoding(
+        {image: True, label: True}, decoders={image: tfds.decode.SkipDecoding()}
+    )
+    encoded, labels = [], []
+    total = sum(builder.info.splits[split].num_examples for split in splits)
+    with tqdm(total=total, unit="image", desc="reading images", disable=total < _BAR_FROM) as bar:
+        for split in splits:
+            examples = builder.as_dataset(split=split, decoders=decoders, shuffle_files=False)
+            for batch in examples.batch(_IMAGES_AT_A_TIME).as_numpy_iterator():
+                encoded.extend(batch[image])
+                labels.extend(batch[label].tolist())
+                bar.update(len(batch[label]))
+    labels = np.array(labels, np.int64)
+    labelled = np.flatnonzero(labels >= 0)
+    which = " and ".join(splits)
+    if not len(labelled):
+        raise ValueError(
+            f"dataset {PREFIX}{name} has no image with a label in its {which} split. "
+            f"Received: dataset={PREFIX}{name}"
+        )
+    if len(labelled) < len(labels):
+        LOGGER.warning(
+            "%s%s: left out %d images of %s that have no label",
+            PREFIX,
+            name,
+            len(labels) - len(labelled),
+            which,
+        )
+    names = builder.info.features[label].names
+    return ImageTable(labels[labelled], names, encoded=[encoded[row] for row in labelled])
+
+
+def _one_line(error):
+    return " ".join(str(error).split())[:300] or type(error).__name__

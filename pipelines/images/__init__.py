@@ -1,0 +1,1 @@
+"""Images: decoded, cut, resampled, jittered; and those that cannot be."""

@@ -1,0 +1,306 @@
+"""Needs TensorFlow. From the bytes of an image file to RGB pixels, whole or just one window.
+
+Graph operations only, so the same code runs in a tf.data pipeline and inside a SavedModel.
+
+What a file becomes: uint8 RGB. Grey is repeated, CMYK and palettes are converted, 16 bits keep
+their high byte, an animated GIF gives its first frame, and whatever is transparent in a PNG or a
+WebP lies on white. (TensorFlow reads no transparency from BMP and GIF: a BMP keeps the colours it
+stores, a GIF's transparent pixels are black.) An EXIF orientation is not applied. JPEG is decoded
+with the accurate integer transform: the same bits as Pillow, and no slower than the fast one.
+"""
+
+import functools
+
+import tensorflow as tf
+
+from pipelines.images import gif
+
+_HEADER_BYTES = 32
+_ANIMATION_BIT = 0x02  # of the flags in the VP8X chunk of a WebP file
+# Chroma is stored at half the width and interpolated, so a decoded window's outer columns need
+# their neighbours to come out as they do in the whole image.
+_CHROMA_REACH = 2
+_JPEG_BEGINS = b"\xff\xd8\xff"
+_DCT = "INTEGER_ACCURATE"
+
+
+class PixelImage:
+    """An image that is already pixels, with the interface of `EncodedImage`.
+
+    Args:
+        pixels: uint8 [height, width, channels], channels 1 or 3 (statically known).
+    """
+
+    is_jpeg = False
+
+    def __init__(self, pixels):
+        if pixels.dtype != tf.uint8 or pixels.shape.rank != 3 or pixels.shape[-1] not in (1, 3):
+            raise TypeError(
+                "source must be a scalar string (the bytes of an image file) or uint8 "
+                "[height, width, channels] with 1 or 3 channels. "
+                f"Received: source with dtype={pixels.dtype.name}, shape={pixels.shape}"
+            )
+        self._pixels = pixels
+        self.size = tf.shape(pixels)[:2]
+
+    def crop(self, window):
+        """Pixels of `window` = int32 [y, x, height, width], uint8 [height, width, channels]."""
+        return _slice(self._pixels, window)
+
+
+class EncodedImage:
+    """The bytes of an image file, opened: its size first, then the pixels of a window.
+
+    A JPEG gives its size from its header and is decoded for the window alone, never whole. The
+    other formats are decoded once, and the window is cut out of that.
+
+    Args:
+        encoded: scalar string: a JPEG, PNG, WebP, BMP or GIF file, told apart by its first bytes.
+
+    Attributes:
+        size: int32 [2], height and width in pixels.
+        is_jpeg: scalar bool, whether `crop_jpeg` may be called.
+
+    Raises (where the operations run):
+        tf.errors.InvalidArgumentError: another format, damaged data, or an animated WebP, which
+            TensorFlow's decoder must not see: it writes past its buffer.
+    """
+
+    def __init__(self, encoded):
+        self._encoded = encoded
+        self.is_jpeg = tf.strings.substr(encoded, 0, len(_JPEG_BEGINS)) == _JPEG_BEGINS
+        self.size, self._rgba = tf.cond(
+            self.is_jpeg,
+            lambda: (tf.io.extract_jpeg_shape(encoded)[:2], tf.zeros([0, 0, 4], tf.uint8)),
+            lambda: _open_other(encoded),
+        )
+        self.size.set_shape([2])
+
+    def crop(self, window):
+        """Pixels of `window` = int32 [y, x, height, width], uint8 [height, width, 3].
+
+        They are exactly those of the whole decoded image in that place.
+        """
+        return tf.cond(
+            self.is_jpeg,
+            lambda: _crop_jpeg(self._encoded, self.size, window),
+            lambda: _over_white(_slice(self._rgba, window)),
+        )
+
+    def crop_jpeg(self, window, reduction=1):
+        """Pixels of `window` of a JPEG, as quickly as can be, uint8 [height, width, 3].
+
+        Without reduction they are those of `crop`, but for the colour (not the brightness) of the
+        outermost columns. The decoder averages `reduction` squared pixels into one at no cost;
+        the window is rounded to such blocks, to one at least.
+
+        Args:
+            window: int32 [y, x, height, width] in pixels of the file.
+            reduction: 1, 2, 4 or 8.
+        """
+        if reduction > 1:
+            blocks = -(-self.size // reduction)
+            start = tf.minimum((window[:2] + reduction // 2) // reduction, blocks - 1)
+            end = (window[:2] + window[2:] + reduction // 2) // reduction
+            end = tf.clip_by_value(end, start + 1, blocks)
+            window = tf.concat([start, end - start], 0)
+        return tf.image.decode_and_crop_jpeg(
+            self._encoded, window, channels=3, ratio=reduction, dct_method=_DCT
+        )
+
+
+class BoxedImage:
+    """The part of an image that lies in a box, as an image of its own.
+
+    Args:
+        image: `EncodedImage` or `PixelImage`.
+        box: int64 [4]: y, x, height, width. What of it lies outside the image is cut off; at least
+            one pixel is left.
+    """
+
+    def __init__(self, image, box):
+        start, extent = tf.split(tf.cast(box, tf.int32), 2)
+        self._image = image
+        self._start = tf.clip_by_value(start, 0, image.size - 1)
+        end = tf.clip_by_value(start + extent, self._start + 1, image.size)
+        self.size = end - self._start
+        self.is_jpeg = image.is_jpeg
+
+    def crop(self, window):
+        """Pixels of `window` = int32 [y, x, height, width], counted from the box's corner."""
+        return self._image.crop(self._within_image(window))
+
+    def crop_jpeg(self, window, reduction=1):
+        """As `EncodedImage.crop_jpeg`, the window counted from the box's corner."""
+        return self._image.crop_jpeg(self._within_image(window), reduction)
+
+    def _within_image(self, window):
+        return tf.concat([self._start + window[:2], window[2:]], 0)
+
+
+def open_image(source):
+    """`EncodedImage` of a scalar string tensor, `PixelImage` of a uint8 tensor.
+
+    A pair of such a tensor and a box, integers [4], gives the `BoxedImage`.
+
+    Raises:
+        TypeError: `source` is none of these (at trace time).
+    """
+    if isinstance(source, tuple):
+        return BoxedImage(open_image(source[0]), source[1])
+    source = tf.convert_to_tensor(source)
+    return EncodedImage(source) if source.dtype == tf.string else PixelImage(source)
+
+
+def image_size(encoded):
+    """Height and width of an encoded image, two int32 scalars; a JPEG is not decoded for it."""
+    height, width = tf.unstack(EncodedImage(encoded).size)
+    return height, width
+
+
+def decode_image(encoded):
+    """The whole encoded image as uint8 [height, width, 3]."""
+    image = EncodedImage(encoded)
+    return image.crop(tf.concat([[0, 0], image.size], 0))
+
+
+def _holds(header, start, expected):
+    return tf.reduce_all(header[start : start + len(expected)] == list(expected))
+
+
+def _slice(pixels, window):
+    y, x, height, width = tf.unstack(window)
+    return pixels[y : y + height, x : x + width]
+
+
+def _crop_jpeg(encoded, size, window):
+    y, x, height, width = tf.unstack(window)
+    left = tf.maximum(x - _CHROMA_REACH, 0)
+    right = tf.minimum(x + width + _CHROMA_REACH, size[1])
+    pixels = tf.image.decode_and_crop_jpeg(
+        encoded, [y, left, height, right - left], channels=3, dct_method=_DCT
+    )
+    return pixels[:, x - left : x - left + width]
+
+
+def _over_white(rgba):
+    """Composite straight-alpha uint8 RGBA over white, rounded to the nearest level."""
+    rgba = tf.cast(rgba, tf.float32)
+    opacity = rgba[..., 3:] / 255.0
+    return tf.cast(tf.round(255.0 + (rgba[..., :3] - 255.0) * opacity), tf.uint8)
+
+
+def apart(function):
+    """`function()`, kept as one operation of the graph.
+
+    What a condition leaves out still costs a little for each of its operations, a tenth of the time
+    that a small photograph takes.
+    """
+    if tf.executing_eagerly():
+        return function()
+    return tf.function(function, autograph=False, experimental_attributes={"_noinline": True})()
+
+
+def _open_other(encoded):
+    """Size, int32 [2], and pixels, uint8 [height, width, 4], of everything but a JPEG."""
+    return (_opened if tf.executing_eagerly() else _opened_apart)(encoded)
+
+
+def _opened(encoded):
+    header = tf.io.decode_raw(encoded, tf.uint8, fixed_length=_HEADER_BYTES)
+    rgba = _decode_rgba(encoded, header)
+    return tf.shape(rgba)[:2], rgba
+
+
+# As `apart` does it, but traced once in a process: for each pipeline anew it takes half a second.
+_opened_apart = tf.function(
+    _opened,
+    input_signature=[tf.TensorSpec([], tf.string)],
+    autograph=False,
+    experimental_attributes={"_noinline": True},
+)
+
+
+def _decode_rgba(encoded, header):
+    """Decode everything but JPEG to uint8 [height, width, 4]."""
+    is_webp = _holds(header, 0, b"RIFF") & _holds(header, 8, b"WEBP")
+    flags = tf.cast(header[20], tf.int32)
+    animated = is_webp & _holds(header, 12, b"VP8X") & (flags & _ANIMATION_BIT != 0)
+    formats = [
+        (_holds(header, 0, b"\x89PNG\r\n\x1a\n"), lambda: _decode_png(encoded, header)),
+        (animated, lambda: _refuse(encoded, "an animated WebP: only still images can be read")),
+        (is_webp, lambda: _decode_webp(encoded)),
+        (_holds(header, 0, b"BM"), lambda: _decode_bmp(encoded, header)),
+        (_holds(header, 0, b"GIF8"), lambda: apart(lambda: _decode_gif(encoded))),
+    ]
+    # Each decoder stands in a branch of its own and cannot start unless its branch is taken: an
+    # animated WebP in TensorFlow's decoder ends the whole process. Nested conditions, not one
+    # switch_case: under op determinism tf.data looks for assertions inside a condition, finds them
+    # harmless and keeps working in parallel, but takes a switch with them for stateful.
+    branch = functools.partial(_refuse, encoded, "not a JPEG, PNG, WebP, BMP or GIF image")
+    for is_this, decode_this in reversed(formats):
+        branch = functools.partial(tf.cond, is_this, decode_this, branch)
+    return tf.ensure_shape(branch(), [None, None, 4])
+
+
+def _refuse(encoded, reason):
+    # The condition depends on the data, so that it fails when the branch runs, not when traced.
+    refused = tf.debugging.Assert(tf.strings.length(encoded) < 0, [reason])
+    with tf.control_dependencies([] if refused is None else [refused]):
+        return tf.zeros([0, 0, 4], tf.uint8)
+
+
+def _opaque(rgb):
+    return tf.pad(rgb, [[0, 0], [0, 0], [0, 1]], constant_values=255)
+
+
+def _decode_png(encoded, header):
+    rgba = tf.io.decode_png(encoded, channels=4)
+    # A file of 1, 2 or 4 bits without transparency comes with its own largest level, not 255, for
+    # opaque. That every pixel of a transparent image has just that value does not happen.
+    bits = tf.minimum(header[24], 8)
+    largest = tf.bitwise.left_shift(tf.constant(1, tf.uint8), bits) - 1
+    return tf.cond(
+        (bits < 8) & tf.reduce_all(rgba[..., 3] == largest),
+        lambda: _opaque(rgba[..., :3]),
+        lambda: rgba,
+    )
+
+
+def _decode_webp(encoded):
+    pixels = tf.io.decode_webp(encoded)[0]  # 3 or 4 channels: the decoder takes only the file's own
+    return tf.cond(tf.shape(pixels)[-1] == 4, lambda: pixels, lambda: _opaque(pixels))
+
+
+def _decode_gif(encoded):
+    return _opaque(tf.io.decode_gif(gif.first_image(encoded))[0])
+
+
+def _decode_bmp(encoded, header):
+    """BMP of 8 (palette), 24 or 32 bits a pixel, not compressed."""
+    bits = tf.cast(header[28], tf.int32) + 256 * tf.cast(header[29], tf.int32)
+    compression = header[30]
+    # 0: plain rows; 3: channel masks, which are BGRA in practice.
+    readable = ((compression == 0) & ((bits == 8) | (bits == 24))) | (
+        ((compression == 0) | (compression == 3)) & (bits == 32)
+    )
+    return tf.cond(
+        readable,
+        lambda: tf.cond(
+            bits == 8,
+            lambda: _opaque(_decode_palette_bmp(encoded, header)),
+            lambda: _opaque(tf.io.decode_bmp(encoded)[..., :3]),
+        ),
+        lambda: _refuse(encoded, "a BMP that is compressed or has other than 8, 24 or 32 bits"),
+    )
+
+
+def _decode_palette_bmp(encoded, header):
+    # TensorFlow takes the palette's indices for grey levels: look the colours up ourselves.
+    indices = tf.io.decode_bmp(encoded)[..., 0]
+    start = 14 + tf.io.decode_raw(tf.strings.substr(encoded, 14, 4), tf.int32)[0]
+    end = tf.io.decode_raw(tf.strings.substr(encoded, 10, 4), tf.int32)[0]
+    # Four bytes a colour: blue, green, red and one that means nothing.
+    palette = tf.strings.substr(encoded, start, (end - start) // 4 * 4)
+    colours = tf.reshape(tf.io.decode_raw(palette, tf.uint8), [-1, 4])[:, 2::-1]
+    return tf.gather(colours, tf.cast(indices, tf.int32))

@@ -1,0 +1,137 @@
+"""Needs TensorFlow. A window of an image, resampled to a square.
+
+Evaluation and serving take `resample`: bilinear, antialiased, the window's fractions of a pixel
+kept. That takes longer than decoding a photograph does, so random area crops, which are stretched
+at random anyway, take `resample_for_training`: bilinear between pixels that the JPEG decoder has
+averaged, where a crop shows fewer pixels than are stored.
+"""
+
+import functools
+
+import tensorflow as tf
+
+from pipelines.images.decode import apart
+
+_REDUCTIONS = (2, 4, 8)  # by which a JPEG can be decoded smaller, besides 1
+
+
+def resample(image, resized, window, image_size):
+    """Reads a window of the resized image, scaled to a square; bilinear, antialiased.
+
+    The filter is a triangle as wide as the step between output pixels, where that is more than
+    one stored pixel, renormalised at the border of the image.
+
+    Args:
+        image: `decode.EncodedImage`, `BoxedImage` or `PixelImage`.
+        resized: int32 [2], height and width of the resized image that the window refers to.
+        window: where the crop lies in the resized image, see `windows`.
+        image_size: side of the output.
+
+    Returns:
+        float32 [image_size, image_size, 3], RGB in 0..255.
+    """
+    reached, antialiased = _antialiasing(image.size, resized, window, image_size)
+    return antialiased(image.crop(reached))
+
+
+def resample_for_training(image, resized, window, image_size):
+    """As `resample`, seven times as fast, with the window rounded to whole stored pixels.
+
+    Where the output's pixels lie less than two stored ones apart, bilinear interpolation's two taps
+    leave none out, and it needs no antialiasing. A JPEG with more is decoded at a half, a quarter
+    or an eighth of its size, so that this holds again. What is left takes `resample`: other formats
+    with more, and images enlarged more than twofold, where half a pixel is much.
+
+    Arguments and result are those of `resample`.
+    """
+    whole, sides = whole_pixels(image.size, resized, window)
+
+    def suits(reduction):
+        """Less than two averaged pixels from one of the output to the next, at least a half."""
+        side = reduction * image_size
+        return tf.reduce_all((sides < 2 * side) & (sides >= 0.5 * side))
+
+    def bilinear(pixels):
+        # Not tf.image.resize, which adds a dozen operations.
+        output = tf.raw_ops.ResizeBilinear(
+            images=pixels[None], size=[image_size, image_size], half_pixel_centers=True
+        )[0]
+        return _in_colour(output)
+
+    def from_pixels():
+        reached, antialiased = _antialiasing(image.size, resized, window, image_size)
+        pixels = image.crop(tf.where(suits(1), whole, reached))
+        return tf.cond(suits(1), lambda: bilinear(pixels), lambda: antialiased(pixels))
+
+    def from_smaller_jpeg():
+        # Of two reductions that suit, the lower one shows more.
+        branch = functools.partial(image.crop_jpeg, whole, _REDUCTIONS[-1])
+        for reduction in reversed(_REDUCTIONS[:-1]):
+            smaller = functools.partial(image.crop_jpeg, whole, reduction)
+            branch = functools.partial(tf.cond, suits(reduction), smaller, branch)
+        return bilinear(branch())
+
+    if image.is_jpeg is False:
+        return from_pixels()
+    return tf.cond(
+        image.is_jpeg & suits(1),
+        lambda: bilinear(image.crop_jpeg(whole)),
+        lambda: apart(
+            lambda: tf.cond(
+                image.is_jpeg & tf.reduce_any([suits(reduction) for reduction in _REDUCTIONS]),
+                from_smaller_jpeg,
+                from_pixels,
+            )
+        ),
+    )
+
+
+def whole_pixels(size, resized, window):
+    """A window of the resized image, rounded to whole pixels of the stored image.
+
+    Args:
+        size: int32 [2], the stored image's.
+        resized, window: as of `resample`.
+
+    Returns:
+        int32 [4]: y, x, height, width, the last two at least 1; and these two as float32 [2].
+    """
+    start, extent = _stored(size, resized, window)
+    first = tf.round(start)
+    sides = tf.maximum(tf.round(start + extent) - first, 1.0)
+    first = tf.minimum(first, tf.cast(size, tf.float32) - sides)
+    return tf.cast(tf.concat([first, sides], 0), tf.int32), sides
+
+
+def _antialiasing(size, resized, window, image_size):
+    """The part of the stored image that `resample` needs, int32 [4], and what it makes of that."""
+    start, extent = _stored(size, resized, window)
+    step = extent / image_size  # stored pixels from one output pixel to the next
+    reach = 0.5 * tf.maximum(step, 1.0) + 1.0  # of the filter beyond the window
+    first = tf.maximum(tf.cast(tf.floor(start - reach), tf.int32), 0)
+    last = tf.minimum(tf.cast(tf.math.ceil(start + extent + reach), tf.int32), size)
+
+    def antialiased(pixels):
+        # What tf.image.resize(antialias=True) calls, with the window's fraction of a pixel kept.
+        output = tf.raw_ops.ScaleAndTranslate(
+            images=pixels[None],
+            size=[image_size, image_size],
+            scale=1.0 / step,
+            translation=(tf.cast(first, tf.float32) - start) / step,
+            kernel_type="triangle",
+            antialias=True,
+        )[0]
+        return _in_colour(output)
+
+    return tf.concat([first, last - first], 0), antialiased
+
+
+def _stored(size, resized, window):
+    """The corner of a window of the resized image, and its extent, in stored pixels."""
+    start, extent = window
+    stored_per_resized = tf.cast(size, tf.float32) / tf.cast(resized, tf.float32)
+    return start * stored_per_resized, extent * stored_per_resized
+
+
+def _in_colour(image):
+    return tf.tile(image, [1, 1, 3]) if image.shape[-1] == 1 else image

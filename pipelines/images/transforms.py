@@ -1,0 +1,191 @@
+"""Needs TensorFlow. Augmentation: pure functions from an image and a seed to a model's input.
+
+The recipes say "resize, cut a crop out, resize that". Here the crop's window is chosen in the
+coordinates of the resized image, mapped back onto the stored pixels, and only what the window
+needs is decoded and resampled, once. Where the crop has the size of the output (fixed and centre
+crops), the result is that of resizing the whole image and cutting, to rounding. Area crops are
+resampled more quickly (see `resample`).
+"""
+
+import dataclasses
+import math
+
+import tensorflow as tf
+
+from pipelines.images import decode
+from pipelines.images.jitter import JITTER_NUMBERS, jitter_colours
+from pipelines.images.resample import resample, resample_for_training
+from pipelines.images.windows import (
+    WINDOW_NUMBERS,
+    area_window,
+    central_window,
+    fixed_window,
+    resized_size,
+)
+
+_CROPS = ("area", "fixed", "none")
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainTransform:
+    """Resize, random crop, random flip and colour jitter; a pure function of (source, seed).
+
+    Crops:
+        "area": the crop of Inception training, drawn as torchvision's `RandomResizedCrop` does: up
+            to ten times an area fraction uniform in `area` and a width/height uniform in the
+            logarithm within `aspect`, the first that fits at a uniform place; if none fits, the
+            largest central crop within `aspect`. Resized to `image_size` squared.
+        "fixed": `image_size` squared at a uniform place of the resized image.
+        "none": the central `image_size` squared.
+
+    Jitter follows torchvision's `ColorJitter`: factors of brightness, contrast and saturation
+    uniform in [max(0, 1 - x), 1 + x], a hue shift uniform in [-hue, hue] (of the colour circle),
+    applied in a random order, clamped to 0..255 after each.
+
+    Args:
+        image_size: side of the output in pixels.
+        resize: size before the crop: None (`image_size`), an int (the shortest side; the ratio is
+            kept), or (height, width) exactly.
+        crop: "area", "fixed" or "none".
+        area: lowest and highest fraction of the resized image that an area crop covers.
+        aspect: lowest and highest width/height of an area crop.
+        flip: whether half of the images are mirrored left to right.
+        jitter: strengths of brightness, contrast, saturation and hue; 0 leaves one out.
+
+    Raises:
+        ValueError: an argument is out of its range, or `resize` is smaller than a crop of fixed
+            size.
+    """
+
+    image_size: int
+    resize: int | tuple[int, int] | None = None
+    crop: str = "area"
+    area: tuple[float, float] = (0.16, 1.0)
+    aspect: tuple[float, float] = (3 / 4, 4 / 3)
+    flip: bool = True
+    jitter: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
+
+    def __post_init__(self):
+        if self.crop not in _CROPS:
+            raise ValueError(f"crop must be one of {_CROPS}. Received: crop={self.crop!r}")
+        _check_sizes(self.image_size, self.resize, crop_is_fixed=self.crop != "area")
+        _check_range("area", self.area, at_most=1.0)
+        _check_range("aspect", self.aspect, at_most=math.inf)
+        if (
+            len(self.jitter) != 4
+            or not all(0 <= strength < math.inf for strength in self.jitter)
+            or self.jitter[3] > 0.5
+        ):
+            raise ValueError(
+                "jitter must be four strengths that are not negative (brightness, contrast, "
+                f"saturation, hue), hue at most 0.5. Received: jitter={self.jitter}"
+            )
+
+    def __call__(self, source, seed):
+        """Augment one image.
+
+        Args:
+            source: scalar string tensor (bytes of an image file) or uint8 [h, w, 1 or 3]; or a pair
+                of such a tensor and the box that the image is cut down to first, integers [4]
+                (y, x, height, width).
+            seed: int32 or int64 [2]; equal seeds give equal bits.
+
+        Returns:
+            float32 [image_size, image_size, 3], RGB in 0..255.
+        """
+        image = decode.open_image(source)
+        resized, window, flip_number, jitter_numbers = self.draw(image.size, seed)
+        read = resample_for_training if self.crop == "area" else resample
+        output = read(image, resized, window, self.image_size)
+        if self.flip:
+            mirrored = tf.cond(
+                tf.squeeze(flip_number < 0.5), lambda: tf.reverse(output, [1]), lambda: output
+            )
+        else:
+            mirrored = output
+        jittered = jitter_colours(mirrored, jitter_numbers, self.jitter)
+        return tf.ensure_shape(jittered, [self.image_size, self.image_size, 3])
+
+    def draw(self, size, seed):
+        """What is done to an image of a size, before any of its pixels is seen.
+
+        Args:
+            size: int32 [2], height and width.
+            seed: int32 or int64 [2].
+
+        Returns:
+            `(resized, window, flip_number, jitter_numbers)`: int32 [2], height and width of the
+            resized image; the crop's window in it, see `windows`; float32 [1], below 0.5 for a
+            mirrored image; float32 [8], see `jitter.jitter_colours`.
+        """
+        resized = resized_size(size, self.resize or self.image_size)
+        # One draw for everything: a random operation costs more than all the numbers it gives.
+        numbers = [WINDOW_NUMBERS, 1, JITTER_NUMBERS]
+        uniform = tf.random.stateless_uniform([sum(numbers)], seed)
+        place, flip_number, jitter_numbers = tf.split(uniform, numbers)
+        if self.crop == "area":
+            window = area_window(resized, place, self.area, self.aspect)
+        elif self.crop == "fixed":
+            window = fixed_window(resized, place, self.image_size)
+        else:
+            window = central_window(resized, self.image_size)
+        return resized, window, flip_number, jitter_numbers
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluationTransform:
+    """Resize and centre crop, the same every time; also what a served model does to its images.
+
+    Args:
+        image_size: side of the output in pixels.
+        resize: size before the crop: None (`image_size`), an int (the shortest side; the ratio is
+            kept), or (height, width) exactly.
+
+    Raises:
+        ValueError: a size is below 1, or `resize` is smaller than `image_size`.
+    """
+
+    image_size: int
+    resize: int | tuple[int, int] | None = None
+
+    def __post_init__(self):
+        _check_sizes(self.image_size, self.resize, crop_is_fixed=True)
+
+    def __call__(self, source):
+        """float32 [image_size, image_size, 3], RGB in 0..255, of a `source` as in training."""
+        image = decode.open_image(source)
+        resized = resized_size(image.size, self.resize or self.image_size)
+        window = central_window(resized, self.image_size)
+        output = resample(image, resized, window, self.image_size)
+        return tf.ensure_shape(output, [self.image_size, self.image_size, 3])
+
+
+def _check_sizes(image_size, resize, crop_is_fixed):
+    if not _is_size(image_size):
+        raise ValueError(f"image_size must be at least 1. Received: image_size={image_size!r}")
+    if resize is None:
+        return
+    sides = resize if isinstance(resize, tuple) and len(resize) == 2 else (resize,)
+    if not all(_is_size(side) for side in sides):
+        raise ValueError(
+            "resize must be None, the shortest side (at least 1) or a tuple (height, width). "
+            f"Received: resize={resize!r}"
+        )
+    if crop_is_fixed and min(sides) < image_size:
+        raise ValueError(
+            "resize must be at least image_size, or the crop does not fit. "
+            f"Received: resize={resize!r}, image_size={image_size}"
+        )
+
+
+def _is_size(side):
+    return isinstance(side, int) and not isinstance(side, bool) and side >= 1
+
+
+def _check_range(name, value, at_most):
+    if len(value) != 2 or not (0 < value[0] <= value[1] <= at_most and value[1] < math.inf):
+        limit = "" if at_most == math.inf else f" <= {at_most:g}"
+        raise ValueError(
+            f"{name} must be (lowest, highest) with 0 < lowest <= highest{limit}. "
+            f"Received: {name}={value}"
+        )

@@ -1,0 +1,22 @@
+"""Fixtures that the tests of several commands share."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """10 classes of 4 small pictures: a colour a class, noise, sizes of their own."""
+    root = tmp_path_factory.mktemp("photos")
+    rng = np.random.default_rng(0)
+    for name in range(10):
+        (root / f"class{name}").mkdir()
+        colour = rng.uniform(40, 215, size=3)
+        for image in range(4):
+            size = rng.integers(18, 30, size=2)
+            pixels = np.clip(colour + rng.normal(0, 25, size=(*size, 3)), 0, 255)
+            picture = Image.fromarray(pixels.astype("uint8"))
+            suffix = ("png", "jpg", "bmp", "webp")[image]
+            picture.save(root / f"class{name}" / f"{image}.{suffix}")
+    return root

@@ -1,0 +1,235 @@
+"""The search page's server: answers, refusals, and a real one under fire."""
+
+import concurrent.futures
+import http.client
+import io
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+
+import pytest
+from photo_search import make_index, picture, png
+from PIL import Image
+
+pytest.importorskip("flask")
+pytest.importorskip("waitress")
+
+from experiments.photos import serve
+from experiments.photos.visual_search import VisualSearch
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory):
+    return make_index(tmp_path_factory.mktemp("serve"))
+
+
+@pytest.fixture(scope="module")
+def client(index):
+    return serve.create_app(VisualSearch(index)).test_client()
+
+
+def upload(client, data, name="photo.png", address="/search?k=3", **more):
+    form = {"image": (io.BytesIO(data), name)}
+    return client.post(address, data=form, content_type="multipart/form-data", **more)
+
+
+def test_an_image_finds_its_neighbours(client):
+    answer = upload(client, png(1))
+    assert answer.status_code == 200
+    found = answer.json["neighbours"]
+    assert [one["rank"] for one in found] == [1, 2, 3]
+    first = {"rank": 1, "item": 2, "path": "a/1.png", "similarity": 1.0, "image": "/image/2"}
+    assert found[0] == first
+    picture_of_it = client.get(found[0]["image"])
+    assert picture_of_it.mimetype == "image/png"
+    assert Image.open(io.BytesIO(picture_of_it.data)).tobytes() == picture(1).tobytes()
+    again = client.get("/image/2", headers={"If-None-Match": picture_of_it.headers["ETag"]})
+    assert again.status_code == 304
+    assert len(upload(client, png(1), address="/search?k=100").json["neighbours"]) == 5
+    assert len(upload(client, png(1), address="/search").json["neighbours"]) == 5
+
+
+def test_an_item_finds_the_others(client):
+    answer = client.get("/search?item=2&k=4").json
+    assert answer["path"] == "a/1.png"
+    assert sorted(one["item"] for one in answer["neighbours"]) == [0, 1, 3, 4]
+
+
+def test_the_page_needs_nothing_from_elsewhere(client):
+    page = client.get("/")
+    text = page.text
+    assert "5 images of photos" in text and "/?example=4" in text and "up to 16 MB" in text
+    assert not re.findall(r"https?://", text)
+    policy = page.headers["Content-Security-Policy"]
+    (nonce,) = set(re.findall("nonce-([^']*)'", policy))
+    assert text.count(f'nonce="{nonce}"') == text.count("<style") + text.count("<script") == 2
+    assert policy.startswith("default-src 'none'") and nonce not in client.get("/").text
+    assert page.headers["X-Content-Type-Options"] == "nosniff"
+
+
+def test_names_are_not_looked_at(client, index):
+    for name in ("../../../etc/passwd", "..\\..\\x.png", "/etc/passwd", "a\0b.png", ""):
+        answer = upload(client, png(1), name or "x")
+        assert answer.status_code == 200 and answer.json["neighbours"][0]["path"] == "a/1.png"
+    for address in ("/image/../settings.json", "/image/..%2fsettings.json", "/image/a/1.png"):
+        assert client.get(address).status_code == 404
+    for item in ("5", "-1", "x", "1.5", "²", "", "9" * 5000):
+        assert client.get(f"/image/{item}").status_code == 404
+        assert client.get(f"/search?item={item}").status_code == 404
+
+
+def test_what_is_refused(client, monkeypatch):
+    cut = picture(1, (300, 300))
+    file = io.BytesIO()
+    cut.save(file, "PNG")
+    for data, reason in [
+        (b"no image", "This file cannot be searched: not a JPEG, PNG, WebP, BMP or GIF image."),
+        (b"", "This file cannot be searched: not a JPEG"),
+        (file.getvalue()[:200], "This file cannot be searched: Invalid PNG data"),
+    ]:
+        answer = upload(client, data, "photo.jpg")
+        assert answer.status_code == 400 and answer.json["error"].startswith(reason)
+    large = upload(client, bytes(serve.MOST_BYTES + 1))
+    assert large.status_code == 413
+    assert large.json == {"error": "The upload is too large: at most 16 MB."}
+    assert client.post("/search", data=png(1)).status_code == 400
+    for k in ("0", "101", "-1", "x", "", "1e3", "9" * 5000):
+        answer = upload(client, png(1), address=f"/search?k={k}")
+        assert answer.status_code == 400 and "from 1 to 100" in answer.json["error"]
+    assert client.get("/nothing").status_code == 404
+    assert client.put("/search").status_code == 405
+
+
+def test_other_sites(client):
+    for origin in ("http://elsewhere.org", "null", "http://localhost:1", "http://[bad"):
+        answer = upload(client, png(1), headers={"Origin": origin})
+        assert answer.status_code == 403 and "other sites" in answer.json["error"]
+    assert upload(client, png(1), headers={"Origin": "http://localhost"}).status_code == 200
+    for name, code in [
+        ("elsewhere.org", 403),
+        ("127.0.0.1.elsewhere.org:8000", 403),
+        ("127.0.0.1:8000", 200),
+        ("[::1]:8000", 200),
+        ("LOCALHOST:8000", 200),
+        ("[", 403),
+    ]:
+        assert client.get("/", headers={"Host": name}).status_code == code, name
+
+
+def test_a_host_that_is_none(index):
+    with pytest.raises(ValueError, match="host must be a name or address .* Received: host=a b"):
+        serve.open_server(VisualSearch(index), "a b", 0)
+
+
+def test_a_file_that_is_gone(index, tmp_path):
+    moved = shutil.copytree(index.parent / "photos", tmp_path / "moved")
+    client = serve.create_app(VisualSearch(index, images=moved)).test_client()
+    (moved / "a" / "1.png").unlink()
+    for address in ("/image/2", "/search?item=2"):
+        answer = client.get(address)
+        assert answer.status_code == 404 and "gone" in answer.json["error"]
+    assert client.get("/search?item=0").status_code == 200
+
+
+@pytest.fixture
+def server(index):
+    command = [sys.executable, "-m", "experiments.search", f"--index={index}", "--serve"]
+    with subprocess.Popen(
+        [*command, "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        address = process.stdout.readline()
+        yield process, re.match(r"http://127\.0\.0\.1:(\d+) ", address)[1]
+        process.kill()
+
+
+def send(port, data, name="photo.png", k=3):
+    """Status and JSON of an upload, over a connection of its own."""
+    head = f'--x\r\nContent-Disposition: form-data; name="image"; filename="{name}"\r\n\r\n'
+    body = head.encode() + data + b"\r\n--x--\r\n"
+    connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=60)
+    headers = {"Content-Type": "multipart/form-data; boundary=x"}
+    connection.request("POST", f"/search?k={k}", body, headers)
+    answer = connection.getresponse()
+    found = answer.status, json.loads(answer.read())
+    connection.close()
+    return found
+
+
+@pytest.mark.slow
+def test_a_real_server_under_fire(server, index):
+    process, port = server
+    assert send(port, os.urandom(20 * 2**20)) == (
+        413,
+        {"error": "The upload is too large: at most 16 MB."},
+    )
+    assert send(port, b"This is text.", "photo.jpg")[0] == 400
+    status, answer = send(port, png(1), "../../../../etc/passwd")
+    assert status == 200 and answer["neighbours"][0]["path"] == "a/1.png"
+
+    paths = ["a/0.png", "a/1.png", "b/c/2.bmp", "b/3.gif", "4.webp"]
+    with concurrent.futures.ThreadPoolExecutor(50) as pool:
+        jobs = [pool.submit(send, port, png(seed % 5)) for seed in range(50)]
+        bad = [pool.submit(send, port, b"no image", "photo.jpg") for _ in range(10)]
+    for seed, job in enumerate(jobs):
+        status, answer = job.result()
+        assert status == 200 and len(answer["neighbours"]) == 3
+        # The photos of JPEG-like formats are not the same pixels any more, but the nearest.
+        assert answer["neighbours"][0]["path"] == paths[seed % 5]
+    assert {job.result()[0] for job in bad} == {400}
+
+    command = [sys.executable, "-m", "experiments.search", f"--index={index}", "--serve"]
+    second = subprocess.run([*command, f"--port={port}"], capture_output=True, text=True)
+    assert second.returncode == 2
+    assert f"--port={port} cannot be bound (Address already in use)" in second.stderr
+
+    process.send_signal(signal.SIGINT)
+    start = time.monotonic()
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out) == (0, "ended\n") and time.monotonic() - start < 10
+    assert "Traceback" not in err and "note:" not in err
+
+
+# It asks nobody but the server.
+CHROMIUM = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-sync",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--virtual-time-budget=5000",
+    "--dump-dom",
+]
+BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BROWSER is None, reason="neither chromium nor google-chrome is installed")
+def test_the_page_in_a_browser(server, tmp_path):
+    address = f"http://127.0.0.1:{server[1]}"
+    with urllib.request.urlopen(f"{address}/search?item=0&k=5") as answer:
+        expected = json.load(answer)
+    browser = subprocess.run(
+        [BROWSER, *CHROMIUM, f"--user-data-dir={tmp_path}", f"{address}/?example=0"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    page = browser.stdout
+    assert '<h2 id="status" role="status">The 4 nearest images</h2>' in page
+    assert '<span class="name" title="4.webp">' in page
+    cards = re.findall(r"<li>(.*?)</li>", page.partition('id="results"')[2].partition("</ol>")[0])
+    assert len(cards) == 4
+    for card, found in zip(cards, expected["neighbours"]):
+        assert f'href="/?example={found["item"]}&amp;k=10" title="{found["path"]}"' in card
+        assert f"<b>{found['similarity']:.3f}</b><span>{found['rank']}</span>" in card
+        # The script gives this class to small pictures once they are loaded.
+        assert re.search(f'<img src="{found["image"]}" alt="{found["path"]}" class="pixels">', card)

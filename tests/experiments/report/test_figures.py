@@ -1,0 +1,58 @@
+import math
+import re
+
+import numpy as np
+
+from experiments.report import figures
+
+
+def history(epochs):
+    return [
+        {
+            "epoch": epoch,
+            "train/loss": 2 / epoch,
+            "test/recall@1/cosine": 0.6 - 0.1 * abs(epoch - 3),
+            "test/recall@1/l2": 0.5 - 0.1 * abs(epoch - 3),
+        }
+        for epoch in range(1, epochs + 1)
+    ]
+
+
+def line(svg, colour):
+    """The points of the longest path drawn in `colour`."""
+    paths = re.findall(rf'<path d="([^"]*)"[^>]*stroke: {colour}', svg)
+    points = [re.findall(r"[ML] (\S+) (\S+)", path) for path in paths]
+    return np.array(max(points, key=len), dtype=float)
+
+
+def test_curves_are_the_history():
+    rows = history(6)
+    rows[2].pop("train/loss")
+    rows[4]["train/loss"] = math.nan
+    rows[5]["train/loss"] = None
+    recall = line(figures.recall_svg(rows, rows[2], 0.2), "#3b82d0")
+    expected = [row["test/recall@1/cosine"] for row in rows]
+    assert len(recall) == 6
+    # SVG's y axis points down, so that the drawing is a falling straight line of the values.
+    slope, offset = np.polyfit(expected, recall[:, 1], 1)
+    assert slope < 0
+    np.testing.assert_allclose(slope * np.array(expected) + offset, recall[:, 1], atol=1e-3)
+    svg = figures.loss_svg(rows)
+    assert "loss from 2 at epoch 1 to 0.5 at epoch 4" in svg
+    loss = line(svg, "#3b82d0")
+    assert len(loss) == 3
+    np.testing.assert_allclose(np.diff(loss[:, 0])[1] / np.diff(loss[:, 0])[0], 2, rtol=1e-4)
+
+
+def test_curves_take_the_colour_of_the_page_and_name_what_is_there():
+    svg = figures.loss_svg([{"epoch": e, "train/learning_rate": 0.1} for e in (1, 2)])
+    assert "currentColor" in svg
+    assert "#010203" not in svg
+    assert ">training loss<" not in svg
+    assert ">learning rate<" in svg
+    assert figures.loss_svg([{"epoch": 1}]) == ""
+    assert figures.recall_svg([{"epoch": 1}], {}) == ""
+    svg = figures.recall_svg(history(2), {}, 0.25)
+    assert ">raw pixels<" in svg
+    assert "kept" not in svg
+    assert ">raw pixels<" not in figures.recall_svg(history(2), {})

@@ -1,0 +1,157 @@
+"""The benchmark runs and says what it takes; what it measures is not a test."""
+
+import random
+import re
+
+import numpy as np
+import pytest
+import torchvision_model
+from PIL import Image
+from scipy import stats
+
+from experiments import benchmark
+from experiments.benchmarks import loss as benchmark_loss
+from experiments.benchmarks import pil as benchmark_pil
+from experiments.benchmarks import pipeline as benchmark_pipeline
+from experiments.benchmarks import training as benchmark_training
+from experiments.options.command_line import run_command
+from keras_dml import losses
+from pipelines import EvaluationTransform
+
+
+def test_the_losses_benchmark_prints_a_row_for_each_size(capfd):
+    arguments = ["benchmark", "losses", "--losses=contrastive", "--sizes=16,8"]
+    assert run_command(benchmark.main, arguments) == 0
+    rows = [line.split() for line in capfd.readouterr().out.splitlines()[1:]]
+    assert [row[:2] for row in rows] == [["contrastive", "8"], ["contrastive", "16"]]
+    assert all(float(row[2]) > 0 and float(row[3]) > 0 for row in rows)
+
+
+@pytest.mark.parametrize("name", benchmark_loss.names())
+def test_every_loss_can_be_measured(name, monkeypatch, capsys):
+    monkeypatch.setattr(benchmark_loss, "SECONDS", 0.0)
+    benchmark_loss.main(name, [16])
+    assert '"n": 16' in capsys.readouterr().out
+
+
+def test_the_training_benchmark_prints_three_steps_beside_the_first(monkeypatch, capsys):
+    monkeypatch.setattr(benchmark_training, "SECONDS", 0.0)
+    monkeypatch.setattr(benchmark_training, "BATCH", 20)
+    monkeypatch.setattr(benchmark_training, "BACKBONES", {"small_convnet": 8})
+    assert run_command(benchmark.main, ["benchmark", "training"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
+    assert [row[2] for row in rows] == ["contrastive", "rankmi,", "rankmi,"]
+    assert float(rows[0][-1]) == 1.0
+    assert all(float(row[-1]) > 0 for row in rows)
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("photos")
+    for number in range(12):
+        noise = np.random.default_rng(number).integers(0, 256, (5, 4, 3), dtype=np.uint8)
+        path = folder / f"class {number % 3}" / f"{number}.jpg"
+        path.parent.mkdir(exist_ok=True)
+        Image.fromarray(noise).resize((60, 50), Image.Resampling.BICUBIC).save(path)
+    return folder
+
+
+def test_the_pipeline_benchmark_prints_every_pipeline(photos, monkeypatch, capsys):
+    monkeypatch.setattr(benchmark_pipeline, "ROUNDS", 1)
+    monkeypatch.setattr(benchmark_pipeline, "IMAGES_PER_ROUND", 4)
+    monkeypatch.setattr(benchmark_pipeline, "measure_startup", lambda: ["start-up: see below"])
+    arguments = ["benchmark", "pipeline", "--dataset=folder", f"--data_dir={photos}", "--noflip"]
+    arguments += ["--image_size=16", "--resize=20", "--batch_size=4", "--train_classes=2"]
+    assert run_command(benchmark.main, arguments) == 0
+    first, columns, *rows, startup = capsys.readouterr().out.splitlines()
+    assert first == "2 classes, 8 images; batches of 4"
+    assert columns.split() == ["images/s", "/", "decoding", "/", "PIL"]
+    names = ["decoding the crops alone", "pipeline", "PIL", "pipeline, jitter", "PIL, jitter"]
+    assert [row[:28].strip() for row in rows] == names
+    values = [[float(word.replace(",", "")) for word in row[28:].split()] for row in rows]
+    assert [len(row) for row in values] == [2, 3, 2, 3, 2]
+    assert values[0][1] == 1.0
+    assert min(map(min, values)) > 0
+    assert startup == "start-up: see below"
+
+
+@pytest.mark.slow
+def test_the_start_up_with_as_many_images_as_stanford_online_products():
+    [line] = benchmark_pipeline.measure_startup()
+    start, batch = line.split("; ")
+    found = re.fullmatch(r"start-up with 120,053 images: (.*) s, (.*) MB", start)
+    assert float(found[1]) > 0 and 20 < float(found[2]) < 200
+    found = re.fullmatch("a balanced batch of 22,634 classes: (.*) ms", batch)
+    assert float(found[1]) > 0
+
+
+def test_the_pillow_pipeline_follows_torchvision():
+    """Places and sizes of its crops, and its colours but for Pillow's rounding to whole levels."""
+    limits = (0.16, 1.0), (0.75, 4 / 3)
+    draws = {"ours": random.Random(0), "model": np.random.default_rng(0)}
+    ours = [benchmark_pil.area_crop(320, 240, draws["ours"], *limits) for _ in range(2000)]
+    model = [
+        torchvision_model.area_window(240, 320, draws["model"].random(22), *limits)
+        for _ in range(2000)
+    ]
+    for column, of_model in zip(range(4), (1, 0, 3, 2)):
+        samples = np.array(ours)[:, column], np.array(model)[:, of_model]
+        assert stats.ks_2samp(*samples).pvalue > 1e-3
+    pixels = np.random.default_rng(0).integers(0, 256, (6, 7, 3), dtype=np.uint8)
+    for kind in range(4):
+        jitter = [0.3 * (kind == number) for number in range(4)]
+        rng = random.Random(kind)
+        seen = benchmark_pil.jittered(Image.fromarray(pixels), rng, jitter)
+        rng = random.Random(kind)
+        rng.sample(range(4), 4)
+        uniform = [rng.random()] * 4 + [0, 1, 2, 3]
+        expected = torchvision_model.jittered(pixels, uniform, jitter)
+        # Pillow keeps the hue in 256 steps.
+        np.testing.assert_allclose(np.asarray(seen), expected, atol=12 if kind == 3 else 1.5)
+
+
+@pytest.mark.parametrize("crop", ["area", "fixed", "none"])
+def test_the_pillow_pipeline_without_chance_is_the_evaluation(crop):
+    pixels = np.asarray(Image.radial_gradient("L").resize((64, 48)).convert("RGB"))
+    image = benchmark_pil.transformed(
+        Image.fromarray(pixels), random.Random(0), 32, (32, 32), crop, (1.0, 1.0), (4 / 3, 4 / 3),
+        flip=False, jitter=(0, 0, 0, 0),
+    )  # fmt: skip
+    assert image.dtype == np.float32
+    np.testing.assert_allclose(image, EvaluationTransform(32, (32, 32))(pixels), atol=1.5)
+
+
+def test_no_loss_over_pairs_is_left_out():
+    assert set(losses.LOSSES) - {"ce"} <= set(benchmark_loss.names())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["speed"], "name a benchmark first: losses, .*retrieval. Received: speed"),
+        (["--sizes=8", "losses"], "name a benchmark first: .*Received: --sizes=8 losses"),
+        ([], "Received: nothing"),
+        (["training", "--losses=contrastive"], "training takes no flags. Received: --losses="),
+        (["losses", "--size=sop"], "losses takes --losses and --sizes. Received: --size=sop"),
+        (["losses", "contrastive"], "losses takes --losses and --sizes. Received: contrastive"),
+        (["retrieval", "--size=huge"], "size.*huge"),
+        (["pipeline", "--epochs=3"], "say what a batch is: .*sampler.* Received: --epochs=3"),
+        (["pipeline", "--skip_bad_images"], "Received: --skip_bad_images"),
+        (["pipeline", "--sizes=8"], "Received: --sizes=8"),
+        (
+            ["pipeline", "--flagfile=bird.flags"],
+            "Received: flagfile='bird.flags'",
+        ),
+        (
+            ["pipeline", "--flagfile=glyphs.flags"],
+            "of image files.* Received: dataset=glyphs",
+        ),
+        (["pipeline"], "data_dir"),
+        (["losses", "--losses=hinge"], "losses must be of .*hinge"),
+        (["losses", "--sizes=many"], "sizes must be whole numbers"),
+        (["losses", "--sizes=1"], "sizes must be at least 2"),
+    ],
+)
+def test_bad_input(arguments, message, capsys):
+    assert run_command(benchmark.main, ["benchmark", *arguments]) == 2
+    assert re.search(message, capsys.readouterr().err)

@@ -1,0 +1,79 @@
+"""Comparing recipes, from the command line's side."""
+
+import json
+
+import pytest
+from tiny_run import TINY
+
+from experiments import compare
+from experiments.options.command_line import run_command
+
+
+def command(*arguments):
+    return run_command(compare.main, ["compare", *map(str, arguments)])
+
+
+@pytest.fixture(scope="module")
+def compared(photos, tmp_path_factory):
+    root = tmp_path_factory.mktemp("compare")
+    for name in ("contrastive", "multi_similarity"):
+        lines = [*TINY, f"--data_dir={photos}", f"--loss={name}"]
+        (root / f"tiny_{name}.flags").write_text("\n".join(lines) + "\n")
+    recipes = [root / "tiny_contrastive.flags", root / "tiny_multi_similarity.flags"]
+    arguments = [f"--recipes={','.join(map(str, recipes))}", f"--output_dir={root / 'out'}"]
+    assert command(*arguments, "--seed=3") == 0
+    return root / "out", [*arguments, "--seed=3"]
+
+
+def test_a_table_a_page_and_the_best(compared, capsys):
+    output, arguments = compared
+    assert command(*arguments) == 0
+    printed = capsys.readouterr().out
+    recalls = {}
+    for name in ("tiny_contrastive", "tiny_multi_similarity"):
+        result = json.loads((output / name / "result.json").read_text())
+        assert "--seed=3" in (output / name / "flags.txt").read_text()
+        recalls[name] = result["recall"]["embedding, cosine"]["1"]
+        row = next(line for line in printed.splitlines() if line.startswith(f"| {name}"))
+        assert f" {100 * recalls[name]:.1f} " in row
+        assert f" {100 * result['scores']['map@r/cosine']:.1f} " in row
+    assert f"best: {max(recalls, key=recalls.get)}, cosine" in printed
+    assert (output / "comparison.md").read_text().strip() in printed
+    page = (output / "comparison.html").read_text()
+    assert page.count("<svg") == 3  # bars, R@1, loss; no accuracy with unseen classes
+
+
+def test_finished_runs_are_not_run_again(compared):
+    output, arguments = compared
+    before = {path: path.stat().st_mtime_ns for path in output.rglob("*.keras")}
+    assert before
+    assert command(*arguments) == 0
+    assert {path: path.stat().st_mtime_ns for path in output.rglob("*.keras")} == before
+
+
+def test_a_failing_recipe_stops_the_comparison(compared, tmp_path, capfd):
+    (tmp_path / "broken.flags").write_text("--dataset=folder\n--data_dir=/does/not/exist\n")
+    assert command(f"--recipes={tmp_path / 'broken.flags'}", f"--output_dir={tmp_path}") == 1
+    err = capfd.readouterr().err
+    assert "/does/not/exist" in err
+    assert "broken ended with code 2" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "recipes must name at least one recipe"),
+        (["--recipes=nothing.flags"], "flagfile must be a file here or one of the recipes"),
+        (["--recipes=zebra_*"], "no recipe matches. Received: zebra_*"),
+        (["--recipes=cub.flags,cub.flags"], "recipes must differ in name"),
+        (["--recipes=cub.flags", "word"], "Received: word"),
+    ],
+)
+def test_bad_input(arguments, message, capsys):
+    assert command(*arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_help(capsys):
+    assert command("--help") == 0
+    assert "--recipes=" in capsys.readouterr().out

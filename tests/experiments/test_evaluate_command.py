@@ -1,0 +1,279 @@
+"""Evaluating any model, or anybody's embeddings, from the command line."""
+
+import json
+import pathlib
+import re
+import shutil
+import zipfile
+
+import keras
+import numpy as np
+import pytest
+from tiny_run import TINY
+
+import pipelines
+from experiments import evaluate
+from experiments.embedding.embedder import Embedder
+from experiments.embedding.embedding_file import EmbeddingFile
+from experiments.options.command_line import run_command
+from keras_dml import metrics
+from keras_dml.export import export_saved_model
+
+LABELS = np.repeat([f"class {number}" for number in range(6)], 5)
+EMBEDDINGS = np.random.default_rng(0).normal(size=(30, 4)).astype("float32")
+TRANSFORM = pipelines.EvaluationTransform(16, resize=20)
+
+
+def command(*arguments):
+    return run_command(evaluate.main, ["evaluate", *map(str, arguments)])
+
+
+def read(folder):
+    """The scores, and the page."""
+    result = json.loads((folder / "evaluation.json").read_text())
+    return result["scores"], (folder / "evaluation.html").read_text()
+
+
+@pytest.fixture(scope="module")
+def model(photos, tmp_path_factory):
+    """A model with what can be made of it: a .keras file, a SavedModel, a run."""
+    folder = tmp_path_factory.mktemp("models")
+    keras.utils.set_random_seed(0)
+    layers = [keras.layers.Rescaling(1 / 255), keras.layers.Conv2D(4, 3, strides=3)]
+    layers += [keras.layers.Flatten(), keras.layers.Dense(6)]
+    model = keras.Sequential([keras.Input([16, 16, 3]), *layers])
+    (folder / "run").mkdir()
+    model.save(folder / "run" / "best.keras")
+    shutil.copy(folder / "run" / "best.keras", folder / "mine.keras")
+    (folder / "run" / "flags.txt").write_text(
+        "\n".join([*TINY, f"--data_dir={photos}", "--resize=20", "--loss=triplet"]) + "\n"
+    )
+    export_saved_model(model, folder / "served", TRANSFORM)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def embeddings(model, photos):
+    """Of the test images, without the command."""
+    loaded = keras.saving.load_model(model / "mine.keras")
+    return Embedder(loaded, TRANSFORM, 64)(pipelines.load_dataset("folder", photos).test)
+
+
+def test_anybodys_embeddings(tmp_path, capsys):
+    other = np.array([{}])  # of Python objects: not even read
+    np.savez(tmp_path / "mine.npz", embeddings=EMBEDDINGS, labels=LABELS, other=other)
+    assert command(f"--embeddings={tmp_path / 'mine.npz'}", "--recall_at=1,3") == 0
+    printed = capsys.readouterr().out
+    scores, page = read(tmp_path / "mine-evaluation")
+    assert scores == metrics.evaluate(EMBEDDINGS, LABELS, [1, 3])
+    for name, shown in (("map@r/l2", "{:.1f}"), ("nmi", "{:.1f}"), ("recall@3/cosine", "{:.1f}")):
+        assert shown.format(100 * scores[name]) in printed
+        assert shown.format(100 * scores[name]) in page
+    assert f"{scores['jensen_shannon']:.3f} nats" in printed
+    assert page.count("<svg") == 1 and "<h2>Retrieval" not in page
+
+    # With a gallery that lacks a class, and pictures that are not there.
+    queries = EMBEDDINGS[:20].astype("float64")
+    sets = {"gallery": EMBEDDINGS[5:], "gallery_labels": LABELS[5:]}
+    arrays = {"embeddings": queries, "labels": LABELS[:20], "gallery_embeddings": sets["gallery"]}
+    names = {"paths": LABELS[:20], "gallery_paths": LABELS[5:]}
+    arrays["gallery_labels"] = sets["gallery_labels"]
+    np.savez(tmp_path / "sets.npz", **arrays, **names)
+    output = tmp_path / "out" / "deep"
+    options = [f"--output_dir={output}", "--recall_at=25", "--noclustering"]
+    assert command("--embeddings", tmp_path / "sets.npz", *options) == 0
+    printed = capsys.readouterr().out
+    scores, page = read(output)
+    assert scores == metrics.evaluate(queries, LABELS[:20], [1, 25], clustering=False, **sets)
+    assert "Queries without a match: 5" in printed
+    assert "the page shows no pictures: class 1: no such file" in printed
+
+    # No class in common, rows of zeros.
+    zeros = {"embeddings": queries * (np.arange(20) < 13)[:, None], "labels": LABELS[:20] + "x"}
+    np.savez(tmp_path / "sets.npz", **arrays | zeros)
+    assert command("--embeddings", tmp_path / "sets.npz", *options) == 0
+    line = "7 rows of zeros (row numbers 13, 14, 15, 16, 17, …): similarity 0 to everything"
+    assert f"\n{line}\n" in capsys.readouterr().out
+    scores, page = read(output)
+    assert scores["recall@25/l2"] == 0 and "<svg" not in page and line in page
+    result = json.loads((output / "evaluation.json").read_text())
+    assert (result["zero_rows"], result["gallery_zero_rows"]) == (7, 0)
+
+
+NAN_IN_ROW_3 = EMBEDDINGS + np.where(np.arange(30) == 3, np.nan, 0)[:, None]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"labels": None}, "must hold the array labels.*with the arrays embeddings"),
+        ({"embeddings": None, "labels": None, "x": LABELS}, "must hold .* embeddings.* arrays x"),
+        ({"gallery_labels": LABELS}, "must hold the array gallery_embeddings"),
+        ({"labels": LABELS[:7]}, r"labels \[n\].*shape \(30, 4\) and labels of shape \(7,\)"),
+        ({"embeddings": EMBEDDINGS[0]}, r"embeddings must have shape \[n, d\].*shape \(4,\)"),
+        ({"embeddings": NAN_IN_ROW_3}, r"NaN or infinity in 1 of 30 rows \(row numbers 3\)"),
+        ({"embeddings": EMBEDDINGS[:1], "labels": LABELS[:1]}, "at least 2 images.*Received: 1"),
+        ({"embeddings": EMBEDDINGS[:0], "labels": LABELS[:0]}, "at least 2 images.*Received: 0"),
+        ({"paths": LABELS + "\0.png"}, r"paths must be names of files.*class 0\\x00.png"),
+        ({"paths": LABELS + "\udc80"}, "not valid UTF-8"),
+        ({"paths": LABELS[:4]}, "one label for each image. Received: 4 images and 30 labels"),
+        ({"--recall_at": "30"}, "recall_at must be between 1 and 29.*30"),
+        ({"--split": "train"}, "not for --embeddings"),
+        ({"--dataset": "cub"}, "dataset means nothing to an evaluation of --embeddings"),
+    ],
+)
+def test_embeddings_that_do_not_fit(changed, message, tmp_path, capsys):
+    given = [f"{name}={value}" for name, value in changed.items() if name.startswith("--")]
+    arrays = {"embeddings": EMBEDDINGS, "labels": LABELS, **({} if given else changed)}
+    arrays = {name: array for name, array in arrays.items() if array is not None}
+    np.savez(tmp_path / "mine.npz", **arrays)
+    refused([f"--embeddings={tmp_path / 'mine.npz'}", *given], message, capsys)
+    assert not list(tmp_path.rglob("*.json"))
+
+
+def refused(arguments, message, capsys):
+    assert command(*arguments) == 2
+    err = capsys.readouterr().err.rpartition("\r")[2]  # behind the progress bar
+    assert err.startswith("error: ") and err.count("\n") == 1
+    assert re.search(message, err), err
+
+
+def test_files_that_are_none(tmp_path, capsys):
+    np.save(tmp_path / "a.npy", EMBEDDINGS)
+    np.savez(tmp_path / "whole.npz", embeddings=EMBEDDINGS, labels=LABELS)
+    (tmp_path / "cut.npz").write_bytes((tmp_path / "whole.npz").read_bytes()[:300])
+    (tmp_path / "text.npz").write_text("embeddings")
+    (tmp_path / "empty.npz").write_bytes(b"")
+    np.savez_compressed(tmp_path / "damaged.npz", embeddings=EMBEDDINGS, labels=LABELS)
+    damaged = bytearray((tmp_path / "damaged.npz").read_bytes())
+    damaged[60:70] = b"\xff" * 10
+    (tmp_path / "damaged.npz").write_bytes(damaged)
+    with zipfile.ZipFile(tmp_path / "other.npz", "w") as archive:
+        archive.writestr("embeddings.npy", b"")
+    other = bytearray((tmp_path / "other.npz").read_bytes())
+    other[8] = 99  # the compression, which zipfile does not know
+    other[other.index(b"PK\1\2") + 10] = 99
+    (tmp_path / "other.npz").write_bytes(other)
+    for name in ("a.npy", "cut.npz", "text.npz", "empty.npz", "damaged.npz", "other.npz"):
+        refused([f"--embeddings={tmp_path / name}"], f"must be a .npz file.*{name}", capsys)
+    refused([f"--embeddings={tmp_path / 'gone.npz'}"], "gone.npz, no file", capsys)
+    refused([f"--run={tmp_path}"], "run must be the folder of a run", capsys)
+    refused([], "give one of --run, --model, .*Received: none of them", capsys)
+    refused(["--run=a", "--model=b"], "Received: --run and --model", capsys)
+    refused(["--model=b", "--epochs=3"], "epochs means nothing.*Received: --epochs=3", capsys)
+    refused(["--model=b", "--nodeterministic"], "deterministic means nothing", capsys)
+    assert command("--help") == 0
+    assert "--saved_model=" in capsys.readouterr().out
+
+
+def test_where_results_go(tmp_path, capsys, monkeypatch):
+    (tmp_path / "model-v1.2").mkdir()
+    (tmp_path / "model-v1.keras").touch()
+    monkeypatch.chdir(tmp_path / "model-v1.2")
+
+    def output(*arguments):
+        return evaluate._output_dir(*evaluate._parse(["evaluate", *arguments]))
+
+    assert output("--saved_model=.") == tmp_path / "model-v1.2-evaluation"
+    assert output("--saved_model=../model-v1.2/") == tmp_path / "model-v1.2-evaluation"
+    assert (
+        output("--model=../model-v1.keras", "--split=all") == tmp_path / "model-v1-evaluation-all"
+    )
+    np.savez("mine", embeddings=EMBEDDINGS, labels=LABELS)
+    pathlib.Path("mine-evaluation", "evaluation.json").mkdir(parents=True)
+    refused(["--embeddings=mine.npz", "--noclustering"], "cannot be written.*json", capsys)
+
+
+def test_a_run_and_its_model(model, photos, embeddings, tmp_path, monkeypatch):
+    scores = metrics.evaluate(embeddings, np.repeat(np.arange(5), 4), [1, 2])
+    assert command(f"--run={model / 'run'}") == 0
+    found, page = read(model / "run" / "evaluation")
+    assert found == scores
+    assert page.count('class="query"') == 10 and page.count("<svg") == 1
+    monkeypatch.setattr(evaluate, "_retrieval", lambda found: ())  # which takes a second
+
+    # Stopped after the first batch; goes on behind it.
+    arguments = [f"--model={model / 'mine.keras'}", "--dataset=folder", f"--data_dir={photos}"]
+    arguments += [f"--output_dir={tmp_path}", "--resize=20", "--recall_at=1,2"]
+    written = []
+    append = EmbeddingFile.append
+
+    def append_one(self, batch):
+        if written:
+            raise KeyboardInterrupt
+        written.append(len(batch))
+        append(self, batch)
+
+    monkeypatch.setattr(EmbeddingFile, "append", append_one)
+    assert command(*arguments, "--eval_batch_size=3") == 130
+    monkeypatch.setattr(EmbeddingFile, "append", lambda *a: (written.append(len(a[1])), append(*a)))
+    assert command(*arguments, "--eval_batch_size=10") == 0
+    assert written == [3, 10, 7]
+    assert read(tmp_path)[0] == scores
+    np.testing.assert_allclose(np.load(tmp_path / "evaluation.npy"), embeddings, atol=1e-6)
+
+    # Half precision, other images: embedded anew.
+    assert command(*arguments, "--float16", "--split=all", "--noclustering") == 0
+    assert sum(written[3:]) == 40
+    assert np.load(tmp_path / "evaluation.npy").dtype == np.float16
+    embeddings = np.load(tmp_path / "evaluation.npy")
+    scores = metrics.evaluate(embeddings, np.repeat(np.arange(10), 4), [1, 2], clustering=False)
+    assert read(tmp_path)[0] == scores
+
+
+def test_a_saved_model(model, photos, embeddings, tmp_path, capsys, monkeypatch):
+    folder = shutil.copytree(photos, tmp_path / "photos")
+    arguments = [f"--saved_model={model / 'served'}", "--dataset=folder", f"--data_dir={folder}"]
+    arguments += [f"--output_dir={tmp_path / 'out'}", "--eval_batch_size=8"]
+    # A recipe's flags of training and of preprocessing are no mistake.
+    recipe = ["--flagfile", "glyphs_multi_similarity.flags", "--train_classes=5"]
+    assert command(*arguments, *recipe, "--test_classes=5") == 0
+    np.testing.assert_allclose(np.load(tmp_path / "out" / "evaluation.npy"), embeddings, atol=1e-5)
+    assert read(tmp_path / "out")[1].count('class="query"') == 10
+
+    refused([*arguments, "--resize=20"], "resize means nothing .*--saved_model.*=20", capsys)
+    bad = sorted((folder / "class7").iterdir())[2]
+    bad.write_bytes(pathlib.Path(bad).read_bytes()[:60])
+    refused(arguments, f"{bad}: ", capsys)
+    monkeypatch.setattr(evaluate, "_retrieval", lambda found: ())
+    assert command(*arguments, "--skip_bad_images") == 0
+    assert json.loads((tmp_path / "out" / "evaluation.json").read_text())["queries"] == 19
+
+
+def test_models_that_do_not_fit(model, photos, tmp_path, capsys):
+    data = ["--dataset=folder", f"--data_dir={photos}", f"--output_dir={tmp_path / 'out'}"]
+    (tmp_path / "text.keras").write_text("no model")
+
+    def saved(name, shape, *layers):
+        keras.Sequential([keras.Input(shape), *layers]).save(tmp_path / name)
+        return f"--model={tmp_path / name}"
+
+    @keras.saving.register_keras_serializable("test_evaluate_command")
+    class Subclassed(keras.Model):
+        def call(self, images):
+            return [keras.ops.mean(images, axis=(1, 2))] * 2
+
+    subclassed = Subclassed()
+    subclassed(np.zeros([1, 16, 16, 3]))
+    subclassed.save(tmp_path / "sub.keras")
+    subclassed = f"--model={tmp_path / 'sub.keras'}"
+
+    flatten, pool = keras.layers.Flatten(), keras.layers.GlobalMaxPooling2D()
+    nan = keras.layers.Rescaling(float("inf"))
+    for arguments, message in (
+        ([f"--model={tmp_path / 'gone.keras'}"], "model must be a .keras file.*gone.keras"),
+        ([f"--model={tmp_path / 'text.keras'}"], "model cannot be loaded from .*text.keras"),
+        ([saved("grey.keras", [8, 8, 1], flatten)], r"images \[n, size, size, 3\].*8, 8, 1"),
+        ([saved("maps.keras", [8, 8, 3], keras.layers.ReLU())], r"embeddings \[n, d\].*8, 8, 3"),
+        ([saved("any.keras", [None, None, 3], pool)], "image_size must be given"),
+        ([saved("nan.keras", [8, 8, 3], nan, flatten)], "embeddings that are not finite"),
+        ([subclassed], "image_size must be given.*sub.keras does not say"),
+        ([subclassed, "--image_size=20"], r"gives one image \[\(1, 3\), \(1, 3\)\]"),
+        ([f"--model={model / 'mine.keras'}", "--image_size=32"], "image_size must be 16"),
+        ([f"--model={model / 'mine.keras'}", "--resize=8"], "resize"),
+        ([f"--saved_model={model}"], "saved_model.pb in it. Received"),
+        ([f"--run={model / 'run'}", "--recall_at=20"], "recall_at must be between 1 and 19"),
+        ([f"--run={model / 'run'}", "--data_dir=/does/not/exist"], "data_dir.*/does/not/exist"),
+    ):
+        refused([*(data if "run" not in arguments[0] else ()), *arguments], message, capsys)
+    assert command(f"--model={tmp_path / 'any.keras'}", "--image_size=20", *data) == 0

@@ -1,0 +1,283 @@
+"""The index command, from the command line's side."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from photo_search import index_command, picture, png, save_colour_model, write_photos
+from PIL import Image
+
+from experiments.embedding import saved_model as image_embedder
+from experiments.photos.image_folder import image_path, list_images
+from keras_dml import retrieval
+from keras_dml.export import export_saved_model
+from keras_dml.retrieval import ScannIndex, load_index
+from pipelines import EvaluationTransform
+
+NAMES = ["0.png", "a/1.png", "a/b/2.jpg", "c/3.GIF", "c/4.bmp", "c/5.webp"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return save_colour_model(tmp_path_factory.mktemp("run") / "saved_model")
+
+
+@pytest.fixture
+def photos(tmp_path):
+    return write_photos(tmp_path / "photos", NAMES)
+
+
+@pytest.fixture
+def command(tmp_path, photos, model):
+    def run(*more):
+        given = [f"--saved_model={model}", f"--images={photos}", f"--output={tmp_path / 'index'}"]
+        return index_command(*given, "--batch_size=2", *more)
+
+    return run
+
+
+@pytest.fixture
+def embedded(monkeypatch):
+    """How many images each call of the model has had."""
+    counts = []
+    call = image_embedder.ImageEmbedder.__call__
+
+    def counting(self, encoded):
+        counts.append(len(encoded))
+        return call(self, encoded)
+
+    monkeypatch.setattr(image_embedder.ImageEmbedder, "__call__", counting)
+    return counts
+
+
+def write_bad(photos):
+    """Files that are no images, and hidden ones, which are none of ours."""
+    (photos / "a" / "text.jpg").write_text("no image")
+    (photos / "a" / "cut.png").write_bytes(png(9)[:60])
+    (photos / "empty.jpg").touch()
+    frames = [picture(7), picture(8)]
+    frames[0].save(photos / "c" / "moves.webp", save_all=True, append_images=frames[1:])
+    (photos / "gone.jpg").symlink_to(photos / "nothing.jpg")
+    Image.new("1", (8000, 8000)).save(photos / "huge.png")  # 8 KB
+    (photos / ".hidden.jpg").write_text("no image")
+    (photos / "notes.txt").write_text("no image")
+    return ["a/cut.png", "a/text.jpg", "c/moves.webp", "empty.jpg", "gone.jpg", "huge.png"]
+
+
+def test_every_image_below_the_folder_is_found_by_itself(tmp_path, photos, model, command, capsys):
+    bad = write_bad(photos)
+    assert command() == 0
+    out = capsys.readouterr().out
+    assert "6 images, 6 of them new" in out and "exact search" in out
+    assert f"skipped 6 files that cannot be embedded: {tmp_path / 'index'}" in out
+    lines = (tmp_path / "index" / "skipped.txt").read_text().splitlines()
+    reasons = dict(line.split("\t") for line in lines)
+    assert list(reasons) == bad
+    assert reasons["a/text.jpg"] == "not a JPEG, PNG, WebP, BMP or GIF image"
+    assert "animated WebP" in reasons["c/moves.webp"]
+    assert reasons["empty.jpg"] == "the file is empty"
+    assert reasons["gone.jpg"] == "No such file or directory"
+    assert reasons["huge.png"] == "an image of more than 50 million pixels"
+
+    serve = tf.saved_model.load(str(model)).signatures["serving_default"]
+    data = [(photos / name).read_bytes() for name in NAMES]
+    expected = serve(tf.constant(data))["embeddings"].numpy()
+    saved = np.load(tmp_path / "index" / "embeddings.npz")
+    assert saved["paths"].tolist() == NAMES
+    np.testing.assert_array_equal(saved["embeddings"], expected)
+    ids, scores = load_index(tmp_path / "index" / "index").search(expected, 1)
+    assert ids[:, 0].tolist() == NAMES
+    np.testing.assert_allclose(scores, 1, atol=1e-6)
+
+
+def test_a_killed_command_goes_on(tmp_path, photos, command, embedded, monkeypatch, capsys):
+    bad = write_bad(photos)
+    counting = image_embedder.ImageEmbedder.__call__
+
+    def killed(self, encoded):
+        if sum(embedded) >= 4:
+            raise KeyboardInterrupt
+        return counting(self, encoded)
+
+    monkeypatch.setattr(image_embedder.ImageEmbedder, "__call__", killed)
+    assert command() == 130
+    assert not (tmp_path / "index" / "index").exists()
+    monkeypatch.setattr(image_embedder.ImageEmbedder, "__call__", counting)
+    write_photos(photos, ["a/1.png", "z.png"])  # meanwhile: a new one, and one written again
+    embedded.clear()
+    assert command() == 0
+    # The three that were left, those two, and the one that the killed command had found bad.
+    assert sum(embedded) == 3 + 2 + 1
+    lines = (tmp_path / "index" / "skipped.txt").read_text().splitlines()
+    assert [line.split("\t")[0] for line in lines] == bad
+    assert load_index(tmp_path / "index" / "index").num_items == 7
+    assert sorted(path.name for path in (tmp_path / "index").glob(".*")) == []
+    assert "7 images, 7 of them new" in capsys.readouterr().out
+
+
+def test_a_second_time_only_what_is_new_is_embedded(tmp_path, photos, command, embedded, capsys):
+    assert command() == 0
+    folder = tmp_path / "index" / "index"
+    before = load_index(folder)
+    unchanged = folder.stat().st_mtime_ns
+    embedded.clear()
+    assert command() == 0 and folder.stat().st_mtime_ns == unchanged
+    assert embedded == []
+
+    (photos / "c" / "4.bmp").unlink()
+    picture(40, (30, 30)).save(photos / "a" / "1.png")
+    picture(41).save(photos / "a" / "new.png")
+    capsys.readouterr()
+    assert command() == 0
+    assert "6 images, 2 of them new" in capsys.readouterr().out and sum(embedded) == 2
+    after = load_index(folder)
+    assert after.ids.tolist() == [
+        "0.png",
+        "a/1.png",
+        "a/b/2.jpg",
+        "a/new.png",
+        "c/3.GIF",
+        "c/5.webp",
+    ]
+    rows = np.load(tmp_path / "index" / "embeddings.npz")["embeddings"]
+    assert before.search(rows[:1], 1)[0] == "0.png" == after.search(rows[:1], 1)[0]
+    assert before.search(rows[1:2], 1)[1] < 0.99 < after.search(rows[1:2], 1)[1]
+
+    embedded.clear()
+    assert command("--metric=l2") == 0
+    assert embedded == [] and load_index(folder).metric == "l2"
+
+
+def test_a_damaged_index_is_built_again(tmp_path, command, embedded):
+    folder = tmp_path / "index" / "index"
+    assert command() == 0
+    embedded.clear()
+    for damage in (
+        lambda: shutil.rmtree(folder),
+        lambda: (folder / "index.json").unlink(),
+        lambda: (folder / "embeddings.npy").write_bytes(b"no array"),
+    ):
+        damage()
+        assert command() == 0 and embedded == []
+        assert load_index(folder).ids.tolist() == NAMES
+
+
+def test_a_moved_model_is_remembered(tmp_path, model, command, embedded):
+    assert command() == 0
+    moved = shutil.copytree(model, tmp_path / "moved")
+    embedded.clear()
+    assert command(f"--saved_model={moved}") == 0 and embedded == []
+    settings = json.loads((tmp_path / "index" / "settings.json").read_text())
+    assert settings["saved_model"] == str(moved)
+
+
+def test_a_tree(tmp_path, photos, command, monkeypatch, capsys):
+    pytest.importorskip("scann")
+    write_photos(photos, [f"more/{number:02d}.png" for number in range(20)])
+    with monkeypatch.context() as without_scann:
+        without_scann.setitem(sys.modules, "scann", None)
+        retrieval.scann_loads.cache_clear()
+        assert command("--num_leaves=2", "--leaves_to_search=2") == 0
+    retrieval.scann_loads.cache_clear()
+    assert "exact search" in capsys.readouterr().out
+    assert command("--num_leaves=2", "--leaves_to_search=2") == 0
+    assert "a search looks into 2 of 2 leaves and finds" in capsys.readouterr().out
+    settings = json.loads((tmp_path / "index" / "settings.json").read_text())
+    assert settings["built"]["tree"]["num_leaves"] == 2
+    assert load_index(tmp_path / "index" / "index").tree.num_leaves == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--images=/no/where"], "images must be a folder. Received: images=/no/where"),
+        (["--images={empty}"], "which holds none"),
+        (["--images={bad}"], "none of the 1 images can be embedded. The first, x.jpg: not a JPEG"),
+        (["--saved_model=/no/where"], "saved_model must be the folder of a SavedModel"),
+        (["--saved_model={run}"], "did you mean {run}/saved_model?"),
+        (["--output={photos}"], "output must be a new or empty folder, or an index"),
+        (["--output={photos}/0.png"], "output must be a new or empty folder, or an index"),
+        (["--output="], "give --output=FOLDER"),
+        (["--batch_size=0"], "batch_size"),
+        (["--noapproximate", "--reorder=5"], "--noapproximate has no tree: leave out --reorder"),
+        (["--target_recall=1.5"], "target_recall must be"),
+        (["word"], "flags start with --. Received: word"),
+    ],
+)
+def test_bad_input(tmp_path, photos, model, command, arguments, message, capsys):
+    names = {"empty": tmp_path / "empty", "bad": tmp_path / "bad"}
+    for folder in names.values():
+        folder.mkdir()
+    (names["bad"] / "x.jpg").write_text("no image")
+    names |= {"run": model.parent, "photos": photos}
+    assert command(*(word.format(**names) for word in arguments)) == 2
+    err = capsys.readouterr().err
+    assert message.format(**names) in err
+    assert len([line for line in err.splitlines() if line.startswith("error:")]) == 1
+
+
+def test_an_index_of_something_else_is_left_alone(tmp_path, photos, model, command, capsys):
+    assert command() == 0
+    other = write_photos(tmp_path / "other", ["a.png"])
+    assert command(f"--images={other}") == 2
+    assert f"holds an index of other images, those in {photos}" in capsys.readouterr().err
+    retrained = save_colour_model(tmp_path / "retrained")
+    with open(retrained / "variables" / "variables.data-00000-of-00001", "ab") as file:
+        file.write(b"other weights")
+    assert command(f"--saved_model={retrained}") == 2
+    assert "holds an index made with another model" in capsys.readouterr().err
+    (tmp_path / "index" / "embeddings.npz").write_bytes(b"no archive")
+    assert command() == 2
+    assert "embeddings.npz is damaged" in capsys.readouterr().err
+
+
+def test_a_model_with_another_signature(tmp_path, command, capsys):
+    module = tf.Module()
+    module.serve = tf.function(lambda x: x, input_signature=[tf.TensorSpec([None], tf.float32)])
+    tf.saved_model.save(module, str(tmp_path / "other"), {"serving_default": module.serve})
+    assert command(f"--saved_model={tmp_path / 'other'}") == 2
+    assert "saved_model must have a signature serving_default" in capsys.readouterr().err
+    (tmp_path / "other" / "saved_model.pb").write_bytes(b"damaged")
+    assert command(f"--saved_model={tmp_path / 'other'}", f"--output={tmp_path / 'new'}") == 2
+    assert "saved_model cannot be loaded" in capsys.readouterr().err
+
+
+def test_the_order_of_the_images_and_linked_folders(tmp_path, photos):
+    (photos / "c" / "up").symlink_to(photos)  # would never end
+    (photos / "linked").symlink_to(write_photos(tmp_path / "elsewhere", ["x.png"]))
+    files = list_images(photos)
+    assert [file.path for file in files] == [*NAMES, "linked/x.png"]
+    assert files[0].size == len((photos / "0.png").read_bytes())
+
+
+@pytest.mark.parametrize(
+    "name", ["../x.png", "a/../../x.png", "/etc/x.png", "a.txt", "", "a\0.png"]
+)
+def test_no_name_leads_out_of_the_folder(tmp_path, name):
+    with pytest.raises(ValueError, match="must be a path inside the folder"):
+        image_path(tmp_path, name)
+    assert image_path(tmp_path, "a/b.png") == tmp_path / "a" / "b.png"
+
+
+def test_the_help(capsys):
+    assert index_command("--help") == 0
+    assert "--target_recall=" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_model_that_was_exported_with_an_index(tmp_path, photos, command):
+    pytest.importorskip("scann")
+    inputs = keras.Input((4, 4, 3))
+    model = keras.Model(inputs, keras.layers.Dense(5)(keras.layers.Flatten()(inputs)))
+    inside = ScannIndex(np.eye(5)[:3])
+    export_saved_model(model, tmp_path / "served", EvaluationTransform(4), inside, neighbours=1)
+    # In a process of its own: here ScaNN's operations may be registered already.
+    arguments = [f"--saved_model={tmp_path / 'served'}", f"--images={photos}"]
+    arguments = [*arguments, f"--output={tmp_path / 'found'}"]
+    subprocess.run([sys.executable, "-m", "experiments.index", *arguments], check=True)
+    assert load_index(tmp_path / "found" / "index").num_items == len(NAMES)

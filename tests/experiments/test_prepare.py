@@ -1,0 +1,242 @@
+"""Preparing a published dataset, from the command line's side; nothing outside this machine."""
+
+import functools
+import hashlib
+import http.server
+import shutil
+import tarfile
+import threading
+import time
+import zipfile
+
+import pytest
+from official_layouts import write_cub, write_inshop, write_sop
+
+from experiments import prepare
+from experiments.options.command_line import run_command
+from pipelines.datasets import cub as cub_module
+from pipelines.datasets import inshop as inshop_module
+from pipelines.datasets import sop as sop_module
+from pipelines.datasets.download import ARCHIVES, Archive
+
+NOWHERE = "http://127.0.0.1:1/CUB_200_2011.tgz"
+
+
+def command(*arguments):
+    return run_command(prepare.main, ["prepare", *map(str, arguments)])
+
+
+@pytest.fixture(autouse=True)
+def tiny_is_full(monkeypatch):
+    monkeypatch.setattr(cub_module, "NUM_IMAGES", 5)
+    monkeypatch.setattr(cub_module, "NUM_CLASSES", 4)
+    monkeypatch.setattr(sop_module, "NUM_IMAGES", {"train": 3, "test": 4})
+    monkeypatch.setattr(sop_module, "NUM_CLASSES", {"train": 2, "test": 2})
+    monkeypatch.setattr(inshop_module, "NUM_IMAGES", {"train": 3, "query": 2, "gallery": 3})
+    monkeypatch.setattr(inshop_module, "NUM_CLASSES", {"train": 2, "query": 2, "gallery": 2})
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+
+
+@pytest.fixture
+def cub_archive(tmp_path):
+    """The path of a CUB-200-2011 of five images, packed."""
+    write_cub(tmp_path / "remote" / "CUB_200_2011", content=bytes(range(256)) * 40)
+    path = tmp_path / "remote" / "CUB_200_2011.tgz"
+    with tarfile.open(path, "w:gz") as archive:
+        archive.add(path.with_name("CUB_200_2011"), "CUB_200_2011")
+    shutil.rmtree(path.with_name("CUB_200_2011"))
+    return path
+
+
+@pytest.fixture
+def sop_archive(tmp_path):
+    root = write_sop(tmp_path / "remote" / "Stanford_Online_Products", content=b"image" * 99)
+    path = tmp_path / "remote" / "Stanford_Online_Products.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for file in root.rglob("*"):
+            archive.write(file, file.relative_to(root.parent))
+    shutil.rmtree(root)
+    return path
+
+
+def serve(monkeypatch, name, path, url=None, checksum=True):
+    """Makes `path` the official archive of a dataset."""
+    official = ARCHIVES[name][0]
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest() if checksum else None
+    archive = Archive(url or path.as_uri(), official.file, official.holds, sha256)
+    monkeypatch.setitem(ARCHIVES, name, (archive,))
+
+
+def contents(folder):
+    return sorted(path.name for path in folder.iterdir() if path.name != ".preparing")
+
+
+@pytest.mark.parametrize("name", ["cub", "sop"])
+def test_fetched_unpacked_and_counted(name, tmp_path, monkeypatch, capsys, request):
+    path = request.getfixturevalue(f"{name}_archive")
+    serve(monkeypatch, name, path)
+    folder = tmp_path / "data"
+    assert command(f"--dataset={name}", f"--data_dir={folder}") == 0
+    out = capsys.readouterr().out
+    assert "3 images of 2 classes (training), " in out
+    assert f"--flagfile={name}.flags --data_dir={folder}" in out
+    assert contents(folder) == sorted([path.name, path.stem])
+    # Once there, nothing more is needed, and either folder may be named.
+    path.unlink()
+    (folder / path.name).unlink()
+    assert command(f"--dataset={name}", f"--data_dir={folder}") == 0
+    assert command(f"--dataset={name}", f"--data_dir={folder / path.stem}") == 0
+
+
+def test_over_http(tmp_path, cub_archive, monkeypatch, capsys):
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=cub_archive.parent)
+    handler.log_message = lambda *_: None
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/{cub_archive.name}"
+        serve(monkeypatch, "cub", cub_archive, f"{url}.not_there")
+        assert command("--dataset=cub", f"--data_dir={tmp_path / 'data'}") == 1
+        assert "not_there answers 404" in capsys.readouterr().err
+        serve(monkeypatch, "cub", cub_archive, url)
+        assert command("--dataset=cub", f"--data_dir={tmp_path / 'data'}") == 0
+        server.shutdown()
+
+
+class _HalfOfIt(http.server.BaseHTTPRequestHandler):
+    """Promises more than it sends."""
+
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("Content-Length", "1000")
+        self.end_headers()
+        self.wfile.write(b"half")
+
+    def log_message(self, *_):
+        pass
+
+
+def test_a_connection_that_breaks_off(tmp_path, cub_archive, monkeypatch, capsys):
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _HalfOfIt) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/CUB_200_2011.tgz"
+        serve(monkeypatch, "cub", cub_archive, url)
+        assert command("--dataset=cub", f"--data_dir={tmp_path / 'data'}") == 1
+        server.shutdown()
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert f"the download of {url} failed: " in line and "By hand: put" in line
+    assert contents(tmp_path / "data") == []
+
+
+def test_what_the_download_manager_refuses(tmp_path, cub_archive, monkeypatch, capsys):
+    import tensorflow_datasets as tfds
+
+    def download(self, url):
+        raise tfds.core.download.download_manager.NonMatchingChecksumError("has wrong checksum")
+
+    serve(monkeypatch, "cub", cub_archive)
+    monkeypatch.setattr(tfds.download.DownloadManager, "download", download)
+    assert command("--dataset=cub", f"--data_dir={tmp_path / 'data'}") == 1
+    assert "CUB_200_2011.tgz is not the official archive" in capsys.readouterr().err
+
+
+def test_without_a_network_one_line_says_what_to_do(tmp_path, cub_archive, monkeypatch, capsys):
+    serve(monkeypatch, "cub", cub_archive, NOWHERE)
+    folder = tmp_path / "data"
+    began = time.monotonic()
+    assert command("--dataset=cub", f"--data_dir={folder}") == 1
+    assert time.monotonic() - began < 20
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "does not answer" in line
+    assert f"put CUB_200_2011.tgz (data.caltech.edu/records/65de6-vp158) into {folder}" in line
+    assert contents(folder) == []
+    # By hand, as it said:
+    shutil.copy(cub_archive, folder)
+    assert command("--dataset=cub", f"--data_dir={folder}") == 0
+
+
+@pytest.mark.parametrize("checksum", [True, False])
+@pytest.mark.parametrize("name", ["cub", "sop"])
+def test_a_truncated_archive(name, checksum, tmp_path, monkeypatch, capsys, request):
+    path = request.getfixturevalue(f"{name}_archive")
+    serve(monkeypatch, name, path, NOWHERE, checksum)
+    folder = tmp_path / "data"
+    folder.mkdir()
+    whole = path.read_bytes()
+    (folder / path.name).write_bytes(whole[: len(whole) * 2 // 3])
+    assert command(f"--dataset={name}", f"--data_dir={folder}") == 1
+    expected = "the checksum differs" if checksum else "is damaged or cut off: "
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert f"{path.name} " in line and expected in line and line.endswith("repeat this command")
+    assert contents(folder) == [path.name]
+
+
+def test_a_download_that_is_another_file_takes_no_name(tmp_path, cub_archive, monkeypatch, capsys):
+    serve(monkeypatch, "cub", cub_archive)
+    cub_archive.write_bytes(b"<html>moved</html>")
+    assert command("--dataset=cub", f"--data_dir={tmp_path / 'data'}") == 1
+    err = capsys.readouterr().err
+    assert "CUB_200_2011.tgz is not the official archive" in err and "By hand: put" in err
+    assert contents(tmp_path / "data") == []
+
+
+def test_what_a_kill_left_behind_is_not_taken_for_whole(tmp_path, cub_archive, monkeypatch):
+    serve(monkeypatch, "cub", cub_archive)
+    for left in (".unpacking-CUB_200_2011", ".downloading"):
+        write_cub(tmp_path / "data" / left / "CUB_200_2011", (1, 2))
+    assert command("--dataset=cub", f"--data_dir={tmp_path / 'data'}") == 0
+    assert contents(tmp_path / "data") == ["CUB_200_2011", "CUB_200_2011.tgz"]
+
+
+def test_a_half_unpacked_folder_is_told_and_left_alone(tmp_path, cub_archive, monkeypatch, capsys):
+    serve(monkeypatch, "cub", cub_archive)
+    root = write_cub(tmp_path / "data" / "CUB_200_2011")
+    next(root.rglob("*.jpg")).unlink()
+    for folder in (root, root.parent):
+        assert command("--dataset=cub", f"--data_dir={folder}") == 1
+        err = capsys.readouterr().err
+        assert "1 images listed in images.txt are not in" in err
+        assert "move what is there of CUB_200_2011 away" in err
+    assert contents(root.parent) == ["CUB_200_2011"]
+
+
+def test_other_counts_than_published(tmp_path, cub_archive, monkeypatch, capsys):
+    serve(monkeypatch, "cub", cub_archive)
+    monkeypatch.setattr(cub_module, "NUM_IMAGES", 11_788)
+    assert command("--dataset=cub", f"--data_dir={tmp_path / 'data'}") == 1
+    assert "found 5 images of 4 classes; the full CUB-200-2011 has 11788" in capsys.readouterr().err
+
+
+def test_an_archive_of_something_else(tmp_path, cub_archive, monkeypatch, capsys):
+    with tarfile.open(cub_archive, "w:gz") as archive:
+        archive.add(__file__, "CUB_200/README")
+    serve(monkeypatch, "cub", cub_archive)
+    assert command("--dataset=cub", f"--data_dir={tmp_path / 'data'}") == 1
+    assert "tgz holds no CUB_200_2011: it is another archive" in capsys.readouterr().err
+    assert contents(tmp_path / "data") == ["CUB_200_2011.tgz"]
+
+
+def test_in_shop_is_only_counted(tmp_path, capsys):
+    assert command("--dataset=inshop", f"--data_dir={tmp_path / 'none'}") == 1
+    err = capsys.readouterr().err
+    assert "given out by hand: ask for it at mmlab" in err and len(err.splitlines()) == 1
+    assert command("--dataset=inshop", f"--data_dir={write_inshop(tmp_path / 'data')}") == 0
+    assert "3 images of 2 classes (gallery)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give --dataset=cub|cars|sop|inshop and --data_dir=FOLDER"),
+        (["--dataset=cub"], "give --dataset="),
+        (["--dataset=birds", "--data_dir=x"], "value should be one of <cub|cars|sop|inshop>"),
+        (["--dataset=cub", "--data_dir=x", "word"], "flags start with --. Received: word"),
+    ],
+)
+def test_bad_flags(arguments, message, capsys):
+    assert command(*arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_help(capsys):
+    assert command("--help") == 0
+    assert "--dataset=cub|cars|sop" in capsys.readouterr().out

@@ -1,0 +1,93 @@
+"""The contact sheet, from the command line's side."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import pipelines
+from experiments import preview
+from experiments.options.command_line import run_command
+
+FLAGS = ["--dataset=folder", "--image_size=32", "--resize=40", "--crop=fixed", "--images=3"]
+
+
+def command(*arguments):
+    return run_command(preview.main, ["preview", *map(str, arguments)])
+
+
+@pytest.fixture
+def photos(tmp_path):
+    rng = np.random.default_rng(0)
+    for name in "abcd":
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for number in range(2):
+            pixels = rng.integers(0, 256, (50, 60, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{number}.png")
+    return tmp_path / "photos"
+
+
+def tiles(path, rows, columns):
+    """The pictures of 32 pixels, shown five times as large: uint8 [rows, columns, 32, 32, 3]."""
+    sheet = np.asarray(Image.open(path))
+    found = []
+    for row in range(rows):
+        for column in range(columns):
+            top, left = 18 + row * 186, 8 + column * 168 + 8 * (column > 0)
+            tile = sheet[top : top + 160, left : left + 160]
+            assert (tile == tile[::5, ::5].repeat(5, 0).repeat(5, 1)).all()
+            found.append(tile[::5, ::5])
+    return np.array(found).reshape(rows, columns, 32, 32, 3)
+
+
+def test_evaluation_first_then_the_crops_of_the_training(photos, tmp_path, capsys):
+    path = tmp_path / "sheet.png"
+    assert command(*FLAGS, "--crops=4", f"--data_dir={photos}", f"--output={path}") == 0
+    assert "3 images, once as evaluated and 4 times as trained on" in capsys.readouterr().out
+    shown = tiles(path, 3, 5)
+    table = pipelines.load_dataset("folder", photos).train
+    evaluation = pipelines.EvaluationTransform(32, 40)
+    evaluated = np.concatenate(list(pipelines.evaluation_batches(table, evaluation)))
+    for row in range(3):
+        # One of the four training images, and crops and mirrors of it that differ.
+        difference = np.abs(evaluated - shown[row, 0]).max(axis=(1, 2, 3))
+        assert (difference <= 0.5).sum() == 1
+        assert len({tile.tobytes() for tile in shown[row]}) == 5
+    first = path.read_bytes()
+    assert command(*FLAGS, "--crops=4", f"--data_dir={photos}", f"--output={path}") == 0
+    assert path.read_bytes() == first
+
+
+def test_the_name_comes_from_the_recipe(photos, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.flags").write_text("\n".join([*FLAGS[:-1], f"--data_dir={photos}"]))
+    assert command("--flagfile=mine.flags", "--images=1", "--crops=1") == 0
+    assert Image.open("mine-preview.png").size == (8 + 2 * 168 + 8, 18 + 186 + 8)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--crops=0"], "flag --crops=0: 0 is not a positive integer"),
+        (["--zebra=1"], "Unknown command line flag 'zebra'"),
+        (["--output=/no/where/sheet.png"], "No such file or directory"),
+        (["--resize=20"], "resize must be at least image_size"),
+        (["--data_dir=/no/where"], "data_dir cannot be read"),
+    ],
+)
+def test_bad_input(photos, arguments, message, capsys):
+    assert command(*FLAGS, f"--data_dir={photos}", *arguments) == 2
+    err = capsys.readouterr().err
+    assert message in err and "Traceback" not in err
+
+
+def test_an_image_that_is_none(photos, tmp_path, capsys):
+    for path in photos.rglob("*.png"):
+        path.write_bytes(b"no image")
+    assert command(*FLAGS, f"--data_dir={photos}", f"--output={tmp_path / 'sheet.png'}") == 2
+    assert "not an image that can be read" in capsys.readouterr().err
+    assert not (tmp_path / "sheet.png").exists()
+
+
+def test_the_help(capsys):
+    assert command("--help") == 0
+    assert "--crops=7" in capsys.readouterr().out

@@ -1,0 +1,327 @@
+"""The runner, from the command line's side: recipes, bad input, resume."""
+
+import inspect
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tiny_run import TINY
+
+import pipelines
+from experiments import recipes, run
+from experiments.options import flags
+from experiments.options.command_line import run_command
+from experiments.training.run_folder import RunFolder
+from keras_dml import losses, metrics, models
+
+
+def command(*arguments):
+    return run_command(run.main, ["run", *map(str, arguments)])
+
+
+def finished_run(folder, photos, *more):
+    assert command(*TINY, f"--data_dir={photos}", f"--output_dir={folder}", *more) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def finished(photos, tmp_path_factory):
+    return finished_run(tmp_path_factory.mktemp("runs") / "tiny", photos, "--raw_pixels")
+
+
+def test_a_run_leaves_everything_behind(finished):
+    history = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
+    assert [(row["epoch"], row["step"]) for row in history] == [(1, 2), (2, 4)]
+    for row in history:
+        for metric in ("cosine", "l2"):
+            assert 0 <= row[f"test/recall@1/{metric}"] <= row[f"test/recall@2/{metric}"] <= 1
+        assert row["train/tightness"] + row["train/contrastive"] == pytest.approx(
+            row["train/loss"], rel=1e-4
+        )
+    result = json.loads((finished / "result.json").read_text())
+    best = max(history, key=lambda row: row["test/recall@1/cosine"])
+    assert result["recall"]["embedding, cosine"]["1"] == best["test/recall@1/cosine"]
+    assert "raw pixels, cosine" in result["recall"]
+    with np.load(finished / "test_embeddings.npz") as saved:
+        scores = metrics.evaluate(saved["embeddings"], saved["labels"], [1, 2])
+    assert result["scores"] == scores
+    assert {"map@r/l2", "r_precision/cosine", "nmi", "ami", "jensen_shannon"} < set(scores)
+    for shown in (result["table"], (finished / "report.html").read_text()):
+        assert "MAP@R" in shown
+        for name in ("map@r/cosine", "r_precision/l2", "nmi", "ami"):
+            assert f"{100 * scores[name]:.1f}" in shown
+        assert f"{scores['jensen_shannon']:.3f} nats" in shown
+    assert "<html" in (finished / "report.html").read_text()
+    assert list((finished / "tensorboard").glob("events*"))
+    assert {"best.keras", "last.keras", "checkpoint.npz"} <= {p.name for p in finished.iterdir()}
+    assert not list(finished.glob(".writing*")) + list(finished.glob(".*npy*"))
+
+
+def test_flags_file_repeats_the_run(finished, tmp_path, capsys):
+    flags_file = finished / "flags.txt"
+    assert "--embedding_size=8" in flags_file.read_text()
+    assert command(f"--flagfile={flags_file}", f"--output_dir={finished}") == 0
+    assert "is finished" in capsys.readouterr().out
+
+
+def test_a_finished_run_does_nothing(finished, photos, capsys):
+    before = {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
+    finished_run(finished, photos, "--raw_pixels")
+    out = capsys.readouterr().out
+    assert "is finished" in out
+    assert "embedding, cosine" in out
+    assert {path: path.stat().st_mtime_ns for path in finished.rglob("*")} == before
+
+
+def test_the_saved_model_gives_the_embeddings_of_the_evaluation(finished, photos):
+    served = tf.saved_model.load(str(finished / "saved_model")).signatures["serving_default"]
+    with np.load(finished / "test_embeddings.npz") as saved:
+        paths, embeddings, labels = saved["paths"], saved["embeddings"], saved["labels"]
+    encoded = [pathlib.Path(path).read_bytes() for path in paths]
+    ours = served(tf.constant(encoded))["embeddings"].numpy()
+    np.testing.assert_allclose(ours, embeddings, atol=1e-4)
+    assert len(labels) == len(paths) == 20
+
+
+def test_a_run_killed_while_it_wrote_its_outcome_only_does_that_again(finished, photos, tmp_path):
+    folder = shutil.copytree(finished, tmp_path / "run")
+    (folder / "result.json").unlink()
+    (folder / "report.html").unlink()
+    shutil.rmtree(folder / "saved_model")
+    checkpoint = (folder / "checkpoint.npz").stat().st_mtime_ns
+    finished_run(folder, photos, "--raw_pixels")
+    assert (folder / "checkpoint.npz").stat().st_mtime_ns == checkpoint
+    assert (folder / "saved_model" / "saved_model.pb").is_file()
+    before, after = (json.loads((f / "result.json").read_text()) for f in (finished, folder))
+    assert before["recall"] == after["recall"]
+
+
+def test_other_flags_in_the_same_folder_are_shown(finished, photos, capsys):
+    arguments = [*TINY, f"--data_dir={photos}", f"--output_dir={finished}", "--seed=7"]
+    assert command(*arguments, "--raw_pixels") == 2
+    message = capsys.readouterr().err
+    assert "--seed=0" in message
+    assert "--seed=7" in message
+    assert message.count("\n") == 1
+
+
+def test_the_command_line_overrides_the_recipe_wherever_it_stands(tmp_path, monkeypatch, capsys):
+    options, name = flags.parse(["run", "--epochs=3", "--flagfile=glyphs.flags", "--seed=5"])
+    assert (options.epochs, options.seed, options.batch_size, name) == (3, 5, 120, "glyphs")
+    options, _ = flags.parse(["run", "--flagfile", "cub.flags"])
+    assert (options.epochs, options.dropout) == (30, 0.5)
+
+
+def test_flag_files_build_on_others_and_later_ones_win(tmp_path):
+    (tmp_path / "mine.flags").write_text("--flagfile=glyphs.flags\n# faster\n--epochs=2\n")
+    (tmp_path / "over.flags").write_text("--epochs=5\n--seed=9\n")
+    options, name = flags.parse(["run", f"--flagfile={tmp_path / 'mine.flags'}"])
+    assert (options.epochs, options.batch_size, name) == (2, 120, "mine")
+    both = [f"--flagfile={tmp_path / f'{name}.flags'}" for name in ("mine", "over")]
+    options, name = flags.parse(["run", "--batch_size=60", *both])
+    assert (options.epochs, options.seed, options.batch_size, name) == (5, 9, 60, "over")
+
+
+def test_a_flag_file_here_comes_before_the_packaged_one(tmp_path, monkeypatch):
+    (tmp_path / "glyphs.flags").write_text("--dataset=glyphs\n--epochs=77\n")
+    monkeypatch.chdir(tmp_path)
+    options, _ = flags.parse(["run", "--flagfile=glyphs.flags"])
+    assert options.epochs == 77
+
+
+def test_every_flag_is_in_the_help_with_its_default(capsys):
+    assert command("--help") == 0
+    text = capsys.readouterr().out
+    for names in flags.GROUPS.values():
+        assert all(f"--{name}" in text for name in names)
+    assert "--batch_size=128" in text
+    assert {name for names in flags.GROUPS.values() for name in names} == set(flags.FLAGS)
+
+
+def test_the_help_names_what_the_library_knows():
+    assert set(flags.FLAGS["loss"].help.strip(".").split(" | ")) == set(losses.LOSSES)
+    taken = {name for loss in losses.LOSSES for name in losses.get(loss).get_config()}
+    of_rankmi = set(inspect.signature(models.RankMI).parameters)
+    assert set(flags.LOSS_ARGUMENTS) <= taken | of_rankmi
+    assert all(name in flags.FLAGS["dataset"].help for name in pipelines.DATASETS)
+
+
+@pytest.mark.parametrize("recipe", recipes.names())
+def test_every_recipe_says_what_it_is_and_parses(recipe):
+    text = (recipes.PACKAGED / recipe).read_text()
+    head = "\n".join(line for line in text.splitlines() if line.startswith("#"))
+    assert text.startswith("# ")
+    assert f"--flagfile={recipe}" in head
+    assert "Expected:" in head
+    options, name = flags.parse(["run", f"--flagfile={recipe}"])
+    assert f"{name}.flags" == recipe
+    assert options.dataset
+
+
+BAD = [
+    (["--flagfile=glyph.flags"], "recipes cars.flags.*Did you mean glyphs.flags"),
+    (["--epoch=3"], "Unknown command line flag 'epoch'.*Did you mean.*epochs"),
+    (["--epochs=0"], "epochs.*0"),
+    (["--crop=both"], "crop"),
+    (["word"], "flags start with --. Received: word"),
+    ([], "dataset must be one of"),
+    (["--dataset=birds"], "birds.*cub|cub.*birds"),
+    (["--dataset=cub"], "data_dir"),
+    (["--dataset=folder", "--data_dir=/does/not/exist"], "data_dir.*/does/not/exist"),
+    (["--flagfile=@recipe"], "recipe.flags, line 2 is no flag. Received: --epoch=3"),
+    (["--flagfile=@circle"], "circle.flags names itself"),
+    (["--flagfile=@utf16"], "utf16.flags cannot be read"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD)
+def test_bad_command_lines(arguments, message, tmp_path, capsys):
+    (tmp_path / "recipe.flags").write_text("--epochs=2\n--epoch=3\n")
+    (tmp_path / "circle.flags").write_text("--flagfile=circle.flags\n")
+    (tmp_path / "utf16.flags").write_text("--epochs=2\n", encoding="utf-16")
+    arguments = [re.sub(r"@(\w+)", rf"{tmp_path}/\1.flags", word) for word in arguments]
+    check_refused([*arguments, f"--output_dir={tmp_path / 'run'}"], message, tmp_path, capsys)
+
+
+BAD_FOR_TINY = [
+    (["--loss=hinge"], "loss must be one of.*hinge"),
+    (["--loss=ce", "--margin=1"], "margin is no argument of loss ce, which takes epsilon"),
+    (["--backbone=resnet51"], "backbone must be one of .*resnet50.*resnet51"),
+    (["--weights=imagenet"], "small_convnet"),
+    (["--train_classes=10"], "10"),
+    (["--train_classes=3"], "4 classes a batch, but only 3 classes train: lower --batch_size"),
+    (["--batch_size=9"], "batch_size must be a multiple of images_per_class=2.*9"),
+    (["--resize=12by12"], "resize must be N or HxW"),
+    (["--crop_area=a,b"], "crop_area must be 2 numbers"),
+    (["--jitter=1,2"], "jitter must be 4 numbers"),
+    (["--recall_at=50"], "recall_at must be between 1 and 19.*50"),
+    (["--recall_at=inf"], "recall_at must be whole numbers.*inf"),
+    (["--crop_area=1,0.5", "--crop=area"], "crop_area"),
+    (["--seed=99999999999"], "seed"),
+    (["--dropout=0.5"], "dropout.*ce"),
+    (["--filters=8,x"], "filters must be whole numbers with commas between them.*8,x"),
+    (["--filters=8,0"], "filters must be one or more whole numbers, each at least 1"),
+    (["--momentum=0.9"], "momentum.*sgd"),
+    (["--logical_devices=2"], "logical_devices needs --strategy=mirrored"),
+    (["--learning_rate=0"], "learning_rate must be above 0"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD_FOR_TINY)
+def test_bad_values(arguments, message, photos, tmp_path, capsys):
+    given = [*TINY, f"--data_dir={photos}", f"--output_dir={tmp_path / 'run'}", *arguments]
+    check_refused(given, message, tmp_path, capsys)
+
+
+def check_refused(arguments, message, tmp_path, capsys):
+    assert command(*arguments) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert re.search(message, err), err
+    assert not (tmp_path / "run").exists()
+
+
+def test_folders_that_cannot_be_written(photos, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("")
+    for folder, message in [
+        (tmp_path / "file", "output_dir must be a folder"),
+        (tmp_path / "file" / "run", "output_dir cannot be written"),
+        (tmp_path / "mine", "holds files that are no run's"),
+    ]:
+        assert command(*TINY, f"--data_dir={photos}", f"--output_dir={folder}") == 2
+        assert message in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
+
+
+def test_a_file_that_is_no_image_is_named_and_can_be_skipped(photos, tmp_path, capsys):
+    broken = shutil.copytree(photos, tmp_path / "photos")
+    bad = broken / "class1" / "bad.jpg"
+    folder = tmp_path / "run"
+    arguments = [*TINY, f"--data_dir={broken}", f"--output_dir={folder}"]
+    bad.write_text("not a picture")
+    assert command(*arguments) == 2
+    err = capsys.readouterr().err
+    assert str(bad) in err
+    assert "--skip_bad_images" in err
+    assert not folder.exists()
+
+    # Begins like a JPEG: found when it is decoded, at the latest by the first evaluation.
+    bad.write_bytes((broken / "class1" / "1.jpg").read_bytes()[:200])
+    assert command(*arguments, "--epochs=6") == 2
+    assert str(bad) in capsys.readouterr().err
+
+    # The advice works in the same folder, since it has no checkpoint yet.
+    (folder / "checkpoint.npz").unlink(missing_ok=True)
+    assert command(*arguments, "--skip_bad_images") == 0
+    assert str(bad) in (folder / "bad_images.txt").read_text()
+    assert str(bad) in capsys.readouterr().out
+
+
+def test_nan_stops_the_run_at_its_step_and_keeps_the_checkpoint(photos, tmp_path, capsys):
+    folder = tmp_path / "run"
+    arguments = [*TINY, f"--data_dir={photos}", f"--output_dir={folder}", "--optimizer=sgd"]
+    assert command(*arguments, "--learning_rate=1e30", "--schedule=constant", "--loss=ce") == 1
+    err = capsys.readouterr().err
+    assert "no longer finite at step 2 (epoch 1)" in err
+    assert "Traceback" not in err
+    assert not (folder / "checkpoint.npz").exists()
+    assert not (folder / "result.json").exists()
+
+
+def test_two_runs_do_not_share_a_folder(finished, photos, tmp_path, capsys):
+    held = RunFolder(tmp_path / "run", "--seed=0\n").open()
+    with pytest.raises(ValueError, match="in use by another running process"):
+        RunFolder(held.path, "--seed=0\n").open()
+
+
+def test_the_center_loss_is_trained_beside_a_cross_entropy(photos, tmp_path):
+    folder = finished_run(tmp_path / "run", photos, "--loss=center", "--center_weight=0.5")
+    row = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
+    both = 0.5 * row["train/tightness"] + row["train/contrastive"]
+    assert both == pytest.approx(row["train/loss"], rel=1e-4)
+    assert row["train/contrastive"] == pytest.approx(np.log(5), rel=0.2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "more",
+    [
+        ["--strategy=mirrored", "--logical_devices=2"],
+        ["--mixed_precision"],
+        ["--jit_compile"],
+        ["--backbone=mobilenetv2", "--image_size=32", "--optimizer=sgd", "--pretrained_factor=0.1",
+         "--momentum=0.9", "--nesterov", "--weight_decay=0.001", "--feature_batch_norm"],
+    ],
+    ids=["mirrored", "mixed_precision", "jit_compile", "mobilenet"],
+)  # fmt: skip
+def test_ways_to_run(more, photos, tmp_path):
+    """Each in a process of its own: they change TensorFlow for good."""
+    arguments = [*TINY, f"--data_dir={photos}", f"--output_dir={tmp_path / 'run'}", *more]
+    program = [sys.executable, "-m", "experiments.run", *arguments]
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    with np.load(tmp_path / "run" / "test_embeddings.npz") as saved:
+        paths, embeddings = saved["paths"], saved["embeddings"]
+    served = tf.saved_model.load(str(tmp_path / "run" / "saved_model"))
+    encoded = tf.constant([pathlib.Path(path).read_bytes() for path in paths])
+    ours = served.signatures["serving_default"](encoded)["embeddings"].numpy()
+    np.testing.assert_allclose(ours, embeddings, atol=1e-4)
+
+
+def test_a_reader_that_has_seen_enough_is_no_error():
+    program = (
+        "import sys; from experiments.options.command_line import run_command\n"
+        "def main(argv): raise BrokenPipeError\n"
+        "sys.exit(run_command(main))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

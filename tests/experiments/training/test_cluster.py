@@ -1,0 +1,110 @@
+"""`TF_CONFIG`: which workers there are, and one clear line where it says nothing of use."""
+
+import json
+import socket
+
+import pytest
+import tensorflow as tf
+from local_workers import free_ports, tf_config
+
+from experiments import run
+from experiments.options import flags
+from experiments.options.command_line import run_command
+from experiments.training import build
+from experiments.training.cluster import Cluster, read_cluster
+
+
+def config(cluster, task):
+    return json.dumps({"cluster": cluster, "task": task})
+
+
+def test_other_strategies_do_not_look_at_it(monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", "{")
+    for strategy in ("one", "auto", "mirrored"):
+        assert read_cluster(strategy) == Cluster(0, 1)
+
+
+def test_the_workers_are_counted_and_the_first_is_in_charge(monkeypatch):
+    ports = free_ports(3)
+    for index in range(3):
+        monkeypatch.setenv("TF_CONFIG", tf_config(index, ports))
+        cluster = read_cluster("multi_worker")
+        assert cluster == Cluster(index, 3)
+        assert cluster.first == (index == 0)
+
+
+def test_a_chief_comes_before_the_workers(monkeypatch):
+    ports = free_ports(3)
+    addresses = [f"localhost:{port}" for port in ports]
+    named = {"worker": addresses[1:], "chief": addresses[:1]}
+    for job, index, place in (("chief", 0, 0), ("worker", 0, 1), ("worker", 1, 2)):
+        monkeypatch.setenv("TF_CONFIG", config(named, {"type": job, "index": index}))
+        assert read_cluster("multi_worker") == Cluster(place, 3)
+
+
+TWO = {"worker": ["host0:2222", "host1:2222"]}
+FIRST = {"type": "worker", "index": 0}
+BAD = [
+    ("", "TF_CONFIG must be set"),
+    ("{'cluster'", "TF_CONFIG must be JSON"),
+    ("[]", "must hold cluster"),
+    (json.dumps({"task": FIRST}), "must hold cluster"),
+    (config({"worker": []}, FIRST), "must hold cluster"),
+    (config({**TWO, "ps": ["host2:2222"]}, FIRST), "no tasks in its cluster but .* not ps"),
+    (config({"worker": ["host0"]}, FIRST), "cluster.worker as a list of host:port"),
+    (config({"worker": ["host0:70000"]}, FIRST), "cluster.worker as a list of host:port"),
+    (config({"worker": "host0:2222"}, FIRST), "cluster.worker as a list of host:port"),
+    (config({"worker": ["host0:2222"] * 2}, FIRST), "every worker an address of its own"),
+    (json.dumps({"cluster": TWO}), "must hold task with type worker"),
+    (config(TWO, {"type": "chief", "index": 0}), "must hold task with type worker"),
+    (config(TWO, {"type": "worker"}), "task with a number as index"),
+    (config(TWO, {"type": "worker", "index": "0"}), "task with a number as index"),
+    (config(TWO, {"type": "worker", "index": 2}), "task.index below 2"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), BAD)
+def test_bad_configurations(text, message, monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", text)
+    with pytest.raises(ValueError, match=message) as raised:
+        read_cluster("multi_worker")
+    assert "Received: TF_CONFIG=" + (text or "nothing") in str(raised.value)
+    assert '{"cluster": {"worker": ["host0:2222"' in str(raised.value)
+
+
+def refused(tmp_path, capsys, *arguments):
+    """The one line that a run ends with."""
+    words = ["run", "--dataset=glyphs", f"--output_dir={tmp_path / 'run'}", *arguments]
+    assert run_command(run.main, words) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+    return err
+
+
+def test_a_run_says_it_in_one_line(monkeypatch, tmp_path, capsys):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    assert "TF_CONFIG must be set" in refused(tmp_path, capsys, "--strategy=multi_worker")
+
+
+def test_a_port_that_is_taken_is_named(monkeypatch, tmp_path, capsys):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        monkeypatch.setenv("TF_CONFIG", tf_config(0, [port, *free_ports(1)]))
+        message = refused(tmp_path, capsys, "--strategy=multi_worker")
+    assert "TF_CONFIG must give this worker a free port" in message
+    assert str(port) in message
+
+
+@pytest.mark.skipif(bool(tf.config.list_physical_devices("GPU")), reason="there is a GPU")
+def test_auto_is_one_device_where_there_is_no_gpu():
+    options, _ = flags.parse(["run", "--strategy=auto", "--batch_size=3"])
+    assert build.devices(options) is tf.distribute.get_strategy()
+
+
+@pytest.mark.parametrize("strategy", ["one", "auto", "multi_worker"])
+def test_logical_devices_are_for_mirrored(strategy):
+    options, _ = flags.parse(["run", f"--strategy={strategy}", "--logical_devices=2"])
+    with pytest.raises(ValueError, match="logical_devices needs --strategy=mirrored"):
+        build.devices(options)

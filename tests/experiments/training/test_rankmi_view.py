@@ -1,0 +1,53 @@
+"""The RankMI pictures of a report show what the run recorded."""
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from experiments.training import rankmi_view
+from experiments.training.run_folder import RunFolder
+from keras_dml.metrics import DistanceHistograms, distance_histograms
+from keras_dml.models import StatisticsNetwork
+
+
+class Table:
+    """Images that are their own embeddings."""
+
+    def __init__(self, z, labels):
+        self.z, self.labels = z, labels
+
+    def select(self, rows):
+        return Table(self.z[rows], self.labels[rows])
+
+
+def test_distances_before_and_after_and_the_costs(tmp_path):
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(6), 5)
+    before = Table(rng.normal(size=(30, 4)).astype("float32"), labels)
+    after = before.z + 4 * rng.normal(size=(6, 4))[labels]
+    folder = RunFolder(tmp_path / "run", "--seed=0\n")
+    folder.open()
+    rankmi_view.record_start(folder, lambda table, text: table.z, before)
+    # A run that is continued keeps what it saw at its start.
+    rankmi_view.record_start(folder, lambda table, text: 0 * table.z, before)
+    network = StatisticsNetwork(hidden=4, seed=0)
+    model = SimpleNamespace(statistics_network=network, beta=1.1, alpha=0.25)
+    rankmi_view.record_end(folder, model, after, labels)
+
+    seen = json.loads((tmp_path / "run" / rankmi_view.RANKMI).read_text())
+    start = DistanceHistograms(*map(np.array, seen["before"]))
+    expected = distance_histograms(before.z, labels, bins=80)
+    np.testing.assert_array_equal(start.positive, expected.positive)
+    assert sum(map(sum, seen["after"])) == 30 * 29 // 2
+    assert seen["values"][100] == pytest.approx(float(network(np.array([[1.0]]))[0, 0]), abs=1e-6)
+
+    history = [{"epoch": 1, "train/mutual_information": 0.2}]
+    pictures, summary = rankmi_view.pictures(folder, history)
+    assert len(pictures) == 3
+    assert all(text.startswith("<svg") for text in pictures.values())
+    assert "the costs meet at the distance 1.100, margins 0.25" in pictures["What a pair costs"]
+    assert ("β", "1.100") in summary
+    divergence = 2 * distance_histograms(after, labels, bins=80).divergence()
+    assert f"{divergence:.3f} nats" in summary[0][1]

@@ -1,0 +1,78 @@
+"""`kill -9` at an arbitrary moment, then the same command: the run that was never killed."""
+
+import functools
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from tiny_run import TINY, final_weights, history
+
+ARGUMENTS = [
+    *TINY,
+    "--epochs=4",
+    "--steps_per_epoch=3",
+    "--eval_every=2",
+    "--jitter=0.2,0.2,0.2,0.1",
+    "--deterministic",
+]
+# Three steps an epoch: RankMI is killed at odd steps, amid its alternation.
+LOSSES = {"ce": ["--loss=ce", "--dropout=0.5"], "rankmi": ["--loss=rankmi", "--optimizer=adam"]}
+
+
+def start(data, folder, loss):
+    command = [sys.executable, "-m", "experiments.run", *ARGUMENTS, *LOSSES[loss]]
+    command += [f"--data_dir={data}", f"--output_dir={folder}"]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ
+    )
+
+
+def finish(process):
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    return output
+
+
+@functools.cache
+def whole(photos, folder, loss):
+    finish(start(photos, folder / loss, loss))
+    return folder / loss
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.mark.parametrize(("loss", "epoch"), [("ce", 1), ("ce", 3), ("rankmi", 1)])
+def test_a_killed_run_ends_like_one_that_was_not(photos, runs, tmp_path, loss, epoch):
+    expected_run = whole(photos, runs, loss)
+    killed = tmp_path / "killed"
+    process = start(photos, killed, loss)
+    checkpoint = killed / "checkpoint.npz"
+    deadline = time.monotonic() + 300
+    seen = 0
+    while seen < epoch and time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.001)
+        if checkpoint.is_file():
+            with np.load(checkpoint) as saved:
+                seen = int(saved["state_epoch"])
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert seen >= epoch
+    assert not (killed / "result.json").exists(), "killed too late to show anything"
+
+    assert "continued after epoch" in finish(start(photos, killed, loss))
+    expected, found = final_weights(expected_run), final_weights(killed)
+    assert expected.keys() == found.keys()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(array, found[name], err_msg=name)
+    assert history(expected_run) == history(killed)
+    saved = [
+        np.load(folder / "test_embeddings.npz")["embeddings"] for folder in (expected_run, killed)
+    ]
+    np.testing.assert_array_equal(*saved)

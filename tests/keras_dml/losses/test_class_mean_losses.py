@@ -1,0 +1,230 @@
+"""What is particular to the pairwise cross-entropy, its simplified form and the center loss."""
+
+import keras
+import numpy as np
+import oracles
+import pytest
+from backend import value_and_gradient
+from batches import batch, small_model, softmax
+
+from keras_dml import losses
+
+pytestmark = pytest.mark.any_backend
+
+
+def log_partition(scores):
+    return np.log(np.exp(scores).sum(axis=1))
+
+
+def sums_over_n(ids, z, num_classes):
+    """`(1/n) Σ_{y_j=k} z_j` for k = 0, 1, ..."""
+    return np.array([z[ids == k].sum(axis=0) for k in range(num_classes)]) / len(z)
+
+
+def linear_classifier(theta):
+    """A float64 layer without bias that gives the logits `z · θ_k`."""
+    layer = keras.layers.Dense(len(theta), use_bias=False, dtype="float64")
+    layer.build((None, theta.shape[1]))
+    layer.set_weights([theta.T])
+    return layer
+
+
+def cross_entropy(ids, z, theta):
+    return float(losses.CrossEntropyLoss(epsilon=0.0, dtype="float64")(ids, z @ theta.T))
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_simplified_is_cross_entropy_with_class_sums_as_weights(seed):
+    ids, z = batch(seed, sizes=(5, 1, 3, 2))
+    weights = sums_over_n(ids, z, 4)
+    value = float(losses.SimplifiedPairwiseCrossEntropyLoss(dtype="float64")(ids, z))
+    assert value == pytest.approx(cross_entropy(ids, z, weights), rel=1e-12)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_simplified_gradient_is_the_formula(seed):
+    ids, z = batch(seed)
+    theta = sums_over_n(ids, z, 4)
+    p = softmax(z @ theta.T)
+    c = p.T @ z / len(z)
+    loss = losses.SimplifiedPairwiseCrossEntropyLoss(dtype="float64")
+    _, gradient = value_and_gradient(loss, ids, z)
+    np.testing.assert_allclose(gradient, (p @ theta - 2 * theta[ids] + c[ids]) / len(z), atol=1e-14)
+
+
+@pytest.mark.parametrize("name", ["spce", "pce", "center"])
+def test_class_ids_are_arbitrary_numbers(name):
+    ids, z = batch()
+    loss = losses.get(name, dtype="float32", reduction=None)
+    far = np.array([2**24, 5, 2**24 - 1, -7])[ids]  # neighbours that must not merge
+    expected = np.asarray(loss(ids, z))
+    np.testing.assert_allclose(np.asarray(loss(far, z)), expected, rtol=1e-5, atol=1e-6)
+
+
+GROUPS = np.array(
+    [
+        [1, 0, 0, 1, 0],  # in two groups
+        [0, 1, 0, 0, 0],
+        [1, 1, 0, 1, 0],  # in three
+        [0, 0, 0, 0, 0],  # in none
+        [0, 0, 0, 1, 0],
+        [1, 0, 0, 0, 0],
+    ]  # the third and the fifth group are absent from the batch
+)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "float32", "bool"])
+def test_multi_hot_groups_match_the_loops(dtype):
+    _, z = batch(dimensions=4)
+    z = z[: len(GROUPS)]
+    loss = losses.SimplifiedPairwiseCrossEntropyLoss(dtype="float64")
+    expected = oracles.simplified_pairwise_cross_entropy(GROUPS, z)
+    for ours, theirs in zip(loss.parts(GROUPS.astype(dtype), z), expected):
+        np.testing.assert_allclose(np.asarray(ours), theirs, rtol=1e-10)
+    _, gradient = value_and_gradient(loss, GROUPS.astype(dtype), z)
+    numeric = oracles.numeric_gradient(oracles.simplified_pairwise_cross_entropy, GROUPS, z)
+    np.testing.assert_allclose(gradient, numeric, atol=1e-8)
+    assert (gradient[3] == 0.0).all()
+
+
+def test_one_hot_groups_are_class_ids():
+    ids, z = batch()
+    loss = losses.SimplifiedPairwiseCrossEntropyLoss(dtype="float64", reduction=None)
+    expected = np.asarray(loss(ids, z))
+    np.testing.assert_allclose(np.asarray(loss(np.eye(6)[ids], z)), expected, rtol=1e-12)
+
+
+def test_one_column_is_class_ids_not_one_group():
+    _, z = batch()
+    ids = np.arange(len(z)) % 2
+    loss = losses.SimplifiedPairwiseCrossEntropyLoss(dtype="float64")
+    assert float(loss(ids[:, None], z)) == float(loss(ids, z))
+
+
+def test_multi_hot_groups_train_in_fit():
+    rng = np.random.default_rng(0)
+    groups = rng.integers(0, 2, size=(64, 3))
+    x = np.concatenate([groups, rng.normal(size=(64, 5))], axis=1)
+    model = small_model()
+    model.compile(keras.optimizers.Adam(0.02), losses.SimplifiedPairwiseCrossEntropyLoss())
+    history = model.fit(x, groups, batch_size=32, epochs=8, verbose=0).history
+    assert history["loss"][-1] < history["loss"][0]
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("arguments", [{}, {"lam": 0.3}])
+def test_the_pairwise_gradient_holds_assignments_and_lambda_constant(seed, arguments):
+    ids, z = batch(seed, sizes=(9, 1, 7, 6), dimensions=3)
+    z *= 4  # for assignments that depend on z
+    p = oracles.simplified_assignments(ids, z)
+    lam = arguments.get("lam") or oracles.smallest_eigenvalue(p, z)
+    assert lam > 1e-3  # Eq. 25 itself, not the floor
+    loss = losses.PairwiseCrossEntropyLoss(**arguments, dtype="float64")
+    _, gradient = value_and_gradient(loss, ids, z)
+    frozen = {"p": p, "lam": lam}
+    expected = oracles.numeric_gradient(oracles.pairwise_cross_entropy, ids, z, **frozen)
+    np.testing.assert_allclose(gradient, expected, atol=1e-6 * np.abs(expected).max())
+    # Through p and λ the value has another gradient, so the comparison above can fail.
+    moving = oracles.numeric_gradient(oracles.pairwise_cross_entropy, ids, z, **arguments)
+    assert np.abs(moving - expected).max() > 1e-2 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("lam", [0.01, 0.3, 4.0])
+@pytest.mark.parametrize("num_weights", [4, 6], ids=["all present", "two classes absent"])
+def test_the_gap_between_cross_entropy_and_pairwise(seed, lam, num_weights):
+    """For any weights θ and any λ; the loss gets p from a classifier of those weights."""
+    ids, z = batch(seed)
+    n, theta = len(z), np.random.default_rng(seed + 9).normal(size=(num_weights, z.shape[1]))
+    p = softmax(z @ theta.T)
+    soft, hard = p.T @ z / n / lam, sums_over_n(ids, z, num_weights) / lam
+    # The gradient of g at θ is λ θ².
+    bregman = log_partition(z @ soft.T).mean() - log_partition(z @ theta.T).mean()
+    bregman -= (lam * soft * (soft - theta)).sum()
+    gap = lam / 2 * (((theta - hard) ** 2).sum() - ((theta - soft) ** 2).sum()) - bregman
+
+    loss = losses.PairwiseCrossEntropyLoss(
+        lam, classifier=linear_classifier(theta), dtype="float64"
+    )
+    value = float(loss(ids, z))
+    assert bregman >= 0
+    assert cross_entropy(ids, z, theta) - value == pytest.approx(gap, rel=1e-9, abs=1e-9)
+    oracle = oracles.mean_loss(oracles.pairwise_cross_entropy, ids, z, lam=lam, p=p)
+    assert value == pytest.approx(oracle, rel=1e-9)
+
+
+def gap_at(theta, ids, z, lam):
+    loss = losses.PairwiseCrossEntropyLoss(
+        lam, classifier=linear_classifier(theta), dtype="float64"
+    )
+    return cross_entropy(ids, z, theta) - float(loss(ids, z))
+
+
+@pytest.mark.parametrize("lam", [0.05, 1.0])
+def test_cross_entropy_is_above_at_zero_and_at_fixed_points_and_below_at_its_minimum(lam):
+    ids, z = batch(sizes=(9, 12, 7, 6), dimensions=3)
+    n, theta = len(z), np.zeros((4, 3))
+    assert gap_at(theta, ids, z, lam) > 0
+
+    fixed = np.random.default_rng(0).normal(size=theta.shape)
+    for _ in range(5000):
+        fixed = softmax(z @ fixed.T).T @ z / n / lam
+    np.testing.assert_allclose(fixed, softmax(z @ fixed.T).T @ z / n / lam, atol=1e-12)
+    assert gap_at(fixed, ids, z, lam) > 0
+
+    hard = sums_over_n(ids, z, 4)
+    for _ in range(5000):  # Cross-entropy is convex in θ and its classes here are not separable.
+        theta = theta - 2.0 * (softmax(z @ theta.T).T @ z / n - hard)
+    np.testing.assert_allclose(softmax(z @ theta.T).T @ z / n, hard, atol=1e-9)
+    assert gap_at(theta, ids, z, lam) < 0
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_the_center_gradient_is_the_difference_whatever_the_center_does(normalize):
+    ids, z = batch()
+    _, gradient = value_and_gradient(losses.CenterLoss(dtype="float64"), ids, z)
+    centers = np.array([z[ids == k].mean(axis=0) for k in range(4)])
+    np.testing.assert_allclose(gradient, (z - centers[ids]) / len(z), atol=1e-14)
+    assert (gradient[ids == 1] == 0.0).all()  # alone in its class
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (
+            lambda: losses.PairwiseCrossEntropyLoss(0),
+            ValueError,
+            "lam must be a number above 0.*=0",
+        ),
+        (
+            lambda: losses.PairwiseCrossEntropyLoss(lam_floor=-1.0),
+            ValueError,
+            "lam_floor must be a number above 0.*lam_floor=-1.0",
+        ),
+        (
+            lambda: losses.PairwiseCrossEntropyLoss(classifier="dense"),
+            TypeError,
+            "classifier must be None or a Keras layer.*classifier='dense'",
+        ),
+    ],
+)
+def test_bad_arguments(make, error, message):
+    with pytest.raises(error, match=message):
+        make()
+
+
+@pytest.mark.parametrize("shape", [(4, 2, 2), (4, 0)])
+def test_bad_groups(shape):
+    with pytest.raises(ValueError, match="y_true must be class ids.*or multi-hot groups"):
+        losses.SimplifiedPairwiseCrossEntropyLoss()(np.ones(shape), np.ones((4, 3)))
+
+
+@pytest.mark.parametrize("name", ["pce", "center"])
+def test_groups_are_for_the_simplified_loss_alone(name):
+    with pytest.raises(ValueError, match=r"y_true must be class ids of shape \[n\] or \[n, 1\]"):
+        losses.get(name)(np.ones((4, 3)), np.ones((4, 3)))
+
+
+def test_groups_and_embeddings_of_different_numbers():
+    with pytest.raises(ValueError, match="one row for each image"):
+        losses.SimplifiedPairwiseCrossEntropyLoss()(np.ones((5, 3)), np.ones((4, 3)))

@@ -1,0 +1,68 @@
+"""What is particular to cross-entropy, contrastive and multi-similarity."""
+
+import keras
+import numpy as np
+import pytest
+from backend import value_and_gradient
+from batches import batch
+
+from keras_dml import losses
+
+pytestmark = pytest.mark.any_backend
+
+
+def test_smoothing_is_keras_label_smoothing_rescaled():
+    ids, logits = batch(dimensions=7)
+    keras_loss = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=0.2 * 7 / 6)
+    expected = float(keras_loss(np.eye(7)[ids], logits))
+    assert float(losses.CrossEntropyLoss(epsilon=0.2)(ids, logits)) == pytest.approx(expected, 1e-6)
+
+
+def test_a_class_id_without_logit_is_nan_not_a_wrong_number():
+    each = losses.CrossEntropyLoss(reduction=None)(np.array([0, 4, 1]), np.zeros((3, 4)))
+    np.testing.assert_array_equal(np.isnan(np.asarray(each)), [False, True, False])
+
+
+def test_cross_entropy_needs_two_classes():
+    with pytest.raises(ValueError, match="at least 2 classes"):
+        losses.CrossEntropyLoss()(np.array([0, 0]), np.ones((2, 1)))
+
+
+def test_coincident_negatives_cost_the_whole_margin_without_a_gradient():
+    loss = losses.ContrastiveLoss(margin=1.5)
+    value, gradient = value_and_gradient(loss, np.array([0, 1]), np.full((2, 7), 123.4), "float32")
+    assert value == pytest.approx(1.5**2)
+    assert (gradient == 0.0).all()
+
+
+def test_a_zero_row_has_no_gradient_through_the_normalisation():
+    ids, z = batch()
+    z[2] = 0.0
+    for loss in (losses.MultiSimilarityLoss(), losses.ContrastiveLoss(normalize=True)):
+        _, gradient = value_and_gradient(loss, ids, z, "float32")
+        assert (gradient[2] == 0.0).all()
+
+
+def test_multi_similarity_does_not_overflow():
+    z = np.array([[1.0, 0.0], [1.0, 1e-3], [1.0, 0.0], [-1.0, 0.0]])
+    loss = losses.MultiSimilarityLoss(alpha=500.0, beta=5000.0)
+    value, gradient = value_and_gradient(loss, np.array([0, 1, 2, 0]), z, "float32")
+    assert np.isfinite(gradient).all()
+    # The largest term rules: positives at -1 (anchors 0 and 3) and negatives at +1.
+    assert value == pytest.approx((2 * 1.5 + 3 * 0.5) / 4, rel=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: losses.ContrastiveLoss(margin=0), "margin must be a number above 0.*margin=0"),
+        (lambda: losses.ContrastiveLoss(pair_reduction="max"), "pair_reduction must be one of"),
+        (lambda: losses.MultiSimilarityLoss(alpha=-1), "alpha must be a number above 0.*alpha=-1"),
+        (lambda: losses.MultiSimilarityLoss(beta=0.0), "beta must be"),
+        (lambda: losses.MultiSimilarityLoss(epsilon=-0.1), "epsilon must be None or at least 0"),
+        (lambda: losses.CrossEntropyLoss(epsilon=1.0), "epsilon must be a number in .*epsilon=1"),
+    ],
+)
+def test_bad_arguments(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -1,0 +1,218 @@
+"""What holds for every loss: its loop oracle, Keras' ways, the edges of what a batch can be."""
+
+import pathlib
+
+import keras
+import numpy as np
+import oracles
+import pytest
+from backend import compiled, parts, value_and_gradient
+from batches import batch, small_model
+from loss_cases import CASES
+
+from keras_dml import losses
+from keras_dml.metrics import LossPart
+
+pytestmark = pytest.mark.any_backend
+
+PAIR_CASES = [case for case in CASES if case.pairs]
+NON_DEFAULT = [case for case in CASES if case.arguments]
+every_case = pytest.mark.parametrize("case", CASES, ids=str)
+pair_cases = pytest.mark.parametrize("case", PAIR_CASES, ids=str)
+non_default = pytest.mark.parametrize("case", NON_DEFAULT, ids=str)
+
+
+def make(case, **more):
+    return losses.get(case.name, **case.arguments, **more)
+
+
+def check_against_oracle(case, ids, z):
+    loss = make(case, dtype="float64")
+    value, gradient = value_and_gradient(loss, ids, z)
+    expected = oracles.mean_loss(case.oracle, ids, z, **case.arguments)
+    assert value == pytest.approx(expected, rel=1e-9, abs=1e-12)
+    for ours, theirs in zip(parts(loss, ids, z), case.oracle(ids, z, **case.arguments)):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-8, atol=1e-12)
+    if case.numeric:
+        expected = oracles.numeric_gradient(case.oracle, ids, z, **case.arguments)
+        np.testing.assert_allclose(gradient, expected, atol=1e-7 + 1e-6 * np.abs(expected).max())
+    else:
+        assert np.isfinite(gradient).all()
+
+
+@every_case
+@pytest.mark.parametrize("seed", [0, 1])
+def test_value_parts_and_gradient_match_the_loops(case, seed):
+    check_against_oracle(case, *batch(seed))
+
+
+@pair_cases
+@pytest.mark.parametrize(
+    "ids",
+    [[0, 0, 0, 0, 0], [0, 1, 2, 3, 4], [7, 7, 7, 7, 3], [4]],
+    ids=["one class", "single-image classes", "one lone image", "one image"],
+)
+def test_degenerate_batches_match_the_loops(case, ids):
+    _, z = batch(seed=2)
+    check_against_oracle(case, np.array(ids), 0.5 * z[: len(ids)])
+
+
+@every_case
+def test_float32_is_close(case):
+    ids, z = batch(seed=3, sizes=(4, 2, 7, 1, 3), dimensions=16)
+    value, gradient = value_and_gradient(make(case), ids, z, dtype="float32")
+    expected = oracles.mean_loss(case.oracle, ids, z, **case.arguments)
+    assert value == pytest.approx(expected, rel=5e-5, abs=1e-6)
+    _, exact = value_and_gradient(make(case, dtype="float64"), ids, z)
+    np.testing.assert_allclose(gradient, exact, atol=1e-3 * np.abs(exact).max() + 1e-6)
+
+
+@every_case
+def test_mean_over_anchors_sum_and_none(case):
+    ids, z = batch()
+    each = np.asarray(make(case, reduction=None)(ids, z))
+    assert each.shape == (len(ids),)
+    assert float(make(case, reduction="sum")(ids, z)) == pytest.approx(each.sum(), rel=1e-5)
+    assert float(make(case)(ids, z)) == pytest.approx(each.mean(), rel=1e-5)
+
+
+@every_case
+def test_sample_weights_weigh_anchors(case):
+    ids, z = batch()
+    weights = np.linspace(0, 2, len(ids)).astype("float32")
+    each = np.asarray(make(case, reduction=None)(ids, z))
+    weighted = float(make(case)(ids, z, sample_weight=weights))
+    assert weighted == pytest.approx(float(np.mean(each * weights)), rel=1e-4, abs=1e-7)
+
+
+@every_case
+@pytest.mark.parametrize("dtype", ["int32", "int64", "float32"])
+def test_label_shapes_and_types(case, dtype):
+    ids, z = batch()
+    loss = make(case)
+    expected = pytest.approx(float(loss(ids, z)), rel=1e-6)
+    assert float(loss(ids.astype(dtype), z)) == expected
+    assert float(loss(ids.astype(dtype)[:, None], z)) == expected
+
+
+@pair_cases
+def test_no_pairs_give_zero_and_zero_gradient(case):
+    value, gradient = value_and_gradient(make(case), np.array([3]), np.ones((1, 4)), "float32")
+    assert value == pytest.approx(0.0, abs=1e-6)
+    assert np.isfinite(gradient).all()
+
+
+@pair_cases
+@pytest.mark.parametrize("place", [0.0, 1.7, 300.0])
+def test_coincident_embeddings_have_finite_gradients(case, place):
+    ids = np.array([0, 0, 1, 1, 2, 2])
+    value, gradient = value_and_gradient(make(case), ids, np.full((6, 5), place), "float32")
+    assert np.isfinite(value)
+    assert np.isfinite(gradient).all()
+
+
+@pair_cases
+def test_a_zero_row_is_harmless(case):
+    ids, z = batch()
+    z[2] = 0.0
+    value, gradient = value_and_gradient(make(case), ids, z, "float32")
+    assert np.isfinite(value)
+    assert np.isfinite(gradient).all()
+
+
+@non_default
+def test_configuration_round_trip_with_non_default_arguments(case):
+    given = {**case.arguments, "reduction": "sum", "name": "mine", "dtype": "float64"}
+    loss = losses.get(case.name, **given)
+    copy = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(loss))
+    assert copy.get_config() == loss.get_config()
+    assert given.items() <= copy.get_config().items()
+    ids, z = batch()
+    assert float(copy(ids, z)) == float(loss(ids, z))
+
+
+@non_default
+def test_fit_lowers_the_loss_and_the_compiled_model_is_saved(case, tmp_path):
+    ids, x = batch(seed=5, sizes=(20, 10, 15, 19), dimensions=8)
+    model, loss = small_model(), make(case)
+    both = [LossPart(loss, "tightness"), LossPart(loss, "contrastive")]
+    model.compile(keras.optimizers.Adam(0.02), loss, metrics=both)
+    history = model.fit(x, ids, batch_size=32, epochs=8, verbose=0).history
+    assert history["loss"][-1] < history["loss"][0]
+    total = history["tightness"][-1] + history["contrastive"][-1]
+    assert total == pytest.approx(history["loss"][-1], rel=1e-3, abs=1e-5)
+
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert loaded.loss.get_config() == loss.get_config()
+    assert loaded.evaluate(x, ids, verbose=0) == pytest.approx(
+        model.evaluate(x, ids, verbose=0), rel=1e-4, abs=1e-6
+    )
+
+
+@non_default
+def test_fit_under_mixed_precision(case):
+    ids, x = batch(seed=5, sizes=(20, 10, 15, 19), dimensions=8)
+    model = small_model("mixed_bfloat16")
+    model.compile(keras.optimizers.Adam(0.02), make(case))
+    history = model.fit(x, ids, batch_size=32, epochs=8, verbose=0).history
+    assert history["loss"][-1] < history["loss"][0]
+
+
+@every_case
+def test_half_precision_embeddings_are_compared_in_float32(case):
+    ids, z = batch()
+    z = z.astype("float16")
+    loss = make(case, reduction=None)
+    far = ids + 2**15 if case.pairs else ids  # float16 would merge these ids
+    each = np.asarray(loss(far, keras.ops.convert_to_tensor(z)))
+    assert each.dtype == np.float32
+    np.testing.assert_allclose(each, np.asarray(loss(ids, z.astype("float32"))), rtol=1e-5)
+
+
+@every_case
+@pytest.mark.parametrize(
+    ("ids", "shape", "message"),
+    [
+        ([0, 1], (2, 3, 4), r"y_pred must be.*y_pred.shape=\(2, 3, 4\)"),
+        ([0, 1, 1], (2, 4), "3 class ids and 2 embeddings"),
+    ],
+)
+def test_bad_shapes(case, ids, shape, message):
+    with pytest.raises(ValueError, match=message):
+        make(case)(np.array(ids), np.ones(shape))
+
+
+@every_case
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_embeddings_that_are_not_finite(case, bad):
+    ids, z = batch()
+    z[3, 1] = bad
+    loss = make(case)
+    with pytest.raises(ValueError, match="y_pred must be finite.* 1 of 11 rows, .*row 3"):
+        loss(ids, z)
+    assert np.isnan(float(compiled(loss)(ids, z.astype("float32"))))
+
+
+@every_case
+def test_half_precision_losses_are_refused(case):
+    with pytest.raises(ValueError, match="dtype must be float32 or float64"):
+        make(case, dtype="float16")
+
+
+def test_an_unknown_loss():
+    with pytest.raises(ValueError, match="loss must be one of .*contrastive.*loss='hinge'"):
+        losses.get("hinge")
+
+
+def test_the_parts_metric_refuses_what_has_no_parts():
+    with pytest.raises(TypeError, match=r"loss must be a keras_dml\.losses\.EmbeddingLoss"):
+        LossPart("mse", "tightness")
+    with pytest.raises(ValueError, match="part must be"):
+        LossPart(losses.ContrastiveLoss(), "spread")
+
+
+def test_the_tests_of_every_loss_run_on_the_other_backend_too():
+    for path in pathlib.Path(__file__).parents[1].rglob("test_*.py"):
+        if "\nfrom backend import" in path.read_text():
+            assert "\npytestmark = pytest.mark.any_backend\n" in path.read_text(), path

@@ -1,0 +1,118 @@
+"""λ of the pairwise cross-entropy: Eq. 25, its floor, and the eigenvalues that are not needed."""
+
+import keras
+import numpy as np
+import oracles
+import pytest
+from backend import compiled, value_and_gradient
+from batches import batch, softmax
+
+from keras_dml import losses
+
+pytestmark = pytest.mark.any_backend
+
+FLOOR = 0.02
+ALL = 2  # the classes' mean matrix, and then more
+
+
+def test_lambda_is_the_smallest_eigenvalue_over_the_classes():
+    """Many images, few dimensions: Eq. 25 stands above the floor, and the floor does nothing."""
+    ids, z = batch(sizes=(9, 1, 7, 6), dimensions=3)
+    eigenvalue = oracles.smallest_eigenvalue(oracles.simplified_assignments(ids, z), z)
+    given, computed = (
+        float(losses.PairwiseCrossEntropyLoss(**arguments, dtype="float64")(ids, z))
+        for arguments in ({"lam": eigenvalue}, {"lam_floor": eigenvalue / 2})
+    )
+    assert computed == pytest.approx(given, rel=1e-9)
+    floored = float(losses.PairwiseCrossEntropyLoss(lam_floor=2 * eigenvalue)(ids, z))
+    assert floored != pytest.approx(given, rel=1e-2)
+    expected = float(losses.PairwiseCrossEntropyLoss(lam=2 * eigenvalue)(ids, z))
+    assert floored == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("floor", [1e-3, 0.05])
+def test_fewer_images_than_dimensions_give_the_floor(floor):
+    ids, z = batch(dimensions=12)  # 11 images
+    assert oracles.smallest_eigenvalue(oracles.simplified_assignments(ids, z), z) < 1e-12
+    at_floor = losses.PairwiseCrossEntropyLoss(lam=floor, dtype="float64")
+    by_eigenvalue = losses.PairwiseCrossEntropyLoss(lam_floor=floor, dtype="float64")
+    expected, expected_gradient = value_and_gradient(at_floor, ids, z)
+    value, gradient = value_and_gradient(by_eigenvalue, ids, z)
+    assert value == expected
+    np.testing.assert_array_equal(gradient, expected_gradient)
+
+
+def dimensions_of(third, fourth):
+    """24 images of three classes in four dimensions, the last two of them made to measure."""
+    rng = np.random.default_rng(0)
+    z = 2.0 * rng.normal(size=(24, 4))
+    z[:, 2] *= third
+    z[:, 3] = fourth(z)
+    return np.arange(24) % 3, z
+
+
+def classifier_with(bias):
+    """Four classes for four dimensions, and the logits that it gives."""
+    layer = keras.layers.Dense(4, dtype="float64")
+    layer.build((None, 4))
+    kernel = 0.1 * np.random.default_rng(1).normal(size=(4, 4))
+    layer.set_weights([kernel, np.array(bias)])
+    return layer, lambda z: z @ kernel + bias
+
+
+def as_it_is(z):
+    return z[:, 3]
+
+
+def almost_the_first(z):
+    return z[:, 0] + 0.01 * z[:, 3]
+
+
+@pytest.mark.parametrize(
+    ("third", "fourth", "last_bias", "matrices"),
+    [
+        pytest.param(1.0, as_it_is, None, ALL, id="above the floor"),
+        pytest.param(1.0, as_it_is, 0.0, ALL, id="above the floor, with a classifier"),
+        pytest.param(0.01, as_it_is, None, 0, id="one small dimension"),
+        pytest.param(1.0, as_it_is, -9.0, 0, id="one improbable class"),
+        pytest.param(1.0, almost_the_first, None, 1, id="two dimensions almost equal"),
+    ],
+)
+def test_eigenvalues_are_found_only_where_they_can_be_above_the_floor(
+    third, fourth, last_bias, matrices, monkeypatch
+):
+    ids, z = dimensions_of(third, fourth)
+    classifier, p = None, oracles.simplified_assignments(ids, z)
+    if last_bias is not None:
+        classifier, logits = classifier_with([0.0, 0.0, 0.0, last_bias])
+        p = softmax(logits(z))
+    above = oracles.smallest_eigenvalue(p, z) > FLOOR
+    assert above == (matrices == ALL)
+    arguments = {"lam_floor": FLOOR, "classifier": classifier, "dtype": "float64"}
+    loss = losses.PairwiseCrossEntropyLoss(**arguments)
+    expected = oracles.mean_loss(oracles.pairwise_cross_entropy, ids, z, lam_floor=FLOOR, p=p)
+    assert float(compiled(loss)(ids, z)) == pytest.approx(expected, rel=1e-9)
+    if keras.backend.backend() == "tensorflow":
+        check_by_xla_and_with_unknown_size(loss, ids, z, expected)
+
+        made = []
+        eigh = keras.ops.eigh
+        monkeypatch.setattr(keras.ops, "eigh", lambda matrix: made.append(matrix) or eigh(matrix))
+        assert float(loss(ids, z)) == pytest.approx(expected, rel=1e-9)
+        assert min(len(made), ALL) == matrices
+
+
+def check_by_xla_and_with_unknown_size(loss, ids, z, expected):
+    import tensorflow as tf
+
+    signature = [tf.TensorSpec([None], tf.int64), tf.TensorSpec([None, z.shape[1]], tf.float64)]
+    for by_xla in (False, True):
+        call = tf.function(loss.__call__, input_signature=signature, jit_compile=by_xla)
+        assert float(call(ids, z)) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="JAX knows every shape")
+def test_a_batch_of_unknown_size_gives_the_floor_too():
+    ids, z = batch(dimensions=12)
+    loss = losses.PairwiseCrossEntropyLoss(dtype="float64")
+    check_by_xla_and_with_unknown_size(loss, ids, z, float(loss(ids, z)))

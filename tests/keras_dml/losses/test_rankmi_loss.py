@@ -1,0 +1,192 @@
+"""What is particular to the RankMI loss and its fixed statistics network."""
+
+import math
+
+import keras
+import numpy as np
+import oracles
+import pytest
+from backend import value_and_gradient
+from batches import batch, small_model
+
+from keras_dml import losses
+from keras_dml.losses import FixedStatistics, RankMILoss
+
+pytestmark = pytest.mark.any_backend
+
+
+def tangled(sizes=(4, 3, 3), spread=0.05):
+    """Tight classes around far-apart directions."""
+    rng = np.random.default_rng(1)
+    ids = np.repeat(np.arange(len(sizes)), sizes)
+    return ids, np.eye(len(sizes), 6)[ids] + spread * rng.normal(size=(len(ids), 6))
+
+
+def pair_distances(ids, z):
+    f = oracles.unit(z)
+    positives, negatives = [], []
+    for i in range(len(f)):
+        for j in range(len(f)):
+            distance = float(np.linalg.norm(f[i] - f[j]))
+            if ids[i] != ids[j]:
+                negatives.append(distance)
+            elif i != j:
+                positives.append(distance)
+    return np.array(positives), np.array(negatives)
+
+
+def small_network():
+    keras.utils.set_random_seed(3)
+    network = keras.Sequential(
+        [
+            keras.Input((1,)),
+            keras.layers.Dense(8, activation="tanh"),
+            keras.layers.Dense(1),
+        ]
+    )
+    return network
+
+
+def test_any_keras_network_is_the_statistics_network():
+    network = small_network()
+    kernel, bias, out, out_bias = (w.astype("float64") for w in network.get_weights())
+
+    def by_hand(distance):
+        return float(np.tanh(distance * kernel[0] + bias) @ out[:, 0] + out_bias[0])
+
+    ids, z = batch(seed=5)
+    loss = RankMILoss(network, dtype="float64")
+    value, gradient = value_and_gradient(loss, ids, z)
+    given = {"statistics": by_hand}
+    # Keras computes the network in its own dtype, float32.
+    assert value == pytest.approx(oracles.mean_loss(oracles.rankmi, ids, z, **given), rel=1e-5)
+    expected = oracles.numeric_gradient(oracles.rankmi, ids, z, **given)
+    np.testing.assert_allclose(gradient, expected, atol=1e-6)
+
+
+def test_a_constant_zero_statistic_estimates_nothing():
+    ids, z = batch()
+    loss = RankMILoss(keras.ops.zeros_like, reduction=None, dtype="float64")
+    np.testing.assert_allclose(np.asarray(loss(ids, z)), 0.0, atol=1e-12)
+
+
+def test_the_best_statistic_reaches_two_log_two():
+    """The bound of separated distributions, with V = log p⁺ − log p⁻ as large as it likes."""
+    ids, z = tangled()
+    steep = RankMILoss(lambda d: 1e3 * (0.8 - d), dtype="float64")
+    assert float(steep(ids, z)) == pytest.approx(-2 * math.log(2), rel=1e-9)
+
+
+def test_separated_at_beta_the_fixed_statistic_gives_the_open_quadruplet_term():
+    """Statement 1 wants it the wrong way round: positives beyond β, negatives within."""
+    # Classes along the diagonals of a square: every negative is nearer than every positive.
+    ids = np.array([0, 0, 1, 1])
+    z = np.array([[1.0, 0.05], [-1.0, 0.0], [0.0, 1.0], [0.1, -1.0]])
+    positives, negatives = pair_distances(ids, z)
+    assert negatives.max() < 1.7 < positives.min()
+    expected = np.mean(positives) - np.mean(negatives) - 2 * math.log(2)
+
+    def value(beta):
+        return float(RankMILoss(FixedStatistics(beta), dtype="float64")(ids, z))
+
+    assert value(1.7) == pytest.approx(expected, rel=1e-10)
+    assert value(1.6) == pytest.approx(expected, rel=1e-10)
+    # With the positives on the wrong side of β it does not hold.
+    assert abs(value(2.5) - expected) > 0.1
+
+
+def test_the_fixed_statistic_on_the_distance_itself():
+    ids, z = batch(seed=6)
+    positives, negatives = pair_distances(ids, z)
+    expected = np.mean(positives) + np.mean(-np.log(1 - np.exp(-negatives))) - 2 * math.log(2)
+    assert float(RankMILoss(dtype="float64")(ids, z)) == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize("x", [-3.0, -0.7, -1e-3, 1e-3, 0.7, 3.0, 40.0])
+@pytest.mark.parametrize("beta", [0.0, 1.0])
+def test_equation_13(x, beta):
+    value = FixedStatistics(beta)(keras.ops.convert_to_tensor([[x + beta]], dtype="float64"))
+    assert float(value[0, 0]) == pytest.approx(oracles.fixed_statistics(x), rel=1e-9, abs=1e-9)
+
+
+def test_equation_13_is_finite_at_zero():
+    ids, z = np.array([0, 0, 1, 1]), np.ones((4, 3))
+    value, gradient = value_and_gradient(RankMILoss(), ids, z, "float32")
+    assert np.isfinite(value) and np.isfinite(gradient).all()
+    tightness, contrastive = RankMILoss(reduction=None).parts(ids, z)
+    np.testing.assert_allclose(np.asarray(tightness), -math.log(2), atol=1e-5)
+    assert np.asarray(contrastive).min() > 10
+
+
+def test_fixed_statistics_decrease_over_all_distances():
+    d = keras.ops.linspace(0.01, 2.0, 200)
+    assert (np.diff(np.asarray(FixedStatistics()(d))) < 0).all()
+
+
+def test_expected_draws_weigh_anchors_by_their_positives():
+    """The mean over positive pairs of the expected cost of the anchor's drawn negative."""
+    ids, z = batch(seed=11, sizes=(5, 2, 3))
+    f = oracles.unit(z)
+    costs = []
+    for a in range(len(f)):
+        negatives = [j for j in range(len(f)) if ids[j] != ids[a]]
+        distances = [float(np.linalg.norm(f[a] - f[j])) for j in negatives]
+        shares = oracles.distance_weighted(distances, z.shape[1])
+        expected = sum(p * -math.log(1 - math.exp(-d)) for p, d in zip(shares, distances))
+        costs += [expected] * (sum(ids == ids[a]) - 1)
+    loss = RankMILoss(sampling="distance_weighted", reduction=None, dtype="float64")
+    _, contrastive = loss.parts(ids, z)
+    mean = float(np.mean(np.asarray(contrastive)))
+    assert mean == pytest.approx(np.mean(costs) - math.log(2), rel=1e-9)
+
+
+def test_copies_and_files_keep_the_network_and_its_weights(tmp_path):
+    ids, z = batch()
+    loss = RankMILoss(small_network())
+    copy = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(loss))
+    assert copy.statistics_network is not loss.statistics_network
+    assert float(copy(ids, z)) == float(loss(ids, z))
+
+    x = np.ones((8, 8), "float32")
+    model = small_model()
+    model.compile("sgd", loss)
+    model.fit(x, np.arange(8) % 2, verbose=0)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert float(loaded.loss(ids, z)) == float(loss(ids, z))
+
+
+def test_fit_does_not_train_the_statistics_network():
+    network = small_network()
+    before = network.get_weights()
+    model = small_model()
+    model.compile("sgd", RankMILoss(network))
+    rng = np.random.default_rng(0)
+    model.fit(rng.normal(size=(8, 8)), np.arange(8) % 2, epochs=2, verbose=0)
+    for old, new in zip(before, network.get_weights()):
+        np.testing.assert_array_equal(old, new)
+
+
+def test_an_unbuilt_network_is_built_before_training():
+    network = keras.Sequential([keras.layers.Dense(1)])
+    RankMILoss(network)
+    assert network.built and len(network.weights) == 2
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "message"),
+    [
+        (lambda: RankMILoss("mlp"), TypeError, "statistics_network must be callable.*'mlp'"),
+        (
+            lambda: RankMILoss(keras.layers.Dense(3)),
+            ValueError,
+            r"must map distances \[m, 1\] to values \[m, 1\]. Received: values of shape \(2, 3\)",
+        ),
+        (lambda: RankMILoss(sampling="hard"), ValueError, "sampling must be one of 'all'"),
+        (lambda: FixedStatistics(beta=-1), ValueError, "beta must be a distance.*beta=-1"),
+        (lambda: losses.get("rankmi", sampling=None), ValueError, "sampling must be one of"),
+    ],
+)
+def test_bad_arguments(make, kind, message):
+    with pytest.raises(kind, match=message):
+        make()

@@ -1,0 +1,121 @@
+import itertools
+import math
+
+import numpy as np
+import pytest
+from retrieval_sets import awkward_set
+
+from keras_dml.metrics import (
+    clustering_scores,
+    distance_histograms,
+    evaluate,
+    precision_at_r,
+    recall_at_k,
+)
+
+
+def naive_information(a, b):
+    n = len(a)
+    total = 0.0
+    for x, y in set(zip(a, b)):
+        both = sum(pair == (x, y) for pair in zip(a, b)) / n
+        total += both * math.log(both * n * n / (a.count(x) * b.count(y)))
+    return total
+
+
+def test_nmi_and_ami_of_known_clusters():
+    clusters = [0, 0, 0, 1, 1, 2, 2]
+    labels = ["a", "a", "b", "b", "b", "c", "a"]
+    # Three directions far from each other: k-means finds these clusters whatever it starts from.
+    z = np.eye(3)[clusters] * np.linspace(1, 4, 7)[:, None] + 0.01 * np.eye(7, 3)
+    information = naive_information(clusters, labels)
+    entropy = (naive_information(clusters, clusters) + naive_information(labels, labels)) / 2
+    by_chance = [
+        naive_information(list(order), labels) for order in set(itertools.permutations(clusters))
+    ]
+    expected = sum(by_chance) / len(by_chance)
+    found = clustering_scores(z, labels)
+    assert found.nmi == pytest.approx(information / entropy)
+    assert found.ami == pytest.approx((information - expected) / (entropy - expected))
+
+
+def test_labels_of_any_kind():
+    z = np.random.default_rng(0).normal(size=(9, 3))
+    expected = evaluate(z, [0, 0, 1, 1, 2, 2, 0, 1, 2], ks=iter([1, 2]))
+    for kinds in ([b"a", b"b", b"c"], [0.5, np.nan, 3.0], ["x", "y", "z"]):
+        labels = np.array(kinds)[[0, 0, 1, 1, 2, 2, 0, 1, 2]]
+        assert evaluate(z, labels, ks=(1, 2)) == pytest.approx(expected)
+
+
+def test_clusters_of_a_collapsed_model():
+    found = clustering_scores(np.ones((6, 2)), [0, 0, 1, 1, 2, 2])
+    assert found == pytest.approx((0, 0), abs=1e-12)
+
+
+@pytest.mark.parametrize("with_gallery", [False, True])
+def test_one_call_gives_what_the_single_ones_give(with_gallery):
+    embeddings, labels = awkward_set()
+    sets, rows, classes = {}, embeddings, labels
+    if with_gallery:
+        sets = {"gallery": embeddings[50:], "gallery_labels": labels[50:]}
+        embeddings, labels = embeddings[:50], labels[:50]
+    scores = evaluate(embeddings, labels, ks=[1, 7], **sets)
+    expected = {}
+    for distance in ("cosine", "l2"):
+        recall = recall_at_k(embeddings, labels, [1, 7], distance, **sets)
+        precision = precision_at_r(embeddings, labels, distance, **sets)
+        expected |= {f"recall@{k}/{distance}": recall[k] for k in (1, 7)}
+        expected |= {f"map@r/{distance}": precision.map_at_r}
+        expected |= {f"r_precision/{distance}": precision.r_precision}
+    expected["nmi"], expected["ami"] = clustering_scores(rows, classes)
+    expected["jensen_shannon"] = distance_histograms(embeddings, labels, **sets).divergence()
+    expected["queries_without_match"] = precision.queries_without_match
+    assert list(scores) == list(expected)
+    assert scores == pytest.approx(expected)
+
+
+def test_what_is_not_asked_for_is_not_computed():
+    embeddings, labels = awkward_set()
+    scores = evaluate(embeddings, labels, distances=["l2"], clustering=False)
+    assert list(scores) == [
+        *(f"recall@{k}/l2" for k in (1, 2, 4, 8, 10)),
+        "map@r/l2",
+        "r_precision/l2",
+        "jensen_shannon",
+        "queries_without_match",
+    ]
+
+
+BAD = [
+    ({"labels": [0, 1]}, r"labels must have shape \[4\].*\(2,\)"),
+    ({"embeddings": [[0.0], [np.nan], [1.0], [np.inf]]}, r"in 2 of 4 rows \(row numbers 1, 3\)"),
+    ({"ks": [4]}, r"ks must be whole numbers from 1 to the number of other items, 3.*ks=4"),
+    ({"distances": ["dot"]}, r"distances must be a list of.*\['dot'\]"),
+    ({"ks": 1}, r"ks must be a list of at least one K. Received: ks=1"),
+    ({"distances": []}, r"distances must be a list of one or more"),
+    ({"distances": "cosine"}, r"distances must be a list.*distances='cosine'"),
+    ({"labels": ["a", None, "a", 1]}, "labels must be numbers, or strings"),
+    ({"gallery": np.eye(4), "gallery_labels": list("0011")}, "of one kind. Received: int64 and"),
+    ({"embeddings": np.eye(4) * 1j}, "embeddings must be an array of numbers.*complex128"),
+    ({"gallery": np.eye(4)}, r"given together. Received: gallery_labels=None"),
+]
+
+
+@pytest.mark.parametrize("change,message", BAD)
+def test_evaluate_refuses(change, message):
+    good = {"embeddings": np.eye(4), "labels": [0, 0, 1, 1]}
+    with pytest.raises(ValueError, match=message):
+        evaluate(**(good | change))
+
+
+def test_histograms_with_a_gallery_count_every_pair_once():
+    embeddings, labels = awkward_set()
+    found = distance_histograms(embeddings[:30], labels[:30], 13, embeddings[30:], labels[30:])
+    z = embeddings / np.maximum(np.linalg.norm(embeddings, axis=1, keepdims=True), 1e-30)
+    expected = np.zeros((2, 13), int)
+    for i, j in itertools.product(range(30), range(30, 80)):
+        cell = min(int(np.linalg.norm(z[i].astype(float) - z[j]) * 6.5), 12)
+        expected[int(labels[i] != labels[j]), cell] += 1
+    # A pair within rounding of a bound falls on either side of it.
+    np.testing.assert_allclose(found.positive, expected[0], atol=1)
+    np.testing.assert_allclose(found.negative, expected[1], atol=1)

@@ -1,0 +1,62 @@
+import numpy as np
+import pytest
+from retrieval_sets import awkward_set, naive_neighbours, naive_recall
+
+from keras_dml.metrics import ranks, recall_at_k
+from keras_dml.metrics.ranks import rank_bounds
+from keras_dml.retrieval import METRICS
+from keras_dml.retrieval.rows import normalised
+
+
+def naive_numbers_nearer(embeddings, labels, metric, gallery=None, gallery_labels=None):
+    """How many items come before the first of the query's class, by naive float64 loops."""
+    of_items = labels if gallery is None else gallery_labels
+    numbers = []
+    for query, rows in enumerate(naive_neighbours(embeddings, metric, gallery)):
+        same = [of_items[row] == labels[query] for row in rows]
+        numbers.append(same.index(True) if any(same) else len(of_items))
+    return np.array(numbers)
+
+
+def prepared(rows, metric):
+    return normalised(rows) if metric == "cosine" else rows
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("block", [1024, 16, 7])
+def test_the_bounds_hold_and_meet_where_nothing_is_in_doubt(metric, block, monkeypatch):
+    monkeypatch.setattr(ranks, "_BLOCK", block)
+    embeddings, labels = awkward_set()
+    codes = np.unique(labels, return_inverse=True)[1]
+    rows = prepared(embeddings, metric)
+    low, high = rank_bounds(rows, codes, rows, codes, metric, own_rows=True)
+    expected = naive_numbers_nearer(embeddings, labels, metric)
+    assert (low <= expected).all() and (expected <= high).all()
+    assert (low[[0, 79]] == 80).all() and (high[[0, 79]] == 80).all()  # alone in their classes
+    # Equal rows with one of their class among them.
+    assert np.sum(high[30:45] - low[30:45] >= 13) >= 10
+
+    distinct = np.random.default_rng(1).normal(size=(60, 5)).astype(np.float32)
+    rows, codes = prepared(distinct, metric), np.arange(60) % 9
+    low, high = rank_bounds(rows[:25], codes[:25], rows[25:], codes[25:], metric, own_rows=False)
+    numbers = naive_numbers_nearer(distinct[:25], codes[:25], metric, distinct[25:], codes[25:])
+    np.testing.assert_array_equal(low, numbers)
+    np.testing.assert_array_equal(high, numbers)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_vectors_beyond_float32_products_are_decided_by_the_index(metric):
+    embeddings, labels = awkward_set(2)
+    huge = embeddings * np.float32(1e25)
+    recall = recall_at_k(huge, labels, [1, 5], metric)
+    assert recall == {k: naive_recall(huge, labels, k, metric) for k in (1, 5)}
+
+
+@pytest.mark.parametrize("shape", [(1, 8), (127, 16), (128, 24), (300, 1024), (5, 3), (130, 9)])
+def test_counting_as_bytes(shape):
+    mask = np.random.default_rng(0).random(shape) < 0.9
+    np.testing.assert_array_equal(ranks._in_rows(mask), mask.sum(axis=1))
+    np.testing.assert_array_equal(ranks._in_columns(mask), mask.sum(axis=0))
+    everywhere = np.ones(shape, bool)
+    assert (ranks._in_rows(everywhere) == shape[1]).all()
+    assert (ranks._in_columns(everywhere) == shape[0]).all()

@@ -1,0 +1,131 @@
+import numpy as np
+import pytest
+from retrieval_sets import awkward_set, naive_neighbours, naive_recall
+
+from keras_dml.metrics import nearest_neighbours, recall, recall_at_k
+from keras_dml.retrieval import METRICS, ExactIndex
+
+
+@pytest.fixture(params=["chosen", "exact"])
+def index(request, monkeypatch):
+    if request.param == "exact":
+        monkeypatch.setattr(recall, "make_index", ExactIndex)
+
+
+@pytest.mark.usefixtures("index")
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("block", [4096, 7])
+def test_recall_agrees_with_a_naive_loop(metric, block, monkeypatch):
+    monkeypatch.setattr(recall, "_BLOCK", block)
+    for seed in range(3):
+        embeddings, labels = awkward_set(seed)
+        ks = [8, 1, 2, 79]
+        result = recall_at_k(embeddings, labels, ks, metric)
+        assert list(result) == ks
+        for k in ks:
+            assert result[k] == naive_recall(embeddings, labels, k, metric)
+        assert result[79] == 78 / 80  # two classes of one item can only miss
+
+
+@pytest.mark.usefixtures("index")
+@pytest.mark.parametrize("metric", METRICS)
+def test_neighbours_leave_out_the_own_row_and_no_copy_of_it(metric):
+    embeddings, _ = awkward_set()
+    expected = naive_neighbours(embeddings, metric)
+    for k in (1, 4, 20, 79):
+        rows, scores = nearest_neighbours(embeddings, k, metric)
+        assert rows.shape == scores.shape == (80, k)
+        np.testing.assert_array_equal(rows, [one[:k] for one in expected])
+        assert (np.diff(scores) * (1 if metric == "l2" else -1) >= 0).all()
+
+
+@pytest.mark.usefixtures("index")
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("block", [4096, 7])
+def test_a_gallery_agrees_with_a_naive_loop(metric, block, monkeypatch):
+    monkeypatch.setattr(recall, "_BLOCK", block)
+    queries, labels = awkward_set()
+    gallery, gallery_labels = awkward_set(1)
+    gallery, gallery_labels = gallery[:33], gallery_labels[:33]
+    gallery[3:9] = queries[11]  # copies of a query count: nothing is left out
+    expected = naive_neighbours(queries, metric, gallery)
+    rows, scores = nearest_neighbours(queries, 33, metric, gallery)
+    np.testing.assert_array_equal(rows, expected)
+    assert scores.shape == (80, 33)
+    ks = [5, 1, 33]
+    found = recall_at_k(queries, labels, ks, metric, gallery, gallery_labels)
+    assert list(found) == ks
+    for k in ks:
+        assert found[k] == naive_recall(queries, labels, k, metric, gallery, gallery_labels)
+    assert found[33] < 1  # two queries' classes are not in the gallery: they can only miss
+
+
+@pytest.mark.usefixtures("index")
+def test_the_set_itself_as_gallery_finds_each_row():
+    embeddings = np.random.default_rng(0).normal(size=(9, 3))
+    assert recall_at_k(embeddings, range(9), [1], "l2", embeddings, range(9)) == {1: 1.0}
+    assert recall_at_k(embeddings, range(9), [8], "l2") == {8: 0.0}
+
+
+def test_a_gallery_of_one_and_one_query():
+    assert recall_at_k([[1, 0]], ["a"], [1], "cosine", [[0, 1]], ["a"]) == {1: 1.0}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"gallery_labels": None}, "together. Received: gallery_labels=None"),
+        ({"gallery": None}, "together. Received: gallery=None"),
+        ({"gallery": np.eye(4)}, r"of the same width. Received: shapes \(5, 5\) and \(4, 4\)"),
+        ({"gallery": np.empty((0, 5))}, r"a row or more each.*\(0, 5\)"),
+        ({"embeddings": np.empty((0, 5)), "labels": []}, r"a row or more each.*\(0, 5\)"),
+        ({"gallery": np.full((4, 5), np.inf)}, "gallery must be finite.*4 of 4"),
+        ({"embeddings": np.full((5, 5), np.nan)}, "embeddings must be finite.*5 of 5"),
+        ({"gallery_labels": np.zeros(5)}, r"gallery_labels must have shape \[4\].*of gallery"),
+        ({"labels": np.zeros(4)}, r"labels must have shape \[5\].*of embeddings"),
+        ({"ks": [5]}, "ks must be .* the number of items in gallery, 4. Received: ks=5"),
+        ({"metric": "euclidean"}, "metric must be one of"),
+    ],
+)
+def test_recall_of_a_gallery_refuses(change, message):
+    given = {"embeddings": np.eye(5), "labels": np.zeros(5), "ks": [1]}
+    given |= {"gallery": np.ones((4, 5)), "gallery_labels": np.zeros(4), **change}
+    with pytest.raises(ValueError, match=message):
+        recall_at_k(**given)
+
+
+@pytest.mark.usefixtures("index")
+def test_a_collapsed_model_scores_by_row_order_alone():
+    # All equal: the nearest of row 0 is row 1, of every other row 0.
+    labels = np.array([0, 1, 0, 0, 1])
+    assert recall_at_k(np.zeros((5, 3)), labels, [1]) == {1: 2 / 5}
+
+
+def test_labels_may_be_strings():
+    embeddings = [[1, 0], [0, 1], [1, 0.1]]
+    assert recall_at_k(embeddings, ["a", "b", "a"], [1]) == {1: 2 / 3}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"ks": [5]}, "ks must be whole numbers from 1 to .* 4. Received: ks=5"),
+        ({"ks": [1, 0]}, "Received: ks=0"),
+        ({"ks": [1.0]}, "Received: ks=1.0"),
+        ({"ks": [True]}, "Received: ks=True"),
+        ({"ks": []}, "ks must be a list of at least one K"),
+        ({"labels": np.zeros(4)}, r"labels must have shape \[5\].*\(4,\)"),
+        ({"labels": np.zeros((5, 1))}, r"labels must have shape \[5\].*\(5, 1\)"),
+        ({"metric": "euclidean"}, "metric must be one of"),
+        ({"embeddings": np.full((5, 2), np.nan)}, "embeddings must be finite.*5 of 5"),
+    ],
+)
+def test_recall_refuses(change, message):
+    arguments = {"embeddings": np.eye(5), "labels": np.zeros(5), "ks": [1], **change}
+    with pytest.raises(ValueError, match=message):
+        recall_at_k(**arguments)
+
+
+def test_neighbours_refuse_as_many_as_there_are_rows():
+    with pytest.raises(ValueError, match=r"k must be .* from 1 to .* 4\. Received: k=5"):
+        nearest_neighbours(np.eye(5), 5)

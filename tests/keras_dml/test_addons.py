@@ -1,0 +1,225 @@
+"""Our replacements of tensorflow-addons 0.23 against its own numbers (peers/goldens.npz)."""
+
+import keras
+import numpy as np
+import pytest
+from backend import value_and_gradient
+from keras import ops
+from peers.goldens import (
+    ADDONS_BATCHES,
+    ADDONS_CASES,
+    BATCH,
+    FILE,
+    RATE,
+    STEPS,
+    distance_function,
+)
+
+from keras_dml import addons, hinges
+
+pytestmark = pytest.mark.any_backend
+
+GOLDENS = np.load(FILE)
+PEER = "tensorflow-addons"
+CLASSES = {
+    "triplet_semihard_loss": addons.TripletSemiHardLoss,
+    "triplet_hard_loss": addons.TripletHardLoss,
+    "lifted_struct_loss": addons.LiftedStructLoss,
+}
+
+
+def arguments_of(case):
+    arguments = dict(ADDONS_CASES[case][1])
+    if "distance_metric" in arguments:
+        arguments["distance_metric"] = distance_function(
+            arguments["distance_metric"],
+            lambda a, b: ops.matmul(a, ops.transpose(b)),
+            lambda a: ops.cumsum(a, axis=1),
+        )
+    return arguments
+
+
+def check(name, function, labels, predictions):
+    value, gradient = value_and_gradient(function, labels, predictions, "float32")
+    theirs = GOLDENS[f"{PEER}/{name}/gradient"]
+    if np.isnan(GOLDENS[f"{PEER}/{name}/value"]):
+        assert value == 0.0
+        assert (gradient == 0.0).all()
+        return
+    # Sums over positives and negatives cancel, in an order that each backend chooses.
+    assert value == pytest.approx(float(GOLDENS[f"{PEER}/{name}/value"]), rel=2e-6, abs=2e-6)
+    if name.startswith("ties/") and not name.startswith(("ties/hard", "ties/soft")):
+        # No derivative exists, and what the original's masks make of it depends on the whole row.
+        assert np.isfinite(gradient).all()
+        return
+    np.testing.assert_allclose(gradient, theirs, atol=2e-5 * np.abs(theirs).max() + 1e-6)
+
+
+@pytest.mark.parametrize("batch", ADDONS_BATCHES)
+@pytest.mark.parametrize("case", ADDONS_CASES)
+def test_the_originals_value_and_gradient(case, batch):
+    function, arguments = ADDONS_CASES[case][0], arguments_of(case)
+    ids, z = GOLDENS[f"inputs/{batch}/ids"], GOLDENS[f"inputs/{batch}/z"]
+    check(f"{batch}/{case}", CLASSES[function](**arguments), ids, z)
+
+
+@pytest.mark.parametrize("case", ["semihard, L2", "semihard, lopsided", "semihard, margin 0.4"])
+@pytest.mark.parametrize("batch", ADDONS_BATCHES)
+def test_semihard_by_sorting_too(case, batch, monkeypatch):
+    monkeypatch.setattr(hinges, "FEW_POSITIVES", 1)
+    ids, z = GOLDENS[f"inputs/{batch}/ids"], GOLDENS[f"inputs/{batch}/z"]
+    check(f"{batch}/{case}", addons.TripletSemiHardLoss(**arguments_of(case)), ids, z)
+
+
+def test_the_original_is_nan_where_ours_is_zero():
+    names = [name for name in GOLDENS if name.startswith(PEER) and name.endswith("value")]
+    undefined = [name for name in names if np.isnan(GOLDENS[name]).any()]
+    assert undefined
+    for name in undefined:
+        batch, case = name.split("/")[1:3]
+        assert batch == "no positives" or (batch == "one class" and case.startswith("lifted"))
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "loss"),
+    [
+        ("npairs", addons.npairs_loss, addons.NpairsLoss()),
+        ("multilabel", addons.npairs_multilabel_loss, addons.NpairsMultilabelLoss()),
+    ],
+)
+def test_npairs(name, function, loss):
+    labels = GOLDENS["inputs/small/ids" if name == "npairs" else "inputs/labels"]
+    for one in (function, loss):
+        check(name, one, labels, GOLDENS["inputs/similarities"])
+
+
+@pytest.mark.parametrize(
+    ("name", "margin"), [("contrastive", 1.0), ("contrastive, margin 0.4", 0.4)]
+)
+def test_contrastive(name, margin):
+    together, distances = GOLDENS["inputs/together"], GOLDENS["inputs/pair distances"]
+    each = addons.contrastive_loss(together, distances, margin)
+    np.testing.assert_allclose(np.asarray(each), GOLDENS[f"{PEER}/{name}/value"], rtol=1e-6)
+    loss = addons.ContrastiveLoss(margin, reduction="sum")
+    _, gradient = value_and_gradient(loss, together, distances, "float32")
+    np.testing.assert_allclose(gradient, GOLDENS[f"{PEER}/{name}/gradient"], rtol=1e-5, atol=1e-6)
+
+
+def test_contrastive_of_the_documentation():
+    together, distances = np.array([0, 0, 1, 1, 0, 1]), np.array([0.1, 0.3, 1.3, 0.7, 1.1, 0.5])
+    assert float(addons.ContrastiveLoss()(together, distances)) == pytest.approx(0.621666, rel=1e-5)
+
+
+def test_a_users_script_trains_to_the_same_losses():
+    layers = [keras.layers.Dense(16, "relu"), keras.layers.Dense(8)]
+    model = keras.Sequential([keras.Input((10,)), *layers, keras.layers.UnitNormalization()])
+    for number, layer in enumerate(layers, 1):
+        kernel = GOLDENS[f"inputs/script/kernel {number}"]
+        layer.set_weights([kernel, np.zeros(kernel.shape[1])])
+    model.compile(keras.optimizers.SGD(RATE, momentum=0.9), addons.TripletSemiHardLoss())
+    losses = []
+    for step in range(STEPS):
+        rows = slice(step * BATCH, (step + 1) * BATCH)
+        x, ids = GOLDENS["inputs/script/x"][rows], GOLDENS["inputs/script/ids"][rows]
+        losses.append(float(model.train_on_batch(x, ids)))
+        model.reset_metrics()
+    theirs = GOLDENS[f"{PEER}/script/losses"]
+    np.testing.assert_allclose(losses, theirs, rtol=2e-5)
+    assert theirs[-5:].mean() < 0.9 * theirs[:5].mean()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_comes_back_as_it_came(dtype):
+    ids, z = GOLDENS["inputs/small/ids"], GOLDENS["inputs/small/z"]
+    half = ops.cast(z, dtype)
+    for name, function in CLASSES.items():
+        value = getattr(addons, name)(ids, half)
+        assert keras.backend.standardize_dtype(value.dtype) == dtype
+        assert float(value) == pytest.approx(float(function()(ids, z)), rel=0.02)
+
+
+def test_class_ids_as_a_column_and_a_row_without_labels():
+    ids, z = GOLDENS["inputs/small/ids"], GOLDENS["inputs/small/z"]
+    for function in CLASSES:
+        one = getattr(addons, function)
+        assert float(one(ids[:, None], z)) == pytest.approx(float(one(ids, z)), rel=1e-6)
+    labels = np.array([[0, 0], [1, 0], [1, 1]])
+    value, gradient = value_and_gradient(
+        addons.npairs_multilabel_loss, labels, np.zeros((3, 3)), "float32"
+    )
+    assert value == pytest.approx(2 / 3 * np.log(3), rel=1e-6)
+    assert (gradient[0] == 0).all()
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        addons.ContrastiveLoss(0.3, reduction="sum", name="mine"),
+        addons.TripletSemiHardLoss(0.3, "angular", name="mine"),
+        addons.TripletHardLoss(0.3, soft=True, distance_metric="squared-L2"),
+        addons.LiftedStructLoss(0.3),
+        addons.NpairsLoss(),
+        addons.NpairsMultilabelLoss(name="mine"),
+    ],
+    ids=lambda loss: type(loss).__name__,
+)
+def test_configuration_round_trip(loss):
+    stored = keras.saving.serialize_keras_object(loss)
+    assert stored["registered_name"] == f"Addons>{type(loss).__name__}"
+    copy = keras.saving.deserialize_keras_object(stored)
+    assert copy.get_config() == loss.get_config()
+
+
+@keras.saving.register_keras_serializable("tests")
+def cosine(z):
+    return ops.matmul(z, ops.transpose(z))
+
+
+def test_a_registered_distance_function_is_saved_by_name():
+    loss = addons.TripletHardLoss(distance_metric=cosine)
+    copy = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(loss))
+    ids, z = GOLDENS["inputs/small/ids"], GOLDENS["inputs/small/z"]
+    assert float(copy(ids, z)) == float(loss(ids, z))
+
+
+def test_soft_does_not_overflow():
+    z = np.array([[0.0], [500.0], [1.0]], "float32")
+    value, gradient = value_and_gradient(
+        addons.TripletHardLoss(soft=True), np.array([0, 0, 1]), z, "float32"
+    )
+    assert value == pytest.approx((499 + 1 + 0) / 3, rel=1e-2)
+    assert np.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: addons.TripletHardLoss("1"), TypeError, "margin must be a number.*margin='1'"),
+        (lambda: addons.TripletSemiHardLoss(True), TypeError, "margin must be a number"),
+        (lambda: addons.LiftedStructLoss(None), TypeError, "margin must be a number.*None"),
+        (lambda: addons.ContrastiveLoss("1"), TypeError, "margin must be a number"),
+        (
+            lambda: addons.TripletHardLoss(distance_metric="l2"),
+            ValueError,
+            "distance_metric must be a function or one of 'L2'.*distance_metric='l2'",
+        ),
+        (
+            lambda: addons.triplet_semihard_loss([0, 0], np.eye(2), distance_metric="cosine"),
+            ValueError,
+            "distance_metric must be",
+        ),
+        (
+            lambda: addons.triplet_hard_loss([0, 0, 1], np.eye(2)),
+            ValueError,
+            "3 class ids and 2 embeddings",
+        ),
+        (
+            lambda: addons.lifted_struct_loss([0, 0], np.ones((2, 2, 2))),
+            ValueError,
+            "y_pred must be embeddings",
+        ),
+    ],
+)
+def test_bad_arguments(make, error, message):
+    with pytest.raises(error, match=message):
+        make()

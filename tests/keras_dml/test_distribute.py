@@ -1,0 +1,171 @@
+"""Many devices train to what one device trains to, with the same global batches."""
+
+import concurrent.futures
+import functools
+import json
+import subprocess
+import sys
+
+import distributed_training
+import local_workers
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_dml.distribute import gather_candidates, place_among_replicas
+
+CASES = [*distributed_training.CASES, "rankmi_model", "dropout"]
+OF_WORKERS = [*distributed_training.OF_WORKERS, "rankmi_model", "dropout"]
+
+
+@functools.cache
+def programs():
+    """`distributed_training.py` for 2 and for 4 devices, at the same time."""
+    pool = concurrent.futures.ThreadPoolExecutor()
+    return {
+        devices: pool.submit(
+            subprocess.run,
+            [sys.executable, "-m", "tests.support.distributed_training", str(devices)],
+            cwd=local_workers.ROOT,
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+        for devices in (2, 4)
+    }
+
+
+@functools.cache
+def results(devices):
+    """What `distributed_training.py` prints for so many devices."""
+    program = programs()[devices].result()
+    assert program.returncode == 0, program.stderr[-3000:]
+    return json.loads(program.stdout.strip().splitlines()[-1])
+
+
+@functools.cache
+def of_workers():
+    """What two workers print, who train together over loopback."""
+    printed = local_workers.finish(local_workers.start(2, "tests.support.distributed_training"))
+    return [json.loads(out.strip().splitlines()[-1]) for out in printed]
+
+
+def one(case):
+    """What one device trains."""
+    return results(2)["one"][case]
+
+
+def difference(a, b):
+    """The largest difference of two runs' weights, relative to the largest weight."""
+    a, b = (np.concatenate([np.ravel(w) for w in run["weights"]]) for run in (a, b))
+    return np.abs(a - b).max() / np.abs(a).max()
+
+
+@pytest.mark.parametrize("devices", [2, 4])
+@pytest.mark.parametrize("case", CASES)
+def test_the_weights_are_those_of_one_device(devices, case):
+    assert difference(one(case), results(devices)["many"][case]) < 1e-5
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_logs_are_those_of_one_device(case):
+    logs = results(2)["many"][case]["logs"]
+    assert logs == pytest.approx(one(case)["logs"], rel=1e-5)
+    if case in distributed_training.WITH_PARTS:
+        assert logs["loss"] == pytest.approx(logs["tightness"] + logs["contrastive"], rel=1e-5)
+
+
+@pytest.mark.parametrize("case", OF_WORKERS)
+def test_two_workers_hold_the_weights_of_one_process(case):
+    first, second = of_workers()
+    assert difference(one(case), first["cases"][case]) < 1e-5
+    logs = first["cases"][case]["logs"]
+    assert logs == pytest.approx({name: one(case)["logs"][name] for name in logs}, rel=1e-5)
+    assert first["cases"][case] == second["cases"][case]
+
+
+def test_several_steps_an_execution_train_to_the_same():
+    """Three at once of five: the data end amid the second execution."""
+    for run in (results(2), *of_workers()):
+        assert difference(one("rankmi_model"), run["several_steps"]) < 1e-5
+        assert run["several_steps"]["logs"] == pytest.approx(one("rankmi_model")["logs"], rel=1e-5)
+
+
+def test_pairs_within_the_replicas_alone_train_something_else():
+    """So the comparison above would notice a loss that did not gather."""
+    assert difference(one("contrastive"), results(2)["not_gathered"]) > 1e-3
+
+
+@pytest.mark.parametrize("replicas", [2, 4])
+def test_every_replica_gets_all_rows_its_offset_and_the_gradient_of_all_uses(replicas):
+    """Replica r holds rows 10r and 10r + 1 and weighs gathered row j by (r + 1) j."""
+    expected = [[10.0 * replica + row] for replica in range(replicas) for row in range(2)]
+    uses = sum(replica + 1 for replica in range(replicas))
+    gradients = [
+        [[uses * 2.0 * replica], [uses * (2.0 * replica + 1)]] for replica in range(replicas)
+    ]
+    offsets = [2 * replica for replica in range(replicas)]
+    assert results(replicas)["gathered"] == [[expected] * replicas, offsets, gradients]
+    if replicas == 2:
+        for index, worker in enumerate(of_workers()):
+            assert worker["gathered"] == [[expected], [offsets[index]], [gradients[index]]]
+
+
+def test_unequal_replicas_are_a_clear_error():
+    known, at_run_time = results(2)["unequal"]
+    assert known.startswith("ValueError")
+    assert "Received: rows of the replicas [2, 3]" in known
+    assert at_run_time.startswith("InvalidArgumentError")
+    for message in (known, at_run_time):
+        assert "the global batch must be a multiple of the 2 replicas" in message
+
+
+def test_every_image_is_embedded_once_whatever_the_batch_size():
+    for found in (results(2), results(4), *of_workers()):
+        for embeddings in found["embedded"].values():
+            assert embeddings == list(range(distributed_training.IMAGES))
+
+
+def test_batch_norm_on_each_replicas_own_images_and_its_averaged_statistics():
+    replicas = results(2)["batch_norm"]
+    workers = [worker["batch_norm"] for worker in of_workers()]
+    for before, after in (
+        [replicas["before"], replicas["after"]],
+        [[value for worker in workers for value in worker[when]] for when in ("before", "after")],
+    ):
+        assert not np.allclose(before[0], before[1], rtol=1e-2)
+        mean = np.mean(before, axis=0)
+        np.testing.assert_allclose(after, [mean, mean], rtol=1e-6)
+
+
+def test_synchronised_batch_norm_is_that_of_one_device():
+    found, expected = (results(2)[side]["synchronized"] for side in ("many", "one"))
+    assert difference(expected, found) < 1e-5
+    assert difference(expected, results(2)["batch_norm"]) > 1e-3
+
+
+def test_one_device_gets_its_own_tensor_back():
+    x = tf.constant([[1.0, 2.0]])
+    gathered, offset = gather_candidates(x)
+    assert gathered is x and offset == 0
+    assert place_among_replicas() == (0, 1)
+
+
+def test_a_strategy_of_one_replica_gets_its_own_tensor_back():
+    x = tf.constant([[1.0, 2.0]])
+    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+    same = strategy.run(lambda: gather_candidates(x)[0] is x)
+    assert same is True
+
+
+@pytest.mark.parametrize("case", ["contrastive", "multi_similarity", "cross_entropy"])
+def test_compiled_by_xla_it_trains_to_the_same(case):
+    strategy = tf.distribute.get_strategy()
+    plain, compiled = (
+        distributed_training.train(
+            strategy, *distributed_training.CASES[case], jit_compile=jit_compile
+        )
+        for jit_compile in (False, True)
+    )
+    assert difference(plain, compiled) < 1e-5
+    assert compiled["logs"]["loss"] == pytest.approx(plain["logs"]["loss"], rel=1e-5)

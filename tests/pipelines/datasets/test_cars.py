@@ -1,0 +1,132 @@
+import pytest
+from official_layouts import write_cars, write_cars_devkit, write_mat
+
+from pipelines.datasets import cars as cars_module
+from pipelines.datasets.cars import cars
+from pipelines.datasets.registry import load_dataset
+
+
+def test_rows_classes_and_names(tmp_path):
+    table = cars(write_cars(tmp_path, (101, 7, 7, 10)))
+    assert table.class_names == ("Car 7", "Car 10", "Car 101")
+    assert table.labels.tolist() == [2, 0, 0, 1]
+    assert table.paths[0] == str(tmp_path / "car_ims" / "000001.jpg")
+    assert table.boxes is None
+
+
+def test_the_second_layout_pools_its_two_sets(tmp_path):
+    table = cars(write_cars_devkit(tmp_path))
+    assert table.class_names == ("Car 1", "Car 2", "Car 99", "Car 100")
+    assert table.labels.tolist() == [0, 2, 1, 3, 0]
+    assert table.paths[2] == str(tmp_path / "cars_train" / "00003.jpg")
+    assert table.paths[3] == str(tmp_path / "cars_test" / "00001.jpg")
+
+
+def test_copies_with_all_lists_in_devkit_and_folders_in_folders(tmp_path):
+    write_cars_devkit(tmp_path / "stanford_cars")
+    root = tmp_path / "stanford_cars"
+    (root / "cars_test_annos_withlabels.mat").rename(
+        root / "devkit" / "cars_test_annos_withlabels.mat"
+    )
+    for side in ("cars_train", "cars_test"):
+        (root / side).rename(root / "moved")
+        (root / side).mkdir()
+        (root / "moved").rename(root / side / side)
+    table = cars(tmp_path)
+    assert len(table) == 5
+    assert table.paths[4] == str(root / "cars_test" / "cars_test" / "00002.jpg")
+
+
+@pytest.mark.parametrize("write", [write_cars, write_cars_devkit])
+def test_class_ids_up_to_98_train(tmp_path, write):
+    split = load_dataset("cars", write(tmp_path))
+    assert split.train.class_names == ("Car 1", "Car 2")
+    assert split.test.class_names == ("Car 99", "Car 100")
+    assert load_dataset("cars", tmp_path, train_classes=3).test.class_names == ("Car 100",)
+
+
+def test_a_subset_on_one_side_of_the_official_boundary(tmp_path):
+    write_cars(tmp_path, (1, 2, 98))
+    with pytest.raises(
+        ValueError, match="up to 98 train, leaves no class to test: .*train_classes"
+    ):
+        load_dataset("cars", tmp_path)
+
+
+def test_boxes_are_counted_from_0_and_hold_their_last_pixel(tmp_path):
+    split = load_dataset("cars", write_cars(tmp_path), crop_to_box=True)
+    assert split.train.boxes.tolist() == [[1, 0, 20, 30], [3, 1, 20, 30], [5, 2, 20, 30]]
+    assert split.test.boxes[0].tolist() == [7, 3, 20, 30]
+
+
+def test_other_counts_than_the_full_dataset_give_a_warning_with_both(tmp_path, caplog, monkeypatch):
+    cars(write_cars(tmp_path))
+    (record,) = caplog.records
+    assert "found 5 images of 4 classes; the full Cars-196 has 16185 of 196" in record.message
+    caplog.clear()
+    monkeypatch.setattr(cars_module, "NUM_IMAGES", 196)
+    cars(write_cars(tmp_path, range(1, 197)))
+    assert not caplog.records
+
+
+def test_one_image(tmp_path):
+    assert len(cars(write_cars(tmp_path, [3]))) == 1
+
+
+def test_listed_images_that_are_not_there(tmp_path):
+    write_cars_devkit(tmp_path, test_ids=range(1, 9))
+    for image in range(2, 9):
+        (tmp_path / "cars_test" / f"{image:05}.jpg").unlink()
+    message = r"7 images listed in cars_test_annos_withlabels.mat are not in .*cars_test. The first"
+    with pytest.raises(ValueError, match=message) as caught:
+        cars(tmp_path)
+    assert str(caught.value).count(".jpg") == 5
+
+
+def test_annotations_that_make_no_sense(tmp_path):
+    write_cars(tmp_path, (1, 2, 3))
+    file, paths = tmp_path / "cars_annos.mat", [f"car_ims/{i:06}.jpg" for i in (1, 2, 3)]
+    write_mat(file, (1, 2, 3), "relative_im_path", paths, **{"class": [1, "x", 3]})
+    with pytest.raises(ValueError, match="cars_annos.mat, annotation 2: expected a file name"):
+        cars(tmp_path)
+    write_mat(file, (1, 2, 3), "relative_im_path", paths, bbox_x2=[9, 9, 9.5])
+    with pytest.raises(ValueError, match=r"cars_annos.mat, annotation 3: .*\[3, 3, 6, 9.5, 25\]"):
+        cars(tmp_path)
+    write_mat(file, (1, 2, 3), "fname", paths)
+    with pytest.raises(ValueError, match="must have the fields relative_im_path, class.*: .*fname"):
+        cars(tmp_path)
+    write_mat(file, (1, 0, 198), "relative_im_path", paths)
+    with pytest.raises(ValueError, match="names 196 classes, and none for 2 .*first: 0, 198"):
+        cars(tmp_path)
+
+
+@pytest.mark.parametrize("size", [0, 100, 400])
+def test_a_truncated_annotation_file(tmp_path, size):
+    file = write_cars(tmp_path) / "cars_annos.mat"
+    file.write_bytes(file.read_bytes()[:size])
+    with pytest.raises(ValueError, match="cars_annos.mat cannot be read as a MATLAB file: "):
+        cars(tmp_path)
+
+
+def test_a_matlab_file_of_something_else(tmp_path):
+    from scipy.io import savemat
+
+    savemat(write_cars(tmp_path) / "cars_annos.mat", {"x": 1})
+    with pytest.raises(ValueError, match="cars_annos.mat holds no "):
+        cars(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("missing", "named"),
+    [
+        ("devkit", "cars_meta.mat"),
+        ("devkit/cars_train_annos.mat", "cars_train_annos.mat"),
+        ("cars_test_annos_withlabels.mat", "cars_test_annos_withlabels.mat"),
+        ("cars_test", "cars_test"),
+    ],
+)
+def test_a_part_is_missing(tmp_path, missing, named):
+    write_cars_devkit(tmp_path)
+    (tmp_path / missing).rename(tmp_path / "other")
+    with pytest.raises(ValueError, match=f"holds no {named}. Expected Cars-196 in one of"):
+        cars(tmp_path)

@@ -1,0 +1,186 @@
+import pytest
+from official_layouts import write_cub
+
+from pipelines.datasets import cub as cub_module
+from pipelines.datasets.cub import cub
+from pipelines.datasets.registry import load_dataset
+
+
+def test_rows_classes_and_names(tmp_path):
+    table = cub(write_cub(tmp_path, (101, 7, 7, 10)))
+    assert table.boxes is None
+    assert table.class_names == ("007.Bird_7", "010.Bird_10", "101.Bird_101")
+    assert table.labels.tolist() == [2, 0, 0, 1]
+    assert table.paths[0] == str(tmp_path / "images" / "101.Bird_101" / "Bird_0001.jpg")
+
+
+def test_boxes_are_counted_from_0_and_joined_by_id(tmp_path):
+    write_cub(tmp_path, (101, 7, 7))
+    lines = (tmp_path / "bounding_boxes.txt").read_text().splitlines()
+    (tmp_path / "bounding_boxes.txt").write_text("\n".join(reversed(lines)))
+    split = load_dataset("cub", tmp_path, crop_to_box=True)
+    assert split.test.boxes.tolist() == [[1, 0, 20, 30]]
+    assert split.train.boxes.tolist() == [[3, 1, 20, 30], [5, 2, 20, 30]]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "holds no bounding_boxes.txt"),
+        ("1 1 1 5 5\n2 1 nan 5 5\n", r"boxes.txt, line 2: expected 'image_id x y width height'"),
+        ("1 1 1 5 5\n2 1 1 5\n", "boxes.txt, line 2: expected"),
+        ("1 1 1 5 5\n", "images.txt and bounding_boxes.txt .* disagree: 4 image ids"),
+    ],
+)
+def test_bad_boxes_matter_only_where_they_are_used(tmp_path, text, message):
+    write_cub(tmp_path)
+    (tmp_path / "bounding_boxes.txt").unlink()
+    if text:
+        (tmp_path / "bounding_boxes.txt").write_text(text)
+    assert len(cub(tmp_path)) == 5
+    with pytest.raises(ValueError, match=message):
+        cub(tmp_path, crop_to_box=True)
+
+
+def test_without_classes_txt_the_ids_are_the_names(tmp_path):
+    assert cub(write_cub(tmp_path, (10, 9), names=False)).class_names == ("9", "10")
+
+
+def test_labels_are_joined_by_id_not_by_line(tmp_path):
+    write_cub(tmp_path, (5, 6, 6))
+    (tmp_path / "image_class_labels.txt").write_text("3 6\n\n1 5\n2 6\n")
+    assert cub(tmp_path).labels.tolist() == [0, 1, 1]
+
+
+def test_the_folder_around_it_will_do(tmp_path):
+    write_cub(tmp_path / "CUB_200_2011")
+    assert len(cub(tmp_path)) == len(cub(tmp_path / "CUB_200_2011")) == 5
+
+
+def test_paths_may_hold_spaces(tmp_path):
+    write_cub(tmp_path, (1,))
+    (tmp_path / "images" / "a bird.jpg").touch()
+    (tmp_path / "images.txt").write_text("1 a bird.jpg\n")
+    assert cub(tmp_path).paths[0].endswith("a bird.jpg")
+
+
+def test_other_counts_than_the_full_dataset_give_a_warning_with_both(tmp_path, caplog):
+    cub(write_cub(tmp_path))
+    (record,) = caplog.records
+    assert record.name == "pipelines"
+    assert "found 5 images of 4 classes; the full CUB-200-2011 has 11788 of 200" in record.message
+
+
+def test_the_full_counts_give_none(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(cub_module, "NUM_IMAGES", 200)
+    cub(write_cub(tmp_path, range(1, 201)))
+    assert not caplog.records
+
+
+def test_class_ids_up_to_100_train(tmp_path):
+    split = load_dataset("cub", write_cub(tmp_path, range(1, 201)))
+    assert split.train.class_names[-1] == "100.Bird_100"
+    assert split.test.class_names[0] == "101.Bird_101"
+    assert (split.train.num_classes, split.test.num_classes) == (100, 100)
+
+
+def test_the_boundary_of_a_subset(tmp_path):
+    write_cub(tmp_path)
+    split = load_dataset("cub", tmp_path)
+    assert split.train.class_names == ("001.Bird_1", "002.Bird_2")
+    split = load_dataset("cub", tmp_path, train_classes=1, test_classes=2)
+    assert split.train.class_names == ("001.Bird_1",)
+    assert split.test.class_names == ("002.Bird_2", "101.Bird_101")
+
+
+@pytest.mark.parametrize(
+    ("class_ids", "side"), [((1, 2, 3), "test"), ((150, 151), "train")], ids=["low", "high"]
+)
+def test_a_subset_on_one_side_of_the_official_boundary(tmp_path, class_ids, side):
+    write_cub(tmp_path, class_ids)
+    with pytest.raises(ValueError, match=f"no class to {side}: .*Set train_classes"):
+        load_dataset("cub", tmp_path)
+    assert load_dataset("cub", tmp_path, train_classes=1).train.num_classes == 1
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "message"),
+    [
+        ("images.txt", "1 a.jpg\nb.jpg\n", r"images.txt, line 2: expected 'image_id path'.*b.jpg"),
+        ("images.txt", "one a.jpg\n", "images.txt, line 1: expected 'image_id path'"),
+        ("images.txt", "1 a.jpg\n1 b.jpg\n", "images.txt, line 2: the image_id 1 is there already"),
+        ("images.txt", "\n", "images.txt is empty"),
+        (
+            "image_class_labels.txt",
+            "1 1\n2 x\n",
+            "labels.txt, line 2: .*class_id'. Received: '2 x'",
+        ),
+        ("image_class_labels.txt", "1 1\n", "disagree: 4 image ids .* The first: 2, 3, 4, 5"),
+        ("images.txt", "1 a.jpg\n9 b.jpg\n", "disagree: 5 image ids .* The first: 2, 3, 4, 5, 9"),
+        ("classes.txt", "1 a\n2 b\n", "classes.txt names no class for 2 .* The first: 101, 102"),
+    ],
+)
+def test_bad_annotations(tmp_path, file, text, message):
+    write_cub(tmp_path)
+    (tmp_path / file).write_text(text)
+    with pytest.raises(ValueError, match=message):
+        cub(tmp_path)
+
+
+def test_annotations_that_are_no_text(tmp_path):
+    write_cub(tmp_path)
+    (tmp_path / "images.txt").write_bytes(b"1 a.jpg\n2 \xff\xfe.jpg\n")
+    with pytest.raises(ValueError, match=r"images.txt, line 2: expected 'image_id path'"):
+        cub(tmp_path)
+
+
+def test_listed_images_that_are_not_there(tmp_path):
+    write_cub(tmp_path, range(1, 21))
+    for class_id in range(2, 10):
+        (
+            tmp_path / "images" / f"{class_id:03}.Bird_{class_id}" / f"Bird_{class_id:04}.jpg"
+        ).unlink()
+    with pytest.raises(ValueError, match=r"8 images listed in images.txt are not in") as caught:
+        cub(tmp_path)
+    assert "002.Bird_2/Bird_0002.jpg, 003.Bird_3" in str(caught.value)
+    assert str(caught.value).count(".jpg") == 5
+
+
+@pytest.mark.parametrize("missing", ["images.txt", "image_class_labels.txt", "images"])
+def test_a_part_is_missing(tmp_path, missing):
+    write_cub(tmp_path)
+    (tmp_path / missing).rename(tmp_path / "other")
+    with pytest.raises(ValueError, match=f"holds no {missing}. Expected .*CUB_200_2011"):
+        cub(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("data_dir", "message"),
+    [
+        (None, "must be given. .*Caltech-UCSD Birds-200-2011.*images.txt"),
+        ("missing", "No such file.*Caltech-UCSD Birds-200-2011"),
+        ("empty", "empty folder.*Caltech-UCSD Birds-200-2011"),
+    ],
+)
+def test_bad_data_dir(tmp_path, monkeypatch, data_dir, message):
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=message) as caught:
+        load_dataset("cub", data_dir)
+    assert "\n" not in str(caught.value)
+
+
+def test_glyphs_take_no_folder(tmp_path):
+    with pytest.raises(ValueError, match="data_dir must not be given with glyphs"):
+        load_dataset("glyphs", tmp_path)
+
+
+def test_more_glyphs_than_there_are():
+    with pytest.raises(ValueError, match="train_classes=9000 and test_classes=1 do not fit"):
+        load_dataset("glyphs", train_classes=9000, test_classes=1)
+
+
+def test_glyphs_are_split_at_the_boundary():
+    split = load_dataset("glyphs", train_classes=3, test_classes=2)
+    assert (split.train.num_classes, split.test.num_classes) == (3, 2)
+    assert not set(split.train.class_names) & set(split.test.class_names)

@@ -1,0 +1,134 @@
+import os
+
+import pytest
+
+from pipelines.datasets.folder import folder
+from pipelines.datasets.registry import load_dataset
+
+
+def write(root, *names):
+    """Makes files under `root`; a loader opens none, so they need no content."""
+    for name in names:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+
+
+def contents(table, root):
+    """(class, path relative to root) of each row."""
+    return [
+        (table.class_names[number], os.path.relpath(path, root).replace(os.sep, "/"))
+        for number, path in zip(table.labels, table.paths)
+    ]
+
+
+def test_classes_are_paths_and_everything_is_sorted(tmp_path, caplog):
+    write(tmp_path, "b/2.png", "b/10.png", "a/x/1.jpg", "a/1.gif", "a b/1.bmp", "c/d/e/1.webp")
+    assert contents(folder(tmp_path), tmp_path) == [
+        ("a", "a/1.gif"),
+        ("a b", "a b/1.bmp"),
+        ("a/x", "a/x/1.jpg"),
+        ("b", "b/10.png"),
+        ("b", "b/2.png"),
+        ("c/d/e", "c/d/e/1.webp"),
+    ]
+    assert not caplog.records
+
+
+def test_extensions_in_any_case_and_nothing_else(tmp_path):
+    images = ["1.jpg", "2.JPG", "3.jpeg", "4.Png", "5.webp", "6.BMP", "7.gif"]
+    write(tmp_path, *(f"a/{name}" for name in images), "a/notes.txt", "a/jpg", "a/8.png.zip")
+    assert [os.path.basename(path) for path in folder(tmp_path).paths] == images
+
+
+def test_hidden_files_and_folders_are_passed_over(tmp_path):
+    write(
+        tmp_path,
+        "a/1.jpg",
+        "a/._1.jpg",
+        "a/.DS_Store",
+        "a/.thumbnails/1.jpg",
+        ".git/1.jpg",
+        "__MACOSX/a/1.jpg",
+    )
+    assert contents(folder(tmp_path), tmp_path) == [("a", "a/1.jpg")]
+
+
+def test_a_folder_without_images_is_no_class(tmp_path):
+    write(tmp_path, "a/1.jpg", "b/readme.txt")
+    assert folder(tmp_path).class_names == ("a",)
+
+
+def test_images_in_the_root_are_left_out_with_one_warning(tmp_path, caplog):
+    write(tmp_path, "1.jpg", "2.jpg", "a/1.jpg")
+    assert contents(folder(tmp_path), tmp_path) == [("a", "a/1.jpg")]
+    (record,) = caplog.records
+    assert record.name == "pipelines"
+    assert "left out 2 images that lie in no class folder, the first is 1.jpg" in record.message
+
+
+def test_links_to_folders_are_followed_but_not_in_circles(tmp_path):
+    write(tmp_path, "elsewhere/1.jpg", "data/a/1.jpg")
+    os.symlink(tmp_path / "elsewhere", tmp_path / "data" / "b")
+    os.symlink(tmp_path / "data", tmp_path / "data" / "a" / "up")
+    assert folder(tmp_path / "data").class_names == ("a", "b")
+
+
+def test_the_first_half_of_the_classes_trains(tmp_path):
+    write(tmp_path, *(f"{name}/1.jpg" for name in "edcba"))
+    split = load_dataset("folder", tmp_path)
+    assert split.train.class_names == ("a", "b")
+    assert split.test.class_names == ("c", "d", "e")
+    split = load_dataset("folder", str(tmp_path), train_classes=3, test_classes=1)
+    assert split.train.class_names == ("a", "b", "c")
+    assert split.test.class_names == ("d",)
+
+
+@pytest.mark.parametrize(
+    ("data_dir", "message"),
+    [
+        (None, "data_dir must be given.*one folder a class.*Received: data_dir=None"),
+        ("", "data_dir must be given"),
+        ("missing", "No such file.*one folder a class.*missing"),
+        ("file", "Not a directory.*one folder a class"),
+        ("empty", "empty folder.*one folder a class"),
+        ("flat", "no class folder with images: found 2 images lie in it directly.*one folder"),
+        ("texts", "no class folder with images: found no image.*one folder a class"),
+    ],
+)
+def test_bad_data_dir(tmp_path, monkeypatch, data_dir, message):
+    write(tmp_path, "file", "flat/1.jpg", "flat/2.jpg", "texts/a/1.txt")
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=message) as caught:
+        folder(data_dir)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unreadable_class_folder_is_an_error(tmp_path, monkeypatch):
+    write(tmp_path, "a/1.jpg", "b/1.jpg")
+    scandir = os.scandir
+
+    def forbidding(path):
+        if os.fspath(path).endswith("b"):
+            raise PermissionError(13, "Permission denied", os.fspath(path))
+        return scandir(path)
+
+    # Not by chmod: a test run as root reads everything.
+    monkeypatch.setattr(os, "scandir", forbidding)
+    with pytest.raises(ValueError, match=r"cannot be read \(Permission denied\): .*b$"):
+        folder(tmp_path)
+
+
+def test_one_class_cannot_be_split(tmp_path):
+    write(tmp_path, "a/1.jpg")
+    with pytest.raises(ValueError, match=r"has 1 classes: .* no class to train"):
+        load_dataset("folder", tmp_path)
+
+
+def test_unknown_dataset():
+    with pytest.raises(
+        ValueError,
+        match=r"one of cars, cub, digits, folder, glyphs, inshop, sop, tfds:NAME. .*dataset=birds",
+    ):
+        load_dataset("birds")

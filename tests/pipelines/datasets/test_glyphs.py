@@ -1,0 +1,166 @@
+import unicodedata
+
+import numpy as np
+import pytest
+
+from pipelines.datasets import glyphs as module
+from pipelines.datasets.glyphs import FACES, glyphs
+
+
+@pytest.fixture(scope="module")
+def hundred():
+    return glyphs(100)
+
+
+@pytest.fixture
+def undistorted(monkeypatch):
+    for name, value in {"ROTATION": 0, "SCALE": 1, "SHIFT": 0, "CONTRAST": 1}.items():
+        monkeypatch.setattr(module, name, (value, value))
+    monkeypatch.setattr(module, "NOISE", 0)
+    return monkeypatch
+
+
+def characters(table):
+    return [name.split(" ", 1)[1] for name in table.class_names]
+
+
+def test_shape_dtype_and_twelve_images_a_class(hundred):
+    assert hundred.arrays.shape == (1200, 32, 32, 1)
+    assert hundred.arrays.dtype == np.uint8
+    assert hundred.paths is None
+    np.testing.assert_array_equal(hundred.labels, np.arange(1200) // 12)
+    assert hundred.num_classes == len(set(hundred.class_names)) == 100
+
+
+def test_names_hold_code_point_and_character(hundred):
+    for name, character in zip(hundred.class_names, characters(hundred)):
+        assert name == f"U+{ord(character):04X} {character}"
+
+
+def test_same_seed_same_bits_other_seed_other_images(hundred):
+    np.testing.assert_array_equal(glyphs(100, seed=0).arrays, hundred.arrays)
+    other = glyphs(100, seed=1)
+    assert other.class_names == hundred.class_names
+    assert (other.arrays != hundred.arrays).any(axis=(1, 2, 3)).all()
+
+
+def test_fewer_classes_are_the_first_ones(hundred):
+    fifty = glyphs(50)
+    np.testing.assert_array_equal(fifty.arrays, hundred.arrays[:600])
+    assert fifty.class_names == hundred.class_names[:50]
+
+
+def test_each_image_has_its_own_distortion(undistorted):
+    # A full block is the same in all faces of one family, so only the distortion tells them apart.
+    undistorted.setattr(module, "SHIFT", (-3, 3))
+    images = module._class_images(module._fonts(), "\u2588", 0)
+    assert len({image.tobytes() for image in images}) == len(FACES)
+
+
+def test_classes_are_printable_and_about_two_thousand():
+    classes = module._characters()
+    assert 2000 <= len(classes) <= 2400
+    for character in classes:
+        assert character.isprintable() and not character.isspace()
+        assert not unicodedata.combining(character)
+
+
+def test_homoglyphs_are_one_class_under_the_lowest_code_point():
+    classes = set(module._characters())
+    common = set(module._common_characters())
+    for latin, greek, cyrillic in ("AΑА", "OΟО", "TΤТ", "oοо"):
+        assert {latin, greek, cyrillic} <= common
+        assert latin in classes
+        assert greek not in classes and cyrillic not in classes
+    # Apart by a fraction of a pixel, or by the side of the em square they stand on.
+    assert set("Ăò▌") <= classes and not classes & set("Ӑὸ▐")
+    # Alike in some faces, or but for an accent, is not alike in all.
+    assert set("Il1|0ObßṀḾŎǑèė") <= classes
+
+
+def test_no_two_classes_look_the_same_in_every_face():
+    fonts = module._fonts()
+    seen = {}
+    for character in module._characters()[:200]:
+        drawn = np.stack([np.asarray(module._draw(font, character), np.int16) for font in fonts])
+        assert drawn.any(axis=(1, 2)).all(), f"{character} draws nothing in some face"
+        for other, before in seen.items():
+            assert np.abs(drawn - before).max() > 90, f"{character} looks like {other}"
+        seen[character] = drawn
+
+
+def test_order_mixes_scripts():
+    classes = module._characters()
+    for script in ("LATIN", "GREEK", "CYRILLIC"):
+        has = [unicodedata.name(c).startswith(script) for c in classes[:800]]
+        train, test = sum(has[:400]), sum(has[400:])
+        assert 0.5 < train / test < 2
+
+
+def test_undistorted_image_is_the_drawing_averaged_down(undistorted):
+    fonts = module._fonts()
+    images = module._class_images(fonts, "R", 0)
+    for image, font in zip(images, fonts):
+        drawn = np.asarray(module._draw(font, "R"), np.float64)
+        expected = drawn.reshape(32, 2, 32, 2).mean(axis=(1, 3))
+        np.testing.assert_allclose(image, expected, atol=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("ROTATION", 90, lambda image: np.rot90(image, -1)),
+        ("SHIFT", 2, lambda image: np.roll(image, (2, 2), axis=(0, 1))),
+        ("CONTRAST", 0.6, lambda image: 127.5 + 0.6 * (image - 127.5)),
+    ],
+)
+def test_each_distortion_does_what_it_says(undistorted, name, value, expected):
+    fonts = module._fonts()
+    plain = module._class_images(fonts, "R", 0).astype(np.float64)
+    undistorted.setattr(module, name, (value, value))
+    for image, before in zip(module._class_images(fonts, "R", 0), plain):
+        np.testing.assert_allclose(image, expected(before), atol=1)
+
+
+def test_scale_shrinks_about_the_centre(undistorted):
+    undistorted.setattr(module, "SCALE", (0.5, 0.5))
+    block = module._class_images(module._fonts(), "\u2588", 0)
+    undistorted.setattr(module, "SCALE", (1, 1))
+    full = module._class_images(module._fonts(), "\u2588", 0)
+    ratio = (block > 127).sum(axis=(1, 2)) / (full > 127).sum(axis=(1, 2))
+    np.testing.assert_allclose(ratio, 0.25, atol=0.04)
+    columns = (block > 127).any(axis=1)
+    np.testing.assert_allclose(columns @ np.arange(32) / columns.sum(axis=1), 15.5, atol=0.5)
+
+
+def test_noise_has_its_standard_deviation(undistorted):
+    undistorted.setattr(module, "CONTRAST", (0, 0))
+    undistorted.setattr(module, "NOISE", 10)
+    images = module._class_images(module._fonts(), "R", 0).astype(np.float64)
+    assert abs(images.mean() - 127.5) < 0.5
+    assert abs(images.std() - 10) < 0.3
+
+
+def test_raw_pixels_find_the_class_for_about_one_image_in_six():
+    table = glyphs(800)
+    rows = table.labels >= 400
+    pixels = table.arrays[rows].reshape(rows.sum(), -1).astype(np.float32)
+    labels = table.labels[rows]
+    pixels /= np.linalg.norm(pixels, axis=1, keepdims=True)
+    similarity = pixels @ pixels.T
+    np.fill_diagonal(similarity, -1)
+    recall = np.mean(labels[similarity.argmax(axis=1)] == labels)
+    assert 0.14 < recall < 0.19
+
+
+@pytest.mark.parametrize("num_classes", [0, -1, 100_000, 2.5, "all"])
+def test_bad_num_classes(num_classes):
+    count = len(module._characters())
+    with pytest.raises(ValueError, match=f"num_classes must be .* from 1 to {count}, .*Received"):
+        glyphs(num_classes)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64, 0.5, None])
+def test_bad_seed(seed):
+    with pytest.raises(ValueError, match=r"seed must be .*Received: seed="):
+        glyphs(1, seed=seed)

@@ -1,0 +1,89 @@
+import pytest
+from official_layouts import write_inshop
+
+from pipelines.datasets import inshop as inshop_module
+from pipelines.datasets.inshop import inshop
+from pipelines.datasets.registry import load_dataset
+
+HEAD = "image_name item_id evaluation_status\n"
+
+
+def test_query_and_gallery_share_their_classes(tmp_path):
+    split = load_dataset("inshop", write_inshop(tmp_path, (7, 2, 7), (5, 3), (3, 9, 5)))
+    assert split.train.class_names == ("id_00000002", "id_00000007")
+    assert split.train.labels.tolist() == [1, 0, 1]
+    names = ("id_00000003", "id_00000005", "id_00000009")
+    assert split.test.class_names == split.gallery.class_names == names
+    assert split.test.labels.tolist() == [1, 0]
+    assert split.gallery.labels.tolist() == [0, 2, 1]
+    assert split.gallery.paths[0].startswith(str(tmp_path / "img" / "WOMEN" / "Tees"))
+    assert not split.same_classes
+
+
+def test_the_folders_as_they_are_downloaded(tmp_path):
+    write_inshop(tmp_path)
+    for folder, name in (("Eval", "list_eval_partition.txt"), ("Img", "img")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / name).rename(tmp_path / folder / name)
+    split = inshop(tmp_path)
+    assert split.test.paths[0].startswith(str(tmp_path / "Img" / "img"))
+    assert len(split.gallery) == 3
+
+
+def test_other_counts_give_a_warning_for_each_set(tmp_path, caplog, monkeypatch):
+    inshop(write_inshop(tmp_path))
+    messages = [record.message for record in caplog.records]
+    assert [message.split("; ")[1] for message in messages] == [
+        "the full In-Shop train set has 25882 of 3997",
+        "the full In-Shop query set has 14218 of 3985",
+        "the full In-Shop gallery set has 12612 of 3985",
+    ]
+    assert "found 2 images of 2 classes" in messages[1]
+    caplog.clear()
+    monkeypatch.setattr(inshop_module, "NUM_IMAGES", {"train": 3, "query": 2, "gallery": 3})
+    monkeypatch.setattr(inshop_module, "NUM_CLASSES", {"train": 2, "query": 2, "gallery": 2})
+    inshop(tmp_path)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "list_eval_partition.txt is empty"),
+        (f"many\n{HEAD}", "partition.txt, line 1: expected 'number of images'. Received: 'many'"),
+        ("3\nimg/a.jpg id_1 train\n", "line 2: expected the columns' names 'image_name item_id"),
+        (f"1\n{HEAD}img/a.jpg id_1\n", "line 3: expected 'image_name item_id evaluation_status'"),
+        (f"1\n{HEAD}img/a.jpg id_1 test\n", "line 3: expected 'image_name.*'img/a.jpg id_1 test'"),
+        (f"2\n{HEAD}img/a.jpg id_1 train\n", "says .* lists 2 images, but it lists 1: it may have"),
+        (f"1\n{HEAD}img/a.jpg id_1 train\n", "1 images listed in list_eval.*first: img/a.jpg"),
+    ],
+)
+def test_bad_lists(tmp_path, text, message):
+    write_inshop(tmp_path)
+    (tmp_path / "list_eval_partition.txt").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        inshop(tmp_path)
+
+
+@pytest.mark.parametrize("side", ["train", "query", "gallery"])
+def test_an_empty_set(tmp_path, side):
+    with pytest.raises(ValueError, match=f"lists no image with evaluation_status {side}"):
+        inshop(write_inshop(tmp_path, **{side: ()}))
+
+
+def test_items_that_are_trained_on_and_tested(tmp_path):
+    with pytest.raises(ValueError, match="2 items that are both in train .*: id_00000001, id_0000"):
+        inshop(write_inshop(tmp_path, train=(1, 2, 5), query=(1,), gallery=(1, 2)))
+
+
+@pytest.mark.parametrize("missing", ["list_eval_partition.txt", "img"])
+def test_a_part_is_missing(tmp_path, missing):
+    write_inshop(tmp_path)
+    (tmp_path / missing).rename(tmp_path / "other")
+    with pytest.raises(ValueError, match=f"holds no {missing}. Expected .*mmlab.ie.cuhk.edu.hk"):
+        inshop(tmp_path)
+
+
+def test_no_other_boundary(tmp_path):
+    with pytest.raises(ValueError, match="test_classes must not be given with inshop"):
+        load_dataset("inshop", write_inshop(tmp_path), test_classes=1)

@@ -1,0 +1,118 @@
+import numpy as np
+import pytest
+from official_layouts import write_sop
+
+from pipelines.datasets import sop as sop_module
+from pipelines.datasets.registry import load_dataset
+from pipelines.datasets.sop import sop
+from pipelines.samplers import BalancedSampler, RandomSampler
+from pipelines.table import ImageTable
+
+
+def test_the_lists_are_the_split(tmp_path):
+    split = load_dataset("sop", write_sop(tmp_path, (7, 10, 7), (30, 9)))
+    assert split.train.class_names == ("7", "10")
+    assert split.train.labels.tolist() == [0, 1, 0]
+    assert split.test.class_names == ("9", "30")
+    assert split.test.labels.tolist() == [1, 0]
+    assert split.test.paths[0] == str(tmp_path / "chair_final" / "30_4.JPG")
+    assert split.gallery is None
+    assert not split.same_classes
+
+
+def test_the_folder_around_it_will_do(tmp_path):
+    write_sop(tmp_path / "Stanford_Online_Products")
+    assert len(sop(tmp_path).test) == 4
+
+
+def test_other_counts_give_a_warning_for_each_list(tmp_path, caplog, monkeypatch):
+    sop(write_sop(tmp_path))
+    messages = [record.message for record in caplog.records]
+    assert len(messages) == 2
+    assert "Ebay_train.txt: found 3 images of 2 classes; the full" in messages[0]
+    assert messages[0].endswith("has 59551 of 11318")
+    assert messages[1].endswith("has 60502 of 11316")
+    caplog.clear()
+    monkeypatch.setattr(sop_module, "NUM_IMAGES", {"train": 3, "test": 4})
+    monkeypatch.setattr(sop_module, "NUM_CLASSES", {"train": 2, "test": 2})
+    sop(tmp_path)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "Ebay_test.txt is empty: expected lines 'image_id class_id super_class_id path'"),
+        ("1 1 1 a.JPG\n", "test.txt, line 1: expected the columns' names 'image_id class_id super"),
+        ("{head}1 one 1 a.JPG\n", "Ebay_test.txt, line 2: expected 'image_id .* '1 one 1 a.JPG'"),
+        ("{head}1 1 a.JPG\n", "Ebay_test.txt, line 2: expected 'image_id"),
+        ("{head}1 9 1 a.JPG\n\n1 9 1 b.JPG", "Ebay_test.txt, line 4: the image_id 1 is there"),
+        (
+            "{head}1 2 1 a.JPG\n",
+            "must not share classes, but 1 class ids are in both. The first: 2",
+        ),
+        ("{head}1 9 1 a.JPG\n", "1 images listed in Ebay_test.txt are not in .* The first: a.JPG"),
+    ],
+)
+def test_bad_lists(tmp_path, text, message):
+    write_sop(tmp_path)
+    text = text.replace("{head}", "image_id class_id super_class_id path\n")
+    (tmp_path / "Ebay_test.txt").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        sop(tmp_path)
+
+
+def test_a_missing_list(tmp_path):
+    write_sop(tmp_path)
+    (tmp_path / "Ebay_test.txt").unlink()
+    with pytest.raises(
+        ValueError, match=r"holds no Ebay_test.txt. Expected .*Ebay_train.txt, Ebay"
+    ):
+        sop(tmp_path)
+
+
+def test_no_other_boundary_and_no_boxes(tmp_path):
+    write_sop(tmp_path)
+    with pytest.raises(
+        ValueError, match="train_classes must not be given with sop, which is split"
+    ):
+        load_dataset("sop", tmp_path, train_classes=1)
+    with pytest.raises(ValueError, match="crop_to_box needs .*cars or cub. Received: dataset=sop"):
+        load_dataset("sop", tmp_path, crop_to_box=True)
+
+
+@pytest.fixture(scope="module")
+def full_size():
+    """A training table of the full size; its files need not exist."""
+    rng = np.random.default_rng(0)
+    classes, images = sop_module.NUM_CLASSES["train"], sop_module.NUM_IMAGES["train"]
+    sizes = np.full(classes, 2)  # no class has fewer
+    np.add.at(sizes, rng.integers(0, classes, images - sizes.sum()), 1)
+    labels = rng.permutation(np.repeat(np.arange(1, classes + 1), sizes))
+    paths = [f"/data/sop/chair_final/{label}_{row}.JPG" for row, label in enumerate(labels)]
+    return ImageTable.from_paths(paths, labels)
+
+
+def test_an_epoch_of_random_batches(full_size):
+    sampler = RandomSampler(len(full_size), 128)
+    rows = np.stack([sampler(step) for step in range(sampler.steps_per_epoch)])
+    assert rows.shape == (465, 128)
+    counts = np.bincount(rows.ravel(), minlength=len(full_size))
+    assert counts.max() == 1 and (counts == 0).sum() == 59_551 - 465 * 128
+
+
+def test_an_epoch_of_balanced_batches(full_size):
+    sampler = BalancedSampler(full_size.labels, classes_per_batch=90, images_per_class=2)
+    rows = np.stack([sampler(step) for step in range(sampler.steps_per_epoch)])
+    assert rows.shape == (330, 180)
+    assert all(len(set(batch)) == 180 for batch in rows.tolist())
+    labels = full_size.labels[rows]
+    assert (labels[:, ::2] == labels[:, 1::2]).all()
+    of_class = np.bincount(labels.ravel(), minlength=full_size.num_classes)
+    assert of_class.max() - of_class.min() == 2  # one visit, which is two images
+    counts = np.bincount(rows.ravel(), minlength=len(full_size))
+    by_class = np.argsort(full_size.labels, kind="stable")
+    starts = np.searchsorted(full_size.labels[by_class], np.arange(full_size.num_classes))
+    most = np.maximum.reduceat(counts[by_class], starts)
+    least = np.minimum.reduceat(counts[by_class], starts)
+    assert (most - least).max() == 1

@@ -1,0 +1,196 @@
+import json
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_datasets as tfds
+
+from experiments import run
+from experiments.options.command_line import run_command
+from pipelines.batches import evaluation_batches
+from pipelines.datasets.registry import load_dataset
+from pipelines.datasets.tfds import tfds_split
+from pipelines.images.bad_images import find_bad_images
+from pipelines.images.transforms import EvaluationTransform
+from pipelines.table import ImageTable
+
+SIDE = 12
+
+
+def pixels(number, label):
+    """A noisy grey level for each class."""
+    noise = np.random.default_rng(number).integers(0, 40, (SIDE, SIDE, 1))
+    return (30 * (label + 1) + noise).astype(np.uint8)
+
+
+class TinyGreys(tfds.core.GeneratorBasedBuilder):
+    """Six classes; which of them are in which split is the configuration's matter."""
+
+    VERSION = tfds.core.Version("1.0.0")
+    CLASSES: ClassVar = {  # configuration -> split -> labels
+        "shared": {"train": [3, 1, 0, 5] * 6, "test": [0, 1, 3] * 4},
+        "unseen": {"train": [4, 0, 2] * 4, "validation": [5, 1, 3] * 4},
+        "mixed": {"train": [0, 1] * 4, "test": [1, 2] * 4},
+        "whole": {"train": [0, 1, 2, 4] * 4, "extra": [0, 1, 2, 3] * 4},
+        "unlabelled": {"train": [0, 1] * 4, "test": [0, 1, -1]},
+    }
+    BUILDER_CONFIGS: ClassVar = [
+        tfds.core.BuilderConfig(name=name) for name in (*CLASSES, "offline")
+    ]
+
+    def _info(self):
+        features = {
+            "image": tfds.features.Image(shape=(SIDE, SIDE, 1), encoding_format="png"),
+            "label": tfds.features.ClassLabel(names=[f"grey {n}" for n in range(6)]),
+            "author": tfds.features.Text(),
+        }
+        return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features))
+
+    def _split_generators(self, dl_manager):
+        if self.builder_config.name == "offline":
+            raise OSError("Failed to resolve\n'somewhere'")
+        splits = self.CLASSES[self.builder_config.name]
+        return {split: self._examples(split, labels) for split, labels in splits.items()}
+
+    def _generate_examples(self):
+        raise NotImplementedError  # _split_generators gives the examples
+
+    def _examples(self, split, labels):
+        for number, label in enumerate(labels):
+            yield number, {"image": pixels(number, label), "label": label, "author": split}
+
+
+class TinyTexts(tfds.core.GeneratorBasedBuilder):
+    VERSION = tfds.core.Version("1.0.0")
+
+    def _info(self):
+        features = tfds.features.FeaturesDict({"text": tfds.features.Text()})
+        return tfds.core.DatasetInfo(builder=self, features=features)
+
+    def _split_generators(self, dl_manager):
+        raise NotImplementedError
+
+    def _generate_examples(self):
+        raise NotImplementedError
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tfds")
+    for name in TinyGreys.CLASSES:
+        TinyGreys(config=name, data_dir=folder).download_and_prepare()
+    return folder
+
+
+def contents(table):
+    """(class name, grey level of the decoded image without its noise) of each row, sorted."""
+    images = np.concatenate(list(evaluation_batches(table, EvaluationTransform(SIDE))))
+    return sorted(
+        (table.class_names[number], int(image.min()) // 30 - 1)
+        for number, image in zip(table.labels, images)
+    )
+
+
+def expected(labels):
+    return sorted((f"grey {label}", label) for label in labels)
+
+
+def test_own_splits_of_the_same_classes(data_dir):
+    split = load_dataset("tfds:tiny_greys:shared", data_dir)
+    assert split.same_classes
+    assert split.train.class_names == split.test.class_names
+    assert contents(split.train) == expected(TinyGreys.CLASSES["shared"]["train"])
+    assert contents(split.test) == expected(TinyGreys.CLASSES["shared"]["test"])
+
+
+def test_own_splits_of_unseen_classes_number_their_own(data_dir):
+    split = load_dataset("tfds:tiny_greys:unseen", str(data_dir))
+    assert not split.same_classes
+    assert split.train.class_names == ("grey 0", "grey 2", "grey 4")
+    assert split.test.class_names == ("grey 1", "grey 3", "grey 5")
+    assert contents(split.test) == expected([5, 1, 3] * 4)
+
+
+def test_a_number_of_training_classes_pools_the_splits(data_dir):
+    split = load_dataset("tfds:tiny_greys:shared", data_dir, train_classes=2)
+    assert not split.same_classes
+    assert contents(split.train) == expected([1, 0] * 6 + [0, 1] * 4)
+    assert contents(split.test) == expected([3, 5] * 6 + [3] * 4)
+    assert split.test.class_names == ("grey 3", "grey 5")
+    split = load_dataset("tfds:tiny_greys:unseen", data_dir, train_classes=3, test_classes=2)
+    assert split.test.class_names == ("grey 3", "grey 4")
+
+
+def test_splits_that_are_neither_train_nor_test_are_not_pooled(data_dir):
+    split = load_dataset("tfds:tiny_greys:whole", data_dir, train_classes=3)
+    assert contents(split.test) == expected([4] * 4)
+
+
+def test_images_stay_encoded_until_a_batch_needs_them(data_dir, monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("decoded")
+
+    monkeypatch.setattr(tfds.features.Image, "decode_example", refuse)
+    monkeypatch.setattr(tf.io, "decode_image", refuse)
+    table = load_dataset("tfds:tiny_greys:shared", data_dir).train
+    assert table.paths is None and table.arrays is None
+    assert all(image.startswith(b"\x89PNG") for image in table.encoded)
+
+
+def test_images_without_a_label_are_left_out_with_a_warning(data_dir, caplog):
+    split = load_dataset("tfds:tiny_greys:unlabelled", data_dir)
+    assert len(split.test) == 2
+    assert "left out 1 images of test that have no label" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("tiny_grays", {}, "tiny_grays is no dataset .*nearest names first.*: tiny_greys"),
+        ("tiny_greys:share", {}, "share is no configuration of tiny_greys .*: shared"),
+        ("tiny_greys:Shared!", {}, "no configuration of tiny_greys"),
+        ("", {}, "is no dataset|cannot be opened"),
+        ("tiny_greys:shared", {"test_classes": 2}, "test_classes must not be given without"),
+        ("tiny_greys:shared", {"train_classes": 4}, "4 classes: .* leaves no class to test"),
+        ("tiny_greys:whole", {}, "train_classes must be given .* only .*train"),
+        ("tiny_greys:mixed", {}, "1 of the 2 classes in its own test split are not in its train"),
+        ("tiny_texts", {}, r"one uint8 image and one class label .*text \(Text\)"),
+        (
+            "tiny_greys:offline",
+            {},
+            "could not be prepared: Failed to resolve 'somewhere'.*Where there is a network, run "
+            r".*tfds.builder\('tiny_greys/offline', data_dir='tfds'\).download_and_prepare\(\).*"
+            "copy what is then in tfds to ",
+        ),
+    ],
+)
+def test_bad_input(name, arguments, message, data_dir):
+    with pytest.raises(ValueError, match=message) as caught:
+        tfds_split(name, data_dir, **arguments)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_run_on_its_own_splits(data_dir, tmp_path):
+    folder = tmp_path / "run"
+    arguments = [
+        "--flagfile=digits_spce.flags",
+        "--dataset=tfds:tiny_greys:shared",
+        f"--data_dir={data_dir}",
+        f"--output_dir={folder}",
+        "--filters=8",
+        "--batch_size=12",
+        "--epochs=1",
+    ]
+    assert run_command(run.main, ["run", *arguments]) == 0
+    assert 0 <= json.loads((folder / "result.json").read_text())["accuracy"] <= 1
+
+
+def test_damaged_images_in_memory_are_found_and_skipped(data_dir):
+    good = load_dataset("tfds:tiny_greys:shared", data_dir).train
+    encoded = good.encoded.copy()
+    encoded[3], encoded[5] = b"no picture", encoded[5][:60]
+    table = ImageTable(good.labels, good.class_names, encoded=encoded)
+    found = find_bad_images(table)
+    assert [(row, name) for row, name, _ in found] == [(3, "image 3"), (5, "image 5")]
+    assert "not a JPEG, PNG" in found[0][2]

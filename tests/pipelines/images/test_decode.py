@@ -1,0 +1,252 @@
+import io
+import struct
+import zlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from pipelines.images import decode
+
+HEIGHT, WIDTH = 61, 83
+
+
+def picture(channels, seed=0):
+    """A picture with soft and hard edges, of a size that no JPEG block divides."""
+    noise = np.random.default_rng(seed).integers(0, 256, (9, 7, channels), dtype=np.uint8)
+    return Image.fromarray(noise.squeeze()).resize((WIDTH, HEIGHT), Image.BICUBIC)
+
+
+def encode(image, file_format, **options):
+    file = io.BytesIO()
+    image.save(file, file_format, **options)
+    return file.getvalue()
+
+
+def over_white(encoded):
+    """Pillow's reading of a file, composited over white in float64."""
+    image = Image.open(io.BytesIO(encoded))
+    image.seek(0)
+    rgba = np.asarray(image.convert("RGBA")).astype(np.float64)
+    opacity = rgba[..., 3:] / 255
+    return np.round(rgba[..., :3] * opacity + 255 * (1 - opacity)).astype(np.int64)
+
+
+def grey_png(levels, bits, transparent=None):
+    """A PNG of fewer than 8 bits, which Pillow does not write."""
+
+    def chunk(kind, data):
+        checked = kind + data
+        return struct.pack(">I", len(data)) + checked + struct.pack(">I", zlib.crc32(checked))
+
+    rows = [np.unpackbits(row[:, None].astype(np.uint8), axis=1)[:, 8 - bits :] for row in levels]
+    scanlines = b"".join(b"\0" + np.packbits(row).tobytes() for row in rows)
+    size = struct.pack(">IIBBBBB", levels.shape[1], levels.shape[0], bits, 0, 0, 0, 0)
+    key = b"" if transparent is None else chunk(b"tRNS", struct.pack(">H", transparent))
+    image = chunk(b"IDAT", zlib.compress(scanlines))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", size) + key + image + chunk(b"IEND", b"")
+
+
+RGB, GREY, RGBA = picture(3), picture(1), picture(4)
+LEVELS_16 = (np.asarray(GREY).astype(np.uint16) << 8) | 0x7B
+ANIMATED = {"save_all": True, "append_images": [picture(3, seed=1)], "duration": 50}
+STILL_FILES = {
+    "jpeg": encode(RGB, "JPEG"),
+    "jpeg_without_subsampling": encode(RGB, "JPEG", subsampling=0),
+    "jpeg_progressive": encode(RGB, "JPEG", progressive=True),
+    "jpeg_grey": encode(GREY, "JPEG"),
+    "jpeg_cmyk": encode(RGB.convert("CMYK"), "JPEG"),
+    "png": encode(RGB, "PNG"),
+    "png_grey": encode(GREY, "PNG"),
+    "png_1_bit": encode(GREY.convert("1"), "PNG"),
+    "png_2_bit": grey_png(np.asarray(GREY) >> 6, 2),
+    "png_4_bit": grey_png(np.asarray(GREY) >> 4, 4),
+    "png_palette_1_bit": encode(RGB.quantize(2), "PNG"),
+    "png_palette_8_bit": encode(RGB.quantize(200), "PNG"),
+    "png_palette": encode(RGB.quantize(16), "PNG"),
+    "png_palette_transparent": encode(RGB.quantize(16), "PNG", transparency=3),
+    "png_grey_alpha": encode(RGBA.convert("LA"), "PNG"),
+    "png_rgba": encode(RGBA, "PNG"),
+    "webp": encode(RGB, "WEBP", lossless=True),
+    "webp_rgba": encode(RGBA, "WEBP", lossless=True),
+    "bmp": encode(RGB, "BMP"),
+    "bmp_grey": encode(GREY, "BMP"),
+    "bmp_palette": encode(RGB.quantize(16), "BMP"),
+    "bmp_32_bit": encode(RGBA, "BMP"),
+    "gif": encode(RGB.quantize(64), "GIF"),
+    "gif_animated": encode(RGB.quantize(64), "GIF", **ANIMATED),
+}
+BAD_FILES = {
+    "empty": (b"", "not a JPEG, PNG, WebP, BMP or GIF image"),
+    "text": (b"no picture at all", "not a JPEG, PNG, WebP, BMP or GIF image"),
+    "tiff": (encode(RGB, "TIFF"), "not a JPEG, PNG, WebP, BMP or GIF image"),
+    "webp_animated": (encode(RGB, "WEBP", **ANIMATED), "animated WebP"),
+    "bmp_1_bit": (encode(GREY.convert("1"), "BMP"), "other than 8, 24 or 32 bits"),
+    "jpeg_truncated": (STILL_FILES["jpeg"][:900], "Invalid JPEG"),
+    "png_truncated": (STILL_FILES["png"][:900], "PNG"),
+    "webp_truncated": (STILL_FILES["webp"][:900], "WebP|WEBP|webp"),
+}
+
+decode_image = tf.function(
+    decode.decode_image, input_signature=[tf.TensorSpec([], tf.string)], autograph=False
+)
+
+
+@tf.function(
+    input_signature=[tf.TensorSpec([], tf.string), tf.TensorSpec([4], tf.int32)], autograph=False
+)
+def crop(encoded, window):
+    return decode.open_image(encoded).crop(window)
+
+
+@pytest.mark.parametrize("name", STILL_FILES)
+def test_every_format_becomes_the_rgb_that_pillow_reads(name):
+    decoded = decode_image(STILL_FILES[name])
+    assert decoded.dtype == tf.uint8
+    assert decoded.shape == (HEIGHT, WIDTH, 3)
+    # Halves of a level round differently in the two; everything opaque is exact.
+    tolerance = 1 if Image.open(io.BytesIO(STILL_FILES[name])).has_transparency_data else 0
+    difference = np.abs(decoded.numpy().astype(np.int64) - over_white(STILL_FILES[name]))
+    assert difference.max() <= tolerance
+
+
+def test_transparent_pixels_are_white_and_opaque_ones_keep_their_colour():
+    rgba = np.zeros([4, 6, 4], np.uint8)
+    rgba[:, 3:] = (10, 200, 30, 255)
+    for encoded in (
+        encode(Image.fromarray(rgba), "PNG"),
+        encode(Image.fromarray(rgba), "WEBP", lossless=True, exact=True),
+    ):
+        decoded = decode_image(encoded).numpy()
+        assert (decoded[:, :3] == 255).all()
+        assert (decoded[:, 3:] == (10, 200, 30)).all()
+
+
+def test_the_transparent_level_of_a_4_bit_png_is_white():
+    levels = np.arange(16).reshape(2, 8)
+    decoded = decode_image(grey_png(levels, 4, transparent=5)).numpy()
+    expected = np.where(levels == 5, 255, levels * 17)
+    np.testing.assert_array_equal(decoded, np.repeat(expected[..., None], 3, -1))
+
+
+def test_16_bit_png_keeps_the_high_byte():
+    decoded = decode_image(encode(Image.fromarray(LEVELS_16), "PNG")).numpy()
+    np.testing.assert_array_equal(decoded, np.repeat((LEVELS_16 >> 8)[..., None], 3, -1))
+
+
+@pytest.mark.parametrize("name", ["jpeg", "png"])
+@pytest.mark.parametrize(
+    ("box", "rows", "columns"),
+    [
+        ((5, 7, 20, 30), (5, 25), (7, 37)),
+        ((-3, -4, 10, 10), (0, 7), (0, 6)),
+        ((50, 70, 99, 99), (50, HEIGHT), (70, WIDTH)),
+        ((200, 300, 5, 5), (HEIGHT - 1, HEIGHT), (WIDTH - 1, WIDTH)),
+        ((-9, -9, 2, 2), (0, 1), (0, 1)),
+    ],
+)
+def test_a_box_is_an_image_of_its_own(name, box, rows, columns):
+    inside = decode_image(STILL_FILES[name]).numpy()[slice(*rows), slice(*columns)]
+    image = decode.open_image((STILL_FILES[name], tf.constant(box, tf.int64)))
+    height, width = inside.shape[:2]
+    assert image.size.numpy().tolist() == [height, width]
+    np.testing.assert_array_equal(image.crop(tf.constant([0, 0, height, width])), inside)
+    window = tf.constant([height // 2, width // 3, 1, 1])
+    np.testing.assert_array_equal(image.crop(window), inside[height // 2 :, width // 3 :][:1, :1])
+
+
+@pytest.mark.parametrize("name", STILL_FILES)
+def test_a_window_is_the_whole_image_cut(name):
+    whole = decode_image(STILL_FILES[name]).numpy()
+    rng = np.random.default_rng(3)
+    windows = [(0, 0, HEIGHT, WIDTH), (HEIGHT - 1, WIDTH - 1, 1, 1), (0, 16, 20, 16)]
+    for _ in range(20):
+        height, width = rng.integers(1, HEIGHT + 1), rng.integers(1, WIDTH + 1)
+        y, x = rng.integers(0, HEIGHT - height + 1), rng.integers(0, WIDTH - width + 1)
+        windows.append((y, x, height, width))
+    for y, x, height, width in windows:
+        np.testing.assert_array_equal(
+            crop(STILL_FILES[name], [y, x, height, width]),
+            whole[y : y + height, x : x + width],
+        )
+
+
+JPEGS = [name for name in STILL_FILES if name.startswith("jpeg")]
+
+
+@pytest.mark.parametrize("name", JPEGS)
+def test_a_quickly_decoded_window_differs_in_its_outermost_colours_alone(name):
+    image = decode.open_image(STILL_FILES[name])
+    assert bool(image.is_jpeg)
+    for window in ([0, 0, HEIGHT, WIDTH], [7, 11, 40, 50], [60, 82, 1, 1]):
+        exact, quick = image.crop(window).numpy(), image.crop_jpeg(tf.constant(window)).numpy()
+        np.testing.assert_array_equal(quick[:, 1:-1], exact[:, 1:-1])
+        grey = [pixels @ [0.299, 0.587, 0.114] for pixels in (quick, exact)]
+        np.testing.assert_allclose(*grey, atol=2.5)
+
+
+@pytest.mark.parametrize("reduction", [2, 4, 8])
+@pytest.mark.parametrize("name", JPEGS)
+def test_a_jpeg_is_decoded_smaller_by_averaging_squares(name, reduction):
+    # Wholly in the picture: at its border a file's last squares are filled up.
+    rows, columns = HEIGHT // reduction, WIDTH // reduction
+    whole = decode_image(STILL_FILES[name]).numpy()[: rows * reduction, : columns * reduction]
+    means = whole.reshape(rows, reduction, columns, reduction, 3).mean((1, 3))
+    image = decode.open_image(STILL_FILES[name])
+    for y, x, height, width in ((0, 0, rows, columns), (1, 2, rows - 2, columns - 3)):
+        window = reduction * np.array([y, x, height, width], np.int32)
+        less_than_half = reduction // 2 - 1
+        window += less_than_half * np.array([1, -1, -1, 1], np.int32)
+        window[:2] = np.maximum(window[:2], 0)
+        reduced = image.crop_jpeg(tf.constant(window), reduction).numpy()
+        assert reduced.shape == (height, width, 3)
+        assert np.abs(reduced - means[y : y + height, x : x + width]).mean() < 4
+    tiny = image.crop_jpeg(tf.constant([HEIGHT - 1, WIDTH - 1, 1, 1]), reduction)
+    assert tiny.shape == (1, 1, 3)
+
+
+@pytest.mark.parametrize("name", STILL_FILES)
+def test_image_size(name):
+    height, width = decode.image_size(STILL_FILES[name])
+    assert (int(height), int(width)) == (HEIGHT, WIDTH)
+
+
+def test_the_size_of_a_jpeg_needs_no_decoding():
+    header_only = STILL_FILES["jpeg"][:700]
+    assert [int(side) for side in decode.image_size(header_only)] == [HEIGHT, WIDTH]
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+@pytest.mark.parametrize("traced", [True, False])
+def test_bad_files_are_refused(name, traced):
+    encoded, reason = BAD_FILES[name]
+    with pytest.raises(tf.errors.InvalidArgumentError, match=reason):
+        (decode_image if traced else decode.decode_image)(tf.constant(encoded))
+
+
+def test_animated_webp_in_a_pipeline_never_reaches_the_decoder():
+    # Many at once: had one of them been decoded, the process would have ended.
+    animated = [BAD_FILES["webp_animated"][0]] * 64
+    dataset = tf.data.Dataset.from_tensor_slices(animated).map(
+        decode.decode_image, num_parallel_calls=4
+    )
+    with pytest.raises(tf.errors.InvalidArgumentError, match="animated WebP"):
+        list(dataset)
+    assert list(dataset.ignore_errors()) == []
+
+
+def test_pixels_are_opened_like_files():
+    pixels = np.arange(5 * 7, dtype=np.uint8).reshape(5, 7, 1)
+    image = decode.open_image(pixels)
+    assert image.size.numpy().tolist() == [5, 7]
+    np.testing.assert_array_equal(image.crop([1, 2, 3, 4]), pixels[1:4, 2:6])
+
+
+@pytest.mark.parametrize(
+    "source",
+    [np.zeros([4, 4, 3], np.float32), np.zeros([4, 4], np.uint8), np.zeros([4, 4, 2], np.uint8)],
+)
+def test_other_sources_are_refused(source):
+    with pytest.raises(TypeError, match="source must be a scalar string"):
+        decode.open_image(source)

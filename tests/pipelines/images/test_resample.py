@@ -1,0 +1,142 @@
+import io
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from pipelines.images.decode import open_image
+from pipelines.images.resample import resample, resample_for_training, whole_pixels
+
+SIDE = 16
+ORIGIN = tf.zeros([2])
+
+
+def window(*numbers):
+    """(y, x, height, width) as the pair that `pipelines.images.windows` gives."""
+    return tf.constant(numbers[:2], tf.float32), tf.constant(numbers[2:], tf.float32)
+
+
+def picture(height, width):
+    noise = np.random.default_rng(0).integers(0, 256, (5, 6, 3), dtype=np.uint8)
+    return np.asarray(Image.fromarray(noise).resize((width, height), Image.BICUBIC))
+
+
+def encoded(pixels, file_format):
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, file_format, quality=95)
+    return file.getvalue()
+
+
+def both(source, resized, part):
+    """What `resample_for_training` and `resample` give."""
+    image = open_image(source)
+    return (read(image, resized, part, SIDE).numpy() for read in (resample_for_training, resample))
+
+
+def two_taps(pixels, out):
+    """Bilinear at half-pixel centres, clamped at the border, as a plain sum."""
+
+    def weights(length):
+        matrix = np.zeros([out, length])
+        for i in range(out):
+            centre = min(max((i + 0.5) * length / out - 0.5, 0), length - 1)
+            below = math.floor(centre)
+            matrix[i, below] += 1 - (centre - below)
+            matrix[i, min(below + 1, length - 1)] += centre - below
+        return matrix
+
+    rows, columns = weights(pixels.shape[0]), weights(pixels.shape[1])
+    return np.einsum("ij,jkc,lk->ilc", rows, pixels.astype(np.float64), columns)
+
+
+@pytest.mark.parametrize("extent", [(16, 16), (31, 20), (9, 30), (8, 8)])
+def test_crops_of_up_to_two_stored_pixels_are_plain_bilinear(extent):
+    pixels = np.random.default_rng(1).integers(0, 256, (50, 40, 3), dtype=np.uint8)
+    ours, _ = both(pixels, (50, 40), window(3, 5, *extent))
+    expected = two_taps(pixels[3 : 3 + extent[0], 5 : 5 + extent[1]], SIDE)
+    np.testing.assert_allclose(ours, expected, atol=0.01)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("extent", [(32, 20), (7, 12), (3, 3), (48, 40)])
+def test_other_pixels_take_the_exact_filter(extent, channels):
+    pixels = np.random.default_rng(1).integers(0, 256, (50, 40, channels), dtype=np.uint8)
+    ours, exact = both(pixels, (50, 40), window(1.0, 0.0, *extent))
+    np.testing.assert_array_equal(ours, exact)
+
+
+def test_a_png_and_an_enlarged_jpeg_take_the_exact_filter():
+    pixels = picture(150, 130)
+    ours, exact = both(encoded(pixels, "PNG"), (150, 130), window(10, 20, 80, 90))
+    np.testing.assert_array_equal(ours, exact)
+    ours, exact = both(encoded(pixels, "JPEG"), (150, 130), window(10, 20, 7, 9))
+    np.testing.assert_array_equal(ours, exact)
+
+
+@pytest.mark.parametrize("reduction", [2, 4, 8])
+@pytest.mark.parametrize("box", [None, (13, 21, 250, 290)])
+def test_a_large_jpeg_is_decoded_smaller_and_looks_the_same(reduction, box):
+    """Nearer to the exact filter's result than half an output pixel off in any direction."""
+    content = encoded(picture(300, 320), "JPEG")
+    height, width = round(1.3 * reduction * SIDE), round(1.9 * reduction * SIDE)
+    source = content if box is None else (content, tf.constant(box, tf.int64))
+    resized, place = (250, 290), (4, 30)
+    image = open_image(source)
+    scale = np.array(image.size) / resized
+
+    def at(y, x):
+        part = window(*(np.array([place[0] + y, place[1] + x]) / scale), height / scale[0],
+                      width / scale[1])  # fmt: skip
+        return both(source, resized, part)
+
+    ours, exact = at(0, 0)
+    error = np.abs(ours - exact).mean()
+    step = np.array([height, width]) / SIDE
+    for down, right in ((1, 0), (0, 1), (-1, 0), (0, -1)):
+        _, moved = at(down * step[0] / 2, right * step[1] / 2)
+        assert error < np.abs(moved - exact).mean()
+    assert 0 < error < 2.5
+
+
+@pytest.mark.parametrize("size", [(1, 1), (300, 1), (1, 300), (300, 300)])
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "pixels"])
+def test_thin_images(size, kind):
+    pixels = np.full([*size, 3], 90, np.uint8)
+    source = pixels if kind == "pixels" else encoded(pixels, kind)
+    ours, _ = both(source, size, window(0, 0, *size))
+    np.testing.assert_allclose(ours, 90, atol=1.5)
+
+
+def test_traced_it_gives_the_same_and_knows_its_shape():
+    @tf.function(input_signature=[tf.TensorSpec([], tf.string), tf.TensorSpec([2])])
+    def read(content, extent):
+        return resample_for_training(open_image(content), (150, 130), (ORIGIN, extent), SIDE)
+
+    assert read.get_concrete_function().output_shapes == (SIDE, SIDE, 3)
+    for file_format in ("JPEG", "PNG"):
+        content = encoded(picture(150, 130), file_format)
+        for side in (7, 20, 50, 100):
+            extent = tf.fill([2], float(side))
+            expected = resample_for_training(
+                open_image(content), (150, 130), (ORIGIN, extent), SIDE
+            )
+            np.testing.assert_allclose(read(content, extent), expected, atol=1e-4)
+
+
+def test_whole_pixels_stay_inside_the_image_and_are_not_empty():
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        size, resized = rng.integers(1, 60, 2), rng.integers(1, 400, 2)
+        extent = [rng.integers(1, side + 1) for side in resized]
+        start = [rng.integers(0, room + 1) for room in resized - extent]
+        whole, sides = whole_pixels(tf.constant(size, tf.int32), resized, window(*start, *extent))
+        first, last = whole[:2].numpy(), (whole[:2] + whole[2:]).numpy()
+        np.testing.assert_array_equal(whole[2:], sides)
+        assert (first >= 0).all() and (last <= size).all() and (last > first).all()
+        exact = np.array([start, np.add(start, extent)]) * size / resized
+        # Nearest whole pixels, but for a window that would be empty.
+        assert (
+            np.abs(np.array([first, last]) - exact).max(0) <= np.where(sides > 1, 0.501, 1)
+        ).all()

@@ -1,0 +1,309 @@
+import io
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import torchvision_model
+from PIL import Image
+
+from pipelines.images.transforms import EvaluationTransform, TrainTransform
+
+
+def noise(height, width, channels=3, seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.integers(0, 256, (height, width, channels), dtype=np.uint8)
+
+
+def transformed(transform, pixels, count):
+    """`count` versions of one image, each with its own seed."""
+
+    @tf.function
+    def run(seeds):
+        return tf.map_fn(
+            lambda seed: transform(pixels, seed), seeds, fn_output_signature=tf.float32
+        )
+
+    return run(tf.constant([[number, 7] for number in range(count)])).numpy()
+
+
+def resized_size(height, width, resize):
+    if isinstance(resize, tuple):
+        return resize
+    if height <= width:
+        return resize, int(resize * width / height)
+    return int(resize * height / width), resize
+
+
+def sampled(pixels, resized, window, out):
+    """The window of the resized image, scaled to out x out, as a plain sum over stored pixels.
+
+    Bilinear with antialiasing: a triangle as wide as the step between output pixels, where that is
+    more than one stored pixel, renormalised at the border of the image.
+    """
+
+    def weights(length, resized_length, start, extent):
+        matrix = np.zeros([out, length])
+        stored_per_resized = length / resized_length
+        step = extent * stored_per_resized / out
+        radius = max(step, 1.0)
+        for i in range(out):
+            centre = start * stored_per_resized + (i + 0.5) * step
+            for j in range(length):
+                matrix[i, j] = max(0.0, 1.0 - abs(j + 0.5 - centre) / radius)
+            matrix[i] /= matrix[i].sum()
+        return matrix
+
+    y, x, height, width = window
+    rows = weights(pixels.shape[0], resized[0], y, height)
+    columns = weights(pixels.shape[1], resized[1], x, width)
+    return np.einsum("ij,jkc,lk->ilc", rows, pixels.astype(np.float64), columns)
+
+
+def centre(resized, side):
+    y, x = (round((length - side) / 2.0) for length in resized)
+    return y, x, side, side
+
+
+SIZES = [(50, 70, 40), (70, 50, 40), (50, 70, (40, 40)), (33, 90, (45, 60)), (20, 25, 64)]
+
+
+@pytest.mark.parametrize("height,width,resize", SIZES)
+def test_evaluation_is_resize_and_centre_crop(height, width, resize):
+    pixels = noise(height, width)
+    resized = resized_size(height, width, resize)
+    result = EvaluationTransform(32, resize)(pixels)
+    assert result.dtype == tf.float32
+    assert result.shape == (32, 32, 3)
+    expected = sampled(pixels, resized, centre(resized, 32), 32)
+    np.testing.assert_allclose(result, expected, atol=0.02)
+
+
+def test_evaluation_agrees_with_pillow():
+    image = Image.fromarray(noise(12, 17)).resize((170, 121), Image.BICUBIC)
+    resized = image.resize((resized_size(121, 170, 64)[1], 64), Image.BILINEAR)
+    y, x, _, _ = centre((64, resized.width), 48)
+    expected = np.asarray(resized.crop((x, y, x + 48, y + 48))).astype(np.float64)
+    # Pillow rounds to whole levels, once for each direction.
+    np.testing.assert_allclose(EvaluationTransform(48, 64)(np.asarray(image)), expected, atol=1.01)
+
+
+def test_resize_defaults_to_the_shortest_side_at_image_size():
+    pixels = noise(40, 60)
+    np.testing.assert_array_equal(
+        EvaluationTransform(32)(pixels), EvaluationTransform(32, 32)(pixels)
+    )
+    same = EvaluationTransform(40)(pixels[:, :40])
+    np.testing.assert_allclose(same, pixels[:, :40], atol=1e-3)
+
+
+def encoded(pixels, file_format):
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, file_format, quality=90)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("file_format", ["JPEG", "PNG"])
+@pytest.mark.parametrize("crop", ["fixed", "none"])
+def test_files_and_pixels_are_treated_alike(file_format, crop):
+    smooth = Image.fromarray(noise(9, 8)).resize((120, 95), Image.BICUBIC)
+    content = encoded(np.asarray(smooth), file_format)
+    pixels = np.asarray(Image.open(io.BytesIO(content)))
+    transform = TrainTransform(32, 48, crop=crop, jitter=(0.2, 0.2, 0.2, 0.1))
+    for seed in ([0, 1], [2, 3], [4, 5]):
+        np.testing.assert_allclose(transform(content, seed), transform(pixels, seed), atol=1e-3)
+    evaluation = EvaluationTransform(32, 48)
+    np.testing.assert_allclose(evaluation(content), evaluation(pixels), atol=1e-3)
+
+
+@pytest.mark.parametrize(("file_format", "edge"), [("JPEG", 2), ("PNG", 0)])
+def test_area_crops_of_files_and_pixels(file_format, edge):
+    """The same but for the colour of a JPEG's outermost columns; see `EncodedImage.crop_jpeg`."""
+    smooth = Image.fromarray(noise(9, 8)).resize((60, 50), Image.BICUBIC)
+    content = encoded(np.asarray(smooth), file_format)
+    pixels = np.asarray(Image.open(io.BytesIO(content)))
+    transform = TrainTransform(32, 48, area=(0.4, 1.0))
+    for seed in range(4):
+        ours, expected = transform(content, [seed, 0]), transform(pixels, [seed, 0])
+        inner = slice(edge, 32 - edge)
+        np.testing.assert_allclose(ours[:, inner], expected[:, inner], atol=1e-3)
+        np.testing.assert_allclose(ours, expected, atol=25)
+
+
+def test_grey_pixels_become_three_equal_channels():
+    pixels = noise(40, 50, 1)
+    result = EvaluationTransform(32)(pixels)
+    np.testing.assert_allclose(result, EvaluationTransform(32)(np.repeat(pixels, 3, -1)), atol=1e-4)
+
+
+def test_evaluation_of_strings_in_a_traced_function():
+    transform = EvaluationTransform(24, 30)
+    content = encoded(noise(40, 50), "JPEG")
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
+    def serve(contents):
+        return tf.map_fn(transform, contents, fn_output_signature=tf.float32)
+
+    assert serve.get_concrete_function().structured_outputs.shape.as_list() == [None, 24, 24, 3]
+    np.testing.assert_allclose(serve([content, content])[1], transform(content), atol=1e-3)
+
+
+def coordinates(height, width):
+    """An image that says where each pixel comes from: row in red, column in green."""
+    rows, columns = np.mgrid[:height, :width]
+    return np.stack([rows, columns, np.zeros_like(rows)], -1).astype(np.uint8)
+
+
+def windows_of(transform, pixels, count):
+    """(top, left, height, width, mirrored) of what the transform shows of `coordinates`."""
+    images = transformed(transform, pixels, count).astype(np.float64)
+    # Away from the borders the ramp is reproduced exactly; half a step further is the edge.
+    rows, columns = images[:, :, 4, 0], images[:, 4, :, 1]
+    inner = slice(3, -3)
+    steps = np.arange(images.shape[1])[inner]
+    row_step, row_first = np.polyfit(steps, rows[:, inner].T, 1)
+    column_step, column_first = np.polyfit(steps, columns[:, inner].T, 1)
+    side = images.shape[1]
+    mirrored = column_step < 0
+    left = np.where(
+        mirrored, column_first + column_step * (side - 0.5), column_first - 0.5 * column_step
+    )
+    top, height, width = row_first - 0.5 * row_step, row_step * side, abs(column_step) * side
+    return top + 0.5, left + 0.5, height, width, mirrored
+
+
+def test_distribution_of_area_crops():
+    """Means and spreads of 1,500 crops against as many drawn by the definition."""
+    height, width, count = 180, 240, 1500
+    transform = TrainTransform(20, resize=(height, width))
+    top, left, h, w, mirrored = windows_of(transform, coordinates(height, width), count)
+    rng = np.random.default_rng(1)
+    expected = np.array(
+        [
+            torchvision_model.area_window(height, width, rng.random(22), (0.16, 1), (3 / 4, 4 / 3))
+            for _ in range(count)
+        ]
+    )
+    ours = np.stack([top, left, h, w, h * w, np.log(w / h)])
+    theirs = np.stack(
+        [*expected.T, expected[:, 2] * expected[:, 3], np.log(expected[:, 3] / expected[:, 2])]
+    )
+    for name, mine, other in zip(
+        ["top", "left", "height", "width", "area", "aspect"], ours, theirs
+    ):
+        error = math.sqrt((mine.var() + other.var()) / count)
+        assert abs(mean_difference := mine.mean() - other.mean()) < 4 * error, (
+            name,
+            mean_difference,
+        )
+        assert 0.85 < mine.std() / other.std() < 1.18, name
+    assert abs(mirrored.mean() - 0.5) < 4 * 0.5 / math.sqrt(count)
+
+
+def test_fixed_crops_are_uniform_and_not_scaled():
+    count = 800
+    transform = TrainTransform(20, resize=(24, 30), crop="fixed", flip=False)
+    top, left, height, width, mirrored = windows_of(transform, coordinates(24, 30), count)
+    np.testing.assert_allclose(height, 20, atol=0.01)
+    np.testing.assert_allclose(width, 20, atol=0.01)
+    assert not mirrored.any()
+    for start, places in ((top, 5), (left, 11)):
+        counts = np.bincount(np.round(start).astype(int), minlength=places)
+        assert len(counts) == places
+        expected = count / places
+        assert (abs(counts - expected) < 5 * math.sqrt(expected)).all(), counts
+
+
+def test_windows_are_mapped_back_onto_the_stored_pixels():
+    """A resized crop covers the same part of the picture as when the image is stored resized."""
+    pixels = coordinates(200, 250)
+    uniform_seed = [5, 6]
+    for crop in ("area", "fixed"):
+        transform = TrainTransform(32, resize=(80, 50), crop=crop, flip=False)
+        seen = transform(pixels, uniform_seed).numpy()
+        stored = np.asarray(Image.fromarray(pixels).resize((50, 80), Image.BILINEAR))
+        expected = transform(stored, uniform_seed).numpy()
+        # One level of a red ramp is a pixel of 200: the stored one rounds, and lacks the border.
+        np.testing.assert_allclose(seen[4:-4, 4:-4], expected[4:-4, 4:-4], atol=1.0)
+
+
+def test_flip_mirrors_left_to_right():
+    pixels = noise(30, 30)
+    plain = TrainTransform(30, crop="none", flip=False)
+    flipped = TrainTransform(30, crop="none")
+    images = [flipped(pixels, [seed, 0]).numpy() for seed in range(12)]
+    reference = plain(pixels, [0, 0]).numpy()
+    is_same = [np.array_equal(image, reference) for image in images]
+    is_mirrored = [np.array_equal(image, reference[:, ::-1]) for image in images]
+    assert any(is_same) and any(is_mirrored)
+    assert all(same or mirrored for same, mirrored in zip(is_same, is_mirrored))
+
+
+def test_distribution_of_the_brightness_factor():
+    """The factors a whole transform applies fill [0.7, 1.3] evenly."""
+    pixels = np.full([8, 8, 3], 100, np.uint8)
+    transform = TrainTransform(8, jitter=(0.3, 0, 0, 0))
+    images = transformed(transform, pixels, 600)
+    factors = images[:, 4, 4, 0] / 100
+    counts, _ = np.histogram(factors, bins=6, range=(0.7, 1.3))
+    assert counts.sum() == 600
+    assert (abs(counts - 100) < 5 * math.sqrt(100 * 5 / 6)).all(), counts
+
+
+def test_draws_do_not_depend_on_each_other():
+    """Place, size, flip and brightness of 1,500 images are uncorrelated."""
+    pixels = coordinates(180, 240)
+    top, left, h, w, mirrored = windows_of(TrainTransform(20, resize=(180, 240)), pixels, 1500)
+    grey = np.full([180, 240, 3], 100, np.uint8)
+    transform = TrainTransform(20, resize=(180, 240), jitter=(0.3, 0, 0, 0))
+    images = transformed(transform, grey, 1500)
+    room_y, room_x = 180 - h, 240 - w
+    draws = np.stack(
+        [h * w, top / np.maximum(room_y, 1), left / np.maximum(room_x, 1), mirrored,
+         images[:, 4, 4, 0]]
+    )  # fmt: skip
+    correlation = np.corrcoef(draws) - np.eye(len(draws))
+    # The place within its room is rounded to whole pixels, which ties it a little to the size.
+    assert abs(correlation).max() < 0.13, correlation
+
+
+def test_a_seed_fixes_every_bit_and_seeds_differ():
+    content = encoded(noise(60, 80), "JPEG")
+    transform = TrainTransform(32, 40, jitter=(0.3, 0.3, 0.3, 0.1))
+    traced = tf.function(transform)
+    images = [traced(tf.constant(content), tf.constant([seed, 0], tf.int64)) for seed in range(8)]
+    again = [traced(tf.constant(content), tf.constant([seed, 0], tf.int64)) for seed in range(8)]
+    for one, other in zip(images, again):
+        np.testing.assert_array_equal(one, other)
+    assert len({image.numpy().tobytes() for image in images}) == 8
+    assert all(image.numpy().min() >= 0 and image.numpy().max() <= 255 for image in images)
+
+
+@pytest.mark.parametrize(
+    "arguments,message",
+    [
+        ({"image_size": 0}, "image_size must be at least 1. Received: image_size=0"),
+        ({"resize": 0}, "resize must be None, the shortest side"),
+        ({"resize": (64, 64, 3)}, "resize must be None, the shortest side"),
+        ({"crop": "fixed", "resize": 31}, "resize must be at least image_size"),
+        ({"crop": "none", "resize": (64, 31)}, "resize must be at least image_size"),
+        ({"crop": "random"}, "crop must be one of .*Received: crop='random'"),
+        ({"area": (0.0, 1.0)}, "area must be .*<= 1. Received: area="),
+        ({"area": (0.5, 1.1)}, "area must be"),
+        ({"area": (0.5,)}, "area must be"),
+        ({"aspect": (2.0, 1.0)}, "aspect must be .*Received: aspect="),
+        ({"aspect": (1.0, math.inf)}, "aspect must be"),
+        ({"jitter": (0.1, 0.1, 0.1)}, "jitter must be four"),
+        ({"jitter": (-0.1, 0, 0, 0)}, "jitter must be four"),
+        ({"jitter": (0, 0, 0, 0.6)}, "hue at most 0.5. Received: jitter="),
+    ],
+)
+def test_bad_arguments_of_the_training_transform(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        TrainTransform(**{"image_size": 32, **arguments})
+
+
+@pytest.mark.parametrize("arguments", [{"image_size": 0}, {"image_size": 32, "resize": 31}])
+def test_bad_arguments_of_the_evaluation_transform(arguments):
+    with pytest.raises(ValueError, match="must be at least"):
+        EvaluationTransform(**arguments)

@@ -1,0 +1,280 @@
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from pipelines.batches import evaluation_batches, training_batches
+from pipelines.images.transforms import EvaluationTransform, TrainTransform
+from pipelines.samplers import RandomSampler
+from pipelines.table import ImageTable
+
+NUM_IMAGES, BATCH_SIZE, SIDE = 23, 6, 16
+TRANSFORM = TrainTransform(SIDE, 20, jitter=(0.2, 0.2, 0.2, 0.1))
+LABELS = np.arange(NUM_IMAGES) // 3
+SAMPLER = RandomSampler(NUM_IMAGES, BATCH_SIZE, seed=5)
+
+
+def pictures(channels):
+    shape = (NUM_IMAGES, 24, 28, channels)
+    return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("images")
+    paths = []
+    for number, pixels in enumerate(pictures(3)):
+        paths.append(str(folder / f"naïve {number}.png"))
+        Image.fromarray(pixels).save(paths[-1])
+    return ImageTable.from_paths(paths, LABELS)
+
+
+@pytest.fixture(scope="module", params=["files", "files in memory", "arrays", "grey arrays"])
+def table(request, files):
+    if request.param == "files":
+        return files
+    if request.param == "files in memory":
+        return ImageTable.from_encoded([Path(path).read_bytes() for path in files.paths], LABELS)
+    channels = 3 if request.param == "arrays" else 1
+    return ImageTable.from_arrays(pictures(channels), LABELS)
+
+
+def collect(dataset):
+    return [tuple(part.numpy() for part in batch) for batch in dataset]
+
+
+def assert_same_bits(batches, others):
+    assert len(batches) == len(others)
+    for batch, other in zip(batches, others):
+        for part, other_part in zip(batch, other):
+            np.testing.assert_array_equal(part, other_part)
+
+
+def test_static_shapes_and_number_of_batches(table):
+    endless = training_batches(table, SAMPLER, TRANSFORM)
+    images, labels = endless.element_spec
+    assert images == tf.TensorSpec([BATCH_SIZE, SIDE, SIDE, 3], tf.float32)
+    assert labels == tf.TensorSpec([BATCH_SIZE], tf.int64)
+    assert endless.cardinality() == tf.data.INFINITE_CARDINALITY
+    ended = training_batches(table, SAMPLER, TRANSFORM, start_step=3, num_steps=4)
+    assert ended.cardinality() == 4
+    assert len(collect(ended)) == 4
+    assert collect(training_batches(table, SAMPLER, TRANSFORM, num_steps=0)) == []
+
+
+def test_a_batch_holds_the_rows_of_its_sampler(table):
+    """Without augmentation, slot by slot, against rows looked up one at a time."""
+    plain = TrainTransform(SIDE, 20, crop="none", flip=False)
+    pixels = pictures(1 if table.arrays is not None and table.arrays.shape[-1] == 1 else 3)
+    for step, (images, labels) in enumerate(
+        collect(training_batches(table, SAMPLER, plain, num_steps=5))
+    ):
+        for slot, row in enumerate(SAMPLER(step)):
+            assert labels[slot] == row // 3
+            expected = EvaluationTransform(SIDE, 20)(pixels[row])
+            np.testing.assert_allclose(images[slot], expected, atol=1e-3)
+
+
+def test_begun_at_any_step_it_gives_the_same_batches(table):
+    whole = collect(training_batches(table, SAMPLER, TRANSFORM, seed=3, num_steps=9))
+    for start in (1, 5, 8):
+        rest = training_batches(table, SAMPLER, TRANSFORM, seed=3, start_step=start)
+        assert_same_bits(collect(rest.take(9 - start)), whole[start:])
+
+
+def test_slots_steps_and_seeds_are_augmented_differently():
+    """One and the same image in every slot of every batch."""
+    pixels = np.repeat(pictures(3)[:1], NUM_IMAGES, axis=0)
+    table = ImageTable.from_arrays(pixels, [0] * NUM_IMAGES)
+    images = np.concatenate(
+        [
+            batch[0]
+            for seed in (0, 1)
+            for batch in collect(
+                training_batches(table, SAMPLER, TRANSFORM, seed=seed, num_steps=4)
+            )
+        ]
+    )
+    assert len({image.tobytes() for image in images}) == 2 * 4 * BATCH_SIZE
+
+
+def test_evaluation_gives_every_image_once_in_row_order(table):
+    transform = EvaluationTransform(SIDE, 20)
+    dataset = evaluation_batches(table, transform, batch_size=5)
+    assert dataset.element_spec == tf.TensorSpec([None, SIDE, SIDE, 3], tf.float32)
+    batches = list(dataset)
+    assert dataset.cardinality() == len(batches) == 5
+    assert [len(batch) for batch in batches] == [5, 5, 5, 5, 3]
+    if table.paths is not None:
+        sources = map(tf.io.read_file, table.paths)
+    else:
+        sources = table.arrays if table.encoded is None else table.encoded
+    expected = [transform(source) for source in sources]
+    np.testing.assert_allclose(tf.concat(batches, 0), expected, atol=1e-3)
+
+
+def test_boxes_are_cut_out_before_anything_else(table):
+    """As from a table of the cut images, in training and in evaluation."""
+    channels = 1 if table.arrays is not None and table.arrays.shape[-1] == 1 else 3
+    boxes = np.tile([3, -2, 18, 17], (NUM_IMAGES, 1))  # two columns lie outside the image
+    cut = ImageTable.from_arrays(pictures(channels)[:, 3:21, :15], LABELS)
+    boxed = dataclasses.replace(table, boxes=boxes)
+    for ours, expected in (
+        (training_batches(one, SAMPLER, TRANSFORM, seed=3, num_steps=2) for one in (boxed, cut)),
+        (evaluation_batches(one, EvaluationTransform(SIDE, 20), 10) for one in (boxed, cut)),
+    ):
+        assert ours.element_spec == expected.element_spec
+        for batch, other in zip(ours, expected, strict=True):
+            for part, other_part in zip(tf.nest.flatten(batch), tf.nest.flatten(other)):
+                np.testing.assert_allclose(part, other_part, atol=1e-3)
+    labels = next(iter(training_batches(boxed, SAMPLER, TRANSFORM)))[1]
+    np.testing.assert_array_equal(labels, table.labels[SAMPLER(0)])
+
+
+def test_the_paths_stay_out_of_the_graph():
+    paths = [f"/nowhere/a folder with a long name/image_{row}.jpg" for row in range(50_000)]
+    table = ImageTable.from_paths(paths, [0] * len(paths))
+    anything = tf.data.experimental.ExternalStatePolicy.IGNORE
+    for dataset in (
+        training_batches(table, RandomSampler(len(paths), 8), TRANSFORM),
+        evaluation_batches(table, EvaluationTransform(SIDE)),
+    ):
+        graph = dataset._as_serialized_graph(external_state_policy=anything).numpy()
+        assert len(graph) < 500_000
+
+
+def test_fit_on_an_endless_dataset(table):
+    model = keras.Sequential([keras.Input([SIDE, SIDE, 3]), keras.layers.Flatten()])
+    model.add(keras.layers.Dense(8))
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    history = model.fit(
+        training_batches(table, SAMPLER, TRANSFORM), epochs=2, steps_per_epoch=3, verbose=0
+    )
+    assert len(history.history["loss"]) == 2
+    embeddings = model.predict(evaluation_batches(table, EvaluationTransform(SIDE)), verbose=0)
+    assert embeddings.shape == (NUM_IMAGES, 8)
+
+
+def test_a_bad_file_is_an_error_of_the_batch_that_holds_it(files, tmp_path):
+    paths = files.paths.astype(object)
+    paths[7] = str(tmp_path / "bad.jpg")
+    Path(paths[7]).write_bytes(b"no image")
+    table = ImageTable.from_paths(list(paths), files.labels)
+    bad_step = next(step for step in range(100) if 7 in SAMPLER(step))
+    iterator = iter(training_batches(table, SAMPLER, TRANSFORM))
+    for _ in range(bad_step):
+        next(iterator)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="not a JPEG, PNG"):
+        next(iterator)
+
+
+OTHER_PROCESS = """
+import sys, numpy as np, tensorflow as tf
+from pipelines.batches import training_batches
+from pipelines.samplers import RandomSampler
+from pipelines.table import ImageTable
+from pipelines.images.transforms import TrainTransform
+[cpu] = tf.config.list_physical_devices("CPU")
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+pixels = np.random.default_rng(0).integers(0, 256, (23, 24, 28, 3), dtype=np.uint8)
+table = ImageTable.from_arrays(pixels, np.arange(23) // 3)
+transform = TrainTransform(16, 20, jitter=(0.2, 0.2, 0.2, 0.1))
+batches = training_batches(table, RandomSampler(23, 6, seed=5), transform)
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+iterator = iter(strategy.experimental_distribute_dataset(batches))
+images, labels = next(iterator)
+np.savez(sys.argv[1], *[value.numpy() for value in (*images.values, *labels.values)])
+"""
+
+
+def test_two_replicas_share_the_batch_and_a_process_may_end_amid_one(tmp_path):
+    """The other process leaves an endless iterator behind: it must end all the same."""
+    table = ImageTable.from_arrays(pictures(3), np.arange(NUM_IMAGES) // 3)
+    [(images, labels)] = collect(training_batches(table, SAMPLER, TRANSFORM, num_steps=1))
+    saved = tmp_path / "replicas.npz"
+    subprocess.run(
+        [sys.executable, "-c", OTHER_PROCESS, str(saved)],
+        check=True,
+        timeout=120,
+        cwd=Path(__file__).parents[2],
+    )
+    with np.load(saved) as parts:
+        first, second, first_labels, second_labels = (parts[name] for name in parts.files)
+    assert first.shape == second.shape == (BATCH_SIZE // 2, SIDE, SIDE, 3)
+    np.testing.assert_array_equal(np.concatenate([first, second]), images)
+    np.testing.assert_array_equal(np.concatenate([first_labels, second_labels]), labels)
+
+
+@pytest.mark.parametrize("name", ["seed", "start_step", "num_steps"])
+def test_bad_arguments_of_training_batches(table, name):
+    with pytest.raises(ValueError, match=f"{name} must not be negative. Received: {name}=-1"):
+        training_batches(table, SAMPLER, TRANSFORM, **{name: -1})
+
+
+def contexts(pipelines, replicas):
+    """Of the input pipelines of a strategy."""
+    return [tf.distribute.InputContext(pipelines, number, replicas) for number in range(pipelines)]
+
+
+PLACES = [(1, 2), (2, 2), (2, 6), (3, 6)]
+
+
+@pytest.mark.parametrize(("pipelines", "replicas"), PLACES)
+def test_the_replicas_of_all_pipelines_get_the_batches_of_one_device(table, pipelines, replicas):
+    arguments = (table, SAMPLER, TRANSFORM, 3, 1, 3)
+    whole = collect(training_batches(*arguments))
+    parts = [
+        collect(training_batches(*arguments, input_context=context))
+        for context in contexts(pipelines, replicas)
+    ]
+    fed = replicas // pipelines
+    assert {len(part) for part in parts} == {3 * fed}
+    for step, (images, labels) in enumerate(whole):
+        of_step = [batch for part in parts for batch in part[step * fed : (step + 1) * fed]]
+        assert {len(ids) for _, ids in of_step} == {BATCH_SIZE // replicas}
+        np.testing.assert_array_equal(np.concatenate([x for x, _ in of_step]), images)
+        np.testing.assert_array_equal(np.concatenate([ids for _, ids in of_step]), labels)
+
+
+@pytest.mark.parametrize(("pipelines", "replicas"), PLACES)
+@pytest.mark.parametrize("batch_size", [2, 3, 30])
+def test_evaluation_on_many_replicas_gives_every_image_once(pipelines, replicas, batch_size):
+    pixels = np.broadcast_to(np.arange(NUM_IMAGES)[:, None, None, None], (NUM_IMAGES, 8, 8, 3))
+    table = ImageTable.from_arrays(pixels.astype("uint8"), np.zeros(NUM_IMAGES, int))
+    parts = [
+        [
+            images[:, 0, 0, 0].numpy().tolist()
+            for images in evaluation_batches(table, EvaluationTransform(8), batch_size, context)
+        ]
+        for context in contexts(pipelines, replicas)
+    ]
+    fed = replicas // pipelines
+    turns = [
+        [rows for part in parts for rows in part[start : start + fed]]
+        for start in range(0, len(parts[0]), fed)
+    ]
+    assert len(turns) == -(-NUM_IMAGES // (batch_size * replicas))
+    for turn in turns:
+        assert len({len(rows) for rows in turn}) == 1
+        assert len(turn[0]) <= batch_size
+    seen = [row for turn in turns for rows in turn for row in rows]
+    assert seen[:NUM_IMAGES] == list(range(NUM_IMAGES))
+    assert set(seen[NUM_IMAGES:]) <= {NUM_IMAGES - 1}
+    assert len(seen) < NUM_IMAGES + replicas
+
+
+def test_a_batch_that_the_replicas_cannot_share_is_refused(table):
+    [context] = contexts(1, 4)
+    with pytest.raises(ValueError, match="multiple of the 4 replicas. Received: batch_size=6"):
+        training_batches(table, SAMPLER, TRANSFORM, input_context=context)
+
+
+def test_bad_batch_size_of_evaluation_batches(table):
+    with pytest.raises(ValueError, match=r"batch_size must be at least 1\. Received: batch_size=0"):
+        evaluation_batches(table, EvaluationTransform(SIDE), batch_size=0)

@@ -1,0 +1,24 @@
+"""Batches, a small model and a softmax that the tests of several losses share."""
+
+import keras
+import numpy as np
+
+
+def batch(seed=0, sizes=(5, 1, 3, 2), dimensions=6):
+    """Unequal classes (one of a single image), shuffled; features of very unequal lengths."""
+    rng = np.random.default_rng(seed)
+    ids = rng.permutation(np.repeat(np.arange(len(sizes)), sizes))
+    z = rng.normal(size=(len(ids), dimensions)) * rng.uniform(0.2, 1.2, size=(len(ids), 1))
+    return ids, z
+
+
+def small_model(policy="float32"):
+    keras.utils.set_random_seed(1)
+    policy = keras.dtype_policies.DTypePolicy(policy)
+    layers = [keras.layers.Dense(12, dtype=policy), keras.layers.Dense(4, dtype=policy)]
+    return keras.Sequential([keras.Input((8,)), *layers])
+
+
+def softmax(scores):
+    masses = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return masses / masses.sum(axis=1, keepdims=True)

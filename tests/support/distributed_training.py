@@ -1,0 +1,254 @@
+"""Trains on one device and on several and prints what came out as JSON, for `test_distribute.py`.
+
+`python -m tests.support.distributed_training DEVICES` splits the CPU into logical devices, which
+can only be done before TensorFlow starts, and would stay for every other test. With `TF_CONFIG` it
+is one of several workers, one device each.
+"""
+
+import json
+import os
+import sys
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import pipelines
+from experiments.embedding.embedder import Embedder
+from keras_dml import losses, models, optimizers, pairs
+from keras_dml.distribute import gather_candidates
+from keras_dml.metrics import LossPart
+
+BATCH, STEPS, SIZE, CLASSES = 24, 5, 6, 4
+# Loss, its arguments, recipe of the optimizer.
+CASES = {
+    "contrastive": ("contrastive", {"margin": 2.0, "pair_reduction": "mean"}, "plain"),
+    "multi_similarity": ("multi_similarity", {"beta": 10.0, "epsilon": 0.1}, "plain"),
+    "cross_entropy": ("ce", {}, "plain"),
+    "spce": ("spce", {}, "plain"),
+    "pce": ("pce", {"lam_floor": 0.05}, "plain"),
+    "center": ("center", {"normalize": True}, "plain"),
+    "snca": ("snca", {"sigma": 0.3}, "plain"),
+    "fastap": ("fastap", {}, "plain"),
+    "lifted_structure": ("lifted_structure", {}, "plain"),
+    "n_pairs": ("n_pairs", {"normalize": True}, "plain"),
+    "ice": ("ice", {"scale": 8.0}, "plain"),
+    "rankmi": ("rankmi", {"sampling": "distance_weighted"}, "plain"),
+    "triplet": ("triplet", {"margin": 0.4}, "plain"),
+    "semihard": ("triplet", {"mining": "semihard", "average": "triplets"}, "plain"),
+    "hard": ("triplet", {"mining": "hard", "normalize": False}, "plain"),
+    "quadruplet": ("quadruplet", {"second_margin": 0.3}, "plain"),
+    "sgd": ("multi_similarity", {"beta": 10.0}, "sgd"),
+    "adam": ("multi_similarity", {"beta": 10.0}, "adam"),
+}
+RECIPES = {
+    "plain": lambda path: keras.optimizers.SGD(0.05),
+    "sgd": lambda path: optimizers.SGD(
+        optimizers.WarmCosine(0.05, STEPS, 2),
+        momentum=0.9,
+        nesterov=True,
+        coupled_weight_decay=0.1,
+        learning_rate_multipliers={path: 0.1},
+    ),
+    "adam": lambda path: optimizers.Adam(
+        0.01, coupled_weight_decay=0.1, learning_rate_multipliers={path: 0.1}
+    ),
+}
+# Whose parts are recorded too.
+WITH_PARTS = ("contrastive", "cross_entropy", "quadruplet")
+# What two workers train: one device a worker, where stock Keras fails.
+OF_WORKERS = ("contrastive", "quadruplet", "adam")
+# Images to embed, a number that no batch size and no number of replicas divides.
+IMAGES = 23
+
+
+def batches():
+    """Neighbouring rows are of different classes: many positive pairs lie across two replicas."""
+    rng = np.random.default_rng(0)
+    class_ids = np.stack([rng.permutation(np.arange(BATCH) % CLASSES) for _ in range(STEPS)])
+    images = rng.normal(size=(STEPS, BATCH, SIZE, SIZE, 1)).astype("float32")
+    images += class_ids[..., None, None, None] / CLASSES
+    data = tf.data.Dataset.from_tensor_slices(
+        (images.reshape(-1, SIZE, SIZE, 1), class_ids.reshape(-1))
+    )
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+    return data.batch(BATCH, drop_remainder=True).with_options(options)
+
+
+def network(*more):
+    """Input and output of a small net; `more` layers come behind its convolution."""
+    inputs = keras.Input((SIZE, SIZE, 1))
+    x = keras.layers.Conv2D(8, 3, activation="tanh")(inputs)
+    for layer in (*more, keras.layers.Flatten(), keras.layers.Dense(CLASSES, name="head")):
+        x = layer(x)
+    return inputs, x
+
+
+def fitted(model, **arguments):
+    """Weights and logs after `STEPS` steps of `fit`."""
+    history = model.fit(batches(), shuffle=False, verbose=0, **arguments).history
+    return {
+        "weights": [w.tolist() for w in model.get_weights() if w.dtype.kind == "f"],
+        "logs": {name: float(values[-1]) for name, values in history.items()},
+    }
+
+
+def train(strategy, loss_name, arguments, recipe, model=keras.Model, parts=False, **compiling):
+    """A loss in `fit`, in a model that was built in the strategy's scope; perhaps its parts too."""
+    with strategy.scope():
+        keras.utils.set_random_seed(1)
+        model = model(*network(), name="net")
+        loss = losses.get(loss_name, **arguments)
+        metrics = [LossPart(loss, "tightness"), LossPart(loss, "contrastive")] if parts else []
+        optimizer = RECIPES[recipe](model.get_layer("head").kernel.path)
+        model.compile(optimizer, loss, metrics=metrics, **compiling)
+    return fitted(model)
+
+
+def train_rankmi(strategy, steps_per_execution=1):
+    """RankMI's alternation."""
+    with strategy.scope():
+        keras.utils.set_random_seed(1)
+        statistics = models.StatisticsNetwork(hidden=8, depth=1, seed=2)
+        model = models.RankMI(keras.Model(*network(), name="net"), statistics, alpha=1.0)
+        rates = (keras.optimizers.SGD(0.05), keras.optimizers.Adam(0.01))
+        model.compile(*rates, steps_per_execution=steps_per_execution)
+    return fitted(model)
+
+
+def train_dropout(strategy):
+    """A classifier behind dropout."""
+    with strategy.scope():
+        keras.utils.set_random_seed(1)
+        embedding = keras.Model(*network(), name="net")
+        classifier = models.classifier_model(embedding, CLASSES, dropout=0.5, seed=3)
+        model = models.DistributedModel(classifier.input, classifier.output)
+        model.compile(keras.optimizers.SGD(0.5), losses.get("ce"))
+    return fitted(model)
+
+
+def train_batch_norm(strategy, synchronized):
+    """Batch norm's moving mean on each replica of this worker, before and after averaging."""
+    with strategy.scope():
+        keras.utils.set_random_seed(1)
+        norm = keras.layers.BatchNormalization(momentum=0.5, synchronized=synchronized)
+        model = models.DistributedModel(*network(norm))
+        model.compile(keras.optimizers.SGD(0.05), losses.get("ce"))
+    found = fitted(model)
+    for when in ("before", "after"):
+        values = strategy.experimental_local_results(norm.moving_mean.value)
+        found[when] = [np.asarray(value).tolist() for value in values]
+        model.average_statistics()
+    return found
+
+
+def gathered(strategy):
+    """What each replica gets of rows `[2, 1]` numbered by replica, and the gradient of a sum."""
+    replicas = strategy.num_replicas_in_sync
+
+    @tf.function
+    def run():
+        def replica():
+            number = tf.distribute.get_replica_context().replica_id_in_sync_group
+            mine = tf.cast(number, "float32") * 10.0 + tf.constant([[0.0], [1.0]])
+            with tf.GradientTape() as tape:
+                tape.watch(mine)
+                rows, offset = gather_candidates(mine)
+                weights = tf.cast(number + 1, "float32") * tf.range(2.0 * replicas)
+                total = tf.reduce_sum(weights * rows[:, 0])
+            return rows, offset, tape.gradient(total, mine)
+
+        return strategy.run(replica)
+
+    each = [strategy.experimental_local_results(values) for values in run()]
+    return [[np.asarray(value).tolist() for value in values] for values in each]
+
+
+def unequal_rows(strategy, known):
+    """The error when replica r gathers 2 + r rows."""
+    shape = [None, 1]
+    rows = strategy.experimental_distribute_values_from_function(
+        lambda context: tf.zeros([2 + context.replica_id_in_sync_group, 1])
+    )
+
+    def gather(x):
+        x = x if known else tf.ensure_shape(tf.boolean_mask(x, x[:, 0] == 0), shape)
+        return gather_candidates(x)[0]
+
+    try:
+        tf.function(lambda x: strategy.run(gather, args=(x,)))(rows)
+    except (ValueError, tf.errors.InvalidArgumentError) as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def embedded(strategy):
+    """Embeddings (the images' means) for several batch sizes, one image after the other."""
+    with strategy.scope():
+        inputs = keras.Input((8, 8, 3))
+        model = keras.Model(inputs, keras.layers.GlobalAveragePooling2D()(inputs))
+    pixels = np.broadcast_to(np.arange(IMAGES)[:, None, None, None], (IMAGES, 8, 8, 3))
+    table = pipelines.ImageTable.from_arrays(pixels.astype("uint8"), np.arange(IMAGES))
+    sizes = (3, 64)
+    transform = pipelines.EvaluationTransform(8)
+    found = {size: Embedder(model, transform, size)(table)[:, 0].tolist() for size in sizes}
+    # As an evaluation goes on that was stopped after five images.
+    rest = Embedder(model, transform, 3).batches(table, first_row=5)
+    return found | {"rest": [*range(5), *np.concatenate(list(rest))[:, 0].tolist()]}
+
+
+def train_without_gathering(strategy, case):
+    """What comes out if each replica sees the pairs among its own images only."""
+    pairs.gather_candidates = lambda x: (x, 0)
+    try:
+        return train(strategy, *CASES[case])
+    finally:
+        pairs.gather_candidates = gather_candidates
+
+
+def on_logical_devices(count):
+    """Everything on so many devices of this process; on one as well if they are two."""
+    tf.config.set_logical_device_configuration(
+        tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * count
+    )
+    names = [device.name for device in tf.config.list_logical_devices("CPU")]
+    many, few = tf.distribute.MirroredStrategy(names), count == 2
+    results = {"many": everything(many)}
+    if few:
+        results["one"] = everything(tf.distribute.get_strategy())
+        results["several_steps"] = train_rankmi(many, steps_per_execution=3)
+        results["not_gathered"] = train_without_gathering(many, "contrastive")
+        results["batch_norm"] = train_batch_norm(many, synchronized=False)
+        results["unequal"] = [unequal_rows(many, known) for known in (True, False)]
+        for side, strategy in (("one", tf.distribute.get_strategy()), ("many", many)):
+            results[side]["synchronized"] = train_batch_norm(strategy, synchronized=True)
+    return {**results, "gathered": gathered(many), "embedded": embedded(many)}
+
+
+def everything(strategy):
+    """Each case by its name."""
+    cases = {
+        case: train(strategy, *arguments, parts=case in WITH_PARTS)
+        for case, arguments in CASES.items()
+    }
+    return {**cases, "rankmi_model": train_rankmi(strategy), "dropout": train_dropout(strategy)}
+
+
+def as_worker():
+    """What one of several workers gets."""
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    distributed = {"model": models.DistributedModel}
+    cases = {case: train(strategy, *CASES[case], **distributed) for case in OF_WORKERS}
+    cases |= {"rankmi_model": train_rankmi(strategy), "dropout": train_dropout(strategy)}
+    return {
+        "cases": cases,
+        "several_steps": train_rankmi(strategy, steps_per_execution=3),
+        "batch_norm": train_batch_norm(strategy, synchronized=False),
+        "gathered": gathered(strategy),
+        "embedded": embedded(strategy),
+    }
+
+
+if __name__ == "__main__":
+    worker = os.environ.get("TF_CONFIG")
+    print(json.dumps(as_worker() if worker else on_logical_devices(int(sys.argv[1]))))

@@ -1,0 +1,49 @@
+"""Starts the workers of a cluster on this machine, one process each."""
+
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def tf_config(index, ports):
+    """`TF_CONFIG` of a worker on loopback."""
+    workers = [f"127.0.0.1:{port}" for port in ports]
+    return json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}})
+
+
+def free_ports(count):
+    """Ports that nobody listens on."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [server.getsockname()[1] for server in sockets]
+    for server in sockets:
+        server.close()
+    return ports
+
+
+def start(count, *arguments):
+    """Processes of `python -m ...`, one for each worker; `@index` stands for its number."""
+    ports = free_ports(count)
+    return [
+        subprocess.Popen(
+            [sys.executable, "-m", *(word.replace("@index", str(index)) for word in arguments)],
+            cwd=ROOT,
+            env={**os.environ, "TF_CONFIG": tf_config(index, ports)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for index in range(count)
+    ]
+
+
+def finish(processes, timeout=300):
+    """What each of them printed; they must all succeed."""
+    ended = [process.communicate(timeout=timeout) for process in processes]
+    for process, (_, err) in zip(processes, ended):
+        assert process.returncode == 0, err[-3000:]
+    return [out for out, _ in ended]

@@ -1,0 +1,236 @@
+"""Write tests/support/peers/goldens.npz: inputs, values and gradients of the losses of two peers.
+
+tensorflow-addons and pytorch-metric-learning need environments of their own (the first of an old
+TensorFlow), so the tests read what they gave instead of running them. To make the file anew, in
+this order, from the root of the project:
+
+    python3.11 -m venv /tmp/addons
+    /tmp/addons/bin/pip install -r tests/support/peers/requirements-tensorflow-addons.txt
+    /tmp/addons/bin/python tests/support/peers/goldens.py tensorflow-addons
+
+    python3.11 -m venv /tmp/pytorch
+    /tmp/pytorch/bin/pip install -r tests/support/peers/requirements-pytorch-metric-learning.txt
+    /tmp/pytorch/bin/python tests/support/peers/goldens.py pytorch-metric-learning
+
+The first command draws the inputs and starts the file, the second reads the inputs from it and adds
+its results. Arrays by name: `inputs/…`, and for a case of a peer `PEER/BATCH/CASE/value` and
+`…/gradient`, the gradient with respect to the embeddings (or similarities, or distances). The
+tests find the arguments of a case under its name: ADDONS_CASES and LEARNING_CASES.
+"""
+
+import pathlib
+import sys
+
+import numpy as np
+
+FILE = pathlib.Path(__file__).with_name("goldens.npz")
+
+METRICS = ("L2", "squared-L2", "angular", "inner", "lopsided")
+"""Distances: the three that have names, and two functions (`distance_function`)."""
+
+# Case: (name of the function, its arguments; a distance_metric in METRICS).
+ADDONS_CASES = {
+    "lifted": ("lifted_struct_loss", {}),
+    "lifted, margin 0.4": ("lifted_struct_loss", {"margin": 0.4}),
+    "semihard, margin 0.4": ("triplet_semihard_loss", {"margin": 0.4}),
+    "hard, margin 0.4": ("triplet_hard_loss", {"margin": 0.4}),
+}
+for metric in METRICS:
+    with_metric = {"distance_metric": metric}
+    ADDONS_CASES[f"semihard, {metric}"] = ("triplet_semihard_loss", with_metric)
+    ADDONS_CASES[f"hard, {metric}"] = ("triplet_hard_loss", with_metric)
+    ADDONS_CASES[f"soft, {metric}"] = ("triplet_hard_loss", {"soft": True, **with_metric})
+
+ADDONS_BATCHES = ("small", "large", "ties", "one class", "no positives")
+LEARNING_BATCHES = ("small", "large")
+
+# Case: arguments.
+LEARNING_CASES = {
+    "contrastive tightness": {},
+    "snca": {"sigma": 0.1},
+    "multi_similarity": {"alpha": 2.0, "beta": 50.0, "base": 0.5},
+    "multi_similarity, other": {"alpha": 3.0, "beta": 10.0, "base": 0.2},
+    "fastap": {"num_bins": 10},
+    "ice": {"scale": 16.0},
+    "triplet": {"margin": 0.2},
+    "distance weights": {"nearest": 0.5, "farthest": 1.4},
+}
+
+SUMMED = ("contrastive tightness", "ice")
+"""Cases in which the peer sums over the batch: their values are divided by n."""
+
+STEPS, BATCH, RATE = 20, 32, 0.05
+
+
+def draw_inputs():
+    """The batches, and the user's script: its images, classes and initial weights."""
+    rng = np.random.default_rng(2026)
+
+    def ids(sizes):
+        return rng.permutation(np.repeat(np.arange(len(sizes)), sizes))
+
+    def embeddings(n, d):
+        return rng.normal(size=(n, d)) * rng.uniform(0.3, 1.2, size=(n, 1))
+
+    arrays = {
+        "small/ids": ids((7, 1, 5, 4, 3, 4)),
+        "small/z": embeddings(24, 8),
+        "large/ids": ids((50, 46)),
+        "large/z": embeddings(96, 12),
+        "ties/ids": ids((6, 5, 5)),
+        "ties/z": rng.integers(-1, 2, size=(16, 3)),
+        "one class/ids": np.full(5, 3),
+        "one class/z": embeddings(5, 4),
+        "no positives/ids": np.arange(4),
+        "no positives/z": embeddings(4, 4),
+        "similarities": rng.normal(size=(24, 24)) * 2,
+        "labels": rng.uniform(size=(24, 5)) < 0.4,
+        "together": rng.integers(0, 2, size=24),
+        "pair distances": rng.uniform(0, 2, size=24),
+        "script/ids": rng.integers(0, 8, size=STEPS * BATCH),
+        "script/x": rng.normal(size=(STEPS * BATCH, 10)),
+        "script/kernel 1": 0.4 * rng.normal(size=(10, 16)),
+        "script/kernel 2": 0.4 * rng.normal(size=(16, 8)),
+    }
+    arrays["labels"][:, 0] |= ~arrays["labels"].any(axis=1)
+    arrays["script/x"] += 2 * rng.normal(size=(8, 10))[arrays["script/ids"]]
+    return {
+        f"inputs/{name}": a.astype("float32" if a.dtype == float or name == "ties/z" else "int32")
+        for name, a in arrays.items()
+    }
+
+
+def distance_function(metric, matmul, cumsum):
+    """`metric` itself if it is a name that the peer knows, else the function it stands for."""
+    functions = {
+        "inner": lambda z: matmul(z, z),
+        "lopsided": lambda z: matmul(z, cumsum(z)),
+    }
+    return functions.get(metric, metric)
+
+
+def tensorflow_addons(inputs):
+    """Every metric-learning loss of tensorflow-addons, and 20 steps of a user's training."""
+    import tensorflow as tf
+    import tensorflow_addons as tfa
+
+    results = {}
+
+    def put(name, function, labels, predictions, **arguments):
+        predictions = tf.constant(predictions)
+        with tf.GradientTape() as tape:
+            tape.watch(predictions)
+            value = function(tf.constant(labels), predictions, **arguments)
+        results[f"{name}/value"] = value.numpy()
+        results[f"{name}/gradient"] = tape.gradient(value, predictions).numpy()
+
+    for batch in ADDONS_BATCHES:
+        for case, (function, arguments) in ADDONS_CASES.items():
+            if "distance_metric" in arguments:
+                metric = distance_function(
+                    arguments["distance_metric"],
+                    lambda a, b: tf.matmul(a, b, transpose_b=True),
+                    lambda a: tf.cumsum(a, axis=1),
+                )
+                arguments = {**arguments, "distance_metric": metric}
+            ids, z = inputs[f"inputs/{batch}/ids"], inputs[f"inputs/{batch}/z"]
+            put(f"{batch}/{case}", getattr(tfa.losses, function), ids, z, **arguments)
+    together, distances = inputs["inputs/together"], inputs["inputs/pair distances"]
+    put("contrastive", tfa.losses.contrastive_loss, together, distances)
+    put("contrastive, margin 0.4", tfa.losses.contrastive_loss, together, distances, margin=0.4)
+    similarities = inputs["inputs/similarities"]
+    put("npairs", tfa.losses.npairs_loss, inputs["inputs/small/ids"], similarities)
+    put("multilabel", tfa.losses.npairs_multilabel_loss, inputs["inputs/labels"], similarities)
+    results["script/losses"] = _script(inputs, tf.keras, tfa.losses.TripletSemiHardLoss())
+    return results
+
+
+def _script(inputs, keras, loss):
+    layers = [keras.layers.Dense(16, "relu"), keras.layers.Dense(8)]
+    model = keras.Sequential([keras.Input((10,)), *layers, keras.layers.UnitNormalization()])
+    for number, layer in enumerate(layers, 1):
+        kernel = inputs[f"inputs/script/kernel {number}"]
+        layer.set_weights([kernel, np.zeros(kernel.shape[1])])
+    model.compile(keras.optimizers.SGD(RATE, momentum=0.9), loss)
+    losses = []
+    for step in range(STEPS):
+        rows = slice(step * BATCH, (step + 1) * BATCH)
+        x, ids = inputs["inputs/script/x"][rows], inputs["inputs/script/ids"][rows]
+        losses.append(float(model.train_on_batch(x, ids)))
+        model.reset_metrics()  # Keras 3 would give the mean over steps
+    return np.array(losses)
+
+
+def pytorch_metric_learning(inputs):
+    """The losses of pytorch-metric-learning whose numbers ours share."""
+    import torch
+    from pytorch_metric_learning import distances, losses, miners, reducers
+
+    cosine = distances.CosineSimilarity()
+    squares = distances.LpDistance(normalize_embeddings=False, p=2, power=2)
+    sums, means = reducers.SumReducer(), reducers.MeanReducer()
+    theirs = {
+        "contrastive tightness": lambda: losses.ContrastiveLoss(
+            0, 0, distance=squares, reducer=sums
+        ),
+        "snca": lambda sigma: losses.NCALoss(softmax_scale=1 / sigma, distance=cosine),
+        "multi_similarity": losses.MultiSimilarityLoss,
+        "multi_similarity, other": losses.MultiSimilarityLoss,
+        "fastap": losses.FastAPLoss,
+        "ice": lambda scale: losses.NTXentLoss(temperature=1 / scale, reducer=sums),
+        "triplet": lambda margin: losses.TripletMarginLoss(
+            margin, distance=distances.LpDistance(power=1), reducer=means
+        ),
+    }
+    results = {}
+    for batch in LEARNING_BATCHES:
+        ids = torch.tensor(inputs[f"inputs/{batch}/ids"])
+        for case, make in theirs.items():
+            z = torch.tensor(inputs[f"inputs/{batch}/z"], requires_grad=True)
+            value = make(**LEARNING_CASES[case])(z, ids) / (len(z) if case in SUMMED else 1)
+            value.backward()
+            results[f"{batch}/{case}/value"] = value.detach().numpy()
+            results[f"{batch}/{case}/gradient"] = z.grad.numpy()
+
+        cutoffs = LEARNING_CASES["distance weights"]
+        miner = miners.DistanceWeightedMiner(cutoffs["nearest"], cutoffs["farthest"])
+        results[f"{batch}/distance weights/value"] = _miner_weights(miner, z.detach(), ids)
+    return results
+
+
+def _miner_weights(miner, embeddings, ids):
+    """The weights that the miner hands to the function that draws from them."""
+    from unittest import mock
+
+    from pytorch_metric_learning.utils import loss_and_miner_utils
+
+    with mock.patch.object(
+        loss_and_miner_utils,
+        "get_random_triplet_indices",
+        wraps=loss_and_miner_utils.get_random_triplet_indices,
+    ) as draw:
+        miner(embeddings, ids)
+    return draw.call_args.kwargs["weights"].numpy()
+
+
+def main(arguments):
+    """Add one peer's results to the file."""
+    peers = {
+        "tensorflow-addons": tensorflow_addons,
+        "pytorch-metric-learning": pytorch_metric_learning,
+    }
+    if len(arguments) != 2 or arguments[1] not in peers:
+        sys.exit(f"name a peer: {' or '.join(peers)}. Received: {' '.join(arguments[1:])}")
+    peer = arguments[1]
+    arrays = draw_inputs()
+    if peer != "tensorflow-addons":
+        arrays = dict(np.load(FILE))
+        arrays = {name: a for name, a in arrays.items() if not name.startswith(f"{peer}/")}
+    for name, result in peers[peer](arrays).items():
+        arrays[f"{peer}/{name}"] = result
+    np.savez_compressed(FILE, **arrays)
+    print(f"{FILE}: {len(arrays)} arrays, {FILE.stat().st_size} bytes")
+
+
+if __name__ == "__main__":
+    main(sys.argv)

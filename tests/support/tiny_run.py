@@ -1,0 +1,31 @@
+"""A run of seconds, and what it left behind."""
+
+import json
+
+import numpy as np
+
+TINY = [
+    "--dataset=folder",
+    "--image_size=16",
+    "--crop=fixed",
+    "--backbone=small_convnet",
+    "--weights=none",
+    "--embedding_size=8",
+    "--sampler=balanced",
+    "--batch_size=8",
+    "--images_per_class=2",
+    "--optimizer=adam",
+    "--learning_rate=0.001",
+    "--epochs=2",
+    "--recall_at=1,2",
+]
+
+
+def final_weights(folder):
+    with np.load(folder / "checkpoint.npz") as saved:
+        return {name: saved[name] for name in saved.files if name != "state_seconds"}
+
+
+def history(folder):
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in row.items() if k != "train/seconds"} for row in rows]
