@@ -12,7 +12,7 @@ import pytest
 from photo_search import make_index, picture, png
 from PIL import Image
 
-import experiments
+import experiments.photos
 from experiments import search
 from experiments.options.command_line import run_command
 from experiments.photos.visual_search import VisualSearch
@@ -114,7 +114,7 @@ def test_without_the_web_library(index, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "waitress", None)
     # Another test may have imported it.
     monkeypatch.delitem(sys.modules, "experiments.photos.serve", raising=False)
-    monkeypatch.delattr(experiments, "serve", raising=False)
+    monkeypatch.delattr(experiments.photos, "serve", raising=False)
     assert command(f"--index={index}", "--serve") == 2
     assert "--serve needs waitress, which is not installed: pip install -e '.[serve]'" in (
         capsys.readouterr().err
