@@ -51,7 +51,8 @@ def export_saved_model(model, path, preprocessing, index=None, neighbours=10):
 
     Raises:
         ValueError: the parent of `path` is missing, `path` exists and is no SavedModel, the
-            model is not as above, a layer has a name that TensorFlow takes nowhere (`"a b"`), `preprocessing` gives another shape, the index was built for
+            model is not as above, a layer has a name that TensorFlow takes nowhere (`"a b"`, or
+            `"_a"` of a model within the model), `preprocessing` gives another shape, the index was built for
             other dimensions, or `neighbours` is out of range.
         TypeError: `preprocessing` is not callable, `index` is no `Index`.
     """
@@ -97,26 +98,35 @@ def check_export(model, preprocessing):
 
 def _servable(model):
     """The model or, where TensorFlow or serving needs another, its copy in float32."""
-    for layer in all_layers(model):
+    for layer in all_layers(model)[1:]:
         if not _SCOPE.fullmatch(layer.name):
             raise ValueError(
                 "model must have layers with names of letters, digits and _ . / > - alone, the only "
                 f"ones that TensorFlow takes: rename {layer.name!r}. Received: model={model.name!r}"
             )
-    # Their names begin with those of the layers, and are written as outermost scopes.
-    unnamed = [v.path for v in model.variables if not _OUTERMOST.match(v.value.name)]
-    if is_float32(model) and not unnamed:
-        return model
-    try:
-        with tf.name_scope("model"):
-            return float32_copy(model)
-    except ValueError as error:
-        if unnamed:
+        # TensorFlow writes a function for each model within, under that model's name.
+        if isinstance(layer, keras.Model) and not _OUTERMOST.match(layer.name):
             raise ValueError(
-                f"model must have layers whose names begin with a letter or digit: {unnamed[0]} "
-                f"does not, and a copy with other names fails: {error}"
-            ) from error
-        raise
+                "model must hold models whose names begin with a letter or digit: rename "
+                f"{layer.name!r}. Received: model={model.name!r}"
+            )
+    # Variables' names begin with those of the layers, and are written as outermost scopes.
+    unnamed = [v.path for v in model.variables if not _OUTERMOST.match(v.value.name)]
+    if not is_float32(model) or unnamed:
+        try:
+            with tf.name_scope("model"):
+                model = float32_copy(model)
+        except ValueError as error:
+            if unnamed:
+                raise ValueError(
+                    f"model must have layers whose names begin with a letter or digit: {unnamed[0]}"
+                    f" does not, and a copy with other names fails: {error}"
+                ) from error
+            raise
+    if not (_OUTERMOST.match(model.name) and _SCOPE.fullmatch(model.name)):
+        inputs = model.inputs[0] if isinstance(model, keras.Sequential) else model.input
+        model = keras.Model(inputs, model.outputs[0], name="model")
+    return model
 
 
 def _check_preprocessing(preprocessing):
