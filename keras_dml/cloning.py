@@ -4,7 +4,6 @@ import inspect
 import tempfile
 
 import keras
-import numpy as np
 from keras.src.models.functional import Functional
 
 
