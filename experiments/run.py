@@ -30,6 +30,7 @@ def main(argv):
     from experiments.training.plan import RunPlan
     from experiments.training.run_folder import BAD_IMAGES
     from experiments.training.workers import Workers
+    from keras_dml.export import check_export
     from pipelines import training_batches
 
     began = time.perf_counter()
@@ -56,6 +57,8 @@ def main(argv):
                 **objective.compiled(options, total_steps),
                 jit_compile=options.jit_compile,
             )
+        # Now rather than after hours of training.
+        check_export(embedding, preprocessing)
         folder.open()
         if options.skip_bad_images:
             folder.write_text(BAD_IMAGES, "".join(f"{line}\n" for line in bad_images))

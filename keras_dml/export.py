@@ -1,14 +1,20 @@
 """Embedding models, with an index or without, as SavedModels for serving. Needs TensorFlow."""
 
 import numbers
+import random
+import re
 
 import keras
 import tensorflow as tf
 
 from keras_dml.atomic import replacing_folder
+from keras_dml.cloning import all_layers
 from keras_dml.float32 import check_static_graph, float32_copy, is_float32
 from keras_dml.retrieval import Index
 
+# What TensorFlow takes as the name of a scope; that of an outermost one begins with no sign.
+_SCOPE = re.compile(r"[A-Za-z0-9_.\\/>-]*")
+_OUTERMOST = re.compile(r"[A-Za-z0-9.]")
 _IMAGES = tf.TensorSpec([None], tf.string, name="images")
 
 
@@ -28,7 +34,8 @@ def export_saved_model(model, path, preprocessing, index=None, neighbours=10):
     `tf.saved_model.load` needs neither this package nor its layers; only with a `ScannIndex` the
     process that loads it must have run `import scann`. The folder may be moved. An image that
     `preprocessing` refuses raises its error (tf.io's: InvalidArgument) for that call alone. A
-    model in mixed precision or under a distribution strategy is exported as its `float32_copy`.
+    model in mixed precision or under a distribution strategy, or with layers whose names TensorFlow
+    takes within a scope alone (`"_norm"`), is exported as its `float32_copy`.
     Written beside `path` under a temporary name and then renamed; a SavedModel already there is
     removed last.
 
@@ -44,20 +51,16 @@ def export_saved_model(model, path, preprocessing, index=None, neighbours=10):
 
     Raises:
         ValueError: the parent of `path` is missing, `path` exists and is no SavedModel, the
-            model is not as above, `preprocessing` gives another shape, the index was built for
+            model is not as above, a layer has a name that TensorFlow takes nowhere (`"a b"`, or
+            `"_a"` of a model within the model), `preprocessing` gives another shape, the index was built for
             other dimensions, or `neighbours` is out of range.
         TypeError: `preprocessing` is not callable, `index` is no `Index`.
     """
-    if not callable(preprocessing):
-        raise TypeError(
-            "preprocessing must be a function from image bytes to an image. "
-            f"Received: preprocessing={preprocessing!r}"
-        )
+    _check_preprocessing(preprocessing)
     _check_model(model)
     _check_index(model, index, neighbours)
     with replacing_folder(path, "saved_model.pb", "a SavedModel") as folder:
-        if not is_float32(model):
-            model = float32_copy(model)
+        model = _servable(model)
         decoded, embed, embed_files = _embedding_functions(model, preprocessing)
         archive = keras.export.ExportArchive()
         archive.track(model)
@@ -67,6 +70,71 @@ def export_saved_model(model, path, preprocessing, index=None, neighbours=10):
             search = _search_function(embed_files, index, neighbours)
             archive.add_endpoint("search", search, [_IMAGES])
         archive.write_out(str(folder), verbose=False)
+
+
+def check_export(model, preprocessing):
+    """Raises now what `export_saved_model` would raise of this model, after hours of training.
+
+    Traces what it would write, and writes nothing. Python's random state, from which Keras draws
+    the seeds of layers without one, is left as it was.
+
+    Args:
+        model, preprocessing: as for `export_saved_model`.
+
+    Raises:
+        ValueError, TypeError: as `export_saved_model`; and what a layer raises that cannot be
+            traced.
+    """
+    _check_preprocessing(preprocessing)
+    _check_model(model)
+    state = random.getstate()
+    try:
+        _, _, embed_files = _embedding_functions(_servable(model), preprocessing)
+        # As ExportArchive traces it, which is without AutoGraph.
+        tf.function(embed_files, [_IMAGES], autograph=False).get_concrete_function()
+    finally:
+        random.setstate(state)
+
+
+def _servable(model):
+    """The model or, where TensorFlow or serving needs another, its copy in float32."""
+    for layer in all_layers(model)[1:]:
+        if not _SCOPE.fullmatch(layer.name):
+            raise ValueError(
+                "model must have layers with names of letters, digits and _ . / > - alone, the only "
+                f"ones that TensorFlow takes: rename {layer.name!r}. Received: model={model.name!r}"
+            )
+        # TensorFlow writes a function for each model within, under that model's name.
+        if isinstance(layer, keras.Model) and not _OUTERMOST.match(layer.name):
+            raise ValueError(
+                "model must hold models whose names begin with a letter or digit: rename "
+                f"{layer.name!r}. Received: model={model.name!r}"
+            )
+    # Variables' names begin with those of the layers, and are written as outermost scopes.
+    unnamed = [v.path for v in model.variables if not _OUTERMOST.match(v.value.name)]
+    if not is_float32(model) or unnamed:
+        try:
+            with tf.name_scope("model"):
+                model = float32_copy(model)
+        except ValueError as error:
+            if unnamed:
+                raise ValueError(
+                    f"model must have layers whose names begin with a letter or digit: {unnamed[0]}"
+                    f" does not, and a copy with other names fails: {error}"
+                ) from error
+            raise
+    if not (_OUTERMOST.match(model.name) and _SCOPE.fullmatch(model.name)):
+        inputs = model.inputs[0] if isinstance(model, keras.Sequential) else model.input
+        model = keras.Model(inputs, model.outputs[0], name="model")
+    return model
+
+
+def _check_preprocessing(preprocessing):
+    if not callable(preprocessing):
+        raise TypeError(
+            "preprocessing must be a function from image bytes to an image. "
+            f"Received: preprocessing={preprocessing!r}"
+        )
 
 
 def _check_model(model):
@@ -112,7 +180,8 @@ def _embedding_functions(model, preprocessing):
         )
 
     def embed(images):
-        return {"embeddings": tf.cast(model(images, training=False), tf.float32)}
+        with tf.name_scope("embed"):  # the model's name, too, may be none of an outermost scope
+            return {"embeddings": tf.cast(model(images, training=False), tf.float32)}
 
     def embed_files(images):
         return embed(tf.map_fn(traced, images, fn_output_signature=image))

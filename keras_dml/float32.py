@@ -3,6 +3,8 @@
 import keras
 import tensorflow as tf
 
+from keras_dml.cloning import all_layers, copied, same_layer
+
 _OTHER_FLOATS = ("mixed_float16", "mixed_bfloat16", "float16", "bfloat16", "float64")
 
 
@@ -34,21 +36,29 @@ def _in_float32(config):
 
 
 def _float32_layer(layer):
-    if not isinstance(layer, keras.layers.Layer):
-        return layer  # a keras.ops operation: no weights and no dtype policy
-    return type(layer).from_config(_in_float32(layer.get_config()))
+    return same_layer(layer, _in_float32)
+
+
+def _float32_input(tensor):
+    """An input like this symbolic tensor: nested models have inputs of the outer one's precision."""
+    dtype = "float32" if tensor.dtype in _OTHER_FLOATS else tensor.dtype
+    return keras.Input(
+        batch_shape=tensor.shape, dtype=dtype, sparse=tensor.sparse, name=tensor.name
+    )
+
+
+def _other_float(layer):
+    """What a layer computes or keeps in that is no float32; None for none."""
+    dtypes = [layer.compute_dtype, layer.variable_dtype, layer.dtype]
+    dtypes += [variable.dtype for variable in layer.weights]
+    return next((str(dtype) for dtype in dtypes if str(dtype) in _OTHER_FLOATS), None)
 
 
 def is_float32(model):
-    """Whether `model` computes in float32 throughout, outside any distribution strategy."""
+    """Whether every layer of `model`, however deep, computes in float32, under no strategy."""
     if any(isinstance(one.value, tf.distribute.DistributedValues) for one in model.weights):
         return False
-    try:
-        config = model.get_config()
-    except NotImplementedError:  # a layer without one; such a model cannot be copied either
-        return True
-    # Compared as text: a config may hold arrays.
-    return repr(_in_float32(config)) == repr(config)
+    return all(_other_float(layer) is None for layer in all_layers(model))
 
 
 def float32_copy(model):
@@ -62,11 +72,13 @@ def float32_copy(model):
             need `get_config`; registration only inside wrapper layers.
 
     Returns:
-        A functional model of the same name, layers and weight values, with variables of its own.
-        A subclass's own `train_step` and the like are not carried over.
+        A functional model of the same name, layers, weight values and adapted state, with variables
+        of its own. A subclass's own `train_step` and the like are not carried over.
 
     Raises:
-        ValueError: the model is subclassed or not built, so that its layers are not known.
+        ValueError: the model is subclassed or not built, so that its layers are not known; a layer
+            cannot be made anew from its configuration, or computes in another precision whatever
+            that says (names it).
     """
     check_static_graph(model)
     # clone_model would copy the compilation too, and fail on losses that are not registered.
@@ -79,8 +91,14 @@ def float32_copy(model):
     policy = keras.config.dtype_policy()
     keras.config.set_dtype_policy("float32")
     try:
-        copy = keras.models.clone_model(source, clone_function=_float32_layer, recursive=True)
+        copy = copied(source, _float32_layer, _float32_input)
     finally:
         keras.config.set_dtype_policy(policy)
-    copy.set_weights(source.get_weights())
+    for layer in all_layers(copy):
+        if _other_float(layer):
+            raise ValueError(
+                f"layer {layer.path} ({type(layer).__name__}) cannot compute in float32: it is "
+                f"{_other_float(layer)} whatever its configuration says. Received: "
+                f"model={model.name!r}"
+            )
     return copy

@@ -176,6 +176,8 @@ class RunFolder:
         Raises:
             ValueError: the checkpoint does not fit the model.
         """
+        from keras_dml.cloning import finalize  # with Keras, which what imports this may not need
+
         variables = _variables(model)
         saved, state = self._read_checkpoint(variables)
         epoch, step, seconds = workers.from_first(np.array(dataclasses.astuple(state), float))
@@ -184,6 +186,7 @@ class RunFolder:
             for number, variable in enumerate(variables):
                 array = saved[number] if workers.first else variable.numpy()
                 variable.assign(workers.from_first(array))
+            finalize(model)
         self.write_history([row for row in self.read_history() if row["step"] <= state.step])
         self.settle_best(state.step)
         return state

@@ -5,7 +5,8 @@ import zlib
 import numpy as np
 import tensorflow as tf
 
-from keras_dml.export import float32_copy
+from keras_dml.cloning import finalize
+from keras_dml.float32 import float32_copy
 
 
 class Workers:
@@ -43,6 +44,7 @@ class Workers:
             copy = float32_copy(model)
         for variable in copy.variables:
             variable.assign(self.from_first(variable.numpy()))
+        finalize(copy)
         return copy
 
     def check_same(self, what, data):

@@ -8,13 +8,15 @@ import warnings
 
 import keras
 
-from keras_dml.models import converters
+from keras_dml.cloning import all_layers, copied, copy_state, same_layer
+from keras_dml.models import converters, imagenet_rescaling
 from keras_dml.models.bn_inception import BN_INCEPTION, bn_inception
 from keras_dml.models.resnet import RESNET50_V1_5, resnet50_v1_5
 
 SMALL_CONVNET = "small_convnet"
 # Those that are built here, and the order of the colours that a PyTorch checkpoint of each expects.
 _BUILDERS = {BN_INCEPTION: bn_inception, RESNET50_V1_5: resnet50_v1_5}
+_PLAIN = "BatchNormalization"
 _CHECKPOINTS = {BN_INCEPTION: "bgr", RESNET50_V1_5: "rgb"}
 
 
@@ -73,16 +75,16 @@ def build_backbone(name, image_size, weights=None, frozen_batch_norm=None, filte
             weights file saved from the same model without its classifier, with or without frozen
             statistics. `"bn_inception"` and `"resnet50_v1_5"` have no `"imagenet"`, but take the
             public PyTorch checkpoint, `.pth`, or its arrays, `.npz`: `converters.load_arrays`.
-            (EfficientNet B0 to B7 have a rescaling that Keras adds for `"imagenet"`
-            alone: Keras' own ImageNet files do not give the same features when read by path.)
+            EfficientNet B0 to B7 get the rescaling that Keras adds for `"imagenet"` alone if the
+            file is Keras' own or of a model with it: `imagenet_rescaling.file_has_rescaling`.
         frozen_batch_norm: batch norm keeps its stored statistics in training; None: where there are
             trained weights, since the statistics of random weights normalise nothing.
         filters: widths of the stages of small_convnet, two convolutions each; None: its own. Not
             for the other backbones.
 
     Raises:
-        ValueError: unknown name, weights that are not there or do not fit, an image size that the
-            model does not take, filters below 1 or for a backbone that has none to choose.
+        ValueError: unknown name, weights that are not there or do not fit, a file of an
+            EfficientNet that does not tell its rescaling, an image size that the model does not take, filters below 1 or for a backbone that has none to choose.
     """
     key = _key(name)
     own = {_key(known): known for known in (SMALL_CONVNET, *_BUILDERS)}.get(key)
@@ -145,17 +147,52 @@ def small_convnet(image_size=32, filters=(32, 64, 128), name=SMALL_CONVNET):
 def with_frozen_statistics(model):
     """A copy of `model` with the same weights whose batch norms keep their stored statistics.
 
-    Batch norms of functional and sequential models nested in it are replaced as well.
+    Batch norms of functional and sequential models nested in it are replaced as well, however deep,
+    and those in wrappers such as `TimeDistributed`.
+
+    Args:
+        model: a functional or sequential `keras.Model`.
+
+    Raises:
+        ValueError: a layer that would go on learning statistics (names it): a subclass of batch
+            norm, or a subclassed layer or model that makes one of its own; a layer that cannot be
+            made anew from its configuration; a model that is neither functional nor sequential.
     """
-
-    def frozen(layer):
-        if type(layer) is keras.layers.BatchNormalization:
-            return FrozenStatisticsBatchNormalization.from_config(layer.get_config())
-        return layer.__class__.from_config(layer.get_config())
-
-    copy = keras.models.clone_model(model, clone_function=frozen, recursive=True)
-    copy.set_weights(model.get_weights())
+    copy = copied(model, _frozen_layer)
+    for layer in all_layers(copy):
+        # Others than Keras' own are known by the name that all of them give their mean.
+        live = isinstance(layer, keras.layers.BatchNormalization) or hasattr(layer, "moving_mean")
+        if live and not isinstance(layer, FrozenStatisticsBatchNormalization):
+            raise ValueError(
+                f"statistics cannot be frozen in {layer.path} ({type(layer).__name__}), which a "
+                "layer makes itself or which has a call() of its own: use "
+                "keras_dml.models.FrozenStatisticsBatchNormalization there. "
+                f"Received: model={model.name!r}"
+            )
     return copy
+
+
+def _frozen_layer(layer):
+    if type(layer) is keras.layers.BatchNormalization:
+        return FrozenStatisticsBatchNormalization.from_config(layer.get_config())
+    return same_layer(layer, _with_frozen_classes)
+
+
+def _with_frozen_classes(config):
+    """A wrapper's configuration with the batch norms in it, however deep, frozen ones."""
+    if isinstance(config, dict):
+        config = {key: _with_frozen_classes(value) for key, value in config.items()}
+        if (config.get("module"), config.get("class_name")) == ("keras.layers", _PLAIN):
+            frozen = FrozenStatisticsBatchNormalization
+            config |= {
+                "module": frozen.__module__,
+                "class_name": frozen.__name__,
+                "registered_name": keras.saving.get_registered_name(frozen),
+            }
+        return config
+    if isinstance(config, (list, tuple)):
+        return type(config)(_with_frozen_classes(value) for value in config)
+    return config
 
 
 def _key(name):
@@ -189,7 +226,20 @@ def _application(name, key, image_size, weights):
         raise
     if weights not in (None, "imagenet"):
         _load_weights(model, weights)
-    return keras.Model(inputs, model.output, name=key)
+        if imagenet_rescaling.has_rescaling(application):
+            model = _as_saved(application, model, weights)
+    return keras.Model(model.input, model.output, name=key)
+
+
+def _as_saved(application, model, path):
+    """The model with Keras' rescaling for ImageNet if the weights of this file want it."""
+    try:
+        rescaled = imagenet_rescaling.file_has_rescaling(application, path)
+    except ValueError as error:
+        raise ValueError(
+            f"weights of {application} are ambiguous: {error}. Received: weights={str(path)!r}"
+        ) from error
+    return imagenet_rescaling.with_rescaling(application, model) if rescaled else model
 
 
 def _load_weights(model, path):
@@ -223,7 +273,7 @@ def _load_plain_or_frozen(model, path):
             frozen = None
         if frozen is None:
             raise
-        model.set_weights(frozen.get_weights())
+        copy_state(frozen, model)
 
 
 def _applications():

@@ -1,0 +1,187 @@
+"""Copies of functional and sequential models, with all the state of their layers."""
+
+import inspect
+import tempfile
+
+import keras
+from keras.src.models.functional import Functional
+
+
+def all_layers(layer):
+    """A layer or model and every layer within it, however deep, each once and after its outer one.
+
+    Keras shows in `Model.layers` only those of the first level, and of a layer none: wrapped and
+    subclassed ones would not be seen.
+    """
+    return layer._flatten_layers()
+
+
+def copied(model, copy_layer, change_input=None):
+    """A copy of a functional or sequential model with layers, weights and state of its own.
+
+    Models nested in it are copied in the same way, whatever their depth; a layer or model that is
+    used more than once is copied once.
+
+    Args:
+        model: a functional or a sequential model, the latter built or not.
+        copy_layer: gives a new layer for one that is no such model; see `same_layer`.
+        change_input: None, or gives the `keras.Input` that takes the place of a `KerasTensor`.
+
+    Raises:
+        ValueError: the model is neither, or a layer's copy does not take its state.
+    """
+    if not isinstance(model, (Functional, keras.Sequential)):
+        raise ValueError(
+            "model must be a functional or sequential keras.Model, whose layers are known. "
+            f"Received: model={model!r}"
+        )
+    copies = {}
+
+    def copy_of(operation):
+        if id(operation) not in copies:
+            if isinstance(operation, (Functional, keras.Sequential)):
+                new = copy_of_model(_without_compilation(operation))
+            elif isinstance(operation, keras.layers.Layer):
+                new = copy_layer(operation)
+            else:
+                new = operation  # a keras.ops operation has no state
+            copies[id(operation)] = operation, new
+        return copies[id(operation)][1]
+
+    def copy_of_model(part):
+        inputs = None
+        if change_input is not None and getattr(part, "inputs", None):
+            inside = part.inputs[0] if isinstance(part, keras.Sequential) else part.input
+            inputs = keras.tree.map_structure(change_input, inside)
+        return keras.models.clone_model(part, input_tensors=inputs, clone_function=copy_of)
+
+    copy = copy_of_model(model)
+    copies[id(model)] = model, copy
+    # Models come after what they are made of, and set `trainable` on all of it.
+    for old, new in reversed(copies.values()):
+        if isinstance(old, (Functional, keras.Sequential)):
+            _copy_trainable(old, new)
+    for old, new in copies.values():
+        if isinstance(old, keras.layers.Layer) and not isinstance(
+            old, (Functional, keras.Sequential)
+        ):
+            copy_state(old, new)
+    if len(copy.weights) != len(model.weights):
+        raise ValueError(
+            f"model {model.name!r} cannot be copied: it has {len(model.weights)} weights and its "
+            f"copy {len(copy.weights)}; weights of its own belong into a layer"
+        )
+    return copy
+
+
+def _without_compilation(model):
+    """The same layers in a model that is not compiled: its losses may not be serializable."""
+    if not model.compiled or not getattr(model, "inputs", None):
+        return model
+    if isinstance(model, keras.Sequential):
+        return keras.Model(model.inputs[0], model.outputs[0], name=model.name)
+    return keras.Model(model.input, model.output, name=model.name)
+
+
+def same_layer(layer, change=lambda config: config):
+    """A new layer of the same class, made of its configuration as `change` gives it.
+
+    A `Lambda` gets the same Python function, unless it brings variables along from elsewhere, which
+    both would share.
+
+    Raises:
+        ValueError: the layer cannot be made anew (names it, and says why).
+    """
+    if type(layer) is keras.layers.Lambda:
+        return _same_lambda(layer, change)
+    try:
+        return type(layer).from_config(change(layer.get_config()))
+    except (AttributeError, KeyError, NotImplementedError, TypeError, ValueError) as error:
+        lambdas = [one.name for one in all_layers(layer) if isinstance(one, keras.layers.Lambda)]
+        if lambdas:
+            advice = f"it holds Python code in the Lambda {lambdas[0]!r}: make a Layer of that"
+        else:
+            advice = f"its class needs get_config() and from_config() ({_first_line(error)})"
+        raise ValueError(f"layer {_described(layer)} cannot be copied: {advice}") from error
+
+
+def _same_lambda(layer, change):
+    functions = [layer.function, layer.mask, layer._output_shape]
+    for function in filter(callable, functions):
+        # A method, a partial or an object may hold variables as well as a closure.
+        plain = inspect.isfunction(function) or inspect.isbuiltin(function)
+        if not plain or getattr(function, "__closure__", None):
+            raise ValueError(
+                f"layer {_described(layer)} cannot be copied: its Python code holds on to objects "
+                "around it, which the copy would share. Make a Layer with get_config() of it"
+            )
+    config = change(super(keras.layers.Lambda, layer).get_config())
+    return keras.layers.Lambda(
+        layer.function,
+        output_shape=layer._output_shape,
+        mask=layer.mask,
+        arguments=dict(layer.arguments),
+        **config,
+    )
+
+
+def copy_state(source, target):
+    """Give a layer or model of the same build all state of another: what a file would keep of it.
+
+    That is more than `set_weights(get_weights())`: a `Normalization` computes with constants that
+    it takes from its weights when it loads them, and vocabularies are no weights at all.
+
+    Raises:
+        ValueError: the target is built otherwise.
+    """
+    sources, targets = all_layers(source), all_layers(target)
+    if len(sources) != len(targets):
+        raise ValueError(
+            f"layer {_described(source)} cannot be copied: it holds {len(sources) - 1} other "
+            f"layers, and one made of its configuration {len(targets) - 1}"
+        )
+    for old, new in zip(sources, targets):
+        _copy_trainable(old, new)
+        try:
+            state = _Arrays()
+            old.save_own_variables(state)
+            new.load_own_variables(state)
+        except (KeyError, ValueError) as error:
+            raise ValueError(
+                f"layer {_described(source)} cannot be copied: the weights of {_described(old)} do "
+                f"not fit one made of its configuration ({_first_line(error)})"
+            ) from error
+        if hasattr(old, "save_assets"):
+            with tempfile.TemporaryDirectory() as folder:
+                old.save_assets(folder)
+                new.load_assets(folder)
+
+
+def finalize(model):
+    """Let every layer of a model take up what has been assigned to its variables."""
+    for layer in all_layers(model):
+        if hasattr(layer, "finalize_state"):
+            state = _Arrays()
+            layer.save_own_variables(state)
+            layer.load_own_variables(state)
+
+
+class _Arrays(dict):
+    """What `save_own_variables` writes into, as arrays: no variable is kept, nor its devices."""
+
+    def __setitem__(self, key, value):
+        super().__setitem__(key, keras.ops.convert_to_numpy(value))
+
+
+def _copy_trainable(source, target):
+    if source.trainable != target.trainable:
+        target.trainable = source.trainable
+
+
+def _described(layer):
+    return f"{layer.name!r} ({type(layer).__name__})"
+
+
+def _first_line(error):
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

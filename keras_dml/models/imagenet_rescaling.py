@@ -1,0 +1,117 @@
+"""Whether the weights in a file are those of an EfficientNet with Keras' rescaling in it.
+
+Keras' ImageNet files of EfficientNet B0 to B7 hold the standard deviations of the colors where a
+variance belongs, so with `weights="imagenet"`, and only then, Keras divides the normalized images
+once more by the square roots of these numbers (tensorflow/tensorflow issue 49930). Weights fit the
+graph that they were trained in, and the file of that graph has to tell which one it was.
+"""
+
+import hashlib
+import json
+import math
+import pathlib
+import re
+import sys
+import zipfile
+
+import h5py
+import keras
+
+from keras_dml.cloning import copy_state, same_layer
+
+
+def has_rescaling(application):
+    """Whether the model of this name in `keras.applications` is built in these two ways."""
+    return re.fullmatch(r"EfficientNetB[0-7]", application) is not None
+
+
+def with_rescaling(application, model):
+    """A copy of the model with Keras' rescaling after the normalization, as for `"imagenet"`."""
+    deviations = _module(application).IMAGENET_STDDEV_RGB
+    copies = []
+
+    def copy_of(layer):
+        copies.append((layer, same_layer(layer)))
+        return copies[-1][1]
+
+    def call(layer, *args, **kwargs):
+        outputs = layer(*args, **kwargs)
+        if isinstance(layer, keras.layers.Normalization):
+            scale = [1 / math.sqrt(deviation) for deviation in deviations]
+            outputs = keras.layers.Rescaling(scale, name="imagenet_rescaling")(outputs)
+        return outputs
+
+    # New layers: those of the model would go on giving the outputs of the graph that is left.
+    copy = keras.models.clone_model(model, clone_function=copy_of, call_function=call)
+    for old, new in copies:
+        copy_state(old, new)
+    return copy
+
+
+def file_has_rescaling(application, path):
+    """Whether the weights in this file belong to the graph with the rescaling.
+
+    Keras' own no-top file, known by its MD5, does. `.weights.h5` and `.keras` files list the layers
+    of the model that they were saved from, and so do `.h5` files of Keras 3. Other `.h5` files are
+    from a time when Keras had no rescaling, with weights of either kind.
+
+    Raises:
+        ValueError: the file does not tell.
+    """
+    path = pathlib.Path(path)
+    if path.suffix == ".keras":
+        with zipfile.ZipFile(path) as archive:
+            count = _rescalings_of_config(json.loads(archive.read("config.json")))
+    else:
+        known = _module(application).WEIGHTS_HASHES[application[-2:].lower()][1]
+        if _md5(path) == known:
+            return True
+        count = _rescalings_of_h5(path)
+    if count not in (1, 2):
+        raise ValueError(
+            f"the file does not tell whether its weights belong with the rescaling that Keras adds "
+            f"to {application} for 'imagenet' alone. Take Keras' own no-top file (MD5 "
+            f"{_module(application).WEIGHTS_HASHES[application[-2:].lower()][1]}), or save the "
+            "model that they are known to work in as .keras or .weights.h5 with Keras 3"
+        )
+    return count == 2
+
+
+def _module(application):
+    return sys.modules[getattr(keras.applications, application).__module__]
+
+
+def _md5(path):
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "md5").hexdigest()
+
+
+def _rescalings_of_config(config):
+    if isinstance(config, dict):
+        own = config.get("class_name") == "Rescaling" and "registered_name" in config
+        return own + sum(_rescalings_of_config(value) for value in config.values())
+    if isinstance(config, list):
+        return sum(_rescalings_of_config(value) for value in config)
+    return 0
+
+
+def _rescalings_of_h5(path):
+    """How many rescaling layers the saved model had; None if the file does not say."""
+    with h5py.File(path) as file:
+        if "layers" in file:
+            names = list(file["layers"])
+        else:
+            group = file.get("model_weights", file)
+            version = _text(group.attrs.get("keras_version", ""))
+            if not version.startswith("3."):
+                return None
+            # Long lists are cut into several attributes.
+            lists = [v for k, v in group.attrs.items() if re.fullmatch(r"layer_names\d*", k)]
+            names = [_text(name) for part in lists for name in part]
+    return sum(
+        re.fullmatch(r"rescaling(_\d+)?|imagenet_rescaling", name) is not None for name in names
+    )
+
+
+def _text(value):
+    return value.decode() if isinstance(value, bytes) else str(value)
