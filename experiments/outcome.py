@@ -19,7 +19,7 @@ from experiments.evaluation import (
     recalls,
 )
 from experiments.neighbours import retrieval_rows
-from experiments.report import Report, recall_table, write_report
+from experiments.report import Report, best_raw_pixels, recall_table, write_report
 from experiments.run_folder import RAW_PIXELS, replacing
 from experiments.scores import as_json, recalls_alone, score_lines, score_rows, shown_lines
 from keras_dml import metrics
@@ -42,8 +42,14 @@ def raw_pixel_recalls(run):
         folder.write_json(RAW_PIXELS, found)
     saved = json.loads(path.read_text())
     found = {metric: {int(k): v for k, v in by_k.items()} for metric, by_k in saved.items()}
-    print(f"raw pixels: R@1 {100 * found['cosine'][1]:.1f} % (cosine)")
+    name, best = best_raw_pixels(_raw_rows(found))
+    print(f"{name}: R@1 {100 * best:.1f} %")
     return found
+
+
+def _raw_rows(found):
+    """Rows of the table of recalls from `{metric: {K: fraction}}` of the pixels themselves."""
+    return {f"raw pixels, {metric}": by_k for metric, by_k in found.items()}
 
 
 def best_model(folder, embedding):
@@ -125,7 +131,7 @@ def report(run, found, raw, seconds):
     history = folder.read_history()
     best = max(history, key=score)
     rows = {f"embedding, {metric}": row for metric, row in score_rows(found.scores).items()}
-    rows |= {f"raw pixels, {metric}": by_k for metric, by_k in (raw or {}).items()}
+    rows |= _raw_rows(raw or {})
     tested = "the same" if data.same_classes else f"{data.test.num_classes:,} other"
     trained, steps = history[-1]["train/seconds"], history[-1]["step"]
     summary = [
