@@ -48,7 +48,8 @@ What is evaluated, one of
 
 How
 
-  --split=test        test | train | all: which images of the dataset
+  --split=test        test | train | all: which images of the dataset. Of a model that was trained
+                      on it, train and all show classes that it knows
   --recall_at=1,2,4,8 the K of recall at K
   --noclustering      leave out NMI and AMI, which take k-means
   --float16           keep the embeddings in half the size
@@ -73,6 +74,7 @@ def main(argv):
     from experiments.embedding import evaluated, model_embeddings
     from keras_dml import metrics
 
+    trained = 0
     with usage_errors():
         if kind == "embeddings":
             found = evaluated.from_file(source)
@@ -80,7 +82,7 @@ def main(argv):
             output.mkdir(parents=True, exist_ok=True)
         else:
             folder = source if kind == "run" else output
-            queries, items = model_embeddings.dataset_sides(options, OWN.split, folder)
+            queries, items, trained = model_embeddings.dataset_sides(options, OWN.split, folder)
             ks = _recall_at(options, queries, items)
             if kind == "saved_model":
                 model = model_embeddings.saved_model(source, options, queries)
@@ -95,7 +97,7 @@ def main(argv):
             found.embeddings, found.labels, ks, clustering=OWN.clustering, **sets
         )
     try:
-        table = _write(output, f"{kind} {source}", options, found, scores)
+        table = _write(output, f"{kind} {source}", options, found, scores, trained)
     except OSError as error:
         raise UsageError(f"the results cannot be written: {error}") from error
     print(f"\n{table}\n\npage: {output / 'evaluation.html'}")
@@ -150,9 +152,9 @@ def _recall_at(options, queries, items):
     return build.recall_at(options, SimpleNamespace(test=range(len(queries)), gallery=gallery))
 
 
-def _write(output, title, options, found, scores):
+def _write(output, title, options, found, scores, trained):
     """Write `evaluation.json` and `evaluation.html`; returns the table."""
-    from experiments.embedding.evaluated import rows_of_zeros
+    from experiments.embedding.evaluated import rows_of_zeros, trained_classes_line
     from experiments.report.page import Report, recall_table, write_report
     from experiments.report.scores import (
         as_json,
@@ -168,7 +170,9 @@ def _write(output, title, options, found, scores):
     if found.gallery is not None:
         zeros["gallery_zero_rows"] = rows_of_zeros(found.gallery)
     zero_lines = zero_row_lines(zeros)
-    table = "\n".join(filter(None, [recall_table(rows), shown_lines(scores), *zero_lines]))
+    seen = trained_classes_line(trained, found.queries)
+    lines = [recall_table(rows), shown_lines(scores), seen, *zero_lines]
+    table = "\n".join(filter(None, lines))
     facts = {
         "evaluated": title,
         "dataset": options.dataset,
@@ -188,6 +192,7 @@ def _write(output, title, options, found, scores):
         for name, fact in facts.items()
         if fact is not None
     ]
+    summary += [("Training classes", seen)] if seen else []
     summary += score_lines(scores) + [("Rows of zeros", line) for line in zero_lines]
     summary += [("Finished", time.strftime("%Y-%m-%d %H:%M"))]
     write_report(

@@ -20,11 +20,13 @@ def main(argv):
     if not cluster.first:
         mute()
     if folder.result is not None:
-        print(f"{folder.path} is finished:\n\n{folder.result['table']}\n")
+        _print_finished(folder)
         return
 
     # TensorFlow takes seconds to import: not before a finished run or a mistyped flag is answered.
     quiet_tensorflow()
+    import numpy as np
+
     from experiments.embedding.embedder import Embedder
     from experiments.training import build, fitting, objective, outcome, rankmi_view
     from experiments.training.plan import RunPlan
@@ -60,6 +62,11 @@ def main(argv):
         # Now rather than after hours of training.
         check_export(embedding, preprocessing)
         folder.open()
+        # Looked for again: another process with the same flags may have held the folder till now.
+        if workers.from_first(np.array(float(folder.result is not None))):
+            if cluster.first:
+                _print_finished(folder)
+            return
         if options.skip_bad_images:
             folder.write_text(BAD_IMAGES, "".join(f"{line}\n" for line in bad_images))
         state = folder.restore_checkpoint(model, workers)
@@ -107,6 +114,10 @@ def main(argv):
         workers.meet()
     print(f"\n{table}\n\nreport: {folder.file('report.html')}")
     print(f"serving: {folder.file('saved_model')}")
+
+
+def _print_finished(folder):
+    print(f"{folder.path} is finished:\n\n{folder.result['table']}\n")
 
 
 if __name__ == "__main__":

@@ -59,6 +59,16 @@ def place_among_replicas():
     return replica, context.num_replicas_in_sync
 
 
+def sum_over_replicas(x):
+    """The sum of the replicas' tensors; `x` itself on one device."""
+    context = _replica_context()
+    if context is None:
+        return x
+    import tensorflow as tf
+
+    return context.all_reduce(tf.distribute.ReduceOp.SUM, x)
+
+
 def _replica_context():
     if keras.backend.backend() != "tensorflow":
         return None

@@ -1,15 +1,19 @@
 """What the papers' recipes need of an optimizer and Keras lacks.
 
 Coupled weight decay (added to the gradient, so that momentum and Adam's scaling act on it), on
-kernels or on all; a learning rate of its own for some variables; the warm-up with cosine decay.
+kernels or on all; a learning rate of its own for some variables; the warm-up with cosine decay;
+and, under a `tf.distribute` strategy, clipping of the whole gradient.
 """
 
 import math
 import numbers
+import types
 from collections.abc import Mapping
 
 import keras
 from keras import ops
+
+from keras_dml.distribute import place_among_replicas, sum_over_replicas
 
 
 class _Recipe:
@@ -42,6 +46,12 @@ class _Recipe:
             path: _at_least_0(f"learning_rate_multipliers[{path!r}]", factor)
             for path, factor in (learning_rate_multipliers or {}).items()
         }
+        as_on_one_device(self)
+
+    def apply(self, grads, trainable_variables=None):
+        if place_among_replicas()[1] > 1:
+            refuse_accumulation(self)
+        super().apply(grads, trainable_variables)
 
     def build(self, variables):
         super().build(variables)
@@ -80,11 +90,14 @@ class SGD(_Recipe, keras.optimizers.SGD):
             kernels; not biases, not batch norm), or `"all"` variables.
         learning_rate_multipliers: dict from variable path to a factor ≥ 0 on its learning rate, as
             `multipliers` makes it; a path that is not listed has factor 1.
-        Others: those of `keras.optimizers.SGD` (learning_rate, momentum, nesterov, ...).
+        Others: those of `keras.optimizers.SGD` (learning_rate, momentum, nesterov, ...). Under a
+            `tf.distribute` strategy `clipnorm`, `global_clipnorm` and `clipvalue` act on the sum of
+            the replicas' gradients, as on one device; in Keras they act on each replica's part.
 
     Raises:
         ValueError: a negative decay or factor, unknown `decayed`, or Keras' decoupled
-            `weight_decay`; in the first step, a path that no trainable variable of the model has.
+            `weight_decay`; in the first step, a path that no trainable variable of the model has,
+            or `gradient_accumulation_steps` with several replicas.
         TypeError: `learning_rate_multipliers` is no dict.
     """
 
@@ -96,6 +109,70 @@ class Adam(_Recipe, keras.optimizers.Adam):
     Takes `coupled_weight_decay`, `decayed` and `learning_rate_multipliers` as our `SGD` does, and
     the arguments of `keras.optimizers.Adam`; raises as `SGD` does.
     """
+
+
+def as_on_one_device(optimizer):
+    """Let a Keras optimizer treat the replicas' gradients as one device would treat their sum.
+
+    Keras clips each replica's part of the gradient and adds up what is left of the parts, and its
+    `LossScaleOptimizer` looks for overflows in the first replica's part alone. Afterwards this
+    optimizer, and those within it, clip the sum and look at all parts; on one device, and on other
+    backends than TensorFlow, nothing changes.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return
+    for inner in optimizers_within(optimizer):
+        inner._clip_gradients = types.MethodType(_clip_on_one_device, inner)
+        inner._all_reduce_sum_gradients = types.MethodType(_clip_the_sum, inner)
+        if isinstance(inner, keras.optimizers.LossScaleOptimizer):
+            inner.check_finite = types.MethodType(_all_replicas_finite, inner)
+
+
+def optimizers_within(optimizer):
+    """The optimizer itself, and those that a `LossScaleOptimizer` or `MultiOptimizer` calls."""
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        inner = [optimizer.inner_optimizer]
+    elif isinstance(optimizer, keras.optimizers.MultiOptimizer):
+        inner = optimizer.optimizers
+    else:
+        inner = []
+    return [optimizer, *(deeper for one in inner for deeper in optimizers_within(one))]
+
+
+def refuse_accumulation(optimizer):
+    """ValueError if the optimizer, or one within it, accumulates gradients; for many replicas."""
+    for inner in optimizers_within(optimizer):
+        steps = inner.gradient_accumulation_steps
+        if steps:
+            raise ValueError(
+                "gradient_accumulation_steps cannot be used with several replicas, where TensorFlow"
+                " refuses an update that depends on a condition; take fewer devices or smaller "
+                f"batches. Received: gradient_accumulation_steps={steps}"
+            )
+
+
+# Methods of one optimizer each; the class has Keras' own.
+
+
+def _clip_on_one_device(optimizer, gradients):
+    if place_among_replicas()[1] > 1:
+        return gradients  # clipped when they are summed
+    return type(optimizer)._clip_gradients(optimizer, gradients)
+
+
+def _clip_the_sum(optimizer, gradients_and_variables):
+    optimizer_class = type(optimizer)
+    summed = optimizer_class._all_reduce_sum_gradients(optimizer, gradients_and_variables)
+    if place_among_replicas()[1] == 1:
+        return summed
+    gradients, variables = zip(*summed)
+    return list(zip(optimizer_class._clip_gradients(optimizer, list(gradients)), variables))
+
+
+def _all_replicas_finite(optimizer, gradients):
+    finite = type(optimizer).check_finite(optimizer, gradients)
+    # All replicas must agree: the update, or the lower scale, is one step of all of them.
+    return sum_over_replicas(ops.cast(finite, "float32")) >= place_among_replicas()[1]
 
 
 def multipliers(model, factor):

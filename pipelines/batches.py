@@ -43,7 +43,7 @@ def training_batches(
 
     Raises:
         ValueError: `seed`, `start_step` or `num_steps` is negative, the batch size is no multiple
-            of the number of replicas.
+            of the number of replicas, or that none of the number of input pipelines.
     """
     for name, value in (("seed", seed), ("start_step", start_step), ("num_steps", num_steps or 0)):
         if value < 0:
@@ -56,7 +56,7 @@ def training_batches(
             f"the sampler's batch_size must be a multiple of the {replicas} replicas. "
             f"Received: batch_size={sampler.batch_size}"
         )
-    fed = replicas // context.num_input_pipelines
+    fed = _replicas_fed(context)
     share = sampler.batch_size // context.num_input_pipelines
     own = slice(context.input_pipeline_id * share, (context.input_pipeline_id + 1) * share)
 
@@ -99,14 +99,15 @@ def evaluation_batches(table, transform, batch_size=64, input_context=None):
         tf.data.Dataset of images float32 [b, size, size, 3].
 
     Raises:
-        ValueError: `batch_size` is below 1.
+        ValueError: `batch_size` is below 1, or the number of replicas is no multiple of the number
+            of input pipelines.
     """
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1. Received: batch_size={batch_size}")
 
     context = input_context or tf.distribute.InputContext()
     replicas = context.num_replicas_in_sync
-    fed = replicas // context.num_input_pipelines
+    fed = _replicas_fed(context)
 
     def turns(first_row, number, size):
         """Batches of `number` turns from `first_row` on, in which each replica has `size` rows."""
@@ -130,6 +131,17 @@ def evaluation_batches(table, transform, batch_size=64, input_context=None):
     if rest:
         batches = batches.concatenate(turns(len(table) - rest, 1, -(-rest // replicas)))
     return _finish(batches, full_turns + (rest > 0), fed)
+
+
+def _replicas_fed(context):
+    """How many replicas this input pipeline feeds: all pipelines feed equally many."""
+    replicas, pipelines = context.num_replicas_in_sync, context.num_input_pipelines
+    if replicas % pipelines:
+        raise ValueError(
+            "input_context must have replicas that its input pipelines can share equally. "
+            f"Received: {replicas} replicas and {pipelines} input pipelines"
+        )
+    return replicas // pipelines
 
 
 def _sources(table, rows):

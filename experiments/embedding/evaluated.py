@@ -102,6 +102,22 @@ def _file_names(argument, names):
     return names
 
 
+def trained_classes_line(trained, queries):
+    """What the scores of training classes are not; empty where there are none.
+
+    Args:
+        trained: how many classes of the queries are the dataset's training classes.
+        queries: `ImageTable`; None where `trained` is 0.
+    """
+    if not trained:
+        return ""
+    some = f"{trained:,} of the {queries.num_classes:,}"
+    return (
+        f"{'all' if trained == queries.num_classes else some} classes are training classes of the "
+        "dataset: of a model that was trained on them these are no scores on unseen classes"
+    )
+
+
 def rows_of_zeros(embeddings):
     """Row numbers of the embeddings that are 0 in float32, as they are compared."""
     zeros = [

@@ -21,7 +21,10 @@ from pipelines import ImageTable
 
 
 def dataset_sides(options, split, folder):
-    """The images that are looked for, and those that they are looked for in (None: the same).
+    """What is looked for, what it is looked for in (None: the same), how many classes trained.
+
+    The last counts the classes of the images looked for that are the dataset's training classes: a
+    model that was trained on this dataset has seen them.
 
     Args:
         options: the flags of the dataset.
@@ -33,9 +36,9 @@ def dataset_sides(options, split, folder):
     """
     data, _ = build.data(options, RunFolder(folder, "", writes=False))
     if split == "train":
-        return data.train, None
+        return data.train, None, data.train.num_classes
     if split == "test":
-        return data.test, data.gallery
+        return data.test, data.gallery, data.test.num_classes if data.same_classes else 0
     if data.gallery is not None:
         raise ValueError(
             "split=all is for datasets without a gallery. "
@@ -51,7 +54,8 @@ def dataset_sides(options, split, folder):
         for kind in ("paths", "arrays", "encoded", "boxes")
         if getattr(data.train, kind) is not None
     }
-    return ImageTable(np.concatenate([data.train.labels, others]), names, **images), None
+    table = ImageTable(np.concatenate([data.train.labels, others]), names, **images)
+    return table, None, data.train.num_classes
 
 
 class ServedEmbedder:

@@ -18,12 +18,13 @@ BLUE, ORANGE, _PURPLE, _GREY = "#3b82d0", "#d9771f", "#a666c9", "#808790"
 _MOST_DOTS = 40
 
 
-def recall_svg(history, best, raw_pixels=None):
+def recall_svg(history, best, raw_name="raw pixels", raw_pixels=None):
     """R@1 over epochs, cosine and l2, the kept epoch ringed.
 
     Args:
         history: list of dict, the objects of `metrics.jsonl`, fractions.
         best: dict, the object of the evaluation whose model was kept, or an empty one.
+        raw_name: what the raw pixels are called, with their distance.
         raw_pixels: R@1 of raw pixels as a fraction, drawn as a dotted level; `None` for none.
 
     Returns:
@@ -46,8 +47,8 @@ def recall_svg(history, best, raw_pixels=None):
             axes.plot([epoch], [value], "o", color=INK, label=label, **ring)
             parts.append(f"kept: epoch {epoch:g} with {value:.1f} %")
         if raw_pixels is not None:
-            axes.axhline(100 * raw_pixels, color=_GREY, linestyle=":", label="raw pixels")
-            parts.append(f"raw pixels {100 * raw_pixels:.1f} %")
+            axes.axhline(100 * raw_pixels, color=_GREY, linestyle=":", label=raw_name)
+            parts.append(f"{raw_name} {100 * raw_pixels:.1f} %")
         axes.set_ylabel("R@1, %")
         if _epochs(axes, curves) == 1:
             axes.set_ylim(0, 100)  # dots alone: there is no course to zoom in on

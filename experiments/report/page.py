@@ -26,7 +26,7 @@ __all__ = [
 
 #: Names of the rows of `Report.recall` that the headline is made of.
 EMBEDDING = "embedding, cosine"
-RAW_PIXELS = "raw pixels, cosine"
+RAW_PIXELS = ("raw pixels, cosine", "raw pixels, l2")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,8 +36,9 @@ class Report:
     Attributes:
         title: what was trained on what.
         recall: row name -> {K: fraction}; holds `"embedding, cosine"` with K = 1, the headline.
-            `"raw pixels, cosine"`, where there, stands beside it. A name in place of a K, such as
-            `"MAP@R"`, makes a column of that name behind the others.
+            Beside it stands the better of `"raw pixels, cosine"` and `"raw pixels, l2"`, where
+            there. A name in place of a K, such as `"MAP@R"`, makes a column of that name behind the
+            others.
         summary: (name, text) pairs: sizes, backbone, loss, times.
         history: the objects of `metrics.jsonl` (`epoch`, `train/loss`, `test/recall@1/cosine`
             and so on), in order; any key may be missing in any of them. None: nothing was trained.
@@ -149,6 +150,18 @@ def _cells(recall):
     return columns, rows
 
 
+def best_raw_pixels(recall):
+    """Name and R@1 of the better row of raw pixels; `("raw pixels", None)` where there is none.
+
+    Args:
+        recall: dict, row name -> {K: fraction}.
+    """
+    rows = {name: recall[name][1] for name in RAW_PIXELS if 1 in recall.get(name, ())}
+    rows = {name: value for name, value in rows.items() if not math.isnan(value)}
+    best = max(rows, key=rows.get, default=None)
+    return ("raw pixels", None) if best is None else (best, rows[best])
+
+
 def _headline(report):
     headline = report.recall.get(EMBEDDING, {}).get(1)
     if headline is None:
@@ -157,9 +170,10 @@ def _headline(report):
             f"Received: { ({name: list(row) for name, row in report.recall.items()}) }"
         )
     kept = f", kept from epoch {report.best['epoch']:g}" if "epoch" in report.best else ""
+    raw_name, raw = best_raw_pixels(report.recall)
     others = {
         "accuracy on the training classes": report.best.get("test/accuracy"),
-        "raw pixels, for comparison": report.recall.get(RAW_PIXELS, {}).get(1),
+        f"{raw_name}, for comparison": raw,
     }
     beside = "".join(
         f'<div><b>{_percent(fraction)}<small> %</small></b><span class="soft">{name}</span></div>'
@@ -213,9 +227,9 @@ def _summary(pairs):
 def _curves(report):
     if report.history is None:
         return picture_cards(report.pictures)
-    raw = report.recall.get(RAW_PIXELS, {}).get(1)
+    raw = best_raw_pixels(report.recall)
     pictures = {
-        "R@1 on the test images": figures.recall_svg(report.history, report.best, raw),
+        "R@1 on the test images": figures.recall_svg(report.history, report.best, *raw),
         "Accuracy on the test images": figures.lines_svg(
             "accuracy", {"accuracy": report.history}, "test/accuracy", 100, "accuracy, %"
         ),

@@ -18,7 +18,7 @@ from experiments.embedding.embedder import (
 from experiments.embedding.embedding_file import EmbeddingFile
 from experiments.options import flags
 from experiments.report.neighbors import retrieval_rows
-from experiments.report.page import Report, recall_table, write_report
+from experiments.report.page import Report, best_raw_pixels, recall_table, write_report
 from experiments.report.scores import as_json, recalls_alone, score_lines, score_rows, shown_lines
 from experiments.training import rankmi_view
 from experiments.training.callbacks import ACCURACY, save_model, score
@@ -44,8 +44,14 @@ def raw_pixel_recalls(run):
         folder.write_json(RAW_PIXELS, found)
     saved = json.loads(path.read_text())
     found = {metric: {int(k): v for k, v in by_k.items()} for metric, by_k in saved.items()}
-    print(f"raw pixels: R@1 {100 * found['cosine'][1]:.1f} % (cosine)")
+    name, best = best_raw_pixels(_raw_rows(found))
+    print(f"{name}: R@1 {100 * best:.1f} %")
     return found
+
+
+def _raw_rows(found):
+    """Rows of the table of recalls from `{metric: {K: fraction}}` of the pixels themselves."""
+    return {f"raw pixels, {metric}": by_k for metric, by_k in found.items()}
 
 
 def best_model(folder, embedding):
@@ -127,7 +133,7 @@ def report(run, found, raw, seconds):
     history = folder.read_history()
     best = max(history, key=score)
     rows = {f"embedding, {metric}": row for metric, row in score_rows(found.scores).items()}
-    rows |= {f"raw pixels, {metric}": by_k for metric, by_k in (raw or {}).items()}
+    rows |= _raw_rows(raw or {})
     tested = "the same" if data.same_classes else f"{data.test.num_classes:,} other"
     trained, steps = history[-1]["train/seconds"], history[-1]["step"]
     summary = [

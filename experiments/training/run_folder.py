@@ -16,6 +16,7 @@ CHECKPOINT = "checkpoint.npz"
 BAD_IMAGES = "bad_images.txt"
 RAW_PIXELS = "raw_pixels.json"
 RANKMI = "rankmi.json"
+RESULT = "result.json"
 # What is kept for the rest of a run before its first checkpoint, and follows from its flags.
 OF_THE_FLAGS = (BAD_IMAGES, RAW_PIXELS, RANKMI)
 
@@ -71,7 +72,8 @@ class RunFolder:
             )
         saved = self.path / FLAGS_FILE
         # Before its first checkpoint a run has nothing to lose: other flags may take its folder.
-        self._unused = saved.is_file() and not self.file(CHECKPOINT).is_file()
+        kept = self.file(CHECKPOINT).is_file() or self.file(RESULT).is_file()
+        self._unused = saved.is_file() and not kept
         if saved.is_file():
             if not self._unused:
                 self._check_same(saved.read_text())
@@ -103,29 +105,44 @@ class RunFolder:
     @property
     def result(self):
         """What the finished run had written, or None."""
-        path = self.file("result.json")
+        path = self.file(RESULT)
         return json.loads(path.read_text()) if path.is_file() else None
 
     def open(self):
-        """Make the folder if needed and hold it, so that no second process writes into it."""
+        """Make the folder if needed and hold it, so that no second process writes into it.
+
+        What the constructor has checked is checked again: till now others may have written here.
+
+        Raises:
+            ValueError: as the constructor; another process holds the folder.
+        """
         if not self.writes:
             return self
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ValueError(f"output_dir cannot be made: {error}") from error
-        self._lock = open(self.file(".lock"), "w")  # noqa: SIM115 held until the process ends
+        lock = open(self.file(".lock"), "w")  # noqa: SIM115 held until the process ends
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise ValueError(
-                f"output_dir {str(self.path)!r} is in use by another running process"
-            ) from error
+            self._hold(lock)
+            self._check()
+        except Exception:
+            lock.close()
+            raise
+        self._lock = lock
         if self._unused and self.file(FLAGS_FILE).read_text() != self.flags:
             for name in OF_THE_FLAGS:
                 self.file(name).unlink(missing_ok=True)
         self.write_text(FLAGS_FILE, self.flags)
         return self
+
+    def _hold(self, lock):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ValueError(
+                f"output_dir {str(self.path)!r} is in use by another running process"
+            ) from error
 
     def write_text(self, name, text):
         """Write a file of the run in one go."""

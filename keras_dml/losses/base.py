@@ -14,6 +14,8 @@ class EmbeddingLoss(keras.losses.Loss):
 
     Args:
         reduction: a Keras reduction, by default `"sum_over_batch_size"` (the mean over anchors).
+            Within a `tf.distribute` strategy Keras divides means by the number of replicas, so
+            that their sum, and the sum of the gradients, is that of the global batch.
         name: name of the loss.
         dtype: float32 (the default), which keeps class ids apart up to 2²⁴, or float64. A
             half-precision loss would merge class ids (float16 from 2,048 on) and lose the

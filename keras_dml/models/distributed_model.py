@@ -4,6 +4,8 @@ import keras
 import tensorflow as tf
 from keras.src.models.functional import Functional
 
+from keras_dml.optimizers import as_on_one_device, refuse_accumulation
+
 
 @keras.saving.register_keras_serializable("keras_dml")
 class DistributedModel(keras.Model):
@@ -18,8 +20,22 @@ class DistributedModel(keras.Model):
     local one, and it reduces the logs, which are scalars, over their first axis. And under every
     strategy it fails to take several steps an execution if the replicas exchange anything in them.
 
+    And under every strategy an optimizer of Keras clips (`clipnorm`, `global_clipnorm`,
+    `clipvalue`) each replica's part of the gradient before the parts are summed, and looks in the
+    first's alone for the overflows of float16: here it clips the sum and looks at all parts, so
+    that many devices train to what one does.
+
+    In a loop of one's own, without `fit`: a loss that is called on a replica, ours or Keras', and
+    reduces to a mean (`"sum_over_batch_size"`, the default, `"mean"`) has been divided by the
+    number of replicas already. The replicas' gradients are thus parts of the global batch's, which
+    `optimizer.apply` sums: do not divide again. Logged values are summed as well,
+    `strategy.reduce("SUM", ...)`. `reduction="sum"` and `None` are divided by nothing. There is an
+    example in BUILD.md; of the optimizers, only those of `keras_dml` clip the sum there.
+
     Raises:
         TypeError: a subclass is given inputs and outputs.
+        ValueError: several replicas, and `jit_compile=True` or an optimizer with
+            `gradient_accumulation_steps`; in `compile`, or in the first step if set later.
     """
 
     _average_function = None
@@ -38,6 +54,35 @@ class DistributedModel(keras.Model):
                 f"derives from FunctionalDistributedModel. Received: {type(self).__name__}"
             )
         super().__init__(**kwargs)
+
+    def compile(self, *args, **kwargs):
+        """As `keras.Model.compile`, but for what several replicas cannot do; see the class."""
+        super().compile(*args, **kwargs)
+        self._fit_to_replicas()
+
+    def compile_from_config(self, config):
+        """Compile as `get_compile_config` says; Keras does not where `compile` is overridden."""
+        if type(self).compile is not DistributedModel.compile:
+            super().compile_from_config(config)
+            return
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        if self.optimizer is not None and self.built:
+            self.optimizer.build(self.trainable_variables)
+
+    def _fit_to_replicas(self):
+        if self.distribute_strategy.num_replicas_in_sync == 1:
+            return
+        if self.jit_compile:
+            raise ValueError(
+                "jit_compile cannot be used with several replicas: XLA compiles for one device. "
+                f"Received: jit_compile={self.jit_compile}"
+            )
+        for optimizer in self._optimizers():
+            refuse_accumulation(optimizer)
+            as_on_one_device(optimizer)
+
+    def _optimizers(self):
+        return [] if self.optimizer is None else [self.optimizer]
 
     def step_on_replicas(self, data):
         """One training step on every replica; called in cross-replica context.
@@ -90,6 +135,8 @@ class DistributedModel(keras.Model):
     def make_train_function(self, force=False):
         """The function of an iterator that `fit` calls: one execution, perhaps of many steps."""
         if self.train_function is None or force:
+            # Again: since compile an optimizer may have been replaced, or made those within it.
+            self._fit_to_replicas()
             self.train_function = self._make_function(self.step_on_replicas)
         return self.train_function
 

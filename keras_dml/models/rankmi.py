@@ -147,6 +147,12 @@ class RankMI(DistributedModel):
         self._execution = {"steps_per_execution": steps_per_execution, **kwargs}
         self.optimizer.build(self.embedding.trainable_variables)
         self.statistics_optimizer.build(self.statistics_network.trainable_variables)
+        self._fit_to_replicas()
+
+    def _optimizers(self):
+        # The second is not there yet when Keras' part of compile has chosen the first.
+        second = getattr(self, "statistics_optimizer", None)
+        return [*super()._optimizers(), *([] if second is None else [second])]
 
     def get_compile_config(self):
         """The optimizers and how steps are run."""

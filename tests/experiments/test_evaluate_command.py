@@ -184,13 +184,17 @@ def test_where_results_go(tmp_path, capsys, monkeypatch):
     refused(["--embeddings=mine.npz", "--noclustering"], "cannot be written.*json", capsys)
 
 
-def test_a_run_and_its_model(model, photos, embeddings, tmp_path, monkeypatch):
+def test_a_run_and_its_model(model, photos, embeddings, tmp_path, monkeypatch, capsys):
     scores = metrics.evaluate(embeddings, np.repeat(np.arange(5), 4), [1, 2])
     assert command(f"--run={model / 'run'}") == 0
     found, page = read(model / "run" / "evaluation")
+    assert "training classes" not in capsys.readouterr().out + page
     assert found == scores
     assert page.count('class="query"') == 10 and page.count("<svg") == 1
     monkeypatch.setattr(evaluate, "_retrieval", lambda found: ())  # which takes a second
+
+    assert command(f"--run={model / 'run'}", "--split=train", "--noclustering") == 0
+    assert "\nall classes are training classes of the dataset" in capsys.readouterr().out
 
     # Stopped after the first batch; goes on behind it.
     arguments = [f"--model={model / 'mine.keras'}", "--dataset=folder", f"--data_dir={photos}"]
@@ -213,7 +217,11 @@ def test_a_run_and_its_model(model, photos, embeddings, tmp_path, monkeypatch):
     np.testing.assert_allclose(np.load(tmp_path / "evaluation.npy"), embeddings, atol=1e-6)
 
     # Half precision, other images: embedded anew.
+    capsys.readouterr()
     assert command(*arguments, "--float16", "--split=all", "--noclustering") == 0
+    line = "5 of the 10 classes are training classes of the dataset: of a model that was trained on"
+    assert f"\n{line}" in capsys.readouterr().out
+    assert line in read(tmp_path)[1]
     assert sum(written[3:]) == 40
     assert np.load(tmp_path / "evaluation.npy").dtype == np.float16
     embeddings = np.load(tmp_path / "evaluation.npy")

@@ -278,3 +278,13 @@ def test_a_batch_that_the_replicas_cannot_share_is_refused(table):
 def test_bad_batch_size_of_evaluation_batches(table):
     with pytest.raises(ValueError, match=r"batch_size must be at least 1\. Received: batch_size=0"):
         evaluation_batches(table, EvaluationTransform(SIDE), batch_size=0)
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_replicas_that_pipelines_cannot_share_equally_are_refused(table, replicas):
+    context = tf.distribute.InputContext(2, 0, replicas)
+    message = f"share equally. Received: {replicas} replicas and 2 input pipelines"
+    with pytest.raises(ValueError, match=message):
+        training_batches(table, SAMPLER, TRANSFORM, input_context=context)
+    with pytest.raises(ValueError, match=message):
+        evaluation_batches(table, EvaluationTransform(SIDE), input_context=context)

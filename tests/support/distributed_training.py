@@ -40,6 +40,7 @@ CASES = {
     "quadruplet": ("quadruplet", {"second_margin": 0.3}, "plain"),
     "sgd": ("multi_similarity", {"beta": 10.0}, "sgd"),
     "adam": ("multi_similarity", {"beta": 10.0}, "adam"),
+    "clipped": ("multi_similarity", {"beta": 10.0}, "clipped"),
 }
 RECIPES = {
     "plain": lambda path: keras.optimizers.SGD(0.05),
@@ -53,11 +54,12 @@ RECIPES = {
     "adam": lambda path: optimizers.Adam(
         0.01, coupled_weight_decay=0.1, learning_rate_multipliers={path: 0.1}
     ),
+    "clipped": lambda path: optimizers.SGD(0.5, global_clipnorm=0.1),
 }
 # Whose parts are recorded too.
 WITH_PARTS = ("contrastive", "cross_entropy", "quadruplet")
 # What two workers train: one device a worker, where stock Keras fails.
-OF_WORKERS = ("contrastive", "quadruplet", "adam")
+OF_WORKERS = ("contrastive", "quadruplet", "adam", "clipped")
 # Images to embed, a number that no batch size and no number of replicas divides.
 IMAGES = 23
 

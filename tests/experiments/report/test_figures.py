@@ -30,7 +30,7 @@ def test_curves_are_the_history():
     rows[2].pop("train/loss")
     rows[4]["train/loss"] = math.nan
     rows[5]["train/loss"] = None
-    recall = line(figures.recall_svg(rows, rows[2], 0.2), "#3b82d0")
+    recall = line(figures.recall_svg(rows, rows[2], "raw pixels", 0.2), "#3b82d0")
     expected = [row["test/recall@1/cosine"] for row in rows]
     assert len(recall) == 6
     # SVG's y axis points down, so that the drawing is a falling straight line of the values.
@@ -52,7 +52,7 @@ def test_curves_take_the_colour_of_the_page_and_name_what_is_there():
     assert ">learning rate<" in svg
     assert figures.loss_svg([{"epoch": 1}]) == ""
     assert figures.recall_svg([{"epoch": 1}], {}) == ""
-    svg = figures.recall_svg(history(2), {}, 0.25)
-    assert ">raw pixels<" in svg
+    svg = figures.recall_svg(history(2), {}, "raw pixels, l2", 0.25)
+    assert ">raw pixels, l2<" in svg
     assert "kept" not in svg
-    assert ">raw pixels<" not in figures.recall_svg(history(2), {})
+    assert ">raw pixels" not in figures.recall_svg(history(2), {})

@@ -151,6 +151,18 @@ def test_numbers_are_those_given_and_the_best_of_each_column_is_bold(tmp_path):
     assert "<dt>images per second</dt><dd>1,014</dd>" in text
 
 
+@pytest.mark.parametrize(("cosine", "better"), [(0.338, "l2"), (0.42, "cosine"), (None, "l2")])
+def test_the_headline_compares_with_the_better_of_the_raw_pixels(cosine, better, tmp_path):
+    recall = {"embedding, cosine": {1: 0.5}, "raw pixels, l2": {1: 0.406, 2: 0.5}}
+    recall["raw pixels, cosine"] = {2: 0.6} if cosine is None else {1: cosine}
+    text = written(tmp_path, sample(recall=recall))
+    value = 42.0 if better == "cosine" else 40.6
+    assert re.findall(r"<b>([\d.]+)<small> %", text) == ["50.0", str(value)]
+    assert f">raw pixels, {better}, for comparison<" in text
+    labels = [svg["aria-label"] for svg in Page(text).all("svg")]
+    assert f"raw pixels, {better} {value} %" in labels[0]
+
+
 def test_accuracy_is_shown_where_it_was_measured(tmp_path):
     rows = [{**row, "test/accuracy": 0.9 + 0.01 * row["epoch"]} for row in history(4)]
     text = written(tmp_path, sample(history=rows, best=rows[2]))

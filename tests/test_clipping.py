@@ -1,0 +1,113 @@
+"""Clipping, loss scaling and a loop of one's own: on several devices as on one."""
+
+import concurrent.futures
+import functools
+import json
+import subprocess
+import sys
+
+import clipped_training
+import keras
+import local_workers
+import numpy as np
+import pytest
+
+from keras_dml import optimizers
+
+
+@functools.cache
+def programs():
+    """`clipped_training.py` for 2 and for 4 devices, at the same time."""
+    pool = concurrent.futures.ThreadPoolExecutor()
+    return {
+        devices: pool.submit(
+            subprocess.run,
+            [sys.executable, "-m", "tests.clipped_training", devices],
+            cwd=local_workers.ROOT,
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+        for devices in ("2", "4")
+    }
+
+
+@functools.cache
+def results(devices):
+    """What was found on so many devices."""
+    program = programs()["4" if devices == "4" else "2"].result()
+    assert program.returncode == 0, program.stderr[-3000:]
+    return json.loads(program.stdout.strip().splitlines()[-1])[devices]
+
+
+def difference(a, b):
+    """The largest difference of two lists of weights, relative to the largest weight."""
+    a, b = (np.concatenate([np.ravel(w) for w in weights]) for weights in (a, b))
+    return np.abs(a - b).max() / np.abs(a).max()
+
+
+RUNS = [
+    f"{case} {clipping}"
+    for case in clipped_training.CASES
+    for clipping in clipped_training.clippings(case)
+]
+
+
+@pytest.mark.parametrize("devices", ["2", "4"])
+@pytest.mark.parametrize("run", [run for run in RUNS if not run.startswith("stock")])
+def test_the_weights_are_those_of_one_device(run, devices):
+    assert difference(results("1")["runs"][run], results(devices)["runs"][run]) < 1e-5
+
+
+@pytest.mark.parametrize("run", [run for run in RUNS if run.split()[0] in ("ours", "keras_sgd")])
+def test_the_thresholds_are_low_enough_to_show_something(run):
+    runs = results("1")["runs"]
+    assert difference(runs[run], runs[f"{run.split()[0]} none"]) > 0.1
+
+
+def test_clipped_before_the_sum_it_is_something_else():
+    """Keras alone: the comparison above would notice it."""
+    run = "stock global_clipnorm"
+    assert difference(results("1")["runs"][run], results("2")["runs"][run]) > 0.01
+
+
+@pytest.mark.parametrize("devices", ["1", "2", "4"])
+def test_an_overflow_on_any_replica_is_no_step_but_a_lower_scale(devices):
+    found = results(devices)["overflow"]
+    assert found["after"] == found["before"]
+    assert found["scale"] == 2.0**14
+
+
+@pytest.mark.parametrize("devices", ["2", "4"])
+def test_a_loop_of_ones_own_needs_no_scaling(devices):
+    """The example of BUILD.md; its loss is that of the global batch."""
+    expected, found = results("1")["loop"], results(devices)["loop"]
+    assert difference(expected["weights"], found["weights"]) < 1e-5
+    assert found["loss"] == pytest.approx(expected["loss"], rel=1e-5)
+    assert len(found["loss"]) == 5 and found["loss"][-1] < found["loss"][0]
+
+
+@pytest.mark.parametrize("name", clipped_training.REFUSED)
+def test_what_replicas_cannot_do_is_one_line(name):
+    argument = "jit_compile" if "jit" in name else "gradient_accumulation_steps"
+    value = True if "jit" in name else 2
+    message = results("refusals")[name]
+    assert message.startswith(f"ValueError: {argument} cannot be used with several replicas")
+    assert message.endswith(f"Received: {argument}={value}") and "\n" not in message
+
+
+def test_an_optimizer_that_was_loaded_clips_and_accumulates_on_one_device():
+    """One replica: Keras' own ways."""
+    for arguments in ({"global_clipnorm": 0.5}, {"gradient_accumulation_steps": 2}):
+        found = []
+        for made in (keras.optimizers.SGD, optimizers.SGD):
+            optimizer = made(0.1, **arguments)
+            optimizer = keras.saving.deserialize_keras_object(
+                keras.saving.serialize_keras_object(optimizer)
+            )
+            weights = keras.Variable(np.arange(4.0), dtype="float32")
+            for step in range(1, 5):
+                optimizer.apply([keras.ops.ones(4) * step], [weights])
+            found.append(weights.numpy())
+        np.testing.assert_array_equal(*found)
+        assert not np.array_equal(found[0], np.arange(4.0))
