@@ -27,7 +27,9 @@ class ImageTable:
             Exactly one of `paths`, `arrays` and `encoded` is given.
         boxes: int64 `[n, 4]`: y, x, height and width, in pixels from the top left, of the part of
             each image that counts; or None, whole images. What lies outside is cut off before
-            anything else happens to an image, and so is what of a box lies outside its image.
+            anything else happens to an image, and so is what of a box lies outside its image. The
+            pixels are counted as they are stored, as the official boxes were by programs that
+            know no EXIF; a box then turns upright together with its image.
 
     Raises:
         ValueError, TypeError: naming the argument whose length, dtype or range is wrong.

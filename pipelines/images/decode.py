@@ -5,8 +5,9 @@ Graph operations only, so the same code runs in a tf.data pipeline and inside a 
 What a file becomes: uint8 RGB. Grey is repeated, CMYK and palettes are converted, 16 bits keep
 their high byte, an animated GIF gives its first frame, and whatever is transparent in a PNG or a
 WebP lies on white. (TensorFlow reads no transparency from BMP and GIF: a BMP keeps the colours it
-stores, a GIF's transparent pixels are black.) An EXIF orientation is not applied. JPEG is decoded
-with the accurate integer transform: the same bits as Pillow, and no slower than the fast one.
+stores, a GIF's transparent pixels are black.) An EXIF orientation is applied (see `orientation`):
+sizes and windows are those of the upright image. JPEG is decoded with the accurate integer
+transform: the same bits as Pillow, and no slower than the fast one.
 """
 
 import functools
@@ -14,13 +15,22 @@ import functools
 import tensorflow as tf
 
 from pipelines.images import gif
+from pipelines.orientation import (
+    UPRIGHT,
+    is_jpeg,
+    jpeg_orientation,
+    other_orientation,
+    stored_window,
+    turned_pixels,
+    turned_size,
+    upright_window,
+)
 
 _HEADER_BYTES = 32
 _ANIMATION_BIT = 0x02  # of the flags in the VP8X chunk of a WebP file
 # Chroma is stored at half the width and interpolated, so a decoded window's outer columns need
 # their neighbours to come out as they do in the whole image.
 _CHROMA_REACH = 2
-_JPEG_BEGINS = b"\xff\xd8\xff"
 _DCT = "INTEGER_ACCURATE"
 
 
@@ -47,6 +57,10 @@ class PixelImage:
         """Pixels of `window` = int32 [y, x, height, width], uint8 [height, width, channels]."""
         return _slice(self._pixels, window)
 
+    def within_upright(self, box):
+        """As `EncodedImage.within_upright`: pixels are upright."""
+        return box
+
 
 class EncodedImage:
     """The bytes of an image file, opened: its size first, then the pixels of a window.
@@ -58,7 +72,7 @@ class EncodedImage:
         encoded: scalar string: a JPEG, PNG, WebP, BMP or GIF file, told apart by its first bytes.
 
     Attributes:
-        size: int32 [2], height and width in pixels.
+        size: int32 [2], height and width in pixels, of the upright image.
         is_jpeg: scalar bool, whether `crop_jpeg` may be called.
 
     Raises (where the operations run):
@@ -68,11 +82,9 @@ class EncodedImage:
 
     def __init__(self, encoded):
         self._encoded = encoded
-        self.is_jpeg = tf.strings.substr(encoded, 0, len(_JPEG_BEGINS)) == _JPEG_BEGINS
-        self.size, self._rgba = tf.cond(
-            self.is_jpeg,
-            lambda: (tf.io.extract_jpeg_shape(encoded)[:2], tf.zeros([0, 0, 4], tf.uint8)),
-            lambda: _open_other(encoded),
+        self.is_jpeg = is_jpeg(encoded)
+        self.size, self._orientation, self._rgba = tf.cond(
+            self.is_jpeg, lambda: _open_jpeg(encoded), lambda: _open_other(encoded)
         )
         self.size.set_shape([2])
 
@@ -83,7 +95,7 @@ class EncodedImage:
         """
         return tf.cond(
             self.is_jpeg,
-            lambda: _crop_jpeg(self._encoded, self.size, window),
+            lambda: self._crop_jpeg(window, _crop_jpeg_exactly),
             lambda: _over_white(_slice(self._rgba, window)),
         )
 
@@ -91,21 +103,29 @@ class EncodedImage:
         """Pixels of `window` of a JPEG, as quickly as can be, uint8 [height, width, 3].
 
         Without reduction they are those of `crop`, but for the colour (not the brightness) of the
-        outermost columns. The decoder averages `reduction` squared pixels into one at no cost;
-        the window is rounded to such blocks, to one at least.
+        outermost stored columns. The decoder averages `reduction` squared pixels into one at no
+        cost; the window is rounded to such blocks, to one at least.
 
         Args:
-            window: int32 [y, x, height, width] in pixels of the file.
+            window: int32 [y, x, height, width] in pixels of the upright image.
             reduction: 1, 2, 4 or 8.
         """
-        if reduction > 1:
-            blocks = -(-self.size // reduction)
-            start = tf.minimum((window[:2] + reduction // 2) // reduction, blocks - 1)
-            end = (window[:2] + window[2:] + reduction // 2) // reduction
-            end = tf.clip_by_value(end, start + 1, blocks)
-            window = tf.concat([start, end - start], 0)
-        return tf.image.decode_and_crop_jpeg(
-            self._encoded, window, channels=3, ratio=reduction, dct_method=_DCT
+        return self._crop_jpeg(window, _QUICK_CROPS[reduction])
+
+    def within_upright(self, box):
+        """The part of the upright image that `box`, int32 [4] in stored pixels, is."""
+        return tf.cond(
+            self._orientation == UPRIGHT,
+            lambda: box,
+            lambda: apart(lambda: upright_window(box, self.size, self._orientation)),
+        )
+
+    def _crop_jpeg(self, window, crop):
+        window = tf.convert_to_tensor(window)
+        return tf.cond(
+            self._orientation == UPRIGHT,
+            lambda: crop(self._encoded, self.size, window),
+            lambda: _crop_turned(self._encoded, self.size, self._orientation, window, crop),
         )
 
 
@@ -114,12 +134,12 @@ class BoxedImage:
 
     Args:
         image: `EncodedImage` or `PixelImage`.
-        box: int64 [4]: y, x, height, width. What of it lies outside the image is cut off; at least
-            one pixel is left.
+        box: int64 [4]: y, x, height, width, in pixels as they are stored, before any orientation
+            is applied. What of it lies outside the image is cut off; at least one pixel is left.
     """
 
     def __init__(self, image, box):
-        start, extent = tf.split(tf.cast(box, tf.int32), 2)
+        start, extent = tf.split(image.within_upright(tf.cast(box, tf.int32)), 2)
         self._image = image
         self._start = tf.clip_by_value(start, 0, image.size - 1)
         end = tf.clip_by_value(start + extent, self._start + 1, image.size)
@@ -173,7 +193,7 @@ def _slice(pixels, window):
     return pixels[y : y + height, x : x + width]
 
 
-def _crop_jpeg(encoded, size, window):
+def _crop_jpeg_exactly(encoded, size, window):
     y, x, height, width = tf.unstack(window)
     left = tf.maximum(x - _CHROMA_REACH, 0)
     right = tf.minimum(x + width + _CHROMA_REACH, size[1])
@@ -181,6 +201,36 @@ def _crop_jpeg(encoded, size, window):
         encoded, [y, left, height, right - left], channels=3, dct_method=_DCT
     )
     return pixels[:, x - left : x - left + width]
+
+
+def _crop_jpeg_quickly(reduction, encoded, size, window):
+    if reduction > 1:
+        blocks = -(-size // reduction)
+        start = tf.minimum((window[:2] + reduction // 2) // reduction, blocks - 1)
+        end = (window[:2] + window[2:] + reduction // 2) // reduction
+        end = tf.clip_by_value(end, start + 1, blocks)
+        window = tf.concat([start, end - start], 0)
+    return tf.image.decode_and_crop_jpeg(
+        encoded, window, channels=3, ratio=reduction, dct_method=_DCT
+    )
+
+
+_QUICK_CROPS = {
+    reduction: functools.partial(_crop_jpeg_quickly, reduction) for reduction in (1, 2, 4, 8)
+}
+
+
+# Traced once in a process for each `crop`, and one operation of the graph: most files need none.
+@functools.partial(
+    tf.function,
+    autograph=False,
+    experimental_attributes={"_noinline": True},
+)
+def _crop_turned(encoded, size, orientation, window, crop):
+    """What `crop` reads of the stored image for a window of the upright one, turned upright."""
+    stored = stored_window(window, size, orientation)
+    pixels = crop(encoded, turned_size(size, orientation), stored)
+    return turned_pixels(pixels, orientation)
 
 
 def _over_white(rgba):
@@ -201,15 +251,29 @@ def apart(function):
     return tf.function(function, autograph=False, experimental_attributes={"_noinline": True})()
 
 
+def _open_jpeg(encoded):
+    """As `_open_other`, of a JPEG: without its pixels."""
+    stored = tf.io.extract_jpeg_shape(encoded)[:2]
+    orientation = jpeg_orientation(encoded)
+    return turned_size(stored, orientation), orientation, tf.zeros([0, 0, 4], tf.uint8)
+
+
 def _open_other(encoded):
-    """Size, int32 [2], and pixels, uint8 [height, width, 4], of everything but a JPEG."""
+    """Of everything but a JPEG: size, int32 [2], orientation, pixels, uint8 [height, width, 4].
+
+    Size and pixels are those of the upright image.
+    """
     return (_opened if tf.executing_eagerly() else _opened_apart)(encoded)
 
 
 def _opened(encoded):
     header = tf.io.decode_raw(encoded, tf.uint8, fixed_length=_HEADER_BYTES)
-    rgba = _decode_rgba(encoded, header)
-    return tf.shape(rgba)[:2], rgba
+    orientation = other_orientation(encoded)
+    stored = _decode_rgba(encoded, header)
+    rgba = tf.cond(
+        orientation == UPRIGHT, lambda: stored, lambda: turned_pixels(stored, orientation)
+    )
+    return tf.shape(rgba)[:2], orientation, rgba
 
 
 # As `apart` does it, but traced once in a process: for each pipeline anew it takes half a second.

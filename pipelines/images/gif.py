@@ -10,6 +10,8 @@ of length 0 is the last. (CompuServe, Graphics Interchange Format, version 89a.)
 
 import tensorflow as tf
 
+from pipelines.file_bytes import length, numbers, part
+
 # As an RGB file takes 28 bytes a pixel on its way to a model, 2.8 GB.
 MOST_PIXELS = 100_000_000
 _HEADER = 13  # bytes: signature and logical screen descriptor
@@ -36,9 +38,9 @@ def first_image(encoded):
     Raises (where the operations run):
         tf.errors.InvalidArgumentError: the first image has more than `MOST_PIXELS`.
     """
-    header = _bytes(encoded, 0, _HEADER)
+    header = numbers(encoded, 0, _HEADER)
     image, _ = _follow(encoded, _HEADER + _colour_table(header[10]), 0, extensions=True)
-    descriptor = _bytes(encoded, image, _DESCRIPTOR)
+    descriptor = numbers(encoded, image, _DESCRIPTOR)
     is_image = descriptor[0] == 0x2C
     width, height = descriptor[5] + 256 * descriptor[6], descriptor[7] + 256 * descriptor[8]
     data = image + _DESCRIPTOR + _colour_table(descriptor[9]) + 1  # 1: the code size
@@ -46,9 +48,9 @@ def first_image(encoded):
     whole = is_image & (in_block == 0)  # else the file ends within a sub-block
     first = tf.strings.join(
         [
-            _part(encoded, 0, image + 1),
+            part(encoded, 0, image + 1),
             b"\0\0\0\0",  # left and top
-            _part(encoded, image + 5, end - image - 5),
+            part(encoded, image + 5, end - image - 5),
             b";",
         ]
     )
@@ -58,22 +60,6 @@ def first_image(encoded):
     checked = tf.debugging.Assert(few, [reason])
     with tf.control_dependencies([] if checked is None else [checked]):
         return tf.where(whole, first, encoded)
-
-
-def _length(encoded):
-    return tf.cast(tf.strings.length(encoded), tf.int64)
-
-
-def _part(encoded, start, size):
-    """At most `size` bytes from `start` on: what lies within the file."""
-    start = tf.minimum(tf.cast(start, tf.int64), _length(encoded))
-    return tf.strings.substr(encoded, start, tf.maximum(tf.cast(size, tf.int64), 0))
-
-
-def _bytes(encoded, start, size):
-    """int64 [size]; 0 behind the end of the file."""
-    part = tf.io.decode_raw(_part(encoded, start, size), tf.uint8, fixed_length=size)
-    return tf.cast(part, tf.int64)
 
 
 def _colour_table(flags):
@@ -94,18 +80,18 @@ def _follow(encoded, position, in_block, extensions):
     Returns:
         Position and in_block, int64 scalars, of the stop.
     """
-    length = _length(encoded)
+    end = length(encoded)
 
     def proceed(position, in_block, _):
         position += in_block * _run(encoded, position)
-        window = tf.io.decode_raw(_part(encoded, position, _WINDOW), tf.uint8)
+        window = tf.io.decode_raw(part(encoded, position, _WINDOW), tf.uint8)
         stop = _last_of(_steps(tf.cast(window, tf.int32), extensions), tf.cast(in_block, tf.int32))
         # Otherwise it lies behind the window, and the walk goes on from there.
         found = stop // 2 < tf.size(window)
         return position + tf.cast(stop // 2, tf.int64), tf.cast(stop % 2, tf.int64), found
 
     position, in_block, _ = tf.while_loop(
-        lambda position, in_block, found: tf.logical_not(found) & (position < length),
+        lambda position, in_block, found: tf.logical_not(found) & (position < end),
         proceed,
         [tf.cast(position, tf.int64), tf.constant(in_block, tf.int64), tf.constant(False)],
     )
@@ -117,7 +103,7 @@ def _run(encoded, position):
 
     Nearly every file has all its sub-blocks but the last of one length.
     """
-    window = tf.io.decode_raw(_part(encoded, position, _RUN), tf.uint8)
+    window = tf.io.decode_raw(part(encoded, position, _RUN), tf.uint8)
     stride = tf.cast(window[0], tf.int64) + 1
     same = tf.pad(tf.cast(window[::stride] == window[0], tf.uint8), [[0, 1]])
     return tf.where(stride == 1, tf.zeros_like(stride), stride * tf.argmin(same))

@@ -90,7 +90,7 @@ def whole_pixels(size, resized, window):
     """A window of the resized image, rounded to whole pixels of the stored image.
 
     Args:
-        size: int32 [2], the stored image's.
+        size: int32 [2], the image's, upright.
         resized, window: as of `resample`.
 
     Returns:

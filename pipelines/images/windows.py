@@ -61,7 +61,7 @@ def resized_size(size, resize):
     """Height and width of an image after resizing, int32 [2].
 
     Args:
-        size: int32 [2], the stored image's.
+        size: int32 [2], the upright image's, before resizing.
         resize: (height, width) exactly, or an int, the shortest side: the longer one keeps the
             ratio, rounded down.
     """

@@ -1,0 +1,360 @@
+"""A photo stored turned, with an EXIF orientation, is the photo that is stored upright."""
+
+import functools
+import io
+import struct
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image, ImageOps
+
+from pipelines import EvaluationTransform, TrainTransform, find_bad_images
+from pipelines.images import decode
+from pipelines.orientation import read_orientation
+from pipelines.table import ImageTable
+
+HEIGHT, WIDTH = 61, 83
+ORIENTATIONS = range(1, 9)
+FORMATS = {"JPEG": {"quality": 95}, "PNG": {}, "WEBP": {"lossless": True, "exact": True}}
+THEIRS = {
+    "JPEG": functools.partial(tf.io.decode_jpeg, dct_method="INTEGER_ACCURATE"),
+    "PNG": tf.io.decode_png,
+    "WEBP": tf.io.decode_webp,
+}
+# What stores an upright picture so that the orientation turns it back.
+STORING = {
+    1: None,
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_90,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_270,
+}
+SPEC = [tf.TensorSpec([], tf.string)]
+decode_image = tf.function(decode.decode_image, input_signature=SPEC, autograph=False)
+orientation_of = tf.function(read_orientation, input_signature=SPEC, autograph=False)
+image_size = tf.function(decode.image_size, input_signature=SPEC, autograph=False)
+
+
+def picture(height=HEIGHT, width=WIDTH, channels=3):
+    """Smooth, and another one from each of the eight sides."""
+    noise = np.random.default_rng(0).integers(0, 256, (4, 5, channels), dtype=np.uint8)
+    return Image.fromarray(noise).resize((width, height), Image.BICUBIC)
+
+
+def tiff(orientation, byte_order=">", at=8, kind=3, count=1, before=3, tag=0x0112):
+    """The EXIF of a camera: a TIFF header, then `before` other tags, the orientation, one more."""
+    entries = [struct.pack(byte_order + "HHI4x", 1 + number, 4, 1) for number in range(before)]
+    entries += [struct.pack(byte_order + "HHIHH", tag, kind, count, orientation, 0)]
+    entries += [struct.pack(byte_order + "HHIHH", 0x0213, 3, 1, 2, 0)]
+    mark = {">": b"MM", "<": b"II"}[byte_order]
+    head = mark + struct.pack(byte_order + "HI", 42, at) + bytes(at - 8)
+    return head + struct.pack(byte_order + "H", len(entries)) + b"".join(entries) + bytes(4)
+
+
+def encode(image, file_format, exif=b"", **options):
+    file = io.BytesIO()
+    # Pillow takes the prefix off again where it does not belong.
+    exif = {"exif": b"Exif\0\0" + exif} if exif else {}
+    image.save(file, file_format, **(FORMATS[file_format] | options), **exif)
+    return file.getvalue()
+
+
+def stored(image, orientation):
+    """The upright image as a camera held that way stores it."""
+    method = STORING[orientation]
+    return image if method is None else image.transpose(method)
+
+
+def turned(orientation, file_format, image=None, exif=None, **options):
+    image = image or picture()
+    exif = tiff(orientation) if exif is None else exif
+    return encode(stored(image, orientation), file_format, exif, **options)
+
+
+def by_pillow(encoded):
+    return np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(encoded))).convert("RGB"))
+
+
+def as_stored(encoded):
+    return np.asarray(Image.open(io.BytesIO(encoded)).convert("RGB"))
+
+
+def segment(kind, content, fill=0):
+    return b"\xff" * (1 + fill) + bytes([kind]) + struct.pack(">H", len(content) + 2) + content
+
+
+def with_segments(*segments, orientation=6):
+    """A JPEG turned by `orientation`, these segments behind its first two bytes."""
+    plain = encode(stored(picture(), orientation), "JPEG")
+    return plain[:2] + b"".join(segments) + plain[2:]
+
+
+def app1(*arguments, prefix=b"Exif\0\0", fill=0, **options):
+    return segment(0xE1, prefix + tiff(*arguments, **options), fill)
+
+
+@pytest.mark.parametrize("byte_order", "<>")
+@pytest.mark.parametrize("file_format", FORMATS)
+@pytest.mark.parametrize("orientation", ORIENTATIONS)
+def test_all_eight_come_out_as_pillow_turns_them(orientation, file_format, byte_order):
+    encoded = turned(orientation, file_format, exif=tiff(orientation, byte_order))
+    assert orientation_of(encoded) == orientation
+    decoded = decode_image(encoded).numpy()
+    np.testing.assert_array_equal(decoded, by_pillow(encoded))
+    assert decoded.shape == (HEIGHT, WIDTH, 3)
+    assert [int(side) for side in image_size(encoded)] == [HEIGHT, WIDTH]
+    # As the upright copy, to the noise of another JPEG.
+    tolerance = 3 if file_format == "JPEG" else 0
+    assert np.abs(decoded.astype(int) - np.asarray(picture())).mean() <= tolerance
+    # TensorFlow's own decoders know nothing of it: if they ever do, all is turned twice.
+    theirs = np.squeeze(THEIRS[file_format](encoded))
+    np.testing.assert_array_equal(theirs, as_stored(encoded))
+
+
+def test_transparency_is_turned_along():
+    encoded = turned(6, "PNG", picture(channels=4))
+    upright = decode_image(encode(picture(channels=4), "PNG"))
+    np.testing.assert_array_equal(decode_image(encoded), upright)
+
+
+@pytest.mark.parametrize("file_format", FORMATS)
+@pytest.mark.parametrize("orientation", ORIENTATIONS)
+def test_a_window_is_the_upright_image_cut(orientation, file_format):
+    encoded = turned(orientation, file_format)
+    whole = decode_image(encoded).numpy()
+    image = decode.open_image(encoded)
+    rng = np.random.default_rng(orientation)
+    windows = [(0, 0, HEIGHT, WIDTH), (HEIGHT - 1, 0, 1, 1), (0, WIDTH - 1, 1, 1)]
+    for _ in range(8):
+        height, width = rng.integers(1, HEIGHT + 1), rng.integers(1, WIDTH + 1)
+        windows.append((*rng.integers(0, (HEIGHT - height + 1, WIDTH - width + 1)), height, width))
+    for y, x, height, width in windows:
+        window = tf.constant([y, x, height, width], tf.int32)
+        expected = whole[y : y + height, x : x + width]
+        np.testing.assert_array_equal(image.crop(window), expected)
+        if file_format == "JPEG":  # but for the colours of the outermost stored columns
+            quick = image.crop_jpeg(window).numpy()
+            np.testing.assert_array_equal(quick[1:-1, 1:-1], expected[1:-1, 1:-1])
+
+
+@pytest.mark.parametrize("reduction", [2, 4, 8])
+@pytest.mark.parametrize("orientation", ORIENTATIONS)
+def test_a_smaller_jpeg_is_turned_too(orientation, reduction):
+    # Of whole blocks from all sides, which the decoder averages.
+    upright = picture(64, 96)
+    image = decode.open_image(turned(orientation, "JPEG", upright))
+    window = reduction * np.array([1, 2, 64 // reduction - 3, 96 // reduction - 4], np.int32)
+    reduced = image.crop_jpeg(tf.constant(window), reduction).numpy()
+    y, x, height, width = window
+    pixels = np.asarray(upright)[y : y + height, x : x + width].astype(float)
+    means = pixels.reshape(height // reduction, reduction, -1, reduction, 3).mean((1, 3))
+    assert np.abs(reduced - means).max() < 8
+
+
+TRANSFORMS = {
+    "area": TrainTransform(32, jitter=(0.2, 0.2, 0.2, 0.1)),
+    "small area": TrainTransform(32, area=(0.01, 0.02)),
+    "fixed": TrainTransform(32, resize=40, crop="fixed"),
+    "exact": TrainTransform(32, resize=(48, 40), crop="none"),
+}
+
+
+@pytest.mark.parametrize("size", [(61, 83), (500, 375)])
+@pytest.mark.parametrize("name", TRANSFORMS)
+@pytest.mark.parametrize("file_format", ["JPEG", "PNG"])
+def test_training_draws_the_crop_of_the_upright_photo(file_format, name, size):
+    transform = tf.function(
+        TRANSFORMS[name], [*SPEC, tf.TensorSpec([2], tf.int64)], autograph=False
+    )
+    transform_of_whole_pixels = TRANSFORMS[name].crop != "area"
+    # Without the colours that a JPEG stores for each two columns, which are others once turned.
+    fine = {"subsampling": 0} if file_format == "JPEG" else {}
+    upright = picture(*size)
+    for seed in (1, 2, 3):
+        number = tf.constant([seed, 7], tf.int64)
+        expected = transform(encode(upright, file_format, **fine), number).numpy()
+        for orientation in ORIENTATIONS:
+            photo = turned(orientation, file_format, upright, **fine)
+            error = np.abs(transform(photo, number).numpy() - expected).mean()
+            if file_format == "PNG":
+                assert error < 0.01
+            elif transform_of_whole_pixels:
+                assert error < 1.5
+            if orientation > 1:
+                # A JPEG decoded smaller is averaged in squares that begin on another side.
+                as_it_lies = encode(stored(upright, orientation), file_format, **fine)
+                assert error < np.abs(transform(as_it_lies, number).numpy() - expected).mean() / 4
+
+
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_evaluation_sees_the_upright_photo(file_format):
+    transform = tf.function(EvaluationTransform(32, resize=40), SPEC, autograph=False)
+    expected = transform(encode(picture(), file_format)).numpy()
+    for orientation in ORIENTATIONS:
+        seen = transform(turned(orientation, file_format)).numpy()
+        np.testing.assert_allclose(seen, expected, atol=9 if file_format == "JPEG" else 1e-3)
+
+
+@pytest.mark.parametrize("file_format", ["JPEG", "PNG"])
+@pytest.mark.parametrize("orientation", ORIENTATIONS)
+def test_a_box_counts_stored_pixels(orientation, file_format):
+    encoded = turned(orientation, file_format)
+    marked = np.zeros([HEIGHT, WIDTH], np.uint8)
+    marked[10:30, 40:75] = 255
+    rows, columns = np.nonzero(np.asarray(stored(Image.fromarray(marked), orientation)))
+    box = [rows.min(), columns.min(), np.ptp(rows) + 1, np.ptp(columns) + 1]
+    image = decode.open_image((encoded, tf.constant(box, tf.int64)))
+    assert image.size.numpy().tolist() == [20, 35]
+    inside = decode_image(encoded).numpy()[10:30, 40:75]
+    np.testing.assert_array_equal(image.crop(tf.constant([0, 0, 20, 35])), inside)
+
+
+XMP = segment(0xE1, b"http://ns.adobe.com/xap/1.0/\0<x:xmpmeta>tiff:Orientation=3 Exif</x:xmpmeta>")
+JFIF = segment(0xE0, b"JFIF\0\1\1\0\0\1\0\1\0\0")
+PROFILE = segment(0xE2, b"ICC_PROFILE\0\1\1" + bytes(60_000))
+HEADS = {
+    "first": [app1(6)],
+    "after JFIF": [JFIF, app1(6)],
+    "after XMP": [XMP, app1(6)],
+    "after much": [JFIF, XMP, *7 * [PROFILE], segment(0xED, b"Photoshop 3.0\0\xff\xda"), app1(6)],
+    "before XMP": [app1(6), XMP],
+    "of two the first": [app1(6), app1(3)],
+    "fill bytes": [segment(0xE0, b"JFIF\0", fill=3), app1(6, fill=200)],
+    "a comment": [segment(0xFE, b"Exif\0\0MM\0*"), app1(6)],
+    "a bare marker": [b"\xff\x01", app1(6)],
+    "directory far behind": [app1(6, at=5000)],
+    "odd place": [app1(6, "<", at=27)],
+    "the only tag": [app1(6, before=0)],
+    "behind many": [app1(6, "<", before=250)],
+}
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_exif_is_found_wherever_it_stands_in_a_jpeg(name):
+    encoded = with_segments(*HEADS[name])
+    assert orientation_of(encoded) == 6
+    assert decode_image(encoded).shape == (HEIGHT, WIDTH, 3)
+
+
+def chunk(kind, content):
+    return struct.pack(">I", len(content)) + kind + content + b"none"
+
+
+def test_exif_is_found_wherever_it_stands_in_a_png():
+    plain = encode(stored(picture(), 6), "PNG")
+    exif = encode(stored(picture(), 6), "PNG", tiff(6))
+    first, after = exif.index(b"eXIf") - 4, exif.index(b"IDAT") - 4
+    own = exif[first:after]
+    for content in (own, chunk(b"eXIf", b"Exif\0\0" + tiff(6, "<"))):
+        for place in (plain.index(b"IDAT") - 4, plain.index(b"IEND") - 4):
+            moved = plain[:place] + content + plain[place:]
+            assert orientation_of(moved) == 6
+    np.testing.assert_array_equal(decode_image(plain[:-12] + own + plain[-12:]), picture())
+    assert orientation_of(plain[:-12] + chunk(b"tEXt", b"eXIf" + own) + plain[-12:]) == 1
+    assert orientation_of(plain + own) == 1  # behind the end
+
+
+def test_exif_is_found_in_a_webp_with_its_prefix_and_behind_chunks_of_odd_length():
+    encoded = turned(6, "WEBP", exif=tiff(6))
+    place = encoded.index(b"EXIF")
+    assert orientation_of(encoded) == 6
+    for content in (b"Exif\0\0" + tiff(6, "<"), tiff(6, "<", before=30)):
+        for before in (b"", b"ABCD\3\0\0\0abc\0"):
+            exif = b"EXIF" + struct.pack("<I", len(content)) + content
+            assert orientation_of(encoded[:place] + before + exif) == 6
+    without_flag = bytearray(encoded)
+    without_flag[20] &= ~0x08
+    assert orientation_of(bytes(without_flag)) == 1
+
+
+NOT_ORIENTATIONS = {
+    "value 0": app1(0),
+    "value 9": app1(9),
+    "value 65535": app1(65535),
+    "another tag": app1(6, tag=0x0113),
+    "a long number": app1(6, kind=4),
+    "two values": app1(6, count=2),
+    "billions of values": app1(6, count=2**32 - 1),
+    "no TIFF": segment(0xE1, b"Exif\0\0" + b"XX" + tiff(6)[2:]),
+    "mixed byte orders": segment(0xE1, b"Exif\0\0II\0*" + tiff(6)[4:]),
+    "another prefix": app1(6, prefix=b"Exif\0\1"),
+    "directory in itself": segment(0xE1, b"Exif\0\0MM\0*" + bytes(4)),
+    "directory behind the end": segment(0xE1, b"Exif\0\0MM\0*" + b"\xff" * 4),
+    "directory of 65,535 entries": segment(0xE1, b"Exif\0\0MM\0*\0\0\0\x08\xff\xff" + bytes(99)),
+    "nothing behind the prefix": segment(0xE1, b"Exif\0\0"),
+    "cut within its entry": segment(0xE1, b"Exif\0\0" + tiff(6, before=0)[:19]),
+    "another segment": segment(0xE3, b"Exif\0\0" + tiff(6)),
+}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:PIL")
+@pytest.mark.parametrize("name", NOT_ORIENTATIONS)
+def test_what_is_no_orientation_is_ignored(name):
+    encoded = with_segments(NOT_ORIENTATIONS[name])
+    assert orientation_of(encoded) == 1
+    np.testing.assert_array_equal(decode_image(encoded), as_stored(encoded))
+
+
+def test_exif_behind_the_beginning_of_the_pixels_is_none():
+    plain = encode(stored(picture(), 6), "JPEG")
+    assert orientation_of(plain[:-2] + app1(6) + plain[-2:]) == 1
+    # A camera's preview, a JPEG within the EXIF of one, is not asked either.
+    inside = tiff(1, before=0) + turned(6, "JPEG")
+    assert orientation_of(with_segments(segment(0xE1, b"Exif\0\0" + inside))) == 1
+
+
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_damaged_heads_never_fail_where_the_image_can_be_read(file_format):
+    """Mutated at random: pixels that Tensorflow reads come out, turned in one of eight ways."""
+    encoded = turned(6, file_format, exif=tiff(6, "<"))
+    place = encoded.index({"JPEG": b"Exif", "PNG": b"eXIf", "WEBP": b"EXIF"}[file_format])
+    rng = np.random.default_rng(0)
+    seen, readable = set(), 0
+    for _ in range(300):
+        damaged = bytearray(encoded)
+        for _ in range(rng.integers(1, 6)):
+            at = min(place - 4 + rng.integers(0, 80), len(damaged) - 1)
+            kind = rng.integers(0, 4)
+            if kind == 0:
+                damaged[at] = rng.integers(0, 256)
+            elif kind == 1:
+                damaged[at] = rng.choice([0, 1, 8, 0x7F, 0x80, 0xFF])
+            elif kind == 2:
+                del damaged[at : at + rng.integers(1, 9)]
+            else:
+                damaged[at:at] = rng.bytes(rng.integers(1, 9))
+        damaged = bytes(damaged)
+        orientation = int(orientation_of(damaged))
+        assert orientation in ORIENTATIONS
+        seen.add(orientation)
+        try:
+            stored_pixels = np.squeeze(THEIRS[file_format](damaged))
+        except tf.errors.InvalidArgumentError:
+            continue
+        readable += 1
+        decoded = decode_image(damaged).numpy()
+        assert sorted(decoded.shape) == sorted(stored_pixels.shape)
+    assert {1, 6} <= seen
+    assert readable > 30
+
+
+def test_a_million_empty_segments_end_the_search():
+    encoded = with_segments(2**20 * segment(0xE5, b""), app1(6))
+    assert orientation_of(encoded) == 1
+    assert orientation_of(b"\xff\xd8\xff" + 2**22 * b"\xff" + app1(6)) == 1
+    assert orientation_of(b"\xff\xd8\xff" + b"Exif\0\0") == 1
+
+
+@pytest.mark.parametrize("encoded", [b"", b"\xff\xd8\xff", b"BM", b"GIF89a", b"RIFF", b"text"])
+def test_other_files_are_as_they_are(encoded):
+    assert orientation_of(encoded) == 1
+
+
+def test_bad_images_are_found_as_before():
+    good, cut = turned(6, "JPEG"), turned(6, "JPEG")[:900]
+    table = ImageTable.from_encoded([good, cut, app1(6)], [0, 0, 0])
+    assert [row for row, *_ in find_bad_images(table)] == [1, 2]
