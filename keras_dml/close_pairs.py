@@ -49,7 +49,7 @@ def squared_distances(anchors, candidates):
 
 @ops.custom_gradient
 def _within(x):
-    centered = x - ops.mean(x, axis=0, keepdims=True)
+    (centered,) = _centered(x)
     distances, close, any_close = _forward(x, x, centered, centered)
 
     def gradient(*args, upstream=None):
@@ -68,8 +68,7 @@ def _within(x):
 
 @ops.custom_gradient
 def _between(anchors, candidates):
-    mean = ops.mean(candidates, axis=0, keepdims=True)
-    a, c = anchors - mean, candidates - mean
+    c, a = _centered(candidates, anchors)
     distances, close, any_close = _forward(anchors, candidates, a, c)
 
     def gradient(*args, upstream=None):
@@ -85,6 +84,16 @@ def _between(anchors, candidates):
         return to_a + of_anchors, to_c + of_candidates
 
     return distances, gradient
+
+
+def _centered(candidates, *others):
+    """The candidates and the others around the candidates' mean."""
+    # A first row taken off beforehand: the mean of what lies far away has a rounding error that is
+    # large beside the differences, and XLA takes it more than once, each time with another one.
+    first = candidates[:1]
+    shifted = [rows - first for rows in (candidates, *others)]
+    mean = ops.mean(shifted[0], axis=0, keepdims=True)
+    return [rows - mean for rows in shifted]
 
 
 def _forward(anchors, candidates, a, c):

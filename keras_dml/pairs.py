@@ -78,15 +78,12 @@ def normalize(x):
     """Rows of `x` `[n, d]` at length 1; a zero row stays zero and has a zero gradient.
 
     Rows whose squares would overflow or underflow (numbers beyond 1e18, or none above 1e-18) are
-    first divided by their largest number; to all others nothing is done. Zero is what has no
-    number above 1e-37, where float32 ends.
+    first brought nearer to 1; to all others nothing is done. Zero is what has no number above
+    1e-37, where float32 ends.
     """
     largest = ops.stop_gradient(ops.max(ops.abs(x), axis=-1, keepdims=True))
     zero = largest <= 1e-37  # not the other way round, which would hide a NaN
-    extreme = ops.logical_and(
-        ops.logical_not(zero), ops.logical_or(largest > 1e18, largest < 1e-18)
-    )
-    x = x / ops.where(extreme, largest, 1.0)
+    x = x * ops.where(largest > 1e18, 1e-25, ops.where(largest < 1e-18, 1e25, 1.0))
     squares = ops.sum(ops.square(x), axis=-1, keepdims=True)
     return ops.where(zero, 0.0, x * ops.rsqrt(ops.where(zero, 1.0, squares)))
 
