@@ -45,7 +45,9 @@ def _from_numbers(labels, name):
     numbers = np.asarray(labels)
     if numbers.dtype.kind not in "biuf":
         received = "None" if labels is None else f"dtype {numbers.dtype}"
-        raise ValueError(f"{name} must be class ids, which are numbers. Received: {name}={received}")
+        raise ValueError(
+            f"{name} must be class ids, which are numbers. Received: {name}={received}"
+        )
     tensor = ops.convert_to_tensor(numbers)
     dtype = keras.backend.standardize_dtype(tensor.dtype)
     if dtype in _LIMITS:

@@ -17,7 +17,10 @@ PLAIN = np.array([0, 0, 1, 1, 2, 2, 3, 3])
 HASHED = np.array([2**40, 2**40, 2**40 + 1, 2**40 + 1, -(2**62), -(2**62), 5, 5])
 Z = np.random.default_rng(0).normal(size=(8, 6)).astype("float32")
 pair_cases = pytest.mark.parametrize("case", [case for case in CASES if case.pairs], ids=str)
-TRIPLETS = {"triplet_hard_loss": addons.TripletHardLoss, "lifted_struct_loss": addons.LiftedStructLoss}
+TRIPLETS = {
+    "triplet_hard_loss": addons.TripletHardLoss,
+    "lifted_struct_loss": addons.LiftedStructLoss,
+}
 
 
 @pair_cases

@@ -213,7 +213,8 @@ def _distances(labels, embeddings, distance_metric):
 def _one_for_each(labels, distances):
     """The labels in the shape of the distances, or ValueError: broadcast they would be nonsense."""
     sizes = [
-        None if None in tensor.shape else int(np.prod(tensor.shape)) for tensor in (labels, distances)
+        None if None in tensor.shape else int(np.prod(tensor.shape))
+        for tensor in (labels, distances)
     ]
     if None not in sizes and sizes[0] != sizes[1]:
         raise ValueError(
