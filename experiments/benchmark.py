@@ -19,6 +19,7 @@ Value and gradient with respect to the embeddings, float32, d = 512, 4 images a 
 and n:
 
   ms       median milliseconds of a call
+  XLA      the same compiled by XLA, as `model.compile` does where it chooses so
   / floor  over the time of two n x n x d products, measured beside it
   / peer   over pytorch-metric-learning's time for the same loss, where it is installed and has it
   MB       peak memory above what the process held before the first call
@@ -101,13 +102,13 @@ def _losses(words):
 
 def _rows_of_losses(names, sizes):
     """A row for each loss and size; every loss in a process of its own, for its memory."""
-    yield f"{'loss':<24}{'n':>6}{'ms':>10}{'/ floor':>9}{'/ peer':>8}{'MB':>8}"
+    yield f"{'loss':<24}{'n':>6}{'ms':>10}{'XLA':>10}{'/ floor':>9}{'/ peer':>8}{'MB':>8}"
     for name in names:
         for row in json_rows("experiments.benchmarks.loss", name, *map(str, sizes)):
             peer = f"{row['ms'] / row['peer']:.2f}" if row["peer"] else "–"
             yield (
-                f"{name:<24}{row['n']:>6}{row['ms']:>10.2f}{row['ms'] / row['floor']:>9.2f}"
-                f"{peer:>8}{row['mb']:>8.0f}"
+                f"{name:<24}{row['n']:>6}{row['ms']:>10.2f}{row['xla']:>10.2f}"
+                f"{row['ms'] / row['floor']:>9.2f}{peer:>8}{row['mb']:>8.0f}"
             )
 
 

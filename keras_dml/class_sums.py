@@ -39,7 +39,7 @@ class ClassSums:
         ordered = ops.sort(candidate_ids)
         slots = ops.cast(ops.searchsorted(ordered, candidate_ids), "int32")
         num_slots = ops.shape(candidates)[0]
-        ones = ops.ones_like(candidate_ids)
+        ones = ops.ones_like(candidate_ids, dtype=embeddings.dtype)
         return cls(
             anchors=embeddings,
             candidates=candidates,

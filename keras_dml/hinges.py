@@ -183,7 +183,7 @@ def _ranks_and_places(values, positive, others, other):
     def among(values, mask):
         flat = ops.reshape(ops.where(mask, values, INFINITY), (-1,))
         order = ops.argsort(flat)
-        place = _places(ops.take(flat, order), ops.stop_gradient(others))
+        place = places_in(ops.take(flat, order), ops.stop_gradient(others))
         rank = ops.scatter(
             ops.cast(order, "int32")[:, None], ops.arange(_size(values)), (_size(values),)
         )
@@ -206,7 +206,7 @@ def _ranks_and_places(values, positive, others, other):
     return rank, ops.where(other, place, _size(values))
 
 
-def _places(in_order, values):
+def places_in(in_order, values):
     """How many entries of the sorted vector `in_order` are at most each of `values`, int32.
 
     `searchsorted(side="right")` by bisection: XLA makes a table of all comparisons of TensorFlow's.

@@ -22,7 +22,7 @@ def distance_weighted(distances, negative, dimensions, nearest=0.5, farthest=1.4
     Args:
         distances: `[a, c]`, of l2-normalised embeddings.
         negative: bool `[a, c]`.
-        dimensions: D, dimensions of the embeddings.
+        dimensions: D, dimensions of the embeddings, a number or a scalar tensor.
         nearest: smallest distance that is told apart, in (0, farthest).
         farthest: distance from which a negative is left out, below 2.
 
@@ -43,6 +43,7 @@ def distance_weighted(distances, negative, dimensions, nearest=0.5, farthest=1.4
         )
     distances = ops.stop_gradient(distances)
     d = ops.clip(distances, nearest, farthest)
+    dimensions = ops.cast(dimensions, distances.dtype)
     log_density = (dimensions - 2.0) * ops.log(d)
     log_density += 0.5 * (dimensions - 3.0) * ops.log(1.0 - 0.25 * ops.square(d))
     near = ops.logical_and(negative, distances < farthest)

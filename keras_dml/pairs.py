@@ -5,6 +5,7 @@ from typing import Any
 
 from keras import ops
 
+from keras_dml.close_pairs import squared_distances
 from keras_dml.distribute import gather_candidates
 
 
@@ -52,20 +53,9 @@ class Pairs:
     def squared_distances(self):
         """`D_ij² = ‖a_i − c_j‖²`, `[a, c]`, exactly 0 for coincident embeddings.
 
-        Taken from the inner products, since all differences would need n²·d numbers. What the
-        subtraction leaves below its own rounding error is not a distance: it becomes 0.
+        Wherever the batch lies and however close a pair is: `keras_dml.close_pairs`.
         """
-        anchor_squares = ops.sum(ops.square(self.anchors), axis=-1)
-        candidate_squares = (
-            anchor_squares
-            if self.candidates is self.anchors
-            else ops.sum(ops.square(self.candidates), axis=-1)
-        )
-        squares = anchor_squares[:, None] + candidate_squares[None, :]
-        distances = squares - 2.0 * self.similarities()
-        epsilon = 2.2e-16 if str(distances.dtype).endswith("float64") else 1.2e-7
-        rounding = 4.0 * epsilon * squares
-        return ops.where(distances <= rounding, ops.zeros_like(distances), distances)
+        return squared_distances(self.anchors, self.candidates)
 
 
 @ops.custom_gradient
@@ -85,9 +75,16 @@ def gram(x):
 
 
 def normalize(x):
-    """Rows of `x` `[n, d]` at length 1; a zero row stays zero and has a zero gradient."""
+    """Rows of `x` `[n, d]` at length 1; a zero row stays zero and has a zero gradient.
+
+    Rows whose squares would overflow or underflow (numbers beyond 1e18, or none above 1e-18) are
+    first brought nearer to 1; to all others nothing is done. Zero is what has no number above
+    1e-37, where float32 ends.
+    """
+    largest = ops.stop_gradient(ops.max(ops.abs(x), axis=-1, keepdims=True))
+    zero = largest <= 1e-37  # not the other way round, which would hide a NaN
+    x = x * ops.where(largest > 1e18, 1e-25, ops.where(largest < 1e-18, 1e25, 1.0))
     squares = ops.sum(ops.square(x), axis=-1, keepdims=True)
-    zero = squares <= 1e-24  # not the other way round, which would hide a NaN
     return ops.where(zero, 0.0, x * ops.rsqrt(ops.where(zero, 1.0, squares)))
 
 

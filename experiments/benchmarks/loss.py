@@ -25,7 +25,7 @@ def names():
 
 
 def main(name, sizes):
-    """Print a JSON object for each size: n, ms, floor, peer (ms or null), mb."""
+    """Print a JSON object for each size: n, ms, xla (ms), floor, peer (ms or null), mb."""
     batches, rows = {}, {}
     for size in sizes:
         rng = np.random.default_rng(0)
@@ -33,21 +33,24 @@ def main(name, sizes):
         labels = np.arange(size) // IMAGES_PER_CLASS
         before = resident_megabytes()
         ours = _milliseconds(_value_and_gradient(name, labels, embeddings))
-        # The peak of the process: sizes rise, so it is this size's. The peers come after all of it.
+        # The peak of the process: sizes rise, so it is this size's. XLA and peers come after it.
         megabytes = peak_megabytes() - before
         floor = _milliseconds(_floor(embeddings))
         batches[size] = labels, embeddings
         rows[size] = {"n": size, "ms": ours, "floor": floor, "mb": megabytes}
     for size, row in rows.items():
+        # As `model.compile` runs it where it chooses XLA (`jit_compile="auto"`).
+        xla = _milliseconds(_value_and_gradient(name, *batches[size], jit_compile=True))
         peer = _peer(name, *batches[size])
-        print(json.dumps(row | {"peer": peer and _milliseconds(peer)}), flush=True)
+        others = {"xla": xla, "peer": peer and _milliseconds(peer)}
+        print(json.dumps(row | others), flush=True)
 
 
-def _value_and_gradient(name, labels, embeddings):
+def _value_and_gradient(name, labels, embeddings, jit_compile=False):
     loss = ADDONS[name]() if name in ADDONS else losses.get(name)
     z, ids = tf.constant(embeddings), tf.constant(labels)
 
-    @tf.function
+    @tf.function(jit_compile=jit_compile)
     def step():
         with tf.GradientTape() as tape:
             tape.watch(z)

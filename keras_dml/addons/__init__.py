@@ -13,8 +13,10 @@ soft triplet loss does not overflow.)
 As in the original, all but the contrastive loss are one number for the whole batch, with no
 reduction over anchors, and under a distribution strategy each replica compares its own images only;
 for the opposite see `keras_dml.losses`. Registered for saving under the original's package name,
-`Addons`. Keras 3 turns the class ids that a loss object gets into float32: those of 2^24 and above
-lose digits.
+`Addons`. Class ids that come as integers are compared as integers, also by the loss objects; floats
+too large to be told apart are refused, as are NaN. Distances of close pairs, and of batches that
+have collapsed to a spot, are exact here (`keras_dml.close_pairs`), where the original's float32
+loses them.
 """
 
 from keras_dml.addons.classes import (

@@ -15,6 +15,7 @@ from keras_dml.addons.functional import (
     triplet_hard_loss,
     triplet_semihard_loss,
 )
+from keras_dml.losses.base import LabelsAsTheyAre
 
 
 class _FunctionLoss(keras.losses.Loss):
@@ -23,6 +24,10 @@ class _FunctionLoss(keras.losses.Loss):
     def __init__(self, function, name, reduction="none", **arguments):
         super().__init__(name=name, reduction=reduction)
         self._function, self._arguments = function, arguments
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        """The reduced loss; integers in `y_true` stay integers."""
+        return LabelsAsTheyAre(self, y_true)((), y_pred, sample_weight)
 
     def call(self, y_true, y_pred):
         """The function's value."""

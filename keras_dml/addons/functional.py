@@ -1,10 +1,12 @@
 """The losses of TensorFlow Addons as functions."""
 
 import keras
+import numpy as np
 from keras import ops
 
+from keras_dml.class_ids import are_apart, as_labels
 from keras_dml.hinges import hinge_sums, semihard_counts
-from keras_dml.losses.base import check_embeddings, check_rows
+from keras_dml.losses.base import check_embeddings, check_rows, checked_class_ids, is_sound
 from keras_dml.pairs import Pairs, log_sum_exp, masked_sum, safe_sqrt
 
 METRICS = ("L2", "squared-L2", "angular")
@@ -16,17 +18,20 @@ def contrastive_loss(y_true, y_pred, margin=1.0):
     """`y·d² + (1 − y)·max(margin − d, 0)²` for each pair of images.
 
     Args:
-        y_true: `[n]`, 1 for a pair of one class, 0 for a pair of two.
-        y_pred: `[n]`, the distance of each pair.
+        y_true: `[n]` or `[n, 1]`, 1 for a pair of one class, 0 for a pair of two.
+        y_pred: `[n]` or `[n, 1]`, the distance of each pair.
         margin: how far apart a pair of two classes shall be.
 
     Returns:
-        Losses `[n]`.
+        Losses of the shape of `y_pred`.
+
+    Raises:
+        ValueError: not one label for each distance.
 
     Reference: Hadsell et al., "Dimensionality Reduction by Learning an Invariant Mapping", 2006.
     """
     y_pred = ops.convert_to_tensor(y_pred)
-    y_true = ops.cast(y_true, y_pred.dtype)
+    y_true = _one_for_each(ops.cast(y_true, y_pred.dtype), y_pred)
     apart = ops.square(ops.maximum(margin - y_pred, 0.0))
     return y_true * ops.square(y_pred) + (1.0 - y_true) * apart
 
@@ -54,13 +59,13 @@ def triplet_semihard_loss(y_true, y_pred, margin=1.0, distance_metric="L2"):
 
     Reference: Schroff et al., "FaceNet", CVPR 2015.
     """
-    pairs, distances, dtype = _distances(y_true, y_pred, distance_metric)
+    pairs, distances, returned = _distances(y_true, y_pred, distance_metric)
     # A batch of one class has no negatives; the original then takes the least distance of the row.
     least = distances == ops.min(distances, axis=-1, keepdims=True)
     negative = ops.where(ops.any(pairs.negative), pairs.negative, least)
     counts = semihard_counts(distances, pairs.positive, negative, margin)
     total = sum(ops.sum(part) for part in hinge_sums(distances, *counts, margin))
-    return ops.cast(total / _at_least_one(pairs.positive, distances.dtype), dtype)
+    return returned(total / _at_least_one(pairs.positive, distances.dtype))
 
 
 @registered
@@ -83,14 +88,14 @@ def triplet_hard_loss(y_true, y_pred, margin=1.0, soft=False, distance_metric="L
 
     Reference: Hermans et al., "In Defense of the Triplet Loss for Person Re-Identification", 2017.
     """
-    pairs, distances, dtype = _distances(y_true, y_pred, distance_metric)
+    pairs, distances, returned = _distances(y_true, y_pred, distance_metric)
     farthest = -_least(-distances, pairs.positive)
     nearest = _least(distances, pairs.negative)
     if soft:
         each = ops.softplus(farthest - nearest)
     else:
         each = ops.maximum(farthest - nearest + margin, 0.0)
-    return ops.cast(ops.mean(each), dtype)
+    return returned(ops.mean(each))
 
 
 @registered
@@ -110,13 +115,13 @@ def lifted_struct_loss(labels, embeddings, margin=1.0):
 
     Reference: Song et al., "Deep Metric Learning via Lifted Structured Feature Embedding", 2016.
     """
-    pairs, distances, dtype = _distances(labels, embeddings, "L2")
+    pairs, distances, returned = _distances(labels, embeddings, "L2")
     of_anchor = log_sum_exp(margin - distances, pairs.negative)
     of_pair = ops.logaddexp(of_anchor[:, None], of_anchor[None, :]) + distances
     # An image without negatives has log 0; then no image has any.
     kept = ops.logical_and(pairs.positive, ops.any(pairs.negative))
     total = ops.sum(masked_sum(ops.square(ops.maximum(of_pair, 0.0)), kept))
-    return ops.cast(0.5 * total / _at_least_one(pairs.positive, distances.dtype), dtype)
+    return returned(0.5 * total / _at_least_one(pairs.positive, distances.dtype))
 
 
 @registered
@@ -124,18 +129,22 @@ def npairs_loss(y_true, y_pred):
     """Cross-entropy of each row of similarities against equal shares of its class.
 
     Args:
-        y_true: class ids `[n]`.
+        y_true: class ids `[n]` or `[n, 1]`.
         y_pred: similarities `[n, n]` of n anchors (rows) and n images of the same classes.
 
     Returns:
         A scalar, the mean over rows.
 
+    Raises:
+        ValueError: wrong shapes, or class ids as in `keras_dml.class_ids.as_labels`.
+
     Reference: Sohn, "Improved Deep Metric Learning with Multi-class N-pair Loss Objective", 2016.
     """
-    similarities = ops.convert_to_tensor(y_pred)
-    class_ids = ops.convert_to_tensor(y_true)
+    class_ids = _class_ids(y_true)
+    similarities = _similarities(class_ids, y_pred)
     same = ops.equal(class_ids[:, None], class_ids[None, :])
-    return _cross_entropy(ops.cast(same, similarities.dtype), similarities)
+    value = _cross_entropy(ops.cast(same, similarities.dtype), similarities)
+    return _nan_unless(are_apart(class_ids), value)
 
 
 @registered
@@ -148,9 +157,18 @@ def npairs_multilabel_loss(y_true, y_pred):
 
     Returns:
         A scalar, the mean over rows; an image without labels adds 0.
+
+    Raises:
+        ValueError: wrong shapes.
     """
-    similarities = ops.convert_to_tensor(y_pred)
-    labels = ops.cast(ops.convert_to_tensor(y_true, sparse=False), similarities.dtype)
+    labels = ops.convert_to_tensor(y_true, sparse=False)
+    if len(labels.shape) != 2:
+        raise ValueError(
+            "y_true must be labels of shape [n, classes], 1 where an image has a label. "
+            f"Received: y_true.shape={tuple(labels.shape)}"
+        )
+    similarities = _similarities(labels, y_pred)
+    labels = ops.cast(labels, similarities.dtype)
     return _cross_entropy(ops.matmul(labels, ops.transpose(labels)), similarities)
 
 
@@ -164,27 +182,73 @@ def check_metric(distance_metric):
 
 
 def _distances(labels, embeddings, distance_metric):
-    """The pairs of a batch, their distances `[n, n]`, and the dtype to return."""
+    """The pairs of a batch, their distances `[n, n]`, and what turns a value into the result."""
     check_metric(distance_metric)
     embeddings = ops.convert_to_tensor(embeddings)
     dtype = embeddings.dtype
     if keras.backend.standardize_dtype(dtype) in ("float16", "bfloat16"):
         embeddings = ops.cast(embeddings, "float32")
     check_embeddings(embeddings)
-    class_ids = ops.reshape(ops.convert_to_tensor(labels), (-1,))
+    class_ids = _class_ids(labels)
     check_rows(class_ids, embeddings)
+    sound = is_sound(class_ids, embeddings)
     same = ops.equal(class_ids[:, None], class_ids[None, :])
     itself = ops.eye(ops.shape(class_ids)[0], dtype="bool")
     positive = ops.logical_and(same, ops.logical_not(itself))
     if distance_metric == "angular":
         embeddings = _unit(embeddings)
     pairs = Pairs(embeddings, embeddings, positive, ops.logical_not(same))
+
+    def returned(value):
+        return ops.cast(_nan_unless(sound, value), dtype)
+
     if callable(distance_metric):
-        return pairs, distance_metric(embeddings), dtype
+        return pairs, distance_metric(embeddings), returned
     if distance_metric == "angular":
-        return pairs, ops.maximum(1.0 - pairs.similarities(), 0.0), dtype
+        return pairs, ops.maximum(1.0 - pairs.similarities(), 0.0), returned
     squared = pairs.squared_distances()
-    return pairs, squared if distance_metric == "squared-L2" else safe_sqrt(squared), dtype
+    return pairs, squared if distance_metric == "squared-L2" else safe_sqrt(squared), returned
+
+
+def _one_for_each(labels, distances):
+    """The labels in the shape of the distances, or ValueError: broadcast they would be nonsense."""
+    sizes = [
+        None if None in tensor.shape else int(np.prod(tensor.shape))
+        for tensor in (labels, distances)
+    ]
+    if None not in sizes and sizes[0] != sizes[1]:
+        raise ValueError(
+            "y_true must hold one label for each distance of y_pred. "
+            f"Received: y_true.shape={tuple(labels.shape)}, y_pred.shape={tuple(distances.shape)}"
+        )
+    return ops.reshape(labels, ops.shape(distances))
+
+
+def _class_ids(labels):
+    """Class ids `[n]` from `[n]` or `[n, 1]`, or ValueError."""
+    labels = as_labels(labels)
+    if len(labels.shape) == 2 and labels.shape[1] is None:
+        # Known when the graph runs, which then fails unless it is 1.
+        labels = ops.reshape(labels, (ops.shape(labels)[0], 1))
+    return checked_class_ids(labels)
+
+
+def _similarities(labels, similarities):
+    """Similarities `[n, n]` for n labels as a tensor, or ValueError."""
+    similarities = ops.convert_to_tensor(similarities)
+    shape = tuple(similarities.shape)
+    sizes = {size for size in (labels.shape[0], *shape) if size is not None}
+    if len(shape) != 2 or len(sizes) > 1:
+        raise ValueError(
+            "y_pred must be similarities of shape [n, n] for n labels. "
+            f"Received: y_pred.shape={shape} and y_true.shape={tuple(labels.shape)}"
+        )
+    return similarities
+
+
+def _nan_unless(sound, value):
+    # A graph cannot raise; in eager mode the labels have been looked at.
+    return ops.where(sound, value, ops.full_like(value, float("nan")))
 
 
 def _unit(embeddings):

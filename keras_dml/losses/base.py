@@ -4,28 +4,36 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_dml.class_ids import are_apart, as_labels
 from keras_dml.pairs import Pairs, normalize
 
 
 class EmbeddingLoss(keras.losses.Loss):
     """A metric-learning loss as a tightness part plus a contrastive part.
 
-    Called as `loss(class_ids, embeddings)`; works in `model.compile(loss=...)`.
+    Called as `loss(class_ids, embeddings)`; works in `model.compile(loss=...)`. Class ids that
+    come as integers are compared as integers, hashes of 64 bits too. (JAX without `jax_enable_x64`
+    has 32: a direct call refuses what they cannot hold, `fit` has cut it off before the loss.)
+    Class ids that come as floats must be small enough for their dtype: below 2²⁴ in float32.
+
+    Sample weights and Keras' masks weigh anchors. An image of weight 0, or masked, has no value of
+    its own, but stays a candidate: others are compared with it, and its embedding has a gradient
+    from them. To leave an image out, leave it out of the batch.
 
     Args:
         reduction: a Keras reduction, by default `"sum_over_batch_size"` (the mean over anchors).
             Within a `tf.distribute` strategy Keras divides means by the number of replicas, so
             that their sum, and the sum of the gradients, is that of the global batch.
         name: name of the loss.
-        dtype: float32 (the default), which keeps class ids apart up to 2²⁴, or float64. A
-            half-precision loss would merge class ids (float16 from 2,048 on) and lose the
-            differences between distances; models under a mixed-precision policy keep their losses
-            in float32.
+        dtype: of the embeddings' arithmetic, float32 (the default) or float64. Half precision would
+            lose the differences between distances; models under a mixed-precision policy keep
+            their losses in float32.
 
     Raises:
-        ValueError: for embeddings that are not finite (in a compiled graph, which cannot raise, the
-            loss is then NaN), a half-precision `dtype`, class ids that are not `[n]` or `[n, 1]`,
-            embeddings that are not `[n, d]`, or different n.
+        ValueError: for embeddings that are not finite, or class ids that are NaN or floats too
+            large to be told apart (in a compiled graph, which cannot raise, the loss is then NaN),
+            a half-precision `dtype`, class ids that are None, or not `[n]` or `[n, 1]`, embeddings
+            that are not `[n, d]`, or different n.
 
     Reference: Boudiaf et al., "A Unifying Mutual Information View of Metric Learning:
     Cross-Entropy vs. Pairwise Losses", ECCV 2020, Table 2.
@@ -35,14 +43,18 @@ class EmbeddingLoss(keras.losses.Loss):
         super().__init__(name=name, reduction=reduction, dtype=dtype)
         if self.dtype not in ("float32", "float64"):
             raise ValueError(
-                "dtype must be float32 or float64, since half precision merges class ids. "
+                "dtype must be float32 or float64, since half precision merges distances. "
                 f"Received: dtype={dtype}"
             )
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        """The reduced loss; integers in `y_true` stay integers."""
+        return LabelsAsTheyAre(self, as_labels(y_true))((), y_pred, sample_weight)
 
     def call(self, y_true, y_pred):
         """The loss of each anchor, `[n]`."""
         labels, embeddings = self._checked(y_true, y_pred)
-        return _nan_unless_finite(self.compute_loss(labels, embeddings), embeddings)
+        return _nan_unless_sound(self.compute_loss(labels, embeddings), labels, embeddings)
 
     def parts(self, y_true, y_pred):
         """The tightness and the contrastive part of each anchor.
@@ -56,10 +68,10 @@ class EmbeddingLoss(keras.losses.Loss):
         """
         labels, embeddings = self._checked(y_true, y_pred)
         parts = self.compute_parts(labels, embeddings)
-        return tuple(_nan_unless_finite(part, embeddings) for part in parts)
+        return tuple(_nan_unless_sound(part, labels, embeddings) for part in parts)
 
     def _checked(self, y_true, y_pred):
-        labels = ops.convert_to_tensor(y_true, dtype=self.dtype)
+        labels = as_labels(y_true)
         embeddings = ops.convert_to_tensor(y_pred, dtype=self.dtype)
         check_embeddings(embeddings)
         labels = self.checked_labels(labels)
@@ -105,10 +117,32 @@ class PairLoss(EmbeddingLoss):
         raise NotImplementedError
 
 
-def _nan_unless_finite(values, embeddings):
-    # The masks and comparisons of a loss would turn NaN embeddings into an innocent number.
-    finite = ops.all(ops.isfinite(embeddings))
-    return ops.where(finite, values, ops.full_like(values, float("nan")))
+class LabelsAsTheyAre(keras.losses.Loss):
+    """Keras' reduction, weights and masks around a loss, without Keras' cast of labels to floats.
+
+    Args:
+        loss: a Keras loss. labels: what its `call` gets for `y_true`; ours is then `()`.
+    """
+
+    def __init__(self, loss, labels):
+        super().__init__(name=loss.name, reduction=loss.reduction, dtype=loss.dtype)
+        self.loss = loss
+        self.labels = labels
+
+    def call(self, y_true, y_pred):
+        """The loss of its own labels."""
+        return self.loss.call(self.labels, y_pred)
+
+
+def _nan_unless_sound(values, labels, embeddings):
+    # Masks and comparisons would turn NaN embeddings, or merged classes, into an innocent number.
+    sound = is_sound(labels, embeddings)
+    return ops.where(sound, values, ops.full_like(values, float("nan")))
+
+
+def is_sound(labels, embeddings):
+    """Whether all embeddings are finite and all labels told apart: a bool tensor."""
+    return ops.logical_and(are_apart(labels), ops.all(ops.isfinite(embeddings)))
 
 
 def check_embeddings(embeddings):

@@ -51,7 +51,7 @@ class CrossEntropyLoss(EmbeddingLoss):
                 "y_pred must hold the logits of at least 2 classes. "
                 f"Received: y_pred.shape={tuple(logits.shape)}"
             )
-        classes = ops.arange(num_classes, dtype=logits.dtype)
+        classes = ops.arange(num_classes, dtype=class_ids.dtype)
         is_true = ops.equal(class_ids[:, None], classes[None, :])
         on_others = self.epsilon / (num_classes - 1)
         on_true = ops.cast(is_true, logits.dtype) * (1.0 - self.epsilon - on_others)

@@ -83,7 +83,7 @@ class RankMILoss(PairLoss):
         if self.sampling == "all":
             return tightness, pair_means(costs, pairs.negative)
         # As many expected draws as the anchor has positives, none if it has no negatives.
-        draws = distance_weighted(distances, pairs.negative, pairs.anchors.shape[-1])
+        draws = distance_weighted(distances, pairs.negative, ops.shape(pairs.anchors)[-1])
         num_positives = count(pairs.positive, values.dtype)
         num_negatives = num_positives * ops.sum(draws, axis=-1)
         contrastive = num_positives * masked_sum(draws * costs, pairs.negative)

@@ -5,11 +5,13 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
+from keras_dml.class_ids import as_labels
 from keras_dml.losses.base import (
     check_choice,
     check_embeddings,
     check_rows,
     checked_class_ids,
+    is_sound,
     one_per_image,
 )
 from keras_dml.losses.rankmi import negative_costs, pair_means, positive_costs
@@ -190,12 +192,12 @@ class RankMI(DistributedModel):
         images, class_ids, weights = keras.utils.unpack_x_y_sample_weight(data)
         with tf.GradientTape() as tape:
             embeddings = self.embedding(images, training=True)
-            pairs, distances, values, finite = self._pairs(class_ids, embeddings)
+            pairs, distances, values, sound = self._pairs(class_ids, embeddings)
             positive = pairs.positive & (distances > self.beta - self.alpha)
             negative = pairs.negative & (distances < self.beta + self.alpha)
             tightness = pair_means(positive_costs(values), positive)
             contrastive = self._sampled_contrastive(pairs, distances, values, negative)
-            loss = _mean_over_anchors(tightness + contrastive, weights, finite)
+            loss = _mean_over_anchors(tightness + contrastive, weights, sound)
             total = self._share_of_replica(loss, *self.embedding.losses)
             total = self.optimizer.scale_loss(total)
         variables = self.embedding.trainable_variables
@@ -212,9 +214,9 @@ class RankMI(DistributedModel):
         embeddings = tf.stop_gradient(self.embedding(images, training=True))
         variables = self.statistics_network.trainable_variables
         with tf.GradientTape() as tape:
-            pairs, distances, values, finite = self._pairs(class_ids, embeddings)
+            pairs, distances, values, sound = self._pairs(class_ids, embeddings)
             of_all = _loss_of_all(pairs, values)
-            loss = _mean_over_anchors(of_all, weights, finite)
+            loss = _mean_over_anchors(of_all, weights, sound)
             total = self._share_of_replica(loss, *self.statistics_network.losses)
             total = self.statistics_optimizer.scale_loss(total)
         gradients = tape.gradient(total, variables, unconnected_gradients="zero")
@@ -229,9 +231,9 @@ class RankMI(DistributedModel):
         """The loss over all pairs, and what follows from it."""
         images, class_ids, weights = keras.utils.unpack_x_y_sample_weight(data)
         embeddings = self.embedding(images, training=False)
-        pairs, distances, values, finite = self._pairs(class_ids, embeddings)
+        pairs, distances, values, sound = self._pairs(class_ids, embeddings)
         of_all = _loss_of_all(pairs, values)
-        loss = _mean_over_anchors(of_all, weights, finite)
+        loss = _mean_over_anchors(of_all, weights, sound)
         self.means["loss"].update_state(loss, sample_weight=_number(pairs))
         self._watch(pairs, distances, of_all)
         kept = ("loss", "mutual_information", "not_decreasing")
@@ -245,19 +247,17 @@ class RankMI(DistributedModel):
         return {**means, **{name: tf.identity(variable.value) for name, variable in own.items()}}
 
     def _pairs(self, class_ids, embeddings):
-        """The batch's pairs, their distances and V's values, and whether all of it is finite."""
+        """The batch's pairs, their distances and V's values, and whether ids and embeddings are sound."""
         if class_ids is None:
             raise ValueError("y must be class ids [n]: RankMI compares classes. Received: y=None")
         embeddings = ops.cast(embeddings, self.statistics_network.compute_dtype)
         check_embeddings(embeddings)
-        class_ids = checked_class_ids(ops.convert_to_tensor(class_ids))
+        class_ids = checked_class_ids(as_labels(class_ids, "y"))
         check_rows(class_ids, embeddings)
-        if "float" not in keras.backend.standardize_dtype(class_ids.dtype):
-            class_ids = ops.cast(class_ids, "int64")  # replicas cannot exchange every dtype
         pairs = Pairs.of_batch(class_ids, normalize(embeddings))
         distances = safe_sqrt(pairs.squared_distances())
-        finite = ops.all(ops.isfinite(embeddings))
-        return pairs, distances, self._values(pairs, distances), finite
+        sound = is_sound(class_ids, embeddings)
+        return pairs, distances, self._values(pairs, distances), sound
 
     def _values(self, pairs, distances):
         """V of all distances; on one device of one half of the symmetric matrix, for its cost."""
@@ -279,7 +279,7 @@ class RankMI(DistributedModel):
             each = ops.cast(negative, distances.dtype)
             chances = each / ops.maximum(ops.sum(each, axis=-1, keepdims=True), 1.0)
         else:
-            chances = distance_weighted(distances, negative, pairs.anchors.shape[-1])
+            chances = distance_weighted(distances, negative, ops.shape(pairs.anchors)[-1])
         drawn = draw_negatives(chances, self.seed, self.step.value, pairs.first_row)
         wanted = pairs.positive & ops.any(negative, axis=-1, keepdims=True)
         return pair_means(ops.take_along_axis(negative_costs(values), drawn, axis=-1), wanted)
@@ -347,13 +347,13 @@ def _loss_of_all(pairs, values):
     )
 
 
-def _mean_over_anchors(values, weights, finite):
-    """The mean, NaN unless the embeddings are finite: the masks would hide what is not."""
+def _mean_over_anchors(values, weights, sound):
+    """The mean, NaN unless `is_sound`: the masks would hide it."""
     if weights is not None:
         weights = ops.convert_to_tensor(weights, dtype=values.dtype)
         values = values * one_per_image(weights, "sample_weight", "have the shape")
     mean = ops.mean(values)
-    return ops.where(finite, mean, ops.full_like(mean, float("nan")))
+    return ops.where(sound, mean, ops.full_like(mean, float("nan")))
 
 
 def _check_embedding(embedding):

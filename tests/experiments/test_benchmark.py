@@ -24,7 +24,8 @@ def test_the_losses_benchmark_prints_a_row_for_each_size(capfd):
     assert run_command(benchmark.main, arguments) == 0
     rows = [line.split() for line in capfd.readouterr().out.splitlines()[1:]]
     assert [row[:2] for row in rows] == [["contrastive", "8"], ["contrastive", "16"]]
-    assert all(float(row[2]) > 0 and float(row[3]) > 0 for row in rows)
+    # Milliseconds, with and without XLA, and over the floor.
+    assert all(min(map(float, row[2:5])) > 0 and len(row) == 7 for row in rows)
 
 
 @pytest.mark.parametrize("name", benchmark_loss.names())

@@ -2,6 +2,7 @@
 
 import keras
 import numpy as np
+import oracles
 import pytest
 from backend import value_and_gradient
 from keras import ops
@@ -223,3 +224,73 @@ def test_soft_does_not_overflow():
 def test_bad_arguments(make, error, message):
     with pytest.raises(error, match=message):
         make()
+
+
+@pytest.mark.parametrize("spread", [1e-2, 1e-3, 1e-4])
+def test_a_collapsed_batch_has_exact_distances(spread):
+    rng = np.random.default_rng(3)
+    ids = np.arange(12) % 3
+    z = rng.normal(size=8) + spread * rng.normal(size=(12, 8))
+    z = z.astype("float32").astype("float64")
+    given = {"mining": "semihard", "margin": 1.0, "normalize": False, "average": "triplets"}
+    value, gradient = value_and_gradient(addons.TripletSemiHardLoss(), ids, z, "float32")
+    assert value == pytest.approx(oracles.mean_loss(oracles.triplet, ids, z, **given), rel=1e-6)
+    exact = oracles.numeric_gradient(oracles.triplet, ids, z, step=spread * 1e-4, **given)
+    np.testing.assert_allclose(gradient, exact, atol=1e-5 * np.abs(exact).max())
+
+
+def test_npairs_takes_class_ids_as_a_column():
+    similarities = np.random.default_rng(1).normal(size=(6, 6)).astype("float32")
+    ids = np.array([0, 0, 1, 1, 2, 2])
+    expected = pytest.approx(float(addons.npairs_loss(ids, similarities)), rel=1e-6)
+    assert float(addons.npairs_loss(ids[:, None], similarities)) == expected
+    assert float(addons.NpairsLoss()(ids[:, None], similarities)) == expected
+
+
+def test_contrastive_labels_as_a_column_are_not_broadcast():
+    together, distances = GOLDENS["inputs/together"], GOLDENS["inputs/pair distances"]
+    expected = np.asarray(addons.contrastive_loss(together, distances))
+    for labels, column in [(together[:, None], distances), (together, distances[:, None])]:
+        each = np.asarray(addons.contrastive_loss(labels, column))
+        assert each.shape == column.shape
+        np.testing.assert_array_equal(each.ravel(), expected)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="JAX knows all shapes")
+@pytest.mark.parametrize("shape", [(None,), (None, 1), (None, None)])
+@pytest.mark.parametrize("name", [*CLASSES, "npairs_loss"])
+def test_shapes_that_are_half_known(name, shape):
+    import tensorflow as tf
+
+    function, ids = getattr(addons, name), np.array([0, 0, 1, 1, 2, 2])
+    z = np.random.default_rng(1).normal(size=(6, 6)).astype("float32")
+    specs = [tf.TensorSpec(shape, "int64"), tf.TensorSpec((None, None), "float32")]
+    traced = tf.function(lambda ids, z: function(ids, z), input_signature=specs)
+    given = ids if len(shape) == 1 else ids[:, None]
+    assert float(traced(given, z)) == pytest.approx(float(function(ids, z)), rel=1e-6)
+    if shape == (None, None):
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            traced(np.stack([ids, ids], axis=1), z)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: addons.npairs_loss(np.zeros((4, 2)), np.eye(4)),
+            r"y_true must be class ids of shape \[n\] or \[n, 1\].*\(4, 2\)",
+        ),
+        (
+            lambda: addons.npairs_loss(np.zeros(3), np.eye(4)),
+            r"y_pred must be similarities.*\(3,\)",
+        ),
+        (lambda: addons.npairs_loss(np.zeros(3), np.eye(3)[0]), "y_pred must be similarities"),
+        (lambda: addons.triplet_hard_loss(np.zeros((4, 2)), np.eye(8)), "y_true must be class ids"),
+        (lambda: addons.npairs_multilabel_loss(np.zeros(4), np.eye(4)), "y_true must be labels"),
+        (lambda: addons.npairs_multilabel_loss(np.eye(3), np.eye(4)), "y_pred must be similarit"),
+        (lambda: addons.contrastive_loss(np.zeros(3), np.ones(4)), r"one label for each.*\(3,\)"),
+    ],
+)
+def test_labels_of_wrong_shapes(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -190,3 +190,15 @@ def test_an_unbuilt_network_is_built_before_training():
 def test_bad_arguments(make, kind, message):
     with pytest.raises(kind, match=message):
         make()
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="JAX knows all shapes")
+def test_distance_weights_of_an_unknown_dimension():
+    import tensorflow as tf
+
+    ids, z = np.array([0, 0, 1, 1, 2, 2]), np.random.default_rng(0).normal(size=(6, 5))
+    loss = losses.RankMILoss(sampling="distance_weighted")
+    specs = [tf.TensorSpec((None,), "int64"), tf.TensorSpec((None, None), "float32")]
+    traced = tf.function(lambda ids, z: loss(ids, z), input_signature=specs)
+    value = float(traced(ids, z.astype("float32")))
+    assert value == pytest.approx(float(loss(ids, z)), rel=1e-5)

@@ -1,0 +1,76 @@
+"""Class ids as they came, or refused: no cast may make one class of two."""
+
+import keras
+import numpy as np
+from keras import ops
+
+# From these on neighboring whole numbers are no longer told apart.
+_LIMITS = {"bfloat16": 2**8, "float16": 2**11, "float32": 2**24, "float64": 2**53}
+
+
+def as_labels(labels, name="y_true"):
+    """Labels as a tensor that keeps them apart: integers as integers, floats as floats.
+
+    Integers become int64 (what replicas can exchange), on JAX the integers that it has.
+
+    Args:
+        labels: class ids, or groups as numbers; array, list or tensor.
+        name: of the argument, for the messages.
+
+    Raises:
+        ValueError: None, or something that is no number; class ids that the tensor cannot hold
+            (integers beyond 32 bits on JAX without `jax_enable_x64`); floats that are NaN, or so
+            large that neighboring class ids are one number (from 2²⁴ in float32, 2⁵³ in float64,
+            2¹¹ in float16, 2⁸ in bfloat16). Inside a graph there are no numbers to look at:
+            `are_apart` says it there.
+    """
+    if not ops.is_tensor(labels):
+        labels = _from_numbers(labels, name)
+    dtype = keras.backend.standardize_dtype(labels.dtype)
+    if dtype in _LIMITS:
+        _check_floats(labels, _LIMITS[dtype], dtype, name)
+        return labels
+    if keras.backend.backend() != "jax":
+        return ops.cast(labels, "int64")
+    return ops.cast(labels, "int32") if dtype == "bool" else labels
+
+
+def are_apart(labels):
+    """Whether no label is NaN or too large for its dtype: a bool tensor, always true of integers."""
+    limit = _LIMITS.get(keras.backend.standardize_dtype(labels.dtype))
+    return True if limit is None else ops.all(ops.abs(labels) < limit)
+
+
+def _from_numbers(labels, name):
+    numbers = np.asarray(labels)
+    if numbers.dtype.kind not in "biuf":
+        received = "None" if labels is None else f"dtype {numbers.dtype}"
+        raise ValueError(
+            f"{name} must be class ids, which are numbers. Received: {name}={received}"
+        )
+    tensor = ops.convert_to_tensor(numbers)
+    dtype = keras.backend.standardize_dtype(tensor.dtype)
+    if dtype in _LIMITS:
+        _check_floats(numbers, _LIMITS[dtype], dtype, name)
+    elif numbers.dtype.kind in "iu" and numbers.dtype.itemsize > np.dtype(dtype).itemsize:
+        held = np.iinfo(dtype)
+        bad = (numbers < held.min) | (numbers > held.max)
+        if bad.any():
+            raise ValueError(
+                f"{name} must hold class ids of {dtype}, the widest integer of this backend as it "
+                f"is set up (on JAX, enable jax_enable_x64). Received: {numbers[bad][0]} in {name}"
+            )
+    return tensor
+
+
+def _check_floats(labels, limit, dtype, name):
+    try:
+        numbers = np.asarray(labels)
+        bad = np.argwhere(~(np.abs(numbers) < limit))
+    except Exception:  # inside a graph or a trace there are no numbers to look at
+        return
+    if len(bad):
+        raise ValueError(
+            f"{name} must be class ids that {dtype} tells apart, below {limit}: give larger ones "
+            f"as integers. Received: {numbers[tuple(bad[0])]} in row {bad[0][0]} of {name}"
+        )

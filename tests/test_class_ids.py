@@ -1,0 +1,119 @@
+"""Class ids that a cast to floats would merge: hashes, large floats, NaN, None."""
+
+import keras
+import numpy as np
+import pytest
+from backend import compiled, parts
+from keras import ops
+from loss_cases import CASES
+
+from keras_dml import addons, losses
+from keras_dml.metrics import LossPart
+
+pytestmark = pytest.mark.any_backend
+
+ON_JAX = keras.backend.backend() == "jax"
+PLAIN = np.array([0, 0, 1, 1, 2, 2, 3, 3])
+HASHED = np.array([2**40, 2**40, 2**40 + 1, 2**40 + 1, -(2**62), -(2**62), 5, 5])
+Z = np.random.default_rng(0).normal(size=(8, 6)).astype("float32")
+pair_cases = pytest.mark.parametrize("case", [case for case in CASES if case.pairs], ids=str)
+TRIPLETS = {
+    "triplet_hard_loss": addons.TripletHardLoss,
+    "lifted_struct_loss": addons.LiftedStructLoss,
+}
+
+
+@pair_cases
+def test_hashed_ids_give_what_small_ones_give(case):
+    loss = losses.get(case.name, **case.arguments)
+    # The two orders of the class sums' slots round differently.
+    assert float(loss(HASHED, Z)) == pytest.approx(float(loss(PLAIN, Z)), rel=1e-5, abs=1e-6)
+    for ours, theirs in zip(parts(loss, HASHED, Z), parts(loss, PLAIN, Z)):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+    assert float(compiled(loss)(HASHED, Z)) == pytest.approx(float(loss(PLAIN, Z)), rel=1e-4)
+
+
+def test_fit_metric_and_evaluate_compare_integers():
+    scores = []
+    for ids in (PLAIN + 2**25, HASHED if not ON_JAX else 2**24 + PLAIN):
+        keras.utils.set_random_seed(3)
+        model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(4)])
+        loss = losses.MultiSimilarityLoss()
+        model.compile(keras.optimizers.SGD(0.1), loss, metrics=[LossPart(loss, "contrastive")])
+        model.fit(Z, ids, batch_size=8, epochs=2, shuffle=False, verbose=0)
+        scores.append(model.evaluate(Z, ids, batch_size=8, verbose=0))
+    assert np.isfinite(scores).all()
+    np.testing.assert_allclose(scores[0], scores[1], rtol=1e-5)
+    merged = model.evaluate(Z, 0 * PLAIN, batch_size=8, verbose=0)
+    assert abs(merged[0] - scores[1][0]) > 1e-3
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint64", "bool"])
+def test_every_kind_of_integer(dtype):
+    ids = (PLAIN % 2).astype(dtype)
+    expected = float(losses.SNCALoss()(PLAIN % 2, Z))
+    assert float(losses.SNCALoss()(ids, Z)) == pytest.approx(expected, rel=1e-6)
+
+
+BAD = {
+    "2**24": (np.full(8, 2.0**24, "float32"), "16777216.0 in row 0"),
+    "NaN": (np.array([0, 0, 1, np.nan, 1, 2, 2, 2], "float32"), "nan in row 3"),
+    "half": (np.array([0, 0, 1, 1, 1, 1, 2, 2048], "float16"), "2048.0 in row 7"),
+    "a column": (np.full((8, 1), -(2.0**24), "float32"), "row 0"),
+}
+
+
+@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize(
+    "loss",
+    [losses.ContrastiveLoss(), losses.CenterLoss(), losses.CrossEntropyLoss(),
+     *[make() for make in TRIPLETS.values()]],
+    ids=lambda loss: loss.name or type(loss).__name__,
+)  # fmt: skip
+def test_floats_that_merge_classes_are_refused_and_nan_in_a_graph(loss, bad):
+    ids, message = BAD[bad]
+    with pytest.raises(ValueError, match=f"y_true must be class ids that float.*{message}"):
+        loss(ids, Z)
+    ids = ops.convert_to_tensor(ids)
+    assert np.isnan(float(compiled(loss)(ids, Z)))
+    if isinstance(loss, losses.EmbeddingLoss):
+        assert np.isnan(np.asarray(compiled(loss.parts)(ids, Z))).all()
+
+
+def test_npairs_of_floats_that_merge_classes():
+    with pytest.raises(ValueError, match="y_true must be class ids"):
+        addons.npairs_loss(BAD["NaN"][0], np.eye(8, dtype="float32"))
+    ids = ops.convert_to_tensor(BAD["NaN"][0])
+    assert np.isnan(float(compiled(addons.npairs_loss)(ids, np.eye(8, dtype="float32"))))
+
+
+@pytest.mark.skipif(ON_JAX, reason="there float64 depends on a setting")
+def test_float64_holds_more():
+    ids = PLAIN + 2.0**40
+    expected = float(losses.SNCALoss()(PLAIN, Z))
+    assert float(losses.SNCALoss()(ids, Z)) == pytest.approx(expected, rel=1e-6)
+    with pytest.raises(ValueError, match="float64 tells apart, below 9007199254740992"):
+        losses.SNCALoss()(ids + 2.0**53, Z)
+
+
+@pytest.mark.parametrize("ids", [None, [0, None] * 4, list("aabbccdd")])
+@pytest.mark.parametrize("loss", [losses.SNCALoss(), addons.TripletHardLoss()])
+def test_labels_that_are_no_numbers(loss, ids):
+    with pytest.raises(ValueError, match="y_true must be class ids, which are numbers. Received"):
+        loss(ids, Z)
+
+
+@pytest.mark.parametrize("name", TRIPLETS)
+def test_addons_of_hashed_ids(name):
+    expected = pytest.approx(float(getattr(addons, name)(PLAIN, Z)), rel=1e-6)
+    assert float(getattr(addons, name)(HASHED, Z)) == expected
+    assert float(TRIPLETS[name]()(HASHED, Z)) == expected
+
+
+def test_an_image_of_weight_zero_stays_a_candidate():
+    loss, weights = losses.ContrastiveLoss(margin=3.0), np.array([1.0] * 7 + [0.0])
+    each = np.asarray(losses.ContrastiveLoss(margin=3.0, reduction=None)(PLAIN, Z))
+    value = float(loss(PLAIN, Z, sample_weight=weights))
+    assert value == pytest.approx(each[:7].sum() / 8, rel=1e-6)
+    without = np.asarray(losses.ContrastiveLoss(margin=3.0, reduction=None)(PLAIN[:7], Z[:7]))
+    assert abs(each[:7] - without).max() > 0.1

@@ -1,0 +1,154 @@
+"""Distances and their gradients where one matrix product alone has no digits left."""
+
+import numpy as np
+import oracles
+import pytest
+from backend import compiled, parts, value_and_gradient
+from keras import ops
+from loss_cases import CASES
+
+from keras_dml import losses
+from keras_dml.close_pairs import squared_distances
+from keras_dml.pairs import normalize, safe_sqrt
+
+pytestmark = pytest.mark.any_backend
+
+RNG = np.random.default_rng(0)
+SPREAD = RNG.normal(size=(24, 8))
+CLUSTERS = RNG.normal(size=(4, 8))[np.arange(24) % 4]
+
+
+def near_twins():
+    z = SPREAD.copy()
+    z[1], z[3] = z[0] * (1 + 1e-5), z[2] + 1e-6 * z[7]
+    return z
+
+
+def collapsed_but_for_one():
+    z = 1 + 1e-4 * SPREAD
+    z[0] = -100
+    return z
+
+
+BATCHES = {
+    "at the origin": SPREAD,
+    "offset 100": SPREAD + 100,
+    "offset 1000": SPREAD + 1000,
+    "near twins": near_twins(),
+    "near twins, offset 100": near_twins() + 100,
+    "tight clusters": CLUSTERS + 1e-4 * SPREAD,
+    "tight clusters, offset 100": CLUSTERS + 1e-4 * SPREAD + 100,
+    "collapsed": 1 + 1e-4 * SPREAD,
+    "collapsed but for one": collapsed_but_for_one(),
+    "twins": CLUSTERS,
+    "one image": SPREAD[:1],
+}
+every_batch = pytest.mark.parametrize("batch", BATCHES)
+
+
+def by_loops(z, weights):
+    """Distances in float64, and the gradient of their weighted sum, 0 for coincident pairs."""
+    z = z.astype("float64")
+    distances, gradient = np.zeros((len(z), len(z))), np.zeros_like(z)
+    for i in range(len(z)):
+        for j in range(len(z)):
+            distances[i, j] = np.sqrt(((z[i] - z[j]) ** 2).sum())
+            if distances[i, j] > 0:
+                pull = weights[i, j] * (z[i] - z[j]) / distances[i, j]
+                gradient[i] += pull
+                gradient[j] -= pull
+    return distances, gradient
+
+
+def weighted_sum(weights, z):
+    return ops.sum(weights * safe_sqrt(squared_distances(z, z)))
+
+
+def of_two_sets(weights, z):
+    # Equal numbers, but not the same tensor: as anchors are against gathered candidates.
+    return ops.sum(weights * safe_sqrt(squared_distances(z, z * 1.0)))
+
+
+@every_batch
+@pytest.mark.parametrize("function", [weighted_sum, of_two_sets])
+def test_values_and_gradients_in_float32(batch, function):
+    z = BATCHES[batch].astype("float32")
+    distances, gradient = by_loops(z, weights := RNG.normal(size=(len(z), len(z))))
+    ours = np.asarray(ops.sqrt(squared_distances(z := ops.convert_to_tensor(z), z)))
+    np.testing.assert_allclose(ours, distances, rtol=1e-5, atol=0)
+    _, theirs = value_and_gradient(function, weights.astype("float32"), z, "float32")
+    np.testing.assert_allclose(theirs, gradient, atol=2e-6 * np.abs(gradient).max(initial=1e-9))
+
+
+@every_batch
+def test_values_in_a_compiled_graph(batch):
+    z = BATCHES[batch].astype("float32")
+    distances, _ = by_loops(z, np.zeros((len(z), len(z))))
+    weights = np.ones(distances.shape, "float32")
+    value = float(compiled(weighted_sum)(weights, ops.convert_to_tensor(z)))
+    assert value == pytest.approx(distances.sum(), rel=1e-5)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.pairs], ids=str)
+@pytest.mark.parametrize("apart", [5e-4, 1e-6])
+def test_losses_in_float64_of_pairs_that_close(case, apart):
+    rng = np.random.default_rng(4)
+    ids = np.array([0, 0, 1, 1, 2, 2, 2, 0])
+    z = 0.3 * oracles.unit(rng.normal(size=(8, 6)))
+    steps = rng.normal(size=(8, 6))
+    steps /= np.linalg.norm(steps, axis=1, keepdims=True)
+    z[1] = z[0] + apart * steps[1]  # a positive
+    z[4] = z[2] + apart * steps[4]  # a negative
+    loss = losses.get(case.name, **case.arguments, dtype="float64")
+    for ours, theirs in zip(parts(loss, ids, z), case.oracle(ids, z, **case.arguments)):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-7, atol=1e-12)
+
+
+def test_the_contrastive_loss_of_two_points_close_in_float64():
+    z = np.array([[1.0, 0.0], [1.0, 5e-4]])
+    loss = losses.ContrastiveLoss(dtype="float64")
+    value, gradient = value_and_gradient(loss, np.array([3, 3]), z)
+    assert value == pytest.approx(2.5e-7, rel=1e-9)
+    np.testing.assert_allclose(gradient, [[0, -1e-3], [0, 1e-3]], rtol=1e-9)
+
+
+@pytest.mark.parametrize("offset", [0, 100, 1000])
+def test_triplet_gradients_far_from_the_origin(offset):
+    ids = np.arange(24) % 4
+    z = (SPREAD + offset).astype("float32").astype("float64")
+    loss = losses.TripletLoss(normalize=False)
+    _, gradient = value_and_gradient(loss, ids, z, "float32")
+    exact = oracles.numeric_gradient(oracles.triplet, ids, z, normalize=False)
+    np.testing.assert_allclose(gradient, exact, atol=1e-5 * np.abs(exact).max())
+
+
+@pytest.mark.parametrize("size", [3e19, 1e38, 1e-25, 1e-30, 1.0])
+def test_huge_and_tiny_rows_are_normalized(size):
+    z = (SPREAD / np.abs(SPREAD).max() * size).astype("float32")
+    exact = oracles.unit(z.astype("float64"))
+    np.testing.assert_allclose(
+        np.asarray(normalize(ops.convert_to_tensor(z))), exact, rtol=1e-6, atol=1e-7
+    )
+    if size > 1e37 or size < 1e-29:
+        return  # the gradient itself is out of float32's range
+    weights = RNG.normal(size=z.shape).astype("float32")
+    _, gradient = value_and_gradient(
+        lambda weights, z: ops.sum(weights * normalize(z)), weights, z, "float32"
+    )
+    across = weights - (weights * exact).sum(axis=1, keepdims=True) * exact
+    expected = across / np.linalg.norm(z.astype("float64"), axis=1, keepdims=True)
+    np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-6 * np.abs(expected).max())
+
+
+def test_a_zero_row_stays_zero_and_ordinary_rows_keep_their_bits():
+    z = SPREAD.astype("float32")
+    z[3] = 0.0
+    rows, gradient = value_and_gradient(
+        lambda _, z: ops.sum(ops.square(normalize(z))), np.zeros(1), z, "float32"
+    )
+    assert rows == pytest.approx(23)
+    assert (gradient[3] == 0).all()
+    tensor = ops.convert_to_tensor(z)
+    plain = tensor * ops.rsqrt(ops.sum(ops.square(tensor), axis=-1, keepdims=True))
+    kept = np.arange(24) != 3
+    np.testing.assert_array_equal(np.asarray(normalize(tensor))[kept], np.asarray(plain)[kept])
