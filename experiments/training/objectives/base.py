@@ -1,187 +1,102 @@
-"""What the flags describe of the learning: model, loss, optimizer."""
+"""What every kind of training says of itself."""
 
-from experiments.options import flags
-from keras_dml import losses, models, optimizers
+import abc
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import keras
+import tensorflow as tf
+
+from experiments.training.arguments import Options, loss_arguments
+from experiments.training.evaluators import (
+    ClassMeanAccuracy,
+    Evaluator,
+    RawPixels,
+    RetrievalScores,
+)
+from experiments.training.optimizer import Rate, scheduled
+from keras_dml import losses
 from keras_dml.metrics import LossPart
-from keras_dml.models.statistics_network import check_beta
-
-# The losses that train a classifier over the embedding.
-CLASSIFYING = ("ce", "center")
 
 
-def loss(options):
-    """The loss, with the hyper-parameters that were given.
+class Objective(abc.ABC):
+    """One kind of training: what is fitted, by what, and what there is to see of it.
 
-    Raises:
-        ValueError: unknown loss, or a flag that belongs to another loss.
+    Which one serves a loss follows from `keras_dml.losses.EmbeddingLoss.kind`.
+
+    Args:
+        options: the run's.
+
+    Attributes:
+        has_classifier: whether a classifier of the training classes is part of the fitted model.
+        log_names: Keras' name of a value of the training -> what it is called in `metrics.jsonl`,
+            where that is another.
     """
-    return losses.get(options.loss, **_given(options, losses.get(options.loss).get_config()))
 
+    has_classifier: ClassVar[bool] = False
+    log_names: ClassVar[Mapping[str, str]] = {}
 
-def _given(options, taken):
-    """The hyper-parameters that were given; ValueError for one that the loss does not take."""
-    given = {
-        name: options[name].value
-        for name in flags.LOSS_ARGUMENTS
-        if options[name].value is not None
-    }
-    for name in given:
-        if name not in taken:
-            own = [argument for argument in flags.LOSS_ARGUMENTS if argument in taken]
-            raise ValueError(
-                f"{name} is no argument of loss {options.loss}, which takes {', '.join(own)}. "
-                f"Received: {name}={given[name]}"
-            )
-    return given
+    def __init__(self, options: Options) -> None:
+        self.options = options
 
+    @abc.abstractmethod
+    def training_model(self, embedding: keras.Model, num_classes: int) -> keras.Model:
+        """The model that is fitted; it shares the layers of `embedding`.
 
-def embedding_model(options):
-    """The model from images to embeddings."""
-    weights = None if options.weights == "none" else options.weights
-    backbone = models.build_backbone(
-        options.backbone,
-        options.image_size,
-        weights,
-        options.frozen_batch_norm,
-        None if options.filters is None else flags.whole_numbers("filters", options.filters),
-    )
-    return backbone, models.embedding_model(
-        backbone,
-        options.embedding_size,
-        options.feature_batch_norm,
-        options.pooling,
-        options.levels,
-    )
+        Args:
+            embedding: from images to embeddings `[n, d]`.
+            num_classes: the training classes.
+        """
 
+    @abc.abstractmethod
+    def compile_arguments(self, total_steps: int) -> dict[str, Any]:
+        """What `compile` takes beside the optimizer of the embedding.
 
-def _losses_of_their_own(options):
-    """The levels that have one: those of losses over pairs, as Wang et al. 2019a train theirs."""
-    together = options.loss in (*CLASSIFYING, "rankmi")
-    return [] if together or not options.levels else options.levels
+        Args:
+            total_steps: of the whole training.
+        """
 
+    def outputs(self) -> Sequence[str]:
+        """Names of the fitted model's outputs; none: it has one, without a name."""
+        return ()
 
-def training_model(options, embedding, num_classes):
-    """The model that is fitted: the embedding, a classifier over it, or (center) both.
+    def targets(self, batches: tf.data.Dataset) -> tf.data.Dataset:
+        """The batches (images, class ids) with the class ids for each output of the model."""
+        outputs = self.outputs()
+        if not outputs:
+            return batches
+        return batches.map(lambda images, ids: (images, dict.fromkeys(outputs, ids)))
 
-    RankMI's alternates between the embedding and a statistics network.
-    """
-    if options.loss in CLASSIFYING:
-        classifier = models.classifier_model(
-            embedding, num_classes, options.dropout, seed=options.seed
-        )
-        outputs = {"embeddings": embedding.output, "logits": classifier.output}
-        if options.loss == "ce":
-            outputs = classifier.output
-        return models.DistributedModel(embedding.input, outputs, name="training")
-    if options.dropout:
-        raise ValueError(
-            f"dropout is before the classifier, which only losses {', '.join(CLASSIFYING)} have. "
-            f"Received: dropout={options.dropout}"
-        )
-    if options.loss == "rankmi":
-        given = _given(options, ("k", "beta", "alpha", "sampling"))
-        check_beta("beta", given.get("beta", 1.0))
-        network = models.StatisticsNetwork(
-            options.statistics_hidden,
-            options.statistics_depth,
-            options.statistics_slope,
-            options.statistics_residual,
-            zero_at=given.get("beta", 1.0),
-            seed=options.seed,
-        )
-        return models.RankMI(embedding, network, seed=options.seed, **given)
-    levels = _losses_of_their_own(options)
-    outputs = {level: embedding.get_layer(f"{level}_embeddings").output for level in levels}
-    # Same layers in a model of its own: what is compiled would be saved with its optimizer.
-    return models.DistributedModel(embedding.input, outputs or embedding.output, name="training")
-
-
-def compiled(options, total_steps):
-    """What `compile` takes beside the optimizer: the loss, and its parts as metrics.
-
-    RankMI brings its loss along, and wants an optimizer for its second network.
-
-    The center loss has no contrastive part of its own; it is trained beside a cross-entropy, which
-    is that part in Boudiaf et al. 2020, Table 2.
-    """
-    if options.loss == "rankmi":
-        return {"statistics_optimizer": _statistics_optimizer(options, total_steps)}
-    chosen = loss(options)
-    if options.loss != "center":
-        levels = _losses_of_their_own(options)
-        if levels:
-            return {
-                "loss": dict.fromkeys(levels, chosen),
-                "metrics": {level: _parts(chosen) for level in levels},
-            }
-        return {"loss": chosen, "metrics": _parts(chosen)}
-    return {
-        "loss": {"embeddings": chosen, "logits": losses.get("ce")},
-        "loss_weights": {"embeddings": options.center_weight, "logits": 1.0},
-    }
-
-
-def _parts(chosen):
-    return [LossPart(chosen, "tightness"), LossPart(chosen, "contrastive")]
-
-
-def targets(options, batches):
-    """The batches with the class ids for each output of the model."""
-    outputs = _losses_of_their_own(options)
-    if options.loss == "center":
-        outputs = ["embeddings", "logits"]
-    if not outputs:
-        return batches
-    return batches.map(lambda images, ids: (images, dict.fromkeys(outputs, ids)))
-
-
-def updates(options, steps):
-    """How often the embedding has been updated after so many steps: RankMI alternates."""
-    if options.loss != "rankmi":
+    def updates(self, steps: int) -> int:
+        """How often the embedding has been updated after so many steps."""
         return steps
-    phases = 1 + (options.k or 1)
-    return -(-steps // phases)
+
+    def learning_rate(self, total_steps: int) -> Rate:
+        """The learning rate of each update of the embedding."""
+        return scheduled(self.options, self.options.learning_rate, self.updates(total_steps))
+
+    def rate_after(self, rate: Rate, steps: int) -> float:
+        """The learning rate that the embedding's last update in so many steps had."""
+        return float(rate(self.updates(steps) - 1) if callable(rate) else rate)
+
+    def evaluators(self) -> list[Evaluator]:
+        """What looks at the embeddings before, during and after the training, in this order."""
+        return [RetrievalScores(), self.accuracy(), RawPixels()]
+
+    def accuracy(self) -> Evaluator:
+        """How test images of the training classes are given their class."""
+        return ClassMeanAccuracy()
+
+    def loss(self) -> losses.EmbeddingLoss:
+        """The loss that the options name, with what was given for it.
+
+        Raises:
+            ValueError: something was given that it does not take or that is out of range.
+        """
+        taken = losses.get(self.options.loss).get_config()
+        return losses.get(self.options.loss, **loss_arguments(self.options, taken))
 
 
-def learning_rate(options, total_steps):
-    """The learning rate of each update of the embedding: a number, or a schedule."""
-    return _scheduled(options, options.learning_rate, updates(options, total_steps))
-
-
-def rate_after(options, rate, steps):
-    """The learning rate that the embedding's last update in so many steps had."""
-    return float(rate(updates(options, steps) - 1) if callable(rate) else rate)
-
-
-def _scheduled(options, rate, total_updates):
-    if options.schedule == "warm_cosine":
-        return optimizers.WarmCosine(rate, total_updates, options.warmup_steps)
-    return rate
-
-
-def _statistics_optimizer(options, total_steps):
-    rate = options.statistics_learning_rate
-    rate = options.learning_rate if rate is None else rate
-    total_updates = max(total_steps - updates(options, total_steps), 1)
-    return _optimizer(options, _scheduled(options, rate, total_updates))
-
-
-def optimizer(options, backbone, rate):
-    """The optimizer of the embedding, with its learning rate or schedule."""
-    factors = None
-    if options.pretrained_factor != 1.0:
-        factors = optimizers.multipliers(backbone, options.pretrained_factor)
-    return _optimizer(options, rate, learning_rate_multipliers=factors)
-
-
-def _optimizer(options, rate, **arguments):
-    arguments |= {
-        "learning_rate": rate,
-        "coupled_weight_decay": options.weight_decay,
-        "decayed": options.decayed,
-    }
-    if options.optimizer == "adam":
-        if options.momentum or options.nesterov:
-            raise ValueError("momentum and nesterov are for --optimizer=sgd. Received: adam")
-        return optimizers.Adam(**arguments)
-    return optimizers.SGD(momentum=options.momentum, nesterov=options.nesterov, **arguments)
+def parts(loss: losses.EmbeddingLoss) -> list[LossPart]:
+    """The two parts of a loss, as metrics of the training."""
+    return [LossPart(loss, "tightness"), LossPart(loss, "contrastive")]

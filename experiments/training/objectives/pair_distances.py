@@ -4,45 +4,60 @@ The pictures are those of Kemertas et al. 2020: figure 1 (how the distances of p
 pairs are distributed) and figure 3 (what a pair of either kind costs at each distance).
 """
 
+from __future__ import annotations
+
 import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from keras import ops
 
+from experiments.embedding.embedder import Embedder
 from experiments.report.distance_figure import BINS, distances_svg, rows_of_some_classes
 from experiments.report.figures import BLUE, INK, ORANGE, legend, lines_svg, svg
-from experiments.training.run_folder import RANKMI
+from experiments.training.evaluators import Evaluator, Findings, Finished
+from experiments.training.run_folder import RANKMI, State
 from keras_dml.metrics import DistanceHistograms, distance_histograms
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-def record_start(folder, embedder, test):
-    """Keep the distances of the embeddings before the first step, once for a run."""
-    rows = rows_of_some_classes(test.labels)
-    # Of several workers all have to take part in this.
-    embeddings = embedder(test.select(rows), "distances before training")
-    if not folder.file(RANKMI).is_file():
-        folder.write_json(RANKMI, {"before": _histograms(embeddings, test.labels[rows])})
+    from experiments.training.plan import RunPlan
 
 
-def record_end(folder, model, embeddings, labels):
-    """Keep the distances of the best model's embeddings, and V at the end of training."""
-    from keras import ops
+class PairDistances(Evaluator):
+    """The distances of test pairs before and after the training, and V at its end."""
 
-    rows = rows_of_some_classes(labels)
-    grid = np.linspace(0, 2, 201)
-    values = model.statistics_network(ops.convert_to_tensor(grid[:, None], dtype="float32"))
-    seen = json.loads(folder.file(RANKMI).read_text())
-    seen |= {
-        "after": _histograms(embeddings[rows], labels[rows]),
-        "values": np.asarray(values, dtype=float)[:, 0].tolist(),
-        "beta": float(ops.convert_to_numpy(model.beta)),
-        "alpha": model.alpha,
-    }
-    folder.write_json(RANKMI, seen)
+    def before(self, run: RunPlan, state: State, embedder: Embedder) -> None:
+        """Keep the distances of the embeddings before the first step, once for a run."""
+        if state.step:
+            return
+        test, folder = run.data.test, run.folder
+        rows = rows_of_some_classes(test.labels)
+        # Of several workers all have to take part in this.
+        embeddings = embedder(test.select(rows), "distances before training")
+        if not folder.file(RANKMI).is_file():
+            folder.write_json(RANKMI, {"before": _histograms(embeddings, test.labels[rows])})
+
+    def finish(self, run: RunPlan, end: Finished) -> Findings:
+        """Keep those of the kept model's embeddings, and V; draw what was kept."""
+        labels, model = run.data.test.labels, end.model
+        rows = rows_of_some_classes(labels)
+        grid = np.linspace(0, 2, 201)
+        values = model.statistics_network(ops.convert_to_tensor(grid[:, None], dtype="float32"))
+        seen = json.loads(run.folder.file(RANKMI).read_text())
+        seen |= {
+            "after": _histograms(end.embeddings[rows], labels[rows]),
+            "values": np.asarray(values, dtype=float)[:, 0].tolist(),
+            "beta": float(ops.convert_to_numpy(model.beta)),
+            "alpha": model.alpha,
+        }
+        run.folder.write_json(RANKMI, seen)
+        return _shown(seen, end.history)
 
 
-def pictures(folder, history):
-    """Title -> SVG text of the run's figures, and the lines that sum them up."""
-    seen = json.loads(folder.file(RANKMI).read_text())
+def _shown(seen: Mapping[str, Any], history: Sequence[Mapping[str, float]]) -> Findings:
     before, after = (
         DistanceHistograms(*(np.array(counts) for counts in seen[when]))
         for when in ("before", "after")
@@ -53,21 +68,22 @@ def pictures(folder, history):
         ("β", f"{seen['beta']:.3f}"),
     ]
     bound = lines_svg("bound", {"bound": history}, "train/mutual_information", label="nats")
-    return {
+    pictures = {
         "Mutual-information bound of the training batches": bound,
         "Distances of test pairs": distances_svg(
             {"before training": before, "after training": after}
         ),
         "What a pair costs": _costs_svg(np.array(seen["values"]), seen["beta"], seen["alpha"]),
-    }, summary
+    }
+    return Findings(pictures=pictures, summary=summary)
 
 
-def _histograms(embeddings, labels):
+def _histograms(embeddings: np.ndarray, labels: np.ndarray) -> list[list[int]]:
     found = distance_histograms(embeddings, labels, bins=BINS)
     return [found.positive.tolist(), found.negative.tolist()]
 
 
-def _costs_svg(values, beta, alpha):
+def _costs_svg(values: np.ndarray, beta: float, alpha: float) -> str:
     distances = np.linspace(0, 2, len(values))
     curves = {
         "positive pair": (np.logaddexp(0, -values) - np.log(2), BLUE, "-"),
@@ -75,7 +91,7 @@ def _costs_svg(values, beta, alpha):
     }
     parts = [f"the costs meet at the distance {beta:.3f}, margins {alpha:g} on either side"]
 
-    def draw(figure):
+    def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
         for name, (costs, colour, line) in curves.items():
             axes.plot(distances, costs, color=colour, linestyle=line, label=name)

@@ -1,96 +1,77 @@
-"""Levels of a backbone: losses over pairs are summed over them, the others take them together."""
+"""Which kind of training serves a loss, and that nothing has to be told of a new one."""
+
+import pathlib
+import re
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from keras import ops
 
-from experiments.options import flags
-from experiments.training import objective
+import experiments
+from experiments.training.evaluators import ClassifierAccuracy, ClassMeanAccuracy
+from experiments.training.objectives import KINDS
+from experiments.training.objectives.alternating import Alternating
+from experiments.training.objectives.classifier import BesideClassifier, Classifier
+from experiments.training.objectives.pairs import OverPairs
+from keras_dml import losses
+from keras_dml.pairs import masked_sum
 
-LEVELS = ["stage1_conv2_relu", "stage2_conv2_relu"]
-
-
-def options(*words):
-    small = ["--backbone=small_convnet", "--filters=4,6", "--weights=none", "--image_size=16"]
-    levels = [f"--levels={','.join(LEVELS)}", "--embedding_size=5"]
-    return flags.parse(["run", *small, *levels, *words])[0]
-
-
-def batch():
-    rng = np.random.default_rng(0)
-    images = rng.uniform(0, 255, (8, 16, 16, 3)).astype("float32")
-    return images, np.repeat(np.arange(4), 2)
+OTHERS = {"ce": Classifier, "center": BesideClassifier, "rankmi": Alternating}
 
 
-def evaluated(given):
-    """The embeddings of a batch, and what `evaluate` tells of the compiled model on it."""
-    backbone, embedding = objective.embedding_model(given)
-    model = objective.training_model(given, embedding, 4)
-    model.compile(objective.optimizer(given, backbone, 0.01), **objective.compiled(given, 10))
-    images, ids = batch()
-    batches = tf.data.Dataset.from_tensors((images, ids))
-    logs = model.evaluate(objective.targets(given, batches), verbose=0, return_dict=True)
-    return embedding(images, training=False).numpy(), logs
+@pytest.mark.parametrize("name", losses.LOSSES)
+def test_every_loss_is_served(name, objective):
+    one = objective(f"--loss={name}")
+    assert type(one) is OTHERS.get(name, OverPairs)
+    kinds = {type(each) for each in one.evaluators()}
+    assert (ClassifierAccuracy in kinds) == (name in ("ce", "center"))
+    assert (ClassMeanAccuracy in kinds) != (ClassifierAccuracy in kinds)
 
 
-@pytest.mark.parametrize("name", ["ice", "multi_similarity"])
-def test_a_loss_over_pairs_is_summed_over_the_levels(name):
-    given = options(f"--loss={name}")
-    embeddings, logs = evaluated(given)
-    assert embeddings.shape == (8, 10)
-    chosen, total = objective.loss(given), 0.0
-    for number, level in enumerate(LEVELS):
-        part = embeddings[:, 5 * number : 5 * number + 5]
-        expected = float(chosen(batch()[1], part))
-        assert logs[f"{level}_loss"] == pytest.approx(expected, rel=1e-4)
-        parts = [logs[f"{level}_{side}"] for side in ("tightness", "contrastive")]
-        assert sum(parts) == pytest.approx(expected, rel=1e-3)
-        total += expected
-    assert logs["loss"] == pytest.approx(total, rel=1e-4)
+def test_every_kind_serves_a_loss():
+    assert {loss.kind for loss in losses.LOSSES.values()} == set(KINDS)
 
 
-@pytest.mark.parametrize("name", ["ce", "center", "rankmi"])
-def test_other_losses_take_all_levels_together(name):
-    given = options(f"--loss={name}")
-    _, embedding = objective.embedding_model(given)
-    model = objective.training_model(given, embedding, 4)
-    assert embedding.output_shape == (None, 10)
-    if name != "rankmi":
-        assert model.get_layer("logits").kernel.shape == (10, 4)
-    assert not any(level in str(objective.compiled(given, 10)) for level in LEVELS)
+def test_a_new_loss_over_pairs_is_trained_without_a_word_elsewhere(monkeypatch, tiny, level_names):
+    class RightAngles(losses.PairLoss):
+        """Negatives at right angles or beyond, and positives close by."""
+
+        def compute_pair_parts(self, pairs):
+            similarities = pairs.similarities()
+            tightness = masked_sum(1.0 - similarities, pairs.positive)
+            return tightness, masked_sum(ops.relu(similarities), pairs.negative)
+
+    monkeypatch.setitem(losses.LOSSES, "right_angles", RightAngles)
+    run = tiny("--loss=right_angles")
+    before = run.embeddings()
+    batches = tf.data.Dataset.from_tensors((run.images, run.class_ids)).repeat(3)
+    logs = run.model.fit(run.objective.targets(batches), verbose=0).history
+    assert {f"{level_names[0]}_tightness", f"{level_names[1]}_contrastive"} < set(logs)
+    assert np.isfinite(logs["loss"]).all()
+    assert (run.embeddings() != before).any()
 
 
-@pytest.mark.parametrize("word", ["--levels=", "--levels=stage9_conv2_relu"])
-def test_levels_that_are_none(word):
-    with pytest.raises(ValueError, match="levels must be different layers of the backbone"):
-        objective.embedding_model(options(word))
+@pytest.mark.parametrize("name", ["snca", "rankmi"])
+def test_dropout_needs_a_classifier(name, objective):
+    with pytest.raises(ValueError, match=r"only losses ce, center have. Received: dropout=0\.5"):
+        objective(f"--loss={name}", "--dropout=0.5")
+    assert objective("--loss=center", "--dropout=0.5").options.dropout == 0.5
 
 
-def test_rankmi_updates_the_embedding_in_every_k_plus_first_step():
-    given = flags.parse(["run", "--loss=rankmi", "--k=2", "--warmup_steps=1"])[0]
-    assert [objective.updates(given, steps) for steps in (1, 2, 3, 4, 7)] == [1, 1, 1, 2, 3]
-    rate = objective.learning_rate(given, 9)
-    assert rate.total_steps == 3
-    statistics = objective.compiled(given, 9)["statistics_optimizer"]
-    # The rate that is logged is that of the last of the updates, not of so many.
-    assert objective.rate_after(given, rate, 8) == pytest.approx(float(rate(2)))
-    np.testing.assert_allclose(float(statistics.learning_rate), float(rate(0)))
-    one = flags.parse(["run", "--loss=snca"])[0]
-    assert objective.rate_after(one, 0.5, 8) == 0.5
+def test_an_unknown_loss_is_named(objective):
+    with pytest.raises(ValueError, match=r"loss must be one of .*Received: loss='hinge'"):
+        objective("--loss=hinge")
 
 
-@pytest.mark.parametrize(
-    ("word", "message"),
-    [
-        ("--beta=3", "beta must be a distance between 0 and 2. Received: beta=3.0"),
-        ("--alpha=-1", "alpha must be a distance above 0. Received: alpha=-1.0"),
-        ("--statistics_slope=2", "slope must be in"),
-        ("--sampling=hard", "sampling must be one of"),
-        ("--margin=1", "takes alpha, beta, sampling, k. Received: margin=1.0"),
-    ],
-)
-def test_rankmi_refuses_what_makes_no_sense(word, message):
-    given = options("--loss=rankmi", word)
-    _, embedding = objective.embedding_model(given)
-    with pytest.raises(ValueError, match=message):
-        objective.training_model(given, embedding, 4)
+def test_nothing_else_asks_which_loss_it_is():
+    named = "|".join(losses.LOSSES)
+    question = re.compile(rf"\bloss (==|!=|in|not in)\s|[\"']({named})[\"']\s*(==|!=)")
+    root = pathlib.Path(experiments.__file__).parent
+    asked = [
+        f"{path.relative_to(root)}: {line.strip()}"
+        for path in root.rglob("*.py")
+        for line in path.read_text().splitlines()
+        if question.search(line.partition("#")[0]) and " for " not in line
+    ]
+    assert asked == []
