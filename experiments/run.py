@@ -39,7 +39,8 @@ def main(argv: list[str]) -> None:
         workers = Workers(strategy, cluster)
         run = plan_run(name, options, folder, workers)
         embedding, model = fit.compiled_model(run, strategy)
-        run.open_folder()
+        folder.open()
+        run.list_bad_images()
         state = folder.restore_checkpoint(model, workers)
 
     print(f"{name}: {build.describe(run.data, model, run.steps_per_epoch, options, state)}")

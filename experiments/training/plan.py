@@ -51,9 +51,8 @@ class RunPlan:
         """Of the whole training."""
         return self.options.epochs * self.steps_per_epoch
 
-    def open_folder(self) -> None:
-        """Make the run's folder and hold it; list in it which images were left out."""
-        self.folder.open()
+    def list_bad_images(self) -> None:
+        """List in the run's folder, which is open, the images that were left out."""
         if self.options.skip_bad_images:
             lines = "".join(f"{line}\n" for line in self.bad_images)
             self.folder.write_text(BAD_IMAGES, lines)
