@@ -1,4 +1,4 @@
-"""What was given for the loss alone: the only place that knows how options hold it."""
+"""What was given for the loss and its network: the only place that knows how options hold it."""
 
 from collections.abc import Collection
 from typing import Any
@@ -7,7 +7,7 @@ from absl.flags import FlagValues as Options
 
 from experiments.options import flags
 
-__all__ = ["Options", "loss_arguments"]
+__all__ = ["Options", "loss_arguments", "statistics_arguments"]
 
 
 def loss_arguments(options: Options, taken: Collection[str]) -> dict[str, Any]:
@@ -33,3 +33,9 @@ def loss_arguments(options: Options, taken: Collection[str]) -> dict[str, Any]:
                 f"Received: {name}={value}"
             )
     return given
+
+
+def statistics_arguments(options: Options) -> dict[str, Any]:
+    """The arguments of the statistics network, as `keras_dml.models.StatisticsNetwork` has them."""
+    names = ("hidden", "depth", "slope", "residual")
+    return {name: options[f"statistics_{name}"].value for name in names}

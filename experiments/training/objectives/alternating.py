@@ -4,7 +4,7 @@ from typing import Any
 
 import keras
 
-from experiments.training.arguments import loss_arguments
+from experiments.training.arguments import loss_arguments, statistics_arguments
 from experiments.training.evaluators import Evaluator
 from experiments.training.objectives.base import Objective
 from experiments.training.objectives.pair_distances import PairDistances
@@ -24,12 +24,7 @@ class Alternating(Objective):
         options, given = self.options, self._given()
         beta = check_beta("beta", given.get("beta", 1.0))
         network = models.StatisticsNetwork(
-            options.statistics_hidden,
-            options.statistics_depth,
-            options.statistics_slope,
-            options.statistics_residual,
-            zero_at=beta,
-            seed=options.seed,
+            **statistics_arguments(options), zero_at=beta, seed=options.seed
         )
         return models.RankMI(embedding, network, seed=options.seed, **given)
 

@@ -34,6 +34,14 @@ def test_it_takes_all_levels_together(tiny, level_names):
     assert np.isfinite(run.evaluate()["mutual_information"])
 
 
+def test_the_statistics_network_is_the_one_that_was_asked_for(tiny):
+    words = ["--statistics_hidden=6", "--statistics_depth=1", "--nostatistics_residual"]
+    network = tiny("--loss=rankmi", "--beta=0.7", *words).model.statistics_network
+    config = network.get_config()
+    asked = ("hidden", "depth", "residual", "zero_at")
+    assert [config[name] for name in asked] == [6, 1, False, 0.7]
+
+
 def test_its_pictures_come_behind_what_every_training_shows(objective):
     *common, last = objective("--loss=rankmi").evaluators()
     assert isinstance(last, PairDistances)
