@@ -5,7 +5,6 @@ import os
 import pathlib
 import sys
 import time
-from types import SimpleNamespace
 
 from absl import flags as absl_flags
 
@@ -148,8 +147,7 @@ def _output_dir(options, kind, source):
 def _recall_at(options, queries, items):
     from experiments.training import build
 
-    gallery = None if items is None else range(len(items))
-    return build.recall_at(options, SimpleNamespace(test=range(len(queries)), gallery=gallery))
+    return build.recall_at(options, len(queries), None if items is None else len(items))
 
 
 def _write(output, title, options, found, scores, trained):

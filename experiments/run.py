@@ -6,10 +6,11 @@ import time
 from experiments.options import flags
 from experiments.options.command_line import mute, quiet_tensorflow, run_command, usage_errors
 from experiments.training.cluster import read_cluster
+from experiments.training.run_folder import RunFolder
 
 
-def main(argv):
-    """Data, model, loss, optimizer, fit, evaluate, export, report."""
+def main(argv: list[str]) -> None:
+    """Plan, model, fit, outcome."""
     if flags.wants_help(argv):
         print(flags.help_text())
         return
@@ -28,12 +29,11 @@ def main(argv):
     import numpy as np
 
     from experiments.embedding.embedder import Embedder
-    from experiments.training import build, fitting, objective, outcome, rankmi_view
-    from experiments.training.plan import RunPlan
-    from experiments.training.run_folder import BAD_IMAGES
+    from experiments.training import build, fit, outcome
+    from experiments.training.failures import explained
+    from experiments.training.plan import plan_run
     from experiments.training.workers import Workers
     from keras_dml.export import check_export
-    from pipelines import training_batches
 
     began = time.perf_counter()
     if cluster.size > 1:
@@ -41,82 +41,32 @@ def main(argv):
     with usage_errors():
         strategy = build.devices(options)
         workers = Workers(strategy, cluster)
-        workers.check_same("flags", folder.flags.encode())
-        data, bad_images = build.data(options, folder)
-        labels = data.train.labels.tobytes() + data.test.labels.tobytes()
-        workers.check_same("images of data_dir", labels)
-        augmentation, preprocessing = build.transforms(options)
-        sampler = build.sampler(options, data.train)
-        ks = build.recall_at(options, data)
-        steps_per_epoch = options.steps_per_epoch or sampler.steps_per_epoch
-        total_steps = options.epochs * steps_per_epoch
-        rate = objective.learning_rate(options, total_steps)
-        with strategy.scope():
-            backbone, embedding = objective.embedding_model(options)
-            model = objective.training_model(options, embedding, data.train.num_classes)
-            model.compile(
-                objective.optimizer(options, backbone, rate),
-                **objective.compiled(options, total_steps),
-                jit_compile=options.jit_compile,
-            )
+        run = plan_run(name, options, folder, workers)
+        embedding, model = fit.compiled_model(run, strategy)
         # Now rather than after hours of training.
-        check_export(embedding, preprocessing)
+        check_export(embedding, run.preprocessing)
         folder.open()
         # Looked for again: another process with the same flags may have held the folder till now.
         if workers.from_first(np.array(float(folder.result is not None))):
             if cluster.first:
                 _print_finished(folder)
             return
-        if options.skip_bad_images:
-            folder.write_text(BAD_IMAGES, "".join(f"{line}\n" for line in bad_images))
+        run.list_bad_images()
         state = folder.restore_checkpoint(model, workers)
-        run = RunPlan(name, options, folder, data, preprocessing, ks, steps_per_epoch, rate)
 
-    print(f"{name}: {build.describe(data, model, steps_per_epoch, options, state)}")
-    with fitting.explained(folder, data):
-        raw = outcome.raw_pixel_recalls(run)
-        if options.loss == "rankmi" and not state.step:
-            embedder = Embedder(embedding, preprocessing, options.eval_batch_size)
-            rankmi_view.record_start(folder, embedder, data.test)
-        if state.epoch < options.epochs:
-
-            def batches(context):
-                own = training_batches(
-                    data.train,
-                    sampler,
-                    augmentation,
-                    seed=options.seed,
-                    start_step=state.step,
-                    input_context=context,
-                )
-                return objective.targets(options, own)
-
-            model.fit(
-                strategy.distribute_datasets_from_function(batches),
-                epochs=options.epochs,
-                initial_epoch=state.epoch,
-                steps_per_epoch=steps_per_epoch,
-                callbacks=fitting.callbacks(run, embedding, state),
-                shuffle=False,
-                verbose=0,
-            )
-        best = outcome.best_model(folder, embedding)
-        shared = workers.share(best)
-        found = outcome.evaluate(run, shared, workers)
-        if not cluster.first:
-            workers.meet()
-            return
-        if options.loss == "rankmi":
-            rankmi_view.record_end(folder, model, found.embeddings, data.test.labels)
-        outcome.export(folder, best, preprocessing)
-        table = outcome.report(run, found, raw, time.perf_counter() - began)
-        # Till here, since all are needed again if the first worker fails before it has finished.
-        workers.meet()
-    print(f"\n{table}\n\nreport: {folder.file('report.html')}")
-    print(f"serving: {folder.file('saved_model')}")
+    print(f"{name}: {build.describe(run.data, model, run.steps_per_epoch, options, state)}")
+    with explained(folder, run.data):
+        embedder = Embedder(embedding, run.preprocessing, options.eval_batch_size)
+        for evaluator in run.evaluators:
+            evaluator.before(run, state, embedder)
+        fit.fit(run, model, embedding, strategy, state)
+        table = outcome.leave(run, model, embedding, workers, began)
+    if table is not None:
+        print(f"\n{table}\n\nreport: {folder.file('report.html')}")
+        print(f"serving: {folder.file('saved_model')}")
 
 
-def _print_finished(folder):
+def _print_finished(folder: RunFolder) -> None:
     print(f"{folder.path} is finished:\n\n{folder.result['table']}\n")
 
 

@@ -15,8 +15,8 @@ DIMENSIONS = 512
 IMAGES_PER_CLASS = 4
 SECONDS = 2.0
 ADDONS = {"addons.semihard": addons.TripletSemiHardLoss, "addons.lifted": addons.LiftedStructLoss}
-# Those over pairs: cross-entropy's cost is the classifier's.
-PAIRWISE = [name for name in losses.LOSSES if name != "ce"]
+# Those over embeddings: the cost of one over logits is the classifier's.
+PAIRWISE = [name for name, loss in losses.LOSSES.items() if loss.kind != "classifier"]
 
 
 def names():

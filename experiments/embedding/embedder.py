@@ -1,4 +1,4 @@
-"""Embeddings of a whole table, their recall at K, and the accuracy on classes trained on."""
+"""Embeddings of a whole table, and their recall at K."""
 
 import contextlib
 import hashlib
@@ -10,7 +10,7 @@ import tensorflow as tf
 from experiments.embedding.embedding_file import EmbeddingFile
 from experiments.options.progress import progress_bar
 from keras_dml.distribute import gather_candidates
-from keras_dml.metrics import class_mean_accuracy, recall_at_k
+from keras_dml.metrics import recall_at_k
 from pipelines import EvaluationTransform, evaluation_batches
 
 METRICS = ("cosine", "l2")
@@ -122,40 +122,6 @@ def file_fingerprint(path):
 def recalls(embeddings, labels, ks, **gallery):
     """Recall at each K for both distances: `{"cosine": {K: share}, "l2": {K: share}}`."""
     return {metric: recall_at_k(embeddings, labels, ks, metric, **gallery) for metric in METRICS}
-
-
-def gallery_arguments(embed, data, description):
-    """What `recalls` takes of the gallery: its embeddings and labels; nothing if there is none.
-
-    Args:
-        embed: (table, description) -> embeddings.
-        data: `Split`.
-        description: of the progress bar.
-    """
-    if data.gallery is None:
-        return {}
-    embeddings = embed(data.gallery, f"{description}, gallery")
-    return {"gallery": embeddings, "gallery_labels": data.gallery.labels}
-
-
-def closed_set_accuracy(model, embedder, data, embeddings, description):
-    """The share of test images given their own class, where those classes were trained on.
-
-    Args:
-        model: the fitted model. Where it has a classifier, that gives the class; otherwise the
-            means of the training images' embeddings do (Boudiaf et al. 2020, appendix B), so these
-            images are embedded as well, as the test images are.
-        embedder: `Embedder`.
-        data: `Split` with the same classes on both sides.
-        embeddings: `[n, d]` of the test images.
-        description: of the progress bar.
-    """
-    for layer in model.layers:
-        if layer.name == "logits":
-            chosen = tf.argmax(layer(embeddings), axis=1).numpy()
-            return float(np.mean(chosen == data.test.labels))
-    train = embedder(data.train, description)
-    return class_mean_accuracy(train, data.train.labels, embeddings, data.test.labels)
 
 
 def raw_pixels(table, batch_size):

@@ -15,7 +15,7 @@ from experiments.embedding.saved_model import ImageEmbedder, fingerprint
 from experiments.options.command_line import RunError
 from experiments.options.progress import progress_bar
 from experiments.training import build
-from experiments.training.run_folder import RunFolder
+from experiments.training.run_folder import known_bad_images
 from keras_dml.export import float32_copy
 from pipelines import ImageTable
 
@@ -34,7 +34,7 @@ def dataset_sides(options, split, folder):
     Raises:
         ValueError: as `build.data`; "all" of a dataset with a gallery.
     """
-    data, _ = build.data(options, RunFolder(folder, "", writes=False))
+    data, _ = build.data(options, known_bad_images(folder))
     if split == "train":
         return data.train, None, data.train.num_classes
     if split == "test":

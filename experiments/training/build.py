@@ -2,6 +2,8 @@
 
 import dataclasses
 import re
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -9,10 +11,19 @@ import tensorflow as tf
 
 import pipelines
 from experiments.options import flags
-from experiments.training.run_folder import BAD_IMAGES, CHECKPOINT
+from experiments.training.arguments import Options
+from experiments.training.run_folder import State
+from pipelines import (
+    BalancedSampler,
+    EvaluationTransform,
+    ImageTable,
+    RandomSampler,
+    Split,
+    TrainTransform,
+)
 
 
-def devices(options):
+def devices(options: Options) -> tf.distribute.Strategy:
     """Seed, determinism, precision; returns the strategy. Comes before anything uses TensorFlow.
 
     Raises:
@@ -51,7 +62,7 @@ def devices(options):
     return strategy
 
 
-def load(options):
+def load(options: Options) -> Split:
     """The dataset that the flags name, with all of its images."""
     if options.dataset is None:
         raise ValueError(
@@ -67,20 +78,21 @@ def load(options):
     )
 
 
-def data(options, folder):
+def data(options: Options, left_out: Sequence[str] | None = None) -> tuple[Split, list[str]]:
     """The training and the test table, and the lines that tell which bad images were left out.
 
-    A run that is continued leaves out what it left out at its start.
+    Args:
+        options: of the dataset.
+        left_out: these lines, where they are known: a run that is continued leaves out what it left
+            out at its start. None: with `skip_bad_images` every image is looked at.
     """
     split = load(options)
     if not options.skip_bad_images or split.train.arrays is not None:
         _refuse_other_files(split)
         return split, []
-    listed = folder.file(BAD_IMAGES)
-    known = listed.is_file() and folder.file(CHECKPOINT).is_file()
-    lines = listed.read_text().splitlines() if known else _bad_images(split)
-    left_out = [line.rsplit("\t", 1)[0] for line in lines]
-    left = {side: _without(side, table, left_out) for side, table in split.tables.items()}
+    lines = _bad_images(split) if left_out is None else list(left_out)
+    names = [line.rsplit("\t", 1)[0] for line in lines]
+    left = {side: _without(side, table, names) for side, table in split.tables.items()}
     if not split.same_classes:
         trained = np.unique(left["training"].labels)
         tested = np.unique(
@@ -95,7 +107,7 @@ def data(options, folder):
     ), lines
 
 
-def _refuse_other_files(split):
+def _refuse_other_files(split: Split) -> None:
     # By their first bytes alone: it takes seconds, and spares a training that a text file named
     # .jpg would end at the first evaluation. A damaged image is found when it is decoded.
     for side, table in split.tables.items():
@@ -104,7 +116,7 @@ def _refuse_other_files(split):
             raise ValueError(not_an_image(side, table, bad))
 
 
-def not_an_image(side, table, bad):
+def not_an_image(side: str, table: ImageTable, bad: Sequence[tuple[int, str, str]]) -> str:
     """The message that names the first of the bad images and says what to do."""
     row, _, reason = bad[0]
     more = f" ({len(bad) - 1} more like it)" if len(bad) > 1 else ""
@@ -115,7 +127,7 @@ def not_an_image(side, table, bad):
     )
 
 
-def _bad_images(split):
+def _bad_images(split: Split) -> list[str]:
     lines = []
     for side, table in split.tables.items():
         for row, _, reason in pipelines.find_bad_images(table):
@@ -125,21 +137,23 @@ def _bad_images(split):
     return lines
 
 
-def image_names(side, table):
+def image_names(side: str, table: ImageTable) -> np.ndarray:
     """What a table's images are called: by their paths, or those in memory by their rows."""
     if table.paths is not None:
         return table.paths
     return np.array([f"{side} image {row}" for row in range(len(table))])
 
 
-def _without(side, table, left_out):
+def _without(side: str, table: ImageTable, left_out: Sequence[str]) -> ImageTable:
     kept = np.flatnonzero(~np.isin(image_names(side, table), left_out))
     if not len(kept):
         raise ValueError(f"data_dir has no {side} image that can be read ({len(table)} left out)")
     return table.select(kept)
 
 
-def describe(data, model, steps_per_epoch, options, state):
+def describe(
+    data: Split, model: keras.Model, steps_per_epoch: int, options: Options, state: State
+) -> str:
     """One line of what is about to happen."""
     train, test = data.train, data.test
     tested = "the same" if data.same_classes else f"{test.num_classes:,} others"
@@ -154,7 +168,7 @@ def describe(data, model, steps_per_epoch, options, state):
     return f"{text}; continued after epoch {state.epoch}" if state.epoch else text
 
 
-def transforms(options):
+def transforms(options: Options) -> tuple[TrainTransform, EvaluationTransform]:
     """The training and the evaluation transform."""
     resize = _resize(options.resize)
     try:
@@ -173,7 +187,7 @@ def transforms(options):
     return train, pipelines.EvaluationTransform(image_size=options.image_size, resize=resize)
 
 
-def sampler(options, table):
+def sampler(options: Options, table: ImageTable) -> RandomSampler | BalancedSampler:
     """Batch number to row numbers of the training table."""
     if options.sampler == "random":
         return pipelines.RandomSampler(len(table), options.batch_size, seed=options.seed)
@@ -197,17 +211,23 @@ def sampler(options, table):
     )
 
 
-def recall_at(options, data):
-    """The K of recall at K, sorted; without the flag, those that the test images allow."""
-    most = len(data.gallery) if data.gallery else len(data.test) - 1
+def recall_at(options: Options, num_test: int, num_gallery: int | None = None) -> list[int]:
+    """The K of recall at K, sorted; without the flag, those that the test images allow.
+
+    Args:
+        options: of the evaluation.
+        num_test: how many images are looked for.
+        num_gallery: in how many others; None: in each other.
+    """
+    most = num_gallery or num_test - 1
     if most < 1:
         raise ValueError(
-            f"test needs at least 2 images to find one by the other. Received: {len(data.test)}"
+            f"test needs at least 2 images to find one by the other. Received: {num_test}"
         )
     ks = set(flags.whole_numbers("recall_at", options.recall_at))
     if not options["recall_at"].present:
         ks = {k for k in ks if k <= most}
-    items = "images of the gallery" if data.gallery else "other test images"
+    items = "images of the gallery" if num_gallery else "other test images"
     if ks and not 1 <= min(ks) <= max(ks) <= most:
         raise ValueError(
             f"recall_at must be between 1 and {most}, the {items}. "
@@ -216,7 +236,7 @@ def recall_at(options, data):
     return sorted(ks | {1})
 
 
-def _resize(text):
+def _resize(text: str | None) -> int | tuple[int, int] | None:
     if text is None:
         return None
     sides = text.lower().split("x")
@@ -227,7 +247,7 @@ def _resize(text):
     return int(text) if len(sides) == 1 else (int(sides[0]), int(sides[1]))
 
 
-def _numbers(name, words, how_many):
+def _numbers(name: str, words: Sequence[str], how_many: int) -> tuple[Any, ...]:
     try:
         numbers = tuple(float(word) for word in words)
     except ValueError:

@@ -1,36 +1,38 @@
 """What happens while `fit` runs: the bar, the NaN stop, evaluation, log and checkpoint."""
 
 import math
+import pathlib
 import shutil
 import time
+from collections.abc import Mapping
+from typing import Any, NoReturn
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from experiments.embedding.embedder import Embedder, closed_set_accuracy, gallery_arguments, recalls
+from experiments.embedding.embedder import Embedder
 from experiments.options.progress import progress_bar
-from experiments.training import objective
+from experiments.training.evaluators import score
+from experiments.training.plan import RunPlan
 from experiments.training.run_folder import State
 from keras_dml.atomic import replacing
 
-BEST = "test/recall@1/cosine"
-ACCURACY = "test/accuracy"
 
-
-def score(row):
-    """What the kept model is chosen by: accuracy where the test classes were trained on, or R@1.
-
-    Args:
-        row: an object of `metrics.jsonl`.
-    """
-    return row.get(ACCURACY, row[BEST])
+def callbacks(run: RunPlan, embedding: keras.Model, state: State) -> list[keras.callbacks.Callback]:
+    """The callbacks of a run that stands at `state`."""
+    options, steps = run.options, run.steps_per_epoch
+    return [
+        StopAtNaN(state, steps),
+        Progress(options.batch_size, options.epochs * steps, options.epochs, state.step),
+        EvaluateAndSave(run, embedding, state),
+    ]
 
 
 class Progress(keras.callbacks.Callback):
     """A bar over all images of the training, with images per second and the loss."""
 
-    def __init__(self, batch_size, total_steps, epochs, start_step):
+    def __init__(self, batch_size: int, total_steps: int, epochs: int, start_step: int) -> None:
         super().__init__()
         self.batch_size = batch_size
         self.epochs = epochs
@@ -38,16 +40,16 @@ class Progress(keras.callbacks.Callback):
             "training", total_steps * batch_size, initial=start_step * batch_size, leave=True
         )
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Show the epoch."""
         self.bar.set_description(f"epoch {epoch + 1}/{self.epochs}", refresh=False)
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Advance by a batch."""
         self.bar.set_postfix_str(f"loss {float(logs['loss']):.4f}", refresh=False)
         self.bar.update(self.batch_size)
 
-    def on_train_end(self, logs=None):
+    def on_train_end(self, logs: Any = None) -> None:
         """Close the bar."""
         self.bar.close()
 
@@ -55,26 +57,26 @@ class Progress(keras.callbacks.Callback):
 class StopAtNaN(keras.callbacks.Callback):
     """Ends the run at the first step whose loss, or epoch whose weights, are not finite."""
 
-    def __init__(self, state, steps_per_epoch):
+    def __init__(self, state: State, steps_per_epoch: int) -> None:
         super().__init__()
         # Counted here: the optimizer leaves out the steps that loss scaling has skipped.
         self.step = state.step
         self.steps_per_epoch = steps_per_epoch
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Look at the loss: Keras' running mean stays NaN from the first NaN on."""
         self.step += 1
         if not math.isfinite(float(logs["loss"])):
             self._stop("the loss is no longer finite")
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Look at the weights: the last step may have broken them after its loss was taken."""
         for variable in self.model.variables:
             array = variable.numpy()
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 self._stop(f"{variable.path} is no longer finite")
 
-    def _stop(self, what):
+    def _stop(self, what: str) -> NoReturn:
         epoch = (self.step - 1) // self.steps_per_epoch + 1
         raise FloatingPointError(f"{what} at step {self.step} (epoch {epoch})")
 
@@ -92,7 +94,7 @@ class EvaluateAndSave(keras.callbacks.Callback):
         state: `State` where the training begins.
     """
 
-    def __init__(self, run, embedding, state):
+    def __init__(self, run: RunPlan, embedding: keras.Model, state: State) -> None:
         super().__init__()
         self.run = run
         self.embedding = embedding
@@ -107,11 +109,11 @@ class EvaluateAndSave(keras.callbacks.Callback):
             for row in self.history:
                 self._summarise(row)
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Start the clock of the training steps."""
         self._began = time.perf_counter()
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Evaluate where it is due; save."""
         self.seconds += time.perf_counter() - self._began
         step = (epoch + 1) * self.run.steps_per_epoch
@@ -122,33 +124,35 @@ class EvaluateAndSave(keras.callbacks.Callback):
         self.run.folder.save_checkpoint(self.model, State(epoch + 1, step, self.seconds))
         self.run.folder.settle_best(step)
 
-    def _evaluate(self, epoch, step, logs):
+    def _evaluate(self, epoch: int, step: int, logs: Mapping[str, Any]) -> None:
+        run, objective = self.run, self.run.objective
         row = {"epoch": epoch, "step": step, "train/seconds": round(self.seconds, 3)}
-        # Of the center loss beside a cross-entropy Keras logs each: they are the two parts.
-        parts = {"embeddings_loss": "tightness", "logits_loss": "contrastive"}
-        row |= {f"train/{parts.get(name, name)}": float(value) for name, value in logs.items()}
+        names = objective.log_names
+        row |= {f"train/{names.get(name, name)}": float(value) for name, value in logs.items()}
         # Of the last step; the optimizer's own would be that of the next one.
-        row["train/learning_rate"] = objective.rate_after(self.run.options, self.run.rate, step)
-        test, description = self.run.data.test, f"evaluating epoch {epoch}"
-        embeddings = self.embedder(test, description)
-        gallery = gallery_arguments(self.embedder, self.run.data, description)
-        accuracy = {}
-        if self.run.data.same_classes:
-            accuracy[ACCURACY] = closed_set_accuracy(
-                self.model, self.embedder, self.run.data, embeddings, description
-            )
-        if not self.run.folder.writes:
+        row["train/learning_rate"] = objective.rate_after(run.rate, step)
+        embeddings = self._embeddings(f"evaluating epoch {epoch}")
+        if not run.folder.writes:
             return
-        for metric, by_k in recalls(embeddings, test.labels, self.run.ks, **gallery).items():
-            row |= {f"test/recall@{k}/{metric}": float(share) for k, share in by_k.items()}
-        row |= accuracy
+        for evaluator in run.evaluators:
+            row |= evaluator.measure(run, self.model, embeddings)
         if score(row) > max(map(score, self.history), default=-1.0):
-            save_model(self.embedding, self.run.folder.best_of(step))
+            save_model(self.embedding, run.folder.best_of(step))
         self.history.append(row)
-        self.run.folder.write_history(self.history)
+        run.folder.write_history(self.history)
         self._summarise(row)
 
-    def _summarise(self, row):
+    def _embeddings(self, description: str) -> dict[str, np.ndarray]:
+        """Those of every table that some evaluator needs; each worker embeds its share."""
+        data = self.run.data
+        wanted = {"test", *(side for each in self.run.evaluators for side in each.sides(data))}
+        return {
+            side: self.embedder(table, description if side == "test" else f"{description}, {side}")
+            for side, table in data.tables.items()
+            if side in wanted
+        }
+
+    def _summarise(self, row: Mapping[str, float]) -> None:
         with self.writer.as_default(step=row["step"]):
             for name, value in row.items():
                 if name not in ("epoch", "step"):
@@ -156,7 +160,7 @@ class EvaluateAndSave(keras.callbacks.Callback):
             self.writer.flush()
 
 
-def save_model(model, path):
+def save_model(model: keras.Model, path: pathlib.Path) -> None:
     """Write a `.keras` file in one go."""
     with replacing(path) as temporary:
         model.save(temporary)

@@ -25,12 +25,12 @@ class Cluster:
     size: int = 1
 
     @property
-    def first(self):
+    def first(self) -> bool:
         """Whether this process prints, and writes the run's folder."""
         return self.index == 0
 
 
-def read_cluster(strategy):
+def read_cluster(strategy: str) -> Cluster:
     """The cluster that `TF_CONFIG` describes; for any strategy but multi_worker this process alone.
 
     Raises:
@@ -68,19 +68,19 @@ def read_cluster(strategy):
     return Cluster(addresses.index(own), len(addresses))
 
 
-def _wrong(what, text):
+def _wrong(what: str, text: str) -> ValueError:
     return ValueError(
         f"TF_CONFIG {what} for --strategy=multi_worker, such as {EXAMPLE} with another index on "
         f"each worker. Received: TF_CONFIG={text or 'nothing'}"
     )
 
 
-def _is_address(address):
+def _is_address(address: object) -> bool:
     match = re.fullmatch(r"\S+:(\d+)", address) if isinstance(address, str) else None
     return match is not None and 0 < int(match[1]) < 2**16
 
 
-def _check_free(address, text):
+def _check_free(address: str, text: str) -> None:
     # TensorFlow would share a port with another server that allows it, and then hang.
     port = int(address.rpartition(":")[2])
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as server:

@@ -1,13 +1,15 @@
 """What a run is to do, once its flags have been read."""
 
 import dataclasses
-from typing import Any
 
-from absl import flags
-
-from experiments.training.run_folder import RunFolder
-from pipelines import EvaluationTransform
-from pipelines.split import Split
+from experiments.training import build
+from experiments.training.arguments import Options
+from experiments.training.evaluators import Evaluator
+from experiments.training.objectives import Objective, objective_of
+from experiments.training.optimizer import Rate
+from experiments.training.run_folder import BAD_IMAGES, RunFolder, known_bad_images
+from experiments.training.workers import Workers
+from pipelines import BalancedSampler, EvaluationTransform, RandomSampler, Split, TrainTransform
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,17 +21,73 @@ class RunPlan:
         options: its flags.
         folder: where it writes.
         data: training, test and gallery images.
+        bad_images: a line for each image that was left out.
+        augmentation: training transform.
         preprocessing: evaluation transform.
+        sampler: batch number to row numbers of the training images.
         ks: the K of recall at K.
         steps_per_epoch: steps between two checkpoints.
-        rate: learning rate, as from `objective.learning_rate`.
+        objective: the kind of training.
+        rate: learning rate of the embedding, as from `Objective.learning_rate`.
+        evaluators: as from `Objective.evaluators`.
     """
 
     name: str
-    options: flags.FlagValues
+    options: Options
     folder: RunFolder
     data: Split
+    bad_images: list[str]
+    augmentation: TrainTransform
     preprocessing: EvaluationTransform
+    sampler: RandomSampler | BalancedSampler
     ks: list[int]
     steps_per_epoch: int
-    rate: Any
+    objective: Objective
+    rate: Rate
+    evaluators: list[Evaluator]
+
+    @property
+    def total_steps(self) -> int:
+        """Of the whole training."""
+        return self.options.epochs * self.steps_per_epoch
+
+    def list_bad_images(self) -> None:
+        """List in the run's folder, which is open, the images that were left out."""
+        if self.options.skip_bad_images:
+            lines = "".join(f"{line}\n" for line in self.bad_images)
+            self.folder.write_text(BAD_IMAGES, lines)
+
+
+def plan_run(name: str, options: Options, folder: RunFolder, workers: Workers) -> RunPlan:
+    """Read the data and settle everything that follows from the options.
+
+    Raises:
+        ValueError: options that do not fit each other or the data; workers that do not agree.
+        OSError: files of the dataset that cannot be read.
+    """
+    workers.check_same("flags", folder.flags.encode())
+    data, bad_images = build.data(options, known_bad_images(folder.path))
+    labels = data.train.labels.tobytes() + data.test.labels.tobytes()
+    workers.check_same("images of data_dir", labels)
+    augmentation, preprocessing = build.transforms(options)
+    sampler = build.sampler(options, data.train)
+    ks = build.recall_at(
+        options, len(data.test), None if data.gallery is None else len(data.gallery)
+    )
+    steps_per_epoch = options.steps_per_epoch or sampler.steps_per_epoch
+    objective = objective_of(options)
+    return RunPlan(
+        name=name,
+        options=options,
+        folder=folder,
+        data=data,
+        bad_images=bad_images,
+        augmentation=augmentation,
+        preprocessing=preprocessing,
+        sampler=sampler,
+        ks=ks,
+        steps_per_epoch=steps_per_epoch,
+        objective=objective,
+        rate=objective.learning_rate(options.epochs * steps_per_epoch),
+        evaluators=objective.evaluators(),
+    )

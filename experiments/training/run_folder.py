@@ -237,6 +237,18 @@ class RunFolder:
             left_over.unlink()
 
 
+def known_bad_images(path: str | os.PathLike[str]) -> list[str] | None:
+    """The lines of the images that the run in a folder left out at its start.
+
+    None where there is no run that has begun, or none that leaves images out.
+    """
+    folder = pathlib.Path(path)
+    listed = folder / BAD_IMAGES
+    if not listed.is_file() or not (folder / CHECKPOINT).is_file():
+        return None
+    return listed.read_text().splitlines()
+
+
 def _variables(model):
     if not model.optimizer.built:
         with model.distribute_strategy.scope():

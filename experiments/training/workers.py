@@ -2,9 +2,11 @@
 
 import zlib
 
+import keras
 import numpy as np
 import tensorflow as tf
 
+from experiments.training.cluster import Cluster
 from keras_dml.cloning import finalize
 from keras_dml.float32 import float32_copy
 
@@ -17,12 +19,12 @@ class Workers:
         cluster: `Cluster`, this process' place among them.
     """
 
-    def __init__(self, strategy, cluster):
+    def __init__(self, strategy: tf.distribute.Strategy, cluster: Cluster) -> None:
         self.strategy = strategy
         self.first = cluster.first
         self.several = cluster.size > 1
 
-    def from_first(self, array):
+    def from_first(self, array: np.ndarray) -> np.ndarray:
         """The array of the first worker; the others give one of the same shape and type."""
         if not self.several:
             return array
@@ -32,11 +34,11 @@ class Workers:
         received = self.strategy.reduce("SUM", self._once(sent), axis=None)
         return received.numpy().astype(array.dtype)
 
-    def meet(self):
+    def meet(self) -> None:
         """Return when every worker has come here."""
         self.from_first(np.zeros(1))
 
-    def share(self, model):
+    def share(self, model: keras.Model) -> keras.Model:
         """The first worker's model on every replica; the others give one of the same layers."""
         if self.strategy.num_replicas_in_sync == 1:
             return model
@@ -47,7 +49,7 @@ class Workers:
         finalize(copy)
         return copy
 
-    def check_same(self, what, data):
+    def check_same(self, what: str, data: bytes) -> None:
         """ValueError on every worker unless `data`, bytes, is the same on all."""
         if not self.several:
             return
@@ -59,7 +61,7 @@ class Workers:
                 f"{what} must be the same on all workers. Received: their checksums {checksums}"
             )
 
-    def _once(self, array):
+    def _once(self, array: np.ndarray) -> tf.distribute.DistributedValues:
         """The array on this worker's first replica, zeros on its others."""
         parts = iter([array])
         return self.strategy.experimental_distribute_values_from_function(

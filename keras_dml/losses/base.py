@@ -1,5 +1,7 @@
 """What every loss shares: the checks of its arguments, its two parts, its configuration."""
 
+from typing import ClassVar
+
 import keras
 import numpy as np
 from keras import ops
@@ -29,6 +31,13 @@ class EmbeddingLoss(keras.losses.Loss):
             lose the differences between distances; models under a mixed-precision policy keep
             their losses in float32.
 
+    Attributes:
+        kind: how a model is trained by it: `"pairs"`, by its embeddings alone (which may come from
+            several levels, each with this loss); `"classifier"`, by the logits of a classifier over
+            them; `"beside_classifier"`, by its embeddings while a classifier learns beside it;
+            `"statistics_network"`, in turns with a network that the loss is made of
+            (`keras_dml.models.RankMI`).
+
     Raises:
         ValueError: for embeddings that are not finite, or class ids that are NaN or floats too
             large to be told apart (in a compiled graph, which cannot raise, the loss is then NaN),
@@ -38,6 +47,8 @@ class EmbeddingLoss(keras.losses.Loss):
     Reference: Boudiaf et al., "A Unifying Mutual Information View of Metric Learning:
     Cross-Entropy vs. Pairwise Losses", ECCV 2020, Table 2.
     """
+
+    kind: ClassVar[str] = "pairs"
 
     def __init__(self, reduction="sum_over_batch_size", name=None, dtype=None):
         super().__init__(name=name, reduction=reduction, dtype=dtype)

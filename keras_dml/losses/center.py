@@ -35,6 +35,8 @@ class CenterLoss(EmbeddingLoss):
     Approach for Deep Face Recognition", ECCV 2016.
     """
 
+    kind = "beside_classifier"
+
     def __init__(self, normalize=False, reduction="sum_over_batch_size", name="center", dtype=None):
         super().__init__(reduction=reduction, name=name, dtype=dtype)
         self.normalize = bool(normalize)

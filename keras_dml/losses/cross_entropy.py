@@ -31,6 +31,8 @@ class CrossEntropyLoss(EmbeddingLoss):
     Reference: Boudiaf et al. 2020, section 5.3 and Eq. 8-9.
     """
 
+    kind = "classifier"
+
     def __init__(
         self, epsilon=0.1, reduction="sum_over_batch_size", name="cross_entropy", dtype=None
     ):

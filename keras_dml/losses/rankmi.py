@@ -47,6 +47,8 @@ class RankMILoss(PairLoss):
     Eq. 6, 7 and 10; negatives as in 4.1.
     """
 
+    kind = "statistics_network"
+
     def __init__(
         self,
         statistics_network=None,

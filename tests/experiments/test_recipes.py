@@ -13,7 +13,9 @@ from PIL import Image
 from experiments import run
 from experiments.options import flags
 from experiments.options.command_line import run_command
-from experiments.training import build, objective
+from experiments.training import build, fit
+from experiments.training.objectives import objective_of
+from experiments.training.optimizer import backbone_optimizer
 from keras_dml import models
 from keras_dml.metrics import recall_at_k
 from pipelines import training_batches
@@ -135,17 +137,18 @@ def built(name, data_dirs, *more):
     folder = data_dirs[NUMBERS[name]["dataset"]]
     words = [f"--data_dir={folder}", "--weights=none", "--recall_at=1,2", *more]
     options = parsed(name, *words)
-    split, _ = build.data(options, None)
+    split, _ = build.data(options)
     train, evaluation = build.transforms(options)
     assert evaluation.image_size == options.image_size
     sampler = build.sampler(options, split.train)
-    assert build.recall_at(options, split) == [1, 2]
-    backbone, embedding = objective.embedding_model(options)
-    model = objective.training_model(options, embedding, split.train.num_classes)
-    rate = objective.learning_rate(options, 2)
-    model.compile(objective.optimizer(options, backbone, rate), **objective.compiled(options, 2))
+    assert build.recall_at(options, len(split.test)) == [1, 2]
+    backbone, embedding = fit.embedding_model(options)
+    objective = objective_of(options)
+    model = objective.training_model(embedding, split.train.num_classes)
+    rate = objective.learning_rate(2)
+    model.compile(backbone_optimizer(options, backbone, rate), **objective.compile_arguments(2))
     batches = training_batches(split.train, sampler, train, num_steps=2)
-    return options, embedding, model, objective.targets(options, batches)
+    return options, embedding, model, objective.targets(batches)
 
 
 @pytest.fixture

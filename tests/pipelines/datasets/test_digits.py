@@ -5,7 +5,6 @@ import pytest
 from sklearn.datasets import load_digits
 
 from experiments import run
-from experiments.embedding.embedder import closed_set_accuracy
 from experiments.options.command_line import run_command
 from pipelines.datasets.registry import load_dataset
 
@@ -59,31 +58,3 @@ def test_a_short_run_records_accuracy_everywhere(recipe, tmp_path, capsys):
     report = (folder / "report.html").read_text()
     assert f'<b>{shown}<small> %</small></b><span class="soft">accuracy' in report
     assert "Accuracy on the test images" in report
-
-
-class _Layer:
-    name = "logits"
-
-    def __call__(self, embeddings):
-        return embeddings @ np.array([[0.0, 1.0], [1.0, 0.0]])
-
-
-class _Model:
-    def __init__(self, *layers):
-        self.layers = layers
-
-
-def test_the_classifier_decides_where_there_is_one():
-    table = load_dataset("digits").test
-    rows = np.concatenate([np.flatnonzero(table.labels == number)[:2] for number in (0, 1)])
-    table = table.select(rows)
-    data = type("Data", (), {"train": table, "test": table})
-    embeddings = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 0.5]])
-
-    def embed(given, description):
-        assert given is table
-        return embeddings
-
-    # The classifier swaps the two: it is right where the first number is the smaller.
-    assert closed_set_accuracy(_Model(_Layer()), None, data, embeddings, "") == 0.25
-    assert closed_set_accuracy(_Model(), embed, data, embeddings, "") == 0.75

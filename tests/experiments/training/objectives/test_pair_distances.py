@@ -6,8 +6,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from experiments.training import rankmi_view
-from experiments.training.run_folder import RunFolder
+from experiments.training.evaluators import Finished
+from experiments.training.objectives.pair_distances import PairDistances
+from experiments.training.run_folder import OF_THE_FLAGS, RANKMI, RunFolder, State
 from keras_dml.metrics import DistanceHistograms, distance_histograms
 from keras_dml.models import StatisticsNetwork
 
@@ -29,22 +30,27 @@ def test_distances_before_and_after_and_the_costs(tmp_path):
     after = before.z + 4 * rng.normal(size=(6, 4))[labels]
     folder = RunFolder(tmp_path / "run", "--seed=0\n")
     folder.open()
-    rankmi_view.record_start(folder, lambda table, text: table.z, before)
-    # A run that is continued keeps what it saw at its start.
-    rankmi_view.record_start(folder, lambda table, text: 0 * table.z, before)
+    run = SimpleNamespace(folder=folder, data=SimpleNamespace(test=before))
+    evaluator = PairDistances()
+    evaluator.before(run, State(), lambda table, text: table.z)
+    # A run that is continued keeps what it saw at its start, before its first checkpoint and after.
+    evaluator.before(run, State(), lambda table, text: 0 * table.z)
+    evaluator.before(run, State(epoch=1, step=3), None)
     network = StatisticsNetwork(hidden=4, seed=0)
     model = SimpleNamespace(statistics_network=network, beta=1.1, alpha=0.25)
-    rankmi_view.record_end(folder, model, after, labels)
+    history = [{"epoch": 1, "train/mutual_information": 0.2}]
+    findings = evaluator.finish(run, Finished(model, after, None, history, history[0]))
 
-    seen = json.loads((tmp_path / "run" / rankmi_view.RANKMI).read_text())
+    seen = json.loads(folder.file(RANKMI).read_text())
     start = DistanceHistograms(*map(np.array, seen["before"]))
     expected = distance_histograms(before.z, labels, bins=80)
     np.testing.assert_array_equal(start.positive, expected.positive)
     assert sum(map(sum, seen["after"])) == 30 * 29 // 2
     assert seen["values"][100] == pytest.approx(float(network(np.array([[1.0]]))[0, 0]), abs=1e-6)
+    # Another loss may take the folder of a run without a checkpoint: this file goes then.
+    assert RANKMI in OF_THE_FLAGS
 
-    history = [{"epoch": 1, "train/mutual_information": 0.2}]
-    pictures, summary = rankmi_view.pictures(folder, history)
+    pictures, summary = findings.pictures, findings.summary
     assert len(pictures) == 3
     assert all(text.startswith("<svg") for text in pictures.values())
     assert "the costs meet at the distance 1.100, margins 0.25" in pictures["What a pair costs"]

@@ -1,28 +1,18 @@
-"""The training's callbacks, and what a failure in the middle of it means to its user."""
+"""What a failure in the middle of a run means to its user."""
 
 import contextlib
+from collections.abc import Iterator
 
 import tensorflow as tf
 
 from experiments.options.command_line import LOST_WORKER, RunError, UsageError
 from experiments.training.build import not_an_image
-from experiments.training.callbacks import EvaluateAndSave, Progress, StopAtNaN
-from experiments.training.run_folder import CHECKPOINT
-from pipelines import find_bad_images
-
-
-def callbacks(run, embedding, state):
-    """The callbacks of a run (its `RunPlan`) that stands at `state`."""
-    options, steps = run.options, run.steps_per_epoch
-    return [
-        StopAtNaN(state, steps),
-        Progress(options.batch_size, options.epochs * steps, options.epochs, state.step),
-        EvaluateAndSave(run, embedding, state),
-    ]
+from experiments.training.run_folder import CHECKPOINT, RunFolder
+from pipelines import Split, find_bad_images
 
 
 @contextlib.contextmanager
-def explained(folder, data):
+def explained(folder: RunFolder, data: Split) -> Iterator[None]:
     """Turns numbers that broke and files that are no images into errors that say what to do."""
     try:
         yield

@@ -1,0 +1,252 @@
+"""What looks at the embeddings of a run: before its training, after an epoch, at its end.
+
+Each is one object in the list that the run's objective gives, `Objective.evaluators`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+
+from experiments.embedding.embedder import Embedder, raw_pixels, recalls
+from experiments.report.page import best_raw_pixels
+from experiments.report.scores import as_json, score_lines, score_rows, shown_lines
+from experiments.training.run_folder import RAW_PIXELS, State
+from keras_dml import metrics
+from keras_dml.metrics import class_mean_accuracy
+from pipelines import Split
+
+if TYPE_CHECKING:
+    from experiments.training.plan import RunPlan
+
+BEST = "test/recall@1/cosine"
+ACCURACY = "test/accuracy"
+
+
+def score(row: Mapping[str, float]) -> float:
+    """What the kept model is chosen by: accuracy where the test classes were trained on, or R@1.
+
+    Args:
+        row: an object of `metrics.jsonl`.
+    """
+    return row.get(ACCURACY, row[BEST])
+
+
+@dataclasses.dataclass(frozen=True)
+class Finished:
+    """What there is at the end of a run.
+
+    Attributes:
+        model: the fitted model, as the last step left it.
+        embeddings: of the test images by the kept embedding model, `[n, d]`.
+        gallery: of the gallery's images; None where there is none.
+        history: the objects of `metrics.jsonl`.
+        best: the one of `history` whose embedding model was kept.
+    """
+
+    model: keras.Model
+    embeddings: np.ndarray
+    gallery: np.ndarray | None
+    history: Sequence[Mapping[str, float]]
+    best: Mapping[str, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Findings:
+    """What an evaluator has to show at the end of a run.
+
+    Attributes:
+        rows: of the table of scores: name -> {K or a column's name: fraction}.
+        scores: (name, text) pairs of the report's summary, among the run's facts.
+        summary: such pairs behind them all.
+        pictures: title -> SVG text, for the report.
+        printed: lines under the table on the terminal.
+        result: entries of `result.json`.
+    """
+
+    rows: Mapping[str, Mapping[int | str, float]] = dataclasses.field(default_factory=dict)
+    scores: Sequence[tuple[str, str]] = ()
+    summary: Sequence[tuple[str, str]] = ()
+    pictures: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    printed: Sequence[str] = ()
+    result: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def together(cls, several: Iterable[Findings]) -> Findings:
+        """Those of several evaluators, one behind the other."""
+        several = list(several)
+        merged: dict[str, Any] = {}
+        for field in dataclasses.fields(cls):
+            values = [getattr(one, field.name) for one in several]
+            if isinstance(getattr(cls(), field.name), dict):
+                merged[field.name] = {key: value for each in values for key, value in each.items()}
+            else:
+                merged[field.name] = [line for each in values for line in each]
+        return cls(**merged)
+
+
+class Evaluator:
+    """Looks at a run at its three moments; does nothing at those that it does not override."""
+
+    def sides(self, data: Split) -> Sequence[str]:
+        """Names of `Split.tables` whose embeddings `measure` needs; "test" is always there."""
+        return ()
+
+    def before(self, run: RunPlan, state: State, embedder: Embedder) -> None:
+        """Whenever the run is begun or continued, on every worker.
+
+        What it writes into the run's folder must be listed in `run_folder.OF_THE_FLAGS`.
+
+        Args:
+            run: what is trained.
+            state: where the training stands.
+            embedder: of the embedding model as it stands there.
+        """
+
+    def measure(
+        self, run: RunPlan, model: keras.Model, embeddings: Mapping[str, np.ndarray]
+    ) -> Iterable[tuple[str, float]]:
+        """(name, value) pairs for `metrics.jsonl` after an epoch, on the first worker alone.
+
+        Args:
+            run: what is trained.
+            model: the fitted model.
+            embeddings: `[n, d]` of each table that some evaluator's `sides` names.
+        """
+        return ()
+
+    def finish(self, run: RunPlan, end: Finished) -> Findings:
+        """What there is to show at the end, on the first worker alone."""
+        return Findings()
+
+
+class RetrievalScores(Evaluator):
+    """Recall at K after each epoch; at the end every score of retrieval and clustering."""
+
+    def sides(self, data: Split) -> Sequence[str]:
+        """The test images, and the gallery where there is one."""
+        return ("test",) if data.gallery is None else ("test", "gallery")
+
+    def measure(
+        self, run: RunPlan, model: keras.Model, embeddings: Mapping[str, np.ndarray]
+    ) -> Iterator[tuple[str, float]]:
+        """Recall at each K for each distance."""
+        gallery = _gallery(run.data, embeddings.get("gallery"))
+        found = recalls(embeddings["test"], run.data.test.labels, run.ks, **gallery)
+        for metric, by_k in found.items():
+            for k, share in by_k.items():
+                yield f"test/recall@{k}/{metric}", float(share)
+
+    def finish(self, run: RunPlan, end: Finished) -> Findings:
+        """As from `keras_dml.metrics.evaluate`."""
+        gallery = _gallery(run.data, end.gallery)
+        scores = metrics.evaluate(end.embeddings, run.data.test.labels, run.ks, **gallery)
+        return Findings(
+            rows={f"embedding, {metric}": row for metric, row in score_rows(scores).items()},
+            scores=score_lines(scores),
+            printed=[shown_lines(scores)],
+            result={"scores": as_json(scores)},
+        )
+
+
+class ClosedSetAccuracy(Evaluator):
+    """The share of test images given their own class, where those classes were trained on."""
+
+    def measure(
+        self, run: RunPlan, model: keras.Model, embeddings: Mapping[str, np.ndarray]
+    ) -> Iterator[tuple[str, float]]:
+        """The accuracy."""
+        if run.data.same_classes:
+            yield ACCURACY, self.accuracy(run.data, model, embeddings)
+
+    def accuracy(
+        self, data: Split, model: keras.Model, embeddings: Mapping[str, np.ndarray]
+    ) -> float:
+        """A fraction; the arguments are those of `measure`."""
+        raise NotImplementedError
+
+    def finish(self, run: RunPlan, end: Finished) -> Findings:
+        """The accuracy of the kept model."""
+        if ACCURACY not in end.best:
+            return Findings()
+        accuracy = end.best[ACCURACY]
+        return Findings(
+            printed=[f"accuracy on the training classes: {100 * accuracy:.1f} %"],
+            result={"accuracy": accuracy},
+        )
+
+
+class ClassifierAccuracy(ClosedSetAccuracy):
+    """The fitted model's own classifier, its layer `logits`, gives the class."""
+
+    def accuracy(
+        self, data: Split, model: keras.Model, embeddings: Mapping[str, np.ndarray]
+    ) -> float:
+        """The share that the classifier gets right."""
+        logits = keras.ops.convert_to_numpy(model.get_layer("logits")(embeddings["test"]))
+        return float(np.mean(np.argmax(logits, axis=1) == data.test.labels))
+
+
+class ClassMeanAccuracy(ClosedSetAccuracy):
+    """The means of the training images' embeddings do (Boudiaf et al. 2020, appendix B)."""
+
+    def sides(self, data: Split) -> Sequence[str]:
+        """The training images."""
+        return ("training",) if data.same_classes else ()
+
+    def accuracy(
+        self, data: Split, model: keras.Model, embeddings: Mapping[str, np.ndarray]
+    ) -> float:
+        """As from `keras_dml.metrics.class_mean_accuracy`."""
+        return float(
+            class_mean_accuracy(
+                embeddings["training"], data.train.labels, embeddings["test"], data.test.labels
+            )
+        )
+
+
+class RawPixels(Evaluator):
+    """Recall of the pixels themselves, the floor to beat: computed once, where it is asked for."""
+
+    def before(self, run: RunPlan, state: State, embedder: Embedder) -> None:
+        """Compute it unless the run's folder has it; print R@1."""
+        folder, data = run.folder, run.data
+        if not run.options.raw_pixels or not folder.writes:
+            return
+        if not folder.file(RAW_PIXELS).is_file():
+            pixels = {
+                side: raw_pixels(table, run.options.eval_batch_size)
+                for side, table in data.tables.items()
+                if side != "training"
+            }
+            gallery = _gallery(data, pixels.get("gallery"))
+            found = recalls(pixels["test"], data.test.labels, run.ks, **gallery)
+            folder.write_json(RAW_PIXELS, found)
+        name, best = best_raw_pixels(self._rows(run))
+        if best is not None:
+            print(f"{name}: R@1 {100 * best:.1f} %")
+
+    def finish(self, run: RunPlan, end: Finished) -> Findings:
+        """A row of the table for each distance."""
+        if not run.options.raw_pixels:
+            return Findings()
+        return Findings(rows=self._rows(run))
+
+    def _rows(self, run: RunPlan) -> dict[str, dict[int | str, float]]:
+        saved = json.loads(run.folder.file(RAW_PIXELS).read_text())
+        return {
+            f"raw pixels, {metric}": {int(k): v for k, v in by_k.items()}
+            for metric, by_k in saved.items()
+        }
+
+
+def _gallery(data: Split, embeddings: np.ndarray | None) -> dict[str, Any]:
+    """What functions of retrieval take of the gallery; nothing if there is none."""
+    if data.gallery is None:
+        return {}
+    return {"gallery": embeddings, "gallery_labels": data.gallery.labels}

@@ -1,0 +1,49 @@
+"""Training in turns with the statistics network that the loss is made of: RankMI."""
+
+from typing import Any
+
+import keras
+
+from experiments.training.arguments import loss_arguments, statistics_arguments
+from experiments.training.evaluators import Evaluator
+from experiments.training.objectives.base import Objective
+from experiments.training.objectives.pair_distances import PairDistances
+from experiments.training.optimizer import optimizer, scheduled
+from keras_dml import models
+from keras_dml.models.statistics_network import check_beta
+
+
+class Alternating(Objective):
+    """RankMI: of k + 1 steps one updates the embedding, the others the statistics network.
+
+    Levels of the embedding are taken together. The model brings its loss along.
+    """
+
+    def training_model(self, embedding: keras.Model, num_classes: int) -> keras.Model:
+        """The embedding and its statistics network."""
+        options, given = self.options, self._given()
+        beta = check_beta("beta", given.get("beta", 1.0))
+        network = models.StatisticsNetwork(
+            **statistics_arguments(options), zero_at=beta, seed=options.seed
+        )
+        return models.RankMI(embedding, network, seed=options.seed, **given)
+
+    def compile_arguments(self, total_steps: int) -> dict[str, Any]:
+        """The optimizer of the statistics network."""
+        rate = self.options.statistics_learning_rate
+        rate = self.options.learning_rate if rate is None else rate
+        total_updates = max(total_steps - self.updates(total_steps), 1)
+        network_rate = scheduled(self.options, rate, total_updates)
+        return {"statistics_optimizer": optimizer(self.options, network_rate)}
+
+    def updates(self, steps: int) -> int:
+        """How often the embedding has been updated after so many steps: first, then every k + 1."""
+        phases = 1 + self._given().get("k", 1)
+        return -(-steps // phases)
+
+    def evaluators(self) -> list[Evaluator]:
+        """Those of every training, and the distances that RankMI sets apart."""
+        return [*super().evaluators(), PairDistances()]
+
+    def _given(self) -> dict[str, Any]:
+        return loss_arguments(self.options, ("k", "beta", "alpha", "sampling"))

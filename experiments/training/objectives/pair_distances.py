@@ -1,0 +1,104 @@
+"""What a RankMI run has learnt, for its report: distances before and after, the costs over them.
+
+The pictures are those of Kemertas et al. 2020: figure 1 (how the distances of positive and negative
+pairs are distributed) and figure 3 (what a pair of either kind costs at each distance).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from keras import ops
+
+from experiments.embedding.embedder import Embedder
+from experiments.report.distance_figure import BINS, distances_svg, rows_of_some_classes
+from experiments.report.figures import BLUE, INK, ORANGE, legend, lines_svg, svg
+from experiments.training.evaluators import Evaluator, Findings, Finished
+from experiments.training.run_folder import RANKMI, State
+from keras_dml.metrics import DistanceHistograms, distance_histograms
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from experiments.training.plan import RunPlan
+
+
+class PairDistances(Evaluator):
+    """The distances of test pairs before and after the training, and V at its end."""
+
+    def before(self, run: RunPlan, state: State, embedder: Embedder) -> None:
+        """Keep the distances of the embeddings before the first step, once for a run."""
+        if state.step:
+            return
+        test, folder = run.data.test, run.folder
+        rows = rows_of_some_classes(test.labels)
+        # Of several workers all have to take part in this.
+        embeddings = embedder(test.select(rows), "distances before training")
+        if not folder.file(RANKMI).is_file():
+            folder.write_json(RANKMI, {"before": _histograms(embeddings, test.labels[rows])})
+
+    def finish(self, run: RunPlan, end: Finished) -> Findings:
+        """Keep those of the kept model's embeddings, and V; draw what was kept."""
+        labels, model = run.data.test.labels, end.model
+        rows = rows_of_some_classes(labels)
+        grid = np.linspace(0, 2, 201)
+        values = model.statistics_network(ops.convert_to_tensor(grid[:, None], dtype="float32"))
+        seen = json.loads(run.folder.file(RANKMI).read_text())
+        seen |= {
+            "after": _histograms(end.embeddings[rows], labels[rows]),
+            "values": np.asarray(values, dtype=float)[:, 0].tolist(),
+            "beta": float(ops.convert_to_numpy(model.beta)),
+            "alpha": model.alpha,
+        }
+        run.folder.write_json(RANKMI, seen)
+        return _shown(seen, end.history)
+
+
+def _shown(seen: Mapping[str, Any], history: Sequence[Mapping[str, float]]) -> Findings:
+    before, after = (
+        DistanceHistograms(*(np.array(counts) for counts in seen[when]))
+        for when in ("before", "after")
+    )
+    summary = [
+        ("2 × JSD of the distances", f"{2 * after.divergence():.3f} nats (below 2 log 2 = 1.386)"),
+        ("… before training", f"{2 * before.divergence():.3f} nats"),
+        ("β", f"{seen['beta']:.3f}"),
+    ]
+    bound = lines_svg("bound", {"bound": history}, "train/mutual_information", label="nats")
+    pictures = {
+        "Mutual-information bound of the training batches": bound,
+        "Distances of test pairs": distances_svg(
+            {"before training": before, "after training": after}
+        ),
+        "What a pair costs": _costs_svg(np.array(seen["values"]), seen["beta"], seen["alpha"]),
+    }
+    return Findings(pictures=pictures, summary=summary)
+
+
+def _histograms(embeddings: np.ndarray, labels: np.ndarray) -> list[list[int]]:
+    found = distance_histograms(embeddings, labels, bins=BINS)
+    return [found.positive.tolist(), found.negative.tolist()]
+
+
+def _costs_svg(values: np.ndarray, beta: float, alpha: float) -> str:
+    distances = np.linspace(0, 2, len(values))
+    curves = {
+        "positive pair": (np.logaddexp(0, -values) - np.log(2), BLUE, "-"),
+        "negative pair": (np.logaddexp(0, values) - np.log(2), ORANGE, "--"),
+    }
+    parts = [f"the costs meet at the distance {beta:.3f}, margins {alpha:g} on either side"]
+
+    def draw(figure: Figure) -> None:
+        axes = figure.add_subplot()
+        for name, (costs, colour, line) in curves.items():
+            axes.plot(distances, costs, color=colour, linestyle=line, label=name)
+        axes.axvline(beta, color=INK, linewidth=0.8, label="β")
+        axes.axvspan(max(beta - alpha, 0), min(beta + alpha, 2), color=INK, alpha=0.08, label="± α")
+        axes.set_xlabel("distance")
+        axes.set_ylabel("cost, nats")
+        legend(axes)
+
+    return svg("costs", draw, parts)

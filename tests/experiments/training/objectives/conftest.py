@@ -1,0 +1,63 @@
+"""A small embedding with two levels, and what a training by its options would do."""
+
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from experiments.options import flags
+from experiments.training import fit
+from experiments.training.objectives import Objective, objective_of
+from experiments.training.optimizer import backbone_optimizer
+
+
+@dataclasses.dataclass
+class Tiny:
+    """Eight images of four classes, a small net with two levels, its training."""
+
+    objective: Objective
+    embedding: keras.Model
+    model: keras.Model
+    images: np.ndarray
+    class_ids: np.ndarray
+
+    def evaluate(self):
+        """What `evaluate` tells of the images."""
+        batches = tf.data.Dataset.from_tensors((self.images, self.class_ids))
+        return self.model.evaluate(self.objective.targets(batches), verbose=0, return_dict=True)
+
+    def embeddings(self):
+        return self.embedding(self.images, training=False).numpy()
+
+
+@pytest.fixture
+def level_names():
+    return ["stage1_conv2_relu", "stage2_conv2_relu"]
+
+
+@pytest.fixture
+def tiny(level_names):
+    """Words of a command line -> `Tiny`."""
+
+    def build(*words):
+        small = ["--backbone=small_convnet", "--filters=4,6", "--weights=none", "--image_size=16"]
+        levels = [f"--levels={','.join(level_names)}", "--embedding_size=5"]
+        options, _ = flags.parse(["run", *small, *levels, *words])
+        objective = objective_of(options)
+        backbone, embedding = fit.embedding_model(options)
+        model = objective.training_model(embedding, 4)
+        optimizer = backbone_optimizer(options, backbone, 0.01)
+        model.compile(optimizer, **objective.compile_arguments(10))
+        rng = np.random.default_rng(0)
+        images = rng.uniform(0, 255, (8, 16, 16, 3)).astype("float32")
+        return Tiny(objective, embedding, model, images, np.repeat(np.arange(4), 2))
+
+    return build
+
+
+@pytest.fixture
+def objective():
+    """Words of a command line -> `Objective`."""
+    return lambda *words: objective_of(flags.parse(["run", *words])[0])

@@ -1,0 +1,77 @@
+"""Which kind of training serves a loss, and that nothing has to be told of a new one."""
+
+import pathlib
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import ops
+
+import experiments
+from experiments.training.evaluators import ClassifierAccuracy, ClassMeanAccuracy
+from experiments.training.objectives import KINDS
+from experiments.training.objectives.alternating import Alternating
+from experiments.training.objectives.classifier import BesideClassifier, Classifier
+from experiments.training.objectives.pairs import OverPairs
+from keras_dml import losses
+from keras_dml.pairs import masked_sum
+
+OTHERS = {"ce": Classifier, "center": BesideClassifier, "rankmi": Alternating}
+
+
+@pytest.mark.parametrize("name", losses.LOSSES)
+def test_every_loss_is_served(name, objective):
+    one = objective(f"--loss={name}")
+    assert type(one) is OTHERS.get(name, OverPairs)
+    kinds = {type(each) for each in one.evaluators()}
+    assert (ClassifierAccuracy in kinds) == (name in ("ce", "center"))
+    assert (ClassMeanAccuracy in kinds) != (ClassifierAccuracy in kinds)
+
+
+def test_every_kind_serves_a_loss():
+    assert {loss.kind for loss in losses.LOSSES.values()} == set(KINDS)
+
+
+def test_a_new_loss_over_pairs_is_trained_without_a_word_elsewhere(monkeypatch, tiny, level_names):
+    class RightAngles(losses.PairLoss):
+        """Negatives at right angles or beyond, and positives close by."""
+
+        def compute_pair_parts(self, pairs):
+            similarities = pairs.similarities()
+            tightness = masked_sum(1.0 - similarities, pairs.positive)
+            return tightness, masked_sum(ops.relu(similarities), pairs.negative)
+
+    monkeypatch.setitem(losses.LOSSES, "right_angles", RightAngles)
+    run = tiny("--loss=right_angles")
+    before = run.embeddings()
+    batches = tf.data.Dataset.from_tensors((run.images, run.class_ids)).repeat(3)
+    logs = run.model.fit(run.objective.targets(batches), verbose=0).history
+    assert {f"{level_names[0]}_tightness", f"{level_names[1]}_contrastive"} < set(logs)
+    assert np.isfinite(logs["loss"]).all()
+    assert (run.embeddings() != before).any()
+
+
+@pytest.mark.parametrize("name", ["snca", "rankmi"])
+def test_dropout_needs_a_classifier(name, objective):
+    with pytest.raises(ValueError, match=r"only losses ce, center have. Received: dropout=0\.5"):
+        objective(f"--loss={name}", "--dropout=0.5")
+    assert objective("--loss=center", "--dropout=0.5").options.dropout == 0.5
+
+
+def test_an_unknown_loss_is_named(objective):
+    with pytest.raises(ValueError, match=r"loss must be one of .*Received: loss='hinge'"):
+        objective("--loss=hinge")
+
+
+def test_nothing_else_asks_which_loss_it_is():
+    named = "|".join(losses.LOSSES)
+    question = re.compile(rf"\bloss (==|!=|in|not in)\s|[\"']({named})[\"']\s*(==|!=)")
+    root = pathlib.Path(experiments.__file__).parent
+    asked = [
+        f"{path.relative_to(root)}: {line.strip()}"
+        for path in root.rglob("*.py")
+        for line in path.read_text().splitlines()
+        if question.search(line.partition("#")[0]) and " for " not in line
+    ]
+    assert asked == []

@@ -1,0 +1,136 @@
+"""What is measured after an epoch and shown at the end."""
+
+from types import SimpleNamespace
+
+import keras
+import numpy as np
+import pytest
+
+from experiments.training.evaluators import (
+    ACCURACY,
+    ClassifierAccuracy,
+    ClassMeanAccuracy,
+    Evaluator,
+    Findings,
+    Finished,
+    RawPixels,
+    RetrievalScores,
+    score,
+)
+from experiments.training.run_folder import OF_THE_FLAGS, RAW_PIXELS, RunFolder, State
+from keras_dml import metrics
+from pipelines import ImageTable, Split
+
+
+def table(labels, seed=0, classes=("a", "b")):
+    images = np.random.default_rng(seed).integers(0, 256, (len(labels), 8, 8, 3), dtype=np.uint8)
+    return ImageTable(np.array(labels), classes, arrays=images)
+
+
+@pytest.fixture
+def closed():
+    """Both sides of the same classes, and a model whose classifier swaps the two."""
+    data = Split(table([0, 0, 1, 1]), table([0, 0, 1, 1], seed=1), same_classes=True)
+    embedding = keras.Input((2,), name="embeddings")
+    logits = keras.layers.Dense(2, use_bias=False, name="logits")
+    model = keras.Model(embedding, logits(embedding))
+    logits.kernel.assign([[0.0, 1.0], [1.0, 0.0]])
+    embeddings = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 0.5]], "float32")
+    return data, model, {"test": embeddings, "training": embeddings}
+
+
+def test_the_classifier_decides_where_there_is_one(closed):
+    data, model, embeddings = closed
+    run = SimpleNamespace(data=data)
+    assert dict(ClassifierAccuracy().measure(run, model, embeddings)) == {ACCURACY: 0.25}
+    assert dict(ClassMeanAccuracy().measure(run, None, embeddings)) == {ACCURACY: 0.75}
+    assert not ClassifierAccuracy().sides(data)
+    assert ClassMeanAccuracy().sides(data) == ("training",)
+
+
+def test_there_is_no_accuracy_on_classes_that_were_not_trained_on():
+    data = Split(table([0, 0, 1, 1]), table([0, 0, 1, 1], seed=1))
+    run = SimpleNamespace(data=data)
+    for evaluator in (ClassifierAccuracy(), ClassMeanAccuracy()):
+        assert list(evaluator.measure(run, None, {})) == []
+        assert not evaluator.sides(data)
+    end = Finished(None, None, None, [], {"epoch": 1})
+    assert ClassMeanAccuracy().finish(run, end) == Findings()
+
+
+def test_the_accuracy_of_the_kept_model_is_shown():
+    end = Finished(None, None, None, [], {"epoch": 1, ACCURACY: 0.875})
+    findings = ClassifierAccuracy().finish(SimpleNamespace(), end)
+    assert findings.printed == ["accuracy on the training classes: 87.5 %"]
+    assert findings.result == {"accuracy": 0.875}
+
+
+def test_the_scores_are_those_of_the_library_with_a_gallery_and_without():
+    rng = np.random.default_rng(0)
+    queries, items = rng.normal(size=(6, 3)), rng.normal(size=(8, 3))
+    labels, numbers = [0, 1] * 3, [0, 1] * 4
+    for gallery in (None, table(numbers, seed=2)):
+        data = Split(table([0, 1]), table(labels), gallery=gallery)
+        run = SimpleNamespace(data=data, ks=[1, 2])
+        embeddings = {"test": queries} if gallery is None else {"test": queries, "gallery": items}
+        assert set(RetrievalScores().sides(data)) == set(embeddings)
+        others = {} if gallery is None else {"gallery": items, "gallery_labels": numbers}
+        expected = metrics.evaluate(queries, labels, [1, 2], **others)
+        row = dict(RetrievalScores().measure(run, None, embeddings))
+        assert set(row) == {f"test/recall@{k}/{name}" for k in (1, 2) for name in ("cosine", "l2")}
+        for name, share in row.items():
+            assert share == pytest.approx(expected[name.removeprefix("test/")])
+        end = Finished(None, queries, None if gallery is None else items, [row], row)
+        findings = RetrievalScores().finish(run, end)
+        assert findings.rows["embedding, l2"][2] == row["test/recall@2/l2"]
+        assert findings.rows["embedding, cosine"]["MAP@R"] == pytest.approx(
+            expected["map@r/cosine"]
+        )
+        assert findings.result["scores"]["nmi"] == pytest.approx(expected["nmi"])
+        assert findings.scores[0][0] == "NMI"
+
+
+def test_raw_pixels_are_compared_once_where_it_is_asked_for(tmp_path, monkeypatch, capsys):
+    data = Split(table([0, 1]), table([0, 1] * 3, seed=3))
+    folder = RunFolder(tmp_path / "run", "--seed=0\n").open()
+    options = SimpleNamespace(raw_pixels=False, eval_batch_size=2)
+    run = SimpleNamespace(data=data, ks=[1], folder=folder, options=options)
+    RawPixels().before(run, State(), None)
+    assert RawPixels().finish(run, None) == Findings()
+    assert not folder.file(RAW_PIXELS).exists()
+
+    options.raw_pixels = True
+    RawPixels().before(run, State(), None)
+    said = capsys.readouterr().out
+    rows = RawPixels().finish(run, None).rows
+    assert set(rows) == {"raw pixels, cosine", "raw pixels, l2"}
+    share = rows["raw pixels, cosine"][1]
+    assert f"R@1 {100 * share:.1f} % (cosine)" in said
+    folder.write_json(RAW_PIXELS, {"cosine": {"1": 0.5}})
+    RawPixels().before(run, State(), None)
+    assert "R@1 50.0 %" in capsys.readouterr().out
+    # Another recipe may take the folder of a run without a checkpoint: this file goes then.
+    assert RAW_PIXELS in OF_THE_FLAGS
+
+
+def test_findings_stand_one_behind_the_other():
+    first = Findings(rows={"a": {1: 0.5}}, scores=[("x", "1")], printed=["p"], result={"n": 1})
+    second = Findings(rows={"b": {1: 0.2}}, summary=[("y", "2")], pictures={"t": "<svg"})
+    both = Findings.together([first, second, Findings()])
+    assert list(both.rows) == ["a", "b"]
+    assert (both.scores, both.summary, both.printed) == ([("x", "1")], [("y", "2")], ["p"])
+    assert (both.pictures, both.result) == ({"t": "<svg"}, {"n": 1})
+
+
+def test_an_evaluator_needs_none_of_its_moments():
+    data = Split(table([0, 1]), table([0, 1]))
+    one = Evaluator()
+    assert not one.sides(data)
+    assert one.before(None, State(), None) is None
+    assert dict(one.measure(None, None, {})) == {}
+    assert one.finish(None, None) == Findings()
+
+
+def test_the_kept_model_is_chosen_by_accuracy_where_there_is_one():
+    assert score({"test/recall@1/cosine": 0.25}) == 0.25
+    assert score({"test/recall@1/cosine": 0.25, ACCURACY: 0.75}) == 0.75
