@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from PIL import Image
+from tiny_run import finished_run
 
 
 @pytest.fixture(scope="module")
@@ -20,3 +21,8 @@ def photos(tmp_path_factory):
             suffix = ("png", "jpg", "bmp", "webp")[image]
             picture.save(root / f"class{name}" / f"{image}.{suffix}")
     return root
+
+
+@pytest.fixture(scope="module")
+def finished(photos, tmp_path_factory):
+    return finished_run(tmp_path_factory.mktemp("runs") / "tiny", photos, "--raw_pixels")

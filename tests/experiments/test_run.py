@@ -11,28 +11,13 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
-from tiny_run import TINY
+from tiny_run import TINY, command, finished_run
 
 import pipelines
-from experiments import recipes, run
+from experiments import recipes
 from experiments.options import flags
-from experiments.options.command_line import run_command
 from experiments.training.run_folder import RunFolder
 from keras_dml import losses, metrics, models
-
-
-def command(*arguments):
-    return run_command(run.main, ["run", *map(str, arguments)])
-
-
-def finished_run(folder, photos, *more):
-    assert command(*TINY, f"--data_dir={photos}", f"--output_dir={folder}", *more) == 0
-    return folder
-
-
-@pytest.fixture(scope="module")
-def finished(photos, tmp_path_factory):
-    return finished_run(tmp_path_factory.mktemp("runs") / "tiny", photos, "--raw_pixels")
 
 
 def test_a_run_leaves_everything_behind(finished):

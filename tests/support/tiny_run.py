@@ -4,6 +4,9 @@ import json
 
 import numpy as np
 
+from experiments import run
+from experiments.options.command_line import run_command
+
 TINY = [
     "--dataset=folder",
     "--image_size=16",
@@ -29,3 +32,14 @@ def final_weights(folder):
 def history(folder):
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [{k: v for k, v in row.items() if k != "train/seconds"} for row in rows]
+
+
+def command(*arguments):
+    """The exit code of experiments.run."""
+    return run_command(run.main, ["run", *map(str, arguments)])
+
+
+def finished_run(folder, photos, *more):
+    """The folder of a run of seconds on these photos."""
+    assert command(*TINY, f"--data_dir={photos}", f"--output_dir={folder}", *more) == 0
+    return folder

@@ -12,7 +12,7 @@ import subprocess
 import sys
 
 import pytest
-from test_run import TINY, command, finished, photos  # noqa: F401 fixtures
+from tiny_run import TINY, command
 
 from experiments.training import build
 from experiments.training.run_folder import CHECKPOINT, FLAGS_FILE, RANKMI, RunFolder
