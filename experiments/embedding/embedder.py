@@ -14,6 +14,8 @@ from keras_dml.metrics import recall_at_k
 from pipelines import EvaluationTransform, evaluation_batches
 
 METRICS = ("cosine", "l2")
+# Part of what embeddings on disk are known by: before, turned photos were embedded as they lay.
+_READ_AS = "turned upright"
 
 
 class Embedder:
@@ -88,7 +90,7 @@ def embeddings_on_disk(
     """
     file = None
     if workers is None or workers.first:
-        key = f"{model_key}; {embedder.transform}; {table_fingerprint(table)}"
+        key = f"{model_key}; {embedder.transform}; {_READ_AS}; {table_fingerprint(table)}"
         file = EmbeddingFile(path, len(table), key, dtype)
     with file or contextlib.nullcontext():
         done = np.array(file.done if file else 0)

@@ -1,6 +1,7 @@
-"""Small pictures of image files, to be shown on a page."""
+"""Small pictures of image files, to be shown on a page. Those need TensorFlow."""
 
 import io
+import pathlib
 import warnings
 
 import numpy as np
@@ -11,6 +12,16 @@ MOST_PIXELS = 50_000_000
 # On the longer side: enough for a dense screen.
 SIDE = 320
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF")
+# What turns the pixels of an EXIF orientation upright.
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
 # Its limit is not ours: see `_open`.
 warnings.simplefilter("ignore", Image.DecompressionBombWarning)
 _DAMAGED = (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError)
@@ -38,28 +49,46 @@ def checked_picture(encoded):
 def thumbnail(source):
     """An image file, made small.
 
-    As the models see it: the first frame, whatever is transparent on white, an EXIF orientation not
-    applied.
+    As the models see it: the first frame, whatever is transparent on white, turned upright.
 
     Args:
         source: path or open binary file.
 
     Returns:
         `(bytes, kind)`: a PNG of the same pixels, or a JPEG of at most `SIDE` pixels; kind is "png"
-        or "jpeg".
+        or "jpeg". Neither says an orientation any more.
 
     Raises:
         ValueError: as `checked_picture`, or the image is damaged.
     """
     image = _open(source)
+    turn = _TURNS.get(_orientation(source))
     image.draft("RGB", (SIDE, SIDE))
     image = _loaded(image, "white")
+    if turn is not None:
+        image = image.transpose(turn)
     if max(image.size) <= SIDE:
         return _png(image), "png"
     image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
     file = io.BytesIO()
     image.save(file, "JPEG", quality=85)
     return file.getvalue(), "jpeg"
+
+
+def _orientation(source):
+    """The EXIF orientation, read as for the models: not by Pillow, which looks into XMP as well."""
+    import tensorflow as tf
+
+    from pipelines.orientation import read_orientation
+
+    if hasattr(source, "read"):
+        place = source.tell()
+        source.seek(0)
+        encoded = source.read()
+        source.seek(place)
+    else:
+        encoded = pathlib.Path(source).read_bytes()
+    return int(read_orientation(tf.constant(encoded)))
 
 
 def _open(source):

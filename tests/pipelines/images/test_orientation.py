@@ -1,14 +1,25 @@
 """A photo stored turned, with an EXIF orientation, is the photo that is stored upright."""
 
 import functools
+import importlib.resources
 import io
 import struct
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from photo_search import index_command
 from PIL import Image, ImageOps
 
+import pipelines
+from experiments import search
+from experiments.embedding.embedder import embeddings_on_disk, table_fingerprint
+from experiments.embedding.embedding_file import EmbeddingFile
+from experiments.embedding.saved_model import ImageEmbedder
+from experiments.options.command_line import run_command
+from experiments.report.pictures import thumbnail
+from keras_dml.export import export_saved_model
 from pipelines import EvaluationTransform, TrainTransform, find_bad_images
 from pipelines.images import decode
 from pipelines.orientation import read_orientation
@@ -358,3 +369,96 @@ def test_bad_images_are_found_as_before():
     good, cut = turned(6, "JPEG"), turned(6, "JPEG")[:900]
     table = ImageTable.from_encoded([good, cut, app1(6)], [0, 0, 0])
     assert [row for row, *_ in find_bad_images(table)] == [1, 2]
+
+
+def embedding_model():
+    """4×4 pixels of an image, as the cosine compares them."""
+    return keras.Sequential(
+        [keras.Input([4, 4, 3]), keras.layers.Rescaling(1.0, -127.5), keras.layers.Flatten()]
+    )
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    path = tmp_path_factory.mktemp("orientation") / "model"
+    export_saved_model(embedding_model(), path, EvaluationTransform(4))
+    return path
+
+
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_an_exported_model_embeds_the_eight_as_an_evaluation_does(exported, file_format):
+    photos = [turned(orientation, file_format) for orientation in ORIENTATIONS]
+    evaluated = pipelines.evaluation_batches(
+        ImageTable.from_encoded(photos, [0] * 8), EvaluationTransform(4), 8
+    )
+    (images,) = evaluated
+    served, bad = ImageEmbedder(exported)(photos)
+    assert not bad
+    np.testing.assert_allclose(served, embedding_model()(images), atol=1e-4)
+    cosines = served @ served[0] / np.linalg.norm(served, axis=1) / np.linalg.norm(served[0])
+    assert cosines.min() > (0.9995 if file_format == "JPEG" else 0.999999)
+
+
+def test_a_turned_photo_finds_the_upright_product(exported, tmp_path, capsys):
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for seed in range(6):
+        noise = np.random.default_rng(seed).integers(0, 256, (4, 5, 3), dtype=np.uint8)
+        Image.fromarray(noise).resize((80, 60), Image.BICUBIC).save(photos / f"{seed}.png")
+    index = tmp_path / "index"
+    places = f"--saved_model={exported}", f"--images={photos}", f"--output={index}"
+    assert index_command(*places) == 0
+    product = Image.open(photos / "2.png")
+    queries = []
+    for file_format in FORMATS:
+        for orientation in ORIENTATIONS:
+            query = tmp_path / f"{orientation}.{file_format.lower()}"
+            query.write_bytes(turned(orientation, file_format, product))
+            queries.append(f"--query={query}")
+    capsys.readouterr()
+    page = f"--output={tmp_path / 'page.html'}"
+    assert run_command(search.main, ["search", f"--index={index}", *queries, page, "--k=1"]) == 0
+    found = [line.split() for line in capsys.readouterr().out.splitlines()[2:-1:2]]
+    assert [path for *_, path in found] == 3 * 8 * ["2.png"]
+    similarities = [float(similarity) for _, similarity, _ in found]
+    assert min(similarities[:8]) > 0.999
+    assert set(similarities[8:]) == {1.0}  # pixels stored without loss
+
+
+@pytest.mark.parametrize("size", [(40, 30), (500, 400)])
+@pytest.mark.parametrize("file_format", FORMATS)
+@pytest.mark.parametrize("orientation", ORIENTATIONS)
+def test_pictures_on_pages_are_upright_and_say_no_orientation(orientation, file_format, size):
+    upright = picture(*size)
+    encoded = turned(orientation, file_format, upright)
+    file = io.BytesIO(encoded)
+    data, _ = thumbnail(file)
+    shown = Image.open(io.BytesIO(data))
+    assert not shown.getexif()
+    expected, _ = thumbnail(io.BytesIO(encode(upright, file_format)))
+    expected = np.asarray(Image.open(io.BytesIO(expected)), float)
+    assert np.abs(np.asarray(shown) - expected).mean() < 3
+
+
+def test_the_page_leaves_the_query_to_the_browser_which_turns_it():
+    template = importlib.resources.files("experiments") / "search.html.template"
+    assert "image-orientation" not in template.read_text()
+
+
+def test_embeddings_of_photos_as_they_lay_are_not_gone_on_with(tmp_path):
+    class Ours:
+        transform = EvaluationTransform(4)
+
+        def batches(self, table, description, first_row):
+            yield np.ones([len(table) - first_row, 2], np.float32)
+
+    path, table = tmp_path / "rows.npy", ImageTable.from_encoded([turned(6, "PNG")] * 3, [0] * 3)
+    # As they were known before photos were turned.
+    old = EmbeddingFile(path, 3, f"model; {Ours.transform}; {table_fingerprint(table)}", "float32")
+    with old:
+        old.append(np.zeros([3, 2], np.float32))
+    assert (np.load(path) == 0).all()
+    assert (embeddings_on_disk(Ours(), table, path, "model", "embedding").array() == 1).all()
+    new = (Ours(), table, path, "model", "embedding")
+    np.save(path, 2 * np.ones([3, 2], np.float32))
+    assert (embeddings_on_disk(*new).array() == 2).all()
