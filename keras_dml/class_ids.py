@@ -36,7 +36,7 @@ def as_labels(labels, name="y_true"):
 
 
 def are_apart(labels):
-    """Whether no label is NaN or too large for its dtype: a bool tensor, always true of integers."""
+    """Whether no label is NaN or too large for its dtype: a bool tensor, true of integers."""
     limit = _LIMITS.get(keras.backend.standardize_dtype(labels.dtype))
     return True if limit is None else ops.all(ops.abs(labels) < limit)
 

@@ -83,7 +83,8 @@ def normalize(x):
     """
     largest = ops.stop_gradient(ops.max(ops.abs(x), axis=-1, keepdims=True))
     zero = largest <= 1e-37  # not the other way round, which would hide a NaN
-    x = x * ops.where(largest > 1e18, 1e-25, ops.where(largest < 1e-18, 1e25, 1.0))
+    nearer_to_1 = ops.where(largest < 1e-18, 1e25, ops.ones_like(largest))
+    x = x * ops.where(largest > 1e18, 1e-25, nearer_to_1)
     squares = ops.sum(ops.square(x), axis=-1, keepdims=True)
     return ops.where(zero, 0.0, x * ops.rsqrt(ops.where(zero, 1.0, squares)))
 

@@ -53,6 +53,8 @@ class CrossEntropyLoss(EmbeddingLoss):
                 "y_pred must hold the logits of at least 2 classes. "
                 f"Received: y_pred.shape={tuple(logits.shape)}"
             )
+        if "float" in keras.backend.standardize_dtype(class_ids.dtype):
+            class_ids = ops.cast(class_ids, logits.dtype)
         classes = ops.arange(num_classes, dtype=class_ids.dtype)
         is_true = ops.equal(class_ids[:, None], classes[None, :])
         on_others = self.epsilon / (num_classes - 1)

@@ -247,7 +247,7 @@ class RankMI(DistributedModel):
         return {**means, **{name: tf.identity(variable.value) for name, variable in own.items()}}
 
     def _pairs(self, class_ids, embeddings):
-        """The batch's pairs, their distances and V's values, and whether ids and embeddings are sound."""
+        """The batch's pairs, their distances, V's values, and whether all of it `is_sound`."""
         if class_ids is None:
             raise ValueError("y must be class ids [n]: RankMI compares classes. Received: y=None")
         embeddings = ops.cast(embeddings, self.statistics_network.compute_dtype)
