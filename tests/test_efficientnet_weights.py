@@ -35,7 +35,7 @@ def check(found, expected):
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory):
-    """A file like Keras' own: of the graph without the rescaling, by a Keras 2, deviations in it."""
+    """A file like Keras' own: of the graph without the rescaling, by Keras 2, deviations in it."""
     keras.utils.set_random_seed(0)
     plain = keras.applications.EfficientNetB0(
         include_top=False, weights=None, input_shape=(SIZE, SIZE, 3)
@@ -95,8 +95,7 @@ def test_a_file_of_our_own_build_comes_back_as_the_graph_that_it_was(
 ):
     saved = by_name if rescaled else models.build_backbone("efficientnetb0", SIZE)
     if not rescaled:
-        weights = [w for w in by_name.get_weights()]
-        saved.set_weights(weights)
+        saved.set_weights(by_name.get_weights())
         saved.save_weights(tmp_path / "again.weights.h5")  # takes up the normalization's
         saved.load_weights(tmp_path / "again.weights.h5")
     if name == "own.h5":

@@ -139,7 +139,7 @@ ADDONS = """
     import keras_dml
     assert "scann" not in sys.modules
     model = keras.saving.load_model(sys.argv[1])
-    print(json.dumps([type(model.loss).__name__, keras.saving.serialize_keras_object(model.loss)]))
+    print(json.dumps(keras.saving.serialize_keras_object(model.loss)))
 """
 
 
@@ -157,6 +157,6 @@ def test_a_saved_model_with_a_loss_of_addons_loads_after_the_package_is_imported
         env={**os.environ, "PYTHONPATH": os.getcwd()}, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    kind, config = json.loads(done.stdout)
-    assert name in (kind, config.get("registered_name"), str(config.get("config")))
-    assert config == json.loads(json.dumps(keras.saving.serialize_keras_object(loss)))
+    assert name in done.stdout
+    expected = json.dumps(keras.saving.serialize_keras_object(loss))
+    assert json.loads(done.stdout) == json.loads(expected)
