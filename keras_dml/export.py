@@ -52,8 +52,8 @@ def export_saved_model(model, path, preprocessing, index=None, neighbours=10):
     Raises:
         ValueError: the parent of `path` is missing, `path` exists and is no SavedModel, the
             model is not as above, a layer has a name that TensorFlow takes nowhere (`"a b"`, or
-            `"_a"` of a model within the model), `preprocessing` gives another shape, the index was built for
-            other dimensions, or `neighbours` is out of range.
+            `"_a"` of a model within the model), `preprocessing` gives another shape, the index was
+            built for other dimensions, or `neighbours` is out of range.
         TypeError: `preprocessing` is not callable, `index` is no `Index`.
     """
     _check_preprocessing(preprocessing)
@@ -101,8 +101,8 @@ def _servable(model):
     for layer in all_layers(model)[1:]:
         if not _SCOPE.fullmatch(layer.name):
             raise ValueError(
-                "model must have layers with names of letters, digits and _ . / > - alone, the only "
-                f"ones that TensorFlow takes: rename {layer.name!r}. Received: model={model.name!r}"
+                "model must have layers with names of letters, digits and _ . / > - alone, as "
+                f"TensorFlow wants: rename {layer.name!r}. Received: model={model.name!r}"
             )
         # TensorFlow writes a function for each model within, under that model's name.
         if isinstance(layer, keras.Model) and not _OUTERMOST.match(layer.name):

@@ -40,7 +40,7 @@ def _float32_layer(layer):
 
 
 def _float32_input(tensor):
-    """An input like this symbolic tensor: nested models have inputs of the outer one's precision."""
+    """An input like this one in float32: nested models have inputs of the outer one's precision."""
     dtype = "float32" if tensor.dtype in _OTHER_FLOATS else tensor.dtype
     return keras.Input(
         batch_shape=tensor.shape, dtype=dtype, sparse=tensor.sparse, name=tensor.name

@@ -84,7 +84,8 @@ def build_backbone(name, image_size, weights=None, frozen_batch_norm=None, filte
 
     Raises:
         ValueError: unknown name, weights that are not there or do not fit, a file of an
-            EfficientNet that does not tell its rescaling, an image size that the model does not take, filters below 1 or for a backbone that has none to choose.
+            EfficientNet that does not tell its rescaling, an image size that the model does not
+            take, filters below 1 or for a backbone that has none to choose.
     """
     key = _key(name)
     own = {_key(known): known for known in (SMALL_CONVNET, *_BUILDERS)}.get(key)
