@@ -4,12 +4,14 @@ import keras
 from keras import ops
 
 from keras_dml.losses.base import PairLoss
+from keras_dml.losses.registry import register
 from keras_dml.pairs import Pairs, count, kept_weights
 
 # Largest squared distance of two unit vectors.
 _LARGEST = 4.0
 
 
+@register("fastap")
 @keras.saving.register_keras_serializable("keras_dml")
 class FastAPLoss(PairLoss):
     """One minus the average precision of each anchor's ranking, on softly binned distances.
@@ -35,7 +37,7 @@ class FastAPLoss(PairLoss):
     bins only become narrower, gradients rarer and noisier. Keep L small.
 
     Args:
-        num_bins: L, a whole number of at least 1.
+        num_bins: L, the bins of the distance histogram, a whole number of at least 1.
         reduction, name, dtype: as in `EmbeddingLoss`.
 
     Raises:
@@ -45,7 +47,13 @@ class FastAPLoss(PairLoss):
     to Rank", CVPR 2019.
     """
 
-    def __init__(self, num_bins=10, reduction="sum_over_batch_size", name="fastap", dtype=None):
+    def __init__(
+        self,
+        num_bins: int = 10,
+        reduction: str | None = "sum_over_batch_size",
+        name: str | None = "fastap",
+        dtype: str | None = None,
+    ) -> None:
         super().__init__(reduction=reduction, name=name, dtype=dtype)
         if isinstance(num_bins, bool) or not isinstance(num_bins, int) or num_bins < 1:
             raise ValueError(
