@@ -94,10 +94,15 @@ def test_two_workers_hold_the_weights_of_one_process_for_every_loss(case):
     check_workers(case, *(worker[case] for worker in of_workers("more")))
 
 
+def tolerance(case):
+    """PCE divides by its least eigenvalue, whose rounding depends on the order of the sums."""
+    return 1e-4 if case.startswith("pce(") else 1e-5
+
+
 def check_workers(case, first, second):
-    assert difference(one(case), first) < 1e-5
+    assert difference(one(case), first) < tolerance(case)
     expected = {name: one(case)["logs"][name] for name in first["logs"]}
-    assert first["logs"] == pytest.approx(expected, rel=1e-5)
+    assert first["logs"] == pytest.approx(expected, rel=tolerance(case))
     assert first == second
 
 
@@ -187,5 +192,5 @@ def test_compiled_by_xla_it_trains_to_the_same(case):
         )
         for jit_compile in (False, True)
     )
-    assert difference(plain, compiled) < 1e-5
-    assert compiled["logs"]["loss"] == pytest.approx(plain["logs"]["loss"], rel=1e-5)
+    assert difference(plain, compiled) < tolerance(case)
+    assert compiled["logs"]["loss"] == pytest.approx(plain["logs"]["loss"], rel=tolerance(case))
