@@ -12,7 +12,15 @@ import os
 from pipelines.datasets.tfds import PREFIX, tfds_split
 from pipelines.split import Split
 
-NAMES = ("cars", "cub", "digits", "folder", "glyphs", "inshop", "sop")
+NAMES = (
+    "cars",
+    "cub",
+    "digits",
+    "folder",
+    "glyphs",
+    "inshop",
+    "sop",
+)
 """The datasets: modules of this package."""
 
 DATASETS = (*NAMES, f"{PREFIX}NAME")
