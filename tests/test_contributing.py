@@ -120,6 +120,19 @@ def test_walkthrough_help(with_angular):
     assert "the largest angle at a negative in degrees, above 0 and at most 60." in said
 
 
+@pytest.mark.parametrize(
+    ("title", "said"),
+    [
+        ("Add a dataset", "stripes: Built in: stripes; the first classes train"),
+        ("Add a backbone", "plain_convnet, small_convnet, bn_inception"),
+    ],
+)
+def test_walkthrough_help_of_others(title, said, tmp_path):
+    root = copied(tmp_path)
+    carry_out(title, root)
+    assert said in " ".join(python(root, "-m", "experiments.run", "--help").split())
+
+
 @pytest.mark.slow
 def test_walkthrough_loss_everywhere(with_angular):
     assert "`AngularLoss(alpha=45.0)`" not in (with_angular / "README.md").read_text()

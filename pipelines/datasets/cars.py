@@ -25,7 +25,7 @@ _BOX = ("bbox_x1", "bbox_y1", "bbox_x2", "bbox_y2")
 
 
 def load_split(data_dir, train_classes=None, test_classes=None, crop_to_box=False) -> Split:
-    """`cars(data_dir, crop_to_box)` at its official boundary, or after `train_classes` classes."""
+    """Cars-196, split at its official boundary or after `train_classes` classes."""
     table, class_ids = read_cars(data_dir, crop_to_box)
     return split_by_id(table, class_ids, LAST_TRAIN_CLASS, train_classes, test_classes)
 

@@ -22,7 +22,7 @@ EXPECTED = (
 
 
 def load_split(data_dir, train_classes=None, test_classes=None, crop_to_box=False) -> Split:
-    """`cub(data_dir, crop_to_box)` at its official boundary, or after `train_classes` classes."""
+    """CUB-200-2011, split at its official boundary or after `train_classes` classes."""
     table, class_ids = read_cub(data_dir, crop_to_box)
     return split_by_id(table, class_ids, LAST_TRAIN_CLASS, train_classes, test_classes)
 

@@ -14,7 +14,7 @@ _SEED = 2020  # of the split
 
 
 def load_split(data_dir, train_classes=None, test_classes=None) -> Split:
-    """`digits()`, which takes no other split and reads no files."""
+    """Built in; tests the classes it trains on."""
     check_not_given("digits", "reads no files", data_dir=data_dir)
     reason = "trains and tests on the same ten classes"
     check_not_given("digits", reason, train_classes=train_classes, test_classes=test_classes)

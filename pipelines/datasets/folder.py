@@ -16,7 +16,7 @@ EXPECTED = (
 
 
 def load_split(data_dir, train_classes=None, test_classes=None) -> Split:
-    """The first classes train, the next ones test; by default half of them each."""
+    """One folder a class; the first classes train, the next ones test, half of them by default."""
     return split_by_class(folder(data_dir), train_classes, test_classes)
 
 

@@ -58,7 +58,7 @@ _SAME = 90
 
 
 def load_split(data_dir, train_classes=None, test_classes=None) -> Split:
-    """The first classes train, the next ones test; no files are read."""
+    """Built in: characters; the first classes train, the next ones test."""
     check_not_given("glyphs", "reads no files", data_dir=data_dir)
     wanted = None
     if train_classes and test_classes and min(train_classes, test_classes) > 0:

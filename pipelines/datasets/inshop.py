@@ -22,7 +22,7 @@ _LIST = "list_eval_partition.txt"
 
 
 def load_split(data_dir, train_classes=None, test_classes=None) -> Split:
-    """`inshop(data_dir)`, which takes no other split."""
+    """In-Shop, with a gallery, which takes no split but its own."""
     given = {"train_classes": train_classes, "test_classes": test_classes}
     check_not_given("inshop", "is split by its list", **given)
     return inshop(data_dir)

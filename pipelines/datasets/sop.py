@@ -18,7 +18,7 @@ _COLUMNS = {"image_id": int, "class_id": int, "super_class_id": int, "path": str
 
 
 def load_split(data_dir, train_classes=None, test_classes=None) -> Split:
-    """`sop(data_dir)`, which takes no other split."""
+    """Stanford Online Products, which takes no split but its own."""
     given = {"train_classes": train_classes, "test_classes": test_classes}
     check_not_given("sop", "is split by its lists", **given)
     return sop(data_dir)
