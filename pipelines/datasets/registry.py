@@ -2,8 +2,8 @@
 
 A dataset is a module of this package with a function `load_split(data_dir, train_classes,
 test_classes) -> Split`, which takes `crop_to_box` too if its images have bounding boxes: where the
-classes are divided, or whether files divide them, is that function's business. Its docstring is what
-a list of the datasets says beside the name.
+classes are divided, or whether files divide them, is that function's business. Its docstring is
+what a list of the datasets says beside the name.
 """
 
 import importlib
