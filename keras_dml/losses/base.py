@@ -50,7 +50,12 @@ class EmbeddingLoss(keras.losses.Loss):
 
     kind: ClassVar[str] = "pairs"
 
-    def __init__(self, reduction="sum_over_batch_size", name=None, dtype=None):
+    def __init__(
+        self,
+        reduction: str | None = "sum_over_batch_size",
+        name: str | None = None,
+        dtype: str | None = None,
+    ) -> None:
         super().__init__(name=name, reduction=reduction, dtype=dtype)
         if self.dtype not in ("float32", "float64"):
             raise ValueError(

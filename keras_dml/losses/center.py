@@ -5,9 +5,11 @@ from keras import ops
 
 from keras_dml.class_sums import ClassSums
 from keras_dml.losses.base import EmbeddingLoss
+from keras_dml.losses.registry import register
 from keras_dml.pairs import normalize
 
 
+@register("center")
 @keras.saving.register_keras_serializable("keras_dml")
 class CenterLoss(EmbeddingLoss):
     """Center loss: each embedding close to the mean of its class.
@@ -37,7 +39,13 @@ class CenterLoss(EmbeddingLoss):
 
     kind = "beside_classifier"
 
-    def __init__(self, normalize=False, reduction="sum_over_batch_size", name="center", dtype=None):
+    def __init__(
+        self,
+        normalize: bool = False,
+        reduction: str | None = "sum_over_batch_size",
+        name: str | None = "center",
+        dtype: str | None = None,
+    ) -> None:
         super().__init__(reduction=reduction, name=name, dtype=dtype)
         self.normalize = bool(normalize)
 

@@ -1,12 +1,16 @@
 """The contrastive loss."""
 
+from typing import Literal
+
 import keras
 from keras import ops
 
 from keras_dml.losses.base import PairLoss, check_choice, check_positive
+from keras_dml.losses.registry import register
 from keras_dml.pairs import count, masked_sum, safe_sqrt
 
 
+@register("contrastive")
 @keras.saving.register_keras_serializable("keras_dml")
 class ContrastiveLoss(PairLoss):
     """Contrastive loss: positives together, negatives at least a margin apart.
@@ -20,7 +24,7 @@ class ContrastiveLoss(PairLoss):
     positives has T_i = 0, without negatives C_i = 0.
 
     Args:
-        margin: m, above 0, in units of the distance.
+        margin: m, above 0: the distance that negatives should have.
         normalize: take distances between l2-normalised embeddings.
         pair_reduction: `"sum"` over j as in the paper, or `"mean"`: each part divided by the number
             of its pairs, so that its size does not grow with the batch.
@@ -34,13 +38,13 @@ class ContrastiveLoss(PairLoss):
 
     def __init__(
         self,
-        margin=1.0,
-        normalize=False,
-        pair_reduction="sum",
-        reduction="sum_over_batch_size",
-        name="contrastive",
-        dtype=None,
-    ):
+        margin: float = 1.0,
+        normalize: bool = False,
+        pair_reduction: Literal["sum", "mean"] = "sum",
+        reduction: str | None = "sum_over_batch_size",
+        name: str | None = "contrastive",
+        dtype: str | None = None,
+    ) -> None:
         super().__init__(reduction=reduction, name=name, dtype=dtype)
         self.margin = check_positive("margin", margin)
         self.normalize = bool(normalize)

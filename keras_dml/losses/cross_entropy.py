@@ -4,8 +4,10 @@ import keras
 from keras import ops
 
 from keras_dml.losses.base import EmbeddingLoss
+from keras_dml.losses.registry import register
 
 
+@register("ce")
 @keras.saving.register_keras_serializable("keras_dml")
 class CrossEntropyLoss(EmbeddingLoss):
     """Cross-entropy with smoothed targets, for logits `a_ik` of K classes.
@@ -22,7 +24,7 @@ class CrossEntropyLoss(EmbeddingLoss):
     makes its image's loss NaN, since a compiled graph cannot raise.
 
     Args:
-        epsilon: ε, from 0 up to, not including, 1.
+        epsilon: ε, the label smoothing, from 0 up to, not including, 1.
         reduction, name, dtype: as in `EmbeddingLoss`.
 
     Raises:
@@ -34,8 +36,12 @@ class CrossEntropyLoss(EmbeddingLoss):
     kind = "classifier"
 
     def __init__(
-        self, epsilon=0.1, reduction="sum_over_batch_size", name="cross_entropy", dtype=None
-    ):
+        self,
+        epsilon: float = 0.1,
+        reduction: str | None = "sum_over_batch_size",
+        name: str | None = "cross_entropy",
+        dtype: str | None = None,
+    ) -> None:
         super().__init__(reduction=reduction, name=name, dtype=dtype)
         if (
             isinstance(epsilon, bool)

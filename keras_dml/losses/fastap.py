@@ -4,15 +4,17 @@ import keras
 from keras import ops
 
 from keras_dml.losses.base import PairLoss
+from keras_dml.losses.registry import register
 from keras_dml.pairs import Pairs, count, kept_weights
 
 # Largest squared distance of two unit vectors.
 _LARGEST = 4.0
 
 
+@register("fastap")
 @keras.saving.register_keras_serializable("keras_dml")
 class FastAPLoss(PairLoss):
-    """One minus the average precision of each anchor's ranking, on softly binned distances.
+    """FastAP: one minus the average precision of each anchor's ranking, on softly binned distances.
 
     Squared distances of l2-normalised embeddings lie in [0, 4]. Bins stand at 4l/L, l = 0…L, Δ =
     4/L apart, and a distance belongs to bin b by `max(0, 1 − |D² − b|/Δ)`. Let `h⁺_l` sum this over
@@ -35,7 +37,7 @@ class FastAPLoss(PairLoss):
     bins only become narrower, gradients rarer and noisier. Keep L small.
 
     Args:
-        num_bins: L, a whole number of at least 1.
+        num_bins: L, the bins of the distance histogram, a whole number of at least 1.
         reduction, name, dtype: as in `EmbeddingLoss`.
 
     Raises:
@@ -45,7 +47,13 @@ class FastAPLoss(PairLoss):
     to Rank", CVPR 2019.
     """
 
-    def __init__(self, num_bins=10, reduction="sum_over_batch_size", name="fastap", dtype=None):
+    def __init__(
+        self,
+        num_bins: int = 10,
+        reduction: str | None = "sum_over_batch_size",
+        name: str | None = "fastap",
+        dtype: str | None = None,
+    ) -> None:
         super().__init__(reduction=reduction, name=name, dtype=dtype)
         if isinstance(num_bins, bool) or not isinstance(num_bins, int) or num_bins < 1:
             raise ValueError(

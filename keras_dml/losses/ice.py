@@ -1,12 +1,16 @@
 """The instance cross-entropy loss."""
 
+from typing import Literal
+
 import keras
 from keras import ops
 
 from keras_dml.losses.base import PairLoss, check_choice, check_positive
+from keras_dml.losses.registry import register
 from keras_dml.pairs import Pairs, count, log_sum_exp, masked_softmax, masked_sum
 
 
+@register("ice")
 @keras.saving.register_keras_serializable("keras_dml")
 class InstanceCrossEntropyLoss(PairLoss):
     """Instance cross-entropy (ICE): each positive recognised among all of the anchor's negatives.
@@ -52,14 +56,14 @@ class InstanceCrossEntropyLoss(PairLoss):
 
     def __init__(
         self,
-        scale=64.0,
-        reweight=True,
-        anchor_gradient=False,
-        pair_reduction="sum",
-        reduction="sum_over_batch_size",
-        name="ice",
-        dtype=None,
-    ):
+        scale: float = 64.0,
+        reweight: bool = True,
+        anchor_gradient: bool = False,
+        pair_reduction: Literal["sum", "mean"] = "sum",
+        reduction: str | None = "sum_over_batch_size",
+        name: str | None = "ice",
+        dtype: str | None = None,
+    ) -> None:
         super().__init__(reduction=reduction, name=name, dtype=dtype)
         self.scale = check_positive("scale", scale)
         self.reweight = bool(reweight)

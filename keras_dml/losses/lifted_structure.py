@@ -5,9 +5,11 @@ from keras import ops
 
 from keras_dml.distribute import gather_candidates
 from keras_dml.losses.base import PairLoss, check_positive
+from keras_dml.losses.registry import register
 from keras_dml.pairs import count, log_sum_exp, masked_sum, mean_over_pairs, safe_sqrt
 
 
+@register("lifted_structure")
 @keras.saving.register_keras_serializable("keras_dml")
 class LiftedStructureLoss(PairLoss):
     """Lifted structure loss: each positive pair against all negatives of both its images.
@@ -25,7 +27,7 @@ class LiftedStructureLoss(PairLoss):
     memory stays of order n².
 
     Args:
-        margin: m, above 0, in units of the distance.
+        margin: m, above 0: the distance that negatives should have.
         normalize: take distances between l2-normalised embeddings.
         reduction, name, dtype: as in `EmbeddingLoss`.
 
@@ -39,12 +41,12 @@ class LiftedStructureLoss(PairLoss):
 
     def __init__(
         self,
-        margin=1.0,
-        normalize=True,
-        reduction="sum_over_batch_size",
-        name="lifted_structure",
-        dtype=None,
-    ):
+        margin: float = 1.0,
+        normalize: bool = True,
+        reduction: str | None = "sum_over_batch_size",
+        name: str | None = "lifted_structure",
+        dtype: str | None = None,
+    ) -> None:
         super().__init__(reduction=reduction, name=name, dtype=dtype)
         self.margin = check_positive("margin", margin)
         self.normalize = bool(normalize)

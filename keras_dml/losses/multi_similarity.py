@@ -4,9 +4,11 @@ import keras
 from keras import ops
 
 from keras_dml.losses.base import PairLoss, check_positive
+from keras_dml.losses.registry import register
 from keras_dml.pairs import log_one_plus_sum_exp
 
 
+@register("multi_similarity")
 @keras.saving.register_keras_serializable("keras_dml")
 class MultiSimilarityLoss(PairLoss):
     """Multi-similarity loss on cosine similarities `S_ij`.
@@ -19,7 +21,9 @@ class MultiSimilarityLoss(PairLoss):
     least similar positive minus ε. An anchor without positives (negatives) has T_i = 0 (C_i = 0).
 
     Args:
-        alpha: α, above 0. beta: β, above 0. base: m, a similarity.
+        alpha: α, above 0, the sharpness of the positives.
+        beta: β, above 0, the sharpness of the negatives.
+        base: m, the similarity that separates them.
         epsilon: mining margin ε ≥ 0, or None for no mining.
         reduction, name, dtype: as in `EmbeddingLoss`.
 
@@ -32,14 +36,14 @@ class MultiSimilarityLoss(PairLoss):
 
     def __init__(
         self,
-        alpha=2.0,
-        beta=50.0,
-        base=0.5,
-        epsilon=None,
-        reduction="sum_over_batch_size",
-        name="multi_similarity",
-        dtype=None,
-    ):
+        alpha: float = 2.0,
+        beta: float = 50.0,
+        base: float = 0.5,
+        epsilon: float | None = None,
+        reduction: str | None = "sum_over_batch_size",
+        name: str | None = "multi_similarity",
+        dtype: str | None = None,
+    ) -> None:
         super().__init__(reduction=reduction, name=name, dtype=dtype)
         self.alpha = check_positive("alpha", alpha)
         self.beta = check_positive("beta", beta)

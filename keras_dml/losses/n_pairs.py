@@ -4,9 +4,11 @@ import keras
 from keras import ops
 
 from keras_dml.losses.base import PairLoss
+from keras_dml.losses.registry import register
 from keras_dml.pairs import count, masked_sum
 
 
+@register("n_pairs")
 @keras.saving.register_keras_serializable("keras_dml")
 class NPairsLoss(PairLoss):
     """N-pairs loss: cross-entropy of an anchor's similarities against its class in the batch.
@@ -33,8 +35,12 @@ class NPairsLoss(PairLoss):
     """
 
     def __init__(
-        self, normalize=False, reduction="sum_over_batch_size", name="n_pairs", dtype=None
-    ):
+        self,
+        normalize: bool = False,
+        reduction: str | None = "sum_over_batch_size",
+        name: str | None = "n_pairs",
+        dtype: str | None = None,
+    ) -> None:
         super().__init__(reduction=reduction, name=name, dtype=dtype)
         self.normalize = bool(normalize)
 

@@ -6,9 +6,11 @@ from keras import ops
 from keras_dml.class_sums import ClassSums
 from keras_dml.distribute import gather_candidates
 from keras_dml.losses.base import EmbeddingLoss, check_positive, checked_class_ids
+from keras_dml.losses.registry import register
 from keras_dml.pairs import count, log_sum_exp, masked_sum
 
 
+@register("spce")
 @keras.saving.register_keras_serializable("keras_dml")
 class SimplifiedPairwiseCrossEntropyLoss(EmbeddingLoss):
     """Simplified pairwise cross-entropy: cross-entropy whose class weights are class sums over n.
@@ -45,10 +47,10 @@ class SimplifiedPairwiseCrossEntropyLoss(EmbeddingLoss):
 
     def __init__(
         self,
-        reduction="sum_over_batch_size",
-        name="simplified_pairwise_cross_entropy",
-        dtype=None,
-    ):
+        reduction: str | None = "sum_over_batch_size",
+        name: str | None = "simplified_pairwise_cross_entropy",
+        dtype: str | None = None,
+    ) -> None:
         super().__init__(reduction=reduction, name=name, dtype=dtype)
 
     def checked_labels(self, labels):
@@ -85,6 +87,7 @@ def _group_parts(groups, embeddings):
     return tightness, ops.where(num_own > 0, contrastive, ops.zeros_like(contrastive))
 
 
+@register("pce")
 @keras.saving.register_keras_serializable("keras_dml")
 class PairwiseCrossEntropyLoss(EmbeddingLoss):
     """Pairwise cross-entropy: cross-entropy without class weights, for soft assignments p.
@@ -124,7 +127,7 @@ class PairwiseCrossEntropyLoss(EmbeddingLoss):
     the way takes seconds a step from n ≥ d = 512 on: give `lam` there.
 
     Args:
-        lam: λ, above 0, or None for Eq. 25.
+        lam: λ, the weight of the regularizer, above 0, or None for Eq. 25.
         lam_floor: least λ that Eq. 25 may give, above 0. Has no effect with `lam`.
         classifier: None, or a Keras layer (or model) from embeddings `[n, d]` to logits `[n, K]`,
             called with `training=False`. The loss does not train it: share the layer with the model
@@ -143,13 +146,13 @@ class PairwiseCrossEntropyLoss(EmbeddingLoss):
 
     def __init__(
         self,
-        lam=None,
-        lam_floor=1e-3,
-        classifier=None,
-        reduction="sum_over_batch_size",
-        name="pairwise_cross_entropy",
-        dtype=None,
-    ):
+        lam: float | None = None,
+        lam_floor: float = 1e-3,
+        classifier: keras.Layer | None = None,
+        reduction: str | None = "sum_over_batch_size",
+        name: str | None = "pairwise_cross_entropy",
+        dtype: str | None = None,
+    ) -> None:
         super().__init__(reduction=reduction, name=name, dtype=dtype)
         self.lam = None if lam is None else check_positive("lam", lam)
         self.lam_floor = check_positive("lam_floor", lam_floor)

@@ -6,10 +6,12 @@ from keras import ops
 from keras_dml.distribute import gather_candidates
 from keras_dml.hinges import hinge_sums_against_all
 from keras_dml.losses.base import PairLoss, check_positive
+from keras_dml.losses.registry import register
 from keras_dml.losses.triplet import triplet_parts
 from keras_dml.pairs import count, mean_over_pairs, safe_sqrt
 
 
+@register("quadruplet")
 @keras.saving.register_keras_serializable("keras_dml")
 class QuadrupletLoss(PairLoss):
     """Quadruplet loss: the triplet loss, and every positive pair nearer than every negative pair.
@@ -27,7 +29,9 @@ class QuadrupletLoss(PairLoss):
     O(n² log n) time and O(n²) memory (there are n⁴ quadruplets): `keras_dml.hinges`.
 
     Args:
-        margin: η of the triplet term, above 0. second_margin: γ, above 0. Units of the distance.
+        margin: η of the triplet term, above 0: by how much farther a negative should be than a
+            positive, in units of the distance.
+        second_margin: γ, above 0: the same, for negative pairs of any two images.
         normalize: take distances between l2-normalised embeddings.
         reduction, name, dtype: as in `EmbeddingLoss`.
 
@@ -39,13 +43,13 @@ class QuadrupletLoss(PairLoss):
 
     def __init__(
         self,
-        margin=0.2,
-        second_margin=0.1,
-        normalize=True,
-        reduction="sum_over_batch_size",
-        name="quadruplet",
-        dtype=None,
-    ):
+        margin: float = 0.2,
+        second_margin: float = 0.1,
+        normalize: bool = True,
+        reduction: str | None = "sum_over_batch_size",
+        name: str | None = "quadruplet",
+        dtype: str | None = None,
+    ) -> None:
         super().__init__(reduction=reduction, name=name, dtype=dtype)
         self.margin = check_positive("margin", margin)
         self.second_margin = check_positive("second_margin", second_margin)

@@ -1,16 +1,20 @@
 """The RankMI loss, given a statistics network."""
 
 import math
+from collections.abc import Callable
+from typing import Literal
 
 import keras
 import numpy as np
 from keras import ops
 
 from keras_dml.losses.base import PairLoss, check_choice
+from keras_dml.losses.registry import register
 from keras_dml.negatives import distance_weighted
 from keras_dml.pairs import count, masked_sum, mean_over_pairs, safe_sqrt
 
 
+@register("rankmi")
 @keras.saving.register_keras_serializable("keras_dml")
 class RankMILoss(PairLoss):
     """RankMI: minus a lower bound of the divergence between positive and negative distances.
@@ -51,12 +55,12 @@ class RankMILoss(PairLoss):
 
     def __init__(
         self,
-        statistics_network=None,
-        sampling="all",
-        reduction="sum_over_batch_size",
-        name="rankmi",
-        dtype=None,
-    ):
+        statistics_network: Callable | None = None,
+        sampling: Literal["all", "distance_weighted"] = "all",
+        reduction: str | None = "sum_over_batch_size",
+        name: str | None = "rankmi",
+        dtype: str | None = None,
+    ) -> None:
         super().__init__(reduction=reduction, name=name, dtype=dtype)
         if statistics_network is None:
             statistics_network = FixedStatistics()
@@ -157,7 +161,7 @@ class FixedStatistics:
     Reference: Kemertas et al. 2020, Eq. 13.
     """
 
-    def __init__(self, beta=0.0):
+    def __init__(self, beta: float = 0.0) -> None:
         if not 0 <= beta < float("inf"):
             raise ValueError(f"beta must be a distance of at least 0. Received: beta={beta!r}")
         self.beta = float(beta)

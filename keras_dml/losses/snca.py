@@ -4,9 +4,11 @@ import keras
 from keras import ops
 
 from keras_dml.losses.base import PairLoss, check_positive
+from keras_dml.losses.registry import register
 from keras_dml.pairs import kept_weights, log_sum_exp
 
 
+@register("snca")
 @keras.saving.register_keras_serializable("keras_dml")
 class SNCALoss(PairLoss):
     """Scalable neighbourhood component analysis on cosine similarities `S_ij`.
@@ -30,7 +32,13 @@ class SNCALoss(PairLoss):
     Generalization via Scalable Neighborhood Component Analysis", ECCV 2018.
     """
 
-    def __init__(self, sigma=0.05, reduction="sum_over_batch_size", name="snca", dtype=None):
+    def __init__(
+        self,
+        sigma: float = 0.05,
+        reduction: str | None = "sum_over_batch_size",
+        name: str | None = "snca",
+        dtype: str | None = None,
+    ) -> None:
         super().__init__(reduction=reduction, name=name, dtype=dtype)
         self.sigma = check_positive("sigma", sigma)
 

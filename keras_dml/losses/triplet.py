@@ -1,15 +1,19 @@
 """The triplet loss."""
 
+from typing import Literal
+
 import keras
 from keras import ops
 
 from keras_dml.hinges import all_counts, hardest_counts, hinge_sums, semihard_counts
 from keras_dml.losses.base import PairLoss, check_choice, check_positive
+from keras_dml.losses.registry import register
 from keras_dml.pairs import count, kept_weights, mean_over_pairs, safe_sqrt
 
 MININGS = {"all": all_counts, "semihard": semihard_counts, "hard": hardest_counts}
 
 
+@register("triplet")
 @keras.saving.register_keras_serializable("keras_dml")
 class TripletLoss(PairLoss):
     """Triplet loss: every positive nearer than every negative, by a margin.
@@ -34,8 +38,9 @@ class TripletLoss(PairLoss):
     O(n² log n) time or, with few positives an anchor, O(n²·m); O(n²) memory: `keras_dml.hinges`.
 
     Args:
-        margin: η, above 0, in units of the distance.
-        mining: `"all"`, `"semihard"` or `"hard"`.
+        margin: η, above 0: by how much farther a negative should be than a positive, in units of
+            the distance.
+        mining: which triplets, `"all"`, `"semihard"` or `"hard"`, as above.
         normalize: take distances between l2-normalised embeddings.
         average: `"anchors"`, the mean over anchors of each one's mean, or `"triplets"`, the mean
             over all triplets of the global batch.
@@ -50,14 +55,14 @@ class TripletLoss(PairLoss):
 
     def __init__(
         self,
-        margin=0.2,
-        mining="all",
-        normalize=True,
-        average="anchors",
-        reduction="sum_over_batch_size",
-        name="triplet",
-        dtype=None,
-    ):
+        margin: float = 0.2,
+        mining: Literal["all", "semihard", "hard"] = "all",
+        normalize: bool = True,
+        average: Literal["anchors", "triplets"] = "anchors",
+        reduction: str | None = "sum_over_batch_size",
+        name: str | None = "triplet",
+        dtype: str | None = None,
+    ) -> None:
         super().__init__(reduction=reduction, name=name, dtype=dtype)
         self.margin = check_positive("margin", margin)
         self.mining = check_choice("mining", mining, tuple(MININGS))

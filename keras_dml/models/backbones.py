@@ -5,6 +5,8 @@ import numbers
 import pathlib
 import sys
 import warnings
+from collections.abc import Callable
+from typing import NamedTuple
 
 import keras
 
@@ -14,10 +16,20 @@ from keras_dml.models.bn_inception import BN_INCEPTION, bn_inception
 from keras_dml.models.resnet import RESNET50_V1_5, resnet50_v1_5
 
 SMALL_CONVNET = "small_convnet"
-# Those that are built here, and the order of the colours that a PyTorch checkpoint of each expects.
-_BUILDERS = {BN_INCEPTION: bn_inception, RESNET50_V1_5: resnet50_v1_5}
 _PLAIN = "BatchNormalization"
-_CHECKPOINTS = {BN_INCEPTION: "bgr", RESNET50_V1_5: "rgb"}
+
+
+class Backbone(NamedTuple):
+    """A backbone that is built here.
+
+    Attributes:
+        build: from an image size to a model.
+        colors: the order of the colors, `"rgb"` or `"bgr"`, that its public PyTorch checkpoint
+            expects; None: it has no such checkpoint.
+    """
+
+    build: Callable[..., keras.Model]
+    colors: str | None = None
 
 
 @keras.saving.register_keras_serializable("keras_dml")
@@ -61,7 +73,7 @@ class FrozenStatisticsBatchNormalization(keras.layers.BatchNormalization):
 
 def backbone_names():
     """The names that `build_backbone` takes, in lower case."""
-    return [SMALL_CONVNET, *_BUILDERS, *sorted(name.lower() for name in _applications())]
+    return [*BACKBONES, *sorted(name.lower() for name in _applications())]
 
 
 def build_backbone(name, image_size, weights=None, frozen_batch_norm=None, filters=None):
@@ -88,7 +100,7 @@ def build_backbone(name, image_size, weights=None, frozen_batch_norm=None, filte
             take, filters below 1 or for a backbone that has none to choose.
     """
     key = _key(name)
-    own = {_key(known): known for known in (SMALL_CONVNET, *_BUILDERS)}.get(key)
+    own = {_key(known): known for known in BACKBONES}.get(key)
     if not isinstance(image_size, numbers.Integral) or image_size < 1:
         raise ValueError(
             "image_size must be a whole number of pixels, at least 1. "
@@ -100,7 +112,7 @@ def build_backbone(name, image_size, weights=None, frozen_batch_norm=None, filte
         public = " to download: give the public PyTorch checkpoint, a .pth or .npz file"
         raise ValueError(
             f"weights must be none or a file for {own}, which has no ImageNet weights"
-            f"{public if own in _BUILDERS else ''}. Received: weights='imagenet'"
+            f"{public if BACKBONES[own].colors else ''}. Received: weights='imagenet'"
         )
     if filters is not None and own != SMALL_CONVNET:
         raise ValueError(
@@ -111,7 +123,7 @@ def build_backbone(name, image_size, weights=None, frozen_batch_norm=None, filte
         model = _application(name, key, image_size, weights)
     else:
         given = {} if filters is None else {"filters": filters}
-        model = {SMALL_CONVNET: small_convnet, **_BUILDERS}[own](image_size, **given)
+        model = BACKBONES[own].build(image_size, **given)
         if weights is not None:
             _load_weights(model, weights)
     return with_frozen_statistics(model) if frozen_batch_norm else model
@@ -143,6 +155,14 @@ def small_convnet(image_size=32, filters=(32, 64, 128), name=SMALL_CONVNET):
             x = keras.layers.BatchNormalization(momentum=0.9, name=f"{prefix}_norm")(x)
             x = keras.layers.ReLU(name=f"{prefix}_relu")(x)
     return keras.Model(inputs, x, name=name)
+
+
+BACKBONES = {
+    SMALL_CONVNET: Backbone(small_convnet),
+    BN_INCEPTION: Backbone(bn_inception, colors="bgr"),
+    RESNET50_V1_5: Backbone(resnet50_v1_5, colors="rgb"),
+}
+"""Those that are built here, by name; `keras.applications` has the others."""
 
 
 def with_frozen_statistics(model):
@@ -258,9 +278,10 @@ def _load_weights(model, path):
 
 def _load_plain_or_frozen(model, path):
     if pathlib.Path(path).suffix.lower() in converters.ENDINGS:
-        if model.name not in _CHECKPOINTS:
-            raise ValueError(f"PyTorch checkpoints fit {', '.join(_CHECKPOINTS)} alone")
-        converters.load_arrays(model, path, _CHECKPOINTS[model.name])
+        colors = {name: backbone.colors for name, backbone in BACKBONES.items() if backbone.colors}
+        if model.name not in colors:
+            raise ValueError(f"PyTorch checkpoints fit {', '.join(colors)} alone")
+        converters.load_arrays(model, path, colors[model.name])
         return
     try:
         model.load_weights(path)

@@ -1,5 +1,7 @@
 """RankMI's model with its alternating train step; needs TensorFlow."""
 
+from typing import Literal
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -63,7 +65,7 @@ class RankMI(DistributedModel):
         statistics_network: a built Keras layer from distances `[m, 1]` to values `[m, 1]`; by
             default `StatisticsNetwork(zero_at=beta)`.
         k: statistics steps for each embedding step, at least 1.
-        beta: β₀, in (0, 2): β starts where V is 0, as found from there.
+        beta: β₀, the first β, a distance in (0, 2): β starts where V is 0, as found from there.
         alpha: α > 0, how far beyond β a pair still counts.
         sampling: of the negative pairs of embedding steps: `"distance_weighted"` or `"uniform"`
             draw one of the anchor's for each of its positive pairs, as a pure function of (seed,
@@ -79,14 +81,14 @@ class RankMI(DistributedModel):
 
     def __init__(
         self,
-        embedding,
-        statistics_network=None,
-        k=1,
-        beta=1.0,
-        alpha=0.2,
-        sampling="distance_weighted",
-        seed=0,
-        name="rankmi",
+        embedding: keras.Model,
+        statistics_network: keras.layers.Layer | None = None,
+        k: int = 1,
+        beta: float = 1.0,
+        alpha: float = 0.2,
+        sampling: Literal["distance_weighted", "uniform", "all"] = "distance_weighted",
+        seed: int = 0,
+        name: str = "rankmi",
         **kwargs,
     ):
         super().__init__(name=name, **kwargs)

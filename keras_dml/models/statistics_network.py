@@ -23,7 +23,8 @@ class StatisticsNetwork(keras.layers.Layer):
     Computes in float32 under any precision policy (`dtype="float64"` is possible).
 
     Args:
-        hidden: width H. depth: number L of hidden-to-hidden layers, at least 0.
+        hidden: H, the width of the hidden layers.
+        depth: L, how many hidden-to-hidden layers, at least 0.
         slope: of the leaky ReLU below 0, in [0, 1).
         residual: subtract the distance, so that V decreases from the start; False is MLP(x).
         zero_at: β₀, distance in (0, 2) where V starts at 0.
@@ -43,14 +44,14 @@ class StatisticsNetwork(keras.layers.Layer):
 
     def __init__(
         self,
-        hidden=128,
-        depth=2,
-        slope=0.1,
-        residual=True,
-        zero_at=1.0,
-        seed=None,
-        name="statistics_network",
-        dtype="float32",
+        hidden: int = 128,
+        depth: int = 2,
+        slope: float = 0.1,
+        residual: bool = True,
+        zero_at: float = 1.0,
+        seed: int | None = None,
+        name: str = "statistics_network",
+        dtype: str = "float32",
         **kwargs,
     ):
         super().__init__(name=name, dtype=dtype, **kwargs)

@@ -22,7 +22,7 @@ def programs():
     return {
         devices: pool.submit(
             subprocess.run,
-            [sys.executable, "-m", "tests.clipped_training", devices],
+            [sys.executable, "-m", "tests.support.clipped_training", devices],
             cwd=local_workers.ROOT,
             capture_output=True,
             text=True,

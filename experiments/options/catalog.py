@@ -1,0 +1,25 @@
+"""The catalog of the losses, loaded without the losses: they bring Keras, which takes seconds."""
+
+import importlib.util
+import pathlib
+import sys
+
+__all__ = ["arguments", "names", "summary"]
+
+_NAME = "keras_dml.losses.catalog"
+
+
+def _loaded():
+    """`keras_dml.losses.catalog` itself, from its file: importing it would import its parents."""
+    if _NAME in sys.modules:
+        return sys.modules[_NAME]
+    (root,) = importlib.util.find_spec("keras_dml").submodule_search_locations
+    path = pathlib.Path(root, "losses", "catalog.py")
+    spec = importlib.util.spec_from_file_location(_NAME, path)
+    module = sys.modules[_NAME] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+_catalog = _loaded()
+arguments, names, summary = _catalog.arguments, _catalog.names, _catalog.summary

@@ -1,0 +1,201 @@
+"""What the constructors of the losses take, read from their source without importing them.
+
+A constructor's signature and docstring are the one place that says its arguments; flags, their
+help, the README's table and tests follow from here. Nothing is imported, neither Keras nor the rest
+of this package, so that a command line can explain itself at once: this file alone can be loaded
+by its path.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import pathlib
+import re
+import sys
+from typing import Any
+
+__all__ = ["Argument", "arguments", "names", "summary", "table"]
+
+_PACKAGE = "keras_dml"
+_ROOT = pathlib.Path(__file__).resolve().parents[1]
+_KINDS: dict[str, type] = {kind.__name__: kind for kind in (bool, int, float, str)}
+# What every loss takes, and what training decides by itself: its one seed, and V's first zero,
+# which is the first β.
+_NOT_GIVEN = ("reduction", "name", "dtype", "seed", "zero_at")
+_OF_EVERY_LOSS = ("reduction", "name", "dtype")
+
+
+@dataclasses.dataclass(frozen=True)
+class Argument:
+    """An argument of a constructor that can be given on a command line.
+
+    Attributes:
+        name: as in the signature.
+        kind: `bool`, `int`, `float` or `str`.
+        default: its default; None where that, or nothing at all, is one.
+        text: its entry under "Args:" in the docstring, as one line.
+        choices: the words that it may be, or None.
+    """
+
+    name: str
+    kind: type
+    default: Any
+    text: str
+    choices: tuple[str, ...] | None = None
+
+
+def names() -> tuple[str, ...]:
+    """The names of the losses, in the order of the alphabet."""
+    return tuple(sorted(_losses()))
+
+
+def arguments(loss: type | str) -> tuple[Argument, ...]:
+    """What a constructor takes that can be given on a command line, in the order of the signature.
+
+    That is each one annotated as bool, int, float, str or `Literal` of words, perhaps `| None`; not
+    what every loss takes (`reduction`, `name`, `dtype`), not the seed, and no objects.
+
+    Args:
+        loss: a class of this package; or a loss by its name, or any class by module and name, such
+            as `"keras_dml.models.rankmi.RankMI"`, neither of which is imported then.
+
+    Raises:
+        LookupError: no such loss, module or class.
+        TypeError: an argument without an annotation, or without an entry of its own under "Args:".
+    """
+    definition = _definition(loss)
+    texts = _entries(_docstring(definition))
+    taken = []
+    for parameter, default in _parameters(definition):
+        where = f"{definition.name}({parameter.arg})"
+        if parameter.arg in _NOT_GIVEN:
+            continue
+        if parameter.annotation is None:
+            raise TypeError(f"{where} must be annotated with its type")
+        kind, choices = _kind(parameter.annotation)
+        if kind is None:
+            continue
+        if parameter.arg not in texts:
+            raise TypeError(f"{where} must have an entry of its own under Args: in the docstring")
+        value = None if default is None else ast.literal_eval(default)
+        taken.append(Argument(parameter.arg, kind, value, texts[parameter.arg], choices))
+    return tuple(taken)
+
+
+def summary(loss: type | str) -> str:
+    """The first line of a class's docstring; arguments and errors as for `arguments`."""
+    definition = _definition(loss)
+    first, *_ = _docstring(definition).splitlines() or [""]
+    if not first:
+        raise TypeError(f"{definition.name} must have a docstring")
+    return first
+
+
+def table() -> str:
+    """All losses as a table in Markdown: what it is, `--loss`, class with its arguments."""
+    rows = ["| loss | `--loss` | class in `keras_dml.losses` |", "| --- | --- | --- |"]
+    for name in names():
+        definition = _definition(name)
+        given = ", ".join(
+            parameter.arg if default is None else f"{parameter.arg}={_shown(default)}"
+            for parameter, default in _parameters(definition)
+            if parameter.arg not in _OF_EVERY_LOSS
+        )
+        what = summary(name).rstrip(".").replace("|", "\\|")
+        rows.append(f"| {what} | `{name}` | `{definition.name}({given})` |")
+    return "\n".join(rows) + "\n"
+
+
+@functools.cache
+def _losses() -> dict[str, str]:
+    """Each loss's class, by module and name, under the name that it is registered by."""
+    found = {}
+    for node in _parsed(f"{_PACKAGE}.losses").body:
+        if not isinstance(node, ast.ImportFrom) or node.module is None:
+            continue
+        for definition in _classes(node.module).values():
+            for decorator in definition.decorator_list:
+                match decorator:
+                    case ast.Call(func=ast.Name(id="register"), args=[ast.Constant(value=name)]):
+                        found[name] = f"{node.module}.{definition.name}"
+    return found
+
+
+@functools.cache
+def _parsed(module: str) -> ast.Module:
+    package, *parts = module.split(".")
+    if package == _PACKAGE:
+        path = _ROOT.joinpath(*parts)
+        path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    else:
+        path = pathlib.Path(getattr(sys.modules.get(module), "__file__", None) or "")
+    if not path.is_file():
+        raise LookupError(f"There is no source of a module {module}")
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def _classes(module: str) -> dict[str, ast.ClassDef]:
+    return {node.name: node for node in _parsed(module).body if isinstance(node, ast.ClassDef)}
+
+
+def _definition(loss: type | str) -> ast.ClassDef:
+    if isinstance(loss, type):
+        module, name = loss.__module__, loss.__qualname__
+    elif "." in loss:
+        module, _, name = loss.rpartition(".")
+    elif loss in _losses():
+        module, _, name = _losses()[loss].rpartition(".")
+    else:
+        raise LookupError(f"loss must be one of {', '.join(names())}. Received: loss={loss!r}")
+    if name not in _classes(module):
+        raise LookupError(f"There is no class {name} in {module}")
+    return _classes(module)[name]
+
+
+def _docstring(definition: ast.ClassDef) -> str:
+    return ast.get_docstring(definition) or ""
+
+
+def _parameters(definition: ast.ClassDef) -> list[tuple[ast.arg, ast.expr | None]]:
+    """The constructor's parameters but `self` and `**kwargs`, each with its default's source."""
+    for node in definition.body:
+        if isinstance(node, ast.FunctionDef) and node.name == "__init__":
+            taken = node.args
+            named = [*taken.posonlyargs, *taken.args]
+            missing: list[ast.expr | None] = [None] * (len(named) - len(taken.defaults))
+            defaults = [*missing, *taken.defaults, *taken.kw_defaults]
+            return list(zip([*named, *taken.kwonlyargs], defaults))[1:]
+    return []
+
+
+def _kind(annotation: ast.expr) -> tuple[type | None, tuple[str, ...] | None]:
+    """The type and the choices that an annotation stands for; None where it is an object."""
+    match annotation:
+        case ast.BinOp(left=left, op=ast.BitOr(), right=ast.Constant(value=None)):
+            return _kind(left)
+        case ast.Name(id=name):
+            return _KINDS.get(name), None
+        case ast.Subscript(value=ast.Name(id="Literal"), slice=words):
+            listed = ast.literal_eval(words)
+            return str, listed if isinstance(listed, tuple) else (listed,)
+    return None, None
+
+
+def _entries(docstring: str) -> dict[str, str]:
+    """The text of each argument that has an entry of its own under "Args:"."""
+    section = re.search(r"^Args:\n((?:[ ]+.*\n?|\n)*)", docstring, re.MULTILINE)
+    entries: dict[str, str] = {}
+    if section is None:
+        return entries
+    for entry in re.split(r"^ {4}(?=\S)", section[1], flags=re.MULTILINE):
+        name, colon, text = entry.partition(":")
+        if colon and name.isidentifier():
+            entries[name] = " ".join(text.split())
+    return entries
+
+
+def _shown(default: ast.expr) -> str:
+    value = ast.literal_eval(default)
+    return f'"{value}"' if isinstance(value, str) else repr(value)

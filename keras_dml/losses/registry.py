@@ -1,0 +1,33 @@
+"""Where each loss says the name that `--loss` and `losses.get` know it by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+REGISTERED: dict[str, type] = {}
+"""Classes by name, in the order in which their modules were imported."""
+
+Class = TypeVar("Class", bound=type)
+
+
+def register(name: str) -> Callable[[Class], Class]:
+    """A decorator that makes a class the loss of this name.
+
+    `keras_dml.losses.catalog` reads the name from the source, so it is written as a literal.
+
+    Raises:
+        ValueError: another class has the name.
+    """
+
+    def add(cls: Class) -> Class:
+        other = REGISTERED.get(name, cls)
+        if (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise ValueError(
+                f"name must be new: {other.__qualname__} of {other.__module__} is the loss "
+                f"{name!r} already. Received: name={name!r} for {cls.__qualname__}"
+            )
+        REGISTERED[name] = cls
+        return cls
+
+    return add
