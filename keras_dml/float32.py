@@ -1,7 +1,10 @@
 """Copies of models that compute in float32. Needs TensorFlow."""
 
 import keras
-import tensorflow as tf
+
+from keras_dml.extras import TensorFlow
+
+tf = TensorFlow("float32_copy")
 
 _OTHER_FLOATS = ("mixed_float16", "mixed_bfloat16", "float16", "bfloat16", "float64")
 

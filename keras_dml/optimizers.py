@@ -11,6 +11,8 @@ from collections.abc import Mapping
 import keras
 from keras import ops
 
+from keras_dml import private
+
 
 class _Recipe:
     """Adds coupled weight decay and learning-rate multipliers to a Keras optimizer."""
@@ -53,7 +55,7 @@ class _Recipe:
         )
 
     def update_step(self, gradient, variable, learning_rate):
-        index = self._get_variable_index(variable)
+        index = private.variable_index(self, variable)
         if self.coupled_weight_decay and self._decayed[index]:
             gradient = gradient + ops.cast(self.coupled_weight_decay, gradient.dtype) * variable
         factor = self._factors[index]

@@ -3,6 +3,7 @@
 import warnings
 from typing import NamedTuple
 
+from keras_dml.extras import needing
 from keras_dml.metrics.distances import unit_embeddings
 from keras_dml.metrics.recall import class_numbers
 
@@ -45,15 +46,17 @@ def clustering_scores(embeddings, labels, seed=0):
     Raises:
         ValueError: embeddings that are not finite `[n, d]` with a row or more, labels of another
             shape.
+        MissingExtraError: scikit-learn is not installed.
 
     Reference: Manning, Raghavan and Schütze 2008, "Introduction to information retrieval",
     section 16.3; Vinh, Epps and Bailey 2010, "Information theoretic measures for clusterings
     comparison", section 3.
     """
     # Imported here: scikit-learn takes a second to load.
-    from sklearn.cluster import KMeans
-    from sklearn.exceptions import ConvergenceWarning
-    from sklearn.metrics import adjusted_mutual_info_score, normalized_mutual_info_score
+    with needing("run", "clustering_scores (NMI and AMI; evaluate: clustering=False does without)"):
+        from sklearn.cluster import KMeans
+        from sklearn.exceptions import ConvergenceWarning
+        from sklearn.metrics import adjusted_mutual_info_score, normalized_mutual_info_score
 
     z, labels = unit_embeddings(embeddings, labels)
     if not len(z):

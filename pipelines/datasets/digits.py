@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from pipelines.extras import needing
 from pipelines.split import Split
 from pipelines.table import ImageTable
 
@@ -22,7 +23,8 @@ def digits() -> Split:
     part that scikit-learn ships (`sklearn.datasets.load_digits`).
     """
     # Takes a second to import.
-    from sklearn.datasets import load_digits
+    with needing("run", "the dataset digits"):
+        from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)
     pixels = np.round(images.reshape(-1, 8, 8, 1) * (255 / _HIGHEST_LEVEL)).astype(np.uint8)

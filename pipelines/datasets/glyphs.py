@@ -12,6 +12,7 @@ import unicodedata
 
 import numpy as np
 
+from pipelines.extras import needing
 from pipelines.table import ImageTable
 
 IMAGE_SIZE = 32
@@ -96,14 +97,16 @@ def glyphs(num_classes=None, seed=0):
 
 
 def _paths():
-    import matplotlib
+    with needing("run", "the dataset glyphs"):
+        import matplotlib
 
     folder = os.path.join(matplotlib.get_data_path(), "fonts", "ttf")
     return [os.path.join(folder, face + ".ttf") for face in FACES]
 
 
 def _fonts():
-    from PIL import ImageFont
+    with needing("run", "the dataset glyphs"):
+        from PIL import ImageFont
 
     # The basic layout is in every build of Pillow; the other one, where present, may differ.
     layout = ImageFont.Layout.BASIC
