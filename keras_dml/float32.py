@@ -4,7 +4,7 @@ import keras
 
 from keras_dml.extras import TensorFlow
 
-tf = TensorFlow("float32_copy")
+tf = TensorFlow("export_saved_model or float32_copy")
 
 _OTHER_FLOATS = ("mixed_float16", "mixed_bfloat16", "float16", "bfloat16", "float64")
 

@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 import keras
 from keras.src.models.functional import Functional
 
-from keras_dml.extras import TensorFlow
-
 __all__ = [
     "NEEDED",
     "BuildsOnBatch",
@@ -22,8 +20,6 @@ __all__ = [
     "variable_index",
 ]
 
-tf = TensorFlow("keras_dml under a tf.distribute strategy")
-
 
 def merge_call(function: Callable[..., Any], strategy: Any, *arguments: Any) -> Any:
     """`function(strategy, *arguments)` once for all replicas, where the strategy can do so.
@@ -31,6 +27,8 @@ def merge_call(function: Callable[..., Any], strategy: Any, *arguments: Any) -> 
     `tf.__internal__.distribute.interim.maybe_merge_call`: the public `ReplicaContext.merge_call` is
     refused by strategies that run their replicas in one process each.
     """
+    import tensorflow as tf  # a strategy is there, so TensorFlow is
+
     call = tf.__internal__.distribute.interim.maybe_merge_call
     return call(function, strategy, *arguments)
 

@@ -23,6 +23,12 @@ class ClusteringScores(NamedTuple):
     ami: float
 
 
+def check_scikit_learn() -> None:
+    """`MissingExtraError` unless scikit-learn is installed."""
+    with needing("run", "clustering_scores (NMI, AMI; evaluate does without by clustering=False)"):
+        import sklearn  # noqa: F401
+
+
 def clustering_scores(embeddings, labels, seed=0):
     """NMI and AMI of the classes with the clusters that k-means finds.
 
@@ -52,11 +58,11 @@ def clustering_scores(embeddings, labels, seed=0):
     section 16.3; Vinh, Epps and Bailey 2010, "Information theoretic measures for clusterings
     comparison", section 3.
     """
+    check_scikit_learn()
     # Imported here: scikit-learn takes a second to load.
-    with needing("run", "clustering_scores (NMI and AMI; evaluate: clustering=False does without)"):
-        from sklearn.cluster import KMeans
-        from sklearn.exceptions import ConvergenceWarning
-        from sklearn.metrics import adjusted_mutual_info_score, normalized_mutual_info_score
+    from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.metrics import adjusted_mutual_info_score, normalized_mutual_info_score
 
     z, labels = unit_embeddings(embeddings, labels)
     if not len(z):

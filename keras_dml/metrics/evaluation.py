@@ -3,7 +3,7 @@
 import numpy as np
 
 from keras_dml.deprecation import renamed_arguments
-from keras_dml.metrics.clustering import clustering_scores
+from keras_dml.metrics.clustering import check_scikit_learn, clustering_scores
 from keras_dml.metrics.distances import distance_histograms
 from keras_dml.metrics.precision import precision_at_r
 from keras_dml.metrics.recall import listed, recall_at_k
@@ -48,6 +48,7 @@ def evaluate(
         ValueError: embeddings that are not finite (counted, the first rows named), labels of
             another shape, a K out of range, an unknown metric, one of gallery and
             gallery_labels without the other.
+        MissingExtraError: scikit-learn is not installed, with `clustering`.
     """
     from keras_dml.retrieval.index import METRICS
 
@@ -56,6 +57,8 @@ def evaluate(
         raise ValueError(
             f"metric must be one of {METRICS}, or a list of them. Received: metric={metric!r}"
         )
+    if clustering:
+        check_scikit_learn()  # before the work, not after it
     sets = {"gallery": gallery, "gallery_labels": gallery_labels}
     if ks is None:
         items = len(embeddings) - 1 if gallery is None else len(gallery)

@@ -92,7 +92,7 @@ BAD = [
     ({"ks": [4]}, r"ks must be whole numbers from 1 to the number of other items, 3.*ks=4"),
     ({"metric": ["dot"]}, r"metric must be one of.*\['dot'\]"),
     ({"ks": 1}, r"ks must be a list of at least one K. Received: ks=1"),
-    ({"metric": []}, r"distances must be a list of one or more"),
+    ({"metric": []}, r"metric must be one of.*metric=\[\]"),
     ({"metric": ["cosine", "dot"]}, r"metric must be one of.*metric=\['cosine', 'dot'\]"),
     ({"labels": ["a", None, "a", 1]}, "labels must be numbers, or strings"),
     ({"gallery": np.eye(4), "gallery_labels": list("0011")}, "of one kind. Received: int64 and"),
