@@ -1,4 +1,4 @@
-"""`python -m experiments.benchmark losses|training|pipeline|retrieval`: beside a yardstick."""
+"""`python -m experiments.benchmark BENCHMARK`: speed and memory, each beside a yardstick."""
 
 import importlib.util
 import itertools

@@ -10,6 +10,8 @@ from keras_dml.extras import TensorFlow
 from keras_dml.float32 import check_static_graph, float32_copy, is_float32
 from keras_dml.retrieval import Index
 
+__all__ = ["export_saved_model", "float32_copy"]
+
 tf = TensorFlow("export_saved_model")
 
 

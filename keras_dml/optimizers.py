@@ -13,6 +13,8 @@ from keras import ops
 
 from keras_dml import private
 
+__all__ = ["SGD", "Adam", "WarmCosine", "multipliers"]
+
 
 class _Recipe:
     """Adds coupled weight decay and learning-rate multipliers to a Keras optimizer."""
