@@ -1,4 +1,4 @@
-"""`python -m experiments.benchmark losses|training|pipeline|retrieval`: beside a yardstick."""
+"""`python -m experiments.benchmark BENCHMARK`: speed and memory, each beside a yardstick."""
 
 import importlib.util
 import itertools
@@ -44,7 +44,7 @@ for and the time of a balanced batch's rows (goals: 3 s, 200 MB, 1 ms).
 
   python -m experiments.benchmark retrieval [--size=sop|million|all]
 
-Evaluation and search beside faiss (pip install -e '.[benchmark]') on made-up embeddings.
+Evaluation and search beside faiss (pip install 'keras-dml[benchmark]') on made-up embeddings.
 """
 
 _LOSSES = absl_flags.FlagValues()
@@ -160,7 +160,7 @@ def _pipeline(words):
 def _retrieval(words):
     _parse("retrieval", _RETRIEVAL, words)
     if importlib.util.find_spec("faiss") is None:
-        raise ValueError("retrieval is measured beside faiss: pip install -e '.[benchmark]'")
+        raise ValueError("retrieval is measured beside faiss: pip install 'keras-dml[benchmark]'")
     from experiments.benchmarks.retrieval import measure
 
     sizes = ("sop", "million") if _RETRIEVAL.size == "all" else (_RETRIEVAL.size,)

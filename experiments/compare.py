@@ -10,6 +10,7 @@ import sys
 from absl import flags
 
 from experiments import recipes as packaged
+from experiments.options.child import child_command, child_environment
 from experiments.options.command_line import RunError, run_command, usage_errors
 from experiments.options.flags import forget, wants_help
 from experiments.report.figures import bars_svg, lines_svg
@@ -90,9 +91,13 @@ def _parse(argv):
 
 def _run(recipe, folder, forwarded):
     # In a process of its own: a run sets TensorFlow's seed, precision and devices for good.
-    command = [sys.executable, "-m", "experiments.run", f"--flagfile={recipe}", *forwarded]
-    command.append(f"--output_dir={folder}")
-    done = subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
+    words = (f"--flagfile={recipe}", *forwarded, f"--output_dir={folder}")
+    done = subprocess.run(
+        child_command("experiments.run", *words),
+        env=child_environment(),
+        stdout=subprocess.DEVNULL,
+        check=False,
+    )
     if done.returncode:
         raise RunError(f"{recipe.stem} ended with code {done.returncode}; what it said is above")
 

@@ -1,4 +1,4 @@
-"""`python -m experiments.index --saved_model=… --images=FOLDER --output=…`: make it searchable."""
+"""`python -m experiments.index --images=FOLDER --output=INDEX`: make a folder searchable."""
 
 import dataclasses
 import shutil

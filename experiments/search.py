@@ -106,7 +106,7 @@ def _import_serve():
         from experiments.photos import serve
     except ModuleNotFoundError as error:
         raise ValueError(
-            f"--serve needs {error.name}, which is not installed: pip install -e '.[serve]'"
+            f"--serve needs {error.name}, which is not installed: pip install 'keras-dml[serve]'"
         ) from error
     return serve
 

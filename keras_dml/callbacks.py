@@ -1,10 +1,14 @@
-"""Callbacks of `model.fit`: retrieval on a validation set. Needs TensorFlow (through the index)."""
+"""Callbacks of `model.fit`: retrieval on a validation set."""
 
 import itertools
 import numbers
 
 import keras
 import numpy as np
+
+from keras_dml.deprecation import renamed_arguments, warn_renamed
+
+__all__ = ["RetrievalEvaluation"]
 
 
 class RetrievalEvaluation(keras.callbacks.Callback):
@@ -23,8 +27,8 @@ class RetrievalEvaluation(keras.callbacks.Callback):
 
     The definitions are those of `metrics.recall_at_k` and `metrics.precision_at_r`: each image is a
     query against all others, or against the gallery. An image whose class has no other is a miss in
-    recall at K and left out of the other two. Works with every Keras backend; TensorFlow computes
-    the neighbours. Under a `tf.distribute` strategy every replica embeds all images. While the
+    recall at K and left out of the other two. Works with every Keras backend. Under a
+    `tf.distribute` strategy every replica embeds all images. While the
     embeddings are not finite the values are NaN.
 
     Args:
@@ -34,7 +38,7 @@ class RetrievalEvaluation(keras.callbacks.Callback):
         ks: the values of K, each below the number of images (at most the number in the gallery).
         gallery: as `dataset`: what its images are looked for in.
         prefix: of the names in the logs.
-        distance: "cosine" or "l2".
+        metric: "cosine" or "l2".
         every: evaluate after every so many epochs, and after the last one. Between them the logs
             lack the names, as with Keras' own `validation_freq`.
         embedding_model: model that maps the images to embeddings `[n, d]`. Default: the model that
@@ -47,13 +51,14 @@ class RetrievalEvaluation(keras.callbacks.Callback):
             gives no embeddings `[n, d]`, and batches that do not hold images and class ids.
     """
 
+    @renamed_arguments(distance="metric")
     def __init__(
         self,
         dataset,
         ks=(1,),
         gallery=None,
         prefix="val_",
-        distance="cosine",
+        metric="cosine",
         every=1,
         embedding_model=None,
         batch_size=128,
@@ -65,17 +70,23 @@ class RetrievalEvaluation(keras.callbacks.Callback):
                 raise ValueError(
                     f"{name} must be a whole number of at least 1. Received: {name}={value!r}"
                 )
-        if distance not in ("cosine", "l2"):
-            raise ValueError(f"distance must be 'cosine' or 'l2'. Received: distance={distance!r}")
+        if metric not in ("cosine", "l2"):
+            raise ValueError(f"metric must be 'cosine' or 'l2'. Received: metric={metric!r}")
         self._sets = [_Batches("dataset", dataset, batch_size)]
         if gallery is not None:
             self._sets.append(_Batches("gallery", gallery, batch_size))
         if self._sets[-1].images is not None:
             self._check_ks_against(self._sets[-1].images)
         self.prefix = prefix
-        self.distance = distance
+        self.metric = metric
         self.every = every
         self.embedding_model = embedding_model
+
+    @property
+    def distance(self):
+        """The former name of `metric`."""
+        warn_renamed("RetrievalEvaluation.distance", "metric")
+        return self.metric
 
     def on_train_begin(self, logs=None):
         """Embed one batch of each set: what does not fit should fail before an epoch, not after.
@@ -123,8 +134,8 @@ class RetrievalEvaluation(keras.callbacks.Callback):
             return dict.fromkeys(names, float("nan"))
         rows, labels, *gallery = found
         sets = dict(zip(("gallery", "gallery_labels"), gallery))
-        recall = recall_at_k(rows, labels, self.ks, self.distance, **sets)
-        precision = precision_at_r(rows, labels, self.distance, **sets)
+        recall = recall_at_k(rows, labels, self.ks, self.metric, **sets)
+        precision = precision_at_r(rows, labels, self.metric, **sets)
         values = [*recall.values(), precision.map_at_r, precision.r_precision]
         return dict(zip(names, map(float, values)))
 

@@ -8,6 +8,8 @@ the gradients over them, so the value and the gradient are those of the global b
 import keras
 from keras import ops
 
+from keras_dml import private
+
 
 def gather_candidates(x):
     """The rows of `x` on every replica, one replica after the other, and where our own begin.
@@ -36,7 +38,7 @@ def gather_candidates(x):
         return x, 0
     import tensorflow as tf
 
-    checks = tf.__internal__.distribute.interim.maybe_merge_call(_equal_rows, context.strategy, x)
+    checks = private.merge_call(_equal_rows, context.strategy, x)
     replica, replicas = place_among_replicas()
     rows, *others = ops.shape(x)
     slots = tf.reshape(

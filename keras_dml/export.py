@@ -5,21 +5,26 @@ import random
 import re
 
 import keras
-import tensorflow as tf
 
 from keras_dml.atomic import replacing_folder
 from keras_dml.cloning import all_layers
+from keras_dml.deprecation import renamed_arguments
+from keras_dml.extras import TensorFlow
 from keras_dml.float32 import check_static_graph, float32_copy, is_float32
 from keras_dml.retrieval import Index
+
+__all__ = ["check_export", "export_saved_model", "float32_copy"]
 
 # What TensorFlow takes as the name of a scope; that of an outermost one begins with no sign.
 _SCOPE = re.compile(r"[A-Za-z0-9_.\\/>-]*")
 _OUTERMOST = re.compile(r"[A-Za-z0-9.]")
-_IMAGES = tf.TensorSpec([None], tf.string, name="images")
+
+tf = TensorFlow("export_saved_model")
 
 
-def export_saved_model(model, path, preprocessing, index=None, neighbours=10):
-    """Writes a SavedModel that takes images and returns embeddings, or neighbours.
+@renamed_arguments(neighbours="neighbors")
+def export_saved_model(model, path, preprocessing, index=None, neighbors=10):
+    """Writes a SavedModel that takes images and returns embeddings, or neighbors.
 
     Its signatures, each of n ≥ 1 images, as many as a call gives:
 
@@ -28,7 +33,7 @@ def export_saved_model(model, path, preprocessing, index=None, neighbours=10):
     - `embed_images`: `images`, float32 `[n, height, width, channels]` as `preprocessing` returns
       them → `embeddings`;
     - `search`, with an index: `images`, strings `[n]` → `ids`, int64 or strings
-      `[n, neighbours]`, nearest first, and float32 `[n, neighbours]` `similarities` for an index
+      `[n, neighbors]`, nearest first, and float32 `[n, neighbors]` `similarities` for an index
       of metric "cosine", `distances` for "l2".
 
     `tf.saved_model.load` needs neither this package nor its layers; only with a `ScannIndex` the
@@ -47,28 +52,29 @@ def export_saved_model(model, path, preprocessing, index=None, neighbours=10):
             the model's input shape.
         index: None, or a `keras_dml.retrieval.Index` of embeddings of this model. Its items go
             into the SavedModel.
-        neighbours: how many `search` returns, from 1 to the index's number of items.
+        neighbors: how many `search` returns, from 1 to the index's number of items.
 
     Raises:
         ValueError: the parent of `path` is missing, `path` exists and is no SavedModel, the
             model is not as above, a layer has a name that TensorFlow takes nowhere (`"a b"`, or
             `"_a"` of a model within the model), `preprocessing` gives another shape, the index was
-            built for other dimensions, or `neighbours` is out of range.
+            built for other dimensions, or `neighbors` is out of range.
         TypeError: `preprocessing` is not callable, `index` is no `Index`.
     """
     _check_preprocessing(preprocessing)
     _check_model(model)
-    _check_index(model, index, neighbours)
+    _check_index(model, index, neighbors)
     with replacing_folder(path, "saved_model.pb", "a SavedModel") as folder:
         model = _servable(model)
         decoded, embed, embed_files = _embedding_functions(model, preprocessing)
         archive = keras.export.ExportArchive()
         archive.track(model)
-        archive.add_endpoint("serving_default", embed_files, [_IMAGES])
+        files = tf.TensorSpec([None], tf.string, name="images")
+        archive.add_endpoint("serving_default", embed_files, [files])
         archive.add_endpoint("embed_images", embed, [decoded])
         if index is not None:
-            search = _search_function(embed_files, index, neighbours)
-            archive.add_endpoint("search", search, [_IMAGES])
+            search = _search_function(embed_files, index, neighbors)
+            archive.add_endpoint("search", search, [files])
         archive.write_out(str(folder), verbose=False)
 
 
@@ -91,7 +97,8 @@ def check_export(model, preprocessing):
     try:
         _, _, embed_files = _embedding_functions(_servable(model), preprocessing)
         # As ExportArchive traces it, which is without AutoGraph.
-        tf.function(embed_files, [_IMAGES], autograph=False).get_concrete_function()
+        files = tf.TensorSpec([None], tf.string, name="images")
+        tf.function(embed_files, [files], autograph=False).get_concrete_function()
     finally:
         random.setstate(state)
 
@@ -147,7 +154,7 @@ def _check_model(model):
             )
 
 
-def _check_index(model, index, neighbours):
+def _check_index(model, index, neighbors):
     if index is None:
         return
     if not isinstance(index, Index):
@@ -159,11 +166,11 @@ def _check_index(model, index, neighbours):
             f"index must hold embeddings of this model, of {model.output_shape[1]} dimensions. "
             f"Received: an index built for {index.dimensions}"
         )
-    whole = isinstance(neighbours, numbers.Integral) and not isinstance(neighbours, bool)
-    if not whole or not 1 <= neighbours <= index.num_items:
+    whole = isinstance(neighbors, numbers.Integral) and not isinstance(neighbors, bool)
+    if not whole or not 1 <= neighbors <= index.num_items:
         raise ValueError(
-            "neighbours must be a whole number from 1 to the index's number of items, "
-            f"{index.num_items}. Received: neighbours={neighbours!r}"
+            "neighbors must be a whole number from 1 to the index's number of items, "
+            f"{index.num_items}. Received: neighbors={neighbors!r}"
         )
 
 
@@ -190,12 +197,12 @@ def _embedding_functions(model, preprocessing):
     return decoded, embed, embed_files
 
 
-def _search_function(embed_files, index, neighbours):
+def _search_function(embed_files, index, neighbors):
     module = index.serving_module()
     scores_name = "similarities" if index.metric == "cosine" else "distances"
 
     def search(images):
-        ids, scores = module.search(embed_files(images)["embeddings"], int(neighbours))
+        ids, scores = module.search(embed_files(images)["embeddings"], int(neighbors))
         return {"ids": ids, scores_name: scores}
 
     return search

@@ -1,9 +1,11 @@
 """Copies of models that compute in float32. Needs TensorFlow."""
 
 import keras
-import tensorflow as tf
 
 from keras_dml.cloning import all_layers, copied, same_layer
+from keras_dml.extras import TensorFlow
+
+tf = TensorFlow("export_saved_model or float32_copy")
 
 _OTHER_FLOATS = ("mixed_float16", "mixed_bfloat16", "float16", "bfloat16", "float64")
 

@@ -13,7 +13,10 @@ from collections.abc import Mapping
 import keras
 from keras import ops
 
+from keras_dml import private
 from keras_dml.distribute import place_among_replicas, sum_over_replicas
+
+__all__ = ["SGD", "Adam", "WarmCosine", "multipliers"]
 
 
 class _Recipe:
@@ -63,7 +66,7 @@ class _Recipe:
         )
 
     def update_step(self, gradient, variable, learning_rate):
-        index = self._get_variable_index(variable)
+        index = private.variable_index(self, variable)
         if self.coupled_weight_decay and self._decayed[index]:
             gradient = gradient + ops.cast(self.coupled_weight_decay, gradient.dtype) * variable
         factor = self._factors[index]

@@ -1,7 +1,14 @@
 """Input pipelines: tables of images, datasets by name, samplers, augmentation and batches.
 
-Needs TensorFlow (tf.data) for the last two.
+Needs TensorFlow (tf.data): `pip install 'keras-dml[tensorflow]'`.
 """
+
+from pipelines.extras import needing
+
+# Said once, here, and not by whichever of the modules below comes first.
+with needing("tensorflow", "pipelines"):
+    import tensorflow  # noqa: F401
+    import tqdm  # noqa: F401
 
 from pipelines.batches import evaluation_batches, training_batches
 from pipelines.datasets.registry import DATASETS, load_dataset

@@ -1,1 +1,3 @@
 """What `experiments.benchmark` measures, one file a benchmark."""
+
+__all__: list[str] = []

@@ -3,8 +3,8 @@
 import json
 import resource
 import subprocess
-import sys
 
+from experiments.options.child import child_command, child_environment
 from experiments.options.command_line import RunError
 
 
@@ -28,8 +28,8 @@ def json_rows(module, *arguments):
     Raises:
         RunError: it failed; what it said stands on the terminal.
     """
-    command = [sys.executable, "-m", module, *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    command, environment = child_command(module, *arguments), child_environment()
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
         for line in process.stdout:
             yield json.loads(line)
     if process.returncode:

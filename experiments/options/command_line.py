@@ -58,6 +58,11 @@ def run_command(main, argv=None):
     except RunError as error:
         print(f"stopped: {error}", file=sys.stderr)
         return 1
+    except ImportError as error:
+        if not hasattr(error, "extra"):  # a MissingExtraError of keras_dml or pipelines
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     except BrokenPipeError:  # whoever read our output (`| head`) has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except Exception as error:

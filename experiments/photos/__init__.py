@@ -1,1 +1,3 @@
 """Visual search in a folder of photographs: index, results, local page."""
+
+__all__: list[str] = []

@@ -3,6 +3,8 @@
 import difflib
 import pathlib
 
+__all__ = ["find_recipe", "is_flagfile", "names", "read_recipe", "without_flagfiles"]
+
 PACKAGED = pathlib.Path(__file__).parent
 
 

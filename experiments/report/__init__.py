@@ -1,1 +1,3 @@
 """Pages: tables, figures, pictures, grids of neighbors."""
+
+__all__: list[str] = []

@@ -3,7 +3,7 @@
 import numpy as np
 
 from experiments.report.retrieval_grid import Neighbour, RetrievalRow, choose_queries
-from keras_dml.metrics.recall import make_index, neighbour_blocks
+from keras_dml.metrics.recall import make_index, neighbor_blocks
 from pipelines import evaluation_batches
 
 
@@ -53,7 +53,7 @@ def _nearest(embeddings, queries, k, gallery):
     """Rows and similarities of the queries' k nearest, without the query itself."""
     own_rows = queries if gallery is None else None
     index = make_index(embeddings if gallery is None else gallery, "cosine")
-    _, rows, scores = zip(*neighbour_blocks(index, embeddings[queries], k, own_rows))
+    _, rows, scores = zip(*neighbor_blocks(index, embeddings[queries], k, own_rows))
     return np.concatenate(rows), np.concatenate(scores)
 
 

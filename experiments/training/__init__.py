@@ -1,1 +1,3 @@
 """A training run: its plan, its folder, its callbacks, its failures, its outcome."""
+
+__all__: list[str] = []

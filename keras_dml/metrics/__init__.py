@@ -1,5 +1,6 @@
 """Metrics of whole sets of embeddings, and the parts of a loss in `fit`."""
 
+from keras_dml.deprecation import renamed_attributes
 from keras_dml.metrics.accuracy import class_mean_accuracy
 from keras_dml.metrics.clustering import clustering_scores
 from keras_dml.metrics.distances import DistanceHistograms, distance_histograms
@@ -7,7 +8,9 @@ from keras_dml.metrics.evaluation import evaluate
 from keras_dml.metrics.loss_part import LossPart
 from keras_dml.metrics.mutual_information import MutualInformationBound, mutual_information_bound
 from keras_dml.metrics.precision import PrecisionAtR, precision_at_r
-from keras_dml.metrics.recall import nearest_neighbours, recall_at_k
+from keras_dml.metrics.recall import nearest_neighbors, recall_at_k
+
+__getattr__ = renamed_attributes(__name__, nearest_neighbours="nearest_neighbors")
 
 __all__ = [
     "DistanceHistograms",
@@ -19,7 +22,7 @@ __all__ = [
     "distance_histograms",
     "evaluate",
     "mutual_information_bound",
-    "nearest_neighbours",
+    "nearest_neighbors",
     "precision_at_r",
     "recall_at_k",
 ]

@@ -1,14 +1,25 @@
-"""The progress bar of work that may take long."""
+"""The progress bar of work that may take long; none where tqdm is not installed."""
 
-from tqdm import tqdm
+from typing import Any
 
 # A bar for work of seconds would only be noise.
 _SECONDS_WITHOUT_BAR = 20
 
 
-def long_work_bar(description, queries):
+class _NoBar:
+    def __enter__(self) -> "_NoBar":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def update(self, n: int = 1) -> None:
+        """Nothing to draw on."""
+
+
+def long_work_bar(description: str, queries: int) -> Any:
     """A tqdm bar over queries that shows after 20 seconds, on a terminal alone."""
-    return tqdm(
+    return _bar(
         desc=description,
         total=queries,
         unit=" queries",
@@ -16,3 +27,17 @@ def long_work_bar(description, queries):
         leave=False,
         disable=None,
     )
+
+
+def steps_bar(description: str, steps: int, shown: bool) -> Any:
+    """A tqdm bar over training steps."""
+    return _bar(desc=description, total=steps, unit=" steps", disable=not shown)
+
+
+def _bar(**arguments: Any) -> Any:
+    # Not of the library's own needs: `pip install keras-dml` brings no tqdm.
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        return _NoBar()
+    return tqdm(**arguments)

@@ -3,6 +3,7 @@
 import warnings
 from typing import NamedTuple
 
+from keras_dml.extras import needing
 from keras_dml.metrics.distances import unit_embeddings
 from keras_dml.metrics.recall import class_numbers
 
@@ -20,6 +21,12 @@ class ClusteringScores(NamedTuple):
 
     nmi: float
     ami: float
+
+
+def check_scikit_learn() -> None:
+    """`MissingExtraError` unless scikit-learn is installed."""
+    with needing("run", "clustering_scores (NMI, AMI; evaluate does without by clustering=False)"):
+        import sklearn  # noqa: F401
 
 
 def clustering_scores(embeddings, labels, seed=0):
@@ -45,11 +52,13 @@ def clustering_scores(embeddings, labels, seed=0):
     Raises:
         ValueError: embeddings that are not finite `[n, d]` with a row or more, labels of another
             shape.
+        MissingExtraError: scikit-learn is not installed.
 
     Reference: Manning, Raghavan and Schütze 2008, "Introduction to information retrieval",
     section 16.3; Vinh, Epps and Bailey 2010, "Information theoretic measures for clusterings
     comparison", section 3.
     """
+    check_scikit_learn()
     # Imported here: scikit-learn takes a second to load.
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning

@@ -89,7 +89,7 @@ def distance_histograms(embeddings, labels, bins=100, gallery=None, gallery_labe
 
 def unit_embeddings(embeddings, labels):
     """The embeddings l2-normalised, float32 `[n, d]`, and labels `[n]`, or ValueError."""
-    # Imported here: the package of the indexes needs TensorFlow.
+    # Imported here: indexes are no part of `import keras_dml`.
     from keras_dml.retrieval.rows import finite_rows, normalised
 
     rows, labels = finite_rows(embeddings, "embeddings"), np.asarray(labels)

@@ -1,8 +1,9 @@
-"""All that is reported of a set of embeddings, in one call. Needs TensorFlow (the index)."""
+"""All that is reported of a set of embeddings, in one call."""
 
 import numpy as np
 
-from keras_dml.metrics.clustering import clustering_scores
+from keras_dml.deprecation import renamed_arguments
+from keras_dml.metrics.clustering import check_scikit_learn, clustering_scores
 from keras_dml.metrics.distances import distance_histograms
 from keras_dml.metrics.precision import precision_at_r
 from keras_dml.metrics.recall import listed, recall_at_k
@@ -11,11 +12,12 @@ from keras_dml.metrics.recall import listed, recall_at_k
 _KS = (1, 2, 4, 8, 10, 100, 1000)
 
 
+@renamed_arguments(distances="metric")
 def evaluate(
     embeddings,
     labels,
     ks=None,
-    distances=("cosine", "l2"),
+    metric=("cosine", "l2"),
     gallery=None,
     gallery_labels=None,
     clustering=True,
@@ -29,14 +31,14 @@ def evaluate(
         embeddings: numbers `[n, d]`, n at least 2 (1 with a gallery).
         labels: class of each row, `[n]`; numbers or strings.
         ks: the values of K of R@K. Default: 1, 2, 4, 8, 10, 100, 1000, as far as there are items.
-        distances: of "cosine" and "l2" (on the embeddings as they are).
+        metric: "cosine", "l2" (on the embeddings as they are), or a list of them.
         gallery: numbers `[m, d]` that are searched instead of the other rows.
         gallery_labels: class of each row of the gallery, `[m]`.
         clustering: whether to run k-means (with a gallery, over both sets together).
         seed: of k-means.
 
     Returns:
-        A dict of floats, in this order: for each distance `recall@K/cosine` for each K,
+        A dict of floats, in this order: for each metric `recall@K/cosine` for each K,
         `map@r/cosine`, `r_precision/cosine` (see `recall_at_k` and `precision_at_r`); `nmi` and
         `ami` (`clustering_scores`); `jensen_shannon`, the divergence of the distances of matching
         and of other pairs in nats (`distance_histograms`; NaN if one kind is missing); and the
@@ -44,28 +46,31 @@ def evaluate(
 
     Raises:
         ValueError: embeddings that are not finite (counted, the first rows named), labels of
-            another shape, a K out of range, an unknown distance, one of gallery and
+            another shape, a K out of range, an unknown metric, one of gallery and
             gallery_labels without the other.
+        MissingExtraError: scikit-learn is not installed, with `clustering`.
     """
     from keras_dml.retrieval.index import METRICS
 
-    if isinstance(distances, str) or not distances or not set(distances) <= set(METRICS):
+    chosen = [metric] if isinstance(metric, str) else list(metric)
+    if not chosen or not set(chosen) <= set(METRICS):
         raise ValueError(
-            f"distances must be a list of one or more of {METRICS}. "
-            f"Received: distances={distances!r}"
+            f"metric must be one of {METRICS}, or a list of them. Received: metric={metric!r}"
         )
+    if clustering:
+        check_scikit_learn()  # before the work, not after it
     sets = {"gallery": gallery, "gallery_labels": gallery_labels}
     if ks is None:
         items = len(embeddings) - 1 if gallery is None else len(gallery)
         ks = [k for k in _KS if k <= items] or [1]
     ks = listed(ks)
     scores = {}
-    for distance in distances:
-        recall = recall_at_k(embeddings, labels, ks, distance, **sets)
-        scores |= {f"recall@{k}/{distance}": share for k, share in recall.items()}
-        precision = precision_at_r(embeddings, labels, distance, **sets)
-        scores[f"map@r/{distance}"] = precision.map_at_r
-        scores[f"r_precision/{distance}"] = precision.r_precision
+    for name in chosen:
+        recall = recall_at_k(embeddings, labels, ks, name, **sets)
+        scores |= {f"recall@{k}/{name}": share for k, share in recall.items()}
+        precision = precision_at_r(embeddings, labels, name, **sets)
+        scores[f"map@r/{name}"] = precision.map_at_r
+        scores[f"r_precision/{name}"] = precision.r_precision
     if clustering:
         rows, classes = embeddings, labels
         if gallery is not None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_dml.metrics.bar import steps_bar
 from keras_dml.metrics.distances import unit_embeddings
 
 # Pairs in a step. The estimate varies by what the last of them are; the result is over all.
@@ -47,15 +48,15 @@ def mutual_information_bound(embeddings, labels, network=None, steps=1000, seed=
         `MutualInformationBound`.
 
     Raises:
-        ValueError: wrong shapes, or a half without positive or negative pairs.
+        ValueError: wrong shapes, a half without positive or negative pairs, or another backend
+            than TensorFlow.
 
     Reference: Kemertas et al., "RankMI", CVPR 2020, Eq. 3, 6 and 7.
     """
     import keras
-    import tensorflow as tf
     from keras import ops
-    from tqdm import tqdm
 
+    from keras_dml.extras import check_tensorflow_backend
     from keras_dml.losses.rankmi import negative_costs, positive_costs
     from keras_dml.models.statistics_network import (
         StatisticsNetwork,
@@ -63,6 +64,9 @@ def mutual_information_bound(embeddings, labels, network=None, steps=1000, seed=
         estimate_beta,
     )
     from keras_dml.optimizers import WarmCosine
+
+    check_tensorflow_backend("mutual_information_bound")
+    import tensorflow as tf
 
     z, labels = unit_embeddings(embeddings, labels)
     network = network or StatisticsNetwork(seed=seed)
@@ -84,8 +88,10 @@ def mutual_information_bound(embeddings, labels, network=None, steps=1000, seed=
         optimizer.apply(tape.gradient(value, network.trainable_variables))
         return value
 
-    for number in tqdm(range(steps), "fitting V", unit=" steps", disable=not verbose):
-        step(*halves[0].draw(np.random.default_rng([seed, 1, number])))
+    with steps_bar("fitting V", steps, bool(verbose)) as bar:
+        for number in range(steps):
+            step(*halves[0].draw(np.random.default_rng([seed, 1, number])))
+            bar.update()
     rng = np.random.default_rng([seed, 2])
     evaluate = tf.function(loss)
     held_back = [-float(evaluate(*halves[1].draw(rng))) for _ in range(64)]

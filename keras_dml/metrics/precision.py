@@ -1,4 +1,4 @@
-"""Mean average precision at R, and R-precision. Needs TensorFlow (through the index)."""
+"""Mean average precision at R, and R-precision."""
 
 from typing import NamedTuple
 
@@ -60,7 +60,7 @@ def precision_at_r(embeddings, labels, metric="cosine", gallery=None, gallery_la
         deepest = int(relevant[group].max())
         own_rows = group if gallery is None else None
         ranks = np.arange(1, deepest + 1)
-        for block, found, _ in recall.neighbour_blocks(index, queries[group], deepest, own_rows):
+        for block, found, _ in recall.neighbor_blocks(index, queries[group], deepest, own_rows):
             of_block = group[block]
             hits = item_codes[found] == codes[of_block, None]
             hits &= ranks <= relevant[of_block, None]

@@ -1,4 +1,4 @@
-"""Recall at K among the rows of one set, or in a gallery. Needs TensorFlow (through the index)."""
+"""Recall at K among the rows of one set, or in a gallery."""
 
 import numbers
 
@@ -7,13 +7,13 @@ import numpy as np
 from keras_dml.metrics.bar import long_work_bar
 from keras_dml.metrics.ranks import rank_bounds
 
-# Queries whose neighbours are held at once, and neighbours of all of them: some 65 bytes each.
+# Queries whose neighbors are held at once, and neighbors of all of them: some 65 bytes each.
 _BLOCK, _PAIRS = 4096, 2**22
 
 
 def make_index(embeddings, metric):
     """The exact index of `retrieval.build_index`."""
-    # Imported here: the index needs TensorFlow, the losses and their metrics run on any backend.
+    # Imported here: indexes are no part of `import keras_dml`.
     from keras_dml.retrieval import build_index
 
     return build_index(embeddings, metric)
@@ -67,13 +67,13 @@ def check_labels(name, labels, rows):
         )
 
 
-def neighbour_blocks(index, queries, k, own_rows=None):
+def neighbor_blocks(index, queries, k, own_rows=None):
     """Yields the k nearest of each query, a block of queries at a time.
 
     Args:
         index: of all items.
         queries: finite rows `[n, d]`.
-        k: how many neighbours.
+        k: how many neighbors.
         own_rows: which item each query is itself, `[n]`; it is left out. None: nothing is.
 
     Yields:
@@ -93,7 +93,7 @@ def neighbour_blocks(index, queries, k, own_rows=None):
             bar.update(len(rows))
 
 
-def nearest_neighbours(embeddings, k, metric="cosine", gallery=None):
+def nearest_neighbors(embeddings, k, metric="cosine", gallery=None):
     """The k nearest other rows of every row, nearest first, equally near ones in row order.
 
     Args:
@@ -116,7 +116,7 @@ def nearest_neighbours(embeddings, k, metric="cosine", gallery=None):
     scores = np.empty((len(queries), k), np.float32)
     own_rows = np.arange(len(queries)) if gallery is None else None
     index = make_index(items, metric)
-    for block, block_rows, block_scores in neighbour_blocks(index, queries, k, own_rows):
+    for block, block_rows, block_scores in neighbor_blocks(index, queries, k, own_rows):
         rows[block], scores[block] = block_rows, block_scores
     return rows, scores
 
@@ -161,7 +161,7 @@ def recall_at_k(embeddings, labels, ks, metric="cosine", gallery=None, gallery_l
         deepest = max(k for k in ks if unsure[k].any())
         own_rows = rows if gallery is None else None
         index = make_index(items, metric)
-        for block, found, _ in neighbour_blocks(index, queries[rows], deepest, own_rows):
+        for block, found, _ in neighbor_blocks(index, queries[rows], deepest, own_rows):
             same_class = item_codes[found] == codes[rows[block], None]
             for k in hits:
                 among = same_class[:, :k].any(axis=1) & unsure[k][rows[block]]

@@ -1,14 +1,16 @@
 """A `keras.Model` that trains under every `tf.distribute` strategy; needs TensorFlow."""
 
 import keras
-import tensorflow as tf
-from keras.src.models.functional import Functional
 
+from keras_dml import private
+from keras_dml.extras import TensorFlow, check_tensorflow_backend
 from keras_dml.optimizers import as_on_one_device, refuse_accumulation
+
+tf = TensorFlow("DistributedModel")
 
 
 @keras.saving.register_keras_serializable("keras_dml")
-class DistributedModel(keras.Model):
+class DistributedModel(private.BuildsOnBatch, keras.Model):
     """A `keras.Model` whose `fit` and `evaluate` work under every `tf.distribute` strategy.
 
     Made of inputs and outputs, `DistributedModel(inputs, outputs)`, or subclassed with `call`, as
@@ -34,14 +36,16 @@ class DistributedModel(keras.Model):
 
     Raises:
         TypeError: a subclass is given inputs and outputs.
-        ValueError: several replicas, and `jit_compile=True` or an optimizer with
-            `gradient_accumulation_steps`; in `compile`, or in the first step if set later.
+        ValueError: Keras runs on another backend than TensorFlow; several replicas, and
+            `jit_compile=True` or an optimizer with `gradient_accumulation_steps`; in `compile`, or
+            in the first step if set later.
     """
 
     _average_function = None
 
     def __new__(cls, *args, **kwargs):
         """As `keras.Model`: with inputs and outputs, the class of functional models."""
+        check_tensorflow_backend(cls.__name__)
         if cls is DistributedModel and (args or "outputs" in kwargs):
             return super().__new__(FunctionalDistributedModel)
         return super().__new__(cls)
@@ -137,25 +141,25 @@ class DistributedModel(keras.Model):
         if self.train_function is None or force:
             # Again: since compile an optimizer may have been replaced, or made those within it.
             self._fit_to_replicas()
-            self.train_function = self._make_function(self.step_on_replicas)
+            self.train_function = self._iterator_function(self.step_on_replicas)
         return self.train_function
 
     def make_test_function(self, force=False):
         """The function of an iterator that `evaluate` calls."""
         if self.test_function is None or force:
-            self.test_function = self._make_function(self._test_on_replicas)
+            self.test_function = self._iterator_function(self._test_on_replicas)
         return self.test_function
 
     def _test_on_replicas(self, data):
         return self.reduce_logs(self.distribute_strategy.run(self.test_step, args=(data,)))
 
-    def _make_function(self, step_function):
+    def _iterator_function(self, step_function):
         if self.distribute_strategy.num_replicas_in_sync == 1:
             around = _AroundReplicas(self, self.steps_per_execution)
-            return keras.Model._make_function(around, step_function)
+            return private.iterator_function(around, step_function)
         # Keras would take the steps of one execution in a tf.while_loop, where TensorFlow cannot
         # number the messages between the replicas.
-        one_step = keras.Model._make_function(_AroundReplicas(self, 1), step_function)
+        one_step = private.iterator_function(_AroundReplicas(self, 1), step_function)
 
         def several_steps(iterator):
             if self.steps_per_execution == 1 or not hasattr(iterator, "get_next_as_optional"):
@@ -173,26 +177,26 @@ class DistributedModel(keras.Model):
 
         return several_steps
 
-    def _maybe_symbolic_build(self, iterator=None, data_batch=None):
-        if iterator is not None and self._distribute_strategy is not None:
-            # Only shapes and dtypes are looked at, so one replica's part will do.
-            _, _, batches = next(iter(iterator))
-            data_batch = keras.tree.map_structure(
-                lambda value: self._distribute_strategy.experimental_local_results(value)[0],
-                next(batches),
-            )
-        super()._maybe_symbolic_build(data_batch=data_batch)
+    def first_batch(self, iterator):
+        """As `BuildsOnBatch`: one replica's part, of which only shapes and dtypes are looked at."""
+        strategy = private.made_under(self)
+        if strategy is None:
+            return None
+        _, _, batches = next(iter(iterator))
+        return keras.tree.map_structure(
+            lambda value: strategy.experimental_local_results(value)[0], next(batches)
+        )
 
 
 @keras.saving.register_keras_serializable("keras_dml")
-class FunctionalDistributedModel(DistributedModel, Functional):
+class FunctionalDistributedModel(DistributedModel, private.Functional):
     """What `DistributedModel(inputs, outputs)` makes."""
 
-    __init__ = Functional.__init__
+    __init__ = private.Functional.__init__
 
 
 class _AroundReplicas:
-    """The model as Keras' `_make_function` sees it, with a strategy whose `run` is a plain call.
+    """A model as `private.iterator_function` sees it, with a strategy whose `run` is a plain call.
 
     So a step is called where Keras would have sent its own to the replicas, and all the rest
     (several steps an execution, data that ends amid one, eager and XLA) stays Keras' own.

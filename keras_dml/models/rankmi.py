@@ -4,10 +4,10 @@ from typing import Literal
 
 import keras
 import numpy as np
-import tensorflow as tf
 from keras import ops
 
 from keras_dml.class_ids import as_labels
+from keras_dml.extras import TensorFlow
 from keras_dml.losses.base import (
     check_choice,
     check_embeddings,
@@ -27,6 +27,8 @@ from keras_dml.models.statistics_network import (
 )
 from keras_dml.negatives import check_seed, distance_weighted, draw_negatives
 from keras_dml.pairs import Pairs, normalize, safe_sqrt
+
+tf = TensorFlow("RankMI")
 
 SAMPLINGS = ("distance_weighted", "uniform", "all")
 

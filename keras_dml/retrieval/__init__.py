@@ -1,4 +1,7 @@
-"""Retrieval: one `Index` interface, exact and through ScaNN. Needs TensorFlow."""
+"""Retrieval: one `Index` interface, exact and through ScaNN.
+
+By TensorFlow where it is installed, else by NumPy; an index inside a SavedModel needs TensorFlow.
+"""
 
 import functools
 import logging
@@ -21,8 +24,8 @@ def scann_loads():
     except ImportError as error:
         # Cached, so that a training with many evaluations says it once.
         logging.getLogger("keras_dml").warning(
-            "ScaNN is not available (%s); searching with TensorFlow products instead: "
-            "the exact results, more slowly.",
+            "ScaNN is not available (%s); searching by products instead: the exact results, more "
+            "slowly.",
             error,
         )
         return False

@@ -1,11 +1,12 @@
-"""Exact search in blocks of products. Needs TensorFlow (its top-k keeps ties in row order)."""
+"""Exact search in blocks of products, by TensorFlow where it is installed, else by NumPy."""
+
+import functools
+from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from keras_dml.retrieval.index import Index
 from keras_dml.retrieval.rows import BLOCK, centre, centred, row_blocks
-from keras_dml.retrieval.serving import SearchModule
 
 # Scores held at once: 2^25 float32 are 128 MiB. Smaller blocks make the products slower.
 _SCORE_BLOCK = 2**25
@@ -55,26 +56,68 @@ class ExactProducts:
 
     def nearest(self, queries, k):
         """Row numbers `[q, k]`, nearest first; queries: prepared, `[q, d]`, q at most `block`."""
-        queries = tf.constant(queries.astype(np.float64) - self._centre)
         step = max(1, BLOCK // self._rows.shape[1])
-        parts = []
-        for start in range(0, len(self._distinct), step):
-            block = slice(start, start + step)
-            items = self._rows[block if self._copies is None else self._distinct[block]]
-            parts.append(self._nearness(queries, items))
-        nearness = tf.concat(parts, axis=1)
-        if self._copies is not None:
-            nearness = tf.gather(nearness, self._copies, axis=1)
-        return tf.math.top_k(nearness, k).indices.numpy()
+        blocks = (slice(start, start + step) for start in range(0, len(self._distinct), step))
+        items = (
+            self._rows[block if self._copies is None else self._distinct[block]] for block in blocks
+        )
+        queries = queries.astype(np.float64) - self._centre
+        nearest = _nearest_by_numpy if _tensorflow() is None else _nearest_by_tensorflow
+        return nearest(queries, items, self._centre, self._metric, self._copies, k)
 
-    def _nearness(self, queries, items):
-        items = tf.cast(items, tf.float64) - self._centre
+
+@functools.cache
+def _tensorflow() -> Any:
+    """The module, or None where it is not installed."""
+    try:
+        import tensorflow
+    except ImportError:
+        return None
+    return tensorflow
+
+
+def _nearest_by_tensorflow(queries, blocks, middle, metric, copies, k):
+    """See `ExactProducts.nearest`; `blocks` of the distinct items, of which `copies` names each."""
+    tf = _tensorflow()
+    queries, parts = tf.constant(queries), []
+    for items in blocks:
+        items = tf.cast(items, tf.float64) - middle
         nearness = tf.matmul(queries, items, transpose_b=True)
-        if self._metric == "l2":
+        if metric == "l2":
             squares = tf.reduce_sum(tf.square(queries), axis=1, keepdims=True)
             squares += tf.reduce_sum(tf.square(items), axis=1)
             nearness = -tf.sqrt(tf.maximum(squares - 2.0 * nearness, 0.0))
-        return tf.cast(nearness, tf.float32)
+        parts.append(tf.cast(nearness, tf.float32))
+    nearness = tf.concat(parts, axis=1)
+    if copies is not None:
+        nearness = tf.gather(nearness, copies, axis=1)
+    # Of equal numbers top-k keeps the first: the lower row.
+    return tf.math.top_k(nearness, k).indices.numpy()
+
+
+def _nearest_by_numpy(queries, blocks, middle, metric, copies, k):
+    """The same, more slowly."""
+    parts = []
+    for items in blocks:
+        items = items.astype(np.float64) - middle
+        nearness = queries @ items.T
+        if metric == "l2":
+            squares = np.einsum("qd,qd->q", queries, queries)[:, None]
+            squares = squares + np.einsum("nd,nd->n", items, items)
+            nearness = -np.sqrt(np.maximum(squares - 2.0 * nearness, 0.0))
+        with np.errstate(over="ignore"):  # beyond float32's range all are as far
+            parts.append(nearness.astype(np.float32))
+    nearness = np.concatenate(parts, axis=1)
+    if copies is not None:
+        nearness = nearness[:, copies]
+    # Float32 numbers as integers in the same order, the row below them: no two are equal.
+    bits = (nearness + np.float32(0)).view(np.int32)
+    keys = np.where(bits < 0, bits ^ np.int32(0x7FFFFFFF), bits).astype(np.int64)
+    keys = -keys * 2**32 + np.arange(nearness.shape[1])
+    first = np.argpartition(keys, k - 1, axis=1)[:, :k]
+    return np.take_along_axis(
+        first, np.argsort(np.take_along_axis(keys, first, axis=1), axis=1), axis=1
+    )
 
 
 class ExactIndex(Index):
@@ -94,6 +137,8 @@ class ExactIndex(Index):
         return self._products.block
 
     def serving_module(self):  # noqa: D102, as in Index
+        from keras_dml.retrieval.serving import SearchModule
+
         middle = centre(self._rows, self._metric)
         return SearchModule(centred(self._rows, middle), self.ids, self._metric, middle)
 

@@ -10,6 +10,7 @@ from keras_dml.retrieval.items import Items
 from keras_dml.retrieval.rows import prepared_rows
 
 METRICS = ("cosine", "l2")
+"""What `metric` may be."""
 # The file of a saved index that holds its items.
 EMBEDDINGS = "embeddings.npy"
 

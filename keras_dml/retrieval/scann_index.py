@@ -8,10 +8,10 @@ import tempfile
 
 import numpy as np
 
+from keras_dml.extras import needing
 from keras_dml.retrieval.exact import ExactProducts
 from keras_dml.retrieval.index import EMBEDDINGS, Index
 from keras_dml.retrieval.rows import centre, centred, row_blocks
-from keras_dml.retrieval.serving import ScannSearchModule
 from keras_dml.retrieval.tree import RECALL_NEIGHBOURS, SMALLEST, TreeAH
 from keras_dml.retrieval.tree_searcher import (
     SCANN_MEASURES,
@@ -30,15 +30,16 @@ def import_scann():
     """The module `scann.scann_ops_pybind`.
 
     Raises:
-        ImportError: ScaNN is not installed, or does not load with this TensorFlow.
+        MissingExtraError: ScaNN is not installed, or does not load with this TensorFlow.
     """
-    try:
-        from scann import scann_ops_pybind
-    except ImportError:
-        raise
-    # Its compiled operations fail with an error of TensorFlow's when the versions do not match.
-    except Exception as error:
-        raise ImportError(f"ScaNN does not load: {error}") from error
+    with needing("search", "ScannIndex"):
+        try:
+            from scann import scann_ops_pybind
+        except ImportError:
+            raise
+        # Its compiled operations fail with an error of TensorFlow's when the versions do not match.
+        except Exception as error:
+            raise ImportError(f"ScaNN does not load: {error}", name="scann") from error
     return scann_ops_pybind
 
 
@@ -69,7 +70,7 @@ class ScannIndex(Index):
         tree: None, or `TreeAH`.
 
     Raises:
-        ImportError: ScaNN is not installed, or does not load with this TensorFlow.
+        MissingExtraError: ScaNN is not installed, or does not load with this TensorFlow.
         TypeError: `tree` is something else.
     """
 
@@ -118,6 +119,8 @@ class ScannIndex(Index):
         It holds the items twice, in a variable and in ScaNN's own memory. The first call in a
         process copies them.
         """
+        from keras_dml.retrieval.serving import ScannSearchModule
+
         self._build_if_grown()
         with tempfile.TemporaryDirectory(prefix="keras_dml_scann_") as name:
             folder = pathlib.Path(name)

@@ -1,7 +1,11 @@
 """An index as TensorFlow operations, to go inside a SavedModel. Needs TensorFlow."""
 
 import numpy as np
-import tensorflow as tf
+
+from keras_dml.extras import needing
+
+with needing("tensorflow", "an index inside a SavedModel"):
+    import tensorflow as tf
 
 # Scores held at once: 2^25 float32 are 128 MiB.
 _SCORE_BLOCK = 2**25
@@ -117,7 +121,8 @@ class ScannSearchModule(SearchModule):
     """
 
     def __init__(self, folder, ids, metric, middle, lift, spare, reorder, leaves):
-        from scann import scann_ops
+        with needing("search", "a ScannIndex inside a SavedModel"):
+            from scann import scann_ops
 
         state = scann_ops.ScannState(_assets(folder))
         super().__init__(state.dataset, ids, metric, middle, lift)

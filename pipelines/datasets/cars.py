@@ -6,6 +6,7 @@ import numpy as np
 
 from pipelines.datasets.annotations import check_images, first
 from pipelines.datasets.files import checked_data_dir, warn_of_other_counts
+from pipelines.extras import needing
 from pipelines.split import Split, split_by_id
 from pipelines.table import ImageTable
 
@@ -135,7 +136,8 @@ def _class_names(file: str, class_ids: np.ndarray) -> list[str]:
 
 def _read_mat(file: str, variable: str):
     # Imported here: it takes a while, and only this dataset has files of MATLAB's.
-    from scipy.io import loadmat
+    with needing("run", "the dataset cars"):
+        from scipy.io import loadmat
 
     try:
         content = loadmat(file, squeeze_me=True)

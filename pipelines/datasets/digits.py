@@ -3,6 +3,7 @@
 import numpy as np
 
 from pipelines.datasets.files import check_not_given
+from pipelines.extras import needing
 from pipelines.split import Split
 from pipelines.table import ImageTable
 
@@ -31,7 +32,8 @@ def digits() -> Split:
     part that scikit-learn ships (`sklearn.datasets.load_digits`).
     """
     # Takes a second to import.
-    from sklearn.datasets import load_digits
+    with needing("run", "the dataset digits"):
+        from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)
     pixels = np.round(images.reshape(-1, 8, 8, 1) * (255 / _HIGHEST_LEVEL)).astype(np.uint8)

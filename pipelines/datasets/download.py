@@ -20,6 +20,8 @@ from dataclasses import dataclass
 
 from tqdm import tqdm
 
+from pipelines.extras import tensorflow_datasets
+
 _SECONDS_TO_ANSWER = 10
 _CHUNK = 2**20
 _OTHER = "is not the official archive, or not all of it: the checksum differs"
@@ -147,7 +149,7 @@ def _scratch(folder):
 
 
 def _download(archive, file):
-    import tensorflow_datasets as tfds
+    tfds = tensorflow_datasets("a download")
 
     # The download manager tries for minutes before it gives an address up: ask first.
     _check_answers(archive.url)

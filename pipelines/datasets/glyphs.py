@@ -13,6 +13,7 @@ import unicodedata
 import numpy as np
 
 from pipelines.datasets.files import check_not_given
+from pipelines.extras import needing
 from pipelines.split import Split, split_by_class
 from pipelines.table import ImageTable
 
@@ -114,14 +115,16 @@ def glyphs(num_classes=None, seed=0):
 
 
 def _paths():
-    import matplotlib
+    with needing("run", "the dataset glyphs"):
+        import matplotlib
 
     folder = os.path.join(matplotlib.get_data_path(), "fonts", "ttf")
     return [os.path.join(folder, face + ".ttf") for face in FACES]
 
 
 def _fonts():
-    from PIL import ImageFont
+    with needing("run", "the dataset glyphs"):
+        from PIL import ImageFont
 
     # The basic layout is in every build of Pillow; the other one, where present, may differ.
     layout = ImageFont.Layout.BASIC

@@ -7,6 +7,7 @@ import numpy as np
 from tqdm import tqdm
 
 from pipelines.datasets.files import LOGGER
+from pipelines.extras import tensorflow_datasets
 from pipelines.split import Split, split_by_class
 from pipelines.table import ImageTable
 
@@ -81,7 +82,7 @@ def _own_split(name, train, test):
 
 
 def _builder(name, data_dir):
-    import tensorflow_datasets as tfds
+    tfds = tensorflow_datasets("a dataset of tensorflow-datasets")
 
     base, _, config = name.partition(":")
     try:
@@ -107,7 +108,7 @@ def _builder(name, data_dir):
 
 
 def _configurations(base):
-    import tensorflow_datasets as tfds
+    tfds = tensorflow_datasets("a dataset of tensorflow-datasets")
 
     try:
         return list(tfds.builder_cls(base).builder_configs)
@@ -117,7 +118,7 @@ def _configurations(base):
 
 def _features(name, features):
     """The names of the image and of the label in an example."""
-    import tensorflow_datasets as tfds
+    tfds = tensorflow_datasets("a dataset of tensorflow-datasets")
 
     kinds = dict(features.items()) if hasattr(features, "items") else {}
     images = [
@@ -139,7 +140,7 @@ def _features(name, features):
 
 
 def _prepare(name, builder, data_dir):
-    import tensorflow_datasets as tfds
+    tfds = tensorflow_datasets("a dataset of tensorflow-datasets")
 
     if builder.is_prepared():
         return
@@ -162,7 +163,7 @@ def _prepare(name, builder, data_dir):
 
 
 def _table(name, builder, splits, image, label):
-    import tensorflow_datasets as tfds
+    tfds = tensorflow_datasets("a dataset of tensorflow-datasets")
 
     decoders = tfds.decode.PartialDecoding(
         {image: True, label: True}, decoders={image: tfds.decode.SkipDecoding()}

@@ -275,7 +275,7 @@ def test_a_model_that_was_exported_with_an_index(tmp_path, photos, command):
     inputs = keras.Input((4, 4, 3))
     model = keras.Model(inputs, keras.layers.Dense(5)(keras.layers.Flatten()(inputs)))
     inside = ScannIndex(np.eye(5)[:3])
-    export_saved_model(model, tmp_path / "served", EvaluationTransform(4), inside, neighbours=1)
+    export_saved_model(model, tmp_path / "served", EvaluationTransform(4), inside, neighbors=1)
     # In a process of its own: here ScaNN's operations may be registered already.
     arguments = [f"--saved_model={tmp_path / 'served'}", f"--images={photos}"]
     arguments = [*arguments, f"--output={tmp_path / 'found'}"]

@@ -116,7 +116,7 @@ def test_without_the_web_library(index, monkeypatch, capsys):
     monkeypatch.delitem(sys.modules, "experiments.photos.serve", raising=False)
     monkeypatch.delattr(experiments.photos, "serve", raising=False)
     assert command(f"--index={index}", "--serve") == 2
-    assert "--serve needs waitress, which is not installed: pip install -e '.[serve]'" in (
+    assert "--serve needs waitress, which is not installed: pip install 'keras-dml[serve]'" in (
         capsys.readouterr().err
     )
 

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from test_run import TINY, command, photos  # noqa: F401 a fixture
+from tiny_run import TINY, command
 
 from experiments.training import objective
 from keras_dml import models

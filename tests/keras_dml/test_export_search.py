@@ -71,7 +71,7 @@ def test_search_in_a_saved_model_answers_as_the_index(kind, metric, tmp_path):
         "brute force": lambda z: ScannIndex(z, metric, ids),
         "tree": lambda z: ScannIndex(z, metric, ids, TreeAH(num_leaves=30, leaves_to_search=1)),
     }[kind](gallery(model))
-    export_saved_model(model, tmp_path / "saved_model", preprocessing, index, neighbours=20)
+    export_saved_model(model, tmp_path / "saved_model", preprocessing, index, neighbors=20)
     data = encoded(100)
     embeddings = model.predict(np.stack([preprocessing(one) for one in data]), verbose=0)
     expected_ids, expected = index.search(embeddings, 20)
@@ -148,9 +148,9 @@ def test_indexes_that_do_not_fit_the_model(tmp_path):
     model, index = make_model(), ExactIndex(np.eye(DIMENSIONS))
     for wrong, neighbours, error, message in (
         (ExactIndex(np.eye(5)), 3, ValueError, "of 6 dimensions. Received: an index built for 5"),
-        (index, 7, ValueError, "from 1 to .* items, 6. Received: neighbours=7"),
-        (index, 0, ValueError, "Received: neighbours=0"),
-        (index, 2.0, ValueError, "Received: neighbours=2.0"),
+        (index, 7, ValueError, "from 1 to .* items, 6. Received: neighbors=7"),
+        (index, 0, ValueError, "Received: neighbors=0"),
+        (index, 2.0, ValueError, "Received: neighbors=2.0"),
         (np.eye(DIMENSIONS), 3, TypeError, "index must be None or a keras_dml.retrieval.Index"),
     ):
         with pytest.raises(error, match=message):

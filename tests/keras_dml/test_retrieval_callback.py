@@ -55,7 +55,7 @@ def test_the_logs_hold_what_the_metrics_say():
         for number, kind in enumerate(kinds)
     ]
     gallery = (IMAGES, LABELS)
-    callbacks.append(RetrievalEvaluation(kinds[0], ks=24, gallery=gallery, distance="l2"))
+    callbacks.append(RetrievalEvaluation(kinds[0], ks=24, gallery=gallery, metric="l2"))
     model = network()
     logs = fit(model, callbacks)
     z = model.predict(VALIDATION, verbose=0)
@@ -157,7 +157,7 @@ def test_two_replicas_and_another_backend():
         ({"ks": (0, 1)}, ValueError, r"Received: ks=\(0, 1\)"),
         ({"ks": (24,)}, ValueError, r"ks must be at most 23, the number of other images"),
         ({"every": 0}, ValueError, "every must be .*Received: every=0"),
-        ({"distance": "dot"}, ValueError, "Received: distance='dot'"),
+        ({"metric": "dot"}, ValueError, "Received: metric='dot'"),
         ({"dataset": (IMAGES, LABELS[:5])}, ValueError, "24 images and 5 labels"),
         ({"dataset": (IMAGES, np.eye(24))}, ValueError, r"class ids \[n\].*\(24, 24\)"),
         ({"dataset": (IMAGES, LABELS, LABELS)}, ValueError, "Received: a tuple of 3"),

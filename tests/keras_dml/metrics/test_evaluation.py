@@ -76,7 +76,7 @@ def test_one_call_gives_what_the_single_ones_give(with_gallery):
 
 def test_what_is_not_asked_for_is_not_computed():
     embeddings, labels = awkward_set()
-    scores = evaluate(embeddings, labels, distances=["l2"], clustering=False)
+    scores = evaluate(embeddings, labels, metric="l2", clustering=False)
     assert list(scores) == [
         *(f"recall@{k}/l2" for k in (1, 2, 4, 8, 10)),
         "map@r/l2",
@@ -90,10 +90,10 @@ BAD = [
     ({"labels": [0, 1]}, r"labels must have shape \[4\].*\(2,\)"),
     ({"embeddings": [[0.0], [np.nan], [1.0], [np.inf]]}, r"in 2 of 4 rows \(row numbers 1, 3\)"),
     ({"ks": [4]}, r"ks must be whole numbers from 1 to the number of other items, 3.*ks=4"),
-    ({"distances": ["dot"]}, r"distances must be a list of.*\['dot'\]"),
+    ({"metric": ["dot"]}, r"metric must be one of.*\['dot'\]"),
     ({"ks": 1}, r"ks must be a list of at least one K. Received: ks=1"),
-    ({"distances": []}, r"distances must be a list of one or more"),
-    ({"distances": "cosine"}, r"distances must be a list.*distances='cosine'"),
+    ({"metric": []}, r"metric must be one of.*metric=\[\]"),
+    ({"metric": ["cosine", "dot"]}, r"metric must be one of.*metric=\['cosine', 'dot'\]"),
     ({"labels": ["a", None, "a", 1]}, "labels must be numbers, or strings"),
     ({"gallery": np.eye(4), "gallery_labels": list("0011")}, "of one kind. Received: int64 and"),
     ({"embeddings": np.eye(4) * 1j}, "embeddings must be an array of numbers.*complex128"),

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from retrieval_sets import awkward_set, naive_neighbours, naive_recall
 
-from keras_dml.metrics import nearest_neighbours, recall, recall_at_k
+from keras_dml.metrics import nearest_neighbors, recall, recall_at_k
 from keras_dml.retrieval import METRICS, ExactIndex
 
 
@@ -33,7 +33,7 @@ def test_neighbours_leave_out_the_own_row_and_no_copy_of_it(metric):
     embeddings, _ = awkward_set()
     expected = naive_neighbours(embeddings, metric)
     for k in (1, 4, 20, 79):
-        rows, scores = nearest_neighbours(embeddings, k, metric)
+        rows, scores = nearest_neighbors(embeddings, k, metric)
         assert rows.shape == scores.shape == (80, k)
         np.testing.assert_array_equal(rows, [one[:k] for one in expected])
         assert (np.diff(scores) * (1 if metric == "l2" else -1) >= 0).all()
@@ -49,7 +49,7 @@ def test_a_gallery_agrees_with_a_naive_loop(metric, block, monkeypatch):
     gallery, gallery_labels = gallery[:33], gallery_labels[:33]
     gallery[3:9] = queries[11]  # copies of a query count: nothing is left out
     expected = naive_neighbours(queries, metric, gallery)
-    rows, scores = nearest_neighbours(queries, 33, metric, gallery)
+    rows, scores = nearest_neighbors(queries, 33, metric, gallery)
     np.testing.assert_array_equal(rows, expected)
     assert scores.shape == (80, 33)
     ks = [5, 1, 33]
@@ -128,4 +128,4 @@ def test_recall_refuses(change, message):
 
 def test_neighbours_refuse_as_many_as_there_are_rows():
     with pytest.raises(ValueError, match=r"k must be .* from 1 to .* 4\. Received: k=5"):
-        nearest_neighbours(np.eye(5), 5)
+        nearest_neighbors(np.eye(5), 5)

@@ -1,0 +1,149 @@
+"""`import keras_dml` with Keras, NumPy and one backend: what works, and what the rest says."""
+
+import importlib.util
+import json
+import re
+import sys
+
+import numpy as np
+import pytest
+from without import run_without
+
+import keras_dml
+from keras_dml import metrics
+from keras_dml.retrieval import ExactIndex, exact
+
+OTHERS = ("tensorflow", "scann", "tensorflow_datasets", "matplotlib", "sklearn", "tqdm", "PIL")
+WORKS = """
+import json, sys
+import numpy as np
+import keras, keras_dml
+loaded = sorted({m.partition(".")[0] for m in sys.modules} & set(%r) | {
+    m for m in sys.modules if m in ("pipelines", "keras_dml.retrieval", "keras_dml.export",
+                                    "keras_dml.addons")})
+from keras_dml import *
+random = np.random.default_rng(0)
+x = random.uniform(0, 255, (32, 16, 16, 3)).astype("float32")
+y = np.repeat(np.arange(8), 4)
+backbone = models.build_backbone("small_convnet", image_size=16, weights=None)
+model = models.embedding_model(backbone, 8)
+loss = losses.MultiSimilarityLoss()
+optimizer = optimizers.Adam(1e-3, coupled_weight_decay=1e-4)
+model.compile(optimizer, loss, metrics=[metrics.LossPart(loss, "tightness")])
+logs = model.fit(x, y, verbose=0, callbacks=[callbacks.RetrievalEvaluation((x, y))]).history
+z = model.predict(x, verbose=0)
+scores = metrics.evaluate(z, y, clustering=False)
+ids, _ = retrieval.build_index(z).search(z, 1)
+addon = float(addons.TripletSemiHardLoss()(y, z))
+
+def said(call):
+    try:
+        return repr(call())
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+print(json.dumps({
+    "backend": keras.backend.backend(), "loaded": loaded, "logs": logs, "scores": scores,
+    "ids": ids[:, 0].tolist(), "addon": addon, "errors": [
+        said(lambda: metrics.evaluate(z, y)),
+        said(lambda: metrics.mutual_information_bound(z, y)),
+        said(lambda: models.RankMI(model)),
+        said(lambda: models.DistributedModel(model.inputs, model.outputs)),
+        said(lambda: export.export_saved_model(model, "saved", lambda image: image)),
+        said(lambda: retrieval.ExactIndex(z).serving_module()),
+        said(lambda: retrieval.ScannIndex(z)),
+        said(lambda: __import__("pipelines"))]}))
+""" % (OTHERS,)  # noqa: UP031, braces are the program's
+ERRORS = (
+    ("clustering_scores .*clustering=False. needs sklearn", "run"),
+    ("mutual_information_bound needs tensorflow", "tensorflow"),
+    ("RankMI needs tensorflow", "tensorflow"),
+    ("DistributedModel needs tensorflow", "tensorflow"),
+    ("export_saved_model .* needs tensorflow", "tensorflow"),
+    ("an index inside a SavedModel needs tensorflow", "tensorflow"),
+    ("ScannIndex needs scann", "search"),
+    ("pipelines needs tensorflow", "tensorflow"),
+)
+
+
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_it_works_without_all_else_and_says_what_to_install(backend, tmp_path):
+    if importlib.util.find_spec(backend) is None:
+        pytest.skip(f"{backend} is not installed")
+    done = run_without(OTHERS, ["-c", WORKS], tmp_path, KERAS_BACKEND=backend)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert (told["backend"], told["loaded"]) == (backend, [])
+    assert np.isfinite([told["addon"], *told["logs"]["loss"], *told["logs"]["tightness"]]).all()
+    assert told["logs"]["val_recall@1"] == pytest.approx([told["scores"]["recall@1/cosine"]])
+    assert told["ids"] == list(range(32))
+    for line, (what, extra) in zip(told["errors"], ERRORS, strict=True):
+        assert "\n" not in line
+        pattern = rf"MissingExtraError: {what}: pip install 'keras-dml\[{extra}\]'$"
+        assert re.match(pattern, line), line
+
+
+ON_JAX = """
+import sys
+import keras
+before = set(sys.modules)  # Keras imports matplotlib where it is installed
+import keras_dml
+added = {name.partition(".")[0] for name in set(sys.modules) - before}
+print(sorted({"tensorflow", "scann", "matplotlib", "tensorflow_datasets", "pipelines"} & added))
+for make in (keras_dml.models.RankMI, keras_dml.models.DistributedModel):
+    try:
+        make(None)
+    except ValueError as error:
+        print(error)
+"""
+
+
+def test_another_backend_loads_no_tensorflow_where_there_is_one(tmp_path):
+    done = run_without((), ["-c", ON_JAX], tmp_path, KERAS_BACKEND="jax")
+    assert done.returncode == 0, done.stderr
+    loaded, *refused = done.stdout.splitlines()
+    assert loaded == "[]"
+    assert [line.partition(" needs ")[0] for line in refused] == ["RankMI", "DistributedModel"]
+    assert all(line.endswith("Received: the backend jax") for line in refused)
+
+
+def test_the_packages_that_load_themselves_are_seen():
+    assert {"addons", "export", "retrieval", "losses"} <= set(dir(keras_dml))
+    assert keras_dml.export.export_saved_model and keras_dml.addons.TripletSemiHardLoss
+    with pytest.raises(AttributeError, match="'keras_dml' has no attribute 'loses'"):
+        keras_dml.loses  # noqa: B018
+
+
+@pytest.mark.parametrize("metric", ["cosine", "l2"])
+@pytest.mark.parametrize("scale", [1.0, 1e-20, 3e37])
+def test_numpy_finds_what_tensorflow_finds(metric, scale, monkeypatch):
+    random = np.random.default_rng(0)
+    rows = random.integers(-2, 3, (300, 4)).astype("float32")  # many ties, copies, zeros
+    rows[:20] = -0.0
+    rows = np.concatenate([rows, random.normal(size=(100, 4))]).astype("float32") * np.float32(
+        scale
+    )
+    queries = rows[::7]
+    for k in (1, 5, len(rows)):
+        with np.errstate(over="ignore"):
+            wanted = ExactIndex(rows, metric).search(queries, k)
+            with monkeypatch.context() as patch:
+                patch.setattr(exact, "_tensorflow", lambda: None)
+                found = ExactIndex(rows, metric).search(queries, k)
+        np.testing.assert_array_equal(found[0], wanted[0])
+        np.testing.assert_array_equal(found[1], wanted[1])
+
+
+def test_numpy_computes_in_float64(monkeypatch):
+    """Far from the origin float32 products would lose the differences."""
+    monkeypatch.setattr(exact, "_tensorflow", lambda: None)
+    rows = np.random.default_rng(1).normal(size=(50, 8)) + 1e4
+    rows32 = rows.astype("float32").astype("float64")
+    naive = np.linalg.norm(rows32[:, None] - rows32, axis=2).astype("float32")
+    found, _ = ExactIndex(rows, "l2").search(rows, 5)
+    np.testing.assert_array_equal(found, np.argsort(naive, axis=1, kind="stable")[:, :5])
+
+
+def test_a_long_search_without_tqdm_has_no_bar(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    assert metrics.recall_at_k(np.eye(4), [0, 0, 1, 1], [1, 3])[3] == 1.0

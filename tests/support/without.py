@@ -1,0 +1,52 @@
+"""Python programs in processes of their own, in which some packages are not to be had."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).parents[2]
+# As sitecustomize.py on the child's path it comes before all that the child imports.
+BLOCKER = """
+import sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {blocked!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Blocker())
+"""
+
+
+def run_without(blocked, words, folder, **environment):
+    """Run `python WORDS` where importing one of `blocked` fails as if it were not installed.
+
+    Args:
+        blocked: names of top-level modules.
+        words: after `python`.
+        folder: an empty one; the child's current folder is `folder / "project"`.
+        environment: variables.
+
+    Returns:
+        `subprocess.CompletedProcess` with text.
+    """
+    site = folder / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(BLOCKER.format(blocked=tuple(blocked)))
+    return run_in(folder / "project", words, site, **environment)
+
+
+def run_in(project, words, *paths, **environment):
+    """Run `python WORDS` in a folder of a user's, with our packages and `paths` on its path."""
+    project.mkdir(exist_ok=True)
+    path = os.pathsep.join(map(str, [*paths, ROOT]))
+    return subprocess.run(
+        [sys.executable, *words],
+        cwd=project,
+        env={**os.environ, "PYTHONPATH": path, **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )

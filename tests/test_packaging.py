@@ -1,0 +1,172 @@
+"""What is installed: the wheel, the console script, and both in a user's own project."""
+
+import configparser
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+
+import pytest
+from without import ROOT, run_in, run_without
+
+import keras_dml
+
+OURS = ("keras_dml", "pipelines", "experiments")
+SETUP = configparser.ConfigParser()
+SETUP.read(ROOT / "setup.cfg")
+# What the console script of setup.cfg does, without having been installed.
+SCRIPT = ["-P", "-c", "import sys; from experiments.__main__ import main; sys.exit(main())"]
+THEIRS = "raise SystemExit('the project\\'s own, not ours')\n"
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A user's project with packages that are called as ours are."""
+    for name in ("experiments", "pipelines"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(THEIRS)
+    return tmp_path
+
+
+def test_a_wheel_holds_every_file_of_the_packages(tmp_path):
+    # An earlier one, as of a fresh Python 3.11, makes no wheels without a package of that name.
+    pytest.importorskip("setuptools", minversion="77")
+    source = tmp_path / "source"
+    for name in OURS:
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    words = ["wheel", "--no-deps", "--no-build-isolation", "-q", "-w", tmp_path, source]
+    subprocess.run([sys.executable, "-m", "pip", *words], check=True, timeout=300)
+    [wheel] = tmp_path.glob("*.whl")
+    assert wheel.name == f"keras_dml-{keras_dml.__version__}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel) as archive:
+        packed = {name for name in archive.namelist() if ".dist-info/" not in name}
+        metadata = archive.read(f"keras_dml-{keras_dml.__version__}.dist-info/METADATA").decode()
+    there = {
+        path.relative_to(source).as_posix()
+        for name in OURS
+        for path in (source / name).rglob("*")
+        if path.is_file()
+    }
+    assert packed == there
+    assert {pathlib.PurePath(name).suffix for name in there} == {
+        ".py", ".typed", ".template", ".flags"
+    }  # fmt: skip
+    needed = re.findall(r"^Requires-Dist: (\S+?)[<>=~].*(?<!extra)$", metadata, re.MULTILINE)
+    unconditional = [line for line in metadata.splitlines()
+                     if line.startswith("Requires-Dist:") and "extra ==" not in line]  # fmt: skip
+    assert needed and [re.split(r"[ <>=~]+", line)[1] for line in unconditional] == [
+        "keras", "numpy"
+    ]  # fmt: skip
+
+
+def test_the_version_stands_in_one_place():
+    assert SETUP["metadata"]["version"] == "attr: keras_dml.__version__"
+    # A literal, which the build reads without importing Keras.
+    text = (ROOT / "keras_dml" / "__init__.py").read_text()
+    assert f'\n__version__ = "{keras_dml.__version__}"\n' in text
+    assert f"\n## {keras_dml.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_the_readme_asks_for_extras_that_there_are():
+    extras = set(SETUP["options.extras_require"])
+    texts = [(ROOT / name).read_text() for name in ("README.md", "BUILD.md")]
+    code = [path.read_text() for name in OURS for path in (ROOT / name).rglob("*.py")]
+    asked = re.findall(r"pip install [^\n`]*(?:\.|keras-dml)\[([\w,]+)\]", "\n".join(texts + code))
+    asked = [words for words in asked if words != "extra"]  # as a docstring has it
+    asked += re.findall(r"needing\(\"(\w+)\"", "\n".join(code))
+    assert {"run", "test", "serve", "search", "tensorflow", "benchmark"} <= set(asked)
+    assert {extra for words in asked for extra in words.split(",")} <= extras
+
+
+def test_the_console_script_is_what_is_tried_here():
+    assert SETUP["options.entry_points"]["console_scripts"].strip() == (
+        "keras-dml = experiments.__main__:main"
+    )
+
+
+def test_help_lists_the_commands(project):
+    done = run_in(project, [*SCRIPT, "--help"])
+    assert done.returncode == 0, done.stderr
+    files = {path.stem for path in (ROOT / "experiments").glob("*.py") if path.stem[0] != "_"}
+    listed = dict(re.findall(r"^  (\w+) +(\S.*\.)$", done.stdout, re.MULTILINE))
+    assert set(listed) == files
+    assert listed["run"] == "train, evaluate, export, report."
+    assert "`" not in "".join(listed.values())
+
+
+@pytest.mark.parametrize(
+    "words,said",
+    [
+        (["rnu"], "Did you mean run? Received: rnu"),
+        (["--flagfile=glyphs.flags"], "Received: --flagfile=glyphs.flags"),
+        ([], "Received: nothing"),
+        (["run", "--no_such_flag=1"], "no_such_flag"),
+    ],
+)
+def test_a_mistake_is_one_line(project, words, said):
+    done = run_in(project, [*SCRIPT, *words])
+    assert (done.returncode, done.stdout) == (2, "")
+    [line] = done.stderr.splitlines()
+    assert line.startswith("error: ") and said in line
+
+
+@pytest.mark.parametrize("words", [[*SCRIPT, "run"], ["-m", "experiments.run"]])
+def test_without_the_extra_run_a_command_is_one_line(tmp_path, words):
+    done = run_without(("absl", "tqdm"), [*words, "--flagfile=glyphs.flags"], tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == "error: the commands need absl, tqdm: pip install 'keras-dml[run]'\n"
+
+
+DIGITS = ["--dataset=digits", "--weights=none", "--backbone=small_convnet", "--image_size=8"]
+
+
+def test_a_package_that_a_dataset_needs_is_one_line(tmp_path):
+    # There when the command starts, and does not load.
+    words = ["-c", "import sys; sys.modules['sklearn.datasets'] = None; sys.argv = sys.argv[1:]; "
+             "from experiments import run; from experiments.options.command_line import "
+             "run_command; sys.exit(run_command(run.main))", "run", *DIGITS]  # fmt: skip
+    done = run_in(tmp_path / "project", words)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.splitlines()[-1].startswith("error: the dataset digits needs sklearn")
+    assert done.stderr.endswith(": pip install 'keras-dml[run]'\n")
+
+
+def test_keras_dml_works_beside_packages_of_the_same_names(project):
+    program = (
+        "import keras_dml, numpy; "
+        "print(keras_dml.metrics.recall_at_k(numpy.eye(4), [0, 0, 1, 1], [1, 3])); "
+        "print(keras_dml.export.export_saved_model.__name__, keras_dml.addons.__name__)"
+    )
+    done = run_in(project, ["-c", program], KERAS_BACKEND="jax")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "export_saved_model keras_dml.addons"
+
+
+def test_the_runs_of_compare_are_ours(project):
+    words = ["compare", "--recipes=glyphs.flags", "--no_such_flag=1", "--output_dir=out"]
+    done = run_in(project, [*SCRIPT, *words])
+    assert done.returncode == 1
+    assert "no_such_flag" in done.stderr and "the project's own" not in done.stderr
+    assert (
+        done.stderr.splitlines()[-1] == "stopped: glyphs ended with code 2; what it said is above"
+    )
+
+
+@pytest.mark.parametrize("on_path", [True, False])
+def test_what_benchmarks_start_is_ours(project, on_path):
+    # A checkout may be found through the parent's own path alone.
+    find = (
+        ""
+        if on_path
+        else f"import os; del os.environ['PYTHONPATH']; sys.path.insert(0, {str(ROOT)!r}); "
+    )
+    program = (
+        f"import sys; {find}from experiments.benchmarks.process import json_rows; "
+        "print(list(json_rows('experiments.options.child')))"
+    )
+    done = run_in(project, ["-P", "-c", program])
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr

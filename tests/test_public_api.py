@@ -1,0 +1,86 @@
+"""The contract with those who import the packages: `__all__`, and documentation for all of it."""
+
+import ast
+import importlib
+import inspect
+import itertools
+import pathlib
+import pkgutil
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+TOP = ("keras_dml", "pipelines", "experiments")
+PACKAGES = [
+    *TOP,
+    *(
+        module.name
+        for name in TOP
+        for module in pkgutil.walk_packages([str(ROOT / name)], f"{name}.")
+        if module.ispkg
+    ),
+]
+MODULES = ["keras_dml.callbacks", "keras_dml.export", "keras_dml.optimizers"]
+
+
+def _documented_constants():
+    """Names of the modules' constants with a docstring of their own behind them."""
+    for path in [*(ROOT / "keras_dml").rglob("*.py"), *(ROOT / "pipelines").rglob("*.py")]:
+        body = ast.parse(path.read_text(encoding="utf-8")).body
+        for one, after in itertools.pairwise(body):
+            text = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+            if text and isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Name):
+                yield one.targets[0].id
+
+
+def _undocumented(owner, name, value):
+    """What of a public name lacks a docstring: itself, or methods that it defines."""
+    if inspect.ismodule(value) or not callable(value):
+        return []
+    lacking = [] if inspect.getdoc(value) else [f"{owner}.{name}"]
+    if inspect.isclass(value):
+        lacking += [
+            f"{owner}.{name}.{method}"
+            for method, member in vars(value).items()
+            if not method.startswith("_")
+            and (callable(member) or isinstance(member, (property, classmethod, staticmethod)))
+            and not inspect.getdoc(getattr(value, method))
+        ]
+    return lacking
+
+
+@pytest.mark.parametrize("package", PACKAGES + MODULES)
+def test_all_is_there_and_documented(package):
+    module = importlib.import_module(package)
+    assert inspect.getdoc(module)
+    assert isinstance(module.__all__, list)
+    assert len(set(module.__all__)) == len(module.__all__)
+    lacking = []
+    constants = set(_documented_constants())
+    for name in module.__all__:
+        value = getattr(module, name)  # AttributeError names it
+        lacking += _undocumented(package, name, value)
+        if not callable(value) and not inspect.ismodule(value):
+            lacking += [] if name in constants else [f"{package}.{name}"]
+    assert lacking == []
+
+
+def test_a_name_without_a_docstring_is_found():
+    class Bare:
+        def method(self): ...
+
+        @property
+        def size(self): ...
+
+    Bare.__doc__ = "It has one."
+    assert _undocumented("here", "Bare", Bare) == ["here.Bare.method", "here.Bare.size"]
+    assert _undocumented("here", "function", lambda: None) == ["here.function"]
+
+
+def test_the_packages_are_those_that_there_are():
+    assert {"keras_dml", "keras_dml.losses", "pipelines.images", "experiments.training"} < set(
+        PACKAGES
+    )
+    folders = {path.parent for top in ("keras_dml", "pipelines", "experiments")
+               for path in (ROOT / top).rglob("*.py")}  # fmt: skip
+    assert {".".join(folder.relative_to(ROOT).parts) for folder in folders} == set(PACKAGES)
