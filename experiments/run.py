@@ -3,66 +3,76 @@
 import sys
 import time
 
-from experiments.options import flags
-from experiments.options.command_line import mute, quiet_tensorflow, run_command, usage_errors
+from experiments.options import (
+    RunOptions,
+    mute,
+    parse,
+    quiet_tensorflow,
+    resolved,
+    run_command,
+)
 from experiments.training.cluster import read_cluster
 
 
 def main(argv):
     """Data, model, loss, optimizer, fit, evaluate, export, report."""
-    if flags.wants_help(argv):
-        print(flags.help_text())
-        return
-    with usage_errors():
-        options, name = flags.parse(argv)
-        cluster = read_cluster(options.strategy)
-        folder = flags.run_folder(options, name, writes=cluster.first)
+    options = parse(RunOptions, argv)
+    loss_arguments = options.loss_arguments
+    cluster = read_cluster(options.strategy)
+    # What follows takes seconds to import: not before a mistyped flag is answered.
+    quiet_tensorflow()
+    from experiments.training.run_folder import BAD_IMAGES, RunFolder
+
+    folder = RunFolder(options.folder, resolved(options), writes=cluster.first)
     if not cluster.first:
         mute()
     if folder.result is not None:
         print(f"{folder.path} is finished:\n\n{folder.result['table']}\n")
         return
 
-    # TensorFlow takes seconds to import: not before a finished run or a mistyped flag is answered.
-    quiet_tensorflow()
     from experiments.embedding.embedder import Embedder
-    from experiments.training import build, fitting, objective, outcome, rankmi_view
-    from experiments.training.plan import RunPlan
-    from experiments.training.run_folder import BAD_IMAGES
+    from experiments.options import data as described
+    from experiments.training import fitting, objective, outcome, rankmi_view
+    from experiments.training.devices import devices
+    from experiments.training.plan import RunPlan, describe
     from experiments.training.workers import Workers
     from pipelines import training_batches
 
     began = time.perf_counter()
     if cluster.size > 1:
         print(f"worker {cluster.index} of {cluster.size}, waiting for the others", flush=True)
-    with usage_errors():
-        strategy = build.devices(options)
-        workers = Workers(strategy, cluster)
-        workers.check_same("flags", folder.flags.encode())
-        data, bad_images = build.data(options, folder)
-        labels = data.train.labels.tobytes() + data.test.labels.tobytes()
-        workers.check_same("images of data_dir", labels)
-        augmentation, preprocessing = build.transforms(options)
-        sampler = build.sampler(options, data.train)
-        ks = build.recall_at(options, data)
-        steps_per_epoch = options.steps_per_epoch or sampler.steps_per_epoch
-        total_steps = options.epochs * steps_per_epoch
-        rate = objective.learning_rate(options, total_steps)
-        with strategy.scope():
-            backbone, embedding = objective.embedding_model(options)
-            model = objective.training_model(options, embedding, data.train.num_classes)
-            model.compile(
-                objective.optimizer(options, backbone, rate),
-                **objective.compiled(options, total_steps),
-                jit_compile=options.jit_compile,
-            )
-        folder.open()
-        if options.skip_bad_images:
-            folder.write_text(BAD_IMAGES, "".join(f"{line}\n" for line in bad_images))
-        state = folder.restore_checkpoint(model, workers)
-        run = RunPlan(name, options, folder, data, preprocessing, ks, steps_per_epoch, rate)
+    if loss_arguments:
+        given = ", ".join(f"{name}={value}" for name, value in loss_arguments.items())
+        print(f"to loss {options.loss}: {given}", flush=True)
+    strategy = devices(options)
+    workers = Workers(strategy, cluster)
+    workers.check_same("flags", folder.flags.encode())
+    data, bad_images = described.data(options, folder.left_out)
+    labels = data.train.labels.tobytes() + data.test.labels.tobytes()
+    workers.check_same("images of data_dir", labels)
+    augmentation = described.training_transform(options)
+    preprocessing = described.evaluation_transform(options)
+    sampler = described.sampler(options, data.train, options.seed)
+    gallery = None if data.gallery is None else len(data.gallery)
+    ks = described.recall_at(options, len(data.test), gallery)
+    steps_per_epoch = options.steps_per_epoch or sampler.steps_per_epoch
+    total_steps = options.epochs * steps_per_epoch
+    rate = objective.learning_rate(options, total_steps)
+    with strategy.scope():
+        backbone, embedding = objective.embedding_model(options)
+        model = objective.training_model(options, embedding, data.train.num_classes)
+        model.compile(
+            objective.optimizer(options, backbone, rate),
+            **objective.compiled(options, total_steps),
+            jit_compile=options.jit_compile,
+        )
+    folder.open()
+    if options.skip_bad_images:
+        folder.write_text(BAD_IMAGES, "".join(f"{line}\n" for line in bad_images))
+    state = folder.restore_checkpoint(model, workers)
+    run = RunPlan(options.name, options, folder, data, preprocessing, ks, steps_per_epoch, rate)
 
-    print(f"{name}: {build.describe(data, model, steps_per_epoch, options, state)}")
+    print(f"{options.name}: {describe(data, model, steps_per_epoch, options, state)}")
     with fitting.explained(folder, data):
         raw = outcome.raw_pixel_recalls(run)
         if options.loss == "rankmi" and not state.step:

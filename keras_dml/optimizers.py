@@ -98,6 +98,10 @@ class Adam(_Recipe, keras.optimizers.Adam):
     """
 
 
+OPTIMIZERS = {"sgd": SGD, "adam": Adam}
+"""The optimizers by the names that `--optimizer` takes."""
+
+
 def multipliers(model, factor):
     """`learning_rate_multipliers` that give the variables of `model` (or layer) this factor."""
     return {variable.path: float(factor) for variable in model.trainable_variables}

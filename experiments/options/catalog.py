@@ -3,13 +3,14 @@
 import importlib.util
 import pathlib
 import sys
+from typing import Any
 
 __all__ = ["arguments", "names", "summary"]
 
 _NAME = "keras_dml.losses.catalog"
 
 
-def _loaded():
+def _loaded() -> Any:
     """`keras_dml.losses.catalog` itself, from its file: importing it would import its parents."""
     if _NAME in sys.modules:
         return sys.modules[_NAME]

@@ -4,8 +4,9 @@ import contextlib
 
 import tensorflow as tf
 
-from experiments.options.command_line import LOST_WORKER, RunError, UsageError
-from experiments.training.build import not_an_image
+from experiments.options.command_line import LOST_WORKER
+from experiments.options.data import not_an_image
+from experiments.options.errors import RunError, UsageError
 from experiments.training.callbacks import EvaluateAndSave, Progress, StopAtNaN
 from experiments.training.run_folder import CHECKPOINT
 from pipelines import find_bad_images

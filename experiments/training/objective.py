@@ -1,6 +1,7 @@
 """What the flags describe of the learning: model, loss, optimizer."""
 
-from experiments.options import flags
+from experiments.options.errors import UsageError
+from experiments.options.values import whole_numbers
 from keras_dml import losses, models, optimizers
 from keras_dml.metrics import LossPart
 from keras_dml.models.statistics_network import check_beta
@@ -13,26 +14,9 @@ def loss(options):
     """The loss, with the hyper-parameters that were given.
 
     Raises:
-        ValueError: unknown loss, or a flag that belongs to another loss.
+        UsageError: unknown loss, or a flag that belongs to another loss.
     """
-    return losses.get(options.loss, **_given(options, losses.get(options.loss).get_config()))
-
-
-def _given(options, taken):
-    """The hyper-parameters that were given; ValueError for one that the loss does not take."""
-    given = {
-        name: options[name].value
-        for name in flags.LOSS_ARGUMENTS
-        if options[name].value is not None
-    }
-    for name in given:
-        if name not in taken:
-            own = [argument for argument in flags.LOSS_ARGUMENTS if argument in taken]
-            raise ValueError(
-                f"{name} is no argument of loss {options.loss}, which takes {', '.join(own)}. "
-                f"Received: {name}={given[name]}"
-            )
-    return given
+    return losses.get(options.loss, **options.loss_arguments)
 
 
 def embedding_model(options):
@@ -43,7 +27,7 @@ def embedding_model(options):
         options.image_size,
         weights,
         options.frozen_batch_norm,
-        None if options.filters is None else flags.whole_numbers("filters", options.filters),
+        None if options.filters is None else whole_numbers("filters", options.filters),
     )
     return backbone, models.embedding_model(
         backbone,
@@ -74,20 +58,15 @@ def training_model(options, embedding, num_classes):
             outputs = classifier.output
         return models.DistributedModel(embedding.input, outputs, name="training")
     if options.dropout:
-        raise ValueError(
+        raise UsageError(
             f"dropout is before the classifier, which only losses {', '.join(CLASSIFYING)} have. "
             f"Received: dropout={options.dropout}"
         )
     if options.loss == "rankmi":
-        given = _given(options, ("k", "beta", "alpha", "sampling"))
+        given = options.loss_arguments
         check_beta("beta", given.get("beta", 1.0))
         network = models.StatisticsNetwork(
-            options.statistics_hidden,
-            options.statistics_depth,
-            options.statistics_slope,
-            options.statistics_residual,
-            zero_at=given.get("beta", 1.0),
-            seed=options.seed,
+            **options.statistics, zero_at=given.get("beta", 1.0), seed=options.seed
         )
         return models.RankMI(embedding, network, seed=options.seed, **given)
     levels = _losses_of_their_own(options)
@@ -139,7 +118,7 @@ def updates(options, steps):
     """How often the embedding has been updated after so many steps: RankMI alternates."""
     if options.loss != "rankmi":
         return steps
-    phases = 1 + (options.k or 1)
+    phases = 1 + options.loss_arguments.get("k", 1)
     return -(-steps // phases)
 
 
@@ -180,8 +159,10 @@ def _optimizer(options, rate, **arguments):
         "coupled_weight_decay": options.weight_decay,
         "decayed": options.decayed,
     }
-    if options.optimizer == "adam":
-        if options.momentum or options.nesterov:
-            raise ValueError("momentum and nesterov are for --optimizer=sgd. Received: adam")
-        return optimizers.Adam(**arguments)
-    return optimizers.SGD(momentum=options.momentum, nesterov=options.nesterov, **arguments)
+    if options.optimizer == "sgd":
+        arguments |= {"momentum": options.momentum, "nesterov": options.nesterov}
+    elif options.momentum or options.nesterov:
+        raise UsageError(
+            f"momentum and nesterov are for --optimizer=sgd. Received: {options.optimizer}"
+        )
+    return optimizers.OPTIMIZERS[options.optimizer](**arguments)

@@ -16,7 +16,7 @@ from experiments.embedding.embedder import (
     recalls,
 )
 from experiments.embedding.embedding_file import EmbeddingFile
-from experiments.options import flags
+from experiments.options import resolved
 from experiments.report.neighbors import retrieval_rows
 from experiments.report.page import Report, recall_table, write_report
 from experiments.report.scores import as_json, recalls_alone, score_lines, score_rows, shown_lines
@@ -158,7 +158,7 @@ def report(run, found, raw, seconds):
             retrieval=retrieval_rows(
                 found.embeddings, data.test, run.preprocessing, found.gallery, data.gallery
             ),
-            flags=flags.resolved(options),
+            flags=resolved(options),
             pictures=pictures,
         ),
     )

@@ -3,9 +3,8 @@
 import dataclasses
 from typing import Any
 
-from absl import flags
-
-from experiments.training.run_folder import RunFolder
+from experiments.options import RunOptions
+from experiments.training.run_folder import RunFolder, State
 from pipelines import EvaluationTransform
 from pipelines.split import Split
 
@@ -16,7 +15,7 @@ class RunPlan:
 
     Attributes:
         name: of the run: its recipe or its dataset.
-        options: its flags.
+        options: what it was given.
         folder: where it writes.
         data: training, test and gallery images.
         preprocessing: evaluation transform.
@@ -26,10 +25,27 @@ class RunPlan:
     """
 
     name: str
-    options: flags.FlagValues
+    options: RunOptions
     folder: RunFolder
     data: Split
     preprocessing: EvaluationTransform
     ks: list[int]
     steps_per_epoch: int
     rate: Any
+
+
+def describe(
+    data: Split, model: Any, steps_per_epoch: int, options: RunOptions, state: State
+) -> str:
+    """One line of what is about to happen."""
+    train, test = data.train, data.test
+    tested = "the same" if data.same_classes else f"{test.num_classes:,} others"
+    if data.gallery:
+        tested += f" in a gallery of {len(data.gallery):,}"
+    text = (
+        f"{len(train):,} images of {train.num_classes:,} classes to train, "
+        f"{len(test):,} of {tested} to test; "
+        f"{model.count_params():,} parameters; "
+        f"{options.epochs} epochs of {steps_per_epoch} steps"
+    )
+    return f"{text}; continued after epoch {state.epoch}" if state.epoch else text

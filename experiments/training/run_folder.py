@@ -84,7 +84,8 @@ class RunFolder:
     def _check_same(self, saved):
         changes = [
             line
-            for line in difflib.ndiff(saved.splitlines(), self.flags.splitlines())
+            # Their order says nothing, and was another one in earlier versions.
+            for line in difflib.ndiff(sorted(saved.splitlines()), sorted(self.flags.splitlines()))
             if line[0] in "+-"
         ]
         if changes:
@@ -95,6 +96,11 @@ class RunFolder:
                 f"output_dir {str(self.path)!r} holds a run with other flags ({shown}): give "
                 "another --output_dir, or the same flags"
             )
+
+    @property
+    def left_out(self):
+        """The lines that tell which bad images the run left out at its start; None before that."""
+        return left_out(self.path)
 
     def file(self, name):
         """Path of a file of the run."""
@@ -215,6 +221,17 @@ class RunFolder:
             os.replace(waiting, self.file("best.keras"))
         for left_over in self.path.glob(".best-*.keras"):
             left_over.unlink()
+
+
+def left_out(folder):
+    """The lines in which the run of a folder lists the bad images that it left out at its start.
+
+    None where no run has come as far as its first checkpoint.
+    """
+    listed = pathlib.Path(folder, BAD_IMAGES)
+    if not listed.is_file() or not pathlib.Path(folder, CHECKPOINT).is_file():
+        return None
+    return listed.read_text().splitlines()
 
 
 def _variables(model):

@@ -5,6 +5,7 @@ import zlib
 import numpy as np
 import tensorflow as tf
 
+from experiments.options.errors import UsageError
 from keras_dml.export import float32_copy
 
 
@@ -53,7 +54,7 @@ class Workers:
         checksums = self.strategy.gather(self._once(np.array([zlib.crc32(data) + 1])), axis=0)
         checksums = [number for number in checksums.numpy().tolist() if number]
         if len(set(checksums)) > 1:
-            raise ValueError(
+            raise UsageError(
                 f"{what} must be the same on all workers. Received: their checksums {checksums}"
             )
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from keras_dml.errors import ArgumentError
 from keras_dml.metrics.clustering import clustering_scores
 from keras_dml.metrics.distances import distance_histograms
 from keras_dml.metrics.precision import precision_at_r
@@ -50,7 +51,7 @@ def evaluate(
     from keras_dml.retrieval.index import METRICS
 
     if isinstance(distances, str) or not distances or not set(distances) <= set(METRICS):
-        raise ValueError(
+        raise ArgumentError(
             f"distances must be a list of one or more of {METRICS}. "
             f"Received: distances={distances!r}"
         )

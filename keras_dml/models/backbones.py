@@ -15,6 +15,7 @@ from keras_dml.models.resnet import RESNET50_V1_5, resnet50_v1_5
 SMALL_CONVNET = "small_convnet"
 # Those that are built here, and the order of the colours that a PyTorch checkpoint of each expects.
 _BUILDERS = {BN_INCEPTION: bn_inception, RESNET50_V1_5: resnet50_v1_5}
+BACKBONES = (SMALL_CONVNET, *_BUILDERS)
 _CHECKPOINTS = {BN_INCEPTION: "bgr", RESNET50_V1_5: "rgb"}
 
 
@@ -59,7 +60,7 @@ class FrozenStatisticsBatchNormalization(keras.layers.BatchNormalization):
 
 def backbone_names():
     """The names that `build_backbone` takes, in lower case."""
-    return [SMALL_CONVNET, *_BUILDERS, *sorted(name.lower() for name in _applications())]
+    return [*BACKBONES, *sorted(name.lower() for name in _applications())]
 
 
 def build_backbone(name, image_size, weights=None, frozen_batch_norm=None, filters=None):
@@ -85,7 +86,7 @@ def build_backbone(name, image_size, weights=None, frozen_batch_norm=None, filte
             model does not take, filters below 1 or for a backbone that has none to choose.
     """
     key = _key(name)
-    own = {_key(known): known for known in (SMALL_CONVNET, *_BUILDERS)}.get(key)
+    own = {_key(known): known for known in BACKBONES}.get(key)
     if not isinstance(image_size, numbers.Integral) or image_size < 1:
         raise ValueError(
             "image_size must be a whole number of pixels, at least 1. "

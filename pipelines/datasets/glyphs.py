@@ -12,6 +12,7 @@ import unicodedata
 
 import numpy as np
 
+from pipelines.errors import ArgumentError
 from pipelines.table import ImageTable
 
 IMAGE_SIZE = 32
@@ -77,12 +78,14 @@ def glyphs(num_classes=None, seed=0):
         ValueError: `num_classes` is not from 1 to the number of classes, or `seed` out of range.
     """
     if not isinstance(seed, numbers.Integral) or not 0 <= seed < 2**64:
-        raise ValueError(f"seed must be a whole number from 0 to 2^64 - 1. Received: seed={seed!r}")
+        raise ArgumentError(
+            f"seed must be a whole number from 0 to 2^64 - 1. Received: seed={seed!r}"
+        )
     fonts, characters = _fonts(), _characters()
     if num_classes is None:
         num_classes = len(characters)
     if not isinstance(num_classes, numbers.Integral) or not 1 <= num_classes <= len(characters):
-        raise ValueError(
+        raise ArgumentError(
             f"num_classes must be None or from 1 to {len(characters)}, the number of glyph "
             f"classes. Received: num_classes={num_classes!r}"
         )

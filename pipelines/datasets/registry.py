@@ -1,15 +1,18 @@
 """Datasets by name, each split the way its protocol says.
 
-A dataset joins by one function `(data_dir, train_classes, test_classes) -> Split` in `_SPLITS`, or
-in `_BOXED_SPLITS` if its images have bounding boxes and it takes `crop_to_box` too: where the
-classes are divided, or whether files divide them, is that function's business.
+A dataset joins by one function `(data_dir, train_classes, test_classes) -> Split` in `READERS`,
+whose docstring is what a list of datasets says beside the name. A `crop_to_box` as its fourth
+argument says that its images have bounding boxes. Where the classes are divided, or whether files
+divide them, is that function's business.
 """
 
+import inspect
 import os
 
 import numpy as np
 
 from pipelines.datasets.tfds import PREFIX, tfds_split
+from pipelines.errors import ArgumentError
 from pipelines.split import Split, split_by_class
 from pipelines.table import ImageTable
 
@@ -43,21 +46,25 @@ def load_dataset(
         ValueError: for an unknown name, files that are missing or do not fit together, and a
             boundary that leaves train or test empty.
     """
-    if name in _BOXED_SPLITS:
-        return _BOXED_SPLITS[name](data_dir, train_classes, test_classes, crop_to_box)
+    boxed = [known for known, reader in READERS.items() if _takes_boxes(reader)]
+    if name in boxed:
+        return READERS[name](data_dir, train_classes, test_classes, crop_to_box)
     if crop_to_box:
-        raise ValueError(
-            f"crop_to_box needs a dataset with bounding boxes, {' or '.join(_BOXED_SPLITS)}. "
+        raise ArgumentError(
+            f"crop_to_box needs a dataset with bounding boxes, {' or '.join(boxed)}. "
             f"Received: dataset={name}"
         )
     if name.startswith(PREFIX):
         return tfds_split(name.removeprefix(PREFIX), data_dir, train_classes, test_classes)
-    if name not in _SPLITS:
-        raise ValueError(f"dataset must be one of {', '.join(DATASETS)}. Received: dataset={name}")
-    return _SPLITS[name](data_dir, train_classes, test_classes)
+    if name not in READERS:
+        raise ArgumentError(
+            f"dataset must be one of {', '.join(DATASETS)}. Received: dataset={name}"
+        )
+    return READERS[name](data_dir, train_classes, test_classes)
 
 
 def _glyphs(data_dir, train_classes, test_classes) -> Split:
+    """Built in."""
     from pipelines.datasets.glyphs import glyphs
 
     _refuse("glyphs", "reads no files", data_dir=data_dir)
@@ -68,13 +75,14 @@ def _glyphs(data_dir, train_classes, test_classes) -> Split:
     try:
         table = glyphs(num_classes=wanted)
     except ValueError as error:
-        raise ValueError(
+        raise ArgumentError(
             f"train_classes={train_classes} and test_classes={test_classes} do not fit: {error}"
         ) from error
     return split_by_class(table, train_classes, test_classes)
 
 
 def _digits(data_dir, train_classes, test_classes) -> Split:
+    """Built in; tests the classes it trains on."""
     from pipelines.datasets.digits import digits
 
     _refuse("digits", "reads no files", data_dir=data_dir)
@@ -86,12 +94,13 @@ def _digits(data_dir, train_classes, test_classes) -> Split:
 def _refuse(dataset, reason, **arguments):
     for name, value in arguments.items():
         if value not in (None, ""):
-            raise ValueError(
+            raise ArgumentError(
                 f"{name} must not be given with {dataset}, which {reason}. Received: {name}={value}"
             )
 
 
 def _cub(data_dir, train_classes, test_classes, crop_to_box) -> Split:
+    """CUB-200-2011."""
     from pipelines.datasets.cub import LAST_TRAIN_CLASS, read_cub
 
     table, class_ids = read_cub(data_dir, crop_to_box)
@@ -99,6 +108,7 @@ def _cub(data_dir, train_classes, test_classes, crop_to_box) -> Split:
 
 
 def _cars(data_dir, train_classes, test_classes, crop_to_box) -> Split:
+    """Cars-196."""
     from pipelines.datasets.cars import LAST_TRAIN_CLASS, read_cars
 
     table, class_ids = read_cars(data_dir, crop_to_box)
@@ -112,6 +122,7 @@ def _split_by_id(table, class_ids, last_train_class, train_classes, test_classes
 
 
 def _sop(data_dir, train_classes, test_classes) -> Split:
+    """Stanford Online Products."""
     from pipelines.datasets.sop import sop
 
     _refuse("sop", "is split by its lists", train_classes=train_classes, test_classes=test_classes)
@@ -119,6 +130,7 @@ def _sop(data_dir, train_classes, test_classes) -> Split:
 
 
 def _inshop(data_dir, train_classes, test_classes) -> Split:
+    """In-Shop, with a gallery."""
     from pipelines.datasets.inshop import inshop
 
     reason = "is split by its list"
@@ -127,6 +139,7 @@ def _inshop(data_dir, train_classes, test_classes) -> Split:
 
 
 def _folder(data_dir, train_classes, test_classes) -> Split:
+    """One folder a class."""
     from pipelines.datasets.folder import folder
 
     return split_by_class(folder(data_dir), train_classes, test_classes)
@@ -137,7 +150,7 @@ def _official_boundary(table: ImageTable, class_ids: np.ndarray, last_train_clas
     train = int(np.count_nonzero(class_ids <= last_train_class))
     if train in (0, table.num_classes):
         side = "train" if train == 0 else "test"
-        raise ValueError(
+        raise ArgumentError(
             f"The official boundary, class ids up to {last_train_class} train, leaves no class to "
             f"{side}: data_dir holds {table.num_classes} classes, ids {class_ids[0]} to "
             f"{class_ids[-1]}. Set train_classes (--train_classes), the number of classes to train "
@@ -146,14 +159,19 @@ def _official_boundary(table: ImageTable, class_ids: np.ndarray, last_train_clas
     return train
 
 
-_SPLITS = {
+def _takes_boxes(reader) -> bool:
+    return "crop_to_box" in inspect.signature(reader).parameters
+
+
+READERS = {
+    "cars": _cars,
+    "cub": _cub,
     "digits": _digits,
     "folder": _folder,
     "glyphs": _glyphs,
     "inshop": _inshop,
     "sop": _sop,
 }
-_BOXED_SPLITS = {"cars": _cars, "cub": _cub}
 
-DATASETS = (*sorted(_SPLITS | _BOXED_SPLITS), f"{PREFIX}NAME")
+DATASETS = (*READERS, f"{PREFIX}NAME")
 """Names that `load_dataset` knows; `tfds:NAME` stands for those of tensorflow-datasets."""

@@ -1,6 +1,5 @@
 """The runner, from the command line's side: recipes, bad input, resume."""
 
-import inspect
 import json
 import pathlib
 import re
@@ -13,12 +12,10 @@ import pytest
 import tensorflow as tf
 from tiny_run import TINY
 
-import pipelines
 from experiments import recipes, run
-from experiments.options import flags
-from experiments.options.command_line import run_command
+from experiments.options import RunOptions, parse, run_command
 from experiments.training.run_folder import RunFolder
-from keras_dml import losses, metrics, models
+from keras_dml import metrics
 
 
 def command(*arguments):
@@ -112,44 +109,27 @@ def test_other_flags_in_the_same_folder_are_shown(finished, photos, capsys):
 
 
 def test_the_command_line_overrides_the_recipe_wherever_it_stands(tmp_path, monkeypatch, capsys):
-    options, name = flags.parse(["run", "--epochs=3", "--flagfile=glyphs.flags", "--seed=5"])
-    assert (options.epochs, options.seed, options.batch_size, name) == (3, 5, 120, "glyphs")
-    options, _ = flags.parse(["run", "--flagfile", "cub.flags"])
+    options = parse(RunOptions, ["run", "--epochs=3", "--flagfile=glyphs.flags", "--seed=5"])
+    assert (options.epochs, options.seed, options.batch_size, options.name) == (3, 5, 120, "glyphs")
+    options = parse(RunOptions, ["run", "--flagfile", "cub.flags"])
     assert (options.epochs, options.dropout) == (30, 0.5)
 
 
 def test_flag_files_build_on_others_and_later_ones_win(tmp_path):
     (tmp_path / "mine.flags").write_text("--flagfile=glyphs.flags\n# faster\n--epochs=2\n")
     (tmp_path / "over.flags").write_text("--epochs=5\n--seed=9\n")
-    options, name = flags.parse(["run", f"--flagfile={tmp_path / 'mine.flags'}"])
-    assert (options.epochs, options.batch_size, name) == (2, 120, "mine")
+    options = parse(RunOptions, ["run", f"--flagfile={tmp_path / 'mine.flags'}"])
+    assert (options.epochs, options.batch_size, options.name) == (2, 120, "mine")
     both = [f"--flagfile={tmp_path / f'{name}.flags'}" for name in ("mine", "over")]
-    options, name = flags.parse(["run", "--batch_size=60", *both])
-    assert (options.epochs, options.seed, options.batch_size, name) == (5, 9, 60, "over")
+    options = parse(RunOptions, ["run", "--batch_size=60", *both])
+    assert (options.epochs, options.seed, options.batch_size, options.name) == (5, 9, 60, "over")
 
 
 def test_a_flag_file_here_comes_before_the_packaged_one(tmp_path, monkeypatch):
     (tmp_path / "glyphs.flags").write_text("--dataset=glyphs\n--epochs=77\n")
     monkeypatch.chdir(tmp_path)
-    options, _ = flags.parse(["run", "--flagfile=glyphs.flags"])
+    options = parse(RunOptions, ["run", "--flagfile=glyphs.flags"])
     assert options.epochs == 77
-
-
-def test_every_flag_is_in_the_help_with_its_default(capsys):
-    assert command("--help") == 0
-    text = capsys.readouterr().out
-    for names in flags.GROUPS.values():
-        assert all(f"--{name}" in text for name in names)
-    assert "--batch_size=128" in text
-    assert {name for names in flags.GROUPS.values() for name in names} == set(flags.FLAGS)
-
-
-def test_the_help_names_what_the_library_knows():
-    assert set(flags.FLAGS["loss"].help.strip(".").split(" | ")) == set(losses.LOSSES)
-    taken = {name for loss in losses.LOSSES for name in losses.get(loss).get_config()}
-    of_rankmi = set(inspect.signature(models.RankMI).parameters)
-    assert set(flags.LOSS_ARGUMENTS) <= taken | of_rankmi
-    assert all(name in flags.FLAGS["dataset"].help for name in pipelines.DATASETS)
 
 
 @pytest.mark.parametrize("recipe", recipes.names())
@@ -159,8 +139,8 @@ def test_every_recipe_says_what_it_is_and_parses(recipe):
     assert text.startswith("# ")
     assert f"--flagfile={recipe}" in head
     assert "Expected:" in head
-    options, name = flags.parse(["run", f"--flagfile={recipe}"])
-    assert f"{name}.flags" == recipe
+    options = parse(RunOptions, ["run", f"--flagfile={recipe}"])
+    assert f"{options.name}.flags" == recipe
     assert options.dataset
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments.options import flags
+from experiments.options import RunOptions, parse
 from experiments.training import objective
 
 LEVELS = ["stage1_conv2_relu", "stage2_conv2_relu"]
@@ -13,7 +13,7 @@ LEVELS = ["stage1_conv2_relu", "stage2_conv2_relu"]
 def options(*words):
     small = ["--backbone=small_convnet", "--filters=4,6", "--weights=none", "--image_size=16"]
     levels = [f"--levels={','.join(LEVELS)}", "--embedding_size=5"]
-    return flags.parse(["run", *small, *levels, *words])[0]
+    return parse(RunOptions, ["run", *small, *levels, *words])
 
 
 def batch():
@@ -67,7 +67,7 @@ def test_levels_that_are_none(word):
 
 
 def test_rankmi_updates_the_embedding_in_every_k_plus_first_step():
-    given = flags.parse(["run", "--loss=rankmi", "--k=2", "--warmup_steps=1"])[0]
+    given = parse(RunOptions, ["run", "--loss=rankmi", "--k=2", "--warmup_steps=1"])
     assert [objective.updates(given, steps) for steps in (1, 2, 3, 4, 7)] == [1, 1, 1, 2, 3]
     rate = objective.learning_rate(given, 9)
     assert rate.total_steps == 3
@@ -75,7 +75,7 @@ def test_rankmi_updates_the_embedding_in_every_k_plus_first_step():
     # The rate that is logged is that of the last of the updates, not of so many.
     assert objective.rate_after(given, rate, 8) == pytest.approx(float(rate(2)))
     np.testing.assert_allclose(float(statistics.learning_rate), float(rate(0)))
-    one = flags.parse(["run", "--loss=snca"])[0]
+    one = parse(RunOptions, ["run", "--loss=snca"])
     assert objective.rate_after(one, 0.5, 8) == 0.5
 
 
