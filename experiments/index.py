@@ -138,19 +138,22 @@ def _tree(given):
 
 def _loads(path):
     """Whether a search could read the index: it may be damaged, or gone."""
+    from keras_dml.errors import ArgumentError
     from keras_dml.retrieval import load_index
 
     try:
         load_index(path)
-    except ValueError:
+    except ArgumentError:
         return False
     return True
 
 
 def _save(index, path):
+    from keras_dml.errors import ArgumentError
+
     try:
         index.save(path)
-    except ValueError:  # what is there is so damaged that it is not known as an index any more
+    except ArgumentError:  # what is there is so damaged that it is not known as an index any more
         shutil.rmtree(path)
         index.save(path)
 

@@ -81,6 +81,7 @@ def main(argv):
 def _look(name, folder):
     """What the dataset's own loader finds, as text, and what it complains about, if anything."""
     from pipelines import load_dataset
+    from pipelines.errors import ArgumentError
 
     warnings = []
     handler = logging.Handler()
@@ -90,7 +91,7 @@ def _look(name, folder):
     logger.propagate = False
     try:
         split = load_dataset(name, folder)
-    except ValueError as error:
+    except ArgumentError as error:
         return None, str(error)
     finally:
         logger.removeHandler(handler)
@@ -104,6 +105,7 @@ def _look(name, folder):
 
 def _fetch(archives, name, folder):
     from pipelines.datasets import download
+    from pipelines.errors import ArgumentError
 
     try:
         download.fetch(archives, folder)
@@ -113,7 +115,7 @@ def _fetch(archives, name, folder):
             f"{_one_line(error)}. By hand: put {files} ({ELSEWHERE[name]}) into {folder}, packed "
             "or unpacked, and repeat this command"
         ) from error
-    except ValueError as error:
+    except ArgumentError as error:
         raise RunError(f"{_one_line(error)}; move it away and repeat this command") from error
     except OSError as error:
         raise RunError(f"{_one_line(error)}; the same command goes on") from error

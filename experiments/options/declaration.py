@@ -165,9 +165,8 @@ def _declarations(options: Any) -> Mapping[str, tuple[str, str, Flag]]:
             key = "" if prefix is None else flag.name.removeprefix(prefix)
             found[flag.name] = field.name, key, flag
     groups = list(dict.fromkeys(flag.group for _, _, flag in found.values()))
-    own = {
-        found[name][2].group for name in vars(options).get("__annotations__", ()) if name in found
-    }
+    declared = vars(options).get("__annotations__", {})
+    own = {flag.group for field_name, _, flag in found.values() if field_name in declared}
     groups.sort(key=lambda group: (group == COMMON, group not in own))
     return types.MappingProxyType(
         {name: held for group in groups for name, held in found.items() if held[2].group == group}

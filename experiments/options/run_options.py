@@ -236,7 +236,7 @@ class OptimizerOptions(Options):
         choices=registries.words("keras_dml.optimizers", "OPTIMIZERS"),
     )
     learning_rate: float = option(0.01, OPTIMIZER, "Learning rate.", lower_bound=0.0)
-    momentum: float = option(0.0, OPTIMIZER, "sgd: momentum.", lower_bound=0.0)
+    momentum: float = option(0.0, OPTIMIZER, "sgd: momentum.", lower_bound=0.0, upper_bound=1.0)
     nesterov: bool = option(False, OPTIMIZER, "sgd: Nesterov momentum.")
     weight_decay: float = option(
         0.0, OPTIMIZER, "Coupled weight decay (added to the gradient).", lower_bound=0.0

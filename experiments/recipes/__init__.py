@@ -70,9 +70,7 @@ def read_recipe(path, known, within=()):
             nested = path.parent / line.partition("=")[2]
             found = nested if nested.is_file() else find_recipe(line.partition("=")[2])
             words += read_recipe(found, known, (*within, path))
-        elif line.startswith("-") and (
-            name in known or name.removeprefix("no") in known
-        ):
+        elif line.startswith("-") and (name in known or name.removeprefix("no") in known):
             words.append(line)
         else:
             raise RecipeError(f"flagfile {path}, line {number} is no flag. Received: {line}")

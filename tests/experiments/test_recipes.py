@@ -13,8 +13,8 @@ from PIL import Image
 from experiments import run
 from experiments.options import RunOptions, declarations, parse
 from experiments.options import data as described
-from experiments.options.loss_flags import flags_of_losses
 from experiments.options.command_line import run_command
+from experiments.options.loss_flags import flags_of_losses
 from experiments.training import objective
 from keras_dml import models
 from keras_dml.metrics import recall_at_k
@@ -136,7 +136,9 @@ def test_the_losses_over_pairs_differ_in_the_loss_alone():
     settings = []
     for loss in PAIRS:
         options = parsed(f"cub_{loss}")
-        settings.append({flag: held(options, flag) for flag in declarations(RunOptions) if flag not in own})
+        settings.append(
+            {flag: held(options, flag) for flag in declarations(RunOptions) if flag not in own}
+        )
     assert all(one == settings[0] for one in settings)
 
 

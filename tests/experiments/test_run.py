@@ -13,7 +13,7 @@ import tensorflow as tf
 from tiny_run import TINY
 
 from experiments import recipes, run
-from experiments.options import RunOptions, parse, run_command
+from experiments.options import RunOptions, command_line, parse, run_command
 from experiments.training.run_folder import RunFolder
 from keras_dml import metrics
 
@@ -188,6 +188,8 @@ BAD_FOR_TINY = [
     (["--filters=8,x"], "filters must be whole numbers with commas between them.*8,x"),
     (["--filters=8,0"], "filters must be one or more whole numbers, each at least 1"),
     (["--momentum=0.9"], "momentum.*sgd"),
+    (["--momentum=2", "--optimizer=sgd"], "momentum"),
+    (["--backbone=inceptionv3"], "inceptionv3 cannot be built.*at least 75.*image_size=16"),
     (["--logical_devices=2"], "logical_devices needs --strategy=mirrored"),
     (["--learning_rate=0"], "learning_rate must be above 0"),
 ]
@@ -261,6 +263,36 @@ def test_two_runs_do_not_share_a_folder(finished, photos, tmp_path, capsys):
     held = RunFolder(tmp_path / "run", "--seed=0\n").open()
     with pytest.raises(ValueError, match="in use by another running process"):
         RunFolder(held.path, "--seed=0\n").open()
+
+
+def test_a_run_says_first_to_which_loss_arguments_went(photos, tmp_path, capsys):
+    more = ["--loss=triplet", "--margin=0.3", "--mining=hard", "--epochs=1"]
+    finished_run(tmp_path / "run", photos, *more)
+    assert capsys.readouterr().out.startswith("to loss triplet: margin=0.3, mining=hard\n")
+
+
+def test_two_runs_in_one_process_have_options_of_their_own(photos, tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    finished_run(first, photos, "--epochs=1", "--loss=ice", "--scale=32", "--seed=3")
+    finished_run(second, photos, "--epochs=1")
+    assert "--scale=32.0" in (first / "flags.txt").read_text()
+    assert "--scale" not in (second / "flags.txt").read_text()
+    assert "--seed=0" in (second / "flags.txt").read_text()
+
+
+def test_a_bug_in_the_middle_of_a_run_is_told_from_a_mistake(photos, tmp_path, capsys, monkeypatch):
+    from experiments.training import objective
+
+    monkeypatch.setattr(objective, "embedding_model", lambda options: len(3))
+    monkeypatch.setattr(command_line.tempfile, "tempdir", str(tmp_path))
+    given = [*TINY, f"--data_dir={photos}", f"--output_dir={tmp_path / 'run'}"]
+    assert command(*given) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("internal error: TypeError: object of type 'int' has no len(); ")
+    (file,) = tmp_path.glob("*.traceback")
+    assert str(file) in err and err.count("\n") == 1
+    assert command(*given, "--debug") == 1
+    assert "Traceback" in capsys.readouterr().err
 
 
 def test_the_center_loss_is_trained_beside_a_cross_entropy(photos, tmp_path):

@@ -74,10 +74,8 @@ def test_a_file_that_cannot_be_opened_is_a_mistake_and_a_full_disk_is_none(capsy
 def test_a_bug_is_one_line_that_names_the_file_of_its_traceback(error, capsys, tmp_path):
     code, said = ended(error, capsys)
     assert code == 1 and said.count("\n") == 1
-    named = re.fullmatch(
-        rf"internal error: {type(error).__name__}\b.*; the traceback is in (.*); --debug prints it\n",
-        said,
-    )
+    what = rf"internal error: {type(error).__name__}\b.*"
+    named = re.fullmatch(rf"{what}; the traceback is in (.*); --debug prints it\n", said)
     (file,) = tmp_path.iterdir()
     assert named[1] == str(file)
     assert "in main" in file.read_text() and type(error).__name__ in file.read_text()

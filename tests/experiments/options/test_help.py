@@ -88,7 +88,7 @@ def test_help_and_a_mistyped_flag_are_answered_without_tensorflow(name):
     program = (
         f"import sys; from experiments.{name} import main\n"
         "from experiments.options import run_command\n"
-        f"codes = [run_command(main, ['{name}', '--help']), run_command(main, ['{name}', '--epoch'])]\n"
+        f"codes = [run_command(main, ['{name}', word]) for word in ('--help', '--epoch')]\n"
         "loaded = {'keras', 'tensorflow', 'keras_dml', 'pipelines'} & set(sys.modules)\n"
         "sys.exit(f'{codes} {loaded}' if codes != [0, 2] or loaded else 0)"
     )

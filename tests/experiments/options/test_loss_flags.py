@@ -5,8 +5,15 @@ import dataclasses
 import pytest
 
 import pipelines
-from experiments.options import RunOptions, UsageError, catalog, declarations, parse, registries
-from experiments.options import loss_flags
+from experiments.options import (
+    RunOptions,
+    UsageError,
+    catalog,
+    declarations,
+    loss_flags,
+    parse,
+    registries,
+)
 from experiments.options.help import help_text
 from experiments.options.loss_flags import flags_of_losses, taken_by
 from keras_dml import losses, models, optimizers

@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+from collections.abc import Mapping
 
 import pytest
 
@@ -11,6 +12,7 @@ from experiments.options import (
     RunOptions,
     UsageError,
     declarations,
+    flags_of,
     option,
     parse,
     resolved,
@@ -179,7 +181,10 @@ def test_each_kind_of_flag(tmp_path, monkeypatch):
         (["--where"], "where"),
         (["--flagfile=gone.flags"], "Received: flagfile='gone.flags'"),
         (["--flagfile=help.flags"], "line 1 is no flag. Received: --help"),
-        (["--flagfile=glyphs.flags"], "glyphs.flags, line 5 is no flag. Received: --dataset=glyphs"),
+        (
+            ["--flagfile=glyphs.flags"],
+            "glyphs.flags, line 5 is no flag. Received: --dataset=glyphs",
+        ),
     ],
 )
 def test_what_is_refused(words, message, tmp_path, monkeypatch):
@@ -189,13 +194,21 @@ def test_what_is_refused(words, message, tmp_path, monkeypatch):
         parse(Small, ["small", *words])
 
 
-def test_two_declarations_of_one_flag_are_a_mistake_of_ours():
+def test_declarations_that_make_no_sense_are_a_mistake_of_ours():
     @dataclasses.dataclass(frozen=True, kw_only=True)
     class Odd(Options):
         what: dict = option(None, "Odd", "No flag can be that.")
 
     with pytest.raises(TypeError, match="what is annotated as"):
         declarations(Odd)
+    (flag,) = (flag for name, (_, _, flag) in declarations(Small).items() if name == "number")
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Twice(Small):
+        others: Mapping = flags_of(lambda: (flag,))
+
+    with pytest.raises(TypeError, match="Twice declares --number twice"):
+        declarations(Twice)
 
 
 def test_a_bare_run_is_named_after_its_data():

@@ -10,8 +10,8 @@ from local_workers import free_ports, tf_config
 from experiments import run
 from experiments.options import RunOptions, parse
 from experiments.options.command_line import run_command
-from experiments.training.devices import devices
 from experiments.training.cluster import Cluster, read_cluster
+from experiments.training.devices import devices
 
 
 def config(cluster, task):
