@@ -147,7 +147,7 @@ def declarations(options: type[Options]) -> Mapping[str, tuple[str, str, Flag]]:
     Raises:
         TypeError: two flags of one name, an annotation that is no kind of a flag.
     """
-    return _declarations(options)
+    return _declarations(typing.cast(Any, options))
 
 
 # Its own function: mypy takes no class of hashable things for hashable.
