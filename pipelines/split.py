@@ -83,3 +83,35 @@ def split_by_class(
         train=table.select_classes(np.arange(train)),
         test=table.select_classes(np.arange(train, train + test)),
     )
+
+
+def split_by_id(
+    table: ImageTable,
+    class_ids: np.ndarray,
+    last_train_class: int,
+    train_classes: int | None = None,
+    test_classes: int | None = None,
+) -> Split:
+    """`split_by_class` at a dataset's official boundary, or where `train_classes` says.
+
+    Args:
+        table: the whole dataset, its classes in the order of their ids.
+        class_ids: the dataset's own id of each class.
+        last_train_class: the last id that trains.
+        train_classes: how many classes train. None: those with ids up to `last_train_class`.
+        test_classes: the next so many classes test. None: all the others.
+
+    Raises:
+        ValueError: when a side would be empty, or there are not that many classes.
+    """
+    if train_classes is None:
+        train_classes = int(np.count_nonzero(class_ids <= last_train_class))
+        if train_classes in (0, table.num_classes):
+            side = "train" if train_classes == 0 else "test"
+            raise ArgumentError(
+                f"The official boundary, class ids up to {last_train_class} train, leaves no class "
+                f"to {side}: data_dir holds {table.num_classes} classes, ids {class_ids[0]} to "
+                f"{class_ids[-1]}. Set train_classes (--train_classes), the number of classes to "
+                "train on."
+            )
+    return split_by_class(table, train_classes, test_classes)

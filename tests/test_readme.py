@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -75,3 +76,12 @@ def test_the_pieces_import_one_way():
             found = re.findall(rf"^\s*(?:from|import) ({names})\b", path.read_text(), re.MULTILINE)
             if path.name != "glyphs.py":  # draws with the fonts that matplotlib ships
                 assert not found, f"{path}: {found}"
+
+
+def test_the_table_of_the_losses_is_that_of_their_source():
+    from keras_dml.losses.__main__ import with_table
+
+    refresh = "refresh it with  python -m keras_dml.losses README.md"
+    assert with_table(README) == README, refresh
+    with pytest.raises(ValueError, match="must hold once <!-- losses"):
+        with_table(README.replace("<!-- end of losses -->", ""))

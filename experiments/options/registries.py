@@ -7,7 +7,7 @@ import functools
 import importlib.util
 import pathlib
 
-__all__ = ["notes", "words"]
+__all__ = ["summary", "words"]
 
 
 def words(module: str, name: str) -> tuple[str, ...]:
@@ -22,18 +22,12 @@ def words(module: str, name: str) -> tuple[str, ...]:
     return (found,) if isinstance(found, str) else tuple(found)
 
 
-def notes(module: str, name: str) -> dict[str, str]:
-    """The keys of a module's dict of functions, each with its function's docstring on one line."""
-    home, registry = _assigned(module, name)
-    if not isinstance(registry, ast.Dict):
-        raise LookupError(f"{name} of {module} is no dict")
-    texts = {
-        node.name: " ".join((ast.get_docstring(node) or "").split())
-        for node in _parsed(home).body
-        if isinstance(node, ast.FunctionDef)
-    }
-    functions = [node.id if isinstance(node, ast.Name) else "" for node in registry.values]
-    return dict(zip(words(module, name), (texts.get(function, "") for function in functions)))
+def summary(module: str, function: str) -> str:
+    """The docstring of a module's function on one line; "" without one."""
+    for node in _parsed(module).body:
+        if isinstance(node, ast.FunctionDef) and node.name == function:
+            return " ".join((ast.get_docstring(node) or "").split())
+    raise LookupError(f"{module} has no function {function}")
 
 
 @functools.cache

@@ -31,10 +31,12 @@ EVALUATION, RUN = "Evaluation", "Run"
 
 
 def _datasets() -> str:
-    readers = registries.notes("pipelines.datasets.registry", "READERS")
-    (prefix,) = registries.words("pipelines.datasets.tfds", "PREFIX")
-    readers[f"{prefix}NAME or {prefix}NAME:CONFIG"] = "Of tensorflow-datasets."
-    return "\n".join(f"{name}: {note}".removesuffix(": ") for name, note in readers.items())
+    package = "pipelines.datasets"
+    names = registries.words(f"{package}.registry", "NAMES")
+    lines = [f"{name}: {registries.summary(f'{package}.{name}', 'load_split')}" for name in names]
+    (prefix,) = registries.words(f"{package}.tfds", "PREFIX")
+    lines.append(f"{prefix}NAME or {prefix}NAME:CONFIG: one of tensorflow-datasets.")
+    return "\n".join(lines)
 
 
 def _backbones() -> str:

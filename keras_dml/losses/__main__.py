@@ -1,5 +1,33 @@
-"""`python -m keras_dml.losses` prints the README's table of the losses."""
+"""`python -m keras_dml.losses`: the table of the losses; with a file, written into that file.
+
+`python -m keras_dml.losses README.md` replaces what stands between the file's two comments.
+"""
+
+import pathlib
+import re
+import sys
 
 from keras_dml.losses import catalog
 
-print(catalog.table(), end="")
+BEGIN, END = "<!-- losses: python -m keras_dml.losses README.md -->\n", "<!-- end of losses -->"
+
+
+def with_table(text: str) -> str:
+    """A Markdown text with the table of today between its two comments.
+
+    Raises:
+        ValueError: it does not have these comments once.
+    """
+    between = re.compile(f"(?<={re.escape(BEGIN)}).*?(?={re.escape(END)})", re.DOTALL)
+    replaced, count = between.subn(lambda _: catalog.table(), text)
+    if count != 1:
+        raise ValueError(f"The text must hold once {BEGIN.strip()} and, behind it, {END}")
+    return replaced
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        path = pathlib.Path(sys.argv[1])
+        path.write_text(with_table(path.read_text(encoding="utf-8")), encoding="utf-8")
+    else:
+        print(catalog.table(), end="")

@@ -14,7 +14,7 @@ _LARGEST = 4.0
 @register("fastap")
 @keras.saving.register_keras_serializable("keras_dml")
 class FastAPLoss(PairLoss):
-    """One minus the average precision of each anchor's ranking, on softly binned distances.
+    """FastAP: one minus the average precision of each anchor's ranking, on softly binned distances.
 
     Squared distances of l2-normalised embeddings lie in [0, 4]. Bins stand at 4l/L, l = 0…L, Δ =
     4/L apart, and a distance belongs to bin b by `max(0, 1 − |D² − b|/Δ)`. Let `h⁺_l` sum this over

@@ -6,6 +6,8 @@ import numbers
 import pathlib
 import sys
 import warnings
+from collections.abc import Callable
+from typing import NamedTuple
 
 import keras
 
@@ -15,10 +17,19 @@ from keras_dml.models.bn_inception import BN_INCEPTION, bn_inception
 from keras_dml.models.resnet import RESNET50_V1_5, resnet50_v1_5
 
 SMALL_CONVNET = "small_convnet"
-# Those that are built here, and the order of the colours that a PyTorch checkpoint of each expects.
-_BUILDERS = {BN_INCEPTION: bn_inception, RESNET50_V1_5: resnet50_v1_5}
-BACKBONES = (SMALL_CONVNET, *_BUILDERS)
-_CHECKPOINTS = {BN_INCEPTION: "bgr", RESNET50_V1_5: "rgb"}
+
+
+class Backbone(NamedTuple):
+    """A backbone that is built here.
+
+    Attributes:
+        build: from an image size to a model.
+        colors: the order of the colors, `"rgb"` or `"bgr"`, that its public PyTorch checkpoint
+            expects; None: it has no such checkpoint.
+    """
+
+    build: Callable[..., keras.Model]
+    colors: str | None = None
 
 
 @keras.saving.register_keras_serializable("keras_dml")
@@ -100,7 +111,7 @@ def build_backbone(name, image_size, weights=None, frozen_batch_norm=None, filte
         public = " to download: give the public PyTorch checkpoint, a .pth or .npz file"
         raise ValueError(
             f"weights must be none or a file for {own}, which has no ImageNet weights"
-            f"{public if own in _BUILDERS else ''}. Received: weights='imagenet'"
+            f"{public if BACKBONES[own].colors else ''}. Received: weights='imagenet'"
         )
     if filters is not None and own != SMALL_CONVNET:
         raise ValueError(
@@ -112,7 +123,7 @@ def build_backbone(name, image_size, weights=None, frozen_batch_norm=None, filte
     else:
         given = {} if filters is None else {"filters": filters}
         with _refusing(name, image_size):
-            model = {SMALL_CONVNET: small_convnet, **_BUILDERS}[own](image_size, **given)
+            model = BACKBONES[own].build(image_size, **given)
         if weights is not None:
             _load_weights(model, weights)
     return with_frozen_statistics(model) if frozen_batch_norm else model
@@ -144,6 +155,14 @@ def small_convnet(image_size=32, filters=(32, 64, 128), name=SMALL_CONVNET):
             x = keras.layers.BatchNormalization(momentum=0.9, name=f"{prefix}_norm")(x)
             x = keras.layers.ReLU(name=f"{prefix}_relu")(x)
     return keras.Model(inputs, x, name=name)
+
+
+BACKBONES = {
+    SMALL_CONVNET: Backbone(small_convnet),
+    BN_INCEPTION: Backbone(bn_inception, colors="bgr"),
+    RESNET50_V1_5: Backbone(resnet50_v1_5, colors="rgb"),
+}
+"""Those that are built here, by name; `keras.applications` has the others."""
 
 
 def with_frozen_statistics(model):
@@ -226,9 +245,10 @@ def _load_weights(model, path):
 
 def _load_plain_or_frozen(model, path):
     if pathlib.Path(path).suffix.lower() in converters.ENDINGS:
-        if model.name not in _CHECKPOINTS:
-            raise ValueError(f"PyTorch checkpoints fit {', '.join(_CHECKPOINTS)} alone")
-        converters.load_arrays(model, path, _CHECKPOINTS[model.name])
+        colors = {name: backbone.colors for name, backbone in BACKBONES.items() if backbone.colors}
+        if model.name not in colors:
+            raise ValueError(f"PyTorch checkpoints fit {', '.join(colors)} alone")
+        converters.load_arrays(model, path, colors[model.name])
         return
     try:
         model.load_weights(path)

@@ -7,6 +7,7 @@ import numpy as np
 from pipelines.datasets.annotations import check_images, first
 from pipelines.datasets.files import checked_data_dir, warn_of_other_counts
 from pipelines.errors import ArgumentError
+from pipelines.split import Split, split_by_id
 from pipelines.table import ImageTable
 
 NUM_IMAGES = 16_185
@@ -22,6 +23,12 @@ EXPECTED = (
 _LIST = "cars_annos.mat"
 _TRAIN_LIST, _TEST_LIST = "cars_train_annos.mat", "cars_test_annos_withlabels.mat"
 _BOX = ("bbox_x1", "bbox_y1", "bbox_x2", "bbox_y2")
+
+
+def load_split(data_dir, train_classes=None, test_classes=None, crop_to_box=False) -> Split:
+    """Cars-196, split at its official boundary or after `train_classes` classes."""
+    table, class_ids = read_cars(data_dir, crop_to_box)
+    return split_by_id(table, class_ids, LAST_TRAIN_CLASS, train_classes, test_classes)
 
 
 def cars(data_dir, crop_to_box=False) -> ImageTable:

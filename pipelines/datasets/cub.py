@@ -8,6 +8,7 @@ import numpy as np
 from pipelines.datasets.annotations import check_images, first, read_table
 from pipelines.datasets.files import dataset_root, warn_of_other_counts
 from pipelines.errors import ArgumentError
+from pipelines.split import Split, split_by_id
 from pipelines.table import ImageTable
 
 NUM_IMAGES = 11_788
@@ -19,6 +20,12 @@ EXPECTED = (
     "Expected the unpacked archive CUB_200_2011 of Caltech-UCSD Birds-200-2011 (from the Caltech "
     "data repository, CaltechDATA), that is images.txt, image_class_labels.txt and images/."
 )
+
+
+def load_split(data_dir, train_classes=None, test_classes=None, crop_to_box=False) -> Split:
+    """CUB-200-2011, split at its official boundary or after `train_classes` classes."""
+    table, class_ids = read_cub(data_dir, crop_to_box)
+    return split_by_id(table, class_ids, LAST_TRAIN_CLASS, train_classes, test_classes)
 
 
 def cub(data_dir, crop_to_box=False) -> ImageTable:

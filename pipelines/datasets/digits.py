@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from pipelines.datasets.files import check_not_given
 from pipelines.split import Split
 from pipelines.table import ImageTable
 
@@ -10,6 +11,14 @@ TEST_SHARE = 0.2
 
 _HIGHEST_LEVEL = 16  # of the stored images
 _SEED = 2020  # of the split
+
+
+def load_split(data_dir, train_classes=None, test_classes=None) -> Split:
+    """Built in; tests the classes it trains on."""
+    check_not_given("digits", "reads no files", data_dir=data_dir)
+    reason = "trains and tests on the same ten classes"
+    check_not_given("digits", reason, train_classes=train_classes, test_classes=test_classes)
+    return digits()
 
 
 def digits() -> Split:

@@ -1,4 +1,4 @@
-"""What the datasets that are read from files share: finding the folder, and what it should hold."""
+"""What datasets share: which arguments they take, the folder they lie in, what it should hold."""
 
 import logging
 import os
@@ -29,6 +29,15 @@ def checked_data_dir(data_dir, expected: str) -> str:
     if not entries:
         raise ArgumentError(f"data_dir is an empty folder. {expected} Received: data_dir={folder}")
     return folder
+
+
+def check_not_given(dataset: str, reason: str, **arguments):
+    """ValueError if one of these arguments was given to a dataset that does not take it."""
+    for name, value in arguments.items():
+        if value not in (None, ""):
+            raise ArgumentError(
+                f"{name} must not be given with {dataset}, which {reason}. Received: {name}={value}"
+            )
 
 
 def dataset_root(data_dir, archive_folder: str, needed, expected: str) -> str:

@@ -4,6 +4,7 @@ import os
 
 from pipelines.datasets.files import LOGGER, checked_data_dir
 from pipelines.errors import ArgumentError
+from pipelines.split import Split, split_by_class
 from pipelines.table import ImageTable
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif")
@@ -13,6 +14,11 @@ EXPECTED = (
     "Expected one folder a class, data_dir/class/image.jpg (nested folders: the path is the "
     f"class), with {', '.join(EXTENSIONS)} files."
 )
+
+
+def load_split(data_dir, train_classes=None, test_classes=None) -> Split:
+    """One folder a class; the first classes train, the next ones test, half of them by default."""
+    return split_by_class(folder(data_dir), train_classes, test_classes)
 
 
 def folder(data_dir) -> ImageTable:

@@ -5,7 +5,7 @@ import os
 import numpy as np
 
 from pipelines.datasets.annotations import check_images, first, read_table
-from pipelines.datasets.files import checked_data_dir, warn_of_other_counts
+from pipelines.datasets.files import check_not_given, checked_data_dir, warn_of_other_counts
 from pipelines.errors import ArgumentError
 from pipelines.split import Split
 from pipelines.table import ImageTable
@@ -20,6 +20,13 @@ EXPECTED = (
     "mmlab.ie.cuhk.edu.hk/projects/DeepFashion/InShopRetrieval.html."
 )
 _LIST = "list_eval_partition.txt"
+
+
+def load_split(data_dir, train_classes=None, test_classes=None) -> Split:
+    """In-Shop, with a gallery, which takes no split but its own."""
+    given = {"train_classes": train_classes, "test_classes": test_classes}
+    check_not_given("inshop", "is split by its list", **given)
+    return inshop(data_dir)
 
 
 def inshop(data_dir) -> Split:

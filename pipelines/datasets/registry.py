@@ -1,20 +1,32 @@
 """Datasets by name, each split the way its protocol says.
 
-A dataset joins by one function `(data_dir, train_classes, test_classes) -> Split` in `READERS`,
-whose docstring is what a list of datasets says beside the name. A `crop_to_box` as its fourth
-argument says that its images have bounding boxes. Where the classes are divided, or whether files
-divide them, is that function's business.
+A dataset is a module of this package with a function `load_split(data_dir, train_classes,
+test_classes) -> Split`, which takes `crop_to_box` too if its images have bounding boxes: where the
+classes are divided, or whether files divide them, is that function's business. Its docstring is
+what a list of the datasets says beside the name.
 """
 
+import importlib
 import inspect
 import os
 
-import numpy as np
-
 from pipelines.datasets.tfds import PREFIX, tfds_split
 from pipelines.errors import ArgumentError
-from pipelines.split import Split, split_by_class
-from pipelines.table import ImageTable
+from pipelines.split import Split
+
+NAMES = (
+    "cars",
+    "cub",
+    "digits",
+    "folder",
+    "glyphs",
+    "inshop",
+    "sop",
+)
+"""The datasets: modules of this package."""
+
+DATASETS = (*NAMES, f"{PREFIX}NAME")
+"""Names that `load_dataset` knows; `tfds:NAME` stands for those of tensorflow-datasets."""
 
 
 def load_dataset(
@@ -46,132 +58,22 @@ def load_dataset(
         ValueError: for an unknown name, files that are missing or do not fit together, and a
             boundary that leaves train or test empty.
     """
-    boxed = [known for known, reader in READERS.items() if _takes_boxes(reader)]
-    if name in boxed:
-        return READERS[name](data_dir, train_classes, test_classes, crop_to_box)
+    if name in NAMES and (not crop_to_box or _has_boxes(name)):
+        boxes = {"crop_to_box": True} if crop_to_box else {}
+        return _module(name).load_split(data_dir, train_classes, test_classes, **boxes)
     if crop_to_box:
+        boxed = " or ".join(known for known in NAMES if _has_boxes(known))
         raise ArgumentError(
-            f"crop_to_box needs a dataset with bounding boxes, {' or '.join(boxed)}. "
-            f"Received: dataset={name}"
+            f"crop_to_box needs a dataset with bounding boxes, {boxed}. Received: dataset={name}"
         )
     if name.startswith(PREFIX):
         return tfds_split(name.removeprefix(PREFIX), data_dir, train_classes, test_classes)
-    if name not in READERS:
-        raise ArgumentError(
-            f"dataset must be one of {', '.join(DATASETS)}. Received: dataset={name}"
-        )
-    return READERS[name](data_dir, train_classes, test_classes)
+    raise ArgumentError(f"dataset must be one of {', '.join(DATASETS)}. Received: dataset={name}")
 
 
-def _glyphs(data_dir, train_classes, test_classes) -> Split:
-    """Built in."""
-    from pipelines.datasets.glyphs import glyphs
-
-    _refuse("glyphs", "reads no files", data_dir=data_dir)
-    wanted = None
-    if train_classes and test_classes and min(train_classes, test_classes) > 0:
-        # Drawing takes time, and the first classes are the same however many are drawn.
-        wanted = train_classes + test_classes
-    try:
-        table = glyphs(num_classes=wanted)
-    except ValueError as error:
-        raise ArgumentError(
-            f"train_classes={train_classes} and test_classes={test_classes} do not fit: {error}"
-        ) from error
-    return split_by_class(table, train_classes, test_classes)
+def _module(name):
+    return importlib.import_module(f"pipelines.datasets.{name}")
 
 
-def _digits(data_dir, train_classes, test_classes) -> Split:
-    """Built in; tests the classes it trains on."""
-    from pipelines.datasets.digits import digits
-
-    _refuse("digits", "reads no files", data_dir=data_dir)
-    reason = "trains and tests on the same ten classes"
-    _refuse("digits", reason, train_classes=train_classes, test_classes=test_classes)
-    return digits()
-
-
-def _refuse(dataset, reason, **arguments):
-    for name, value in arguments.items():
-        if value not in (None, ""):
-            raise ArgumentError(
-                f"{name} must not be given with {dataset}, which {reason}. Received: {name}={value}"
-            )
-
-
-def _cub(data_dir, train_classes, test_classes, crop_to_box) -> Split:
-    """CUB-200-2011."""
-    from pipelines.datasets.cub import LAST_TRAIN_CLASS, read_cub
-
-    table, class_ids = read_cub(data_dir, crop_to_box)
-    return _split_by_id(table, class_ids, LAST_TRAIN_CLASS, train_classes, test_classes)
-
-
-def _cars(data_dir, train_classes, test_classes, crop_to_box) -> Split:
-    """Cars-196."""
-    from pipelines.datasets.cars import LAST_TRAIN_CLASS, read_cars
-
-    table, class_ids = read_cars(data_dir, crop_to_box)
-    return _split_by_id(table, class_ids, LAST_TRAIN_CLASS, train_classes, test_classes)
-
-
-def _split_by_id(table, class_ids, last_train_class, train_classes, test_classes) -> Split:
-    if train_classes is None:
-        train_classes = _official_boundary(table, class_ids, last_train_class)
-    return split_by_class(table, train_classes, test_classes)
-
-
-def _sop(data_dir, train_classes, test_classes) -> Split:
-    """Stanford Online Products."""
-    from pipelines.datasets.sop import sop
-
-    _refuse("sop", "is split by its lists", train_classes=train_classes, test_classes=test_classes)
-    return sop(data_dir)
-
-
-def _inshop(data_dir, train_classes, test_classes) -> Split:
-    """In-Shop, with a gallery."""
-    from pipelines.datasets.inshop import inshop
-
-    reason = "is split by its list"
-    _refuse("inshop", reason, train_classes=train_classes, test_classes=test_classes)
-    return inshop(data_dir)
-
-
-def _folder(data_dir, train_classes, test_classes) -> Split:
-    """One folder a class."""
-    from pipelines.datasets.folder import folder
-
-    return split_by_class(folder(data_dir), train_classes, test_classes)
-
-
-def _official_boundary(table: ImageTable, class_ids: np.ndarray, last_train_class: int) -> int:
-    """How many of a table's classes have ids up to the last one that trains."""
-    train = int(np.count_nonzero(class_ids <= last_train_class))
-    if train in (0, table.num_classes):
-        side = "train" if train == 0 else "test"
-        raise ArgumentError(
-            f"The official boundary, class ids up to {last_train_class} train, leaves no class to "
-            f"{side}: data_dir holds {table.num_classes} classes, ids {class_ids[0]} to "
-            f"{class_ids[-1]}. Set train_classes (--train_classes), the number of classes to train "
-            "on."
-        )
-    return train
-
-
-def _takes_boxes(reader) -> bool:
-    return "crop_to_box" in inspect.signature(reader).parameters
-
-
-READERS = {
-    "cars": _cars,
-    "cub": _cub,
-    "digits": _digits,
-    "folder": _folder,
-    "glyphs": _glyphs,
-    "inshop": _inshop,
-    "sop": _sop,
-}
-
-DATASETS = (*READERS, f"{PREFIX}NAME")
-"""Names that `load_dataset` knows; `tfds:NAME` stands for those of tensorflow-datasets."""
+def _has_boxes(name):
+    return "crop_to_box" in inspect.signature(_module(name).load_split).parameters

@@ -3,7 +3,7 @@
 import os
 
 from pipelines.datasets.annotations import check_images, first, read_table
-from pipelines.datasets.files import dataset_root, warn_of_other_counts
+from pipelines.datasets.files import check_not_given, dataset_root, warn_of_other_counts
 from pipelines.errors import ArgumentError
 from pipelines.split import Split
 from pipelines.table import ImageTable
@@ -16,6 +16,13 @@ EXPECTED = (
     "and a folder of images for each kind of product."
 )
 _COLUMNS = {"image_id": int, "class_id": int, "super_class_id": int, "path": str}
+
+
+def load_split(data_dir, train_classes=None, test_classes=None) -> Split:
+    """Stanford Online Products, which takes no split but its own."""
+    given = {"train_classes": train_classes, "test_classes": test_classes}
+    check_not_given("sop", "is split by its lists", **given)
+    return sop(data_dir)
 
 
 def sop(data_dir) -> Split:

@@ -15,7 +15,13 @@ import tensorflow as tf
 from keras_dml.distribute import gather_candidates, place_among_replicas
 
 CASES = [*distributed_training.CASES, "rankmi_model", "dropout"]
-OF_WORKERS = [*distributed_training.OF_WORKERS, "rankmi_model", "dropout"]
+OF_WORKERS = [*distributed_training.of_workers(), "rankmi_model", "dropout"]
+CONTRASTIVE = distributed_training.first_of("contrastive")
+LOSSES = [case for case, (_, _, recipe) in distributed_training.CASES.items() if recipe == "plain"]
+# Compiled by XLA in the quick tests; the others in the longer ones.
+QUICK_XLA = [
+    distributed_training.first_of(loss) for loss in ("contrastive", "multi_similarity", "ce")
+]
 
 
 @functools.cache
@@ -44,9 +50,10 @@ def results(devices):
 
 
 @functools.cache
-def of_workers():
+def of_workers(*words):
     """What two workers print, who train together over loopback."""
-    printed = local_workers.finish(local_workers.start(2, "tests.support.distributed_training"))
+    started = local_workers.start(2, "tests.support.distributed_training", *words)
+    printed = local_workers.finish(started)
     return [json.loads(out.strip().splitlines()[-1]) for out in printed]
 
 
@@ -71,17 +78,32 @@ def test_the_weights_are_those_of_one_device(devices, case):
 def test_the_logs_are_those_of_one_device(case):
     logs = results(2)["many"][case]["logs"]
     assert logs == pytest.approx(one(case)["logs"], rel=1e-5)
-    if case in distributed_training.WITH_PARTS:
+    loss, *_ = distributed_training.CASES.get(case, (case,))
+    if loss in distributed_training.WITH_PARTS:
         assert logs["loss"] == pytest.approx(logs["tightness"] + logs["contrastive"], rel=1e-5)
 
 
 @pytest.mark.parametrize("case", OF_WORKERS)
 def test_two_workers_hold_the_weights_of_one_process(case):
-    first, second = of_workers()
-    assert difference(one(case), first["cases"][case]) < 1e-5
-    logs = first["cases"][case]["logs"]
-    assert logs == pytest.approx({name: one(case)["logs"][name] for name in logs}, rel=1e-5)
-    assert first["cases"][case] == second["cases"][case]
+    check_workers(case, *(worker["cases"][case] for worker in of_workers()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", distributed_training.of_more_workers())
+def test_two_workers_hold_the_weights_of_one_process_for_every_loss(case):
+    check_workers(case, *(worker[case] for worker in of_workers("more")))
+
+
+def tolerance(case):
+    """PCE divides by its least eigenvalue, whose rounding depends on the order of the sums."""
+    return 1e-4 if case.startswith("pce(") else 1e-5
+
+
+def check_workers(case, first, second):
+    assert difference(one(case), first) < tolerance(case)
+    expected = {name: one(case)["logs"][name] for name in first["logs"]}
+    assert first["logs"] == pytest.approx(expected, rel=tolerance(case))
+    assert first == second
 
 
 def test_several_steps_an_execution_train_to_the_same():
@@ -93,7 +115,7 @@ def test_several_steps_an_execution_train_to_the_same():
 
 def test_pairs_within_the_replicas_alone_train_something_else():
     """So the comparison above would notice a loss that did not gather."""
-    assert difference(one("contrastive"), results(2)["not_gathered"]) > 1e-3
+    assert difference(one(CONTRASTIVE), results(2)["not_gathered"]) > 1e-3
 
 
 @pytest.mark.parametrize("replicas", [2, 4])
@@ -158,7 +180,10 @@ def test_a_strategy_of_one_replica_gets_its_own_tensor_back():
     assert same is True
 
 
-@pytest.mark.parametrize("case", ["contrastive", "multi_similarity", "cross_entropy"])
+@pytest.mark.parametrize(
+    "case",
+    [case if case in QUICK_XLA else pytest.param(case, marks=pytest.mark.slow) for case in LOSSES],
+)
 def test_compiled_by_xla_it_trains_to_the_same(case):
     strategy = tf.distribute.get_strategy()
     plain, compiled = (
@@ -167,5 +192,5 @@ def test_compiled_by_xla_it_trains_to_the_same(case):
         )
         for jit_compile in (False, True)
     )
-    assert difference(plain, compiled) < 1e-5
-    assert compiled["logs"]["loss"] == pytest.approx(plain["logs"]["loss"], rel=1e-5)
+    assert difference(plain, compiled) < tolerance(case)
+    assert compiled["logs"]["loss"] == pytest.approx(plain["logs"]["loss"], rel=tolerance(case))

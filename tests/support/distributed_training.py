@@ -2,11 +2,12 @@
 
 `python -m tests.support.distributed_training DEVICES` splits the CPU into logical devices, which
 can only be done before TensorFlow starts, and would stay for every other test. With `TF_CONFIG` it
-is one of several workers, one device each.
+is one of several workers, one device each; `more` trains what the quick tests leave out there.
 """
 
 import json
 import os
+import pathlib
 import sys
 
 import keras
@@ -19,25 +20,13 @@ from keras_dml import losses, models, optimizers, pairs
 from keras_dml.distribute import gather_candidates
 from keras_dml.metrics import LossPart
 
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from loss_cases import NON_DEFAULT
+
 BATCH, STEPS, SIZE, CLASSES = 24, 5, 6, 4
-# Loss, its arguments, recipe of the optimizer.
-CASES = {
-    "contrastive": ("contrastive", {"margin": 2.0, "pair_reduction": "mean"}, "plain"),
-    "multi_similarity": ("multi_similarity", {"beta": 10.0, "epsilon": 0.1}, "plain"),
-    "cross_entropy": ("ce", {}, "plain"),
-    "spce": ("spce", {}, "plain"),
-    "pce": ("pce", {"lam_floor": 0.05}, "plain"),
-    "center": ("center", {"normalize": True}, "plain"),
-    "snca": ("snca", {"sigma": 0.3}, "plain"),
-    "fastap": ("fastap", {}, "plain"),
-    "lifted_structure": ("lifted_structure", {}, "plain"),
-    "n_pairs": ("n_pairs", {"normalize": True}, "plain"),
-    "ice": ("ice", {"scale": 8.0}, "plain"),
-    "rankmi": ("rankmi", {"sampling": "distance_weighted"}, "plain"),
-    "triplet": ("triplet", {"margin": 0.4}, "plain"),
-    "semihard": ("triplet", {"mining": "semihard", "average": "triplets"}, "plain"),
-    "hard": ("triplet", {"mining": "hard", "normalize": False}, "plain"),
-    "quadruplet": ("quadruplet", {"second_margin": 0.3}, "plain"),
+# Loss, its arguments, recipe of the optimizer: each loss as its oracle declares it, and each of the
+# other recipes.
+CASES = {str(case): (case.name, case.arguments, "plain") for case in NON_DEFAULT} | {
     "sgd": ("multi_similarity", {"beta": 10.0}, "sgd"),
     "adam": ("multi_similarity", {"beta": 10.0}, "adam"),
 }
@@ -54,12 +43,18 @@ RECIPES = {
         0.01, coupled_weight_decay=0.1, learning_rate_multipliers={path: 0.1}
     ),
 }
-# Whose parts are recorded too.
-WITH_PARTS = ("contrastive", "cross_entropy", "quadruplet")
-# What two workers train: one device a worker, where stock Keras fails.
-OF_WORKERS = ("contrastive", "quadruplet", "adam")
+# Losses whose parts are recorded too.
+WITH_PARTS = ("contrastive", "ce", "quadruplet")
+# Losses that two workers train, one device a worker, where stock Keras fails; the longer checks
+# train the others.
+OF_WORKERS = ("contrastive", "quadruplet")
 # Images to embed, a number that no batch size and no number of replicas divides.
 IMAGES = 23
+
+
+def first_of(loss):
+    """The first case of a loss."""
+    return next(case for case, (name, *_) in CASES.items() if name == loss)
 
 
 def batches():
@@ -197,11 +192,11 @@ def embedded(strategy):
     return found | {"rest": [*range(5), *np.concatenate(list(rest))[:, 0].tolist()]}
 
 
-def train_without_gathering(strategy, case):
+def train_without_gathering(strategy):
     """What comes out if each replica sees the pairs among its own images only."""
     pairs.gather_candidates = lambda x: (x, 0)
     try:
-        return train(strategy, *CASES[case])
+        return train(strategy, *CASES[first_of("contrastive")])
     finally:
         pairs.gather_candidates = gather_candidates
 
@@ -217,7 +212,7 @@ def on_logical_devices(count):
     if few:
         results["one"] = everything(tf.distribute.get_strategy())
         results["several_steps"] = train_rankmi(many, steps_per_execution=3)
-        results["not_gathered"] = train_without_gathering(many, "contrastive")
+        results["not_gathered"] = train_without_gathering(many)
         results["batch_norm"] = train_batch_norm(many, synchronized=False)
         results["unequal"] = [unequal_rows(many, known) for known in (True, False)]
         for side, strategy in (("one", tf.distribute.get_strategy()), ("many", many)):
@@ -228,17 +223,33 @@ def on_logical_devices(count):
 def everything(strategy):
     """Each case by its name."""
     cases = {
-        case: train(strategy, *arguments, parts=case in WITH_PARTS)
+        case: train(strategy, *arguments, parts=arguments[0] in WITH_PARTS)
         for case, arguments in CASES.items()
     }
     return {**cases, "rankmi_model": train_rankmi(strategy), "dropout": train_dropout(strategy)}
+
+
+def of_workers():
+    """The cases that two workers train."""
+    return [*(first_of(loss) for loss in OF_WORKERS), "adam"]
+
+
+def of_more_workers():
+    """Those that they train in the longer checks."""
+    return [case for case in CASES if case not in of_workers()]
+
+
+def as_worker_of(cases):
+    """What one of several workers gets of these cases."""
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    return {case: train(strategy, *CASES[case], model=models.DistributedModel) for case in cases}
 
 
 def as_worker():
     """What one of several workers gets."""
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     distributed = {"model": models.DistributedModel}
-    cases = {case: train(strategy, *CASES[case], **distributed) for case in OF_WORKERS}
+    cases = {case: train(strategy, *CASES[case], **distributed) for case in of_workers()}
     cases |= {"rankmi_model": train_rankmi(strategy), "dropout": train_dropout(strategy)}
     return {
         "cases": cases,
@@ -250,5 +261,10 @@ def as_worker():
 
 
 if __name__ == "__main__":
-    worker = os.environ.get("TF_CONFIG")
-    print(json.dumps(as_worker() if worker else on_logical_devices(int(sys.argv[1]))))
+    if sys.argv[1:] == ["more"]:
+        results = as_worker_of(of_more_workers())
+    elif "TF_CONFIG" in os.environ:
+        results = as_worker()
+    else:
+        results = on_logical_devices(int(sys.argv[1]))
+    print(json.dumps(results))

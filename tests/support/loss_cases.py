@@ -1,8 +1,4 @@
-"""Which losses the shared tests try, against which oracle, with which arguments.
-
-A loss joins by its lines here: its defaults and at least one set of non-default arguments. The
-oracles take the same arguments and know the defaults of `spec` names themselves.
-"""
+"""What the shared tests try of each loss: what the decorators of the oracles say, as cases."""
 
 import dataclasses
 from collections.abc import Callable
@@ -30,64 +26,17 @@ class Case:
         return f"{self.name}({given})"
 
 
-CASES = [
-    Case("ce", oracles.cross_entropy, pairs=False),
-    Case("ce", oracles.cross_entropy, {"epsilon": 0.3}, pairs=False),
-    Case("contrastive", oracles.contrastive),
-    Case(
-        "contrastive",
-        oracles.contrastive,
-        {"margin": 1.3, "normalize": True, "pair_reduction": "mean"},
-    ),
-    Case("multi_similarity", oracles.multi_similarity),
-    Case(
-        "multi_similarity",
-        oracles.multi_similarity,
-        {"epsilon": 0.1, "base": 0.3, "alpha": 3.0, "beta": 10.0},
-    ),
-    Case("spce", oracles.simplified_pairwise_cross_entropy),
-    Case("center", oracles.center),
-    Case("center", oracles.center, {"normalize": True}),
-    Case("snca", oracles.snca),
-    Case("snca", oracles.snca, {"sigma": 0.3}),
-    # Its gradient holds p and λ constant, which central differences of its value do not.
-    Case("pce", oracles.pairwise_cross_entropy, numeric=False),
-    Case("pce", oracles.pairwise_cross_entropy, {"lam": 0.3}, numeric=False),
-    Case("pce", oracles.pairwise_cross_entropy, {"lam_floor": 0.02}, numeric=False),
-    Case("fastap", oracles.fastap),
-    Case("fastap", oracles.fastap, {"num_bins": 5}),
-    Case("lifted_structure", oracles.lifted_structure),
-    Case("lifted_structure", oracles.lifted_structure, {"margin": 0.3, "normalize": False}),
-    Case("n_pairs", oracles.n_pairs),
-    Case("n_pairs", oracles.n_pairs, {"normalize": True}),
-    Case("ice", oracles.instance_cross_entropy, numeric=False),
-    Case(
-        "ice",
-        oracles.instance_cross_entropy,
-        {"scale": 8.0, "anchor_gradient": True},
-        numeric=False,
-    ),
-    Case(
-        "ice",
-        oracles.instance_cross_entropy,
-        {"scale": 4.0, "reweight": False, "pair_reduction": "mean"},
-    ),
-    Case("rankmi", oracles.rankmi),
-    # Weights of negatives are constants of the gradient, not of the value.
-    Case("rankmi", oracles.rankmi, {"sampling": "distance_weighted"}, numeric=False),
-    Case("triplet", oracles.triplet),
-    Case("triplet", oracles.triplet, {"margin": 0.5, "normalize": False, "average": "triplets"}),
-    Case("triplet", oracles.triplet, {"mining": "semihard"}),
-    Case(
-        "triplet",
-        oracles.triplet,
-        {"mining": "semihard", "margin": 0.4, "normalize": False, "average": "triplets"},
-    ),
-    Case("triplet", oracles.triplet, {"mining": "hard", "average": "triplets"}),
-    Case("quadruplet", oracles.quadruplet),
-    Case(
-        "quadruplet",
-        oracles.quadruplet,
-        {"margin": 0.3, "second_margin": 0.6, "normalize": False},
-    ),
+def _cases(loss, oracle, arguments, pairs, sets_gradient):
+    return [
+        Case(loss, oracle, given, pairs, numeric=not sets_gradient(given))
+        for given in ({}, *arguments)
+    ]
+
+
+CASES = [case for declared in oracles.ORACLES for case in _cases(**declared)]
+"""Each loss with its defaults, and with each set of non-default arguments."""
+
+NON_DEFAULT = [
+    case for case in CASES if case.arguments or sum(other.name == case.name for other in CASES) == 1
 ]
+"""Those with arguments, and the losses that take none: what is saved, loaded and fitted."""

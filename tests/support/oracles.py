@@ -2,13 +2,41 @@
 
 Slow and literal on purpose: nothing here is shared with the library. Each gives, for each anchor,
 the tightness and the contrastive part. `numeric_gradient` differentiates by central differences.
+
+A loss joins the tests by the decorator of its oracle, which says its name and at least one set of
+non-default arguments, if it takes any; `loss_cases` makes of it what they try.
 """
 
 import math
 
 import numpy as np
 
+ORACLES = []
+"""What each decorator says, as keywords."""
 
+
+def oracle(loss, *arguments, pairs=True, sets_gradient=lambda given: False):
+    """Registers the oracle of a loss, which takes its arguments and knows their defaults itself.
+
+    Args:
+        loss: its name.
+        arguments: sets of non-default arguments to try, beside the defaults.
+        pairs: the loss compares images with each other (not logits with a classifier).
+        sets_gradient: from a set of arguments, whether the loss sets its own gradient with them, so
+            that central differences of its value would not find it.
+    """
+
+    def add(function):
+        ORACLES.append(
+            {"loss": loss, "oracle": function, "arguments": arguments, "pairs": pairs,
+             "sets_gradient": sets_gradient}
+        )  # fmt: skip
+        return function
+
+    return add
+
+
+@oracle("ce", {"epsilon": 0.3}, pairs=False)
 def cross_entropy(class_ids, logits, epsilon=0.1):
     tightness, contrastive = [], []
     for y, row in zip(class_ids, logits):
@@ -22,6 +50,7 @@ def cross_entropy(class_ids, logits, epsilon=0.1):
     return np.array(tightness), np.array(contrastive)
 
 
+@oracle("contrastive", {"margin": 1.3, "normalize": True, "pair_reduction": "mean"})
 def contrastive(class_ids, z, margin=1.0, normalize=False, pair_reduction="sum"):
     z = unit(z) if normalize else z
     tightness, contrastive = [], []
@@ -39,6 +68,7 @@ def contrastive(class_ids, z, margin=1.0, normalize=False, pair_reduction="sum")
     return np.array(tightness), np.array(contrastive)
 
 
+@oracle("multi_similarity", {"epsilon": 0.1, "base": 0.3, "alpha": 3.0, "beta": 10.0})
 def multi_similarity(class_ids, z, alpha=2.0, beta=50.0, base=0.5, epsilon=None):
     f = unit(z)
     tightness, contrastive = [], []
@@ -79,6 +109,7 @@ def numeric_gradient(oracle, class_ids, z, step=1e-6, **arguments):
     return gradient
 
 
+@oracle("center", {"normalize": True})
 def center(class_ids, z, normalize=False):
     z = unit(z) if normalize else z
     tightness = []
@@ -89,6 +120,7 @@ def center(class_ids, z, normalize=False):
     return np.array(tightness), np.zeros(len(z))
 
 
+@oracle("snca", {"sigma": 0.3})
 def snca(class_ids, z, sigma=0.05):
     f, n = unit(z), len(z)
     tightness, contrastive, kept = [], [], 0
@@ -105,6 +137,7 @@ def snca(class_ids, z, sigma=0.05):
     return np.array(tightness) * n / max(kept, 1), np.array(contrastive) * n / max(kept, 1)
 
 
+@oracle("spce")
 def simplified_pairwise_cross_entropy(labels, z):
     """`labels`: a class id for each image, or a row of 0 and 1 that says its groups."""
     n = len(z)
@@ -146,6 +179,8 @@ def smallest_eigenvalue(p, z):
     return min(eigenvalues)
 
 
+# Its gradient holds p and λ constant, which central differences of its value do not.
+@oracle("pce", {"lam": 0.3}, {"lam_floor": 0.02}, sets_gradient=lambda given: True)
 def pairwise_cross_entropy(class_ids, z, lam=None, lam_floor=1e-3, p=None):
     n = len(z)
     p = simplified_assignments(class_ids, z) if p is None else p
@@ -166,6 +201,7 @@ def pairwise_cross_entropy(class_ids, z, lam=None, lam_floor=1e-3, p=None):
     return np.array(tightness), np.array(contrastive)
 
 
+@oracle("fastap", {"num_bins": 5})
 def fastap(class_ids, z, num_bins=10):
     f, width = unit(z), 4.0 / num_bins
     tightness, values = np.zeros(len(f)), np.zeros(len(f))
@@ -196,6 +232,7 @@ def fastap(class_ids, z, num_bins=10):
     return weight * tightness, weight * (values - tightness)
 
 
+@oracle("lifted_structure", {"margin": 0.3, "normalize": False})
 def lifted_structure(class_ids, z, margin=1.0, normalize=True):
     z = unit(z) if normalize else z
     n = len(z)
@@ -220,6 +257,7 @@ def lifted_structure(class_ids, z, margin=1.0, normalize=True):
     return weight * tightness, weight * contrastive
 
 
+@oracle("n_pairs", {"normalize": True})
 def n_pairs(class_ids, z, normalize=False):
     f = unit(z) if normalize else z
     n = len(f)
@@ -233,6 +271,12 @@ def n_pairs(class_ids, z, normalize=False):
     return tightness, contrastive
 
 
+@oracle(
+    "ice",
+    {"scale": 8.0, "anchor_gradient": True},
+    {"scale": 4.0, "reweight": False, "pair_reduction": "mean"},
+    sets_gradient=lambda given: given.get("reweight", True),
+)
 def instance_cross_entropy(
     class_ids, z, scale=64.0, reweight=True, anchor_gradient=False, pair_reduction="sum"
 ):
@@ -299,6 +343,12 @@ def distance_weighted(distances, dimensions):
     return [weight / sum(weights) for weight in weights]
 
 
+# Weights of negatives are constants of the gradient, not of the value.
+@oracle(
+    "rankmi",
+    {"sampling": "distance_weighted"},
+    sets_gradient=lambda given: given.get("sampling") == "distance_weighted",
+)
 def rankmi(class_ids, z, sampling="all", statistics=fixed_statistics):
     f = unit(z)
     n = len(f)
@@ -321,6 +371,13 @@ def rankmi(class_ids, z, sampling="all", statistics=fixed_statistics):
     return n / max(num_positives, 1) * tightness, n / max(num_negatives, 1e-9) * contrastive
 
 
+@oracle(
+    "triplet",
+    {"margin": 0.5, "normalize": False, "average": "triplets"},
+    {"mining": "semihard"},
+    {"mining": "semihard", "margin": 0.4, "normalize": False, "average": "triplets"},
+    {"mining": "hard", "average": "triplets"},
+)
 def triplet(class_ids, z, margin=0.2, mining="all", normalize=True, average="anchors"):
     z = unit(z) if normalize else z
     n = len(z)
@@ -355,6 +412,7 @@ def triplet(class_ids, z, margin=0.2, mining="all", normalize=True, average="anc
     return tightness, contrastive
 
 
+@oracle("quadruplet", {"margin": 0.3, "second_margin": 0.6, "normalize": False})
 def quadruplet(class_ids, z, margin=0.2, second_margin=0.1, normalize=True):
     tightness, contrastive = triplet(class_ids, z, margin, normalize=normalize)
     z = unit(z) if normalize else z

@@ -82,9 +82,8 @@ def test_what_is_read_from_the_source_is_what_is_imported():
     assert registries.words("keras_dml.models.head", "POOLINGS") == POOLINGS
     own = registries.words("keras_dml.models.backbones", "BACKBONES")
     assert set(own) < set(models.backbone_names())
-    readers = registries.notes("pipelines.datasets.registry", "READERS")
-    assert (*readers, "tfds:NAME") == pipelines.DATASETS
-    assert all(readers.values())
+    names = registries.words("pipelines.datasets.registry", "NAMES")
+    assert (*names, "tfds:NAME") == pipelines.DATASETS
     held = {name: flag for name, (_, _, flag) in declarations(RunOptions).items()}
     assert all(name in held["dataset"].text() for name in pipelines.DATASETS)
     assert all(name in held["backbone"].text() for name in own)
@@ -98,6 +97,12 @@ def test_what_is_read_from_the_source_is_what_is_imported():
 def test_registries_that_are_none(module, name):
     with pytest.raises((LookupError, FileNotFoundError)):
         registries.words(module, name)
+
+
+def test_a_summary_is_the_docstring_and_must_be_of_something():
+    assert registries.summary("pipelines.datasets.cub", "load_split").startswith("CUB-200-2011")
+    with pytest.raises(LookupError, match="has no function nothing"):
+        registries.summary("pipelines.datasets.cub", "nothing")
 
 
 def test_the_statistics_network_has_the_defaults_of_its_constructor():

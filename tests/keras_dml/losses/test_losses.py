@@ -8,7 +8,7 @@ import oracles
 import pytest
 from backend import compiled, parts, value_and_gradient
 from batches import batch, small_model
-from loss_cases import CASES
+from loss_cases import CASES, NON_DEFAULT
 
 from keras_dml import losses
 from keras_dml.metrics import LossPart
@@ -16,7 +16,6 @@ from keras_dml.metrics import LossPart
 pytestmark = pytest.mark.any_backend
 
 PAIR_CASES = [case for case in CASES if case.pairs]
-NON_DEFAULT = [case for case in CASES if case.arguments]
 every_case = pytest.mark.parametrize("case", CASES, ids=str)
 pair_cases = pytest.mark.parametrize("case", PAIR_CASES, ids=str)
 non_default = pytest.mark.parametrize("case", NON_DEFAULT, ids=str)

@@ -1,0 +1,209 @@
+"""The steps of CONTRIBUTING.md, carried out on a copy of the project as they are written there."""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+STEP = re.compile(
+    r"^ *(?:(?P<new>New file) `(?P<path>[^`]+)`"
+    r"|(?P<end>At the end of) `(?P<ended>[^`]+)`"
+    r"|In `(?P<changed>[^`]+)`, above the line `(?P<line>[^`]+)`):\n"
+    r"\n(?P<indent> *)```\w*\n(?P<code>.*?)\n(?P=indent)```$",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+def section(title):
+    """The part of CONTRIBUTING.md under this heading."""
+    parts = re.split(r"^## ", (ROOT / "CONTRIBUTING.md").read_text(), flags=re.MULTILINE)
+    (found,) = [part for part in parts if part.startswith(f"{title}\n")]
+    return found
+
+
+def carry_out(title, root):
+    """Does in `root` what the section says; the files that it touched."""
+    text, touched = section(title), []
+    steps = list(STEP.finditer(text))
+    assert text.count("```") == 2 * len(steps), "a block is no step: see STEP for their wording"
+    for step in steps:
+        lines = (line.removeprefix(step["indent"]) for line in step["code"].splitlines())
+        code = "\n".join(lines) + "\n"
+        if step["new"]:
+            path = root / step["path"]
+            assert not path.exists(), f"{path.name} is there already"
+            path.write_text(code)
+        elif step["end"]:
+            path = root / step["ended"]
+            path.write_text(path.read_text() + "\n\n" + code)
+        else:
+            path = root / step["changed"]
+            lines = path.read_text().splitlines(keepends=True)
+            (place, *_) = [n for n, line in enumerate(lines) if line.strip() == step["line"]]
+            path.write_text("".join([*lines[:place], code, *lines[place:]]))
+        touched.append(path.relative_to(root).as_posix())
+    return touched
+
+
+def copied(root):
+    """The project without what git ignores, in a folder."""
+    for name in ("keras_dml", "pipelines", "experiments", "tests"):
+        ignored = shutil.ignore_patterns("__pycache__", ".*")
+        shutil.copytree(ROOT / name, root / name, ignore=ignored)
+    for name in ("README.md", "CONTRIBUTING.md", "setup.cfg", "pyproject.toml", ".ruff.toml"):
+        shutil.copy(ROOT / name, root / name)
+    return root
+
+
+def python(root, *words):
+    """What `python WORDS` prints in the copy; it must succeed."""
+    # The copy first, wherever this project is installed: a relative path would follow a command
+    # into other folders.
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    run = subprocess.run(
+        [sys.executable, *words], cwd=root, env=environment, capture_output=True, text=True
+    )
+    assert run.returncode == 0, f"{run.stdout[-3000:]}\n{run.stderr[-3000:]}"
+    return run.stdout
+
+
+def passed(output):
+    """How many tests passed."""
+    return int(re.search(r"(\d+) passed", output)[1])
+
+
+def check_layout(root, touched):
+    files = [path for path in touched if path.endswith(".py")]
+    python(root, "-m", "ruff", "check", *files)
+    python(root, "-m", "ruff", "format", "--check", *files)
+
+
+@pytest.fixture(scope="module")
+def with_angular(tmp_path_factory):
+    root = copied(tmp_path_factory.mktemp("loss"))
+    touched = carry_out("Add a loss", root)
+    assert touched == [
+        "keras_dml/losses/angular.py",
+        "keras_dml/losses/__init__.py",
+        "tests/support/oracles.py",
+        "experiments/recipes/glyphs_angular.flags",
+    ]
+    check_layout(root, touched)
+    return root
+
+
+def test_walkthrough_loss(with_angular):
+    program = (
+        "from experiments.options import catalog\n"
+        "(alpha,) = catalog.arguments('angular')\n"
+        "print(alpha.name, alpha.kind.__name__, alpha.default, alpha.text)"
+    )
+    said = python(with_angular, "-c", program)
+    assert said.startswith("alpha float 45.0 α, the largest angle at a negative in degrees")
+    tests = ("tests/test_one_declaration.py", "tests/keras_dml/losses/test_catalog.py")
+    # Value, parts and gradient of the oracle; what is saved and loaded.
+    tests += ("tests/keras_dml/losses/test_losses.py",)
+    chosen = "(angular or Angular) and not coincident and not precision and not finite"
+    output = python(with_angular, "-m", "pytest", "-n", "0", "-k", chosen, *tests)
+    assert passed(output) >= 25
+
+
+def test_walkthrough_help(with_angular):
+    said = " ".join(python(with_angular, "-m", "experiments.run", "--help").split())
+    assert "angular" in said
+    assert "the largest angle at a negative in degrees, above 0 and at most 60." in said
+
+
+@pytest.mark.parametrize(
+    ("title", "said"),
+    [
+        ("Add a dataset", "stripes: Built in: stripes; the first classes train"),
+        ("Add a backbone", "plain_convnet, small_convnet, bn_inception"),
+    ],
+)
+def test_walkthrough_help_of_others(title, said, tmp_path):
+    root = copied(tmp_path)
+    carry_out(title, root)
+    assert said in " ".join(python(root, "-m", "experiments.run", "--help").split())
+
+
+@pytest.mark.slow
+def test_walkthrough_loss_everywhere(with_angular):
+    assert "`AngularLoss(alpha=45.0)`" not in (with_angular / "README.md").read_text()
+    python(with_angular, "-m", "keras_dml.losses", "README.md")
+    assert "| `angular` | `AngularLoss(alpha=45.0)` |" in (with_angular / "README.md").read_text()
+    readme = python(with_angular, "-m", "pytest", "-n", "0", "-k", "table", "tests/test_readme.py")
+    assert passed(readme) == 1
+    words = ("-m", "pytest", "-n", "0", "-m", "slow or not slow", "-k", "angular")
+    # 2 and 4 devices, the logs, two workers, XLA.
+    assert passed(python(with_angular, *words, "tests/keras_dml/test_distribute.py")) == 5
+    tests = ("tests/keras_dml/losses", "tests/experiments/test_recipes.py")
+    assert passed(python(with_angular, *words, *tests, "tests/experiments/test_run.py")) >= 40
+
+
+@pytest.mark.slow
+def test_walkthrough_dataset(tmp_path):
+    root = copied(tmp_path)
+    touched = carry_out("Add a dataset", root)
+    assert touched == ["pipelines/datasets/stripes.py", "pipelines/datasets/registry.py"]
+    check_layout(root, touched)
+    program = textwrap.dedent("""
+        import pipelines
+        split = pipelines.load_dataset("stripes", train_classes=8)
+        print("stripes" in pipelines.DATASETS, len(split.train), len(split.test))
+        for wrong in ({"data_dir": "x"}, {"crop_to_box": True}):
+            try:
+                pipelines.load_dataset("stripes", **wrong)
+            except ValueError as error:
+                print(error)
+    """)
+    first, folder, box = python(root, "-c", program).splitlines()
+    assert first == "True 48 24"
+    assert folder.startswith("data_dir must not be given with stripes")
+    assert box.startswith("crop_to_box needs a dataset with bounding boxes, cars or cub.")
+
+
+@pytest.mark.slow
+def test_walkthrough_backbone(tmp_path):
+    root = copied(tmp_path)
+    touched = carry_out("Add a backbone", root)
+    assert touched == ["keras_dml/models/plain_convnet.py"] + ["keras_dml/models/backbones.py"] * 2
+    check_layout(root, touched)
+    program = textwrap.dedent("""
+        from keras_dml import models
+        model = models.build_backbone("plain_convnet", 32)
+        print("plain_convnet" in models.backbone_names(), model.output.shape)
+        model.save_weights("plain.weights.h5")
+        models.build_backbone("Plain_ConvNet", 32, weights="plain.weights.h5")
+        try:
+            models.build_backbone("plain_convnet", 32, weights="imagenet")
+        except ValueError as error:
+            print(error)
+    """)
+    first, error = python(root, "-c", program).splitlines()
+    assert first == "True (None, 8, 8, 32)"
+    assert error.startswith("weights must be none or a file for plain_convnet, which has no ")
+    assert "PyTorch" not in error
+
+
+@pytest.mark.slow
+def test_walkthrough_command(tmp_path):
+    root = copied(tmp_path)
+    touched = carry_out("Add a command", root)
+    assert touched == ["experiments/count.py"]
+    check_layout(root, touched)
+    said = python(root, "-m", "experiments.count", "digits")
+    assert said.splitlines()[0].endswith("images of 10 classes")
+    (line,) = [
+        line
+        for line in python(root, "-m", "experiments", "--help").splitlines()
+        if line.split()[:1] == ["count"]
+    ]
+    assert line.endswith("how many images and classes a built-in dataset has.")
+    assert python(root, "-m", "experiments", "count", "digits") == said

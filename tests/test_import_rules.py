@@ -1,0 +1,137 @@
+"""Imports run one way: who may know whom. Read from the source, imports within functions too."""
+
+import ast
+import pathlib
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+PACKAGES = ("keras_dml", "pipelines", "experiments")
+# Which rooms of `experiments` each room may import, besides itself, keras_dml and pipelines; all
+# may use the recipes. Commands, the modules beside the rooms, may import any room.
+ROOMS = {
+    "options": set(),
+    "report": set(),
+    "recipes": set(),
+    "embedding": {"options"},
+    "benchmarks": {"options"},
+    "training": {"options", "embedding", "report"},
+    "photos": {"options", "embedding", "report"},
+}
+# Packages of others that belong into one place.
+PLACES = {
+    "absl": "experiments.options",
+    "tensorflow_datasets": "pipelines",
+    "scann": "keras_dml.retrieval",
+}
+
+
+def modules():
+    """Path and name of each module."""
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            yield path, ".".join(part for part in parts if part != "__init__")
+
+
+def is_module(name):
+    path = ROOT.joinpath(*name.split("."))
+    return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
+
+
+def imports(path, module=""):
+    """Names of the modules that a file imports, as far as they can be told to be modules.
+
+    `from a import b` is a.b if that is a module of ours, else a. `importlib.import_module("a")`
+    and `runpy.run_module("a")` count too.
+    """
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.Import():
+                yield from (alias.name for alias in node.names)
+            case ast.ImportFrom():
+                base = node.module or ""
+                if node.level:
+                    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+                    parents = package.split(".")[: len(package.split(".")) - node.level + 1]
+                    base = ".".join([*parents, *([base] if base else [])])
+                for alias in node.names:
+                    inner = f"{base}.{alias.name}"
+                    yield inner if is_module(inner) else base
+            case ast.Call(
+                func=ast.Attribute(attr="import_module" | "run_module"),
+                args=[ast.Constant(value=str(name)), *_],
+            ):
+                yield name
+
+
+def within(name, package):
+    return name == package or name.startswith(f"{package}.")
+
+
+def room(name):
+    """The room of a module of `experiments`; "" for a command and for the package itself."""
+    parts = name.split(".")
+    return parts[1] if len(parts) > 1 and parts[1] in ROOMS else ""
+
+
+def offences():
+    """(who, whom, the rule that it breaks)."""
+    for path, module in modules():
+        for imported in imports(path, module):
+            for rule, broken in (
+                ("keras_dml knows neither pipelines nor experiments",
+                 within(module, "keras_dml") and imported.startswith(("pipelines", "experiments"))),
+                ("pipelines knows neither keras_dml nor experiments",
+                 within(module, "pipelines") and imported.startswith(("keras_dml", "experiments"))),
+                ("the losses are written with keras.ops",
+                 within(module, "keras_dml.losses") and within(imported, "tensorflow")),
+                *(
+                    (f"{package} belongs into {place}",
+                     within(imported, package) and not within(module, place))
+                    for package, place in PLACES.items()
+                ),
+                ("no room imports a command, no command another",
+                 within(module, "experiments") and within(imported, "experiments")
+                 and imported != "experiments" and imported != module and not room(imported)),
+                ("a room imports the rooms below it",
+                 bool(room(module)) and bool(room(imported))
+                 and room(imported) not in {room(module), "recipes", *ROOMS[room(module)]}),
+            ):  # fmt: skip
+                if broken:
+                    yield module, imported, rule
+
+
+def test_every_folder_of_experiments_is_a_room():
+    folders = {path.parent.name for path in (ROOT / "experiments").glob("*/__init__.py")}
+    assert folders == set(ROOMS)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_imports_run_one_way(package):
+    found = [offence for offence in offences() if within(offence[0], package)]
+    assert not found, "\n".join(f"{who} imports {whom}: {rule}" for who, whom, rule in found)
+
+
+def test_no_test_imports_another():
+    for path in (ROOT / "tests").rglob("*.py"):
+        for imported in imports(path):
+            names = imported.split(".")
+            assert not any(name.startswith("test_") for name in names), f"{path}: {imported}"
+            assert names[0] != "tests" or names[1] == "support", f"{path}: {imported}"
+
+
+def test_an_import_within_a_function_is_seen(tmp_path):
+    path = tmp_path / "module.py"
+    path.write_text(
+        "import os.path\n"
+        "def f():\n"
+        "    from experiments import run\n"
+        "    from keras_dml.losses import get\n"
+        "    importlib.import_module('scann.ops')\n"
+    )
+    found = set(imports(path))
+    assert found == {"os.path", "experiments.run", "keras_dml.losses", "scann.ops"}
+    path.write_text("from . import catalog\nfrom ..recipes import names\n")
+    found = set(imports(path, "experiments.options.flags"))
+    assert found == {"experiments.options.catalog", "experiments.recipes"}

@@ -1,0 +1,40 @@
+"""What a loss declares once is all that it needs: an oracle, a recipe, arguments that are tried."""
+
+import pytest
+from loss_cases import CASES
+
+from experiments import recipes
+from keras_dml import losses
+from keras_dml.losses import catalog
+
+every_loss = pytest.mark.parametrize("name", losses.LOSSES)
+
+
+@every_loss
+def test_it_has_an_oracle_that_tries_every_argument_beside_its_default(name):
+    cases = [case for case in CASES if case.name == name]
+    assert cases, f"no function in tests/support/oracles.py has the decorator @oracle({name!r})"
+    assert cases[0].arguments == {}
+    taken = {argument.name: argument for argument in catalog.arguments(name)}
+    for argument in taken.values():
+        tried = {case.arguments.get(argument.name, argument.default) for case in cases}
+        assert tried - {argument.default}, (
+            f"@oracle({name!r}, …) must give {argument.name} another value than its default"
+        )
+        assert tried >= set(argument.choices or ()), f"{argument.name}: only {tried} are tried"
+    for case in cases:
+        assert set(case.arguments) <= set(taken)
+        assert all(value != taken[given].default for given, value in case.arguments.items())
+
+
+@every_loss
+def test_it_has_a_recipe_on_the_built_in_dataset(name):
+    path = recipes.PACKAGED / f"glyphs_{name}.flags"
+    assert path.is_file(), f"experiments/recipes/{path.name} is missing"
+    lines = path.read_text().splitlines()
+    assert "--flagfile=glyphs.flags" in lines
+    assert f"--loss={name}" in lines
+
+
+def test_every_oracle_is_of_a_loss():
+    assert {case.name for case in CASES} == set(losses.LOSSES)
