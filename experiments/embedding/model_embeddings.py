@@ -13,7 +13,7 @@ import pipelines
 from experiments.embedding.embedder import Embedder, embeddings_on_disk, file_fingerprint
 from experiments.embedding.evaluated import PICTURES, Evaluated
 from experiments.embedding.saved_model import ImageEmbedder, fingerprint
-from experiments.options import data as described
+from experiments.options import data as options_data
 from experiments.options.errors import RunError, UsageError
 from experiments.options.progress import progress_bar
 from keras_dml.export import float32_copy
@@ -31,7 +31,7 @@ def dataset_sides(options, split, left_out):
     Raises:
         UsageError: as `options.data.data`; "all" of a dataset with a gallery.
     """
-    data, _ = described.data(options, left_out)
+    data, _ = options_data.data(options, left_out)
     if split == "train":
         return data.train, None
     if split == "test":
@@ -82,7 +82,7 @@ class ServedEmbedder:
             for images in files:
                 rows, bad = self._embed(images.numpy().tolist())
                 for row, reason in bad.items():
-                    name = described.image_names("evaluated", table)[bar.n + row]
+                    name = options_data.image_names("evaluated", table)[bar.n + row]
                     raise UsageError(f"{name}: {reason}")
                 bar.update(len(rows))
                 yield rows
@@ -135,7 +135,7 @@ def keras_model(path, options, flag):
         model = float32_copy(model)
     else:
         _check_by_a_call(model, given, received)
-    transform = described.evaluation_transform(
+    transform = options_data.evaluation_transform(
         dataclasses.replace(options, image_size=size or given)
     )
     return Embedder(model, transform, options.eval_batch_size), file_fingerprint(path)
@@ -199,7 +199,7 @@ def embed(embedder, model_key, queries, items, folder, dtype):
             raise RunError("out of memory; a smaller --eval_batch_size needs less") from error
         except tf.errors.OpError as error:
             bad = pipelines.find_bad_images(table) if table.arrays is None else []
-            why = described.not_an_image("evaluated", table, bad) if bad else error.message
+            why = options_data.not_an_image("evaluated", table, bad) if bad else error.message
             raise UsageError(why) from error
     labels = None if items is None else items.labels
     transform = embedder.transform if callable(embedder.transform) else PICTURES
