@@ -86,7 +86,7 @@ def test_rankmi_updates_the_embedding_in_every_k_plus_first_step():
         ("--alpha=-1", "alpha must be a distance above 0. Received: alpha=-1.0"),
         ("--statistics_slope=2", "slope must be in"),
         ("--sampling=hard", "sampling must be one of"),
-        ("--margin=1", "takes alpha, beta, sampling, k. Received: margin=1.0"),
+        ("--margin=1", "takes k, beta, alpha, sampling. Received: margin=1.0"),
     ],
 )
 def test_rankmi_refuses_what_makes_no_sense(word, message):
