@@ -1,19 +1,58 @@
 """`python -m experiments.benchmark BENCHMARK`: speed and memory, each beside a yardstick."""
 
+import dataclasses
 import importlib.util
 import itertools
 import sys
 
-from absl import flags as absl_flags
-
-from experiments import recipes
 from experiments.benchmarks.process import json_rows
-from experiments.options import flags
-from experiments.options.command_line import quiet_tensorflow, run_command, usage_errors
+from experiments.options import (
+    HelpRequested,
+    Options,
+    RunOptions,
+    UsageError,
+    declarations,
+    help_text,
+    option,
+    parse,
+    quiet_tensorflow,
+    run_command,
+    wants_help,
+)
+from experiments.options.run_options import (
+    AugmentationOptions,
+    DataOptions,
+    SamplingOptions,
+    SeedOptions,
+)
+from experiments.options.values import whole_numbers
+from experiments.recipes import is_flagfile
 
-HELP = """Speed and memory, each beside a yardstick measured in the same run.
+INTRO = "Speed and memory, each beside a yardstick measured in the same run."
+_MEASURED = "Measured"
 
-  python -m experiments.benchmark losses [--losses=A,B] [--sizes=120,512,2048]
+
+class _Benchmark(Options):
+    """A benchmark's options; what it does not take it answers by what it takes."""
+
+    @classmethod
+    def own(cls):
+        """The names of its own flags."""
+        return [name for name in declarations(cls) if name not in declarations(Options)]
+
+    @classmethod
+    def refusal(cls, name, received):
+        """Names the flags that there are."""
+        taken = " and ".join(f"--{own}" for own in cls.own()) or "no flags"
+        return f"{cls.command.split()[-1]} takes {taken}. Received: {received}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LossesOptions(_Benchmark):
+    """Of `benchmark losses`."""
+
+    command = "experiments.benchmark losses"
+    intro = """  python -m experiments.benchmark losses [--losses=A,B] [--sizes=120,512,2048]
 
 Value and gradient with respect to the embeddings, float32, d = 512, 4 images a class; for each loss
 and n:
@@ -23,17 +62,33 @@ and n:
   / floor  over the time of two n x n x d products, measured beside it
   / peer   over pytorch-metric-learning's time for the same loss, where it is installed and has it
   MB       peak memory above what the process held before the first call
+"""
 
-  python -m experiments.benchmark training
+    losses: tuple[str, ...] = option((), _MEASURED, "Which losses. Default: all.")
+    sizes: tuple[str, ...] = option(("120", "512", "2048"), _MEASURED, "Batch sizes n.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainingOptions(_Benchmark):
+    """Of `benchmark training`."""
+
+    command = "experiments.benchmark training"
+    intro = """  python -m experiments.benchmark training
 
 A training step of 120 images: contrastive loss, and the two kinds of steps of RankMI on the same
 model (goals: an embedding step within 1.25 of contrastive, a statistics step below 0.5 of that).
+"""
 
-  python -m experiments.benchmark pipeline --data_dir=FOLDER [--flagfile=cub.flags] [--flag=value]
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PipelineOptions(SeedOptions, SamplingOptions, AugmentationOptions, DataOptions, _Benchmark):
+    """Of `benchmark pipeline`: those of a run that say what a training batch is."""
+
+    command = "experiments.benchmark pipeline"
+    intro = """  python -m experiments.benchmark pipeline --data_dir=FOLDER [--flagfile=cub.flags]
 
 Images a second of a recipe's training batches (read, decode the crop, resize, jitter, flip, batch),
-with its jitter and without, on all cores; takes the flags of experiments.run that say what a batch
-is. Medians of rounds in turns.
+with its jitter and without, on all cores. Medians of rounds in turns.
 
   / decoding  over reading files, drawing the same crops and decoding them, and nothing else
   / PIL       over torchvision's transforms on Pillow, in as many processes as there are cores
@@ -41,63 +96,74 @@ is. Medians of rounds in turns.
 (Goals on 2 cores with CUB: 0.75 of decoding and 2.3 times Pillow, 1.5 times with jitter.) Then, for
 as many made-up paths as Stanford Online Products has, the time and memory until batches are asked
 for and the time of a balanced batch's rows (goals: 3 s, 200 MB, 1 ms).
+"""
 
-  python -m experiments.benchmark retrieval [--size=sop|million|all]
+    @classmethod
+    def of_flag_files(cls):
+        """A recipe's."""
+        return RunOptions
+
+    @classmethod
+    def refusal(cls, name, received):
+        """Names the flags that there are."""
+        return (
+            "pipeline takes --flagfile and those flags that say what a batch is: "
+            f"{', '.join(cls.own())}. Received: {received}"
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RetrievalOptions(_Benchmark):
+    """Of `benchmark retrieval`."""
+
+    command = "experiments.benchmark retrieval"
+    intro = """  python -m experiments.benchmark retrieval [--size=sop|million|all]
 
 Evaluation and search beside faiss (pip install 'keras-dml[benchmark]') on made-up embeddings.
 """
 
-_LOSSES = absl_flags.FlagValues()
-absl_flags.DEFINE_list("losses", [], "Which; default all.", flag_values=_LOSSES)
-absl_flags.DEFINE_list("sizes", ["120", "512", "2048"], "Batch sizes n.", flag_values=_LOSSES)
-_RETRIEVAL = absl_flags.FlagValues()
-absl_flags.DEFINE_enum("size", "all", ["sop", "million", "all"], "What.", flag_values=_RETRIEVAL)
-
-# Those of the runner's flags that say what a training batch is.
-_OF_A_BATCH = [
-    *(name for name in flags.GROUPS["Data"] if name != "skip_bad_images"),
-    *flags.GROUPS["Images"],
-    *flags.GROUPS["Sampling"],
-    "seed",
-    "flagfile",
-]
+    size: str = option("all", _MEASURED, "How many embeddings.", choices=("sop", "million", "all"))
 
 
 def main(argv):
     """Print a line for each measurement."""
-    if flags.wants_help(argv):
-        print(HELP)
-        return
-    with usage_errors():
-        benchmark, words = _chosen(argv)
-        # TensorFlow is imported by what is measured, and must be quiet by then.
-        quiet_tensorflow()
-        lines = benchmark(words)
-    for line in lines:
+    quiet_tensorflow()  # TensorFlow is imported by what is measured, and must be quiet by then
+    for line in _chosen(argv):
         print(line, flush=True)
 
 
+def help_of_all():
+    """The help of all benchmarks."""
+    return "\n".join([INTRO, *(f"\n{help_text(options)}" for options, _ in BENCHMARKS.values())])
+
+
 def _chosen(argv):
-    if len(argv) < 2 or argv[1] not in BENCHMARKS:
-        raise ValueError(
-            f"name a benchmark first: {', '.join(BENCHMARKS)}. "
-            f"Received: {' '.join(argv[1:]) or 'nothing'}"
-        )
-    return BENCHMARKS[argv[1]], argv[2:]
+    """The lines of the benchmark that the command line names."""
+    if len(argv) > 1 and argv[1] in BENCHMARKS:
+        options, measure = BENCHMARKS[argv[1]]
+        words = argv[2:]
+        if options is PipelineOptions and not any(map(is_flagfile, words)):
+            words = ["--flagfile=cub.flags", *words]
+        return measure(parse(options, [options.command, *words]))
+    if wants_help(argv):
+        raise HelpRequested(help_of_all())
+    raise UsageError(
+        f"name a benchmark first: {', '.join(BENCHMARKS)}. "
+        f"Received: {' '.join(argv[1:]) or 'nothing'}"
+    )
 
 
-def _losses(words):
-    _parse("losses", _LOSSES, words)
-    sizes = sorted(set(flags.whole_numbers("sizes", _LOSSES.sizes)))
+def _losses(options):
+    sizes = sorted(set(whole_numbers("sizes", options.sizes)))
     if not sizes or sizes[0] < 2:
-        raise ValueError(f"sizes must be at least 2. Received: sizes={','.join(_LOSSES.sizes)}")
+        raise UsageError(f"sizes must be at least 2. Received: sizes={','.join(options.sizes)}")
     from experiments.benchmarks.loss import names
 
     known = names()
-    for name in _LOSSES.losses:
+    for name in options.losses:
         if name not in known:
-            raise ValueError(f"losses must be of {', '.join(known)}. Received: losses={name}")
-    return _rows_of_losses(_LOSSES.losses or known, sizes)
+            raise UsageError(f"losses must be of {', '.join(known)}. Received: losses={name}")
+    return _rows_of_losses(options.losses or known, sizes)
 
 
 def _rows_of_losses(names, sizes):
@@ -112,8 +178,7 @@ def _rows_of_losses(names, sizes):
             )
 
 
-def _training(words):
-    _parse("training", absl_flags.FlagValues(), words)
+def _training(options):
     return _rows_of_training()
 
 
@@ -127,29 +192,21 @@ def _rows_of_training():
             yield f"{backbone + f' {size}':<18}{step:<22}{milliseconds:>10.1f}{ratio:>15.2f}"
 
 
-def _pipeline(words):
-    for word in words:
-        name = word.lstrip("-").partition("=")[0]
-        if word.startswith("-") and not {name, name.removeprefix("no")} & set(_OF_A_BATCH):
-            raise ValueError(
-                f"pipeline takes --flagfile and those flags that say what a batch is: "
-                f"{', '.join(_OF_A_BATCH[:-1])}. Received: {word}"
-            )
-    recipe = [] if any(map(recipes.is_flagfile, words)) else ["--flagfile=cub.flags"]
-    options, _ = flags.parse(["pipeline", *recipe, *words])
+def _pipeline(options):
     from experiments.benchmarks import pipeline as benchmark_pipeline
-    from experiments.training import build
+    from experiments.options import data
     from pipelines import find_bad_images
 
-    table = build.load(options).train
+    table = data.load(options).train
     if table.arrays is not None:
-        raise ValueError(
+        raise UsageError(
             "dataset must be of image files, not of pixels in memory. "
             f"Received: dataset={options.dataset}"
         )
     if bad := find_bad_images(table, decode=False):
-        raise ValueError(build.not_an_image("training", table, bad))
-    sampler, (transform, _) = build.sampler(options, table), build.transforms(options)
+        raise UsageError(data.not_an_image("training", table, bad))
+    sampler = data.sampler(options, table, options.seed)
+    transform = data.training_transform(options)
     print(f"{table.num_classes:,} classes, {len(table):,} images; batches of {sampler.batch_size}")
     return itertools.chain(
         benchmark_pipeline.measure(table, sampler, transform, options.seed),
@@ -157,33 +214,20 @@ def _pipeline(words):
     )
 
 
-def _retrieval(words):
-    _parse("retrieval", _RETRIEVAL, words)
+def _retrieval(options):
     if importlib.util.find_spec("faiss") is None:
-        raise ValueError("retrieval is measured beside faiss: pip install 'keras-dml[benchmark]'")
+        raise UsageError("retrieval is measured beside faiss: pip install 'keras-dml[benchmark]'")
     from experiments.benchmarks.retrieval import measure
 
-    sizes = ("sop", "million") if _RETRIEVAL.size == "all" else (_RETRIEVAL.size,)
+    sizes = ("sop", "million") if options.size == "all" else (options.size,)
     return (line for size in sizes for line in measure(size))
 
 
-def _parse(benchmark, values, words):
-    """Reads a benchmark's own flags; ValueError names those that it takes."""
-    flags.forget(values)
-    try:
-        left_over = values([benchmark, *words])[1:]
-    except absl_flags.UnrecognizedFlagError:
-        left_over = words
-    if left_over:
-        taken = " and ".join(f"--{name}" for name in values) or "no flags"
-        raise ValueError(f"{benchmark} takes {taken}. Received: {' '.join(left_over)}")
-
-
 BENCHMARKS = {
-    "losses": _losses,
-    "training": _training,
-    "pipeline": _pipeline,
-    "retrieval": _retrieval,
+    "losses": (LossesOptions, _losses),
+    "training": (TrainingOptions, _training),
+    "pipeline": (PipelineOptions, _pipeline),
+    "retrieval": (RetrievalOptions, _retrieval),
 }
 
 if __name__ == "__main__":

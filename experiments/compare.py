@@ -1,5 +1,6 @@
 """`python -m experiments.compare --recipes=A.flags,B.flags`: several recipes side by side."""
 
+import dataclasses
 import fnmatch
 import html
 import json
@@ -7,33 +8,52 @@ import pathlib
 import subprocess
 import sys
 
-from absl import flags
-
 from experiments import recipes as packaged
+from experiments.options import (
+    RunError,
+    RunOptions,
+    UsageError,
+    declarations,
+    option,
+    parse,
+    run_command,
+    words_of,
+)
 from experiments.options.child import child_command, child_environment
-from experiments.options.command_line import RunError, run_command, usage_errors
-from experiments.options.flags import forget, wants_help
 from experiments.report.figures import bars_svg, lines_svg
 from experiments.report.page import picture_cards, write_page
 from keras_dml.atomic import replacing
 
-FLAGS = flags.FlagValues()
-flags.DEFINE_list("recipes", [], "Recipes, or patterns such as glyphs_*.", flag_values=FLAGS)
-flags.DEFINE_string("output_dir", "runs/compare", "Where the runs go.", flag_values=FLAGS)
+_COMPARISON = "Comparison"
 
-HELP = """Run several recipes and compare them: a table, a bar chart, the curves.
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CompareOptions(RunOptions):
+    """Which recipes, and what each of their runs is given besides."""
+
+    command = "experiments.compare"
+    intro = """Run several recipes and compare them: a table, a bar chart, the curves.
 
   python -m experiments.compare --recipes=A.flags,B.flags [--output_dir=DIR] [--flag=value ...]
 
-  --recipes=
-      Recipes, here or among the packaged ones; patterns such as glyphs_*.flags.
-  --output_dir=runs/compare
-      Each recipe's run goes into a folder of its own in it; comparison.html and comparison.md
-      beside them.
-
-Every other flag goes to each run (see python -m experiments.run --help). Repeating the command
+Every flag but these two goes to each run, and what a --flagfile holds. Repeating the command
 continues where it stopped; finished runs are not run again.
 """
+
+    recipes: tuple[str, ...] = option(
+        (),
+        _COMPARISON,
+        "Recipes, here or among the packaged ones; patterns such as glyphs_*.flags.",
+    )
+    output_dir: str = option(
+        "runs/compare",
+        _COMPARISON,
+        "Each recipe's run goes into a folder of its own in it; comparison.html and comparison.md "
+        "beside them.",
+    )
+
+
+_OWN = ("recipes", "output_dir", "flagfile", "debug", "help")
 # Losses of many kinds have no scale in common.
 _MOST_LOSSES = 4
 ROW_KEYS = ("embedding, cosine", "embedding, l2")
@@ -41,11 +61,13 @@ ROW_KEYS = ("embedding, cosine", "embedding, l2")
 
 def main(argv):
     """Run what is missing, then compare all."""
-    if wants_help(argv):
-        print(HELP)
-        return
-    with usage_errors():
-        recipes, output, forwarded = _parse(argv)
+    options = parse(CompareOptions, argv)
+    recipes, output = _found(options.recipes), pathlib.Path(options.output_dir)
+    forwarded = words_of(
+        options,
+        [name for name in declarations(CompareOptions) if name in options.given.difference(_OWN)],
+    )
+
     rows, histories = [], {}
     for number, recipe in enumerate(recipes, start=1):
         folder = output / recipe.stem
@@ -65,28 +87,24 @@ def main(argv):
     print(f"pictures: {output / 'comparison.html'}")
 
 
-def _parse(argv):
-    forget(FLAGS)
-    forwarded = FLAGS(argv, known_only=True)[1:]
-    words = [word for word in forwarded if not word.startswith("--")]
-    if words:
-        raise ValueError(f"flags start with -- and hold their value. Received: {words[0]}")
+def _found(names):
+    """The flag files that the names and patterns stand for."""
     found = []
-    for name in FLAGS.recipes:
+    for name in names:
         matches = [name]
         if any(mark in name for mark in "*?["):
             matches = fnmatch.filter(
                 packaged.names(), name if name.endswith(".flags") else f"{name}.flags"
             )
             if not matches:
-                raise ValueError(f"recipes has a pattern that no recipe matches. Received: {name}")
+                raise UsageError(f"recipes has a pattern that no recipe matches. Received: {name}")
         found += [packaged.find_recipe(match) for match in matches]
     if not found:
-        raise ValueError("recipes must name at least one recipe. Received: no recipes")
-    names = [path.stem for path in found]
-    if len(set(names)) < len(names):
-        raise ValueError(f"recipes must differ in name. Received: recipes={','.join(names)}")
-    return found, pathlib.Path(FLAGS.output_dir), forwarded
+        raise UsageError("recipes must name at least one recipe. Received: no recipes")
+    stems = [path.stem for path in found]
+    if len(set(stems)) < len(stems):
+        raise UsageError(f"recipes must differ in name. Received: recipes={','.join(stems)}")
+    return found
 
 
 def _run(recipe, folder, forwarded):
@@ -135,6 +153,7 @@ def _shown(value):
 
 
 def _write_page(path, rows, histories, forwarded):
+
     columns = list(dict.fromkeys(name for row in rows for name in row))
     head = "".join(f'<th scope="col">{name}</th>' for name in columns)
     body = "\n".join(

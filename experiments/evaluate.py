@@ -1,100 +1,184 @@
 """`python -m experiments.evaluate`: what a trained model's embeddings, or anybody's, are worth."""
 
+import dataclasses
 import json
 import os
 import pathlib
 import sys
 import time
 
-from absl import flags as absl_flags
+from experiments.options import (
+    RunOptions,
+    UsageError,
+    declarations,
+    option,
+    parse,
+    quiet_tensorflow,
+    run_command,
+    words_of,
+)
+from experiments.options.run_options import (
+    BadImageOptions,
+    DataOptions,
+    ImageSizeOptions,
+    ScoringOptions,
+)
 
-from experiments import recipes
-from experiments.options import flags
-from experiments.options.command_line import UsageError, quiet_tensorflow, run_command, usage_errors
+_WHAT, _HOW = "What is evaluated, one of", "How"
 
-OWN = absl_flags.FlagValues()
-_SOURCES = ("run", "model", "saved_model", "embeddings")
-for _name in _SOURCES:
-    absl_flags.DEFINE_string(_name, None, "What is evaluated.", flag_values=OWN)
-absl_flags.DEFINE_enum("split", "test", ["test", "train", "all"], "Whose.", flag_values=OWN)
-absl_flags.DEFINE_bool("clustering", True, "Whether NMI and AMI are wanted.", flag_values=OWN)
-absl_flags.DEFINE_bool("float16", False, "Keep embeddings in half the size.", flag_values=OWN)
 
-# Of the runner's flags, those that mean something here; with --embeddings the first two alone. A
-# SavedModel has its preprocessing inside.
-_READ = (
-    "recall_at", "output_dir", "dataset", "data_dir", "train_classes", "test_classes",
-    "crop_to_box", "skip_bad_images", "image_size", "resize", "eval_batch_size",
-)  # fmt: skip
-_NOT_READ = {"embeddings": _READ[2:], "saved_model": ("image_size", "resize")}
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluateOptions(ScoringOptions, ImageSizeOptions, BadImageOptions):
+    """What is evaluated, and of what a run takes, that which means something here."""
 
-HELP = """What embeddings are worth in retrieval and clustering: a table, a page, a JSON file.
+    command = "experiments.evaluate"
+    intro = """What embeddings are worth in retrieval and clustering: a table, a page, a JSON file.
 
   python -m experiments.evaluate --run=runs/glyphs-seed0
   python -m experiments.evaluate --model=FILE.keras --dataset=cub --data_dir=FOLDER --resize=256
   python -m experiments.evaluate --saved_model=FOLDER --dataset=folder --data_dir=photos
   python -m experiments.evaluate --embeddings=FILE.npz
 
-What is evaluated, one of
-
-  --run=          a folder of experiments.run: its best model on its own dataset; other flags
-                  override the run's
-  --model=        a Keras model from images [n, size, size, 3], RGB in 0..255, to embeddings [n, d]
-  --saved_model=  a SavedModel from the bytes of image files to embeddings, with its preprocessing
-  --embeddings=   a file of numpy.savez with the arrays embeddings [n, d] and labels [n]; with
-                  gallery_embeddings and gallery_labels those are searched, else the rest of the
-                  rows; with paths (and gallery_paths) of image files the page shows neighbours
-
-How
-
-  --split=test        test | train | all: which images of the dataset. Of a model that was trained
-                      on it, train and all show classes that it knows
-  --recall_at=1,2,4,8 the K of recall at K
-  --noclustering      leave out NMI and AMI, which take k-means
-  --float16           keep the embeddings in half the size
-  --output_dir=       where the results go; default: beside what is evaluated, NAME-evaluation
-  --flagfile=         a recipe, for its dataset and image size
-
-and --dataset, --data_dir, --train_classes, --test_classes, --crop_to_box, --skip_bad_images,
---image_size, --resize, --eval_batch_size as in python -m experiments.run --help. Embeddings are
-written as they are computed: the same command goes on where it was stopped.
+Embeddings are written as they are computed: the same command goes on where it was stopped. Of a
+--flagfile counts what it says of dataset, image size and evaluation.
 """
+
+    run: str | None = option(
+        None,
+        _WHAT,
+        "A folder of experiments.run: its best model on its own dataset; other flags override the "
+        "run's.",
+    )
+    model: str | None = option(
+        None,
+        _WHAT,
+        "A Keras model from images [n, size, size, 3], RGB in 0..255, to embeddings [n, d].",
+    )
+    saved_model: str | None = option(
+        None,
+        _WHAT,
+        "A SavedModel from the bytes of image files to embeddings, with its preprocessing: image_"
+        "size and resize mean nothing to it.",
+    )
+    embeddings: str | None = option(
+        None,
+        _WHAT,
+        "A file of numpy.savez with the arrays embeddings [n, d] and labels [n]; with "
+        "gallery_embeddings and gallery_labels those are searched, else the rest of the rows; with "
+        "paths (and gallery_paths) of image files the page shows neighbours. Takes no flags of a "
+        "dataset or a model.",
+    )
+    split: str = option(
+        "test",
+        _HOW,
+        "Which images of the dataset. Of a model that was trained on it, train and all show "
+        "classes that it knows.",
+        choices=("test", "train", "all"),
+    )
+    clustering: bool = option(True, _HOW, "NMI and AMI, which take k-means.")
+    float16: bool = option(False, _HOW, "Keep the embeddings in half the size.")
+    output_dir: str | None = option(
+        None,
+        _HOW,
+        "Where the results go. Default: beside what is evaluated, NAME-evaluation; of a run, in "
+        "its folder.",
+    )
+
+    @classmethod
+    def of_flag_files(cls):
+        """A recipe's, or a run's."""
+        return RunOptions
+
+    @classmethod
+    def refusal(cls, name, received):
+        """For a flag of training."""
+        if name is None:
+            return None
+        known = declarations(RunOptions)
+        name = name if name in known else name.removeprefix("no")
+        if name not in known:
+            return None
+        return f"{name} means nothing to an evaluation. Received: {received}"
+
+    @property
+    def kind(self):
+        """Which of the flags says what is evaluated.
+
+        Raises:
+            UsageError: none or several.
+        """
+        given = [name for name in SOURCES if getattr(self, name)]
+        if len(given) != 1:
+            raise UsageError(
+                f"give one of {', '.join(f'--{name}' for name in SOURCES)}. "
+                f"Received: {' and '.join(f'--{name}' for name in given) or 'none of them'}"
+            )
+        return given[0]
+
+    @property
+    def source(self):
+        """The path of what is evaluated."""
+        return pathlib.Path(getattr(self, self.kind)).expanduser()
+
+    @property
+    def output(self):
+        """The folder of the results."""
+        if self.output_dir:
+            return pathlib.Path(self.output_dir).expanduser()
+        name = "evaluation" if self.split == "test" else f"evaluation-{self.split}"
+        if self.kind == "run":
+            return self.source / name
+        source = pathlib.Path(os.path.abspath(self.source))  # "." and ".." have a name then
+        return source.with_name(f"{source.name if source.is_dir() else source.stem}-{name}")
+
+
+SOURCES = ("run", "model", "saved_model", "embeddings")
+# What means nothing to an evaluation of one kind. A SavedModel has its preprocessing inside.
+_NOT_READ = {
+    "embeddings": (
+        *DataOptions.__annotations__,
+        *BadImageOptions.__annotations__,
+        *ImageSizeOptions.__annotations__,
+        "eval_batch_size",
+    ),
+    "saved_model": tuple(ImageSizeOptions.__annotations__),
+}
 
 
 def main(argv):
     """Embeddings, scores, page."""
-    if flags.wants_help(argv):
-        print(HELP)
-        return
-    with usage_errors():
-        options, kind, source = _parse(argv)
-        output = _output_dir(options, kind, source)
+    options = _parse(argv)
+    kind, source, output = options.kind, options.source, options.output
     quiet_tensorflow()
     from experiments.embedding import evaluated, model_embeddings
+    from experiments.options.data import recall_at
+    from experiments.training.run_folder import known_bad_images
     from keras_dml import metrics
 
     trained = 0
-    with usage_errors():
-        if kind == "embeddings":
-            found = evaluated.from_file(source)
-            ks = _recall_at(options, found.labels, found.gallery_labels)
-            output.mkdir(parents=True, exist_ok=True)
-        else:
-            folder = source if kind == "run" else output
-            queries, items, trained = model_embeddings.dataset_sides(options, OWN.split, folder)
-            ks = _recall_at(options, queries, items)
-            if kind == "saved_model":
-                model = model_embeddings.saved_model(source, options, queries)
-            else:
-                path = source / "best.keras" if kind == "run" else source
-                model = model_embeddings.keras_model(path, options, kind)
-            output.mkdir(parents=True, exist_ok=True)
-            dtype = "float16" if OWN.float16 else "float32"
-            found = model_embeddings.embed(*model, queries, items, output, dtype)
-        sets = {"gallery": found.gallery, "gallery_labels": found.gallery_labels}
-        scores = metrics.evaluate(
-            found.embeddings, found.labels, ks, clustering=OWN.clustering, **sets
+    if kind == "embeddings":
+        found = evaluated.from_file(source)
+        gallery = None if found.gallery is None else len(found.gallery)
+        ks = recall_at(options, len(found.labels), gallery)
+        output.mkdir(parents=True, exist_ok=True)
+    else:
+        folder = source if kind == "run" else output
+        queries, items, trained = model_embeddings.dataset_sides(
+            options, options.split, known_bad_images(folder)
         )
+        ks = recall_at(options, len(queries), None if items is None else len(items))
+        if kind == "saved_model":
+            model = model_embeddings.saved_model(source, options, queries)
+        else:
+            path = source / "best.keras" if kind == "run" else source
+            model = model_embeddings.keras_model(path, options, kind)
+        output.mkdir(parents=True, exist_ok=True)
+        dtype = "float16" if options.float16 else "float32"
+        found = model_embeddings.embed(*model, queries, items, output, dtype)
+    sets = {"gallery": found.gallery, "gallery_labels": found.gallery_labels}
+    scores = metrics.evaluate(
+        found.embeddings, found.labels, ks, clustering=options.clustering, **sets
+    )
     try:
         table = _write(output, f"{kind} {source}", options, found, scores, trained)
     except OSError as error:
@@ -103,51 +187,25 @@ def main(argv):
 
 
 def _parse(argv):
-    """The runner's flags, and what is evaluated: a name of `_SOURCES` and a path."""
-    flags.forget(OWN)
-    # Recipes are found and read by `flags.parse`; what they say of training is no mistake here.
-    words, flag_files = recipes.without_flagfiles(argv)
-    words = OWN(words, known_only=True)
-    given = [name for name in _SOURCES if OWN[name].value]
-    if len(given) != 1:
-        raise ValueError(
-            f"give one of {', '.join(f'--{name}' for name in _SOURCES)}. "
-            f"Received: {' and '.join(f'--{name}' for name in given) or 'none of them'}"
-        )
-    (kind,) = given
-    source = pathlib.Path(OWN[kind].value).expanduser()
-    read = set(_READ) - set(_NOT_READ.get(kind, ()))
-    for word in words[1:]:
-        name = word.lstrip("-").partition("=")[0]
-        name = name if name in flags.FLAGS else name.removeprefix("no")
-        if word.startswith("-") and name in flags.FLAGS and name not in read:
-            raise ValueError(f"{name} means nothing to an evaluation of --{kind}. Received: {word}")
-    if kind == "embeddings" and (OWN.split != "test" or OWN.float16):
-        raise ValueError("split and float16 are for a model's embeddings, not for --embeddings")
-    if kind == "run":
-        if not (source / "flags.txt").is_file():
-            raise ValueError(
-                f"run must be the folder of a run, with flags.txt in it. Received: run={source}"
+    """The options; where a run is evaluated, what is not given is the run's."""
+    options = parse(EvaluateOptions, argv)
+    kind, source = options.kind, options.source
+    for name in _NOT_READ.get(kind, ()):
+        if name in options.on_command_line:
+            (received,) = words_of(options, [name])
+            raise UsageError(
+                f"{name} means nothing to an evaluation of --{kind}. Received: {received}"
             )
-        flag_files.insert(0, str(source / "flags.txt"))
-    flag_files = [f"--flagfile={name}" for name in flag_files]
-    return flags.parse([*words, *flag_files])[0], kind, source
-
-
-def _output_dir(options, kind, source):
-    if options.output_dir:
-        return pathlib.Path(options.output_dir).expanduser()
-    name = "evaluation" if OWN.split == "test" else f"evaluation-{OWN.split}"
-    if kind == "run":
-        return source / name
-    source = pathlib.Path(os.path.abspath(source))  # "." and ".." have a name then
-    return source.with_name(f"{source.name if source.is_dir() else source.stem}-{name}")
-
-
-def _recall_at(options, queries, items):
-    from experiments.training import build
-
-    return build.recall_at(options, len(queries), None if items is None else len(items))
+    if kind == "embeddings" and (options.split != "test" or options.float16):
+        raise UsageError("split and float16 are for a model's embeddings, not for --embeddings")
+    if kind != "run":
+        return options
+    flags = source / "flags.txt"
+    if not flags.is_file():
+        raise UsageError(
+            f"run must be the folder of a run, with flags.txt in it. Received: run={source}"
+        )
+    return parse(EvaluateOptions, [argv[0], f"--flagfile={flags}", *argv[1:]])
 
 
 def _write(output, title, options, found, scores, trained):
@@ -174,7 +232,7 @@ def _write(output, title, options, found, scores, trained):
     facts = {
         "evaluated": title,
         "dataset": options.dataset,
-        "split": OWN.split,
+        "split": options.split,
         "queries": len(found.embeddings),
         "gallery": None if found.gallery is None else len(found.gallery),
         "dimensions": found.embeddings.shape[1],

@@ -1,21 +1,31 @@
 """`python -m experiments.prepare`: put a published dataset where a recipe can read it."""
 
+import dataclasses
 import logging
 import os
+import pathlib
 import sys
 
-from absl import flags
+from experiments.options import (
+    Options,
+    RunError,
+    UsageError,
+    option,
+    parse,
+    quiet_tensorflow,
+    run_command,
+)
 
-from experiments.options.command_line import RunError, quiet_tensorflow, run_command, usage_errors
-from experiments.options.flags import absolute, parse_all, wants_help
+NAMES = ("cub", "cars", "sop", "inshop")
+_DATA = "Data"
 
-NAMES = ["cub", "cars", "sop", "inshop"]
 
-FLAGS = flags.FlagValues()
-flags.DEFINE_enum("dataset", None, NAMES, "Which.", flag_values=FLAGS)
-flags.DEFINE_string("data_dir", None, "Where to.", flag_values=FLAGS)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PrepareOptions(Options):
+    """Which dataset, and where to."""
 
-HELP = """Download, check and unpack a published dataset.
+    command = "experiments.prepare"
+    intro = """Download, check and unpack a published dataset.
 
   python -m experiments.prepare --dataset=cub|cars|sop --data_dir=FOLDER
 
@@ -29,6 +39,10 @@ hand: --dataset=inshop checks what you have unpacked into FOLDER.
   sop     Stanford Online Products   3.1 GB, Stanford_Online_Products.zip
 """
 
+    dataset: str | None = option(None, _DATA, "Which.", choices=NAMES)
+    data_dir: pathlib.Path | None = option(None, _DATA, "Where to.")
+
+
 # Where else the files are, for those who have to fetch them by hand.
 ELSEWHERE = {
     "cub": "data.caltech.edu/records/65de6-vp158",
@@ -39,11 +53,10 @@ ELSEWHERE = {
 
 def main(argv):
     """Look, fetch what is missing, count."""
-    if wants_help(argv):
-        print(HELP)
-        return
-    with usage_errors():
-        name, folder = _parse(argv)
+    options = parse(PrepareOptions, argv)
+    if not options.dataset or not options.data_dir:
+        raise UsageError(f"give --dataset={'|'.join(NAMES)} and --data_dir=FOLDER")
+    name, folder = options.dataset, options.data_dir
     quiet_tensorflow()
     from pipelines.datasets import download
 
@@ -65,16 +78,10 @@ def main(argv):
     print(f"train on it: python -m experiments.run --flagfile={name}.flags --data_dir={folder}")
 
 
-def _parse(argv):
-    parse_all(FLAGS, argv)
-    if not FLAGS.dataset or not FLAGS.data_dir:
-        raise ValueError(f"give --dataset={'|'.join(NAMES)} and --data_dir=FOLDER")
-    return FLAGS.dataset, absolute(FLAGS.data_dir)
-
-
 def _look(name, folder):
     """What the dataset's own loader finds, as text, and what it complains about, if anything."""
     from pipelines import load_dataset
+    from pipelines.errors import ArgumentError
 
     warnings = []
     handler = logging.Handler()
@@ -84,7 +91,7 @@ def _look(name, folder):
     logger.propagate = False
     try:
         split = load_dataset(name, folder)
-    except ValueError as error:
+    except ArgumentError as error:
         return None, str(error)
     finally:
         logger.removeHandler(handler)
@@ -98,6 +105,7 @@ def _look(name, folder):
 
 def _fetch(archives, name, folder):
     from pipelines.datasets import download
+    from pipelines.errors import ArgumentError
 
     try:
         download.fetch(archives, folder)
@@ -107,7 +115,7 @@ def _fetch(archives, name, folder):
             f"{_one_line(error)}. By hand: put {files} ({ELSEWHERE[name]}) into {folder}, packed "
             "or unpacked, and repeat this command"
         ) from error
-    except ValueError as error:
+    except ArgumentError as error:
         raise RunError(f"{_one_line(error)}; move it away and repeat this command") from error
     except OSError as error:
         raise RunError(f"{_one_line(error)}; the same command goes on") from error

@@ -1,28 +1,37 @@
 """`python -m experiments.preview --flagfile=RECIPE.flags`: a picture of what a model will see."""
 
+import dataclasses
 import sys
 
-from absl import flags as absl_flags
+from experiments.options import (
+    RunOptions,
+    UsageError,
+    option,
+    parse,
+    quiet_tensorflow,
+    run_command,
+)
 
-from experiments.options import flags
-from experiments.options.command_line import quiet_tensorflow, run_command, usage_errors
+_PREVIEW = "Preview"
 
-OWN = absl_flags.FlagValues()
-absl_flags.DEFINE_string("output", None, "The PNG.", flag_values=OWN)
-absl_flags.DEFINE_integer("images", 8, "Rows.", lower_bound=1, flag_values=OWN)
-absl_flags.DEFINE_integer("crops", 7, "Augmented crops in a row.", lower_bound=1, flag_values=OWN)
 
-HELP = """A contact sheet of a recipe's images.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PreviewOptions(RunOptions):
+    """What a run takes, and how much of it is shown."""
+
+    command = "experiments.preview"
+    intro = """A contact sheet of a recipe's images.
 
   python -m experiments.preview --flagfile=RECIPE.flags --data_dir=FOLDER [--flag=value ...]
 
 Each row is a training image: first as an evaluation would see it, then as the training would in so
-many epochs. Takes all flags of experiments.run, and
-
-  --output=FILE   the PNG; default RECIPE-preview.png
-  --images=8      rows, spread over the classes
-  --crops=7       augmented crops in a row
+many epochs. Takes all flags of experiments.run, so that any of its command lines can be previewed.
 """
+
+    output: str | None = option(None, _PREVIEW, "The PNG. Default: RECIPE-preview.png.")
+    images: int = option(8, _PREVIEW, "Rows, spread over the classes.", lower_bound=1)
+    crops: int = option(7, _PREVIEW, "Augmented crops in a row.", lower_bound=1)
+
 
 _TILE = 160  # pixels
 _GAP = 8
@@ -31,34 +40,25 @@ _TEXT = 18
 
 def main(argv):
     """Data, both transforms, one picture."""
-    if flags.wants_help(argv):
-        print(HELP)
-        return
-    with usage_errors():
-        options, name = _parse(argv)
-        output = OWN.output or f"{name}-preview.png"
+    options = parse(PreviewOptions, argv)
+    output = options.output or f"{options.name}-preview.png"
     quiet_tensorflow()
+    from experiments.options import data
     from experiments.report.retrieval_grid import choose_queries
-    from experiments.training import build
     from pipelines import find_bad_images
 
-    with usage_errors():
-        table = build.load(options).train
-        augmentation, evaluation = build.transforms(options)
-        table = table.select(choose_queries(table.labels, OWN.images, seed=options.seed))
-        bad = find_bad_images(table)
-        if bad:
-            raise ValueError(build.not_an_image("training", table, bad))
-        images = _images(table, augmentation, evaluation, OWN.crops, options.seed)
-        _write(_draw(images, table), output)
-    print(f"{output}: {len(table)} images, once as evaluated and {OWN.crops} times as trained on")
-
-
-def _parse(argv):
-    flags.forget(OWN)
-    own = [word for word in argv[1:] if word.lstrip("-").partition("=")[0] in OWN]
-    OWN([argv[0], *own])
-    return flags.parse([word for word in argv if word not in own])
+    table = data.load(options).train
+    augmentation = data.training_transform(options)
+    evaluation = data.evaluation_transform(options)
+    table = table.select(choose_queries(table.labels, options.images, seed=options.seed))
+    bad = find_bad_images(table)
+    if bad:
+        raise UsageError(data.not_an_image("training", table, bad))
+    images = _images(table, augmentation, evaluation, options.crops, options.seed)
+    _write(_draw(images, table), output)
+    print(
+        f"{output}: {len(table)} images, once as evaluated and {options.crops} times as trained on"
+    )
 
 
 class _EveryRow:

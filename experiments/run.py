@@ -3,58 +3,63 @@
 import sys
 import time
 
-from experiments.options import flags
-from experiments.options.command_line import mute, quiet_tensorflow, run_command, usage_errors
+from experiments.options import (
+    RunOptions,
+    mute,
+    parse,
+    quiet_tensorflow,
+    resolved,
+    run_command,
+)
 from experiments.training.cluster import read_cluster
-from experiments.training.run_folder import RunFolder
 
 
 def main(argv: list[str]) -> None:
     """Plan, model, fit, outcome."""
-    if flags.wants_help(argv):
-        print(flags.help_text())
-        return
-    with usage_errors():
-        options, name = flags.parse(argv)
-        cluster = read_cluster(options.strategy)
-        folder = flags.run_folder(options, name, writes=cluster.first)
+    options = parse(RunOptions, argv)
+    for_loss = options.loss_arguments
+    cluster = read_cluster(options.strategy)
+    # What follows takes seconds to import: not before a mistyped flag is answered.
+    quiet_tensorflow()
+    from experiments.training.run_folder import RunFolder
+
+    folder = RunFolder(options.folder, resolved(options), writes=cluster.first)
     if not cluster.first:
         mute()
     if folder.result is not None:
-        _print_finished(folder)
+        print(folder.finished_text)
         return
 
-    # TensorFlow takes seconds to import: not before a finished run or a mistyped flag is answered.
-    quiet_tensorflow()
-    import numpy as np
-
     from experiments.embedding.embedder import Embedder
-    from experiments.training import build, fit, outcome
+    from experiments.training import fit, outcome
+    from experiments.training.devices import devices
     from experiments.training.failures import explained
-    from experiments.training.plan import plan_run
+    from experiments.training.plan import describe, plan_run
     from experiments.training.workers import Workers
     from keras_dml.export import check_export
 
     began = time.perf_counter()
     if cluster.size > 1:
         print(f"worker {cluster.index} of {cluster.size}, waiting for the others", flush=True)
-    with usage_errors():
-        strategy = build.devices(options)
-        workers = Workers(strategy, cluster)
-        run = plan_run(name, options, folder, workers)
-        embedding, model = fit.compiled_model(run, strategy)
-        # Now rather than after hours of training.
-        check_export(embedding, run.preprocessing)
-        folder.open()
-        # Looked for again: another process with the same flags may have held the folder till now.
-        if workers.from_first(np.array(float(folder.result is not None))):
-            if cluster.first:
-                _print_finished(folder)
-            return
-        run.list_bad_images()
-        state = folder.restore_checkpoint(model, workers)
+    if for_loss:
+        given = ", ".join(f"{name}={value}" for name, value in for_loss.items())
+        print(f"to loss {options.loss}: {given}", flush=True)
+    strategy = devices(options)
+    workers = Workers(strategy, cluster)
+    run = plan_run(options, folder, workers)
+    embedding, model = fit.compiled_model(run, strategy)
+    # Now rather than after hours of training.
+    check_export(embedding, run.preprocessing)
+    folder.open()
+    # Looked for again: another process with the same flags may have held the folder till now.
+    if workers.first_says(folder.result is not None):
+        if cluster.first:
+            print(folder.finished_text)
+        return
+    run.list_bad_images()
+    state = folder.restore_checkpoint(model, workers)
 
-    print(f"{name}: {build.describe(run.data, model, run.steps_per_epoch, options, state)}")
+    print(f"{run.name}: {describe(run, model, state)}")
     with explained(folder, run.data):
         embedder = Embedder(embedding, run.preprocessing, options.eval_batch_size)
         for evaluator in run.evaluators:
@@ -64,10 +69,6 @@ def main(argv: list[str]) -> None:
     if table is not None:
         print(f"\n{table}\n\nreport: {folder.file('report.html')}")
         print(f"serving: {folder.file('saved_model')}")
-
-
-def _print_finished(folder: RunFolder) -> None:
-    print(f"{folder.path} is finished:\n\n{folder.result['table']}\n")
 
 
 if __name__ == "__main__":

@@ -1,137 +1,133 @@
 """`python -m experiments.search --index=INDEX --query=IMAGE`: the images that look most alike."""
 
+import dataclasses
 import os
 import pathlib
 import sys
 
-from absl import flags
-
-from experiments.options.command_line import quiet_tensorflow, run_command, usage_errors
-from experiments.options.flags import absolute, parse_all, wants_help
-
-FLAGS = flags.FlagValues()
-flags.DEFINE_string("index", None, "What experiments.index wrote.", flag_values=FLAGS)
-flags.DEFINE_multi_string("query", [], "An image.", flag_values=FLAGS)
-flags.DEFINE_integer("k", None, "Neighbours.", lower_bound=1, flag_values=FLAGS)
-flags.DEFINE_string("output", "neighbours.html", "The page.", flag_values=FLAGS)
-flags.DEFINE_boolean("serve", False, "A local web page.", flag_values=FLAGS)
-flags.DEFINE_string("host", "127.0.0.1", "Who may come.", flag_values=FLAGS)
-flags.DEFINE_integer("port", 8000, "Of the page.", 0, 65535, flag_values=FLAGS)
-flags.DEFINE_string("saved_model", None, "Where the model is now.", flag_values=FLAGS)
-flags.DEFINE_string("images", None, "Where the images are now.", flag_values=FLAGS)
+from experiments.options import (
+    Options,
+    UsageError,
+    option,
+    parse,
+    quiet_tensorflow,
+    run_command,
+)
 
 DEFAULT_K = 10
 _OF_A_QUERY = ("k", "output")
 _OF_THE_SERVER = ("host", "port")
-HELP = f"""Find the images of an index that look most like yours.
+_INDEX, _QUERY, _SERVER = "Index", "Queries", "A local web page"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SearchOptions(Options):
+    """Which index, and what is asked of it."""
+
+    command = "experiments.search"
+    intro = """Find the images of an index that look most like yours.
 
   python -m experiments.search --index=INDEX --query=photo.jpg [--query=other.png]
 
 prints the neighbours and writes them with their pictures to one HTML file, without a network.
 
-  --k={DEFAULT_K}                     how many
-  --output=neighbours.html   the page
-
   python -m experiments.search --index=INDEX --serve
 
 serves a page onto which you drop an image. Programs may ask it, too, and get JSON:
   curl -F image=@photo.jpg 'http://127.0.0.1:8000/search?k=5'
-
-  --host=127.0.0.1           this computer only; 0.0.0.0: whoever reaches it may search and see the
-                             images, there is no password
-  --port=8000                0: any free one
-
-INDEX is what python -m experiments.index wrote. If its model or images have been moved since:
-
-  --saved_model=  --images=  where they are now
 """
+
+    index: pathlib.Path | None = option(None, _INDEX, "What python -m experiments.index wrote.")
+    saved_model: pathlib.Path | None = option(
+        None, _INDEX, "Where its model is now, if it has been moved since."
+    )
+    images: pathlib.Path | None = option(
+        None, _INDEX, "Where its images are now, if they have been moved since."
+    )
+    query: tuple[str, ...] = option((), _QUERY, "An image.", repeated=True)
+    k: int | None = option(
+        None, _QUERY, f"How many neighbours. Default: {DEFAULT_K}.", lower_bound=1
+    )
+    output: pathlib.Path | None = option("neighbours.html", _QUERY, "The page that is written.")
+    serve: bool = option(False, _SERVER, "Serve the page.")
+    host: str = option(
+        "127.0.0.1",
+        _SERVER,
+        "127.0.0.1: this computer only; 0.0.0.0: whoever reaches it may search and see the images, "
+        "there is no password.",
+    )
+    port: int = option(8000, _SERVER, "0: any free one.", lower_bound=0, upper_bound=65535)
 
 
 def main(argv):
     """Load; then serve, or search, print and draw."""
-    if wants_help(argv):
-        print(HELP)
-        return
-    with usage_errors():
-        _parse(argv)
-        serve = _import_serve() if FLAGS.serve else None
+    options = parse(SearchOptions, argv)
+    _check(options)
+    serve = _import_serve() if options.serve else None
     quiet_tensorflow()
     from experiments.photos.visual_search import VisualSearch
 
-    with usage_errors():
-        search = VisualSearch(_path(FLAGS.index), _path(FLAGS.saved_model), _path(FLAGS.images))
-        if not search.images.is_dir():
-            raise ValueError(
-                f"the folder of the index's images is gone: {search.images}. Give --images=FOLDER, "
-                "where it is now"
-            )
-        if serve:
-            server = serve.open_server(search, FLAGS.host, FLAGS.port)
-        else:
-            answers, page = _answer(search)
-    if serve:
-        serve.run(server, FLAGS.host)
-    else:
-        _show(search.metric, answers, page)
-
-
-def _parse(argv):
-    parse_all(FLAGS, argv)
-    if not FLAGS.index:
-        raise ValueError("give --index=FOLDER, what python -m experiments.index wrote")
-    if bool(FLAGS.query) == FLAGS.serve:
-        raise ValueError("give either --query=IMAGE (once or more) or --serve")
-    _refuse(_OF_A_QUERY if FLAGS.serve else _OF_THE_SERVER)
-    page = _path(FLAGS.output)
-    if FLAGS.query and not (page and page.parent.is_dir() and not page.is_dir()):
-        raise ValueError(
-            "output must be the name of a file, in a folder that exists. "
-            f"Received: output={FLAGS.output}"
+    search = VisualSearch(options.index, options.saved_model, options.images)
+    if not search.images.is_dir():
+        raise UsageError(
+            f"the folder of the index's images is gone: {search.images}. Give --images=FOLDER, "
+            "where it is now"
         )
+    if serve:
+        server = serve.open_server(search, options.host, options.port)
+        serve.run(server, options.host)
+    else:
+        answers = _answer(search, options)
+        _show(search.metric, answers, options.output)
 
 
-def _refuse(names):
-    for name in names:
-        if FLAGS[name].present:
-            mode = "--query" if FLAGS.serve else "--serve"
-            raise ValueError(f"leave out --{name}, which is for {mode}")
-
-
-def _path(text):
-    return text and absolute(text)
+def _check(options):
+    if not options.index:
+        raise UsageError("give --index=FOLDER, what python -m experiments.index wrote")
+    if bool(options.query) == options.serve:
+        raise UsageError("give either --query=IMAGE (once or more) or --serve")
+    for name in _OF_A_QUERY if options.serve else _OF_THE_SERVER:
+        if name in options.given:
+            mode = "--query" if options.serve else "--serve"
+            raise UsageError(f"leave out --{name}, which is for {mode}")
+    page = options.output
+    if options.query and not (page and page.parent.is_dir() and not page.is_dir()):
+        raise UsageError(
+            "output must be the name of a file, in a folder that exists. "
+            f"Received: output={page or ''}"
+        )
 
 
 def _import_serve():
     try:
         from experiments.photos import serve
     except ModuleNotFoundError as error:
-        raise ValueError(
+        raise UsageError(
             f"--serve needs {error.name}, which is not installed: pip install 'keras-dml[serve]'"
         ) from error
     return serve
 
 
-def _answer(search):
-    """The neighbours of each query, and the page that shows them."""
+def _answer(search, options):
+    """The neighbours of each query; writes the page that shows them."""
     from experiments.photos.search_page import write_neighbours
 
-    k = FLAGS.k or min(DEFAULT_K, search.num_items)
+    k = options.k or min(DEFAULT_K, search.num_items)
     if k > search.num_items:
-        raise ValueError(
+        raise UsageError(
             f"k must be at most the number of images, {search.num_items}. Received: k={k}"
         )
     answers = []
-    for name in map(os.path.expanduser, FLAGS.query):
+    for name in map(os.path.expanduser, options.query):
         try:
             found = search.search(pathlib.Path(name).read_bytes(), k)
         except OSError as error:
-            raise ValueError(f"query {name} cannot be read ({error.strerror})") from error
+            raise UsageError(f"query {name} cannot be read ({error.strerror})") from error
         except ValueError as error:
-            raise ValueError(f"query {name} is no image that can be searched: {error}") from error
+            raise UsageError(f"query {name} is no image that can be searched: {error}") from error
         answers.append((name, found))
-    page = _path(FLAGS.output)
-    write_neighbours(page, search, answers)
-    return answers, page
+    write_neighbours(options.output, search, answers)
+    return answers
 
 
 def _show(metric, answers, page):

@@ -9,6 +9,7 @@ import numpy as np
 from keras_dml.deprecation import renamed_arguments, warn_renamed
 
 __all__ = ["RetrievalEvaluation"]
+from keras_dml.errors import ArgumentError, ArgumentTypeError
 
 
 class RetrievalEvaluation(keras.callbacks.Callback):
@@ -67,7 +68,7 @@ class RetrievalEvaluation(keras.callbacks.Callback):
         self.ks = _checked_ks(ks)
         for name, value in (("every", every), ("batch_size", batch_size)):
             if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
-                raise ValueError(
+                raise ArgumentError(
                     f"{name} must be a whole number of at least 1. Received: {name}={value!r}"
                 )
         if metric not in ("cosine", "l2"):
@@ -107,7 +108,7 @@ class RetrievalEvaluation(keras.callbacks.Callback):
         gallery = len(self._sets) == 2
         most = images if gallery else images - 1
         if max(self.ks) > most:
-            raise ValueError(
+            raise ArgumentError(
                 f"ks must be at most {most}, the number of "
                 f"{'images in gallery' if gallery else 'other images'}. Received: ks={self.ks}"
             )
@@ -143,7 +144,7 @@ class RetrievalEvaluation(keras.callbacks.Callback):
         """Embeddings `[n, d]` and labels `[n]`, of the first `limit` batches."""
         model = self.embedding_model or self.model
         if model is None:
-            raise ValueError(
+            raise ArgumentError(
                 "evaluate needs a model: fit or set_model gives it one, or embedding_model. "
                 "Received: embedding_model=None"
             )
@@ -152,7 +153,7 @@ class RetrievalEvaluation(keras.callbacks.Callback):
             found = model.predict_on_batch(keras.tree.map_structure(_tensor, images))
             if not isinstance(found, np.ndarray) or found.ndim != 2 or len(found) < len(classes):
                 shape = keras.tree.map_structure(np.shape, found)
-                raise ValueError(
+                raise ArgumentError(
                     "the model must map a batch of images to embeddings [n, d]; embedding_model "
                     "names the part of it that does. Received: a model that gives a batch of "
                     f"{len(classes)} images the shape {shape}"
@@ -161,7 +162,7 @@ class RetrievalEvaluation(keras.callbacks.Callback):
             rows.append(found[: len(classes)].astype("float32"))
             labels.append(classes)
         if not rows:
-            raise ValueError(f"{batches.name} must hold images. Received: no batch")
+            raise ArgumentError(f"{batches.name} must hold images. Received: no batch")
         return np.concatenate(rows), np.concatenate(labels)
 
 
@@ -180,14 +181,14 @@ class _Batches:
         self._batch_size = batch_size
         if isinstance(dataset, tuple):
             if len(dataset) != 2 or np.ndim(dataset[0]) < 1:
-                raise ValueError(
+                raise ArgumentError(
                     f"{name} must be (images, labels) or batches of these. "
                     f"Received: a tuple of {len(dataset)}"
                 )
             images, labels = dataset
             labels = _class_ids(name, labels)
             if len(images) != len(labels) or not len(labels):
-                raise ValueError(
+                raise ArgumentError(
                     f"{name} must have one label for each of its images, and an image. "
                     f"Received: {len(images)} images and {len(labels)} labels"
                 )
@@ -196,17 +197,17 @@ class _Batches:
         if isinstance(dataset, keras.utils.PyDataset):
             return
         if not hasattr(dataset, "__iter__"):
-            raise TypeError(
+            raise ArgumentTypeError(
                 f"{name} must be (images, labels) or batches of these. Received: {dataset!r}"
             )
         if iter(dataset) is dataset:
-            raise TypeError(
+            raise ArgumentTypeError(
                 f"{name} must be something that can be gone through again after each epoch; a "
                 f"generator cannot. Received: {dataset!r}"
             )
         # An endless tf.data.Dataset says so by a cardinality of -1.
         if hasattr(dataset, "cardinality") and int(dataset.cardinality()) == -1:
-            raise ValueError(f"{name} must end. Received: a dataset without end, repeat()")
+            raise ArgumentError(f"{name} must end. Received: a dataset without end, repeat()")
 
     def __iter__(self):
         if isinstance(self._dataset, tuple):
@@ -220,7 +221,7 @@ class _Batches:
             batches = map(batches.__getitem__, range(batches.num_batches))
         for batch in batches:
             if not isinstance(batch, (tuple, list)) or len(batch) < 2:
-                raise ValueError(
+                raise ArgumentError(
                     f"{self.name} must give batches (images, labels). "
                     f"Received: a batch of type {type(batch).__name__}"
                 )
@@ -240,7 +241,7 @@ def _class_ids(name, labels):
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.ndim != 1:
-        raise ValueError(
+        raise ArgumentError(
             f"{name} must have class ids [n] as labels. Received: labels of shape {labels.shape}"
         )
     return labels
@@ -250,5 +251,5 @@ def _checked_ks(ks):
     found = (ks,) if isinstance(ks, numbers.Integral) else tuple(ks)
     good = [isinstance(k, numbers.Integral) and not isinstance(k, bool) and k >= 1 for k in found]
     if not found or not all(good):
-        raise ValueError(f"ks must be whole numbers of at least 1. Received: ks={ks!r}")
+        raise ArgumentError(f"ks must be whole numbers of at least 1. Received: ks={ks!r}")
     return found

@@ -178,6 +178,10 @@ def _all_replicas_finite(optimizer, gradients):
     return sum_over_replicas(ops.cast(finite, "float32")) >= place_among_replicas()[1]
 
 
+OPTIMIZERS = {"sgd": SGD, "adam": Adam}
+"""The optimizers by the names that `--optimizer` takes."""
+
+
 def multipliers(model, factor):
     """`learning_rate_multipliers` that give the variables of `model` (or layer) this factor."""
     return {variable.path: float(factor) for variable in model.trainable_variables}

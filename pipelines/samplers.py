@@ -8,6 +8,7 @@ import operator
 
 import numpy as np
 
+from pipelines.errors import ArgumentError
 from pipelines.permutation import fold, permuted, seed_key
 
 
@@ -30,7 +31,7 @@ class RandomSampler:
         self.batch_size = _at_least_one("batch_size", batch_size)
         self._num_images = operator.index(num_images)
         if self._num_images < self.batch_size:
-            raise ValueError(
+            raise ArgumentError(
                 f"batch_size must be at most the number of images, {num_images}. "
                 f"Received: batch_size={batch_size}"
             )
@@ -72,7 +73,7 @@ class BalancedSampler:
         self._images_per_class = _at_least_one("images_per_class", images_per_class)
         labels = np.asarray(labels)
         if labels.ndim != 1 or labels.dtype.kind not in "iu":
-            raise ValueError(
+            raise ArgumentError(
                 "labels must be a vector of integers. "
                 f"Received: labels of shape {labels.shape} and dtype {labels.dtype}"
             )
@@ -81,7 +82,7 @@ class BalancedSampler:
             labels[self._rows], return_index=True, return_counts=True
         )
         if len(self._sizes) < self._classes_per_batch:
-            raise ValueError(
+            raise ArgumentError(
                 f"classes_per_batch must be at most the number of classes, {len(self._sizes)}. "
                 f"Received: classes_per_batch={classes_per_batch}"
             )
@@ -205,12 +206,12 @@ def _window(keys, sizes, drawn, numbers):
 def _checked_step(step) -> int:
     step = operator.index(step)
     if step < 0:
-        raise ValueError(f"step must be at least 0. Received: step={step}")
+        raise ArgumentError(f"step must be at least 0. Received: step={step}")
     return step
 
 
 def _at_least_one(name: str, value) -> int:
     value = operator.index(value)
     if value < 1:
-        raise ValueError(f"{name} must be at least 1. Received: {name}={value}")
+        raise ArgumentError(f"{name} must be at least 1. Received: {name}={value}")
     return value

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pipelines.errors import ArgumentError
 from pipelines.table import ImageTable
 
 
@@ -39,12 +40,12 @@ class Split:
 
     def __post_init__(self):
         if self.gallery is not None and self.gallery.class_names != self.test.class_names:
-            raise ValueError(
+            raise ArgumentError(
                 "gallery needs the class_names of test. "
                 f"Received: {self.test!r} to test, {self.gallery!r} as gallery"
             )
         if self.same_classes and self.train.class_names != self.test.class_names:
-            raise ValueError(
+            raise ArgumentError(
                 "same_classes needs the same class_names on both sides. "
                 f"Received: {self.train!r} to train, {self.test!r} to test"
             )
@@ -69,12 +70,12 @@ def split_by_class(
     asked = f"train_classes={train_classes}, test_classes={test_classes}"
     for side, size in (("train", train), ("test", test)):
         if size < 1:
-            raise ValueError(
+            raise ArgumentError(
                 f"The dataset has {count} classes: a boundary after the first {train} leaves no "
                 f"class to {side}. Received: {asked}"
             )
     if train + test > count:
-        raise ValueError(
+        raise ArgumentError(
             f"The dataset has {count} classes, fewer than the {train} to train and {test} to "
             f"test. Received: {asked}"
         )
@@ -107,7 +108,7 @@ def split_by_id(
         train_classes = int(np.count_nonzero(class_ids <= last_train_class))
         if train_classes in (0, table.num_classes):
             side = "train" if train_classes == 0 else "test"
-            raise ValueError(
+            raise ArgumentError(
                 f"The official boundary, class ids up to {last_train_class} train, leaves no class "
                 f"to {side}: data_dir holds {table.num_classes} classes, ids {class_ids[0]} to "
                 f"{class_ids[-1]}. Set train_classes (--train_classes), the number of classes to "

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pipelines.errors import ArgumentError, ArgumentTypeError
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ImageTable:
@@ -47,27 +49,29 @@ class ImageTable:
     def __post_init__(self):
         given = [name for name in _CHECKS if getattr(self, name) is not None]
         if len(given) != 1:
-            raise ValueError(
+            raise ArgumentError(
                 "Exactly one of paths, arrays and encoded must be given. "
                 f"Received: {' and '.join(given) or 'none'}"
             )
         labels = np.array(self.labels)
         if labels.ndim != 1 or len(labels) == 0:
-            raise ValueError(
+            raise ArgumentError(
                 "labels must be a vector with at least one image. "
                 f"Received: labels of shape {labels.shape}"
             )
         if labels.dtype.kind not in "iu":
-            raise TypeError(f"labels must be integers. Received: labels of dtype {labels.dtype}")
+            raise ArgumentTypeError(
+                f"labels must be integers. Received: labels of dtype {labels.dtype}"
+            )
         names = tuple(self.class_names)
         if labels.min() < 0 or labels.max() >= len(names):
-            raise ValueError(
+            raise ArgumentError(
                 f"labels must lie in 0..{len(names) - 1}, one number for each of class_names. "
                 f"Received: labels from {labels.min()} to {labels.max()}"
             )
         images = _CHECKS[given[0]](getattr(self, given[0]))
         if len(images) != len(labels):
-            raise ValueError(
+            raise ArgumentError(
                 f"There must be one label for each image. Received: {len(images)} images "
                 f"and {len(labels)} labels"
             )
@@ -125,7 +129,7 @@ class ImageTable:
         """The table of the given rows (integers or a boolean mask), in that order, same classes."""
         rows = np.asarray(rows)
         if rows.ndim != 1 or len(rows) == 0 or rows.dtype.kind not in "iub":
-            raise ValueError(
+            raise ArgumentError(
                 "rows must be a non-empty vector of integers or a boolean mask. "
                 f"Received: rows of shape {rows.shape} and dtype {rows.dtype}"
             )
@@ -139,19 +143,19 @@ class ImageTable:
         """
         chosen = np.asarray(class_numbers)
         if chosen.ndim != 1 or len(chosen) == 0 or chosen.dtype.kind not in "iu":
-            raise ValueError(
+            raise ArgumentError(
                 "class_numbers must be a non-empty vector of integers. "
                 f"Received: class_numbers={class_numbers}"
             )
         if chosen.min() < 0 or chosen.max() >= self.num_classes:
-            raise ValueError(
+            raise ArgumentError(
                 f"class_numbers must lie in 0..{self.num_classes - 1}. "
                 f"Received: numbers from {chosen.min()} to {chosen.max()}"
             )
         renumbered = np.full(self.num_classes, -1, np.int64)
         renumbered[chosen] = np.arange(len(chosen))
         if np.count_nonzero(renumbered >= 0) != len(chosen):
-            raise ValueError("class_numbers must not name a class twice.")
+            raise ArgumentError("class_numbers must not name a class twice.")
         labels = renumbered[self.labels]
         rows = np.flatnonzero(labels >= 0)
         names = tuple(self.class_names[number] for number in chosen)
@@ -168,7 +172,7 @@ def _number_classes(
     """Numbers labels of any kind in sorted order; returns the numbers and the classes' names."""
     given = np.asarray(labels)
     if given.ndim != 1 or len(given) == 0:
-        raise ValueError(
+        raise ArgumentError(
             "labels must be a vector with at least one image. "
             f"Received: labels of shape {given.shape}"
         )
@@ -182,13 +186,13 @@ def _number_classes(
         number_of = {label: number for number, label in enumerate(distinct)}
         numbers = np.array([number_of[label] for label in labels], np.int64)
     else:
-        raise TypeError(
+        raise ArgumentTypeError(
             "labels must be all integers or all strings. "
             f"Received: labels of dtype {given.dtype}, the first is {labels[0]!r}"
         )
     names = tuple(str(label) for label in distinct) if class_names is None else tuple(class_names)
     if len(names) != len(distinct):
-        raise ValueError(
+        raise ArgumentError(
             f"class_names must have one name for each of the {len(distinct)} classes. "
             f"Received: {len(names)} names"
         )
@@ -202,24 +206,26 @@ def _checked_paths(paths) -> np.ndarray:
         checked = [os.fspath(path) for path in paths]
         for path in checked:
             if not isinstance(path, str):
-                raise TypeError(f"paths must be strings or path objects. Received: {path!r}")
+                raise ArgumentTypeError(
+                    f"paths must be strings or path objects. Received: {path!r}"
+                )
             try:
                 path.encode()
             except UnicodeEncodeError:
                 # TensorFlow reads files by UTF-8 names only, and would fail far from here.
-                raise ValueError(f"A path is not valid UTF-8; rename it: {path!r}") from None
+                raise ArgumentError(f"A path is not valid UTF-8; rename it: {path!r}") from None
         checked = np.array(checked, dtype=str)
     if checked.ndim != 1:
-        raise ValueError(f"paths must be a vector. Received: paths of shape {checked.shape}")
+        raise ArgumentError(f"paths must be a vector. Received: paths of shape {checked.shape}")
     return _read_only(checked)
 
 
 def _checked_arrays(arrays) -> np.ndarray:
     checked = np.asarray(arrays)
     if checked.dtype != np.uint8:
-        raise TypeError(f"arrays must be uint8. Received: arrays of dtype {checked.dtype}")
+        raise ArgumentTypeError(f"arrays must be uint8. Received: arrays of dtype {checked.dtype}")
     if checked.ndim != 4 or checked.shape[-1] not in (1, 3) or 0 in checked.shape[1:]:
-        raise ValueError(
+        raise ArgumentError(
             "arrays must have the shape [images, height, width, 1 or 3]. "
             f"Received: arrays of shape {checked.shape}"
         )
@@ -230,7 +236,9 @@ def _checked_encoded(encoded) -> np.ndarray:
     images = list(encoded)
     for image in images:
         if not isinstance(image, bytes):
-            raise TypeError(f"encoded must be bytes objects. Received: {type(image).__name__}")
+            raise ArgumentTypeError(
+                f"encoded must be bytes objects. Received: {type(image).__name__}"
+            )
     # Filled, not converted: NumPy's own byte strings would drop the zeros at an image's end.
     checked = np.empty(len(images), object)
     checked[:] = images
@@ -240,15 +248,15 @@ def _checked_encoded(encoded) -> np.ndarray:
 def _checked_boxes(boxes, count: int) -> np.ndarray:
     checked = np.array(boxes)
     if checked.shape != (count, 4):
-        raise ValueError(
+        raise ArgumentError(
             f"boxes must have the shape [{count}, 4], one for each image. "
             f"Received: boxes of shape {checked.shape}"
         )
     if checked.dtype.kind not in "iu":
-        raise TypeError(f"boxes must be integers. Received: boxes of dtype {checked.dtype}")
+        raise ArgumentTypeError(f"boxes must be integers. Received: boxes of dtype {checked.dtype}")
     empty = np.flatnonzero(checked[:, 2:].min(axis=1) < 1)
     if len(empty):
-        raise ValueError(
+        raise ArgumentError(
             "boxes must be (y, x, height, width) with a height and a width of at least 1. "
             f"Received: {checked[empty[0]].tolist()} in row {empty[0]}"
         )

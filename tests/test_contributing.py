@@ -198,7 +198,7 @@ def test_walkthrough_command(tmp_path):
     touched = carry_out("Add a command", root)
     assert touched == ["experiments/count.py"]
     check_layout(root, touched)
-    said = python(root, "-m", "experiments.count", "digits")
+    said = python(root, "-m", "experiments.count", "--dataset=digits")
     assert said.splitlines()[0].endswith("images of 10 classes")
     (line,) = [
         line
@@ -206,4 +206,6 @@ def test_walkthrough_command(tmp_path):
         if line.split()[:1] == ["count"]
     ]
     assert line.endswith("how many images and classes a built-in dataset has.")
-    assert python(root, "-m", "experiments", "count", "digits") == said
+    assert python(root, "-m", "experiments", "count", "--dataset=digits") == said
+    shown = python(root, "-m", "experiments.count", "--help")
+    assert "--dataset=glyphs\n      What is counted. (one of digits, glyphs)" in shown

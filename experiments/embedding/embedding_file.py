@@ -10,6 +10,7 @@ import time
 
 import numpy as np
 
+from experiments.options.errors import UsageError
 from keras_dml.atomic import replacing
 
 DTYPES = ("float32", "float16")
@@ -48,9 +49,9 @@ class EmbeddingFile:
 
     def __init__(self, path, rows, key, dtype="float32"):
         if rows < 1:
-            raise ValueError(f"rows must be at least 1. Received: rows={rows}")
+            raise UsageError(f"rows must be at least 1. Received: rows={rows}")
         if dtype not in DTYPES:
-            raise ValueError(f"dtype must be one of {DTYPES}. Received: dtype={dtype!r}")
+            raise UsageError(f"dtype must be one of {DTYPES}. Received: dtype={dtype!r}")
         self.path = pathlib.Path(path)
         self.rows = rows
         self.key = key
@@ -70,7 +71,7 @@ class EmbeddingFile:
             os.stat(self._partial)
         except OSError as error:
             self._close()
-            raise ValueError(
+            raise UsageError(
                 f"{str(self.path)!r} is being written by another running process"
             ) from error
         self._resume()
@@ -97,12 +98,12 @@ class EmbeddingFile:
         """
         batch = np.asarray(batch)
         if batch.ndim != 2 or batch.shape[1] != (self._dimensions or batch.shape[1] or None):
-            raise ValueError(
+            raise UsageError(
                 f"batch must have shape [b, {self._dimensions or 'd'}]. "
                 f"Received: batch of shape {batch.shape}"
             )
         if self.done + len(batch) > self.rows:
-            raise ValueError(
+            raise UsageError(
                 f"batch must leave no more than {self.rows} rows. "
                 f"Received: {len(batch)} rows after {self.done}"
             )
@@ -116,7 +117,7 @@ class EmbeddingFile:
             ValueError: rows are still missing.
         """
         if self.done < self.rows:
-            raise ValueError(f"{self.path} lacks rows: {self.done} of {self.rows} are written")
+            raise UsageError(f"{self.path} lacks rows: {self.done} of {self.rows} are written")
         return np.load(self.path, mmap_mode="r")
 
     def remove(self):
@@ -130,7 +131,7 @@ class EmbeddingFile:
         with np.errstate(over="ignore"):
             rows = np.ascontiguousarray(batch, self.dtype)
         if not np.isfinite(rows).all():
-            raise ValueError(
+            raise UsageError(
                 f"embeddings must lie within {np.finfo(self.dtype).max:g} to be kept as "
                 f"{self.dtype}. Received: {np.abs(batch).max():g}"
             )

@@ -7,6 +7,7 @@ import zlib
 
 import numpy as np
 
+from experiments.options.errors import UsageError
 from keras_dml.retrieval.rows import row_blocks
 from pipelines import EvaluationTransform, ImageTable
 
@@ -47,27 +48,27 @@ def from_file(path):
     """
     path = pathlib.Path(path).expanduser()
     if not path.is_file():
-        raise ValueError(f"embeddings must be a .npz file. Received: embeddings={path}, no file")
+        raise UsageError(f"embeddings must be a .npz file. Received: embeddings={path}, no file")
     known = ("paths", "gallery_paths", *(name for pair in _PAIRS for name in pair))
     try:
         with np.load(path) as saved:
             names = saved.files
             found = {name: saved[name] for name in known if name in names}
     except _UNREADABLE as error:
-        raise ValueError(
+        raise UsageError(
             f"embeddings must be a .npz file, as numpy.savez(FILE, embeddings=…, labels=…) writes "
             f"it. Received: embeddings={path} ({error})"
         ) from error
     wanted = _PAIRS if found.keys() & {*_PAIRS[1]} else _PAIRS[:1]
     missing = [name for pair in wanted for name in pair if name not in found]
     if missing:
-        raise ValueError(
+        raise UsageError(
             f"embeddings must hold the array {missing[0]}. Received: embeddings={path} with the "
             f"arrays {', '.join(names) or 'none'}"
         )
     for rows, labels in wanted:
         if found[rows].ndim != 2 or found[labels].shape != found[rows].shape[:1]:
-            raise ValueError(
+            raise UsageError(
                 f"{rows} must have shape [n, d] and {labels} [n], one for each row. "
                 f"Received: {rows} of shape {found[rows].shape} and {labels} of shape "
                 f"{found[labels].shape}"
@@ -98,7 +99,7 @@ def _file_names(argument, names):
     names = names.tolist()  # of a list, unlike an array, the table checks every name
     for name in names:
         if "\0" in str(name):
-            raise ValueError(f"{argument} must be names of files. Received: {name!r}")
+            raise UsageError(f"{argument} must be names of files. Received: {name!r}")
     return names
 
 

@@ -1,5 +1,6 @@
 """A trained model's embeddings of a dataset's images, for `experiments.evaluate`."""
 
+import dataclasses
 import pathlib
 import re
 import zipfile
@@ -12,15 +13,14 @@ import pipelines
 from experiments.embedding.embedder import Embedder, embeddings_on_disk, file_fingerprint
 from experiments.embedding.evaluated import PICTURES, Evaluated
 from experiments.embedding.saved_model import ImageEmbedder, fingerprint
-from experiments.options.command_line import RunError
+from experiments.options import data as options_data
+from experiments.options.errors import RunError, UsageError
 from experiments.options.progress import progress_bar
-from experiments.training import build
-from experiments.training.run_folder import known_bad_images
 from keras_dml.export import float32_copy
 from pipelines import ImageTable
 
 
-def dataset_sides(options, split, folder):
+def dataset_sides(options, split, left_out):
     """What is looked for, what it is looked for in (None: the same), how many classes trained.
 
     The last counts the classes of the images looked for that are the dataset's training classes: a
@@ -29,18 +29,18 @@ def dataset_sides(options, split, folder):
     Args:
         options: the flags of the dataset.
         split: "test", "train" or "all".
-        folder: where a run has listed the bad images that it left out.
+        left_out: as `options.data.data` takes it.
 
     Raises:
-        ValueError: as `build.data`; "all" of a dataset with a gallery.
+        UsageError: as `options.data.data`; "all" of a dataset with a gallery.
     """
-    data, _ = build.data(options, known_bad_images(folder))
+    data, _ = options_data.data(options, left_out)
     if split == "train":
         return data.train, None, data.train.num_classes
     if split == "test":
         return data.test, data.gallery, data.test.num_classes if data.same_classes else 0
     if data.gallery is not None:
-        raise ValueError(
+        raise UsageError(
             "split=all is for datasets without a gallery. "
             f"Received: split=all with dataset={options.dataset}"
         )
@@ -76,7 +76,7 @@ class ServedEmbedder:
         """Yields the embeddings of the rows from `first_row` on, `[b, d]`, with a progress bar.
 
         Raises:
-            ValueError: an image that cannot be read, or has an embedding that is not finite.
+            UsageError: an image that cannot be read, or has an embedding that is not finite.
         """
         if first_row == len(table):
             return
@@ -86,8 +86,8 @@ class ServedEmbedder:
             for images in files:
                 rows, bad = self._embed(images.numpy().tolist())
                 for row, reason in bad.items():
-                    name = build.image_names("evaluated", table)[bar.n + row]
-                    raise ValueError(f"{name}: {reason}")
+                    name = options_data.image_names("evaluated", table)[bar.n + row]
+                    raise UsageError(f"{name}: {reason}")
                 bar.update(len(rows))
                 yield rows
 
@@ -100,7 +100,7 @@ def _encoded(image):
 def saved_model(path, options, table):
     """(embedder, text that names the model) of a SavedModel."""
     if table.boxes is not None:
-        raise ValueError(
+        raise UsageError(
             "crop_to_box needs --model: a SavedModel takes whole image files. "
             f"Received: saved_model={path}"
         )
@@ -116,32 +116,32 @@ def keras_model(path, options, flag):
         flag: what the path was given as, for messages.
 
     Raises:
-        ValueError: no model, or none from such images to embeddings.
+        UsageError: no model, or none from such images to embeddings.
     """
     path = pathlib.Path(path).expanduser()
     if not path.is_file():
-        raise ValueError(f"{flag} must be a .keras file. Received: {flag}={path}, no file")
+        raise UsageError(f"{flag} must be a .keras file. Received: {flag}={path}, no file")
     try:
         model = keras.saving.load_model(path, compile=False)
     except (ValueError, TypeError, OSError, KeyError, AttributeError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{flag} cannot be loaded from {path}: {error}") from error
+        raise UsageError(f"{flag} cannot be loaded from {path}: {error}") from error
     received = f"{flag}={path}"
     described = bool(getattr(model, "inputs", None))  # else subclassed
     size = _image_size(model, received) if described else None
-    if size and options["image_size"].present and options.image_size != size:
-        raise ValueError(
-            f"image_size must be {size}, which the model takes. "
-            f"Received: image_size={options.image_size}"
+    given = options.image_size if "image_size" in options.given else None
+    if size and given not in (None, size):
+        raise UsageError(
+            f"image_size must be {size}, which the model takes. Received: image_size={given}"
         )
-    if size:
-        options.image_size = size
-    elif not options["image_size"].present:
-        raise ValueError(f"image_size must be given: {path} does not say what size it takes")
+    if not size and not given:
+        raise UsageError(f"image_size must be given: {path} does not say what size it takes")
     if described:
         model = float32_copy(model)
     else:
-        _check_by_a_call(model, options.image_size, received)
-    _, transform = build.transforms(options)
+        _check_by_a_call(model, given, received)
+    transform = options_data.evaluation_transform(
+        dataclasses.replace(options, image_size=size or given)
+    )
     return Embedder(model, transform, options.eval_batch_size), file_fingerprint(path)
 
 
@@ -150,12 +150,12 @@ def _image_size(model, received):
     inside, out = model.input_shape, model.output_shape
     sizes = set(inside[1:3]) if isinstance(inside, tuple) and len(inside) == 4 else set()
     if len(sizes) != 1 or inside[3] not in (3, None):
-        raise ValueError(
+        raise UsageError(
             "a model must take images [n, size, size, 3]. "
             f"Received: {received}, whose input shape is {inside}"
         )
     if not isinstance(out, tuple) or len(out) != 2:
-        raise ValueError(
+        raise UsageError(
             "a model must give embeddings [n, d]. "
             f"Received: {received}, whose output shape is {out}"
         )
@@ -168,12 +168,12 @@ def _check_by_a_call(model, size, received):
     except (ValueError, TypeError, tf.errors.OpError) as error:
         # Without the colours and the list of arguments that Keras adds.
         why = re.sub(r"\x1b\[\d+m", "", str(error)).partition("Arguments received")[0]
-        raise ValueError(
+        raise UsageError(
             f"a model must take images [n, {size}, {size}, 3]. Received: {received} ({why.strip()})"
         ) from error
     if not tf.is_tensor(found) or len(found.shape) != 2:
         shape = keras.tree.map_structure(lambda array: tuple(np.shape(array)), found)
-        raise ValueError(
+        raise UsageError(
             "a model must give embeddings [n, d]. "
             f"Received: {received}, which gives one image {shape}"
         )
@@ -183,7 +183,7 @@ def embed(embedder, model_key, queries, items, folder, dtype):
     """The `Evaluated` images, their embeddings in files of the folder that are gone on with.
 
     Raises:
-        ValueError: images that cannot be read, or that the model does not take.
+        UsageError: images that cannot be read, or that the model does not take.
         RunError: out of memory.
     """
     files = {"evaluation": queries, "evaluation_gallery": items}
@@ -198,13 +198,13 @@ def embed(embedder, model_key, queries, items, folder, dtype):
                 ).array()
             )
         except FloatingPointError as error:
-            raise ValueError("the model gives embeddings that are not finite") from error
+            raise UsageError("the model gives embeddings that are not finite") from error
         except tf.errors.ResourceExhaustedError as error:
             raise RunError("out of memory; a smaller --eval_batch_size needs less") from error
         except tf.errors.OpError as error:
             bad = pipelines.find_bad_images(table) if table.arrays is None else []
-            why = build.not_an_image("evaluated", table, bad) if bad else error.message
-            raise ValueError(why) from error
+            why = options_data.not_an_image("evaluated", table, bad) if bad else error.message
+            raise UsageError(why) from error
     labels = None if items is None else items.labels
     transform = embedder.transform if callable(embedder.transform) else PICTURES
     return Evaluated(arrays[0], queries.labels, arrays[1], labels, queries, items, transform)

@@ -7,6 +7,7 @@ import pathlib
 import numpy as np
 import tensorflow as tf
 
+from experiments.options.errors import UsageError
 from keras_dml.retrieval.scann_index import import_scann
 from pipelines import ImageTable, find_bad_images
 
@@ -40,7 +41,7 @@ class ImageEmbedder:
             self._model = tf.saved_model.load(str(path))
         # RuntimeError: operations that are not registered.
         except (OSError, ImportError, ValueError, RuntimeError, tf.errors.OpError) as error:
-            raise ValueError(f"saved_model cannot be loaded from {path}: {error}") from error
+            raise UsageError(f"saved_model cannot be loaded from {path}: {error}") from error
         self._function = self._model.signatures.get(_SIGNATURE)
         self._input, self.dimensions = _described(self._function, path)
 
@@ -101,7 +102,7 @@ def _check_is_saved_model(path):
         return
     inside = path / "saved_model"
     advice = f"; did you mean {inside}?" if (inside / "saved_model.pb").is_file() else ""
-    raise ValueError(
+    raise UsageError(
         "saved_model must be the folder of a SavedModel, with saved_model.pb in it. "
         f"Received: saved_model={path}{advice}"
     )
@@ -117,7 +118,7 @@ def _described(function, path):
         ]
         if takes_files and output is not None and output.shape.rank == 2 and output.shape[1]:
             return next(iter(inputs)), output.shape[1]
-    raise ValueError(
+    raise UsageError(
         f"saved_model must have a signature {_SIGNATURE} from the bytes of image files (strings "
         "[n]) to `embeddings` [n, d], as experiments.run and keras_dml.export write it. "
         f"Received: saved_model={path}"

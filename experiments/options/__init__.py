@@ -1,3 +1,33 @@
-"""The command line: what flags there are, how they are read, explained and refused."""
+"""The command line: what options a command has, how they are read, explained and refused.
 
-__all__: list[str] = []
+Options are a value: `parse` makes a frozen object of a command's options class, and nothing below a
+command reads anything else. `experiments.options.data` (which needs TensorFlow) makes of them what
+they describe of the data.
+"""
+
+from experiments.options.command_line import mute, quiet_tensorflow, run_command
+from experiments.options.declaration import Flag, Options, declarations, flags_of, option
+from experiments.options.errors import HelpRequested, RunError, UsageError
+from experiments.options.help import help_text
+from experiments.options.parsing import parse, resolved, wants_help, words_of
+from experiments.options.run_options import RunOptions
+
+__all__ = [
+    "Flag",
+    "HelpRequested",
+    "Options",
+    "RunError",
+    "RunOptions",
+    "UsageError",
+    "declarations",
+    "flags_of",
+    "help_text",
+    "mute",
+    "option",
+    "parse",
+    "quiet_tensorflow",
+    "resolved",
+    "run_command",
+    "wants_help",
+    "words_of",
+]

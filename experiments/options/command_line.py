@@ -1,44 +1,38 @@
-"""How a command ends: one clear line and exit code 2 for a user's mistake, no traceback."""
+"""How a command ends: one clear line and an exit code, of a user's mistake as of our own.
 
-import contextlib
+0: done, or the help was asked for. 1: the run had to stop (`stopped: …`), or a bug (`internal
+error: …`, its traceback in a file). 2: a mistake in what was given (`error: …`). 130: interrupted.
+"""
+
+from __future__ import annotations
+
+import errno
 import logging
 import os
 import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
 
-from absl import flags
+from experiments.options.errors import HelpRequested, RunError, UsageError
+from experiments.options.parsing import wants_debug
+from experiments.recipes import RecipeError
+
+__all__ = ["LOST_WORKER", "RunError", "UsageError", "mute", "quiet_tensorflow", "run_command"]
 
 # TensorFlow's errors, by name, when a message from another worker does not come.
 LOST_WORKER = ("UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError")
+# The modules whose ArgumentError is a mistake of who calls them.
+_REFUSING = ("keras_dml.errors", "pipelines.errors")
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
-class UsageError(Exception):
-    """A mistake in what the user gave: the flags, the files, the folder."""
-
-
-class RunError(Exception):
-    """A run that had to stop for a reason that its user can act on."""
-
-
-@contextlib.contextmanager
-def usage_errors():
-    """While what the user gave is being read, every complaint about a value is a usage error."""
-    try:
-        yield
-    except (ValueError, TypeError, OSError, flags.Error) as error:
-        raise UsageError(" ".join(str(error).split())) from error
-    except Exception as error:
-        # By name: TensorFlow may not even be imported yet.
-        if type(error).__name__ != "ResourceExhaustedError":
-            raise
-        raise UsageError("out of memory: the model that the flags ask for is too large") from error
-
-
-def quiet_tensorflow():
+def quiet_tensorflow() -> None:
     """Keep TensorFlow's start-up notes off the terminal; must come before it is imported."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
-def mute():
+def mute() -> None:
     """Drop what this process prints, and its progress bars, from now on; its errors stay.
 
     Must come before tqdm is imported, which reads its switch then.
@@ -47,34 +41,84 @@ def mute():
     os.environ["TQDM_DISABLE"] = "1"
 
 
-def run_command(main, argv=None):
-    """Call `main(argv)` and return the exit code: 0, 1 (the run had to stop) or 2 (usage)."""
+def run_command(main: Callable[[list[str]], object], argv: Sequence[str] | None = None) -> int:
+    """Call `main(argv)` and return the exit code."""
     logging.basicConfig(format="note: %(message)s")
+    words = list(sys.argv if argv is None else argv)
     try:
-        main(list(sys.argv if argv is None else argv))
-    except UsageError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except RunError as error:
-        print(f"stopped: {error}", file=sys.stderr)
-        return 1
-    except ImportError as error:
-        if not hasattr(error, "extra"):  # a MissingExtraError of keras_dml or pipelines
-            raise
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        try:
+            main(words)
+        except HelpRequested as request:
+            print(request, flush=True)
     except BrokenPipeError:  # whoever read our output (`| head`) has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:
+        _say("interrupted: the same command goes on from the last checkpoint")
+        return 130
     except Exception as error:
-        if type(error).__name__ not in LOST_WORKER or not os.environ.get("TF_CONFIG"):
-            raise
-        print(
+        return _failed(error, wants_debug(words))
+    return 0
+
+
+def _failed(error: Exception, debug: bool) -> int:
+    kind = type(error).__name__
+    if isinstance(error, RunError):
+        _say(f"stopped: {_one_line(error)}")
+        return 1
+    # A MissingExtraError of keras_dml or pipelines names what to install.
+    if isinstance(error, _refusals()) or hasattr(error, "extra"):
+        _say(f"error: {_one_line(error)}")
+        return 2
+    if isinstance(error, OSError) and error.errno in _NO_SPACE:
+        _say(f"stopped: {_one_line(error)}")
+        return 1
+    if isinstance(error, OSError) and error.filename is not None:
+        _say(f"error: {_one_line(error)}")
+        return 2
+    # By name: TensorFlow may not even be imported.
+    if kind == "ResourceExhaustedError":
+        _say("error: out of memory: the model that the flags ask for is too large")
+        return 2
+    if kind in LOST_WORKER and os.environ.get("TF_CONFIG"):
+        _say(
             "stopped: another worker is gone; the same command on all of them goes on from the "
-            "last checkpoint",
-            file=sys.stderr,
+            "last checkpoint"
         )
         return 1
-    except KeyboardInterrupt:
-        print("interrupted: the same command goes on from the last checkpoint", file=sys.stderr)
-        return 130
-    return 0
+    return _bug(error, debug)
+
+
+def _refusals() -> tuple[type[Exception], ...]:
+    """What is raised of a user's mistake, and of nothing else."""
+    # A module that was never imported has raised nothing; importing it could take seconds.
+    loaded = (sys.modules[name] for name in _REFUSING if name in sys.modules)
+    return (UsageError, RecipeError, *(module.ArgumentError for module in loaded))
+
+
+def _bug(error: Exception, debug: bool) -> int:
+    what = f"internal error: {' '.join([f'{type(error).__name__}:', _one_line(error)]).strip(': ')}"
+    lines = "".join(traceback.format_exception(error))
+    if debug:
+        _say(f"{lines}{what}")
+        return 1
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="keras_dml-", suffix=".traceback", delete=False,
+            encoding="utf-8", errors="backslashreplace",
+        ) as file:  # fmt: skip
+            file.write(lines)
+    except OSError:  # nowhere to write to
+        _say(f"{lines}{what}")
+        return 1
+    _say(f"{what}; the traceback is in {file.name}; --debug prints it")
+    return 1
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def _say(text: str) -> None:
+    # A message may name a file whose name the terminal's encoding cannot say.
+    encoding = sys.stderr.encoding or "utf-8"
+    print(text.encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr)

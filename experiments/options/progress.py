@@ -2,10 +2,10 @@
 
 import sys
 
-from tqdm import tqdm
+from tqdm import tqdm  # type: ignore[import-untyped]
 
 
-def progress_bar(description, total, initial=0, leave=False):
+def progress_bar(description: str, total: int, initial: int = 0, leave: bool = False) -> tqdm:
     """A tqdm bar in images; in a log file, where it cannot redraw itself, a line now and then."""
     redraws = sys.stderr.isatty()
     return tqdm(

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from experiments.embedding.embedding_file import EmbeddingFile
+from experiments.options.errors import UsageError
 from experiments.options.progress import progress_bar
 from experiments.photos.image_folder import ImageFile, image_path
 from experiments.photos.index_folder import EMBEDDINGS
@@ -90,7 +91,7 @@ class FolderEmbeddings:
             shutil.rmtree(self._unfinished)
         if not any(file in row_of for file in files):
             path, reason = next(iter(bad.items()))
-            raise ValueError(
+            raise UsageError(
                 f"none of the {len(files):,} images can be embedded. The first, {path}: {reason}"
             )
         embedded = self._keep(files, row_of, blocks, saved)
@@ -104,7 +105,7 @@ class FolderEmbeddings:
                 columns = [saved[name].tolist() for name in ("paths", "sizes", "times")]
                 return Embedded(list(map(ImageFile, *columns)), saved["embeddings"])
         except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
-            raise ValueError(f"{self._path} is damaged ({error}): delete it") from error
+            raise UsageError(f"{self._path} is damaged ({error}): delete it") from error
 
     def _keep(self, files, row_of, blocks, saved):
         """The embeddings in the order of `files`, written unless they are what `saved` is."""

@@ -4,6 +4,7 @@ import os
 import pathlib
 from typing import NamedTuple
 
+from experiments.options.errors import UsageError
 from pipelines.datasets.folder import EXTENSIONS, walk_images
 
 
@@ -32,14 +33,14 @@ def list_images(folder):
     """
     root = os.fspath(folder)
     if not os.path.isdir(root):
-        raise ValueError(f"images must be a folder. Received: images={root}")
+        raise UsageError(f"images must be a folder. Received: images={root}")
     found = [
         _image_file(root, os.path.join(path, name))
         for path, names in walk_images(root)
         for name in names
     ]
     if not found:
-        raise ValueError(
+        raise UsageError(
             f"images must be a folder with {', '.join(EXTENSIONS)} files in it or below. "
             f"Received: images={root}, which holds none"
         )
@@ -55,7 +56,7 @@ def image_path(folder, name):
     parts = pathlib.PurePosixPath(name).parts
     inside = parts and not os.path.isabs(name) and ".." not in parts and "\0" not in name
     if not inside or not name.lower().endswith(EXTENSIONS):
-        raise ValueError(f"An image's name must be a path inside the folder. Received: {name!r}")
+        raise UsageError(f"An image's name must be a path inside the folder. Received: {name!r}")
     return pathlib.Path(folder, *parts)
 
 

@@ -3,6 +3,7 @@
 import json
 import pathlib
 
+from experiments.options.errors import UsageError
 from keras_dml.atomic import replacing
 
 INDEX = "index"
@@ -32,12 +33,12 @@ def open_folder(folder, saved_model, fingerprint, images):
     if (folder / SETTINGS).is_file():
         saved = read_settings(folder)
         if saved["images"] != settings["images"]:
-            raise ValueError(
+            raise UsageError(
                 f"output {folder} holds an index of other images, those in {saved['images']}: "
                 f"give another --output. Received: images={images}"
             )
         if saved["fingerprint"] != fingerprint:
-            raise ValueError(
+            raise UsageError(
                 f"output {folder} holds an index made with another model than {saved_model} is "
                 f"now: its embeddings do not compare. Give another --output, or delete that one"
             )
@@ -46,7 +47,7 @@ def open_folder(folder, saved_model, fingerprint, images):
             write_settings(folder, settings)
         return settings
     if folder.exists() and not (folder.is_dir() and all(map(_is_hidden, folder.iterdir()))):
-        raise ValueError(
+        raise UsageError(
             "output must be a new or empty folder, or an index of the same images. "
             f"Received: output={folder}, which is something else"
         )
@@ -68,13 +69,13 @@ def read_settings(folder):
         if settings.keys() >= {"saved_model", "fingerprint", "images", "built", "search"}:
             return settings
     except OSError as error:
-        raise ValueError(
+        raise UsageError(
             f"there is no index in {folder}: {SETTINGS} cannot be read ({error.strerror}). "
             "python -m experiments.index makes one"
         ) from error
     except (ValueError, AttributeError):
         pass
-    raise ValueError(f"{path} is damaged, or was not written by experiments.index")
+    raise UsageError(f"{path} is damaged, or was not written by experiments.index")
 
 
 def write_settings(folder, settings):

@@ -16,6 +16,7 @@ import flask
 import waitress
 from werkzeug.exceptions import HTTPException
 
+from experiments.options.errors import UsageError
 from experiments.photos.search_page import score_name
 from experiments.report.pictures import thumbnail
 
@@ -151,11 +152,11 @@ def open_server(search, host, port):
             ident=None,
         )
     except OSError as error:
-        raise ValueError(
+        raise UsageError(
             f"--host={host} --port={port} cannot be bound ({error.strerror}); another --port?"
         ) from error
     except ValueError as error:
-        raise ValueError(
+        raise UsageError(
             f"host must be a name or address of this computer. Received: host={host}"
         ) from error
 

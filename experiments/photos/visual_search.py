@@ -5,6 +5,7 @@ import threading
 from typing import NamedTuple
 
 from experiments.embedding.saved_model import ImageEmbedder, fingerprint
+from experiments.options.errors import UsageError
 from experiments.photos.image_folder import image_path
 from experiments.photos.index_folder import INDEX, read_settings
 from experiments.report.pictures import checked_picture
@@ -42,14 +43,14 @@ class VisualSearch:
         folder = pathlib.Path(folder)
         settings = read_settings(folder)
         if settings["built"] is None:
-            raise ValueError(
+            raise UsageError(
                 f"the index in {folder} is not finished: give its python -m experiments.index "
                 "command again, which goes on where it stopped"
             )
         self.images = pathlib.Path(images or settings["images"])
         saved_model = saved_model or settings["saved_model"]
         if fingerprint(saved_model) != settings["fingerprint"]:
-            raise ValueError(
+            raise UsageError(
                 f"saved_model is not the one that the index in {folder} was made with: its "
                 f"embeddings do not compare. Received: saved_model={saved_model}"
             )
@@ -57,7 +58,7 @@ class VisualSearch:
         try:
             self._index = load_index(folder / INDEX)
         except ValueError as error:
-            raise ValueError(f"{error}. Its python -m experiments.index builds it again") from error
+            raise UsageError(f"{error}. Its python -m experiments.index builds it again") from error
         self._embedder = ImageEmbedder(saved_model)
         self.num_items, self.metric = self._index.num_items, self._index.metric
         self._paths = self._index.ids.tolist()
@@ -92,7 +93,7 @@ class VisualSearch:
         with self._slots:
             embeddings, bad = self._embedder([checked_picture(encoded)])
             if bad:
-                raise ValueError(bad[0])
+                raise UsageError(bad[0])
             ids, scores = self._index.search(embeddings, min(k, self.num_items))
         paths = ids[0].tolist()
         return [Found(self._item_of[p], p, s) for p, s in zip(paths, scores[0].tolist())]

@@ -3,7 +3,12 @@
 import difflib
 import pathlib
 
-__all__ = ["find_recipe", "is_flagfile", "names", "read_recipe", "without_flagfiles"]
+__all__ = ["RecipeError", "find_recipe", "is_flagfile", "names", "read_recipe", "without_flagfiles"]
+
+
+class RecipeError(ValueError):
+    """A flag file that is not there, cannot be read or holds what is no flag."""
+
 
 PACKAGED = pathlib.Path(__file__).parent
 
@@ -14,7 +19,7 @@ def names():
 
 
 def find_recipe(name):
-    """Path of a flag file: here, or among the packaged recipes; ValueError names those."""
+    """Path of a flag file: here, or among the packaged recipes; RecipeError names those."""
     here, packaged = pathlib.Path(name), PACKAGED / name
     if name and here.is_file():
         return here
@@ -23,7 +28,7 @@ def find_recipe(name):
     known = names()
     near = difflib.get_close_matches(name, known, n=1)
     hint = f" Did you mean {near[0]}?" if near else ""
-    raise ValueError(
+    raise RecipeError(
         f"flagfile must be a file here or one of the recipes {', '.join(known)}.{hint} "
         f"Received: flagfile={name!r}"
     )
@@ -45,19 +50,19 @@ def without_flagfiles(words):
     return others, names
 
 
-def read_recipe(path, flag_values, within=()):
+def read_recipe(path, known, within=()):
     """The words of a flag file, those of the flag files that it names in their place.
 
     Raises:
-        ValueError: a file that cannot be read or names itself, or a line that is none of the flags
-            of `flag_values`: names the file and the line.
+        RecipeError: a file that cannot be read or names itself, or a line that is none of the flags
+            of `known`: names the file and the line.
     """
     if path in within:
-        raise ValueError(f"flagfile {path} names itself")
+        raise RecipeError(f"flagfile {path} names itself")
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"flagfile {path} cannot be read: {error}") from error
+        raise RecipeError(f"flagfile {path} cannot be read: {error}") from error
     words = []
     for number, line in enumerate(map(str.strip, lines), start=1):
         name = line.lstrip("-").partition("=")[0]
@@ -66,11 +71,9 @@ def read_recipe(path, flag_values, within=()):
         if is_flagfile(line):
             nested = path.parent / line.partition("=")[2]
             found = nested if nested.is_file() else find_recipe(line.partition("=")[2])
-            words += read_recipe(found, flag_values, (*within, path))
-        elif line.startswith("-") and (
-            name in flag_values or name.removeprefix("no") in flag_values
-        ):
+            words += read_recipe(found, known, (*within, path))
+        elif line.startswith("-") and (name in known or name.removeprefix("no") in known):
             words.append(line)
         else:
-            raise ValueError(f"flagfile {path}, line {number} is no flag. Received: {line}")
+            raise RecipeError(f"flagfile {path}, line {number} is no flag. Received: {line}")
     return words

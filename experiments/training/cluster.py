@@ -6,6 +6,8 @@ import os
 import re
 import socket
 
+from experiments.options.errors import UsageError
+
 EXAMPLE = (
     '{"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"type": "worker", "index": 0}}'
 )
@@ -68,8 +70,8 @@ def read_cluster(strategy: str) -> Cluster:
     return Cluster(addresses.index(own), len(addresses))
 
 
-def _wrong(what: str, text: str) -> ValueError:
-    return ValueError(
+def _wrong(what: str, text: str) -> UsageError:
+    return UsageError(
         f"TF_CONFIG {what} for --strategy=multi_worker, such as {EXAMPLE} with another index on "
         f"each worker. Received: TF_CONFIG={text or 'nothing'}"
     )
@@ -88,7 +90,7 @@ def _check_free(address: str, text: str) -> None:
         try:
             server.bind(("", port))
         except OSError as error:
-            raise ValueError(
+            raise UsageError(
                 f"TF_CONFIG must give this worker a free port of its machine: {port} cannot be "
                 f"used ({error.strerror}). Received: TF_CONFIG={text}"
             ) from error

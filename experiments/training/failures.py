@@ -5,8 +5,9 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-from experiments.options.command_line import LOST_WORKER, RunError, UsageError
-from experiments.training.build import not_an_image
+from experiments.options.command_line import LOST_WORKER
+from experiments.options.data import not_an_image
+from experiments.options.errors import RunError, UsageError
 from experiments.training.run_folder import CHECKPOINT, RunFolder
 from pipelines import Split, find_bad_images
 

@@ -3,8 +3,8 @@
 import keras
 import tensorflow as tf
 
-from experiments.options import flags
-from experiments.training.arguments import Options
+from experiments.options import RunOptions
+from experiments.options.values import whole_numbers
 from experiments.training.callbacks import callbacks
 from experiments.training.optimizer import backbone_optimizer
 from experiments.training.plan import RunPlan
@@ -13,7 +13,7 @@ from keras_dml import models
 from pipelines import training_batches
 
 
-def embedding_model(options: Options) -> tuple[keras.Model, keras.Model]:
+def embedding_model(options: RunOptions) -> tuple[keras.Model, keras.Model]:
     """The backbone, and the model from images to embeddings over it."""
     weights = None if options.weights == "none" else options.weights
     backbone = models.build_backbone(
@@ -21,7 +21,7 @@ def embedding_model(options: Options) -> tuple[keras.Model, keras.Model]:
         options.image_size,
         weights,
         options.frozen_batch_norm,
-        None if options.filters is None else flags.whole_numbers("filters", options.filters),
+        None if options.filters is None else whole_numbers("filters", options.filters),
     )
     return backbone, models.embedding_model(
         backbone,

@@ -5,14 +5,14 @@ from typing import Any, TypeAlias
 
 import keras
 
-from experiments.training.arguments import Options
+from experiments.options import RunOptions, UsageError
 from keras_dml import optimizers
 
 #: A learning rate: a number, or a schedule over the updates.
 Rate: TypeAlias = float | keras.optimizers.schedules.LearningRateSchedule
 
 
-def scheduled(options: Options, rate: float, total_updates: int) -> Rate:
+def scheduled(options: RunOptions, rate: float, total_updates: int) -> Rate:
     """The learning rate of each of so many updates."""
     if options.schedule == "warm_cosine":
         return optimizers.WarmCosine(rate, total_updates, options.warmup_steps)
@@ -20,7 +20,7 @@ def scheduled(options: Options, rate: float, total_updates: int) -> Rate:
 
 
 def optimizer(
-    options: Options, rate: Rate, multipliers: Mapping[str, float] | None = None
+    options: RunOptions, rate: Rate, multipliers: Mapping[str, float] | None = None
 ) -> keras.optimizers.Optimizer:
     """The optimizer that the flags name.
 
@@ -30,7 +30,7 @@ def optimizer(
         multipliers: of the learning rate, by variable, as from `keras_dml.optimizers.multipliers`.
 
     Raises:
-        ValueError: momentum for an optimizer that has none.
+        UsageError: momentum for an optimizer that has none.
     """
     arguments: dict[str, Any] = {
         "learning_rate": rate,
@@ -39,15 +39,17 @@ def optimizer(
     }
     if multipliers is not None:
         arguments["learning_rate_multipliers"] = multipliers
-    if options.optimizer == "adam":
-        if options.momentum or options.nesterov:
-            raise ValueError("momentum and nesterov are for --optimizer=sgd. Received: adam")
-        return optimizers.Adam(**arguments)
-    return optimizers.SGD(momentum=options.momentum, nesterov=options.nesterov, **arguments)
+    if options.optimizer == "sgd":
+        arguments |= {"momentum": options.momentum, "nesterov": options.nesterov}
+    elif options.momentum or options.nesterov:
+        raise UsageError(
+            f"momentum and nesterov are for --optimizer=sgd. Received: {options.optimizer}"
+        )
+    return optimizers.OPTIMIZERS[options.optimizer](**arguments)
 
 
 def backbone_optimizer(
-    options: Options, backbone: keras.Model, rate: Rate
+    options: RunOptions, backbone: keras.Model, rate: Rate
 ) -> keras.optimizers.Optimizer:
     """The optimizer of the fitted model, which may give its backbone another learning rate."""
     factor = options.pretrained_factor

@@ -8,7 +8,7 @@ import numpy as np
 
 from experiments.embedding.embedder import Embedder, embeddings_on_disk, file_fingerprint
 from experiments.embedding.embedding_file import EmbeddingFile
-from experiments.options import flags
+from experiments.options import resolved
 from experiments.report.neighbors import retrieval_rows
 from experiments.report.page import Report, recall_table, write_report
 from experiments.report.scores import recalls_alone
@@ -139,7 +139,7 @@ def _report(run: RunPlan, end: Finished, findings: Findings, seconds: float) -> 
             retrieval=retrieval_rows(
                 end.embeddings, data.test, run.preprocessing, end.gallery, data.gallery
             ),
-            flags=flags.resolved(options),
+            flags=resolved(options),
             pictures=findings.pictures,
         ),
     )

@@ -2,12 +2,14 @@
 
 import dataclasses
 
-from experiments.training import build
-from experiments.training.arguments import Options
+import keras
+
+from experiments.options import RunOptions
+from experiments.options import data as described
 from experiments.training.evaluators import Evaluator
 from experiments.training.objectives import Objective, objective_of
 from experiments.training.optimizer import Rate
-from experiments.training.run_folder import BAD_IMAGES, RunFolder, known_bad_images
+from experiments.training.run_folder import BAD_IMAGES, RunFolder, State, known_bad_images
 from experiments.training.workers import Workers
 from pipelines import BalancedSampler, EvaluationTransform, RandomSampler, Split, TrainTransform
 
@@ -18,7 +20,7 @@ class RunPlan:
 
     Attributes:
         name: of the run: its recipe or its dataset.
-        options: its flags.
+        options: what it was given.
         folder: where it writes.
         data: training, test and gallery images.
         bad_images: a line for each image that was left out.
@@ -33,7 +35,7 @@ class RunPlan:
     """
 
     name: str
-    options: Options
+    options: RunOptions
     folder: RunFolder
     data: Split
     bad_images: list[str]
@@ -58,32 +60,31 @@ class RunPlan:
             self.folder.write_text(BAD_IMAGES, lines)
 
 
-def plan_run(name: str, options: Options, folder: RunFolder, workers: Workers) -> RunPlan:
+def plan_run(options: RunOptions, folder: RunFolder, workers: Workers) -> RunPlan:
     """Read the data and settle everything that follows from the options.
 
     Raises:
-        ValueError: options that do not fit each other or the data; workers that do not agree.
+        UsageError: options that do not fit each other or the data; workers that do not agree.
         OSError: files of the dataset that cannot be read.
     """
     workers.check_same("flags", folder.flags.encode())
-    data, bad_images = build.data(options, known_bad_images(folder.path))
+    data, bad_images = described.data(options, known_bad_images(folder.path))
     labels = data.train.labels.tobytes() + data.test.labels.tobytes()
     workers.check_same("images of data_dir", labels)
-    augmentation, preprocessing = build.transforms(options)
-    sampler = build.sampler(options, data.train)
-    ks = build.recall_at(
+    sampler = described.sampler(options, data.train, options.seed)
+    ks = described.recall_at(
         options, len(data.test), None if data.gallery is None else len(data.gallery)
     )
     steps_per_epoch = options.steps_per_epoch or sampler.steps_per_epoch
     objective = objective_of(options)
     return RunPlan(
-        name=name,
+        name=options.name,
         options=options,
         folder=folder,
         data=data,
         bad_images=bad_images,
-        augmentation=augmentation,
-        preprocessing=preprocessing,
+        augmentation=described.training_transform(options),
+        preprocessing=described.evaluation_transform(options),
         sampler=sampler,
         ks=ks,
         steps_per_epoch=steps_per_epoch,
@@ -91,3 +92,18 @@ def plan_run(name: str, options: Options, folder: RunFolder, workers: Workers) -
         rate=objective.learning_rate(options.epochs * steps_per_epoch),
         evaluators=objective.evaluators(),
     )
+
+
+def describe(run: RunPlan, model: keras.Model, state: State) -> str:
+    """One line of what is about to happen."""
+    data, train, test = run.data, run.data.train, run.data.test
+    tested = "the same" if data.same_classes else f"{test.num_classes:,} others"
+    if data.gallery:
+        tested += f" in a gallery of {len(data.gallery):,}"
+    text = (
+        f"{len(train):,} images of {train.num_classes:,} classes to train, "
+        f"{len(test):,} of {tested} to test; "
+        f"{model.count_params():,} parameters; "
+        f"{run.options.epochs} epochs of {run.steps_per_epoch} steps"
+    )
+    return f"{text}; continued after epoch {state.epoch}" if state.epoch else text

@@ -86,7 +86,8 @@ class RunFolder:
     def _check_same(self, saved):
         changes = [
             line
-            for line in difflib.ndiff(saved.splitlines(), self.flags.splitlines())
+            # Their order says nothing, and was another one in earlier versions.
+            for line in difflib.ndiff(sorted(saved.splitlines()), sorted(self.flags.splitlines()))
             if line[0] in "+-"
         ]
         if changes:
@@ -107,6 +108,11 @@ class RunFolder:
         """What the finished run had written, or None."""
         path = self.file(RESULT)
         return json.loads(path.read_text()) if path.is_file() else None
+
+    @property
+    def finished_text(self) -> str:
+        """What to print of a finished run."""
+        return f"{self.path} is finished:\n\n{self.result['table']}\n"
 
     def open(self):
         """Make the folder if needed and hold it, so that no second process writes into it.

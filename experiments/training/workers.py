@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from experiments.options.errors import UsageError
 from experiments.training.cluster import Cluster
 from keras_dml.cloning import finalize
 from keras_dml.float32 import float32_copy
@@ -34,6 +35,10 @@ class Workers:
         received = self.strategy.reduce("SUM", self._once(sent), axis=None)
         return received.numpy().astype(array.dtype)
 
+    def first_says(self, answer: bool) -> bool:
+        """The answer of the first worker."""
+        return bool(self.from_first(np.array(float(answer))))
+
     def meet(self) -> None:
         """Return when every worker has come here."""
         self.from_first(np.zeros(1))
@@ -57,7 +62,7 @@ class Workers:
         checksums = self.strategy.gather(self._once(np.array([zlib.crc32(data) + 1])), axis=0)
         checksums = [number for number in checksums.numpy().tolist() if number]
         if len(set(checksums)) > 1:
-            raise ValueError(
+            raise UsageError(
                 f"{what} must be the same on all workers. Received: their checksums {checksums}"
             )
 

@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from keras_dml.errors import ArgumentError
+
 
 def class_mean_accuracy(train_embeddings, train_labels, embeddings, labels):
     """The share of rows whose class has the highest score `z·m_k`, without a classifier.
@@ -29,7 +31,7 @@ def class_mean_accuracy(train_embeddings, train_labels, embeddings, labels):
     train_embeddings, train_labels = _checked("train_", train_embeddings, train_labels)
     embeddings, labels = _checked("", embeddings, labels)
     if train_embeddings.shape[1] != embeddings.shape[1]:
-        raise ValueError(
+        raise ArgumentError(
             "train_embeddings and embeddings must have the same width. "
             f"Received: shapes {train_embeddings.shape} and {embeddings.shape}"
         )
@@ -43,12 +45,12 @@ def class_mean_accuracy(train_embeddings, train_labels, embeddings, labels):
 def _checked(side, embeddings, labels):
     embeddings, labels = np.asarray(embeddings, np.float64), np.asarray(labels)
     if embeddings.ndim != 2 or 0 in embeddings.shape:
-        raise ValueError(
+        raise ArgumentError(
             f"{side}embeddings must be a matrix [n, d] with at least one row. "
             f"Received: {side}embeddings of shape {embeddings.shape}"
         )
     if labels.shape != embeddings.shape[:1]:
-        raise ValueError(
+        raise ArgumentError(
             f"{side}labels must have shape [{len(embeddings)}], one for each row of "
             f"{side}embeddings. Received: {side}labels of shape {labels.shape}"
         )

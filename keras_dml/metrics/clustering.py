@@ -3,6 +3,7 @@
 import warnings
 from typing import NamedTuple
 
+from keras_dml.errors import ArgumentError
 from keras_dml.extras import needing
 from keras_dml.metrics.distances import unit_embeddings
 from keras_dml.metrics.recall import class_numbers
@@ -66,7 +67,7 @@ def clustering_scores(embeddings, labels, seed=0):
 
     z, labels = unit_embeddings(embeddings, labels)
     if not len(z):
-        raise ValueError(f"embeddings must have a row or more. Received: shape {z.shape}")
+        raise ArgumentError(f"embeddings must have a row or more. Received: shape {z.shape}")
     labels = class_numbers(labels)  # scikit-learn takes neither bytes nor NaN
     classes = labels.max() + 1
     init = "k-means++" if classes <= _MOST_CHOSEN_STARTS else "random"

@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 
+from keras_dml.errors import ArgumentError
 from keras_dml.metrics.ranks import pair_blocks
 from keras_dml.metrics.recall import check_labels, checked_sets
 
@@ -67,7 +68,7 @@ def distance_histograms(embeddings, labels, bins=100, gallery=None, gallery_labe
         embeddings, labels, gallery, gallery_labels, "cosine"
     )
     if bins < 1:
-        raise ValueError(f"bins must be at least 1. Received: bins={bins}")
+        raise ArgumentError(f"bins must be at least 1. Received: bins={bins}")
     z, own_rows = normalised(queries), gallery is None
     items = z if own_rows else normalised(items)
     halves, item_halves = (np.einsum("nd,nd->n", rows, rows) / 2 for rows in (z, items))

@@ -2,6 +2,7 @@
 
 import keras
 
+from keras_dml.errors import ArgumentError, ArgumentTypeError
 from keras_dml.losses.base import EmbeddingLoss
 
 
@@ -24,11 +25,13 @@ class LossPart(keras.metrics.Mean):
 
     def __init__(self, loss, part, name=None, dtype=None):
         if not isinstance(loss, EmbeddingLoss):
-            raise TypeError(
+            raise ArgumentTypeError(
                 f"loss must be a keras_dml.losses.EmbeddingLoss. Received: loss={loss!r}"
             )
         if part not in ("tightness", "contrastive"):
-            raise ValueError(f"part must be 'tightness' or 'contrastive'. Received: part={part!r}")
+            raise ArgumentError(
+                f"part must be 'tightness' or 'contrastive'. Received: part={part!r}"
+            )
         super().__init__(name=name or part, dtype=dtype)
         self.loss = loss
         self.part = part

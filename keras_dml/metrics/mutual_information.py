@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_dml.errors import ArgumentError
 from keras_dml.metrics.bar import steps_bar
 from keras_dml.metrics.distances import unit_embeddings
 
@@ -111,7 +112,7 @@ class _Pairs:
         self.order = np.argsort(labels, kind="stable")
         _, first, sizes = np.unique(labels[self.order], return_index=True, return_counts=True)
         if sizes.max() < 2 or len(sizes) < 2:
-            raise ValueError(
+            raise ArgumentError(
                 "labels must give each half of the images a class with two images and a second "
                 f"class. Received: {len(labels)} images of {len(sizes)} classes in a half"
             )

@@ -4,6 +4,7 @@ import numbers
 
 import numpy as np
 
+from keras_dml.errors import ArgumentError
 from keras_dml.metrics.bar import long_work_bar
 from keras_dml.metrics.ranks import rank_bounds
 
@@ -25,14 +26,14 @@ def _checked(embeddings, gallery, metric):
     from keras_dml.retrieval.rows import finite_rows
 
     if metric not in METRICS:
-        raise ValueError(f"metric must be one of {METRICS}. Received: metric={metric!r}")
+        raise ArgumentError(f"metric must be one of {METRICS}. Received: metric={metric!r}")
     queries = finite_rows(embeddings, "embeddings")
     items = queries if gallery is None else finite_rows(gallery, "gallery")
     if not len(queries) or not len(items) or queries.shape[1] != items.shape[1]:
         shapes = f"shape {queries.shape}"
         if gallery is not None:
             shapes = f"shapes {queries.shape} and {items.shape}"
-        raise ValueError(
+        raise ArgumentError(
             "embeddings and gallery must have a row or more each, of the same width. "
             f"Received: {shapes}"
         )
@@ -43,7 +44,7 @@ def _check_k(name, k, items, own_rows):
     most = len(items) - own_rows
     if isinstance(k, bool) or not isinstance(k, numbers.Integral) or not 1 <= k <= most:
         what = "other items" if own_rows else "items in gallery"
-        raise ValueError(
+        raise ArgumentError(
             f"{name} must be whole numbers from 1 to the number of {what}, {most}. "
             f"Received: {name}={k!r}"
         )
@@ -53,14 +54,14 @@ def listed(ks):
     """The values of K as a list; ValueError unless there is one or more."""
     values = [] if isinstance(ks, numbers.Number) else list(ks)
     if not values:
-        raise ValueError(f"ks must be a list of at least one K. Received: ks={ks!r}")
+        raise ArgumentError(f"ks must be a list of at least one K. Received: ks={ks!r}")
     return values
 
 
 def check_labels(name, labels, rows):
     """ValueError unless `labels` are `[rows]`."""
     if labels.shape != (rows,):
-        raise ValueError(
+        raise ArgumentError(
             f"{name} must have shape [{rows}], one for each row of "
             f"{'gallery' if name == 'gallery_labels' else 'embeddings'}. "
             f"Received: {name} of shape {labels.shape}"
@@ -181,7 +182,7 @@ def checked_sets(embeddings, labels, gallery, gallery_labels, metric):
     """
     if (gallery is None) != (gallery_labels is None):
         missing = "gallery" if gallery is None else "gallery_labels"
-        raise ValueError(
+        raise ArgumentError(
             f"gallery and gallery_labels must be given together. Received: {missing}=None"
         )
     queries, items = _checked(embeddings, gallery, metric)
@@ -195,7 +196,7 @@ def checked_sets(embeddings, labels, gallery, gallery_labels, metric):
     both = np.concatenate([labels, gallery_labels])
     # NumPy would make texts of the numbers, and 1 would be "1".
     if both.dtype.kind in "SU" and labels.dtype.kind != gallery_labels.dtype.kind:
-        raise ValueError(
+        raise ArgumentError(
             "labels and gallery_labels must be of one kind. Received: "
             f"{labels.dtype} and {gallery_labels.dtype}"
         )
@@ -208,7 +209,7 @@ def class_numbers(labels):
     try:
         return np.unique(labels, return_inverse=True)[1]
     except TypeError as error:
-        raise ValueError(f"labels must be numbers, or strings. {error}") from error
+        raise ArgumentError(f"labels must be numbers, or strings. {error}") from error
 
 
 def _rank_bounds(queries, codes, items, item_codes, metric):

@@ -1,5 +1,6 @@
 """Backbones: images in 0..255 in, feature maps out; each scales its input as its weights expect."""
 
+import contextlib
 import inspect
 import numbers
 import pathlib
@@ -11,6 +12,7 @@ from typing import NamedTuple
 import keras
 
 from keras_dml.cloning import all_layers, copied, copy_state, same_layer
+from keras_dml.errors import ArgumentError
 from keras_dml.models import converters, imagenet_rescaling
 from keras_dml.models.bn_inception import BN_INCEPTION, bn_inception
 from keras_dml.models.resnet import RESNET50_V1_5, resnet50_v1_5
@@ -123,7 +125,8 @@ def build_backbone(name, image_size, weights=None, frozen_batch_norm=None, filte
         model = _application(name, key, image_size, weights)
     else:
         given = {} if filters is None else {"filters": filters}
-        model = BACKBONES[own].build(image_size, **given)
+        with _refusing(name, image_size):
+            model = BACKBONES[own].build(image_size, **given)
         if weights is not None:
             _load_weights(model, weights)
     return with_frozen_statistics(model) if frozen_batch_norm else model
@@ -232,12 +235,13 @@ def _application(name, key, image_size, weights):
     # name and cloned (frozen statistics, float32 export) without recursion.
     scaled = InputScaling(application, name="input_scaling")(inputs)
     try:
-        model = getattr(keras.applications, application)(
-            include_top=False,
-            weights="imagenet" if weights == "imagenet" else None,
-            input_tensor=scaled,
-            input_shape=(image_size, image_size, 3),
-        )
+        with _refusing(name, image_size):
+            model = getattr(keras.applications, application)(
+                include_top=False,
+                weights="imagenet" if weights == "imagenet" else None,
+                input_tensor=scaled,
+                input_shape=(image_size, image_size, 3),
+            )
     except Exception as error:
         if weights == "imagenet" and "URL fetch failure" in str(error):
             raise ValueError(
@@ -261,6 +265,20 @@ def _as_saved(application, model, path):
             f"weights of {application} are ambiguous: {error}. Received: weights={str(path)!r}"
         ) from error
     return imagenet_rescaling.with_rescaling(application, model) if rescaled else model
+
+
+@contextlib.contextmanager
+def _refusing(name, image_size):
+    """Keras' own complaints of a shape are of our argument."""
+    try:
+        yield
+    except ArgumentError:
+        raise
+    except ValueError as error:
+        raise ArgumentError(
+            f"backbone {name} cannot be built for this image size: {' '.join(str(error).split())}. "
+            f"Received: image_size={image_size}"
+        ) from error
 
 
 def _load_weights(model, path):

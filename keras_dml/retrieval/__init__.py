@@ -6,6 +6,7 @@ By TensorFlow where it is installed, else by NumPy; an index inside a SavedModel
 import functools
 import logging
 
+from keras_dml.errors import ArgumentTypeError
 from keras_dml.retrieval.exact import ExactIndex
 from keras_dml.retrieval.files import read_index
 from keras_dml.retrieval.index import METRICS, Index
@@ -49,7 +50,7 @@ def build_index(embeddings, metric="cosine", ids=None, tree=None):
         TypeError: `tree` is no `TreeAH`.
     """
     if tree is not None and not isinstance(tree, TreeAH):
-        raise TypeError(f"tree must be None or a TreeAH. Received: tree={tree!r}")
+        raise ArgumentTypeError(f"tree must be None or a TreeAH. Received: tree={tree!r}")
     if scann_loads():
         return ScannIndex(embeddings, metric, ids, tree)
     return ExactIndex(embeddings, metric, ids)

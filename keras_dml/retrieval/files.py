@@ -8,6 +8,7 @@ import pathlib
 import numpy as np
 
 from keras_dml.atomic import replacing_folder
+from keras_dml.errors import ArgumentError
 from keras_dml.retrieval.index import EMBEDDINGS, METRICS
 from keras_dml.retrieval.items import Items
 from keras_dml.retrieval.tree import TreeAH
@@ -67,7 +68,7 @@ class SavedIndex:
 
 
 def _damaged(path, error):
-    return ValueError(
+    return ArgumentError(
         f"path holds an index that is damaged: {error}. Received: path={os.fspath(path)!r}"
     )
 
@@ -81,7 +82,7 @@ def read_index(path):
     folder = pathlib.Path(path)
     where = f"Received: path={os.fspath(path)!r}"
     if not (folder / _DESCRIPTION).is_file():
-        raise ValueError(f"path must be a folder that Index.save wrote. {where}")
+        raise ArgumentError(f"path must be a folder that Index.save wrote. {where}")
     try:
         description = json.loads((folder / _DESCRIPTION).read_text())
         newer = description["format"] > FORMAT
@@ -89,7 +90,7 @@ def read_index(path):
     except (OSError, EOFError, KeyError, TypeError, ValueError) as error:
         raise _damaged(path, repr(error)) from error
     if newer:
-        raise ValueError(
+        raise ArgumentError(
             f"path holds an index of a newer library: format {description['format']}, "
             f"this one reads up to {FORMAT}. {where}"
         )
@@ -99,11 +100,11 @@ def read_index(path):
 def _read_items(folder, description):
     rows = _array(folder / EMBEDDINGS)
     if rows.dtype != np.float32 or rows.shape != (description["items"], description["dimensions"]):
-        raise ValueError(f"{EMBEDDINGS} holds {rows.dtype} of shape {rows.shape}")
+        raise ArgumentError(f"{EMBEDDINGS} holds {rows.dtype} of shape {rows.shape}")
     if not np.isfinite(rows).all():
-        raise ValueError(f"{EMBEDDINGS} holds NaN or infinity")
+        raise ArgumentError(f"{EMBEDDINGS} holds NaN or infinity")
     if description["kind"] not in ("exact", "scann") or description["metric"] not in METRICS:
-        raise ValueError(f"{_DESCRIPTION} names no kind and metric of this library")
+        raise ArgumentError(f"{_DESCRIPTION} names no kind and metric of this library")
     return Items(rows, _array(folder / "ids.npy") if description["ids"] else None)
 
 

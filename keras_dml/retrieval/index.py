@@ -6,6 +6,7 @@ import threading
 
 import numpy as np
 
+from keras_dml.errors import ArgumentError
 from keras_dml.retrieval.items import Items
 from keras_dml.retrieval.rows import prepared_rows
 
@@ -42,7 +43,7 @@ class Index(abc.ABC):
 
     def __init__(self, embeddings, metric="cosine", ids=None):
         if metric not in METRICS:
-            raise ValueError(f"metric must be one of {METRICS}. Received: metric={metric!r}")
+            raise ArgumentError(f"metric must be one of {METRICS}. Received: metric={metric!r}")
         self._metric = metric
         # Items come from `load_index`, prepared already.
         if isinstance(embeddings, Items):
@@ -50,7 +51,7 @@ class Index(abc.ABC):
         else:
             self._items = Items(prepared_rows(embeddings, "embeddings", metric), ids)
         if not self.num_items:
-            raise ValueError(
+            raise ArgumentError(
                 "embeddings must hold at least one row. "
                 f"Received: embeddings of shape {self._rows.shape}"
             )
@@ -112,7 +113,7 @@ class Index(abc.ABC):
         """
         whole = isinstance(k, numbers.Integral) and not isinstance(k, bool)
         if not whole or not 1 <= k <= self.num_items:
-            raise ValueError(
+            raise ArgumentError(
                 f"k must be from 1 to the number of items, {self.num_items}. Received: k={k!r}"
             )
         queries = prepared_rows(queries, "queries", self._metric)
@@ -172,7 +173,7 @@ class Index(abc.ABC):
 
     def _check_dimensions(self, rows, name):
         if rows.shape[1] != self.dimensions:
-            raise ValueError(
+            raise ArgumentError(
                 f"{name} must have the index's {self.dimensions} dimensions. "
                 f"Received: {name} of shape {rows.shape}"
             )

@@ -2,11 +2,12 @@
 
 import numpy as np
 
+from keras_dml.errors import ArgumentError
 from keras_dml.retrieval.rows import first_few
 
 
 def _refused(ids, why):
-    return ValueError(
+    return ArgumentError(
         "ids must be whole numbers (int64) or strings, one for each row of embeddings, no two "
         f"the same. Received: {why} (ids={ids!r:.80})"
     )
@@ -90,7 +91,7 @@ class Items:
         """Append rows; `ids` None if and only if they were so before."""
         if (ids is None) != (self._ids is None):
             was = "without" if self._ids is None else "with"
-            raise ValueError(
+            raise ArgumentError(
                 f"ids must be given for all items or for none: this index was built {was} ids. "
                 f"Received: ids={ids!r:.80}"
             )

@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from keras_dml.errors import ArgumentError
+
 _NAMED = 5
 # Numbers taken to float64 at once: 2^22 are 32 MiB.
 BLOCK = 2**22
@@ -34,21 +36,21 @@ def finite_rows(array, name):
     """
     array = np.asarray(array)
     if array.dtype.kind in "cSU":  # NumPy would drop the imaginary part and read the text
-        raise ValueError(f"{name} must be an array of numbers. Received: dtype {array.dtype}")
+        raise ArgumentError(f"{name} must be an array of numbers. Received: dtype {array.dtype}")
     try:
         # A float64 beyond float32's range becomes infinite here and is reported below.
         with np.errstate(over="ignore"):
             rows = array.astype(np.float32, order="C")
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{name} must be an array of numbers. {error}") from error
+        raise ArgumentError(f"{name} must be an array of numbers. {error}") from error
     if np.ndim(array) != 2 or rows.shape[1] < 1:
-        raise ValueError(
+        raise ArgumentError(
             f"{name} must have shape [n, d] with d at least 1. "
             f"Received: {name} of shape {np.shape(array)}"
         )
     bad = np.flatnonzero(~np.isfinite(rows).all(axis=1))
     if len(bad):
-        raise ValueError(
+        raise ArgumentError(
             f"{name} must be finite. Received: NaN or infinity in {len(bad)} of {len(rows)} rows "
             f"(row numbers {first_few(bad)})"
         )

@@ -8,6 +8,7 @@ import tempfile
 
 import numpy as np
 
+from keras_dml.errors import ArgumentTypeError
 from keras_dml.extras import needing
 from keras_dml.retrieval.exact import ExactProducts
 from keras_dml.retrieval.index import EMBEDDINGS, Index
@@ -80,7 +81,7 @@ class ScannIndex(Index):
     def __init__(self, embeddings, metric="cosine", ids=None, tree=None):
         # A trained searcher comes from `load_index`.
         if not isinstance(tree, (TreeAH, TreeSearcher, type(None))):
-            raise TypeError(f"tree must be None or a TreeAH. Received: tree={tree!r}")
+            raise ArgumentTypeError(f"tree must be None or a TreeAH. Received: tree={tree!r}")
         self._scann = import_scann()
         self._asked, self._tree = tree, None
         if isinstance(tree, TreeSearcher):

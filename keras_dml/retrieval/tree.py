@@ -4,6 +4,8 @@ import dataclasses
 import math
 import numbers
 
+from keras_dml.errors import ArgumentError
+
 # ScaNN's guide: brute force below this number of items.
 SMALLEST = 20_000
 # Codes of 16 values are trained on the items: as many are needed.
@@ -19,7 +21,7 @@ _COUNTS = ("num_leaves", "leaves_to_search", "projected_dimensions", "reorder", 
 def _check(name, value, kinds, low, high, allowed):
     whole = isinstance(value, kinds) and not isinstance(value, bool)
     if not whole or not low <= value <= high:
-        raise ValueError(f"{name} must be {allowed}. Received: {name}={value!r}")
+        raise ArgumentError(f"{name} must be {allowed}. Received: {name}={value!r}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,13 +83,13 @@ class TreeAH:
             allowed = "None or a share above 0, at most 1"
             _check("target_recall", self.target_recall, numbers.Real, 5e-324, 1, allowed)
             if self.leaves_to_search is not None:
-                raise ValueError(
+                raise ArgumentError(
                     "target_recall chooses leaves_to_search: give one of them. Received: "
                     f"target_recall={self.target_recall!r}, "
                     f"leaves_to_search={self.leaves_to_search!r}"
                 )
         if self.num_leaves is not None and (self.leaves_to_search or 1) > self.num_leaves:
-            raise ValueError(
+            raise ArgumentError(
                 f"leaves_to_search must be at most num_leaves, {self.num_leaves}. "
                 f"Received: leaves_to_search={self.leaves_to_search!r}"
             )
@@ -105,12 +107,12 @@ class TreeAH:
             return None
         leaves = self.num_leaves or math.isqrt(count)
         if leaves > count or count < FEWEST:
-            raise ValueError(
+            raise ArgumentError(
                 f"num_leaves must be at most the number of items, and these at least {FEWEST}. "
                 f"Received: num_leaves={leaves} for {count} items"
             )
         if (self.projected_dimensions or 1) > dimensions:
-            raise ValueError(
+            raise ArgumentError(
                 f"projected_dimensions must be at most the embeddings', {dimensions}. "
                 f"Received: projected_dimensions={self.projected_dimensions}"
             )

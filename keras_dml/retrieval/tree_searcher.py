@@ -5,6 +5,7 @@ import logging
 
 import numpy as np
 
+from keras_dml.errors import ArgumentError
 from keras_dml.retrieval.frame import Frame
 from keras_dml.retrieval.tree import RECALL_NEIGHBOURS, RECALL_QUERIES, TreeAH
 
@@ -74,7 +75,7 @@ class TreeSearcher:
             frame = Frame.saved(rows, metric, parameters.get("lift"))
             return cls(searcher, len(rows), asked, tree, frame, parameters["recall"])
         except (KeyError, OSError, RuntimeError, TypeError, ValueError) as error:
-            raise ValueError(f"ScaNN cannot read its part of the index: {error}") from error
+            raise ArgumentError(f"ScaNN cannot read its part of the index: {error}") from error
 
     def serialize(self, folder, rows=None):
         """Write ScaNN's files into `folder`, which may be moved.
@@ -145,7 +146,7 @@ def _projected(items, dimensions, metric, tree):
     if metric != "cosine":
         # ScaNN projects for inner products alone.
         if (given or dimensions) < dimensions:
-            raise ValueError(
+            raise ArgumentError(
                 f'projected_dimensions needs metric="cosine". Received: metric={metric!r}, '
                 f"projected_dimensions={given}"
             )

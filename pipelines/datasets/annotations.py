@@ -2,6 +2,8 @@
 
 import os
 
+from pipelines.errors import ArgumentError
+
 
 def read_table(path: str, columns: dict, counted: bool = False, header: bool = False) -> dict:
     """Reads lines of columns; empty lines are passed over.
@@ -35,12 +37,12 @@ def read_table(path: str, columns: dict, counted: bool = False, header: bool = F
         key, *values = _parse(path, number, line, columns)
         if key in rows:
             name = next(iter(columns))
-            raise ValueError(f"{path}, line {number}: the {name} {key} is there already.")
+            raise ArgumentError(f"{path}, line {number}: the {name} {key} is there already.")
         rows[key] = tuple(values)
     if not rows:
-        raise ValueError(f"{path} is empty: expected lines '{form}'.")
+        raise ArgumentError(f"{path} is empty: expected lines '{form}'.")
     if promised not in (None, len(rows)):
-        raise ValueError(
+        raise ArgumentError(
             f"{path} says in its first line that it lists {promised} images, but it lists "
             f"{len(rows)}: it may have been cut off."
         )
@@ -65,7 +67,7 @@ def check_images(folder: str, paths, listed_in: str):
         if name not in present[parent]:
             missing.append(path)
     if missing:
-        raise ValueError(
+        raise ArgumentError(
             f"{len(missing)} images listed in {listed_in} are not in {folder}. "
             f"The first: {first(missing)}"
         )
@@ -85,7 +87,7 @@ def _parse(path: str, number: int, line: bytes, columns: dict) -> list:
 
 
 def _wrong_line(path: str, number: int, line: bytes, expected: str) -> ValueError:
-    return ValueError(
+    return ArgumentError(
         f"{path}, line {number}: expected {expected}. "
         f"Received: {line.decode('utf-8', 'replace').strip()!r}"
     )

@@ -6,6 +6,7 @@ import numpy as np
 
 from pipelines.datasets.annotations import check_images, first
 from pipelines.datasets.files import checked_data_dir, warn_of_other_counts
+from pipelines.errors import ArgumentError
 from pipelines.extras import needing
 from pipelines.split import Split, split_by_id
 from pipelines.table import ImageTable
@@ -85,14 +86,14 @@ def _annotations(root: str, name: str) -> str:
     for path in (os.path.join(root, "devkit", name), os.path.join(root, name)):
         if os.path.exists(path):
             return path
-    raise ValueError(f"data_dir holds no {name}. {EXPECTED} Received: data_dir={root}")
+    raise ArgumentError(f"data_dir holds no {name}. {EXPECTED} Received: data_dir={root}")
 
 
 def _images(root: str, name: str) -> str:
     """The folder of images; some copies have a folder of the same name around it."""
     folder = os.path.join(root, name)
     if not os.path.isdir(folder):
-        raise ValueError(f"data_dir holds no {name}. {EXPECTED} Received: data_dir={root}")
+        raise ArgumentError(f"data_dir holds no {name}. {EXPECTED} Received: data_dir={root}")
     inner = os.path.join(folder, name)
     return inner if os.path.isdir(inner) else folder
 
@@ -102,17 +103,17 @@ def _read_list(file: str, path_field: str, folder: str):
     entries = np.atleast_1d(_read_mat(file, "annotations"))
     wanted = (path_field, "class", *_BOX)
     if not set(wanted) <= set(entries.dtype.names or ()):
-        raise ValueError(
+        raise ArgumentError(
             f"{file}: annotations must have the fields {', '.join(wanted)}. "
             f"Received: {', '.join(entries.dtype.names or ()) or 'none'}"
         )
     if not len(entries):
-        raise ValueError(f"{file} lists no images")
+        raise ArgumentError(f"{file} lists no images")
     paths = entries[path_field].tolist()
     numbers = np.stack([entries[name] for name in wanted[1:]], axis=1)
     for entry, (path, row) in enumerate(zip(paths, numbers.tolist()), start=1):
         if not isinstance(path, str) or not all(isinstance(value, int) for value in row):
-            raise ValueError(
+            raise ArgumentError(
                 f"{file}, annotation {entry}: expected a file name, and whole numbers for the "
                 f"class and the box. Received: {path!r}, {row}"
             )
@@ -127,7 +128,7 @@ def _class_names(file: str, class_ids: np.ndarray) -> list[str]:
     names = [str(name) for name in np.atleast_1d(_read_mat(file, "class_names"))]
     nameless = [number for number in class_ids.tolist() if not 1 <= number <= len(names)]
     if nameless:
-        raise ValueError(
+        raise ArgumentError(
             f"{file} names {len(names)} classes, and none for {len(nameless)} of the class ids. "
             f"The first: {first(nameless)}"
         )
@@ -142,7 +143,7 @@ def _read_mat(file: str, variable: str):
     try:
         content = loadmat(file, squeeze_me=True)
     except Exception as error:  # it raises whatever its parser stumbled over
-        raise ValueError(f"{file} cannot be read as a MATLAB file: {error}") from error
+        raise ArgumentError(f"{file} cannot be read as a MATLAB file: {error}") from error
     if variable not in content:
-        raise ValueError(f"{file} holds no {variable}: is it another file of that name?")
+        raise ArgumentError(f"{file} holds no {variable}: is it another file of that name?")
     return content[variable]

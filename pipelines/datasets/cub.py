@@ -7,6 +7,7 @@ import numpy as np
 
 from pipelines.datasets.annotations import check_images, first, read_table
 from pipelines.datasets.files import dataset_root, warn_of_other_counts
+from pipelines.errors import ArgumentError
 from pipelines.split import Split, split_by_id
 from pipelines.table import ImageTable
 
@@ -74,7 +75,7 @@ def _of_images(root: str, name: str, columns: dict, images: dict) -> list[tuple]
     rows = read_table(os.path.join(root, name), {"image_id": int, **columns})
     unpaired = sorted(images.keys() ^ rows.keys())
     if unpaired:
-        raise ValueError(
+        raise ArgumentError(
             f"images.txt and {name} in {root} disagree: {len(unpaired)} image ids "
             f"are in one of them only. The first: {first(unpaired)}"
         )
@@ -102,7 +103,7 @@ def _class_names(root: str, class_ids: np.ndarray) -> list[str] | None:
     names = read_table(path, {"class_id": int, "name": str})
     nameless = [number for number in class_ids.tolist() if number not in names]
     if nameless:
-        raise ValueError(
+        raise ArgumentError(
             f"{path} names no class for {len(nameless)} of the class ids. "
             f"The first: {first(nameless)}"
         )

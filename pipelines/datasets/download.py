@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from tqdm import tqdm
 
+from pipelines.errors import ArgumentError
 from pipelines.extras import tensorflow_datasets
 
 _SECONDS_TO_ANSWER = 10
@@ -122,7 +123,7 @@ def fetch(archives, folder):
             if not file.exists():
                 _download(archive, file)
             elif not _is_official(file, archive):
-                raise ValueError(f"{file} {_OTHER}")
+                raise ArgumentError(f"{file} {_OTHER}")
             if archive.holds != archive.file:
                 _unpack(file, archive.holds)
 
@@ -206,11 +207,11 @@ def _unpack(file, holds):
         except OSError as error:
             if error.errno is not None:  # of the disk, not of the archive
                 raise
-            raise ValueError(f"{file} is damaged or cut off: {error}") from error
+            raise ArgumentError(f"{file} is damaged or cut off: {error}") from error
         except Exception as error:  # each kind of archive and compression has errors of its own
-            raise ValueError(f"{file} is damaged or cut off: {error}") from error
+            raise ArgumentError(f"{file} is damaged or cut off: {error}") from error
         if not (scratch / holds).exists():
-            raise ValueError(f"{file} holds no {holds}: it is another archive of that name")
+            raise ArgumentError(f"{file} holds no {holds}: it is another archive of that name")
         os.replace(scratch / holds, file.with_name(holds))
 
 

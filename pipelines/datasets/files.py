@@ -5,6 +5,8 @@ import os
 
 import numpy as np
 
+from pipelines.errors import ArgumentError
+
 LOGGER = logging.getLogger("pipelines")
 
 
@@ -15,17 +17,17 @@ def checked_data_dir(data_dir, expected: str) -> str:
     message: which layout is expected and, for a published dataset, where to get it.
     """
     if data_dir is None or not os.fspath(data_dir):
-        raise ValueError(f"data_dir must be given. {expected} Received: data_dir={data_dir!r}")
+        raise ArgumentError(f"data_dir must be given. {expected} Received: data_dir={data_dir!r}")
     folder = os.path.expanduser(os.fspath(data_dir))
     try:
         entries = os.listdir(folder)
     except OSError as error:
-        raise ValueError(
+        raise ArgumentError(
             f"data_dir cannot be read as a folder ({error.strerror}). {expected} "
             f"Received: data_dir={folder}"
         ) from error
     if not entries:
-        raise ValueError(f"data_dir is an empty folder. {expected} Received: data_dir={folder}")
+        raise ArgumentError(f"data_dir is an empty folder. {expected} Received: data_dir={folder}")
     return folder
 
 
@@ -33,7 +35,7 @@ def check_not_given(dataset: str, reason: str, **arguments):
     """ValueError if one of these arguments was given to a dataset that does not take it."""
     for name, value in arguments.items():
         if value not in (None, ""):
-            raise ValueError(
+            raise ArgumentError(
                 f"{name} must not be given with {dataset}, which {reason}. Received: {name}={value}"
             )
 
@@ -48,7 +50,9 @@ def dataset_root(data_dir, archive_folder: str, needed, expected: str) -> str:
         root = os.path.join(root, archive_folder)
     for name in needed:
         if not os.path.exists(os.path.join(root, name)):
-            raise ValueError(f"data_dir holds no {name}. {expected} Received: data_dir={data_dir}")
+            raise ArgumentError(
+                f"data_dir holds no {name}. {expected} Received: data_dir={data_dir}"
+            )
     return root
 
 

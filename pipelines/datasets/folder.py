@@ -3,6 +3,7 @@
 import os
 
 from pipelines.datasets.files import LOGGER, checked_data_dir
+from pipelines.errors import ArgumentError
 from pipelines.split import Split, split_by_class
 from pipelines.table import ImageTable
 
@@ -39,7 +40,7 @@ def folder(data_dir) -> ImageTable:
     without_class = files_of.pop(".", [])
     if not files_of:
         found = f"{len(without_class)} images lie in it directly" if without_class else "no image"
-        raise ValueError(
+        raise ArgumentError(
             f"data_dir has no class folder with images: found {found}. {EXPECTED} "
             f"Received: data_dir={root}"
         )
@@ -87,6 +88,6 @@ def _is_loop(path: str, name: str) -> bool:
 
 
 def _unreadable(error: OSError):
-    raise ValueError(
+    raise ArgumentError(
         f"A folder of images cannot be read ({error.strerror}): {error.filename}"
     ) from error

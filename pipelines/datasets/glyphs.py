@@ -13,6 +13,7 @@ import unicodedata
 import numpy as np
 
 from pipelines.datasets.files import check_not_given
+from pipelines.errors import ArgumentError
 from pipelines.extras import needing
 from pipelines.split import Split, split_by_class
 from pipelines.table import ImageTable
@@ -68,7 +69,7 @@ def load_split(data_dir, train_classes=None, test_classes=None) -> Split:
     try:
         table = glyphs(num_classes=wanted)
     except ValueError as error:
-        raise ValueError(
+        raise ArgumentError(
             f"train_classes={train_classes} and test_classes={test_classes} do not fit: {error}"
         ) from error
     return split_by_class(table, train_classes, test_classes)
@@ -96,12 +97,14 @@ def glyphs(num_classes=None, seed=0):
         ValueError: `num_classes` is not from 1 to the number of classes, or `seed` out of range.
     """
     if not isinstance(seed, numbers.Integral) or not 0 <= seed < 2**64:
-        raise ValueError(f"seed must be a whole number from 0 to 2^64 - 1. Received: seed={seed!r}")
+        raise ArgumentError(
+            f"seed must be a whole number from 0 to 2^64 - 1. Received: seed={seed!r}"
+        )
     fonts, characters = _fonts(), _characters()
     if num_classes is None:
         num_classes = len(characters)
     if not isinstance(num_classes, numbers.Integral) or not 1 <= num_classes <= len(characters):
-        raise ValueError(
+        raise ArgumentError(
             f"num_classes must be None or from 1 to {len(characters)}, the number of glyph "
             f"classes. Received: num_classes={num_classes!r}"
         )

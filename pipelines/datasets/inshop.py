@@ -6,6 +6,7 @@ import numpy as np
 
 from pipelines.datasets.annotations import check_images, first, read_table
 from pipelines.datasets.files import check_not_given, checked_data_dir, warn_of_other_counts
+from pipelines.errors import ArgumentError
 from pipelines.split import Split
 from pipelines.table import ImageTable
 
@@ -59,11 +60,11 @@ def inshop(data_dir) -> Split:
     items = {side: {item for _, item in of[side]} for side in of}
     for side, found in items.items():
         if not found:
-            raise ValueError(f"{path} lists no image with evaluation_status {side}")
+            raise ArgumentError(f"{path} lists no image with evaluation_status {side}")
     tested = sorted(items["query"] | items["gallery"])
     both = sorted(items["train"].intersection(tested))
     if both:
-        raise ValueError(
+        raise ArgumentError(
             f"{path} has {len(both)} items that are both in train and in query or gallery. "
             f"The first: {first(both)}"
         )
@@ -91,4 +92,4 @@ def _either(root: str, *names: str) -> str:
     for name in names:
         if os.path.exists(os.path.join(root, name)):
             return os.path.join(root, name)
-    raise ValueError(f"data_dir holds no {names[0]}. {EXPECTED} Received: data_dir={root}")
+    raise ArgumentError(f"data_dir holds no {names[0]}. {EXPECTED} Received: data_dir={root}")

@@ -11,6 +11,7 @@ import inspect
 import os
 
 from pipelines.datasets.tfds import PREFIX, tfds_split
+from pipelines.errors import ArgumentError
 from pipelines.split import Split
 
 NAMES = (
@@ -62,12 +63,12 @@ def load_dataset(
         return _module(name).load_split(data_dir, train_classes, test_classes, **boxes)
     if crop_to_box:
         boxed = " or ".join(known for known in NAMES if _has_boxes(known))
-        raise ValueError(
+        raise ArgumentError(
             f"crop_to_box needs a dataset with bounding boxes, {boxed}. Received: dataset={name}"
         )
     if name.startswith(PREFIX):
         return tfds_split(name.removeprefix(PREFIX), data_dir, train_classes, test_classes)
-    raise ValueError(f"dataset must be one of {', '.join(DATASETS)}. Received: dataset={name}")
+    raise ArgumentError(f"dataset must be one of {', '.join(DATASETS)}. Received: dataset={name}")
 
 
 def _module(name):

@@ -4,6 +4,7 @@ import os
 
 from pipelines.datasets.annotations import check_images, first, read_table
 from pipelines.datasets.files import check_not_given, dataset_root, warn_of_other_counts
+from pipelines.errors import ArgumentError
 from pipelines.split import Split
 from pipelines.table import ImageTable
 
@@ -46,7 +47,7 @@ def sop(data_dir) -> Split:
     train, test = ({class_id for class_id, _, _ in rows[side]} for side in rows)
     if train & test:
         both = sorted(train & test)
-        raise ValueError(
+        raise ArgumentError(
             f"Ebay_train.txt and Ebay_test.txt in {root} must not share classes, but {len(both)} "
             f"class ids are in both. The first: {first(both)}"
         )

@@ -7,6 +7,7 @@ import numpy as np
 from tqdm import tqdm
 
 from pipelines.datasets.files import LOGGER
+from pipelines.errors import ArgumentError
 from pipelines.extras import tensorflow_datasets
 from pipelines.split import Split, split_by_class
 from pipelines.table import ImageTable
@@ -45,7 +46,7 @@ def tfds_split(name, data_dir=None, train_classes=None, test_classes=None) -> Sp
             splits of its own, and a boundary that leaves train or test empty.
     """
     if test_classes is not None and train_classes is None:
-        raise ValueError(
+        raise ArgumentError(
             f"test_classes must not be given without train_classes for {PREFIX}{name}: its own "
             f"test split tests. Received: test_classes={test_classes}"
         )
@@ -60,7 +61,7 @@ def tfds_split(name, data_dir=None, train_classes=None, test_classes=None) -> Sp
         table = table.select_classes(np.unique(table.labels))
         return split_by_class(table, train_classes, test_classes)
     if _TRAIN not in splits or own_test is None:
-        raise ValueError(
+        raise ArgumentError(
             f"train_classes must be given for {PREFIX}{name}, which has no train and test split of "
             f"its own, only {', '.join(splits)}: its classes can be split"
         )
@@ -74,7 +75,7 @@ def _own_split(name, train, test):
     if known.all():
         return Split(train, test, same_classes=True)
     if known.any():
-        raise ValueError(
+        raise ArgumentError(
             f"train_classes must be given for {PREFIX}{name}: {np.count_nonzero(~known)} of the "
             f"{len(tested)} classes in its own test split are not in its train split"
         )
@@ -95,13 +96,13 @@ def _builder(name, data_dir):
     except Exception as error:  # whatever a set's own code raises
         known = _configurations(base)
         if not config or config in known:
-            raise ValueError(
+            raise ArgumentError(
                 f"dataset {PREFIX}{name} cannot be opened: {_one_line(error)}"
             ) from error
         what, word = f"configuration of {base}", config
     near = difflib.get_close_matches(word, known, n=5) or known
     shown = ", ".join(near[:10]) + (", ..." if len(near) > 10 else "")
-    raise ValueError(
+    raise ArgumentError(
         f"{word} is no {what} in tensorflow-datasets, which has (nearest names first): "
         f"{shown or 'none'}. Received: dataset={PREFIX}{name}"
     )
@@ -131,7 +132,7 @@ def _features(name, features):
         labels = ["label"]
     if len(images) != 1 or len(labels) != 1:
         found = ", ".join(f"{key} ({type(kind).__name__})" for key, kind in kinds.items())
-        raise ValueError(
+        raise ArgumentError(
             "dataset must hold one uint8 image and one class label in each example; "
             f"{PREFIX}{name} holds {found or type(features).__name__}. "
             f"Received: dataset={PREFIX}{name}"
@@ -154,7 +155,7 @@ def _prepare(name, builder, data_dir):
         builder.download_and_prepare()
     except Exception as error:  # a set's own code, its archives, the network
         root = os.path.expanduser(data_dir or tfds.core.constants.DATA_DIR)
-        raise ValueError(
+        raise ArgumentError(
             f"dataset {PREFIX}{name} is not in {builder.data_dir} and could not be prepared: "
             f'{_one_line(error)}. Where there is a network, run  python -c "import '
             f"tensorflow_datasets as tfds; tfds.builder('{name.replace(':', '/')}', "
@@ -181,7 +182,7 @@ def _table(name, builder, splits, image, label):
     labelled = np.flatnonzero(labels >= 0)
     which = " and ".join(splits)
     if not len(labelled):
-        raise ValueError(
+        raise ArgumentError(
             f"dataset {PREFIX}{name} has no image with a label in its {which} split. "
             f"Received: dataset={PREFIX}{name}"
         )

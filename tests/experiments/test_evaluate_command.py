@@ -172,7 +172,7 @@ def test_where_results_go(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path / "model-v1.2")
 
     def output(*arguments):
-        return evaluate._output_dir(*evaluate._parse(["evaluate", *arguments]))
+        return evaluate._parse(["evaluate", *arguments]).output
 
     assert output("--saved_model=.") == tmp_path / "model-v1.2-evaluation"
     assert output("--saved_model=../model-v1.2/") == tmp_path / "model-v1.2-evaluation"

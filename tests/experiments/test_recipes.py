@@ -11,9 +11,11 @@ from official_layouts import write_cars_devkit, write_cub, write_inshop, write_s
 from PIL import Image
 
 from experiments import run
-from experiments.options import flags
+from experiments.options import RunOptions, declarations, parse
+from experiments.options import data as described
 from experiments.options.command_line import run_command
-from experiments.training import build, fit
+from experiments.options.loss_flags import flags_of_losses
+from experiments.training import fit
 from experiments.training.objectives import objective_of
 from experiments.training.optimizer import backbone_optimizer
 from keras_dml import models
@@ -89,7 +91,15 @@ NUMBERS |= {f"cub_{loss}": {"dataset": "cub", "loss": loss} for loss in PAIRS}
 
 
 def parsed(name, *more):
-    return flags.parse(["run", f"--flagfile={name}.flags", *more])[0]
+    return parse(RunOptions, ["run", f"--flagfile={name}.flags", *more])
+
+
+def held(options, name):
+    """The value of a flag, lists as `NUMBERS` has them."""
+    field, key, _ = declarations(RunOptions)[name]
+    value = getattr(options, field)
+    value = value.get(key) if key else value
+    return list(value) if isinstance(value, tuple) else value
 
 
 @pytest.fixture(scope="module")
@@ -119,16 +129,18 @@ def data_dirs(tmp_path_factory):
 @pytest.mark.parametrize("name", NUMBERS)
 def test_the_numbers_are_the_papers(name):
     options = parsed(name)
-    given = {flag: options[flag].value for flag in NUMBERS[name]}
+    given = {flag: held(options, flag) for flag in NUMBERS[name]}
     assert given == NUMBERS[name]
 
 
 def test_the_losses_over_pairs_differ_in_the_loss_alone():
-    own = {"loss", *flags.LOSS_ARGUMENTS, "center_weight"}
+    own = {"loss", *(flag.name for flag in flags_of_losses()), "center_weight", "flagfile"}
     settings = []
     for loss in PAIRS:
         options = parsed(f"cub_{loss}")
-        settings.append({flag: options[flag].value for flag in options if flag not in own})
+        settings.append(
+            {flag: held(options, flag) for flag in declarations(RunOptions) if flag not in own}
+        )
     assert all(one == settings[0] for one in settings)
 
 
@@ -137,11 +149,12 @@ def built(name, data_dirs, *more):
     folder = data_dirs[NUMBERS[name]["dataset"]]
     words = [f"--data_dir={folder}", "--weights=none", "--recall_at=1,2", *more]
     options = parsed(name, *words)
-    split, _ = build.data(options)
-    train, evaluation = build.transforms(options)
-    assert evaluation.image_size == options.image_size
-    sampler = build.sampler(options, split.train)
-    assert build.recall_at(options, len(split.test)) == [1, 2]
+    split, _ = described.data(options)
+    assert described.evaluation_transform(options).image_size == options.image_size
+    train = described.training_transform(options)
+    sampler = described.sampler(options, split.train, options.seed)
+    gallery = None if split.gallery is None else len(split.gallery)
+    assert described.recall_at(options, len(split.test), gallery) == [1, 2]
     backbone, embedding = fit.embedding_model(options)
     objective = objective_of(options)
     model = objective.training_model(embedding, split.train.num_classes)

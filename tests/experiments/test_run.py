@@ -1,6 +1,5 @@
 """The runner, from the command line's side: recipes, bad input, resume."""
 
-import inspect
 import json
 import pathlib
 import re
@@ -13,11 +12,10 @@ import pytest
 import tensorflow as tf
 from tiny_run import TINY, command, finished_run
 
-import pipelines
 from experiments import recipes
-from experiments.options import flags
+from experiments.options import RunOptions, command_line, parse
 from experiments.training.run_folder import RunFolder
-from keras_dml import losses, metrics, models
+from keras_dml import metrics
 
 
 def test_a_run_leaves_everything_behind(finished):
@@ -97,44 +95,27 @@ def test_other_flags_in_the_same_folder_are_shown(finished, photos, capsys):
 
 
 def test_the_command_line_overrides_the_recipe_wherever_it_stands(tmp_path, monkeypatch, capsys):
-    options, name = flags.parse(["run", "--epochs=3", "--flagfile=glyphs.flags", "--seed=5"])
-    assert (options.epochs, options.seed, options.batch_size, name) == (3, 5, 120, "glyphs")
-    options, _ = flags.parse(["run", "--flagfile", "cub.flags"])
+    options = parse(RunOptions, ["run", "--epochs=3", "--flagfile=glyphs.flags", "--seed=5"])
+    assert (options.epochs, options.seed, options.batch_size, options.name) == (3, 5, 120, "glyphs")
+    options = parse(RunOptions, ["run", "--flagfile", "cub.flags"])
     assert (options.epochs, options.dropout) == (30, 0.5)
 
 
 def test_flag_files_build_on_others_and_later_ones_win(tmp_path):
     (tmp_path / "mine.flags").write_text("--flagfile=glyphs.flags\n# faster\n--epochs=2\n")
     (tmp_path / "over.flags").write_text("--epochs=5\n--seed=9\n")
-    options, name = flags.parse(["run", f"--flagfile={tmp_path / 'mine.flags'}"])
-    assert (options.epochs, options.batch_size, name) == (2, 120, "mine")
+    options = parse(RunOptions, ["run", f"--flagfile={tmp_path / 'mine.flags'}"])
+    assert (options.epochs, options.batch_size, options.name) == (2, 120, "mine")
     both = [f"--flagfile={tmp_path / f'{name}.flags'}" for name in ("mine", "over")]
-    options, name = flags.parse(["run", "--batch_size=60", *both])
-    assert (options.epochs, options.seed, options.batch_size, name) == (5, 9, 60, "over")
+    options = parse(RunOptions, ["run", "--batch_size=60", *both])
+    assert (options.epochs, options.seed, options.batch_size, options.name) == (5, 9, 60, "over")
 
 
 def test_a_flag_file_here_comes_before_the_packaged_one(tmp_path, monkeypatch):
     (tmp_path / "glyphs.flags").write_text("--dataset=glyphs\n--epochs=77\n")
     monkeypatch.chdir(tmp_path)
-    options, _ = flags.parse(["run", "--flagfile=glyphs.flags"])
+    options = parse(RunOptions, ["run", "--flagfile=glyphs.flags"])
     assert options.epochs == 77
-
-
-def test_every_flag_is_in_the_help_with_its_default(capsys):
-    assert command("--help") == 0
-    text = capsys.readouterr().out
-    for names in flags.GROUPS.values():
-        assert all(f"--{name}" in text for name in names)
-    assert "--batch_size=128" in text
-    assert {name for names in flags.GROUPS.values() for name in names} == set(flags.FLAGS)
-
-
-def test_the_help_names_what_the_library_knows():
-    assert set(flags.FLAGS["loss"].help.strip(".").split(" | ")) == set(losses.LOSSES)
-    taken = {name for loss in losses.LOSSES for name in losses.get(loss).get_config()}
-    of_rankmi = set(inspect.signature(models.RankMI).parameters)
-    assert set(flags.LOSS_ARGUMENTS) <= taken | of_rankmi
-    assert all(name in flags.FLAGS["dataset"].help for name in pipelines.DATASETS)
 
 
 @pytest.mark.parametrize("recipe", recipes.names())
@@ -144,8 +125,8 @@ def test_every_recipe_says_what_it_is_and_parses(recipe):
     assert text.startswith("# ")
     assert f"--flagfile={recipe}" in head
     assert "Expected:" in head
-    options, name = flags.parse(["run", f"--flagfile={recipe}"])
-    assert f"{name}.flags" == recipe
+    options = parse(RunOptions, ["run", f"--flagfile={recipe}"])
+    assert f"{options.name}.flags" == recipe
     assert options.dataset
 
 
@@ -193,6 +174,8 @@ BAD_FOR_TINY = [
     (["--filters=8,x"], "filters must be whole numbers with commas between them.*8,x"),
     (["--filters=8,0"], "filters must be one or more whole numbers, each at least 1"),
     (["--momentum=0.9"], "momentum.*sgd"),
+    (["--momentum=2", "--optimizer=sgd"], "momentum"),
+    (["--backbone=inceptionv3"], "inceptionv3 cannot be built.*at least 75.*image_size=16"),
     (["--logical_devices=2"], "logical_devices needs --strategy=mirrored"),
     (["--learning_rate=0"], "learning_rate must be above 0"),
 ]
@@ -266,6 +249,36 @@ def test_two_runs_do_not_share_a_folder(finished, photos, tmp_path, capsys):
     held = RunFolder(tmp_path / "run", "--seed=0\n").open()
     with pytest.raises(ValueError, match="in use by another running process"):
         RunFolder(held.path, "--seed=0\n").open()
+
+
+def test_a_run_says_first_to_which_loss_arguments_went(photos, tmp_path, capsys):
+    more = ["--loss=triplet", "--margin=0.3", "--mining=hard", "--epochs=1"]
+    finished_run(tmp_path / "run", photos, *more)
+    assert capsys.readouterr().out.startswith("to loss triplet: margin=0.3, mining=hard\n")
+
+
+def test_two_runs_in_one_process_have_options_of_their_own(photos, tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    finished_run(first, photos, "--epochs=1", "--loss=ice", "--scale=32", "--seed=3")
+    finished_run(second, photos, "--epochs=1")
+    assert "--scale=32.0" in (first / "flags.txt").read_text()
+    assert "--scale" not in (second / "flags.txt").read_text()
+    assert "--seed=0" in (second / "flags.txt").read_text()
+
+
+def test_a_bug_in_the_middle_of_a_run_is_told_from_a_mistake(photos, tmp_path, capsys, monkeypatch):
+    from experiments.training import objective
+
+    monkeypatch.setattr(objective, "embedding_model", lambda options: len(3))
+    monkeypatch.setattr(command_line.tempfile, "tempdir", str(tmp_path))
+    given = [*TINY, f"--data_dir={photos}", f"--output_dir={tmp_path / 'run'}"]
+    assert command(*given) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("internal error: TypeError: object of type 'int' has no len(); ")
+    (file,) = tmp_path.glob("*.traceback")
+    assert str(file) in err and err.count("\n") == 1
+    assert command(*given, "--debug") == 1
+    assert "Traceback" in capsys.readouterr().err
 
 
 def test_the_center_loss_is_trained_beside_a_cross_entropy(photos, tmp_path):

@@ -1,6 +1,6 @@
 """One object for each kind of training: a new kind is a file here and its line in `KINDS`."""
 
-from experiments.training.arguments import Options
+from experiments.options import RunOptions
 from experiments.training.objectives.alternating import Alternating
 from experiments.training.objectives.base import Objective
 from experiments.training.objectives.classifier import BesideClassifier, Classifier
@@ -16,7 +16,7 @@ KINDS: dict[str, type[Objective]] = {
 }
 
 
-def objective_of(options: Options) -> Objective:
+def objective_of(options: RunOptions) -> Objective:
     """The kind of training that the loss of these options asks for.
 
     Raises:

@@ -4,7 +4,6 @@ from typing import Any
 
 import keras
 
-from experiments.training.arguments import loss_arguments, statistics_arguments
 from experiments.training.evaluators import Evaluator
 from experiments.training.objectives.base import Objective
 from experiments.training.objectives.pair_distances import PairDistances
@@ -21,11 +20,9 @@ class Alternating(Objective):
 
     def training_model(self, embedding: keras.Model, num_classes: int) -> keras.Model:
         """The embedding and its statistics network."""
-        options, given = self.options, self._given()
+        options, given = self.options, self.options.loss_arguments
         beta = check_beta("beta", given.get("beta", 1.0))
-        network = models.StatisticsNetwork(
-            **statistics_arguments(options), zero_at=beta, seed=options.seed
-        )
+        network = models.StatisticsNetwork(**options.statistics, zero_at=beta, seed=options.seed)
         return models.RankMI(embedding, network, seed=options.seed, **given)
 
     def compile_arguments(self, total_steps: int) -> dict[str, Any]:
@@ -38,12 +35,9 @@ class Alternating(Objective):
 
     def updates(self, steps: int) -> int:
         """How often the embedding has been updated after so many steps: first, then every k + 1."""
-        phases = 1 + self._given().get("k", 1)
+        phases = 1 + self.options.loss_arguments.get("k", 1)
         return -(-steps // phases)
 
     def evaluators(self) -> list[Evaluator]:
         """Those of every training, and the distances that RankMI sets apart."""
         return [*super().evaluators(), PairDistances()]
-
-    def _given(self) -> dict[str, Any]:
-        return loss_arguments(self.options, ("k", "beta", "alpha", "sampling"))

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
-from experiments.training.arguments import Options, loss_arguments
+from experiments.options import RunOptions
 from experiments.training.evaluators import (
     ClassMeanAccuracy,
     Evaluator,
@@ -36,7 +36,7 @@ class Objective(abc.ABC):
     has_classifier: ClassVar[bool] = False
     log_names: ClassVar[Mapping[str, str]] = {}
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: RunOptions) -> None:
         self.options = options
 
     @abc.abstractmethod
@@ -93,8 +93,7 @@ class Objective(abc.ABC):
         Raises:
             ValueError: something was given that it does not take or that is out of range.
         """
-        taken = losses.get(self.options.loss).get_config()
-        return losses.get(self.options.loss, **loss_arguments(self.options, taken))
+        return losses.get(self.options.loss, **self.options.loss_arguments)
 
 
 def parts(loss: losses.EmbeddingLoss) -> list[LossPart]:

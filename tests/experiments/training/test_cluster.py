@@ -8,10 +8,10 @@ import tensorflow as tf
 from local_workers import free_ports, tf_config
 
 from experiments import run
-from experiments.options import flags
+from experiments.options import RunOptions, parse
 from experiments.options.command_line import run_command
-from experiments.training import build
 from experiments.training.cluster import Cluster, read_cluster
+from experiments.training.devices import devices
 
 
 def config(cluster, task):
@@ -99,12 +99,12 @@ def test_a_port_that_is_taken_is_named(monkeypatch, tmp_path, capsys):
 
 @pytest.mark.skipif(bool(tf.config.list_physical_devices("GPU")), reason="there is a GPU")
 def test_auto_is_one_device_where_there_is_no_gpu():
-    options, _ = flags.parse(["run", "--strategy=auto", "--batch_size=3"])
-    assert build.devices(options) is tf.distribute.get_strategy()
+    options = parse(RunOptions, ["run", "--strategy=auto", "--batch_size=3"])
+    assert devices(options) is tf.distribute.get_strategy()
 
 
 @pytest.mark.parametrize("strategy", ["one", "auto", "multi_worker"])
 def test_logical_devices_are_for_mirrored(strategy):
-    options, _ = flags.parse(["run", f"--strategy={strategy}", "--logical_devices=2"])
+    options = parse(RunOptions, ["run", f"--strategy={strategy}", "--logical_devices=2"])
     with pytest.raises(ValueError, match="logical_devices needs --strategy=mirrored"):
-        build.devices(options)
+        devices(options)

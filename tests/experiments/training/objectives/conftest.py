@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments.options import flags
+from experiments.options import RunOptions, parse
 from experiments.training import fit
 from experiments.training.objectives import Objective, objective_of
 from experiments.training.optimizer import backbone_optimizer
@@ -44,7 +44,7 @@ def tiny(level_names):
     def build(*words):
         small = ["--backbone=small_convnet", "--filters=4,6", "--weights=none", "--image_size=16"]
         levels = [f"--levels={','.join(level_names)}", "--embedding_size=5"]
-        options, _ = flags.parse(["run", *small, *levels, *words])
+        options = parse(RunOptions, ["run", *small, *levels, *words])
         objective = objective_of(options)
         backbone, embedding = fit.embedding_model(options)
         model = objective.training_model(embedding, 4)
@@ -60,4 +60,4 @@ def tiny(level_names):
 @pytest.fixture
 def objective():
     """Words of a command line -> `Objective`."""
-    return lambda *words: objective_of(flags.parse(["run", *words])[0])
+    return lambda *words: objective_of(parse(RunOptions, ["run", *words]))

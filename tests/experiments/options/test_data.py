@@ -6,8 +6,8 @@ import pytest
 from official_layouts import write_inshop
 from PIL import Image
 
-from experiments.options import flags
-from experiments.training import build
+from experiments.options import RunOptions, parse
+from experiments.options import data as described
 
 
 @pytest.fixture
@@ -21,8 +21,8 @@ def inshop(tmp_path):
 
 def data(folder, *more):
     words = ["run", "--dataset=inshop", f"--data_dir={folder}", *more]
-    options, _ = flags.parse(words)
-    return options, build.data(options)
+    options = parse(RunOptions, words)
+    return options, described.data(options)
 
 
 def images(folder, item):
@@ -51,7 +51,7 @@ def test_a_bad_image_in_the_gallery_is_found_before_the_training(inshop):
 
 def test_recall_goes_as_far_as_the_gallery(inshop):
     options, (split, _) = data(inshop, "--recall_at=1,4")
-    assert build.recall_at(options, len(split.test), len(split.gallery)) == [1, 4]
+    assert described.recall_at(options, len(split.test), len(split.gallery)) == [1, 4]
     options, _ = data(inshop, "--recall_at=5")
     with pytest.raises(ValueError, match="between 1 and 4, the images of the gallery. .*_at=5"):
-        build.recall_at(options, len(split.test), len(split.gallery))
+        described.recall_at(options, len(split.test), len(split.gallery))

@@ -1,0 +1,237 @@
+"""What the options describe of the data: tables, transforms, sampler. Needs TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+import pipelines
+from experiments.options.errors import UsageError
+from experiments.options.run_options import (
+    AugmentationOptions,
+    BadImageOptions,
+    DataOptions,
+    ImageSizeOptions,
+    SamplingOptions,
+    ScoringOptions,
+)
+from experiments.options.values import numbers, whole_numbers
+from pipelines.errors import ArgumentError
+from pipelines.split import Split
+
+__all__ = [
+    "data",
+    "evaluation_transform",
+    "image_names",
+    "load",
+    "not_an_image",
+    "recall_at",
+    "sampler",
+    "training_transform",
+]
+
+
+def load(options: DataOptions) -> Split:
+    """The dataset that the flags name, with all of its images."""
+    if options.dataset is None:
+        raise UsageError(
+            f"dataset must be one of {', '.join(pipelines.DATASETS)} "
+            "(or give a recipe: --flagfile=glyphs.flags). Received: no dataset"
+        )
+    return pipelines.load_dataset(
+        options.dataset,
+        data_dir=options.data_dir,
+        train_classes=options.train_classes,
+        test_classes=options.test_classes,
+        crop_to_box=options.crop_to_box,
+    )
+
+
+def data(
+    options: BadImageOptions, left_out_before: Sequence[str] | None = None
+) -> tuple[Split, list[str]]:
+    """The training and the test table, and the lines that tell which bad images were left out.
+
+    Args:
+        options: of the data.
+        left_out_before: such lines of a run that is continued, which leaves out what it left out
+            at its start; None: the images are looked through.
+
+    Raises:
+        UsageError: no dataset, files that are no images, a side without any.
+        ArgumentError: as `pipelines.load_dataset`.
+    """
+    split = load(options)
+    if not options.skip_bad_images or split.train.arrays is not None:
+        _refuse_other_files(split)
+        return split, []
+    lines = _bad_images(split) if left_out_before is None else list(left_out_before)
+    left_out = [line.rsplit("\t", 1)[0] for line in lines]
+    left = {side: _without(side, table, left_out) for side, table in split.tables.items()}
+    if not split.same_classes:
+        trained = np.unique(left["training"].labels)
+        tested = np.unique(
+            np.concatenate([left[side].labels for side in left if side != "training"])
+        )
+        left = {
+            side: table.select_classes(trained if side == "training" else tested)
+            for side, table in left.items()
+        }
+    return dataclasses.replace(
+        split, train=left["training"], test=left["test"], gallery=left.get("gallery")
+    ), lines
+
+
+def _refuse_other_files(split: Split) -> None:
+    # By their first bytes alone: it takes seconds, and spares a training that a text file named
+    # .jpg would end at the first evaluation. A damaged image is found when it is decoded.
+    for side, table in split.tables.items():
+        bad = pipelines.find_bad_images(table, decode=False)
+        if bad:
+            raise UsageError(not_an_image(side, table, bad))
+
+
+def not_an_image(
+    side: str, table: pipelines.ImageTable, bad: Sequence[tuple[int, object, str]]
+) -> str:
+    """The message that names the first of the bad images and says what to do."""
+    row, _, reason = bad[0]
+    more = f" ({len(bad) - 1} more like it)" if len(bad) > 1 else ""
+    name = image_names(side, table)[row]
+    return (
+        f"not an image that can be read: {name} ({reason}){more}. "
+        "--skip_bad_images leaves such files out"
+    )
+
+
+def _bad_images(split: Split) -> list[str]:
+    lines = []
+    for side, table in split.tables.items():
+        for row, _, reason in pipelines.find_bad_images(table):
+            name = image_names(side, table)[row]
+            lines.append(f"{name}\t{reason}")
+            print(f"left out: {name} ({reason})")
+    return lines
+
+
+def image_names(side: str, table: pipelines.ImageTable) -> np.ndarray:
+    """What a table's images are called: by their paths, or those in memory by their rows."""
+    if table.paths is not None:
+        return table.paths
+    return np.array([f"{side} image {row}" for row in range(len(table))])
+
+
+def _without(
+    side: str, table: pipelines.ImageTable, left_out: Sequence[str]
+) -> pipelines.ImageTable:
+    kept = np.flatnonzero(~np.isin(image_names(side, table), left_out))
+    if not len(kept):
+        raise UsageError(f"data_dir has no {side} image that can be read ({len(table)} left out)")
+    return table.select(kept)
+
+
+def training_transform(options: AugmentationOptions) -> pipelines.TrainTransform:
+    """How a training sees an image."""
+    try:
+        return pipelines.TrainTransform(
+            image_size=options.image_size,
+            resize=_resize(options.resize),
+            crop=options.crop,
+            area=_pair("crop_area", options.crop_area),
+            aspect=_pair("crop_aspect", options.crop_aspect),
+            flip=options.flip,
+            jitter=_four("jitter", options.jitter),
+        )
+    except ArgumentError as error:
+        # The library's names of these arguments, which are flags of other names here.
+        named = re.sub(r"\b(area|aspect)( must|=)", r"crop_\1\2", str(error))
+        raise UsageError(named) from error
+
+
+def evaluation_transform(options: ImageSizeOptions) -> pipelines.EvaluationTransform:
+    """How an evaluation sees an image."""
+    return pipelines.EvaluationTransform(options.image_size, _resize(options.resize))
+
+
+def sampler(
+    options: SamplingOptions, table: pipelines.ImageTable, seed: int
+) -> pipelines.RandomSampler | pipelines.BalancedSampler:
+    """Batch number to row numbers of the training table.
+
+    Raises:
+        UsageError: a batch that the table or the classes do not fill evenly.
+    """
+    if options.sampler == "random":
+        return pipelines.RandomSampler(len(table), options.batch_size, seed=seed)
+    if options.batch_size % options.images_per_class:
+        raise UsageError(
+            f"batch_size must be a multiple of images_per_class={options.images_per_class}. "
+            f"Received: batch_size={options.batch_size}"
+        )
+    classes = options.batch_size // options.images_per_class
+    if classes > table.num_classes:
+        raise UsageError(
+            f"batch_size={options.batch_size} over images_per_class={options.images_per_class} are "
+            f"{classes} classes a batch, but only {table.num_classes} classes train: lower "
+            "--batch_size or raise --images_per_class or --train_classes"
+        )
+    return pipelines.BalancedSampler(
+        table.labels,
+        classes_per_batch=classes,
+        images_per_class=options.images_per_class,
+        seed=seed,
+    )
+
+
+def recall_at(options: ScoringOptions, queries: int, gallery: int | None = None) -> list[int]:
+    """The K of recall at K, sorted; without the flag, those that the test images allow.
+
+    Args:
+        options: of the evaluation.
+        queries: how many images are looked for.
+        gallery: how many they are looked for in; None: each in the others.
+
+    Raises:
+        UsageError: too few images, a K that is not between 1 and the number of candidates.
+    """
+    most = queries - 1 if gallery is None else gallery
+    if gallery == 0:
+        raise UsageError("gallery needs at least 1 image. Received: 0")
+    if most < 1:
+        raise UsageError(
+            f"test needs at least 2 images to find one by the other. Received: {queries}"
+        )
+    ks = set(whole_numbers("recall_at", options.recall_at))
+    if "recall_at" not in options.given:
+        ks = {k for k in ks if k <= most}
+    items = "other test images" if gallery is None else "images of the gallery"
+    if ks and not 1 <= min(ks) <= max(ks) <= most:
+        raise UsageError(
+            f"recall_at must be between 1 and {most}, the {items}. "
+            f"Received: recall_at={','.join(options.recall_at)}"
+        )
+    return sorted(ks | {1})
+
+
+def _resize(text: str | None) -> int | tuple[int, int] | None:
+    if text is None:
+        return None
+    sides = text.lower().split("x")
+    if len(sides) > 2 or not all(side.isdecimal() for side in sides):
+        raise UsageError(
+            f"resize must be N or HxW, such as 256 or 256x256. Received: resize={text}"
+        )
+    return int(text) if len(sides) == 1 else (int(sides[0]), int(sides[1]))
+
+
+def _pair(name: str, words: Sequence[str]) -> tuple[float, float]:
+    first, second = numbers(name, words, 2)
+    return first, second
+
+
+def _four(name: str, words: Sequence[str]) -> tuple[float, float, float, float]:
+    first, second, third, fourth = numbers(name, words, 4)
+    return first, second, third, fourth

@@ -1,0 +1,15 @@
+"""What ends a command early: a mistake in what was given, a run that must stop, a call for help."""
+
+__all__ = ["HelpRequested", "RunError", "UsageError"]
+
+
+class UsageError(ValueError):
+    """A mistake in what the user gave: the flags, the files, the folder."""
+
+
+class RunError(Exception):
+    """A run that had to stop for a reason that its user can act on."""
+
+
+class HelpRequested(Exception):
+    """The command line asks for the flags instead of a run; the text is the message."""

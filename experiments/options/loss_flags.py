@@ -1,0 +1,95 @@
+"""The flags of the losses and of RankMI's statistics network, from their constructors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from experiments.options import catalog
+from experiments.options.declaration import Flag
+from experiments.options.errors import UsageError
+from experiments.options.help import shown
+
+__all__ = ["STATISTICS", "checked", "flags_of_losses", "flags_of_statistics", "taken_by"]
+
+GROUP = "Loss"
+STATISTICS = "statistics_"
+_STATISTICS_NETWORK = "keras_dml.models.statistics_network.StatisticsNetwork"
+# The losses that are trained by a model of their own, which is what takes the arguments.
+_TRAINED_BY = {"rankmi": "keras_dml.models.rankmi.RankMI"}
+
+
+def taken_by(loss: str) -> dict[str, Any]:
+    """What a loss takes on a command line: `catalog.Argument`s by name."""
+    return {argument.name: argument for argument in catalog.arguments(_TRAINED_BY.get(loss, loss))}
+
+
+def flags_of_losses() -> tuple[Flag, ...]:
+    """A flag for each argument of a loss; where losses share its name, it says what it is in each.
+
+    Raises:
+        TypeError: losses that share a name, but not the type of what it stands for.
+    """
+    sharing: dict[str, dict[str, Any]] = {}
+    for loss in catalog.names():
+        for name, argument in taken_by(loss).items():
+            sharing.setdefault(name, {})[loss] = argument
+    return tuple(_flag(name, of_losses) for name, of_losses in sharing.items())
+
+
+def flags_of_statistics() -> tuple[Flag, ...]:
+    """The flags of the statistics network."""
+    return tuple(
+        Flag(
+            f"{STATISTICS}{argument.name}",
+            argument.kind,
+            argument.default,
+            GROUP,
+            f"rankmi's statistics network: {argument.text}",
+            choices=argument.choices,
+        )
+        for argument in catalog.arguments(_STATISTICS_NETWORK)
+    )
+
+
+def checked(loss: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The given arguments, if the loss takes them all.
+
+    Raises:
+        UsageError: no such loss; an argument that it does not take, or not with this value.
+    """
+    if loss not in catalog.names():
+        raise UsageError(
+            f"loss must be one of {', '.join(catalog.names())}. Received: loss={loss!r}"
+        )
+    taken = taken_by(loss)
+    for name, value in given.items():
+        if name not in taken:
+            raise UsageError(
+                f"{name} is no argument of loss {loss}, which takes "
+                f"{', '.join(taken) or 'none'}. Received: {name}={value}"
+            )
+        choices = taken[name].choices
+        if choices and value not in choices:
+            raise UsageError(
+                f"{name} must be one of {', '.join(choices)} for loss {loss}. "
+                f"Received: {name}={value}"
+            )
+    return dict(given)
+
+
+def _flag(name: str, of_losses: Mapping[str, Any]) -> Flag:
+    kinds = {argument.kind for argument in of_losses.values()}
+    if len(kinds) > 1:
+        raise TypeError(
+            f"{name} must be of one type in all losses that take it, since it is one flag: "
+            f"{', '.join(of_losses)}"
+        )
+    # Losses that say the same of it share a line.
+    meant: dict[str, list[str]] = {}
+    for loss, argument in of_losses.items():
+        choices = f" One of {', '.join(argument.choices)}." if argument.choices else ""
+        said = f"{argument.text}{choices} Default: {shown(argument.default) or 'none'}."
+        meant.setdefault(said, []).append(loss)
+    text = "\n".join(f"{', '.join(losses)}: {said}" for said, losses in meant.items())
+    return Flag(name, kinds.pop(), None, GROUP, text)

@@ -1,0 +1,189 @@
+"""From a command line to a value. The only place that knows absl, whose flags are the syntax."""
+
+from __future__ import annotations
+
+import pathlib
+import types
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, TypeVar
+
+from absl import flags as absl_flags
+
+from experiments import recipes
+from experiments.options.declaration import Flag, Options, declarations
+from experiments.options.errors import HelpRequested, UsageError
+from experiments.options.help import help_text
+from experiments.options.values import absolute
+
+__all__ = ["parse", "resolved", "wants_debug", "wants_help", "words_of"]
+
+_HELP = ("--help", "-h", "-help", "--helpfull", "--helpshort")
+# Read before the others are, by `parse` itself.
+_READ_FIRST = ("flagfile", "help")
+# What says nothing of what is done.
+_NOT_RESOLVED = ("flagfile", "debug", "help", "output_dir")
+
+AnyOptions = TypeVar("AnyOptions", bound=Options)
+
+
+def parse(options: type[AnyOptions], argv: Sequence[str]) -> AnyOptions:
+    """The options that a command line gives; a new value each time, and nothing else is changed.
+
+    `--flagfile=NAME` is looked for in the current folder, then among the packaged recipes. Other
+    flags override it wherever they stand on the line.
+
+    Raises:
+        HelpRequested: the command line asks for the flags.
+        UsageError: unknown flags or values, left-over words.
+        RecipeError: a flag file that is not there or cannot be read.
+    """
+    if wants_help(argv):
+        raise HelpRequested(help_text(options))
+    line, files = recipes.without_flagfiles(argv[1:])
+    in_files = options.of_flag_files()
+    known = [name for name in declarations(in_files) if name not in (*_READ_FIRST, "debug")]
+    of_recipes: list[str] = []
+    recipe = None
+    for path in map(recipes.find_recipe, files):
+        of_recipes += recipes.read_recipe(path, known)
+        recipe = path.stem
+    flags = {name: flag for name, (_, _, flag) in declarations(options).items()}
+    on_line = _present(_read(options, flags, line))
+    if in_files is not options and of_recipes:
+        of_files = {name: flag for name, (_, _, flag) in declarations(in_files).items()}
+        _read(in_files, of_files, of_recipes)
+        of_recipes = [word for word in of_recipes if _name(word, of_files) in flags]
+    read = _read(options, flags, [*of_recipes, *line])
+    values: dict[str, Any] = {}
+    for name, (field, key, flag) in declarations(options).items():
+        value = _value(flag, read[name].value) if name not in _READ_FIRST else flag.default
+        if not key:
+            values[field] = value
+        elif value is not None:
+            values.setdefault(field, {})[key] = value
+    for field, value in values.items():
+        if isinstance(value, dict):
+            values[field] = types.MappingProxyType(value)
+    values["flagfile"] = tuple(files)
+    return options(**values, given=_present(read), on_command_line=on_line, recipe=recipe)
+
+
+def resolved(options: Options, left_out: Collection[str] = _NOT_RESOLVED) -> str:
+    """All options that have a value as the lines of a flag file, group by group."""
+    names = [name for name in declarations(type(options)) if name not in left_out]
+    return "".join(f"{word}\n" for word in words_of(options, names))
+
+
+def words_of(options: Options, names: Collection[str]) -> list[str]:
+    """The options of these names that have a value, as words of a command line."""
+    held = declarations(type(options))
+    values = _flag_values({name: held[name][2] for name in names})
+    words = []
+    for name in names:
+        field, key, flag = held[name]
+        value = getattr(options, field)
+        value = value.get(key) if key else value
+        if value is None:
+            continue
+        if flag.repeated:
+            words += [f"--{name}={one}" for one in value]
+            continue
+        values[name].value = list(value) if flag.kind is tuple else value
+        words.append(values[name].serialize())
+    return words
+
+
+def wants_help(argv: Sequence[str]) -> bool:
+    """Whether the command line asks for the flags."""
+    return any(word in _HELP for word in argv[1:])
+
+
+def wants_debug(argv: Sequence[str]) -> bool:
+    """Whether `--debug` is among the words, also where they cannot be parsed."""
+    last = ""
+    for word in argv[1:]:
+        name, _, value = word.lstrip("-").partition("=")
+        if word.startswith("-") and name in ("debug", "nodebug"):
+            last = "false" if name == "nodebug" else value.lower() or "true"
+    return last in ("true", "t", "1", "yes", "y")
+
+
+def _read(
+    options: type[Options], flags: Mapping[str, Flag], words: Sequence[str]
+) -> absl_flags.FlagValues:
+    values = _flag_values(flags)
+    # absl's own --undefok would let unknown flags pass, and none of ours is mistyped on purpose.
+    names = [_name(word, ()) for word in words if word.startswith("-")]
+    try:
+        if "undefok" in names:
+            raise absl_flags.UnrecognizedFlagError("undefok")
+        left_over = values([options.command, *words])[1:]
+    except absl_flags.UnrecognizedFlagError as error:
+        name = error.flagname
+        word = next((word for word in words if _name(word, ()) == name), f"--{name}")
+        raise UsageError(options.refusal(name, word) or _one_line(error)) from error
+    except absl_flags.Error as error:
+        raise UsageError(_one_line(error)) from error
+    if left_over:
+        received = " ".join(left_over)
+        refusal = options.refusal(None, received)
+        raise UsageError(refusal or f"flags start with --. Received: {received}")
+    return values
+
+
+def _flag_values(flags: Mapping[str, Flag]) -> absl_flags.FlagValues:
+    values = absl_flags.FlagValues()
+    for name, flag in flags.items():
+        if name in _READ_FIRST and name != "help":
+            continue
+        text = ""  # absl's help is never shown
+        default: Any = flag.default
+        if flag.kind is tuple and default:
+            default = list(default)
+        if flag.repeated:
+            absl_flags.DEFINE_multi_string(name, default or [], text, flag_values=values)
+        elif flag.kind is tuple:
+            absl_flags.DEFINE_list(name, default, text, flag_values=values)
+        elif flag.choices:
+            absl_flags.DEFINE_enum(name, default, flag.choices, text, flag_values=values)
+        elif flag.kind is bool:
+            absl_flags.DEFINE_bool(name, default, text, flag_values=values)
+        elif flag.kind is int:
+            low, high = flag.lower_bound, flag.upper_bound
+            absl_flags.DEFINE_integer(
+                name,
+                default,
+                text,
+                lower_bound=None if low is None else int(low),
+                upper_bound=None if high is None else int(high),
+                flag_values=values,
+            )
+        elif flag.kind is float:
+            absl_flags.DEFINE_float(
+                name, default, text, flag.lower_bound, flag.upper_bound, flag_values=values
+            )
+        else:
+            absl_flags.DEFINE_string(name, default, text, flag_values=values)
+    return values
+
+
+def _value(flag: Flag, value: Any) -> Any:
+    if flag.kind is tuple and value is not None:
+        return tuple(value)
+    if flag.kind is pathlib.Path:
+        return absolute(value) if value else None
+    return flag.convert(value) if flag.convert and value else value
+
+
+def _present(values: absl_flags.FlagValues) -> frozenset[str]:
+    return frozenset(name for name in values if values[name].present)
+
+
+def _name(word: str, known: Collection[str]) -> str:
+    """The flag that a word names; with `known`, also as --noNAME."""
+    name = word.lstrip("-").partition("=")[0]
+    return name if not known or name in known else name.removeprefix("no")
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

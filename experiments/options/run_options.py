@@ -1,0 +1,400 @@
+"""The options of a run, in groups that other commands take too."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import textwrap
+from collections.abc import Mapping
+from typing import Any
+
+from experiments import recipes
+from experiments.options import catalog, loss_flags, registries
+from experiments.options.declaration import Options, flags_of, option
+from experiments.options.values import normal_path
+
+__all__ = [
+    "AugmentationOptions",
+    "BadImageOptions",
+    "DataOptions",
+    "ImageSizeOptions",
+    "RunOptions",
+    "SamplingOptions",
+    "ScoringOptions",
+    "SeedOptions",
+]
+
+DATA, IMAGES, SAMPLING, MODEL = "Data", "Images", "Sampling", "Model"
+LOSS, OPTIMIZER, TRAINING = loss_flags.GROUP, "Optimizer", "Training"
+EVALUATION, RUN = "Evaluation", "Run"
+
+
+def _datasets() -> str:
+    package = "pipelines.datasets"
+    names = registries.words(f"{package}.registry", "NAMES")
+    lines = [f"{name}: {registries.summary(f'{package}.{name}', 'load_split')}" for name in names]
+    (prefix,) = registries.words(f"{package}.tfds", "PREFIX")
+    lines.append(f"{prefix}NAME or {prefix}NAME:CONFIG: one of tensorflow-datasets.")
+    return "\n".join(lines)
+
+
+def _backbones() -> str:
+    own = registries.words("keras_dml.models.backbones", "BACKBONES")
+    return f"{', '.join(own)}, or any keras.applications model."
+
+
+def _losses() -> str:
+    return f"{' | '.join(catalog.names())}."
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataOptions(Options):
+    """Which images there are."""
+
+    dataset: str | None = option(None, DATA, _datasets)
+    data_dir: str | None = option(
+        None,
+        DATA,
+        "Folder that holds the dataset's files. tfds: default ~/tensorflow_datasets.",
+        convert=normal_path,
+    )
+    train_classes: int | None = option(
+        None,
+        DATA,
+        "The first N classes train, those behind them test. Default: the dataset's own split; "
+        "for a folder, half of the classes. tfds: pools the set's own splits first.",
+        lower_bound=1,
+    )
+    test_classes: int | None = option(
+        None, DATA, "How many classes test. Default: all that do not train.", lower_bound=1
+    )
+    crop_to_box: bool = option(
+        False,
+        DATA,
+        "cub, cars: cut every image down to its bounding box first; most papers do not.",
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BadImageOptions(DataOptions):
+    """Which images there are, and what becomes of files that are none."""
+
+    skip_bad_images: bool = option(
+        False,
+        DATA,
+        "First try to decode every image; leave out and list the files that are no images.",
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ImageSizeOptions(Options):
+    """How an evaluation sees an image."""
+
+    image_size: int = option(224, IMAGES, "Height and width that the model sees.", lower_bound=8)
+    resize: str | None = option(
+        None,
+        IMAGES,
+        "Before the crop: N (shortest side) or HxW (exactly). Default: shortest side = image_size.",
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AugmentationOptions(ImageSizeOptions):
+    """How a training sees an image."""
+
+    crop: str = option(
+        "area",
+        IMAGES,
+        "Training crop: area = random area and aspect; fixed = image_size pixels at a random "
+        "place; none = the centre.",
+        choices=("area", "fixed", "none"),
+    )
+    crop_area: tuple[str, ...] = option(
+        ("0.16", "1"), IMAGES, "Share of the image that an area crop covers."
+    )
+    crop_aspect: tuple[str, ...] = option(
+        ("0.75", "1.3333"), IMAGES, "Width over height of an area crop."
+    )
+    flip: bool = option(True, IMAGES, "Mirror half of the training images.")
+    jitter: tuple[str, ...] = option(
+        ("0", "0", "0", "0"),
+        IMAGES,
+        "Strength of brightness, contrast, saturation and hue changes.",
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SamplingOptions(Options):
+    """Which images make a batch."""
+
+    sampler: str = option(
+        "random",
+        SAMPLING,
+        "random = each image once an epoch; balanced = batch_size/images_per_class classes a "
+        "batch.",
+        choices=("random", "balanced"),
+    )
+    batch_size: int = option(128, SAMPLING, "Images in a batch, over all devices.", lower_bound=1)
+    images_per_class: int = option(
+        4, SAMPLING, "Images of each class in a balanced batch.", lower_bound=1
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelOptions(Options):
+    """From images to embeddings."""
+
+    backbone: str = option("resnet50", MODEL, _backbones)
+    filters: tuple[str, ...] | None = option(
+        None,
+        MODEL,
+        "small_convnet: widths of its stages, two convolutions each. Default: 32,64,128.",
+    )
+    weights: str = option(
+        "imagenet",
+        MODEL,
+        "imagenet | none | a weights file of the backbone; bn_inception, resnet50_v1_5: also "
+        "their public PyTorch checkpoint, .pth or .npz.",
+    )
+    frozen_batch_norm: bool | None = option(
+        None,
+        MODEL,
+        "Backbone batch norm keeps its stored statistics in training. Default: with trained "
+        "weights.",
+    )
+    pooling: str = option(
+        "average",
+        MODEL,
+        "Pooling of the last feature maps.",
+        choices=registries.words("keras_dml.models.head", "POOLINGS"),
+    )
+    feature_batch_norm: bool = option(
+        False, MODEL, "Batch norm without scale and offset on the pooled features."
+    )
+    embedding_size: int | None = option(
+        None,
+        MODEL,
+        "Size of a dense projection. Default: none, the pooled features are the embedding.",
+        lower_bound=1,
+    )
+    levels: tuple[str, ...] | None = option(
+        None,
+        MODEL,
+        "Layers of the backbone, each with a pooling and a projection of its own; the embedding "
+        "is all of them in a row. Losses over pairs are summed over the levels. Default: the "
+        "last layer.",
+    )
+    dropout: float = option(
+        0.0, MODEL, "Dropout before the classifier (ce, center).", lower_bound=0.0
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LossOptions(Options):
+    """What is minimised.
+
+    Attributes:
+        given_for_loss: what was given for the loss alone, whether it takes it or not.
+        statistics: the arguments of `keras_dml.models.StatisticsNetwork`.
+    """
+
+    loss: str = option("multi_similarity", LOSS, _losses)
+    given_for_loss: Mapping[str, Any] = flags_of(loss_flags.flags_of_losses)
+    center_weight: float = option(
+        0.1,
+        LOSS,
+        "center: its weight beside the cross-entropy that it is trained with.",
+        lower_bound=0.0,
+    )
+    statistics: Mapping[str, Any] = flags_of(
+        loss_flags.flags_of_statistics, prefix=loss_flags.STATISTICS
+    )
+    statistics_learning_rate: float | None = option(
+        None,
+        LOSS,
+        "rankmi's statistics network: its learning rate. Default: learning_rate.",
+        lower_bound=0.0,
+    )
+
+    @property
+    def loss_arguments(self) -> dict[str, Any]:
+        """What was given for the loss alone.
+
+        Raises:
+            UsageError: no such loss, or an argument that it does not take.
+        """
+        return loss_flags.checked(self.loss, self.given_for_loss)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OptimizerOptions(Options):
+    """How it is minimised."""
+
+    optimizer: str = option(
+        "sgd",
+        OPTIMIZER,
+        "Optimizer.",
+        choices=registries.words("keras_dml.optimizers", "OPTIMIZERS"),
+    )
+    learning_rate: float = option(0.01, OPTIMIZER, "Learning rate.", lower_bound=0.0)
+    momentum: float = option(0.0, OPTIMIZER, "sgd: momentum.", lower_bound=0.0, upper_bound=1.0)
+    nesterov: bool = option(False, OPTIMIZER, "sgd: Nesterov momentum.")
+    weight_decay: float = option(
+        0.0, OPTIMIZER, "Coupled weight decay (added to the gradient).", lower_bound=0.0
+    )
+    decayed: str = option(
+        "kernels",
+        OPTIMIZER,
+        "What weight_decay acts on: convolution and dense kernels, or every variable.",
+        choices=("kernels", "all"),
+    )
+    pretrained_factor: float = option(
+        1.0,
+        OPTIMIZER,
+        "Learning rate of the backbone, as a multiple of the new layers'.",
+        lower_bound=0.0,
+    )
+    schedule: str = option(
+        "warm_cosine",
+        OPTIMIZER,
+        "Learning rate over the steps.",
+        choices=("warm_cosine", "constant"),
+    )
+    warmup_steps: int = option(
+        100, OPTIMIZER, "warm_cosine: steps of linear warm-up.", lower_bound=1
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainingOptions(Options):
+    """How long, and on what."""
+
+    epochs: int = option(30, TRAINING, "Epochs.", lower_bound=1)
+    steps_per_epoch: int | None = option(
+        None,
+        TRAINING,
+        "Steps between checkpoints. Default: training images / batch_size.",
+        lower_bound=1,
+    )
+    strategy: str = option(
+        "one",
+        TRAINING,
+        "Devices: one; mirrored = all of this machine; auto = mirrored where there is a GPU, else "
+        "one; multi_worker = all of several machines, which TF_CONFIG names.",
+        choices=("one", "auto", "mirrored", "multi_worker"),
+    )
+    logical_devices: int = option(
+        1,
+        TRAINING,
+        "Split the CPU into this many devices, to try mirrored without GPUs.",
+        lower_bound=1,
+    )
+    mixed_precision: bool = option(
+        False, TRAINING, "Compute in half precision: float16 on a GPU, bfloat16 on a CPU."
+    )
+    jit_compile: bool = option(False, TRAINING, "Compile the training step with XLA.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class IntervalOptions(Options):
+    """How often a training is evaluated."""
+
+    eval_every: int = option(
+        1, EVALUATION, "Evaluate every N epochs, and after the last.", lower_bound=1
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ScoringOptions(Options):
+    """How embeddings are evaluated."""
+
+    recall_at: tuple[str, ...] = option(("1", "2", "4", "8"), EVALUATION, "The K of recall at K.")
+    eval_batch_size: int = option(
+        64, EVALUATION, "Images embedded at once, on each device.", lower_bound=1
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PixelOptions(Options):
+    """What embeddings are measured against."""
+
+    raw_pixels: bool = option(
+        False,
+        EVALUATION,
+        "First evaluate nearest neighbours of the pixels themselves, as the floor to beat.",
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OutputOptions(Options):
+    """Where to."""
+
+    output_dir: str | None = option(None, RUN, "The run's folder. Default: runs/RECIPE-seedSEED.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SeedOptions(Options):
+    """What chance follows from."""
+
+    seed: int = option(0, RUN, "Seed of everything random.", lower_bound=0, upper_bound=2**32 - 1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RepetitionOptions(Options):
+    """How alike two runs are."""
+
+    deterministic: bool = option(
+        False,
+        RUN,
+        "Bit-identical results from one run to the next, at some cost in speed.",
+    )
+
+
+# Fields come in the order of the groups from the last of these bases to the first: the order of
+# `flags.txt`, in which folders of earlier versions have it too.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunOptions(
+    RepetitionOptions,
+    SeedOptions,
+    OutputOptions,
+    PixelOptions,
+    ScoringOptions,
+    IntervalOptions,
+    TrainingOptions,
+    OptimizerOptions,
+    LossOptions,
+    ModelOptions,
+    SamplingOptions,
+    AugmentationOptions,
+    BadImageOptions,
+):
+    """Everything that a run takes."""
+
+    command = "experiments.run"
+    intro = "\n".join(
+        [
+            "Train an embedding, evaluate it on classes never seen in training, write a report and",
+            "a SavedModel.",
+            "",
+            "  python -m experiments.run --flagfile=RECIPE.flags [--flag=value ...]",
+            "",
+            *textwrap.wrap(f"Recipes: {', '.join(recipes.names())}.", 88),
+            "A flag given here overrides the recipe's; a recipe may name another by --flagfile.",
+            "--noNAME turns a switch off. A killed run goes on where it stopped when the same "
+            "command is",
+            "given again.",
+        ]
+    )
+
+    @property
+    def name(self) -> str:
+        """The run's name: its recipe's or its dataset's."""
+        return self.recipe or self.dataset or "run"
+
+    @property
+    def folder(self) -> pathlib.Path:
+        """The run's folder."""
+        return pathlib.Path(
+            os.path.expanduser(self.output_dir or f"runs/{self.name}-seed{self.seed}")
+        )

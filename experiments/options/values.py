@@ -1,0 +1,46 @@
+"""What the text of a flag stands for: paths, numbers."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Sequence
+
+from experiments.options.errors import UsageError
+
+__all__ = ["absolute", "normal_path", "numbers", "whole_numbers"]
+
+
+def absolute(text: str) -> pathlib.Path:
+    """A path that a user gave, with ~ and relative ones resolved, links kept."""
+    return pathlib.Path(os.path.abspath(os.path.expanduser(text)))
+
+
+def normal_path(text: str) -> str:
+    """A path that a user gave, ~ resolved, without needless parts."""
+    return os.path.normpath(os.path.expanduser(text))
+
+
+def whole_numbers(name: str, words: Sequence[str]) -> tuple[int, ...]:
+    """The numbers of a list flag; UsageError unless all are whole and not negative."""
+    # Not isdigit alone: that takes ² and other digits that no number is written with.
+    if not all(word.strip().isdecimal() for word in words):
+        raise UsageError(
+            f"{name} must be whole numbers with commas between them. "
+            f"Received: {name}={','.join(words)}"
+        )
+    return tuple(int(word) for word in words)
+
+
+def numbers(name: str, words: Sequence[str], how_many: int) -> tuple[float, ...]:
+    """The numbers of a list flag; UsageError unless there are so many."""
+    try:
+        found = tuple(float(word) for word in words)
+    except ValueError:
+        found = ()
+    if len(found) != how_many:
+        raise UsageError(
+            f"{name} must be {how_many} numbers with commas between them. "
+            f"Received: {name}={','.join(words)}"
+        )
+    return found

@@ -1,0 +1,132 @@
+"""A user's mistake and our own bug are two things."""
+
+import errno
+import pathlib
+import re
+
+import pytest
+
+from experiments import index, prepare, preview, run, search
+from experiments.options import RunError, UsageError, command_line, run_command
+from experiments.recipes import RecipeError
+from keras_dml.errors import ArgumentError, ArgumentTypeError
+from pipelines import errors as pipelines_errors
+
+
+def ended(error, capsys, *words):
+    """Exit code and what is said of a command that raises."""
+
+    def main(argv):
+        raise error
+
+    code = run_command(main, ["command", *words])
+    return code, capsys.readouterr().err
+
+
+@pytest.fixture(autouse=True)
+def _temporary(tmp_path, monkeypatch):
+    monkeypatch.setattr(command_line.tempfile, "tempdir", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ArgumentError("margin must be above 0.\nReceived: margin=-1"),
+        ArgumentTypeError("margin must be above 0.\nReceived: margin=-1"),
+        pipelines_errors.ArgumentError("margin must be above 0. Received: margin=-1"),
+        pipelines_errors.ArgumentTypeError("margin must be above 0. Received: margin=-1"),
+        UsageError("margin must be above 0. Received: margin=-1"),
+        RecipeError("margin must be above 0. Received: margin=-1"),
+    ],
+    ids=lambda error: f"{type(error).__module__}.{type(error).__name__}",
+)
+def test_a_refusal_is_one_line(error, capsys, tmp_path):
+    expected = "error: margin must be above 0. Received: margin=-1\n"
+    assert ended(error, capsys) == (2, expected)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("error", [ArgumentTypeError("x"), pipelines_errors.ArgumentTypeError("x")])
+def test_a_refusal_can_be_caught_as_python_has_it(error):
+    assert isinstance(error, ValueError) and isinstance(error, TypeError)
+
+
+def test_a_file_that_cannot_be_opened_is_a_mistake_and_a_full_disk_is_none(capsys):
+    code, said = ended(FileNotFoundError(errno.ENOENT, "No such file", "a.npz"), capsys)
+    assert (code, said) == (2, "error: [Errno 2] No such file: 'a.npz'\n")
+    assert ended(OSError(errno.ENOSPC, "No space left", "a.npz"), capsys) == (
+        1,
+        "stopped: [Errno 28] No space left: 'a.npz'\n",
+    )
+    assert ended(RunError("out of time"), capsys) == (1, "stopped: out of time\n")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        TypeError("object of type 'int' has no len()"),
+        ValueError("too many values to unpack (expected 2)"),
+        KeyError("x"),
+        AssertionError(),
+        OSError("without a path"),
+    ],
+)
+def test_a_bug_is_one_line_that_names_the_file_of_its_traceback(error, capsys, tmp_path):
+    code, said = ended(error, capsys)
+    assert code == 1 and said.count("\n") == 1
+    what = rf"internal error: {type(error).__name__}\b.*"
+    named = re.fullmatch(rf"{what}; the traceback is in (.*); --debug prints it\n", said)
+    (file,) = tmp_path.iterdir()
+    assert named[1] == str(file)
+    assert "in main" in file.read_text() and type(error).__name__ in file.read_text()
+
+
+@pytest.mark.parametrize("word", ["--debug", "-debug", "--debug=true"])
+def test_debug_prints_the_traceback(word, capsys, tmp_path):
+    code, said = ended(TypeError("has no len()"), capsys, "--epoch", word)
+    assert code == 1 and not list(tmp_path.iterdir())
+    assert "in main" in said
+    assert said.endswith("internal error: TypeError: has no len()\n")
+    code, said = ended(TypeError("has no len()"), capsys, word, "--nodebug")
+    assert said.count("\n") == 1
+
+
+def test_a_bug_is_told_where_nothing_can_be_written(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(command_line.tempfile, "tempdir", str(tmp_path / "gone"))
+    code, said = ended(TypeError("has no len()"), capsys)
+    assert code == 1 and "in main" in said
+
+
+def test_a_message_with_bytes_that_are_no_text_can_be_said(capsys):
+    assert ended(UsageError("no image: a\udcff.png"), capsys)[0] == 2
+
+
+@pytest.mark.parametrize("module", [run, preview, index, search, prepare])
+def test_a_bug_inside_a_command_is_told_from_a_mistake(module, capsys, monkeypatch, tmp_path):
+    words = ["command", "--flagfile=glyphs.flags"] if module in (run, preview) else ["command"]
+
+    def broken(*arguments):
+        return len(3)
+
+    monkeypatch.setattr(module, "parse", broken)
+    assert run_command(module.main, words) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("internal error: TypeError: object of type 'int' has no len();")
+    (file,) = tmp_path.iterdir()
+    assert "in broken" in file.read_text()
+
+
+def test_a_bug_deep_below_a_command_is_no_usage_error(capsys, monkeypatch, tmp_path):
+    import pipelines
+
+    def broken(*arguments, **more):
+        raise ValueError("not enough values to unpack")
+
+    monkeypatch.setattr(pipelines, "load_dataset", broken)
+    words = ["preview", "--dataset=glyphs", f"--output={tmp_path / 'x.png'}"]
+    assert run_command(preview.main, words) == 1
+    assert "internal error: ValueError: not enough values" in capsys.readouterr().err
+    monkeypatch.undo()
+    assert run_command(preview.main, ["preview", "--dataset=birds"]) == 2
+    assert capsys.readouterr().err.startswith("error: dataset must be one of")
+    assert pathlib.Path(tmp_path).is_dir()

@@ -1,0 +1,96 @@
+"""The help of every command shows the flags that it takes, and no others."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from experiments import benchmark, compare, evaluate, index, prepare, preview, run, search
+from experiments.options import declarations, help_text, run_command
+from experiments.options.command_line import UsageError
+from experiments.options.parsing import parse
+
+COMMANDS = {
+    "run": (run, run.RunOptions),
+    "compare": (compare, compare.CompareOptions),
+    "evaluate": (evaluate, evaluate.EvaluateOptions),
+    "prepare": (prepare, prepare.PrepareOptions),
+    "preview": (preview, preview.PreviewOptions),
+    "index": (index, index.IndexOptions),
+    "search": (search, search.SearchOptions),
+}
+OPTIONS = [options for _, options in COMMANDS.values()]
+OPTIONS += [options for options, _ in benchmark.BENCHMARKS.values()]
+
+
+def shown(text):
+    """Flag -> (default, what stands below it)."""
+    found = re.findall(r"^  --(\w+)=(.*)\n((?:      .*\n)+)", text, re.MULTILINE)
+    return {name: (default, " ".join(below.split())) for name, default, below in found}
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: options.command)
+def test_every_flag_that_is_taken_is_shown_with_its_default_and_limits(options):
+    text = help_text(options)
+    flags = shown(text)
+    assert set(flags) == set(declarations(options))
+    for name, (_, _, flag) in declarations(options).items():
+        default, below = flags[name]
+        assert len(below) > 5
+        assert f"\n{flag.group}\n" in text
+        for choice in flag.choices or ():
+            assert choice in below
+        for bound in (flag.lower_bound, flag.upper_bound):
+            assert bound is None or f"{int(bound)}" in below
+        if flag.default is not None and name not in ("flagfile", "help"):
+            # What is shown can be given, and changes nothing.
+            given = parse(options, ["command", *([f"--{name}={default}"] if default else [])])
+            assert getattr(given, name, None) in (getattr(parse(options, ["command"]), name, None),)
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: options.command)
+def test_what_is_not_shown_is_refused(options):
+    of_all = {name for one in OPTIONS for name in declarations(one)}
+    for name in (of_all | {"undefok", "only_check_args"}) - set(declarations(options)):
+        with pytest.raises(UsageError, match=name):
+            parse(options, ["command", f"--{name}=1"])
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("word", ["--help", "-h", "--helpfull", "--helpshort"])
+def test_a_command_prints_its_help(name, word, capsys):
+    module, options = COMMANDS[name]
+    assert run_command(module.main, [name, "--whatever", word]) == 0
+    assert capsys.readouterr().out == f"{help_text(options)}\n"
+
+
+def test_the_benchmark_prints_the_help_of_one_or_of_all(capsys):
+    assert run_command(benchmark.main, ["benchmark", "--help"]) == 0
+    printed = capsys.readouterr().out
+    for name, (options, _) in benchmark.BENCHMARKS.items():
+        assert help_text(options) in printed
+        assert run_command(benchmark.main, ["benchmark", name, "--help"]) == 0
+        assert capsys.readouterr().out == f"{help_text(options)}\n"
+
+
+def test_the_introduction_of_the_index_names_its_files():
+    from experiments.photos import index_folder
+    from experiments.report.pictures import MOST_PIXELS
+
+    names = (index_folder.INDEX, index_folder.SETTINGS, index_folder.SKIPPED)
+    for name in (*names, index_folder.EMBEDDINGS, f"{MOST_PIXELS // 10**6} million"):
+        assert name in index.IndexOptions.intro
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, "benchmark"])
+def test_help_and_a_mistyped_flag_are_answered_without_tensorflow(name):
+    program = (
+        f"import sys; from experiments.{name} import main\n"
+        "from experiments.options import run_command\n"
+        f"codes = [run_command(main, ['{name}', word]) for word in ('--help', '--epoch')]\n"
+        "loaded = {'keras', 'tensorflow', 'keras_dml', 'pipelines'} & set(sys.modules)\n"
+        "sys.exit(f'{codes} {loaded}' if codes != [0, 2] or loaded else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,219 @@
+"""From a command line to a value."""
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping
+
+import pytest
+
+from experiments import recipes
+from experiments.options import (
+    Options,
+    RunOptions,
+    UsageError,
+    declarations,
+    flags_of,
+    option,
+    parse,
+    resolved,
+    words_of,
+)
+from experiments.training.run_folder import RunFolder
+
+# `flags.txt` of a run of version 0.1.0: --flagfile=glyphs.flags.
+OF_AN_EARLIER_VERSION = """\
+--dataset=glyphs
+--train_classes=400
+--test_classes=400
+--nocrop_to_box
+--noskip_bad_images
+--image_size=32
+--resize=36
+--crop=fixed
+--crop_area=0.16,1
+--crop_aspect=0.75,1.3333
+--noflip
+--jitter=0,0,0,0
+--sampler=balanced
+--batch_size=120
+--images_per_class=4
+--backbone=small_convnet
+--weights=none
+--pooling=average
+--nofeature_batch_norm
+--embedding_size=128
+--dropout=0.0
+--loss=multi_similarity
+--center_weight=0.1
+--statistics_hidden=128
+--statistics_depth=2
+--statistics_slope=0.1
+--statistics_residual
+--optimizer=adam
+--learning_rate=0.01
+--momentum=0.0
+--nonesterov
+--weight_decay=0.0
+--decayed=kernels
+--pretrained_factor=1.0
+--schedule=warm_cosine
+--warmup_steps=50
+--epochs=12
+--strategy=one
+--logical_devices=1
+--nomixed_precision
+--nojit_compile
+--eval_every=3
+--recall_at=1,2,4,8
+--eval_batch_size=240
+--raw_pixels
+--seed=0
+--nodeterministic
+"""
+# Of --loss=rankmi --k=2 --sampling=all --alpha=0.3, in the order of that version.
+RANKMI = ["--loss=rankmi", "--alpha=0.3", "--sampling=all", "--k=2"]
+
+
+def options(*words):
+    return parse(RunOptions, ["run", *words])
+
+
+def test_two_calls_give_two_values():
+    first = options("--epochs=3", "--loss=ice", "--scale=32", "--jitter=0.1,0,0,0")
+    second = options("--seed=7")
+    assert (first.epochs, first.seed, first.loss_arguments) == (3, 0, {"scale": 32.0})
+    assert (second.epochs, second.seed, second.loss_arguments) == (30, 7, {})
+    assert first.given == {"epochs", "loss", "scale", "jitter"}
+    assert first.jitter == ("0.1", "0", "0", "0") and second.jitter == ("0",) * 4
+    assert options("--seed=7") == second != first
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        first.epochs = 4
+    with pytest.raises(TypeError):
+        first.statistics["hidden"] = 3
+
+
+def test_a_value_can_be_changed_into_another():
+    given = options("--epochs=3")
+    other = dataclasses.replace(given, epochs=4)
+    assert (given.epochs, other.epochs) == (3, 4)
+    assert "--epochs=4\n" in resolved(other)
+
+
+def test_the_flags_of_a_run_are_resolved_as_in_earlier_versions():
+    assert resolved(options("--flagfile=glyphs.flags")) == OF_AN_EARLIER_VERSION
+    assert resolved(options("--flagfile=glyphs.flags", "--debug", "--output_dir=x")) == (
+        OF_AN_EARLIER_VERSION
+    )
+
+
+def begun(folder, text):
+    """A folder whose run has a checkpoint."""
+    (folder / "flags.txt").write_text(text)
+    (folder / "checkpoint.npz").touch()
+    return folder
+
+
+def test_a_run_of_an_earlier_version_goes_on(tmp_path):
+    resolved_now = resolved(options("--flagfile=glyphs.flags"))
+    RunFolder(begun(tmp_path, OF_AN_EARLIER_VERSION), resolved_now)
+    # Its flags stood in another order where several arguments of a loss were given.
+    text = OF_AN_EARLIER_VERSION.replace("--loss=multi_similarity", "\n".join(RANKMI))
+    resolved_now = resolved(options("--flagfile=glyphs.flags", *reversed(RANKMI)))
+    assert resolved_now != text
+    RunFolder(begun(tmp_path, text), resolved_now)
+    with pytest.raises(ValueError, match="there --epochs=12, now --epochs=13"):
+        RunFolder(tmp_path, resolved_now.replace("--epochs=12", "--epochs=13"))
+
+
+@pytest.mark.parametrize("recipe", recipes.names())
+def test_what_is_resolved_is_a_flag_file_of_the_same_options(recipe, tmp_path):
+    given = options(f"--flagfile={recipe}", "--epochs=3")
+    (tmp_path / "flags.txt").write_text(resolved(given))
+    again = options(f"--flagfile={tmp_path / 'flags.txt'}")
+    assert resolved(again) == resolved(given)
+    assert again.loss_arguments == given.loss_arguments
+
+
+def test_words_of_options_give_the_options():
+    given = options("--flagfile=cub_rankmi.flags", "--levels=a,b", "--noflip", "--beta=0.5")
+    again = options(*words_of(given, sorted(given.given - {"flagfile"})))
+    names = [field.name for field in dataclasses.fields(RunOptions)]
+    left_out = ("flagfile", "on_command_line", "recipe")
+    assert all(getattr(given, n) == getattr(again, n) for n in names if n not in left_out)
+    assert again.on_command_line == given.given
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Small(Options):
+    command = "small"
+    where: pathlib.Path | None = option(None, "Some", "Where.")
+    many: tuple[str, ...] = option((), "Some", "Many.", repeated=True)
+    some: tuple[str, ...] | None = option(None, "Some", "Some.")
+    maybe: bool | None = option(None, "Some", "Maybe.")
+    number: float = option(0.5, "Some", "A number.", lower_bound=0.0, upper_bound=1.0)
+
+
+def test_each_kind_of_flag(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    given = parse(Small, ["small"])
+    assert (given.where, given.many, given.some, given.maybe) == (None, (), None, None)
+    words = ["--where=a/../b", "--many=x,y", "--many", "z", "-some=p,q", "--nomaybe", "--number=1"]
+    given = parse(Small, ["small", *words])
+    assert given.where == tmp_path / "b"
+    assert (given.many, given.some) == (("x,y", "z"), ("p", "q"))
+    assert (given.maybe, given.number) == (False, 1.0)
+    assert given.given == given.on_command_line == {"where", "many", "some", "maybe", "number"}
+    (tmp_path / "a.flags").write_text("--number=0.25\n--maybe\n")
+    given = parse(Small, ["small", "--flagfile", "a.flags", "--nomaybe"])
+    assert (given.number, given.maybe, given.recipe) == (0.25, False, "a")
+    assert given.flagfile == ("a.flags",)
+    assert given.on_command_line == {"maybe"} and given.given == {"number", "maybe"}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--number=2"], "number"),
+        (["--number=x"], "number"),
+        (["--nummer=1"], "Unknown command line flag 'nummer'. Did you mean: number"),
+        (["--undefok=nummer", "--nummer=1"], "undefok"),
+        (["word"], "flags start with --. Received: word"),
+        (["--where"], "where"),
+        (["--flagfile=gone.flags"], "Received: flagfile='gone.flags'"),
+        (["--flagfile=help.flags"], "line 1 is no flag. Received: --help"),
+        (
+            ["--flagfile=glyphs.flags"],
+            "glyphs.flags, line 5 is no flag. Received: --dataset=glyphs",
+        ),
+    ],
+)
+def test_what_is_refused(words, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "help.flags").write_text("--help\n")
+    with pytest.raises(ValueError, match=message):
+        parse(Small, ["small", *words])
+
+
+def test_declarations_that_make_no_sense_are_a_mistake_of_ours():
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Odd(Options):
+        what: dict = option(None, "Odd", "No flag can be that.")
+
+    with pytest.raises(TypeError, match="what is annotated as"):
+        declarations(Odd)
+    (flag,) = (flag for name, (_, _, flag) in declarations(Small).items() if name == "number")
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Twice(Small):
+        others: Mapping = flags_of(lambda: (flag,))
+
+    with pytest.raises(TypeError, match="Twice declares --number twice"):
+        declarations(Twice)
+
+
+def test_a_bare_run_is_named_after_its_data():
+    assert options().name == "run"
+    assert options("--dataset=digits", "--seed=3").folder == pathlib.Path("runs/digits-seed3")
+    assert options("--flagfile=glyphs.flags").folder == pathlib.Path("runs/glyphs-seed0")
+    with pytest.raises(UsageError, match="loss must be one of"):
+        _ = options("--loss=hinge").loss_arguments
