@@ -5,6 +5,8 @@ import os
 import pathlib
 import shutil
 
+from keras_dml.errors import ArgumentError
+
 
 @contextlib.contextmanager
 def replacing(path):
@@ -45,9 +47,11 @@ def replacing_folder(path, marker, what):
     """
     target = pathlib.Path(os.path.realpath(path))
     if not target.parent.is_dir():
-        raise ValueError(f"path must lie in an existing folder. Received: path={os.fspath(path)!r}")
+        raise ArgumentError(
+            f"path must lie in an existing folder. Received: path={os.fspath(path)!r}"
+        )
     if target.exists() and not (target / marker).is_file():
-        raise ValueError(
+        raise ArgumentError(
             f"path must be new or hold {what}, which is then replaced. "
             f"Received: path={os.fspath(path)!r}, which is something else"
         )

@@ -72,7 +72,7 @@ class RetrievalEvaluation(keras.callbacks.Callback):
                     f"{name} must be a whole number of at least 1. Received: {name}={value!r}"
                 )
         if metric not in ("cosine", "l2"):
-            raise ValueError(f"metric must be 'cosine' or 'l2'. Received: metric={metric!r}")
+            raise ArgumentError(f"metric must be 'cosine' or 'l2'. Received: metric={metric!r}")
         self._sets = [_Batches("dataset", dataset, batch_size)]
         if gallery is not None:
             self._sets.append(_Batches("gallery", gallery, batch_size))

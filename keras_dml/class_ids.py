@@ -4,6 +4,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_dml.errors import ArgumentError
+
 # From these on neighboring whole numbers are no longer told apart.
 _LIMITS = {"bfloat16": 2**8, "float16": 2**11, "float32": 2**24, "float64": 2**53}
 
@@ -45,7 +47,7 @@ def _from_numbers(labels, name):
     numbers = np.asarray(labels)
     if numbers.dtype.kind not in "biuf":
         received = "None" if labels is None else f"dtype {numbers.dtype}"
-        raise ValueError(
+        raise ArgumentError(
             f"{name} must be class ids, which are numbers. Received: {name}={received}"
         )
     tensor = ops.convert_to_tensor(numbers)
@@ -56,7 +58,7 @@ def _from_numbers(labels, name):
         held = np.iinfo(dtype)
         bad = (numbers < held.min) | (numbers > held.max)
         if bad.any():
-            raise ValueError(
+            raise ArgumentError(
                 f"{name} must hold class ids of {dtype}, the widest integer of this backend as it "
                 f"is set up (on JAX, enable jax_enable_x64). Received: {numbers[bad][0]} in {name}"
             )
@@ -70,7 +72,7 @@ def _check_floats(labels, limit, dtype, name):
     except Exception:  # inside a graph or a trace there are no numbers to look at
         return
     if len(bad):
-        raise ValueError(
+        raise ArgumentError(
             f"{name} must be class ids that {dtype} tells apart, below {limit}: give larger ones "
             f"as integers. Received: {numbers[tuple(bad[0])]} in row {bad[0][0]} of {name}"
         )

@@ -6,6 +6,8 @@ import tempfile
 import keras
 from keras.src.models.functional import Functional
 
+from keras_dml.errors import ArgumentError
+
 
 def all_layers(layer):
     """A layer or model and every layer within it, however deep, each once and after its outer one.
@@ -31,7 +33,7 @@ def copied(model, copy_layer, change_input=None):
         ValueError: the model is neither, or a layer's copy does not take its state.
     """
     if not isinstance(model, (Functional, keras.Sequential)):
-        raise ValueError(
+        raise ArgumentError(
             "model must be a functional or sequential keras.Model, whose layers are known. "
             f"Received: model={model!r}"
         )
@@ -67,7 +69,7 @@ def copied(model, copy_layer, change_input=None):
         ):
             copy_state(old, new)
     if len(copy.weights) != len(model.weights):
-        raise ValueError(
+        raise ArgumentError(
             f"model {model.name!r} cannot be copied: it has {len(model.weights)} weights and its "
             f"copy {len(copy.weights)}; weights of its own belong into a layer"
         )
@@ -102,7 +104,7 @@ def same_layer(layer, change=lambda config: config):
             advice = f"it holds Python code in the Lambda {lambdas[0]!r}: make a Layer of that"
         else:
             advice = f"its class needs get_config() and from_config() ({_first_line(error)})"
-        raise ValueError(f"layer {_described(layer)} cannot be copied: {advice}") from error
+        raise ArgumentError(f"layer {_described(layer)} cannot be copied: {advice}") from error
 
 
 def _same_lambda(layer, change):
@@ -111,7 +113,7 @@ def _same_lambda(layer, change):
         # A method, a partial or an object may hold variables as well as a closure.
         plain = inspect.isfunction(function) or inspect.isbuiltin(function)
         if not plain or getattr(function, "__closure__", None):
-            raise ValueError(
+            raise ArgumentError(
                 f"layer {_described(layer)} cannot be copied: its Python code holds on to objects "
                 "around it, which the copy would share. Make a Layer with get_config() of it"
             )
@@ -136,7 +138,7 @@ def copy_state(source, target):
     """
     sources, targets = all_layers(source), all_layers(target)
     if len(sources) != len(targets):
-        raise ValueError(
+        raise ArgumentError(
             f"layer {_described(source)} cannot be copied: it holds {len(sources) - 1} other "
             f"layers, and one made of its configuration {len(targets) - 1}"
         )
@@ -147,7 +149,7 @@ def copy_state(source, target):
             old.save_own_variables(state)
             new.load_own_variables(state)
         except (KeyError, ValueError) as error:
-            raise ValueError(
+            raise ArgumentError(
                 f"layer {_described(source)} cannot be copied: the weights of {_described(old)} do "
                 f"not fit one made of its configuration ({_first_line(error)})"
             ) from error

@@ -7,6 +7,8 @@ import warnings
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
+from keras_dml.errors import ArgumentTypeError
+
 __all__ = ["renamed_arguments", "renamed_attributes", "warn_renamed"]
 
 Parameters = ParamSpec("Parameters")
@@ -33,7 +35,7 @@ def renamed_arguments(
         parameters = inspect.signature(function).parameters
         for old, new in names.items():
             if new not in parameters or old in parameters:
-                raise TypeError(f"{function.__qualname__} must take {new} and not {old}")
+                raise ArgumentTypeError(f"{function.__qualname__} must take {new} and not {old}")
 
         @functools.wraps(function)
         def renamed(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
@@ -41,7 +43,7 @@ def renamed_arguments(
                 if old not in kwargs:
                     continue
                 if new in kwargs:
-                    raise TypeError(
+                    raise ArgumentTypeError(
                         f"{old} is the former name of {new}: give one of them. "
                         f"Received: {old}={kwargs[old]!r}, {new}={kwargs[new]!r}"
                     )

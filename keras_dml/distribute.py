@@ -9,6 +9,7 @@ import keras
 from keras import ops
 
 from keras_dml import private
+from keras_dml.errors import ArgumentError
 
 
 def gather_candidates(x):
@@ -93,7 +94,7 @@ def _equal_rows(strategy, x):
     )
     if None not in rows:
         if len(set(rows)) > 1:
-            raise ValueError(f"{message}. Received: rows of the replicas {rows}")
+            raise ArgumentError(f"{message}. Received: rows of the replicas {rows}")
         return []
     counts = tf.stack([tf.shape(part)[0] for part in parts])
     check = tf.debugging.assert_equal(counts, counts[0], f"{message}. Received: rows")

@@ -9,6 +9,7 @@ import keras
 from keras_dml.atomic import replacing_folder
 from keras_dml.cloning import all_layers
 from keras_dml.deprecation import renamed_arguments
+from keras_dml.errors import ArgumentError, ArgumentTypeError
 from keras_dml.extras import TensorFlow
 from keras_dml.float32 import check_static_graph, float32_copy, is_float32
 from keras_dml.retrieval import Index
@@ -107,13 +108,13 @@ def _servable(model):
     """The model or, where TensorFlow or serving needs another, its copy in float32."""
     for layer in all_layers(model)[1:]:
         if not _SCOPE.fullmatch(layer.name):
-            raise ValueError(
+            raise ArgumentError(
                 "model must have layers with names of letters, digits and _ . / > - alone, as "
                 f"TensorFlow wants: rename {layer.name!r}. Received: model={model.name!r}"
             )
         # TensorFlow writes a function for each model within, under that model's name.
         if isinstance(layer, keras.Model) and not _OUTERMOST.match(layer.name):
-            raise ValueError(
+            raise ArgumentError(
                 "model must hold models whose names begin with a letter or digit: rename "
                 f"{layer.name!r}. Received: model={model.name!r}"
             )
@@ -125,7 +126,7 @@ def _servable(model):
                 model = float32_copy(model)
         except ValueError as error:
             if unnamed:
-                raise ValueError(
+                raise ArgumentError(
                     f"model must have layers whose names begin with a letter or digit: {unnamed[0]}"
                     f" does not, and a copy with other names fails: {error}"
                 ) from error
@@ -138,7 +139,7 @@ def _servable(model):
 
 def _check_preprocessing(preprocessing):
     if not callable(preprocessing):
-        raise TypeError(
+        raise ArgumentTypeError(
             "preprocessing must be a function from image bytes to an image. "
             f"Received: preprocessing={preprocessing!r}"
         )
@@ -148,7 +149,7 @@ def _check_model(model):
     check_static_graph(model)
     for name, shape, rank in (("in", model.input_shape, 4), ("out", model.output_shape, 2)):
         if not isinstance(shape, tuple) or len(shape) != rank:
-            raise ValueError(
+            raise ArgumentError(
                 "model must take one batch of images [n, height, width, channels] and return one "
                 f"batch of embeddings [n, d]. Received: a model whose {name}put shape is {shape}"
             )
@@ -158,17 +159,17 @@ def _check_index(model, index, neighbors):
     if index is None:
         return
     if not isinstance(index, Index):
-        raise TypeError(
+        raise ArgumentTypeError(
             f"index must be None or a keras_dml.retrieval.Index. Received: index={index!r}"
         )
     if index.dimensions != model.output_shape[1]:
-        raise ValueError(
+        raise ArgumentError(
             f"index must hold embeddings of this model, of {model.output_shape[1]} dimensions. "
             f"Received: an index built for {index.dimensions}"
         )
     whole = isinstance(neighbors, numbers.Integral) and not isinstance(neighbors, bool)
     if not whole or not 1 <= neighbors <= index.num_items:
-        raise ValueError(
+        raise ArgumentError(
             "neighbors must be a whole number from 1 to the index's number of items, "
             f"{index.num_items}. Received: neighbors={neighbors!r}"
         )
@@ -181,7 +182,7 @@ def _embedding_functions(model, preprocessing):
     traced = tf.function(preprocessing, input_signature=[tf.TensorSpec([], tf.string)])
     returned = traced.get_concrete_function().structured_outputs
     if not isinstance(returned, tf.Tensor) or not image.is_compatible_with(returned):
-        raise ValueError(
+        raise ArgumentError(
             f"preprocessing must return an image of the model's input, {image.dtype.name} of "
             f"shape {image.shape}. Received: a function that returns {returned}"
         )

@@ -6,6 +6,8 @@ import importlib.util
 from collections.abc import Iterator
 from typing import Any
 
+from keras_dml.errors import ArgumentError
+
 __all__ = ["MissingExtraError", "TensorFlow", "check_tensorflow_backend", "needing"]
 
 
@@ -83,7 +85,7 @@ def check_tensorflow_backend(what: str) -> None:
         with needing("tensorflow", what):
             if importlib.util.find_spec("tensorflow") is None:
                 raise ModuleNotFoundError("tensorflow", name="tensorflow")
-        raise ValueError(
+        raise ArgumentError(
             f"{what} needs Keras' TensorFlow backend: set KERAS_BACKEND=tensorflow before Keras is "
             f"imported. Received: the backend {backend}"
         )

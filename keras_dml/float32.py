@@ -3,6 +3,7 @@
 import keras
 
 from keras_dml.cloning import all_layers, copied, same_layer
+from keras_dml.errors import ArgumentError
 from keras_dml.extras import TensorFlow
 
 tf = TensorFlow("export_saved_model or float32_copy")
@@ -13,7 +14,7 @@ _OTHER_FLOATS = ("mixed_float16", "mixed_bfloat16", "float16", "bfloat16", "floa
 def check_static_graph(model):
     """ValueError unless `model` is a built functional or sequential one."""
     if not isinstance(model, keras.Model) or not getattr(model, "inputs", None):
-        raise ValueError(
+        raise ArgumentError(
             f"model must be a built functional or sequential Keras model. Received: model={model!r}"
         )
 
@@ -98,7 +99,7 @@ def float32_copy(model):
         keras.config.set_dtype_policy(policy)
     for layer in all_layers(copy):
         if _other_float(layer):
-            raise ValueError(
+            raise ArgumentError(
                 f"layer {layer.path} ({type(layer).__name__}) cannot compute in float32: it is "
                 f"{_other_float(layer)} whatever its configuration says. Received: "
                 f"model={model.name!r}"

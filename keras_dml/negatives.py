@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_dml.errors import ArgumentError
 from keras_dml.pairs import masked_softmax
 
 # Drawing counts in whole tickets, exact in float32 in any order of summation.
@@ -37,7 +38,7 @@ def distance_weighted(distances, negative, dimensions, nearest=0.5, farthest=1.4
     `DistanceWeightedMiner`.
     """
     if not 0 < nearest < farthest < 2:
-        raise ValueError(
+        raise ArgumentError(
             "nearest and farthest must be distances with 0 < nearest < farthest < 2. "
             f"Received: nearest={nearest}, farthest={farthest}"
         )
@@ -99,7 +100,9 @@ def draw_negatives(probabilities, seed, step, first_row=0):
 def check_seed(seed):
     """`seed`, or ValueError unless it is a whole number from 0 to 2³¹ − 1."""
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**31:
-        raise ValueError(f"seed must be a whole number from 0 to 2**31 - 1. Received: seed={seed}")
+        raise ArgumentError(
+            f"seed must be a whole number from 0 to 2**31 - 1. Received: seed={seed}"
+        )
     return seed
 
 

@@ -15,6 +15,7 @@ from keras import ops
 
 from keras_dml import private
 from keras_dml.distribute import place_among_replicas, sum_over_replicas
+from keras_dml.errors import ArgumentError, ArgumentTypeError
 
 __all__ = ["SGD", "Adam", "WarmCosine", "multipliers"]
 
@@ -33,15 +34,17 @@ class _Recipe:
         super().__init__(*args, **kwargs)
         self.coupled_weight_decay = _at_least_0("coupled_weight_decay", coupled_weight_decay)
         if decayed not in ("kernels", "all"):
-            raise ValueError(f"decayed must be 'kernels' or 'all'. Received: decayed={decayed!r}")
+            raise ArgumentError(
+                f"decayed must be 'kernels' or 'all'. Received: decayed={decayed!r}"
+            )
         self.decayed = decayed
         if self.weight_decay:
-            raise ValueError(
+            raise ArgumentError(
                 "weight_decay is Keras' decoupled form; use coupled_weight_decay here. "
                 f"Received: weight_decay={self.weight_decay!r}"
             )
         if not isinstance(learning_rate_multipliers, Mapping | None):
-            raise TypeError(
+            raise ArgumentTypeError(
                 "learning_rate_multipliers must be a dict from variable path to factor. "
                 f"Received: learning_rate_multipliers={learning_rate_multipliers!r}"
             )
@@ -147,7 +150,7 @@ def refuse_accumulation(optimizer):
     for inner in optimizers_within(optimizer):
         steps = inner.gradient_accumulation_steps
         if steps:
-            raise ValueError(
+            raise ArgumentError(
                 "gradient_accumulation_steps cannot be used with several replicas, where TensorFlow"
                 " refuses an update that depends on a condition; take fewer devices or smaller "
                 f"batches. Received: gradient_accumulation_steps={steps}"
@@ -203,12 +206,12 @@ class WarmCosine(keras.optimizers.schedules.LearningRateSchedule):
     def __init__(self, learning_rate, total_steps, warmup_steps=100):
         super().__init__()
         if not 0 < learning_rate < math.inf:
-            raise ValueError(
+            raise ArgumentError(
                 f"learning_rate must be above 0. Received: learning_rate={learning_rate!r}"
             )
         for name, steps in (("total_steps", total_steps), ("warmup_steps", warmup_steps)):
             if steps < 1:
-                raise ValueError(f"{name} must be at least 1. Received: {name}={steps!r}")
+                raise ArgumentError(f"{name} must be at least 1. Received: {name}={steps!r}")
         self.learning_rate = float(learning_rate)
         self.total_steps = int(total_steps)
         self.warmup_steps = int(warmup_steps)
@@ -239,7 +242,7 @@ def _factors(multipliers, paths):
             path for path in paths if listed.endswith(f"/{path}") or path.endswith(f"/{listed}")
         }
         if len(found) != 1:
-            raise ValueError(
+            raise ArgumentError(
                 "learning_rate_multipliers must name trainable variables of the model, such as "
                 f"{paths[0]!r}. Received: learning_rate_multipliers[{listed!r}], which names "
                 f"{', '.join(sorted(found)) or 'none'}"
@@ -250,5 +253,5 @@ def _factors(multipliers, paths):
 
 def _at_least_0(name, value):
     if not isinstance(value, numbers.Real) or not 0 <= value < math.inf:
-        raise ValueError(f"{name} must be a number, at least 0. Received: {name}={value!r}")
+        raise ArgumentError(f"{name} must be a number, at least 0. Received: {name}={value!r}")
     return float(value)

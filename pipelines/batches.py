@@ -8,6 +8,7 @@ each step asks for its own rows, so no graph holds the paths of a whole dataset.
 import numpy as np
 import tensorflow as tf
 
+from pipelines.errors import ArgumentError
 from pipelines.process_end import refused_at_the_end
 
 _BATCHES_AHEAD = 2
@@ -47,12 +48,12 @@ def training_batches(
     """
     for name, value in (("seed", seed), ("start_step", start_step), ("num_steps", num_steps or 0)):
         if value < 0:
-            raise ValueError(f"{name} must not be negative. Received: {name}={value}")
+            raise ArgumentError(f"{name} must not be negative. Received: {name}={value}")
 
     context = input_context or tf.distribute.InputContext()
     replicas = context.num_replicas_in_sync
     if sampler.batch_size % replicas:
-        raise ValueError(
+        raise ArgumentError(
             f"the sampler's batch_size must be a multiple of the {replicas} replicas. "
             f"Received: batch_size={sampler.batch_size}"
         )
@@ -103,7 +104,7 @@ def evaluation_batches(table, transform, batch_size=64, input_context=None):
             of input pipelines.
     """
     if batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1. Received: batch_size={batch_size}")
+        raise ArgumentError(f"batch_size must be at least 1. Received: batch_size={batch_size}")
 
     context = input_context or tf.distribute.InputContext()
     replicas = context.num_replicas_in_sync
@@ -137,7 +138,7 @@ def _replicas_fed(context):
     """How many replicas this input pipeline feeds: all pipelines feed equally many."""
     replicas, pipelines = context.num_replicas_in_sync, context.num_input_pipelines
     if replicas % pipelines:
-        raise ValueError(
+        raise ArgumentError(
             "input_context must have replicas that its input pipelines can share equally. "
             f"Received: {replicas} replicas and {pipelines} input pipelines"
         )

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from experiments.report import figures
 from experiments.report.retrieval_grid import Neighbour, RetrievalRow, choose_queries, grid_html
 from keras_dml.atomic import replacing
+from keras_dml.errors import ArgumentError
 
 __all__ = [
     "EMBEDDING",
@@ -165,7 +166,7 @@ def best_raw_pixels(recall):
 def _headline(report):
     headline = report.recall.get(EMBEDDING, {}).get(1)
     if headline is None:
-        raise ValueError(
+        raise ArgumentError(
             f"report.recall must hold R@1 in a row {EMBEDDING!r}. "
             f"Received: { ({name: list(row) for name, row in report.recall.items()}) }"
         )

@@ -7,6 +7,8 @@ import warnings
 import numpy as np
 from PIL import Image
 
+from keras_dml.errors import ArgumentError
+
 # Some formats take 28 bytes a pixel while they are decoded for a model: 1.4 GB.
 MOST_PIXELS = 50_000_000
 # On the longer side: enough for a dense screen.
@@ -95,13 +97,13 @@ def _open(source):
     try:
         image = Image.open(source, formats=_FORMATS)
     except Image.DecompressionBombError as error:
-        raise ValueError(_too_large()) from error
+        raise ArgumentError(_too_large()) from error
     except _DAMAGED as error:
-        raise ValueError("not a JPEG, PNG, WebP, BMP or GIF image") from error
+        raise ArgumentError("not a JPEG, PNG, WebP, BMP or GIF image") from error
     if image.width * image.height > MOST_PIXELS:
-        raise ValueError(_too_large())
+        raise ArgumentError(_too_large())
     if image.format == "WEBP" and getattr(image, "is_animated", False):
-        raise ValueError("an animated WebP: only still images can be read")
+        raise ArgumentError("an animated WebP: only still images can be read")
     return image
 
 
@@ -120,7 +122,7 @@ def _loaded(image, background):
             return Image.alpha_composite(ground, image).convert("RGB")
         return image.convert("RGB")
     except _DAMAGED as error:
-        raise ValueError(f"a damaged image ({error})") from error
+        raise ArgumentError(f"a damaged image ({error})") from error
 
 
 def _png(image):

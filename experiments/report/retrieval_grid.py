@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from keras_dml.errors import ArgumentError
+
 # Pictures are shown at most this wide and high, and stored at twice that for dense screens.
 _SHOWN = 112
 
@@ -50,11 +52,11 @@ def choose_queries(labels, num=10, seed=0):
     """
     labels = np.asarray(labels)
     if labels.ndim != 1 or not len(labels):
-        raise ValueError(
+        raise ArgumentError(
             f"labels must be a vector of at least one class. Received: shape {labels.shape}"
         )
     if num < 1:
-        raise ValueError(f"num must be at least 1. Received: num={num}")
+        raise ArgumentError(f"num must be at least 1. Received: num={num}")
     generator = np.random.default_rng(seed)
     shuffled = generator.permutation(len(labels))
     by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
@@ -125,7 +127,7 @@ def _picture(image, alt):
 
     image = np.asarray(image)
     if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
-        raise ValueError(
+        raise ArgumentError(
             "Images of a report must be uint8 [h, w, 3]. "
             f"Received: {image.dtype} {list(image.shape)}"
         )

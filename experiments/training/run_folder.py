@@ -9,6 +9,7 @@ import pathlib
 
 import numpy as np
 
+from experiments.options.errors import UsageError
 from keras_dml.atomic import replacing
 
 FLAGS_FILE = "flags.txt"
@@ -61,13 +62,13 @@ class RunFolder:
         try:
             exists = self.path.exists()
         except OSError as error:
-            raise ValueError(f"output_dir cannot be used: {error}") from error
+            raise UsageError(f"output_dir cannot be used: {error}") from error
         if exists and not self.path.is_dir():
-            raise ValueError(f"output_dir must be a folder. Received: output_dir={path!r}")
+            raise UsageError(f"output_dir must be a folder. Received: output_dir={path!r}")
         parent = next(p for p in (self.path, *self.path.absolute().parents) if p.exists())
         if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
             why = "no permission in" if parent.is_dir() else "no folder:"
-            raise ValueError(
+            raise UsageError(
                 f"output_dir cannot be written, {why} {parent}. Received: output_dir={path!r}"
             )
         saved = self.path / FLAGS_FILE
@@ -78,7 +79,7 @@ class RunFolder:
             if not self._unused:
                 self._check_same(saved.read_text())
         elif self.path.is_dir() and any(not p.name.startswith(".") for p in self.path.iterdir()):
-            raise ValueError(
+            raise UsageError(
                 "output_dir must be empty, new, or this run's own folder: it holds files that are "
                 f"no run's. Received: output_dir={path!r}"
             )
@@ -94,7 +95,7 @@ class RunFolder:
             shown = ", ".join(
                 f"{'there' if line[0] == '-' else 'now'} {line[2:]}" for line in changes
             )
-            raise ValueError(
+            raise UsageError(
                 f"output_dir {str(self.path)!r} holds a run with other flags ({shown}): give "
                 "another --output_dir, or the same flags"
             )
@@ -127,7 +128,7 @@ class RunFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ValueError(f"output_dir cannot be made: {error}") from error
+            raise UsageError(f"output_dir cannot be made: {error}") from error
         lock = open(self.file(".lock"), "w")  # noqa: SIM115 held until the process ends
         try:
             self._hold(lock)
@@ -146,7 +147,7 @@ class RunFolder:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise ValueError(
+            raise UsageError(
                 f"output_dir {str(self.path)!r} is in use by another running process"
             ) from error
 
@@ -221,7 +222,7 @@ class RunFolder:
         with np.load(path) as saved:
             arrays = [saved[name] for name in saved.files if name.startswith("variable_")]
             if [a.shape for a in arrays] != [tuple(v.shape) for v in variables]:
-                raise ValueError(f"{path} does not fit this model; give another --output_dir")
+                raise UsageError(f"{path} does not fit this model; give another --output_dir")
             names = [field.name for field in dataclasses.fields(State)]
             return arrays, State(**{name: saved[f"state_{name}"].item() for name in names})
 

@@ -15,6 +15,7 @@ from keras_dml.addons.functional import (
     triplet_hard_loss,
     triplet_semihard_loss,
 )
+from keras_dml.errors import ArgumentTypeError
 from keras_dml.losses.base import LabelsAsTheyAre
 
 
@@ -139,4 +140,4 @@ class NpairsMultilabelLoss(_FunctionLoss):
 def check_number(name, value):
     """TypeError unless this is a number or a tensor."""
     if isinstance(value, bool) or not (isinstance(value, numbers.Number) or ops.is_tensor(value)):
-        raise TypeError(f"{name} must be a number. Received: {name}={value!r}")
+        raise ArgumentTypeError(f"{name} must be a number. Received: {name}={value!r}")

@@ -5,6 +5,7 @@ import numpy as np
 from keras import ops
 
 from keras_dml.class_ids import are_apart, as_labels
+from keras_dml.errors import ArgumentError
 from keras_dml.hinges import hinge_sums, semihard_counts
 from keras_dml.losses.base import check_embeddings, check_rows, checked_class_ids, is_sound
 from keras_dml.pairs import Pairs, log_sum_exp, masked_sum, safe_sqrt
@@ -163,7 +164,7 @@ def npairs_multilabel_loss(y_true, y_pred):
     """
     labels = ops.convert_to_tensor(y_true, sparse=False)
     if len(labels.shape) != 2:
-        raise ValueError(
+        raise ArgumentError(
             "y_true must be labels of shape [n, classes], 1 where an image has a label. "
             f"Received: y_true.shape={tuple(labels.shape)}"
         )
@@ -175,7 +176,7 @@ def npairs_multilabel_loss(y_true, y_pred):
 def check_metric(distance_metric):
     """ValueError unless this is a known name or a function."""
     if not callable(distance_metric) and distance_metric not in METRICS:
-        raise ValueError(
+        raise ArgumentError(
             f"distance_metric must be a function or one of {', '.join(map(repr, METRICS))}. "
             f"Received: distance_metric={distance_metric!r}"
         )
@@ -217,7 +218,7 @@ def _one_for_each(labels, distances):
         for tensor in (labels, distances)
     ]
     if None not in sizes and sizes[0] != sizes[1]:
-        raise ValueError(
+        raise ArgumentError(
             "y_true must hold one label for each distance of y_pred. "
             f"Received: y_true.shape={tuple(labels.shape)}, y_pred.shape={tuple(distances.shape)}"
         )
@@ -239,7 +240,7 @@ def _similarities(labels, similarities):
     shape = tuple(similarities.shape)
     sizes = {size for size in (labels.shape[0], *shape) if size is not None}
     if len(shape) != 2 or len(sizes) > 1:
-        raise ValueError(
+        raise ArgumentError(
             "y_pred must be similarities of shape [n, n] for n labels. "
             f"Received: y_pred.shape={shape} and y_true.shape={tuple(labels.shape)}"
         )

@@ -1,5 +1,6 @@
 """Metric-learning losses: class ids in `y_true`, embeddings (or logits) in `y_pred`."""
 
+from keras_dml.errors import ArgumentError
 from keras_dml.losses.base import EmbeddingLoss as EmbeddingLoss
 from keras_dml.losses.base import PairLoss as PairLoss
 from keras_dml.losses.center import CenterLoss as CenterLoss
@@ -34,7 +35,7 @@ def get(name, /, **arguments):
         ValueError: unknown name (lists the known ones), or arguments that the loss refuses.
     """
     if name not in LOSSES:
-        raise ValueError(
+        raise ArgumentError(
             f"loss must be one of {', '.join(sorted(LOSSES))}. Received: loss={name!r}"
         )
     return LOSSES[name](**arguments)

@@ -7,6 +7,7 @@ import pathlib
 import re
 import sys
 
+from keras_dml.errors import ArgumentError
 from keras_dml.losses import catalog
 
 BEGIN, END = "<!-- losses: python -m keras_dml.losses README.md -->\n", "<!-- end of losses -->"
@@ -21,7 +22,7 @@ def with_table(text: str) -> str:
     between = re.compile(f"(?<={re.escape(BEGIN)}).*?(?={re.escape(END)})", re.DOTALL)
     replaced, count = between.subn(lambda _: catalog.table(), text)
     if count != 1:
-        raise ValueError(f"The text must hold once {BEGIN.strip()} and, behind it, {END}")
+        raise ArgumentError(f"The text must hold once {BEGIN.strip()} and, behind it, {END}")
     return replaced
 
 

@@ -7,6 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_dml.class_ids import are_apart, as_labels
+from keras_dml.errors import ArgumentError
 from keras_dml.pairs import Pairs, normalize
 
 
@@ -58,7 +59,7 @@ class EmbeddingLoss(keras.losses.Loss):
     ) -> None:
         super().__init__(name=name, reduction=reduction, dtype=dtype)
         if self.dtype not in ("float32", "float64"):
-            raise ValueError(
+            raise ArgumentError(
                 "dtype must be float32 or float64, since half precision merges distances. "
                 f"Received: dtype={dtype}"
             )
@@ -164,7 +165,7 @@ def is_sound(labels, embeddings):
 def check_embeddings(embeddings):
     """ValueError unless the embeddings (or logits) are `[n, d]` and, where known, finite."""
     if len(embeddings.shape) != 2:
-        raise ValueError(
+        raise ArgumentError(
             "y_pred must be embeddings or logits of shape [n, d]. "
             f"Received: y_pred.shape={tuple(embeddings.shape)}"
         )
@@ -173,7 +174,7 @@ def check_embeddings(embeddings):
     except Exception:  # inside a graph or a trace there are no numbers to look at
         return
     if len(bad):
-        raise ValueError(
+        raise ArgumentError(
             f"y_pred must be finite. Received: NaN or infinity in {len(bad)} of {len(embeddings)} "
             f"rows, the first of them row {bad[0]}"
         )
@@ -189,7 +190,7 @@ def one_per_image(values, name, what):
     if len(values.shape) == 2 and values.shape[1] == 1:
         values = ops.squeeze(values, axis=1)
     if len(values.shape) != 1:
-        raise ValueError(
+        raise ArgumentError(
             f"{name} must {what} [n] or [n, 1]. Received: {name}.shape={tuple(values.shape)}"
         )
     return values
@@ -199,7 +200,7 @@ def check_rows(labels, embeddings):
     """ValueError unless there are as many labels as embeddings."""
     rows, images = labels.shape[0], embeddings.shape[0]
     if rows is not None and images is not None and rows != images:
-        raise ValueError(
+        raise ArgumentError(
             "y_true and y_pred must have one row for each image. "
             f"Received: {rows} class ids and {images} embeddings"
         )
@@ -212,7 +213,7 @@ def check_positive(name, value):
         or not isinstance(value, (int, float))
         or not 0 < value < float("inf")
     ):
-        raise ValueError(f"{name} must be a number above 0. Received: {name}={value!r}")
+        raise ArgumentError(f"{name} must be a number above 0. Received: {name}={value!r}")
     return float(value)
 
 
@@ -220,5 +221,5 @@ def check_choice(name, value, choices):
     """`value`, or ValueError unless it is one of `choices`."""
     if value not in choices:
         known = ", ".join(repr(choice) for choice in choices)
-        raise ValueError(f"{name} must be one of {known}. Received: {name}={value!r}")
+        raise ArgumentError(f"{name} must be one of {known}. Received: {name}={value!r}")
     return value

@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_dml.errors import ArgumentError
 from keras_dml.losses.base import EmbeddingLoss
 from keras_dml.losses.registry import register
 
@@ -48,14 +49,16 @@ class CrossEntropyLoss(EmbeddingLoss):
             or not isinstance(epsilon, (int, float))
             or not 0 <= epsilon < 1
         ):
-            raise ValueError(f"epsilon must be a number in [0, 1). Received: epsilon={epsilon!r}")
+            raise ArgumentError(
+                f"epsilon must be a number in [0, 1). Received: epsilon={epsilon!r}"
+            )
         self.epsilon = float(epsilon)
 
     def compute_parts(self, class_ids, embeddings):
         """The two parts from class ids `[n]` and logits `[n, K]`."""
         logits, num_classes = embeddings, embeddings.shape[1]
         if num_classes is None or num_classes < 2:
-            raise ValueError(
+            raise ArgumentError(
                 "y_pred must hold the logits of at least 2 classes. "
                 f"Received: y_pred.shape={tuple(logits.shape)}"
             )

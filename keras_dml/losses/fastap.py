@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_dml.errors import ArgumentError
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.pairs import Pairs, count, kept_weights
@@ -56,7 +57,7 @@ class FastAPLoss(PairLoss):
     ) -> None:
         super().__init__(reduction=reduction, name=name, dtype=dtype)
         if isinstance(num_bins, bool) or not isinstance(num_bins, int) or num_bins < 1:
-            raise ValueError(
+            raise ArgumentError(
                 f"num_bins must be a whole number of at least 1. Received: num_bins={num_bins!r}"
             )
         self.num_bins = num_bins

@@ -5,6 +5,7 @@ from typing import Literal
 import keras
 from keras import ops
 
+from keras_dml.errors import ArgumentError
 from keras_dml.losses.base import PairLoss, check_choice, check_positive
 from keras_dml.losses.registry import register
 from keras_dml.pairs import Pairs, count, log_sum_exp, masked_softmax, masked_sum
@@ -70,7 +71,7 @@ class InstanceCrossEntropyLoss(PairLoss):
         self.anchor_gradient = bool(anchor_gradient)
         self.pair_reduction = check_choice("pair_reduction", pair_reduction, ("sum", "mean"))
         if self.anchor_gradient and not self.reweight:
-            raise ValueError(
+            raise ArgumentError(
                 "anchor_gradient must be False when reweight is False: the value's own gradient "
                 f"moves the anchors. Received: anchor_gradient={anchor_gradient}, "
                 f"reweight={reweight}"

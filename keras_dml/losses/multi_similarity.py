@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_dml.errors import ArgumentError
 from keras_dml.losses.base import PairLoss, check_positive
 from keras_dml.losses.registry import register
 from keras_dml.pairs import log_one_plus_sum_exp
@@ -49,7 +50,9 @@ class MultiSimilarityLoss(PairLoss):
         self.beta = check_positive("beta", beta)
         self.base = float(base)
         if epsilon is not None and not 0 <= epsilon < float("inf"):
-            raise ValueError(f"epsilon must be None or at least 0. Received: epsilon={epsilon!r}")
+            raise ArgumentError(
+                f"epsilon must be None or at least 0. Received: epsilon={epsilon!r}"
+            )
         self.epsilon = epsilon
 
     def compute_pair_parts(self, pairs):

@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_dml.class_sums import ClassSums
 from keras_dml.distribute import gather_candidates
+from keras_dml.errors import ArgumentError, ArgumentTypeError
 from keras_dml.losses.base import EmbeddingLoss, check_positive, checked_class_ids
 from keras_dml.losses.registry import register
 from keras_dml.pairs import count, log_sum_exp, masked_sum
@@ -56,7 +57,7 @@ class SimplifiedPairwiseCrossEntropyLoss(EmbeddingLoss):
     def checked_labels(self, labels):
         """`y_true` as class ids `[n]`, or as a multi-hot matrix `[n, G]` with G of 2 or more."""
         if len(labels.shape) > 2 or (len(labels.shape) == 2 and labels.shape[1] in (0, None)):
-            raise ValueError(
+            raise ArgumentError(
                 "y_true must be class ids of shape [n] or [n, 1], or multi-hot groups of shape "
                 f"[n, G] with a known G. Received: y_true.shape={tuple(labels.shape)}"
             )
@@ -157,7 +158,7 @@ class PairwiseCrossEntropyLoss(EmbeddingLoss):
         self.lam = None if lam is None else check_positive("lam", lam)
         self.lam_floor = check_positive("lam_floor", lam_floor)
         if classifier is not None and not isinstance(classifier, keras.Layer):
-            raise TypeError(
+            raise ArgumentTypeError(
                 "classifier must be None or a Keras layer that gives logits. "
                 f"Received: classifier={classifier!r}"
             )
@@ -184,7 +185,7 @@ class PairwiseCrossEntropyLoss(EmbeddingLoss):
             return _softmax(ops.matmul(z, ops.transpose(means)), classes.present), classes.present
         logits = ops.stop_gradient(self.classifier(z, training=False))
         if len(logits.shape) != 2:
-            raise ValueError(
+            raise ArgumentError(
                 "classifier must give logits of shape [n, K]. "
                 f"Received: logits of shape {tuple(logits.shape)}"
             )

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_dml.errors import ArgumentError, ArgumentTypeError
 from keras_dml.losses.base import PairLoss, check_choice
 from keras_dml.losses.registry import register
 from keras_dml.negatives import distance_weighted
@@ -65,7 +66,7 @@ class RankMILoss(PairLoss):
         if statistics_network is None:
             statistics_network = FixedStatistics()
         if not callable(statistics_network):
-            raise TypeError(
+            raise ArgumentTypeError(
                 "statistics_network must be callable, from distances [m, 1] to values [m, 1]. "
                 f"Received: statistics_network={statistics_network!r}"
             )
@@ -74,7 +75,7 @@ class RankMILoss(PairLoss):
         # This also builds a network that has no variables yet, which a traced step could not.
         shape = tuple(self._statistics(ops.ones((2, 1), dtype=self.dtype)).shape)
         if shape != (2, 1):
-            raise ValueError(
+            raise ArgumentError(
                 "statistics_network must map distances [m, 1] to values [m, 1]. "
                 f"Received: values of shape {shape} for distances of shape (2, 1)"
             )
@@ -163,7 +164,7 @@ class FixedStatistics:
 
     def __init__(self, beta: float = 0.0) -> None:
         if not 0 <= beta < float("inf"):
-            raise ValueError(f"beta must be a distance of at least 0. Received: beta={beta!r}")
+            raise ArgumentError(f"beta must be a distance of at least 0. Received: beta={beta!r}")
         self.beta = float(beta)
 
     def __call__(self, distances):

@@ -3,6 +3,7 @@
 import numpy as np
 
 from keras_dml.deprecation import renamed_arguments
+from keras_dml.errors import ArgumentError
 from keras_dml.metrics.clustering import check_scikit_learn, clustering_scores
 from keras_dml.metrics.distances import distance_histograms
 from keras_dml.metrics.precision import precision_at_r
@@ -54,7 +55,7 @@ def evaluate(
 
     chosen = [metric] if isinstance(metric, str) else list(metric)
     if not chosen or not set(chosen) <= set(METRICS):
-        raise ValueError(
+        raise ArgumentError(
             f"metric must be one of {METRICS}, or a list of them. Received: metric={metric!r}"
         )
     if clustering:

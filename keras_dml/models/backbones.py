@@ -104,7 +104,7 @@ def build_backbone(name, image_size, weights=None, frozen_batch_norm=None, filte
     key = _key(name)
     own = {_key(known): known for known in BACKBONES}.get(key)
     if not isinstance(image_size, numbers.Integral) or image_size < 1:
-        raise ValueError(
+        raise ArgumentError(
             "image_size must be a whole number of pixels, at least 1. "
             f"Received: image_size={image_size!r}"
         )
@@ -112,12 +112,12 @@ def build_backbone(name, image_size, weights=None, frozen_batch_norm=None, filte
         frozen_batch_norm = weights is not None
     if own and weights == "imagenet":
         public = " to download: give the public PyTorch checkpoint, a .pth or .npz file"
-        raise ValueError(
+        raise ArgumentError(
             f"weights must be none or a file for {own}, which has no ImageNet weights"
             f"{public if BACKBONES[own].colors else ''}. Received: weights='imagenet'"
         )
     if filters is not None and own != SMALL_CONVNET:
-        raise ValueError(
+        raise ArgumentError(
             f"filters are for {SMALL_CONVNET} alone. "
             f"Received: filters={filters} for backbone={name!r}"
         )
@@ -142,7 +142,7 @@ def small_convnet(image_size=32, filters=(32, 64, 128), name=SMALL_CONVNET):
         ValueError: `filters` is empty or holds anything but whole numbers from 1 on.
     """
     if not filters or not all(isinstance(f, numbers.Integral) and f >= 1 for f in filters):
-        raise ValueError(
+        raise ArgumentError(
             "filters must be one or more whole numbers, each at least 1. "
             f"Received: filters={filters}"
         )
@@ -187,7 +187,7 @@ def with_frozen_statistics(model):
         # Others than Keras' own are known by the name that all of them give their mean.
         live = isinstance(layer, keras.layers.BatchNormalization) or hasattr(layer, "moving_mean")
         if live and not isinstance(layer, FrozenStatisticsBatchNormalization):
-            raise ValueError(
+            raise ArgumentError(
                 f"statistics cannot be frozen in {layer.path} ({type(layer).__name__}), which a "
                 "layer makes itself or which has a call() of its own: use "
                 "keras_dml.models.FrozenStatisticsBatchNormalization there. "
@@ -226,7 +226,7 @@ def _key(name):
 def _application(name, key, image_size, weights):
     applications = {application.lower(): application for application in _applications()}
     if key not in applications:
-        raise ValueError(
+        raise ArgumentError(
             f"backbone must be one of {', '.join(backbone_names())}. Received: backbone={name!r}"
         )
     application = applications[key]
@@ -244,7 +244,7 @@ def _application(name, key, image_size, weights):
             )
     except Exception as error:
         if weights == "imagenet" and "URL fetch failure" in str(error):
-            raise ValueError(
+            raise ArgumentError(
                 f"weights='imagenet' of {application} could not be downloaded. Without a network, "
                 "fetch its no-top weights file on a connected machine and give its path as weights"
             ) from error
@@ -261,7 +261,7 @@ def _as_saved(application, model, path):
     try:
         rescaled = imagenet_rescaling.file_has_rescaling(application, path)
     except ValueError as error:
-        raise ValueError(
+        raise ArgumentError(
             f"weights of {application} are ambiguous: {error}. Received: weights={str(path)!r}"
         ) from error
     return imagenet_rescaling.with_rescaling(application, model) if rescaled else model
@@ -289,7 +289,7 @@ def _load_weights(model, path):
             _load_plain_or_frozen(model, path)
     except (OSError, ValueError, KeyError, TypeError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ValueError(
+        raise ArgumentError(
             f"weights could not be loaded into {model.name}: {reason}. Received: weights={path!r}"
         ) from error
 
@@ -298,7 +298,7 @@ def _load_plain_or_frozen(model, path):
     if pathlib.Path(path).suffix.lower() in converters.ENDINGS:
         colors = {name: backbone.colors for name, backbone in BACKBONES.items() if backbone.colors}
         if model.name not in colors:
-            raise ValueError(f"PyTorch checkpoints fit {', '.join(colors)} alone")
+            raise ArgumentError(f"PyTorch checkpoints fit {', '.join(colors)} alone")
         converters.load_arrays(model, path, colors[model.name])
         return
     try:
@@ -324,7 +324,7 @@ def _applications():
 def _application_module(application):
     constructor = getattr(keras.applications, application, None)
     if constructor is None or application not in _applications():
-        raise ValueError(
+        raise ArgumentError(
             f"application must be the name of a keras.applications model. Received: {application!r}"
         )
     return constructor.__module__

@@ -2,6 +2,8 @@
 
 import keras
 
+from keras_dml.errors import ArgumentError
+
 BN_INCEPTION = "bn_inception"
 
 # Widths: 1×1, 3×3 reduce, 3×3, double 3×3 reduce, double 3×3 (both), pool projection. Blocks
@@ -48,7 +50,7 @@ def bn_inception(image_size=224, name=BN_INCEPTION):
     Reference: Ioffe and Szegedy 2015, Batch Normalization; Wang et al. 2019, section 4.
     """
     if image_size < 31 or (image_size + 1) % 32 > 7:
-        raise ValueError(
+        raise ArgumentError(
             "image_size must be between 32 k - 1 and 32 k + 6 for bn_inception, such as 224, 227 "
             f"or 256. Received: image_size={image_size}"
         )

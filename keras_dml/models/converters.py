@@ -6,6 +6,8 @@ import pathlib
 import keras
 import numpy as np
 
+from keras_dml.errors import ArgumentError
+
 ENDINGS = (".pth", ".pt", ".npz")
 # The classifier of either checkpoint, which the backbones do not have, and PyTorch's counters.
 _UNUSED = ("last_linear.weight", "last_linear.bias", "fc.weight", "fc.bias")
@@ -33,7 +35,7 @@ def load_arrays(model, path, input_channels="rgb"):
             message; then no variable has changed.
     """
     if input_channels not in ("rgb", "bgr"):
-        raise ValueError(
+        raise ArgumentError(
             f"input_channels must be 'rgb' or 'bgr'. Received: input_channels={input_channels!r}"
         )
     arrays, left_over = {}, []
@@ -73,7 +75,7 @@ def load_arrays(model, path, input_channels="rgb"):
         if names
     ]
     if problems:
-        raise ValueError(f"arrays do not fit the model: {'; '.join(problems)}")
+        raise ArgumentError(f"arrays do not fit the model: {'; '.join(problems)}")
     if input_channels == "bgr":
         first, kernel = variables[0]
         variables[0] = first, kernel[:, :, ::-1]
@@ -104,10 +106,10 @@ def _variables(model):
 def _read(path):
     """Name to float32 array."""
     if not os.path.isfile(path):
-        raise ValueError(f"No such file: {path}")
+        raise ArgumentError(f"No such file: {path}")
     ending = pathlib.Path(path).suffix.lower()
     if ending not in ENDINGS:
-        raise ValueError(f"not a checkpoint by its name, which must end in {', '.join(ENDINGS)}")
+        raise ArgumentError(f"not a checkpoint by its name, which must end in {', '.join(ENDINGS)}")
     return _read_npz(path) if ending == ".npz" else _read_torch(path)
 
 
@@ -116,14 +118,14 @@ def _read_npz(path):
         with np.load(path, allow_pickle=False) as file:
             return {name: np.asarray(file[name], "float32") for name in file.files}
     except Exception as error:  # a damaged file may end in nearly any
-        raise ValueError("not an .npz file of numbers that can be read") from error
+        raise ArgumentError("not an .npz file of numbers that can be read") from error
 
 
 def _read_torch(path):
     try:
         import torch
     except ImportError as error:
-        raise ValueError(
+        raise ArgumentError(
             "a .pth file is read by PyTorch, which is not installed: pip install torch. Or write "
             "its arrays to an .npz file where PyTorch is: numpy.savez(FILE, "
             "**{name: x.numpy() for name, x in torch.load(PATH).items()})"
@@ -131,7 +133,7 @@ def _read_torch(path):
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file may end in nearly any
-        raise ValueError("not a PyTorch file of tensors that can be read") from error
+        raise ArgumentError("not a PyTorch file of tensors that can be read") from error
     if not isinstance(state, dict) or not all(torch.is_tensor(x) for x in state.values()):
-        raise ValueError("not a state_dict: it must hold tensors by name and nothing else")
+        raise ArgumentError("not a state_dict: it must hold tensors by name and nothing else")
     return {name: tensor.float().numpy() for name, tensor in state.items()}

@@ -3,6 +3,7 @@
 import keras
 
 from keras_dml import private
+from keras_dml.errors import ArgumentError, ArgumentTypeError
 from keras_dml.extras import TensorFlow, check_tensorflow_backend
 from keras_dml.optimizers import as_on_one_device, refuse_accumulation
 
@@ -53,7 +54,7 @@ class DistributedModel(private.BuildsOnBatch, keras.Model):
     def __init__(self, *args, **kwargs):
         # Keras would make this class a functional one, for good, and so break all other subclasses.
         if args or "outputs" in kwargs:
-            raise TypeError(
+            raise ArgumentTypeError(
                 "inputs and outputs are for DistributedModel itself; a subclass defines call(), or "
                 f"derives from FunctionalDistributedModel. Received: {type(self).__name__}"
             )
@@ -77,7 +78,7 @@ class DistributedModel(private.BuildsOnBatch, keras.Model):
         if self.distribute_strategy.num_replicas_in_sync == 1:
             return
         if self.jit_compile:
-            raise ValueError(
+            raise ArgumentError(
                 "jit_compile cannot be used with several replicas: XLA compiles for one device. "
                 f"Received: jit_compile={self.jit_compile}"
             )

@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_dml.distribute import place_among_replicas
+from keras_dml.errors import ArgumentError
 
 POOLINGS = ("average", "max")
 
@@ -61,14 +62,14 @@ def embedding_model(
             `levels` that are empty, repeated or no layers with feature maps.
     """
     if len(backbone.output.shape) != 4:
-        raise ValueError(
+        raise ArgumentError(
             "backbone must give feature maps [n, h, w, c]. "
             f"Received: backbone.output.shape={tuple(backbone.output.shape)}"
         )
     if pooling not in POOLINGS:
-        raise ValueError(f"pooling must be 'average' or 'max'. Received: pooling={pooling!r}")
+        raise ArgumentError(f"pooling must be 'average' or 'max'. Received: pooling={pooling!r}")
     if embedding_size is not None and embedding_size < 1:
-        raise ValueError(
+        raise ArgumentError(
             f"embedding_size must be None or at least 1. Received: embedding_size={embedding_size}"
         )
     pool = (
@@ -107,7 +108,7 @@ def _levels(backbone, levels):
     maps = {name: output for name, output in maps.items() if len(output.shape) == 4}
     if not levels or len(set(levels)) < len(levels) or not set(levels) <= set(maps):
         near = [found for level in levels for found in difflib.get_close_matches(level, maps, 2)]
-        raise ValueError(
+        raise ArgumentError(
             "levels must be different layers of the backbone with feature maps, such as "
             f"{', '.join(near or list(maps)[-1:])}. Received: levels={list(levels)}"
         )
@@ -134,14 +135,14 @@ def classifier_model(embedding, num_classes, dropout=0.0, seed=0, name="classifi
     Reference: Boudiaf et al. 2020, section 5 and their published settings.
     """
     if len(embedding.output.shape) != 2:
-        raise ValueError(
+        raise ArgumentError(
             "embedding must give embeddings [n, d]. "
             f"Received: embedding.output.shape={tuple(embedding.output.shape)}"
         )
     if num_classes < 2:
-        raise ValueError(f"num_classes must be at least 2. Received: num_classes={num_classes}")
+        raise ArgumentError(f"num_classes must be at least 2. Received: num_classes={num_classes}")
     if not 0 <= dropout < 1:
-        raise ValueError(f"dropout must be in [0, 1). Received: dropout={dropout}")
+        raise ArgumentError(f"dropout must be in [0, 1). Received: dropout={dropout}")
     x = embedding.output
     if dropout:
         x = GlobalBatchDropout(dropout, seed=seed, name="dropout")(x)

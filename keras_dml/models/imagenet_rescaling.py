@@ -18,6 +18,7 @@ import h5py
 import keras
 
 from keras_dml.cloning import copy_state, same_layer
+from keras_dml.errors import ArgumentError
 
 
 def has_rescaling(application):
@@ -68,7 +69,7 @@ def file_has_rescaling(application, path):
             return True
         count = _rescalings_of_h5(path)
     if count not in (1, 2):
-        raise ValueError(
+        raise ArgumentError(
             f"the file does not tell whether its weights belong with the rescaling that Keras adds "
             f"to {application} for 'imagenet' alone. Take Keras' own no-top file (MD5 "
             f"{_module(application).WEIGHTS_HASHES[application[-2:].lower()][1]}), or save the "

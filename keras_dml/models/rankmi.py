@@ -7,6 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_dml.class_ids import as_labels
+from keras_dml.errors import ArgumentError
 from keras_dml.extras import TensorFlow
 from keras_dml.losses.base import (
     check_choice,
@@ -95,9 +96,9 @@ class RankMI(DistributedModel):
     ):
         super().__init__(name=name, **kwargs)
         if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-            raise ValueError(f"k must be a whole number, at least 1. Received: k={k!r}")
+            raise ArgumentError(f"k must be a whole number, at least 1. Received: k={k!r}")
         if not 0 < alpha < float("inf"):
-            raise ValueError(f"alpha must be a distance above 0. Received: alpha={alpha!r}")
+            raise ArgumentError(f"alpha must be a distance above 0. Received: alpha={alpha!r}")
         _check_embedding(embedding)
         self.k, self.alpha, self.seed = k, float(alpha), check_seed(seed)
         self.first_beta = check_beta("beta", beta)
@@ -139,12 +140,12 @@ class RankMI(DistributedModel):
         """
         for refused in ("loss", "metrics", "weighted_metrics", "loss_weights"):
             if kwargs.pop(refused, None) is not None:
-                raise ValueError(
+                raise ArgumentError(
                     f"{refused} cannot be given: RankMI is trained by its own loss and logs what "
                     f"there is to see. Received: {refused} in compile()"
                 )
         if statistics_optimizer is optimizer and not isinstance(optimizer, str):
-            raise ValueError(
+            raise ArgumentError(
                 "statistics_optimizer must be an optimizer of its own. Received: the very object "
                 "that is the embedding network's optimizer"
             )
@@ -253,7 +254,9 @@ class RankMI(DistributedModel):
     def _pairs(self, class_ids, embeddings):
         """The batch's pairs, their distances, V's values, and whether all of it `is_sound`."""
         if class_ids is None:
-            raise ValueError("y must be class ids [n]: RankMI compares classes. Received: y=None")
+            raise ArgumentError(
+                "y must be class ids [n]: RankMI compares classes. Received: y=None"
+            )
         embeddings = ops.cast(embeddings, self.statistics_network.compute_dtype)
         check_embeddings(embeddings)
         class_ids = checked_class_ids(as_labels(class_ids, "y"))
@@ -365,7 +368,7 @@ def _check_embedding(embedding):
     shape = getattr(embedding, "output_shape", (None, None))
     built = isinstance(embedding, keras.Model) and embedding.built
     if not built or not isinstance(shape, tuple) or len(shape) != 2:
-        raise ValueError(
+        raise ArgumentError(
             "embedding must be a built keras.Model with embeddings [n, d] as its only output. "
             f"Received: embedding={embedding!r}, "
             + (f"with output shape {shape}" if built else "not built")

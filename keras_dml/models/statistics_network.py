@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_dml.errors import ArgumentError
 from keras_dml.losses.base import check_positive
 
 # Distances of l2-normalised embeddings.
@@ -58,7 +59,7 @@ class StatisticsNetwork(keras.layers.Layer):
         self.hidden = _whole("hidden", hidden, 1)
         self.depth = _whole("depth", depth, 0)
         if not 0 <= slope < 1:
-            raise ValueError(f"slope must be in [0, 1). Received: slope={slope!r}")
+            raise ArgumentError(f"slope must be in [0, 1). Received: slope={slope!r}")
         self.slope = float(slope)
         self.residual = bool(residual)
         self.zero_at = check_beta("zero_at", zero_at)
@@ -141,18 +142,18 @@ def estimate_beta(network, beta):
 def check_statistics_network(network):
     """ValueError unless `network` is a V that `estimate_beta` and RankMI can use."""
     if not isinstance(network, keras.layers.Layer) or not network.built:
-        raise ValueError(
+        raise ArgumentError(
             "statistics_network must be a built Keras layer, such as StatisticsNetwork(). "
             f"Received: statistics_network={network!r}"
         )
     if network.compute_dtype not in ("float32", "float64"):
-        raise ValueError(
+        raise ArgumentError(
             "statistics_network must compute in float32 or float64: half precision cannot tell "
             f"distances apart. Received: compute_dtype={network.compute_dtype}"
         )
     shape = tuple(network(ops.ones((2, 1), dtype=network.compute_dtype)).shape)
     if shape != (2, 1):
-        raise ValueError(
+        raise ArgumentError(
             "statistics_network must map distances [m, 1] to values [m, 1]. "
             f"Received: values of shape {shape} for distances of shape (2, 1)"
         )
@@ -162,13 +163,13 @@ def check_beta(name, value):
     """`value` as a float, or ValueError unless it is a distance between 0 and 2."""
     value = check_positive(name, value)
     if value >= HIGHEST:
-        raise ValueError(f"{name} must be a distance between 0 and 2. Received: {name}={value}")
+        raise ArgumentError(f"{name} must be a distance between 0 and 2. Received: {name}={value}")
     return value
 
 
 def _whole(name, value, least):
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(
+        raise ArgumentError(
             f"{name} must be a whole number, at least {least}. Received: {name}={value!r}"
         )
     return value

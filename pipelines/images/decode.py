@@ -14,6 +14,7 @@ import functools
 
 import tensorflow as tf
 
+from pipelines.errors import ArgumentTypeError
 from pipelines.images import gif
 from pipelines.orientation import (
     UPRIGHT,
@@ -45,7 +46,7 @@ class PixelImage:
 
     def __init__(self, pixels):
         if pixels.dtype != tf.uint8 or pixels.shape.rank != 3 or pixels.shape[-1] not in (1, 3):
-            raise TypeError(
+            raise ArgumentTypeError(
                 "source must be a scalar string (the bytes of an image file) or uint8 "
                 "[height, width, channels] with 1 or 3 channels. "
                 f"Received: source with dtype={pixels.dtype.name}, shape={pixels.shape}"

@@ -12,6 +12,7 @@ import math
 
 import tensorflow as tf
 
+from pipelines.errors import ArgumentError
 from pipelines.images import decode
 from pipelines.images.jitter import JITTER_NUMBERS, jitter_colours
 from pipelines.images.resample import resample, resample_for_training
@@ -67,7 +68,7 @@ class TrainTransform:
 
     def __post_init__(self):
         if self.crop not in _CROPS:
-            raise ValueError(f"crop must be one of {_CROPS}. Received: crop={self.crop!r}")
+            raise ArgumentError(f"crop must be one of {_CROPS}. Received: crop={self.crop!r}")
         _check_sizes(self.image_size, self.resize, crop_is_fixed=self.crop != "area")
         _check_range("area", self.area, at_most=1.0)
         _check_range("aspect", self.aspect, at_most=math.inf)
@@ -76,7 +77,7 @@ class TrainTransform:
             or not all(0 <= strength < math.inf for strength in self.jitter)
             or self.jitter[3] > 0.5
         ):
-            raise ValueError(
+            raise ArgumentError(
                 "jitter must be four strengths that are not negative (brightness, contrast, "
                 f"saturation, hue), hue at most 0.5. Received: jitter={self.jitter}"
             )
@@ -162,17 +163,17 @@ class EvaluationTransform:
 
 def _check_sizes(image_size, resize, crop_is_fixed):
     if not _is_size(image_size):
-        raise ValueError(f"image_size must be at least 1. Received: image_size={image_size!r}")
+        raise ArgumentError(f"image_size must be at least 1. Received: image_size={image_size!r}")
     if resize is None:
         return
     sides = resize if isinstance(resize, tuple) and len(resize) == 2 else (resize,)
     if not all(_is_size(side) for side in sides):
-        raise ValueError(
+        raise ArgumentError(
             "resize must be None, the shortest side (at least 1) or a tuple (height, width). "
             f"Received: resize={resize!r}"
         )
     if crop_is_fixed and min(sides) < image_size:
-        raise ValueError(
+        raise ArgumentError(
             "resize must be at least image_size, or the crop does not fit. "
             f"Received: resize={resize!r}, image_size={image_size}"
         )
@@ -185,7 +186,7 @@ def _is_size(side):
 def _check_range(name, value, at_most):
     if len(value) != 2 or not (0 < value[0] <= value[1] <= at_most and value[1] < math.inf):
         limit = "" if at_most == math.inf else f" <= {at_most:g}"
-        raise ValueError(
+        raise ArgumentError(
             f"{name} must be (lowest, highest) with 0 < lowest <= highest{limit}. "
             f"Received: {name}={value}"
         )

@@ -1,6 +1,7 @@
 """One object for each kind of training: a new kind is a file here and its line in `KINDS`."""
 
 from experiments.options import RunOptions
+from experiments.options.errors import UsageError
 from experiments.training.objectives.alternating import Alternating
 from experiments.training.objectives.base import Objective
 from experiments.training.objectives.classifier import BesideClassifier, Classifier
@@ -25,7 +26,7 @@ def objective_of(options: RunOptions) -> Objective:
     kind = KINDS[losses.get(options.loss).kind]
     if options.dropout and not kind.has_classifier:
         named = [name for name, loss in losses.LOSSES.items() if KINDS[loss.kind].has_classifier]
-        raise ValueError(
+        raise UsageError(
             f"dropout is before the classifier, which only losses {', '.join(named)} have. "
             f"Received: dropout={options.dropout}"
         )

@@ -14,7 +14,7 @@ import sys
 import pytest
 from tiny_run import TINY, command
 
-from experiments.training import build
+from experiments.options import data as described
 from experiments.training.run_folder import CHECKPOINT, FLAGS_FILE, RANKMI, RunFolder
 
 # Opens the folder, writes when told to and waits to be killed.
@@ -89,13 +89,13 @@ def test_the_second_run_trains_nothing_of_the_first(
     capsys,
 ):
     """The first run trains, and ends, while the second reads its images."""
-    load = build.load
+    load = described.load
 
     def meanwhile(options):
         shutil.copytree(finished, options.output_dir)
         return load(options)
 
-    monkeypatch.setattr(build, "load", meanwhile)
+    monkeypatch.setattr(described, "load", meanwhile)
     arguments = [*TINY, f"--data_dir={photos}", "--raw_pixels"]
     for name, more, code in (("other", ["--seed=1"], 2), ("same", [], 0)):
         assert command(*arguments, *more, f"--output_dir={tmp_path / name}") == code
