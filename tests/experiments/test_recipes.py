@@ -181,7 +181,7 @@ def test_everything_but_the_training_is_built(name, data_dirs):
     assert embedding.output_shape == (None, width)
     outputs = {"center": ["embeddings", "logits"]}.get(options.loss, options.levels)
     if outputs:
-        assert list(labels) == outputs
+        assert list(labels) == list(outputs)
         labels = labels[outputs[0]]
     assert labels.shape == (options.batch_size,)
     if options.sampler == "balanced":

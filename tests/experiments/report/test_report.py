@@ -225,7 +225,7 @@ def test_same_report_same_bytes_whatever_the_users_settings(tmp_path):
 
 def test_pyplot_is_not_imported():
     code = (
-        "import sys; from experiments import figures;"
+        "import sys; from experiments.report import figures;"
         "figures.loss_svg([{'epoch': 1, 'train/loss': 2.0}]);"
         "sys.exit('matplotlib.pyplot' in sys.modules)"
     )
