@@ -88,10 +88,26 @@ def test_keras_own_file_gives_the_same_by_path_as_by_name(by_name, downloaded, f
     assert levels(images()).shape == (2, 24)
 
 
-@pytest.mark.parametrize("name", ["own.weights.h5", "own.keras", "own.h5", "embedding.keras"])
-@pytest.mark.parametrize("rescaled", [False, True])
+@pytest.mark.parametrize(
+    ("rescaled", "name"),
+    [
+        (True, "own.weights.h5"),
+        (False, "embedding.keras"),
+        *(
+            pytest.param(rescaled, name, marks=pytest.mark.slow)
+            for rescaled, name in [
+                (False, "own.weights.h5"),
+                (False, "own.keras"),
+                (True, "own.keras"),
+                (True, "embedding.keras"),
+                (False, "own.h5"),
+                (True, "own.h5"),
+            ]
+        ),
+    ],
+)
 def test_a_file_of_our_own_build_comes_back_as_the_graph_that_it_was(
-    by_name, name, rescaled, tmp_path
+    by_name, rescaled, name, tmp_path
 ):
     saved = by_name if rescaled else models.build_backbone("efficientnetb0", SIZE)
     if not rescaled:
