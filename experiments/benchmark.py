@@ -4,6 +4,8 @@ import dataclasses
 import importlib.util
 import itertools
 import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from experiments.benchmarks.process import json_rows
 from experiments.options import (
@@ -36,14 +38,14 @@ class _Benchmark(Options):
     """A benchmark's options; what it does not take it answers by what it takes."""
 
     @classmethod
-    def own(cls):
+    def own_flags(cls) -> list[str]:
         """The names of its own flags."""
         return [name for name in declarations(cls) if name not in declarations(Options)]
 
     @classmethod
-    def refusal(cls, name, received):
+    def refusal(cls, name: str | None, received: str) -> str:
         """Names the flags that there are."""
-        taken = " and ".join(f"--{own}" for own in cls.own()) or "no flags"
+        taken = " and ".join(f"--{flag}" for flag in cls.own_flags()) or "no flags"
         return f"{cls.command.split()[-1]} takes {taken}. Received: {received}"
 
 
@@ -99,16 +101,16 @@ for and the time of a balanced batch's rows (goals: 3 s, 200 MB, 1 ms).
 """
 
     @classmethod
-    def of_flag_files(cls):
+    def of_flag_files(cls) -> type[Options]:
         """A recipe's."""
         return RunOptions
 
     @classmethod
-    def refusal(cls, name, received):
+    def refusal(cls, name: str | None, received: str) -> str:
         """Names the flags that there are."""
         return (
             "pipeline takes --flagfile and those flags that say what a batch is: "
-            f"{', '.join(cls.own())}. Received: {received}"
+            f"{', '.join(cls.own_flags())}. Received: {received}"
         )
 
 
@@ -125,19 +127,19 @@ Evaluation and search beside faiss (pip install 'keras-dml[benchmark]') on made-
     size: str = option("all", _MEASURED, "How many embeddings.", choices=("sop", "million", "all"))
 
 
-def main(argv):
+def main(argv: list[str]) -> None:
     """Print a line for each measurement."""
     quiet_tensorflow()  # TensorFlow is imported by what is measured, and must be quiet by then
     for line in _chosen(argv):
         print(line, flush=True)
 
 
-def help_of_all():
+def help_of_all() -> str:
     """The help of all benchmarks."""
     return "\n".join([INTRO, *(f"\n{help_text(options)}" for options, _ in BENCHMARKS.values())])
 
 
-def _chosen(argv):
+def _chosen(argv: list[str]) -> Iterable[str]:
     """The lines of the benchmark that the command line names."""
     if len(argv) > 1 and argv[1] in BENCHMARKS:
         options, measure = BENCHMARKS[argv[1]]
@@ -153,7 +155,7 @@ def _chosen(argv):
     )
 
 
-def _losses(options):
+def _losses(options: LossesOptions) -> Iterator[str]:
     sizes = sorted(set(whole_numbers("sizes", options.sizes)))
     if not sizes or sizes[0] < 2:
         raise UsageError(f"sizes must be at least 2. Received: sizes={','.join(options.sizes)}")
@@ -166,7 +168,7 @@ def _losses(options):
     return _rows_of_losses(options.losses or known, sizes)
 
 
-def _rows_of_losses(names, sizes):
+def _rows_of_losses(names: Iterable[str], sizes: Iterable[int]) -> Iterator[str]:
     """A row for each loss and size; every loss in a process of its own, for its memory."""
     yield f"{'loss':<24}{'n':>6}{'ms':>10}{'XLA':>10}{'/ floor':>9}{'/ peer':>8}{'MB':>8}"
     for name in names:
@@ -178,11 +180,11 @@ def _rows_of_losses(names, sizes):
             )
 
 
-def _training(options):
+def _training(options: TrainingOptions) -> Iterator[str]:
     return _rows_of_training()
 
 
-def _rows_of_training():
+def _rows_of_training() -> Iterator[str]:
     from experiments.benchmarks.training import BACKBONES, measure
 
     yield f"{'backbone':<18}{'step':<22}{'ms':>10}{'/ contrastive':>15}"
@@ -192,7 +194,7 @@ def _rows_of_training():
             yield f"{backbone + f' {size}':<18}{step:<22}{milliseconds:>10.1f}{ratio:>15.2f}"
 
 
-def _pipeline(options):
+def _pipeline(options: PipelineOptions) -> Iterator[str]:
     from experiments.benchmarks import pipeline as benchmark_pipeline
     from experiments.options import data
     from pipelines import find_bad_images
@@ -214,7 +216,7 @@ def _pipeline(options):
     )
 
 
-def _retrieval(options):
+def _retrieval(options: RetrievalOptions) -> Iterator[str]:
     if importlib.util.find_spec("faiss") is None:
         raise UsageError("retrieval is measured beside faiss: pip install 'keras-dml[benchmark]'")
     from experiments.benchmarks.retrieval import measure
@@ -223,7 +225,7 @@ def _retrieval(options):
     return (line for size in sizes for line in measure(size))
 
 
-BENCHMARKS = {
+BENCHMARKS: dict[str, tuple[type[Options], Callable[[Any], Iterable[str]]]] = {
     "losses": (LossesOptions, _losses),
     "training": (TrainingOptions, _training),
     "pipeline": (PipelineOptions, _pipeline),

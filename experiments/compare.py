@@ -7,6 +7,8 @@ import json
 import pathlib
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 from experiments import recipes as packaged
 from experiments.options import (
@@ -20,11 +22,14 @@ from experiments.options import (
     words_of,
 )
 from experiments.options.child import child_command, child_environment
-from experiments.report.figures import bars_svg, lines_svg
+from experiments.report.figures import History, bars_svg, lines_svg
 from experiments.report.page import picture_cards, write_page
+from experiments.report.tables import html_table, markdown_table
 from keras_dml.atomic import replacing
 
 _COMPARISON = "Comparison"
+# A run's line of the table: column -> what stands there.
+Row: TypeAlias = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,19 +58,23 @@ continues where it stopped; finished runs are not run again.
     )
 
 
-_OWN = ("recipes", "output_dir", "flagfile", "debug", "help")
+_NOT_FORWARDED = ("recipes", "output_dir", "flagfile", "debug", "help")
 # Losses of many kinds have no scale in common.
 _MOST_LOSSES = 4
 ROW_KEYS = ("embedding, cosine", "embedding, l2")
 
 
-def main(argv):
+def main(argv: list[str]) -> None:
     """Run what is missing, then compare all."""
     options = parse(CompareOptions, argv)
-    recipes, output = _found(options.recipes), pathlib.Path(options.output_dir)
+    recipes, output = _flag_files(options.recipes), pathlib.Path(options.output_dir)
     forwarded = words_of(
         options,
-        [name for name in declarations(CompareOptions) if name in options.given.difference(_OWN)],
+        [
+            name
+            for name in declarations(CompareOptions)
+            if name in options.given.difference(_NOT_FORWARDED)
+        ],
     )
 
     rows, histories = [], {}
@@ -87,9 +96,9 @@ def main(argv):
     print(f"pictures: {output / 'comparison.html'}")
 
 
-def _found(names):
+def _flag_files(names: Sequence[str]) -> list[pathlib.Path]:
     """The flag files that the names and patterns stand for."""
-    found = []
+    files: list[pathlib.Path] = []
     for name in names:
         matches = [name]
         if any(mark in name for mark in "*?["):
@@ -98,16 +107,16 @@ def _found(names):
             )
             if not matches:
                 raise UsageError(f"recipes has a pattern that no recipe matches. Received: {name}")
-        found += [packaged.find_recipe(match) for match in matches]
-    if not found:
+        files += [packaged.find_recipe(match) for match in matches]
+    if not files:
         raise UsageError("recipes must name at least one recipe. Received: no recipes")
-    stems = [path.stem for path in found]
+    stems = [path.stem for path in files]
     if len(set(stems)) < len(stems):
         raise UsageError(f"recipes must differ in name. Received: recipes={','.join(stems)}")
-    return found
+    return files
 
 
-def _run(recipe, folder, forwarded):
+def _run(recipe: pathlib.Path, folder: pathlib.Path, forwarded: Sequence[str]) -> None:
     # In a process of its own: a run sets TensorFlow's seed, precision and devices for good.
     words = (f"--flagfile={recipe}", *forwarded, f"--output_dir={folder}")
     done = subprocess.run(
@@ -120,9 +129,9 @@ def _run(recipe, folder, forwarded):
         raise RunError(f"{recipe.stem} ended with code {done.returncode}; what it said is above")
 
 
-def _row(name, result):
+def _row(name: str, result: Mapping[str, Any]) -> Row:
     recall = result["recall"]
-    row = {"recipe": name}
+    row: Row = {"recipe": name}
     for key in ROW_KEYS:
         row[f"R@1, {key.split(', ')[1]}"] = 100 * recall[key]["1"]
     # A run of an earlier version has none; NaN, without any class of two images, is None.
@@ -133,34 +142,36 @@ def _row(name, result):
     return {**row, "training, s": result["train_seconds"], "whole run, s": result["seconds"]}
 
 
-def _table(rows):
+def _table(rows: Sequence[Row]) -> str:
     """The rows as a Markdown table, columns aligned."""
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    cells = [columns] + [[_shown(row.get(name)) for name in columns] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells)]
-    lines = [
-        "| " + " | ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]) + " |"
-        for line in cells
-    ]
-    rule = "| " + " | ".join(["-" * widths[0], *("-" * (w - 1) + ":" for w in widths[1:])]) + " |"
-    return "\n".join([lines[0], rule, *lines[1:]])
+    columns = _columns(rows)
+    return markdown_table([columns, *([_shown(row.get(name)) for name in columns] for row in rows)])
 
 
-def _shown(value):
+def _columns(rows: Sequence[Row]) -> list[str]:
+    """What some row has a value of, in the order of the rows."""
+    return list(dict.fromkeys(name for row in rows for name in row))
+
+
+def _shown(value: str | float | None) -> str:
     if value is None:
         return "–"
     return value if isinstance(value, str) else f"{value:.1f}"
 
 
-def _write_page(path, rows, histories, forwarded):
-
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    head = "".join(f'<th scope="col">{name}</th>' for name in columns)
-    body = "\n".join(
-        f'<tr><th scope="row">{html.escape(row["recipe"])}</th>'
-        + "".join(f"<td>{_shown(row.get(name))}</td>" for name in columns[1:])
-        + "</tr>"
-        for row in rows
+def _write_page(
+    path: pathlib.Path,
+    rows: Sequence[Row],
+    histories: Mapping[str, History],
+    forwarded: Sequence[str],
+) -> None:
+    columns = _columns(rows)
+    table = html_table(
+        columns,
+        [
+            (html.escape(row["recipe"]), [_shown(row.get(name)) for name in columns[1:]])
+            for row in rows
+        ],
     )
     pictures = {
         "R@1, cosine": bars_svg({row["recipe"]: row["R@1, cosine"] for row in rows}),
@@ -170,7 +181,6 @@ def _write_page(path, rows, histories, forwarded):
     if len(rows) <= _MOST_LOSSES:
         pictures["Training loss"] = lines_svg("loss", histories, "train/loss", label="loss")
     given = f'<p class="soft">{html.escape(" ".join(forwarded))}</p>' if forwarded else ""
-    table = f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>"
     write_page(
         path,
         "Comparison",

@@ -1,13 +1,18 @@
 """`python -m experiments.evaluate`: what a trained model's embeddings, or anybody's, are worth."""
 
+from __future__ import annotations
+
 import dataclasses
 import json
 import os
 import pathlib
 import sys
 import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from experiments.options import (
+    Options,
     RunOptions,
     UsageError,
     declarations,
@@ -20,15 +25,19 @@ from experiments.options import (
 from experiments.options.run_options import (
     BadImageOptions,
     DataOptions,
+    EvaluationOptions,
     ImageSizeOptions,
-    ScoringOptions,
 )
+
+if TYPE_CHECKING:
+    from experiments.embedding.labeled_embeddings import LabeledEmbeddings
+    from experiments.report.retrieval_grid import RetrievalRow
 
 _WHAT, _HOW = "What is evaluated, one of", "How"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class EvaluateOptions(ScoringOptions, ImageSizeOptions, BadImageOptions):
+class EvaluateOptions(EvaluationOptions):
     """What is evaluated, and of what a run takes, that which means something here."""
 
     command = "experiments.evaluate"
@@ -85,12 +94,12 @@ Embeddings are written as they are computed: the same command goes on where it w
     )
 
     @classmethod
-    def of_flag_files(cls):
+    def of_flag_files(cls) -> type[Options]:
         """A recipe's, or a run's."""
         return RunOptions
 
     @classmethod
-    def refusal(cls, name, received):
+    def refusal(cls, name: str | None, received: str) -> str | None:
         """For a flag of training."""
         if name is None:
             return None
@@ -101,7 +110,7 @@ Embeddings are written as they are computed: the same command goes on where it w
         return f"{name} means nothing to an evaluation. Received: {received}"
 
     @property
-    def kind(self):
+    def kind(self) -> str:
         """Which of the flags says what is evaluated.
 
         Raises:
@@ -116,12 +125,12 @@ Embeddings are written as they are computed: the same command goes on where it w
         return given[0]
 
     @property
-    def source(self):
+    def source(self) -> pathlib.Path:
         """The path of what is evaluated."""
         return pathlib.Path(getattr(self, self.kind)).expanduser()
 
     @property
-    def output(self):
+    def output(self) -> pathlib.Path:
         """The folder of the results."""
         if self.output_dir:
             return pathlib.Path(self.output_dir).expanduser()
@@ -145,21 +154,22 @@ _NOT_READ = {
 }
 
 
-def main(argv):
+def main(argv: list[str]) -> None:
     """Embeddings, scores, page."""
     options = _parse(argv)
     kind, source, output = options.kind, options.source, options.output
     quiet_tensorflow()
-    from experiments.embedding import evaluated, model_embeddings
+    from experiments.embedding import model_embeddings
+    from experiments.embedding.labeled_embeddings import embeddings_from_file
     from experiments.options.data import recall_at
     from experiments.training.run_folder import known_bad_images
     from keras_dml import metrics
 
     trained = 0
     if kind == "embeddings":
-        found = evaluated.from_file(source)
-        gallery = None if found.gallery is None else len(found.gallery)
-        ks = recall_at(options, len(found.labels), gallery)
+        embedded = embeddings_from_file(source)
+        gallery = None if embedded.gallery is None else len(embedded.gallery)
+        ks = recall_at(options, len(embedded.labels), gallery)
         output.mkdir(parents=True, exist_ok=True)
     else:
         folder = source if kind == "run" else output
@@ -168,25 +178,25 @@ def main(argv):
         )
         ks = recall_at(options, len(queries), None if items is None else len(items))
         if kind == "saved_model":
-            model = model_embeddings.saved_model(source, options, queries)
+            embedder = model_embeddings.saved_model(source, options, queries)
         else:
             path = source / "best.keras" if kind == "run" else source
-            model = model_embeddings.keras_model(path, options, kind)
+            embedder = model_embeddings.keras_model(path, options, kind)
         output.mkdir(parents=True, exist_ok=True)
         dtype = "float16" if options.float16 else "float32"
-        found = model_embeddings.embed(*model, queries, items, output, dtype)
-    sets = {"gallery": found.gallery, "gallery_labels": found.gallery_labels}
+        embedded = model_embeddings.embed(embedder, queries, items, output, dtype)
+    sets = {"gallery": embedded.gallery, "gallery_labels": embedded.gallery_labels}
     scores = metrics.evaluate(
-        found.embeddings, found.labels, ks, clustering=options.clustering, **sets
+        embedded.embeddings, embedded.labels, ks, clustering=options.clustering, **sets
     )
     try:
-        table = _write(output, f"{kind} {source}", options, found, scores, trained)
+        table = _write(output, f"{kind} {source}", options, embedded, scores, trained)
     except OSError as error:
         raise UsageError(f"the results cannot be written: {error}") from error
     print(f"\n{table}\n\npage: {output / 'evaluation.html'}")
 
 
-def _parse(argv):
+def _parse(argv: list[str]) -> EvaluateOptions:
     """The options; where a run is evaluated, what is not given is the run's."""
     options = parse(EvaluateOptions, argv)
     kind, source = options.kind, options.source
@@ -208,9 +218,16 @@ def _parse(argv):
     return parse(EvaluateOptions, [argv[0], f"--flagfile={flags}", *argv[1:]])
 
 
-def _write(output, title, options, found, scores, trained):
+def _write(
+    output: pathlib.Path,
+    title: str,
+    options: EvaluateOptions,
+    embedded: LabeledEmbeddings,
+    scores: Mapping[str, float],
+    trained: int,
+) -> str:
     """Write `evaluation.json` and `evaluation.html`; returns the table."""
-    from experiments.embedding.evaluated import rows_of_zeros, trained_classes_line
+    from experiments.embedding.labeled_embeddings import rows_of_zeros, trained_classes_line
     from experiments.report.page import Report, recall_table, write_report
     from experiments.report.scores import (
         as_json,
@@ -222,22 +239,22 @@ def _write(output, title, options, found, scores, trained):
     from keras_dml.atomic import replacing
 
     rows = {f"embedding, {metric}": row for metric, row in score_rows(scores).items()}
-    zeros = {"zero_rows": rows_of_zeros(found.embeddings)}
-    if found.gallery is not None:
-        zeros["gallery_zero_rows"] = rows_of_zeros(found.gallery)
+    zeros = {"zero_rows": rows_of_zeros(embedded.embeddings)}
+    if embedded.gallery is not None:
+        zeros["gallery_zero_rows"] = rows_of_zeros(embedded.gallery)
     zero_lines = zero_row_lines(zeros)
-    seen = trained_classes_line(trained, found.queries)
+    seen = trained_classes_line(trained, embedded.queries)
     lines = [recall_table(rows), shown_lines(scores), seen, *zero_lines]
     table = "\n".join(filter(None, lines))
     facts = {
         "evaluated": title,
         "dataset": options.dataset,
         "split": options.split,
-        "queries": len(found.embeddings),
-        "gallery": None if found.gallery is None else len(found.gallery),
-        "dimensions": found.embeddings.shape[1],
+        "queries": len(embedded.embeddings),
+        "gallery": None if embedded.gallery is None else len(embedded.gallery),
+        "dimensions": embedded.embeddings.shape[1],
     }
-    if found.queries is None:
+    if embedded.queries is None:
         del facts["dataset"], facts["split"]
     with replacing(output / "evaluation.json") as unfinished:
         counts = {name: len(numbers) for name, numbers in zeros.items()}
@@ -258,29 +275,32 @@ def _write(output, title, options, found, scores, trained):
             recall=rows,
             summary=summary,
             history=None,
-            retrieval=_retrieval(found),
-            pictures={"Distances of pairs": _distances(found)},
+            retrieval=_retrieval(embedded),
+            pictures={"Distances of pairs": _distances(embedded)},
         ),
     )
     return table
 
 
-def _retrieval(found):
+def _retrieval(embedded: LabeledEmbeddings) -> Sequence[RetrievalRow]:
     """Neighbours of some queries, where the images are there."""
     import tensorflow as tf
 
-    from experiments.report.neighbors import retrieval_rows
+    from experiments.report.neighbors import EmbeddedTable, retrieval_rows
     from pipelines import find_bad_images
 
-    if found.queries is None:
+    if embedded.queries is None:
         return ()
+    gallery = None
+    if embedded.items is not None and embedded.gallery is not None:
+        gallery = EmbeddedTable(embedded.items, embedded.gallery)
     try:
         return retrieval_rows(
-            found.embeddings, found.queries, found.transform, found.gallery, found.items
+            EmbeddedTable(embedded.queries, embedded.embeddings), embedded.transform, gallery
         )
     except tf.errors.OpError as error:
         why = " ".join(error.message.split())
-        for table in (found.queries, found.items):
+        for table in (embedded.queries, embedded.items):
             # By their first bytes alone: the pictures are not worth more.
             for _, name, reason in find_bad_images(table, decode=False)[:1] if table else ():
                 why = f"{name}: {reason}"
@@ -288,24 +308,24 @@ def _retrieval(found):
         return ()
 
 
-def _distances(found):
+def _distances(embedded: LabeledEmbeddings) -> str:
     """The figure of the distances; empty where no query has a match in the gallery."""
     import numpy as np
 
     from experiments.report.distance_figure import BINS, distances_svg, rows_of_some_classes
     from keras_dml.metrics import distance_histograms
 
-    rows = rows_of_some_classes(found.labels)
-    labels, sets = found.labels[rows], {}
-    if found.gallery is not None:
-        items = np.flatnonzero(np.isin(found.gallery_labels, labels))
+    rows = rows_of_some_classes(embedded.labels)
+    labels, sets = embedded.labels[rows], {}
+    if embedded.gallery is not None and embedded.gallery_labels is not None:
+        items = np.flatnonzero(np.isin(embedded.gallery_labels, labels))
         if not len(items):
             return ""
         sets = {
-            "gallery": found.gallery[items],
-            "gallery_labels": found.gallery_labels[items],
+            "gallery": embedded.gallery[items],
+            "gallery_labels": embedded.gallery_labels[items],
         }
-    histograms = distance_histograms(found.embeddings[rows], labels, BINS, **sets)
+    histograms = distance_histograms(embedded.embeddings[rows], labels, BINS, **sets)
     return distances_svg({"normalised embeddings": histograms})
 
 

@@ -1,10 +1,14 @@
 """`python -m experiments.index --images=FOLDER --output=INDEX`: make a folder searchable."""
 
+from __future__ import annotations
+
 import dataclasses
 import pathlib
 import shutil
 import sys
 import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from experiments.options import (
     Options,
@@ -14,6 +18,9 @@ from experiments.options import (
     quiet_tensorflow,
     run_command,
 )
+
+if TYPE_CHECKING:
+    from keras_dml.retrieval import Index, TreeAH
 
 # Up to so many items an exact search takes some ten milliseconds and has nothing to tune.
 EXACT_ITEMS = 100_000
@@ -75,7 +82,7 @@ _REQUIRED = ("saved_model", "images", "output")
 _OF_THE_TREE = ("target_recall", "num_leaves", "leaves_to_search", "reorder")
 
 
-def main(argv):
+def main(argv: list[str]) -> None:
     """List, embed, build, save."""
     start = time.monotonic()
     options = parse(IndexOptions, argv)
@@ -84,8 +91,8 @@ def main(argv):
     quiet_tensorflow()
     from experiments.embedding.saved_model import ImageEmbedder, fingerprint
     from experiments.photos.folder_embeddings import FolderEmbeddings, digest
-    from experiments.photos.image_folder import list_images
-    from experiments.photos.index_folder import INDEX, SKIPPED, open_folder, write_settings
+    from experiments.photos.image_files import list_images
+    from experiments.photos.index_settings import INDEX, SKIPPED, open_folder, write_settings
     from keras_dml.retrieval import build_index, scann_loads
 
     files = list_images(images)
@@ -100,13 +107,16 @@ def main(argv):
         tree = _tree({})
     if tree is not None and not scann_loads():
         tree = None  # so that the same command builds it once ScaNN is installed
-    built = {"images": digest(embedded.files), "metric": options.metric}
-    built["tree"] = tree and dataclasses.asdict(tree)
+    built = {
+        "images": digest(embedded.files),
+        "metric": options.metric,
+        "tree": tree and dataclasses.asdict(tree),
+    }
     if settings["built"] != built or not _loads(output / INDEX):
         paths = [file.path for file in embedded.files]
         index = build_index(embedded.embeddings, options.metric, paths, tree)
         _save(index, output / INDEX)
-        settings |= {"built": built, "search": _how(index)}
+        settings |= {"built": built, "search": _how_searched(index)}
         write_settings(output, settings)
     count, seconds = len(embedded.files), time.monotonic() - start
     print(f"{output}: {count:,} images, {new:,} of them new, {seconds:.1f} s")
@@ -116,7 +126,7 @@ def main(argv):
     print(f"search it: python -m experiments.search --index={output} --query=IMAGE (or --serve)")
 
 
-def _asked_of_the_tree(options):
+def _asked_of_the_tree(options: IndexOptions) -> dict[str, Any] | None:
     """What is asked of the tree: None for no tree, as far as is known."""
     missing = [f"--{name}=FOLDER" for name in _REQUIRED if not getattr(options, name)]
     if missing:
@@ -128,15 +138,15 @@ def _asked_of_the_tree(options):
     return tree if tree or options.approximate else None
 
 
-def _tree(given):
+def _tree(given: Mapping[str, Any]) -> TreeAH:
     from keras_dml.retrieval import TreeAH
 
     if "leaves_to_search" not in given:
-        given = {"target_recall": TARGET_RECALL} | given
+        given = {"target_recall": TARGET_RECALL, **given}
     return TreeAH(**given)
 
 
-def _loads(path):
+def _loads(path: pathlib.Path) -> bool:
     """Whether a search could read the index: it may be damaged, or gone."""
     from keras_dml.errors import ArgumentError
     from keras_dml.retrieval import load_index
@@ -148,7 +158,7 @@ def _loads(path):
     return True
 
 
-def _save(index, path):
+def _save(index: Index, path: pathlib.Path) -> None:
     from keras_dml.errors import ArgumentError
 
     try:
@@ -158,17 +168,18 @@ def _save(index, path):
         index.save(path)
 
 
-def _how(index):
-    tree = getattr(index, "tree", None)  # the index without ScaNN has none
-    if tree is None:
+def _how_searched(index: Index) -> str:
+    # The index without ScaNN has neither.
+    tree, recall = getattr(index, "tree", None), getattr(index, "measured_recall", None)
+    if tree is None or recall is None:
         return "exact search"
     return (
         f"a search looks into {tree.leaves_to_search:,} of {tree.num_leaves:,} leaves and finds "
-        f"{100 * index.measured_recall:.1f} % of the 10 nearest"
+        f"{100 * recall:.1f} % of the 10 nearest"
     )
 
 
-def _write_skipped(path, bad):
+def _write_skipped(path: pathlib.Path, bad: Mapping[str, str]) -> None:
     """One line a file, `path<tab>reason`; no file where nothing was skipped."""
     if not bad:
         path.unlink(missing_ok=True)

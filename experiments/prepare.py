@@ -1,10 +1,14 @@
 """`python -m experiments.prepare`: put a published dataset where a recipe can read it."""
 
+from __future__ import annotations
+
 import dataclasses
 import logging
 import os
 import pathlib
 import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from experiments.options import (
     Options,
@@ -17,6 +21,9 @@ from experiments.options import (
 )
 
 NAMES = ("cub", "cars", "sop", "inshop")
+if TYPE_CHECKING:
+    from pipelines.datasets.download import Archive
+
 _DATA = "Data"
 
 
@@ -51,7 +58,7 @@ ELSEWHERE = {
 }
 
 
-def main(argv):
+def main(argv: list[str]) -> None:
     """Look, fetch what is missing, count."""
     options = parse(PrepareOptions, argv)
     if not options.dataset or not options.data_dir:
@@ -78,14 +85,25 @@ def main(argv):
     print(f"train on it: python -m experiments.run --flagfile={name}.flags --data_dir={folder}")
 
 
-def _look(name, folder):
+class _Kept(logging.Handler):
+    """Keeps the text of what is logged in a list."""
+
+    def __init__(self, texts: list[str]) -> None:
+        super().__init__()
+        self._texts = texts
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep one."""
+        self._texts.append(record.getMessage())
+
+
+def _look(name: str, folder: pathlib.Path) -> tuple[str | None, str]:
     """What the dataset's own loader finds, as text, and what it complains about, if anything."""
     from pipelines import load_dataset
     from pipelines.errors import ArgumentError
 
-    warnings = []
-    handler = logging.Handler()
-    handler.emit = lambda record: warnings.append(record.getMessage())
+    warnings: list[str] = []
+    handler = _Kept(warnings)
     logger = logging.getLogger("pipelines")
     logger.addHandler(handler)
     logger.propagate = False
@@ -103,7 +121,7 @@ def _look(name, folder):
     return ", ".join(counts), "; ".join(warnings)
 
 
-def _fetch(archives, name, folder):
+def _fetch(archives: Sequence[Archive], name: str, folder: pathlib.Path) -> None:
     from pipelines.datasets import download
     from pipelines.errors import ArgumentError
 
@@ -125,7 +143,7 @@ def _fetch(archives, name, folder):
         os._exit(130)
 
 
-def _one_line(error):
+def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())
 
 

@@ -1,7 +1,10 @@
 """`python -m experiments.preview --flagfile=RECIPE.flags`: a picture of what a model will see."""
 
+from __future__ import annotations
+
 import dataclasses
 import sys
+from typing import TYPE_CHECKING
 
 from experiments.options import (
     RunOptions,
@@ -11,6 +14,12 @@ from experiments.options import (
     quiet_tensorflow,
     run_command,
 )
+
+if TYPE_CHECKING:
+    import numpy as np
+    from PIL import Image
+
+    from pipelines import EvaluationTransform, ImageTable, TrainTransform
 
 _PREVIEW = "Preview"
 
@@ -38,7 +47,7 @@ _GAP = 8
 _TEXT = 18
 
 
-def main(argv):
+def main(argv: list[str]) -> None:
     """Data, both transforms, one picture."""
     options = parse(PreviewOptions, argv)
     output = options.output or f"{options.name}-preview.png"
@@ -64,16 +73,22 @@ def main(argv):
 class _EveryRow:
     """A sampler whose every batch is the whole table."""
 
-    def __init__(self, table):
+    def __init__(self, table: ImageTable) -> None:
         self.batch_size = len(table)
 
-    def __call__(self, step):
+    def __call__(self, step: int) -> np.ndarray:
         import numpy as np
 
         return np.arange(self.batch_size)
 
 
-def _images(table, augmentation, evaluation, columns, seed):
+def _images(
+    table: ImageTable,
+    augmentation: TrainTransform,
+    evaluation: EvaluationTransform,
+    columns: int,
+    seed: int,
+) -> np.ndarray:
     """uint8 [rows, 1 + columns, size, size, 3]: the evaluation's crop, then the training's."""
     import numpy as np
 
@@ -85,7 +100,7 @@ def _images(table, augmentation, evaluation, columns, seed):
     return np.stack([part.numpy() for part in parts], axis=1).round().astype("uint8")
 
 
-def _draw(images, table):
+def _draw(images: np.ndarray, table: ImageTable) -> Image.Image:
     from PIL import Image, ImageDraw, ImageFont
 
     rows, columns, size = images.shape[:3]
@@ -110,7 +125,7 @@ def _draw(images, table):
     return sheet
 
 
-def _write(sheet, output):
+def _write(sheet: Image.Image, output: str) -> None:
     from keras_dml.atomic import replacing
 
     with replacing(output) as unfinished:

@@ -30,7 +30,7 @@ def main(argv: list[str]) -> None:
         print(folder.finished_text)
         return
 
-    from experiments.embedding.embedder import Embedder
+    from experiments.embedding.table_embedder import TableEmbedder
     from experiments.training import fit, outcome
     from experiments.training.devices import devices
     from experiments.training.failures import explained
@@ -61,7 +61,7 @@ def main(argv: list[str]) -> None:
 
     print(f"{run.name}: {describe(run, model, state)}")
     with explained(folder, run.data):
-        embedder = Embedder(embedding, run.preprocessing, options.eval_batch_size)
+        embedder = TableEmbedder(embedding, run.preprocessing, options.eval_batch_size)
         for evaluator in run.evaluators:
             evaluator.before(run, state, embedder)
         fit.fit(run, model, embedding, strategy, state)

@@ -1,9 +1,14 @@
 """`python -m experiments.search --index=INDEX --query=IMAGE`: the images that look most alike."""
 
+from __future__ import annotations
+
 import dataclasses
 import os
 import pathlib
 import sys
+from collections.abc import Iterable
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from experiments.options import (
     Options,
@@ -13,6 +18,12 @@ from experiments.options import (
     quiet_tensorflow,
     run_command,
 )
+
+if TYPE_CHECKING:
+    from experiments.photos.visual_search import SearchResult, VisualSearch
+
+    # A query's path, and what is found for it.
+    Answer = tuple[str, list[SearchResult]]
 
 DEFAULT_K = 10
 _OF_A_QUERY = ("k", "output")
@@ -59,15 +70,15 @@ serves a page onto which you drop an image. Programs may ask it, too, and get JS
     port: int = option(8000, _SERVER, "0: any free one.", lower_bound=0, upper_bound=65535)
 
 
-def main(argv):
+def main(argv: list[str]) -> None:
     """Load; then serve, or search, print and draw."""
     options = parse(SearchOptions, argv)
-    _check(options)
+    index, page = _checked(options)
     serve = _import_serve() if options.serve else None
     quiet_tensorflow()
     from experiments.photos.visual_search import VisualSearch
 
-    search = VisualSearch(options.index, options.saved_model, options.images)
+    search = VisualSearch(index, options.saved_model, options.images)
     if not search.images.is_dir():
         raise UsageError(
             f"the folder of the index's images is gone: {search.images}. Give --images=FOLDER, "
@@ -77,11 +88,12 @@ def main(argv):
         server = serve.open_server(search, options.host, options.port)
         serve.run(server, options.host)
     else:
-        answers = _answer(search, options)
-        _show(search.metric, answers, options.output)
+        answers = _answer(search, options, page)
+        _show(search.metric, answers, page)
 
 
-def _check(options):
+def _checked(options: SearchOptions) -> tuple[pathlib.Path, pathlib.Path]:
+    """The index and the page, where the flags go together."""
     if not options.index:
         raise UsageError("give --index=FOLDER, what python -m experiments.index wrote")
     if bool(options.query) == options.serve:
@@ -96,9 +108,10 @@ def _check(options):
             "output must be the name of a file, in a folder that exists. "
             f"Received: output={page or ''}"
         )
+    return options.index, page or pathlib.Path()
 
 
-def _import_serve():
+def _import_serve() -> ModuleType:
     try:
         from experiments.photos import serve
     except ModuleNotFoundError as error:
@@ -108,9 +121,9 @@ def _import_serve():
     return serve
 
 
-def _answer(search, options):
-    """The neighbours of each query; writes the page that shows them."""
-    from experiments.photos.search_page import write_neighbours
+def _answer(search: VisualSearch, options: SearchOptions, page: pathlib.Path) -> list[Answer]:
+    """The neighbors of each query; writes the page that shows them."""
+    from experiments.photos.search_page import write_neighbors
 
     k = options.k or min(DEFAULT_K, search.num_items)
     if k > search.num_items:
@@ -120,24 +133,24 @@ def _answer(search, options):
     answers = []
     for name in map(os.path.expanduser, options.query):
         try:
-            found = search.search(pathlib.Path(name).read_bytes(), k)
+            results = search.search(pathlib.Path(name).read_bytes(), k)
         except OSError as error:
             raise UsageError(f"query {name} cannot be read ({error.strerror})") from error
         except ValueError as error:
             raise UsageError(f"query {name} is no image that can be searched: {error}") from error
-        answers.append((name, found))
-    write_neighbours(options.output, search, answers)
+        answers.append((name, results))
+    write_neighbors(page, search, answers)
     return answers
 
 
-def _show(metric, answers, page):
+def _show(metric: str, answers: Iterable[Answer], page: pathlib.Path) -> None:
     from experiments.photos.search_page import score_name
 
     lines = [f"rank  {score_name(metric)}"]
-    for name, found in answers:
+    for name, results in answers:
         lines.append(name)
-        for rank, one in enumerate(found, start=1):
-            lines.append(f"{rank:>4}  {one.score:.4f}  {one.path}")
+        for rank, result in enumerate(results, start=1):
+            lines.append(f"{rank:>4}  {result.score:.4f}  {result.path}")
     # A name may hold what the terminal's encoding cannot say, bytes that are no UTF-8 for instance.
     encoding = sys.stdout.encoding or "utf-8"
     text = "\n".join([*lines, f"pictures: {page}"])

@@ -25,12 +25,15 @@ MODULES = ["keras_dml.callbacks", "keras_dml.export", "keras_dml.optimizers"]
 
 def _documented_constants():
     """Names of the modules' constants with a docstring of their own behind them."""
-    for path in [*(ROOT / "keras_dml").rglob("*.py"), *(ROOT / "pipelines").rglob("*.py")]:
-        body = ast.parse(path.read_text(encoding="utf-8")).body
-        for one, after in itertools.pairwise(body):
-            text = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
-            if text and isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Name):
-                yield one.targets[0].id
+    for path in [path for name in TOP for path in (ROOT / name).rglob("*.py")]:
+        for statement, after in itertools.pairwise(ast.parse(path.read_text("utf-8")).body):
+            match statement, after:
+                case (
+                    ast.Assign(targets=[ast.Name(id=name), *_])
+                    | ast.AnnAssign(target=ast.Name(id=name)),
+                    ast.Expr(value=ast.Constant(value=str())),
+                ):
+                    yield name
 
 
 def _undocumented(owner, name, value):

@@ -4,6 +4,8 @@ import json
 import statistics
 import sys
 import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -11,6 +13,7 @@ import tensorflow as tf
 from experiments.benchmarks.process import peak_megabytes, resident_megabytes
 from keras_dml import addons, losses
 
+Step: TypeAlias = Callable[[], Any]
 DIMENSIONS = 512
 IMAGES_PER_CLASS = 4
 SECONDS = 2.0
@@ -19,12 +22,12 @@ ADDONS = {"addons.semihard": addons.TripletSemiHardLoss, "addons.lifted": addons
 PAIRWISE = [name for name, loss in losses.LOSSES.items() if loss.kind != "classifier"]
 
 
-def names():
+def names() -> list[str]:
     """The losses that can be measured."""
     return [*PAIRWISE, *ADDONS]
 
 
-def main(name, sizes):
+def main(name: str, sizes: Sequence[int]) -> None:
     """Print a JSON object for each size: n, ms, xla (ms), floor, peer (ms or null), mb."""
     batches, rows = {}, {}
     for size in sizes:
@@ -46,12 +49,14 @@ def main(name, sizes):
         print(json.dumps(row | others), flush=True)
 
 
-def _value_and_gradient(name, labels, embeddings, jit_compile=False):
+def _value_and_gradient(
+    name: str, labels: np.ndarray, embeddings: np.ndarray, jit_compile: bool = False
+) -> Step:
     loss = ADDONS[name]() if name in ADDONS else losses.get(name)
     z, ids = tf.constant(embeddings), tf.constant(labels)
 
     @tf.function(jit_compile=jit_compile)
-    def step():
+    def step() -> tuple[tf.Tensor, tf.Tensor]:
         with tf.GradientTape() as tape:
             tape.watch(z)
             value = loss(ids, z)
@@ -60,17 +65,17 @@ def _value_and_gradient(name, labels, embeddings, jit_compile=False):
     return lambda: step()[1].numpy()
 
 
-def _floor(embeddings):
+def _floor(embeddings: np.ndarray) -> Step:
     z = tf.constant(embeddings)
 
     @tf.function
-    def products():
+    def products() -> tf.Tensor:
         return tf.matmul(tf.matmul(z, z, transpose_b=True), z)
 
     return lambda: products().numpy()
 
 
-def _peer(name, labels, embeddings):
+def _peer(name: str, labels: np.ndarray, embeddings: np.ndarray) -> Step | None:
     """The peer's step, or None where it is not installed or has no such loss."""
     try:
         import torch
@@ -94,17 +99,18 @@ def _peer(name, labels, embeddings):
     loss = make()
     z, ids = torch.tensor(embeddings, requires_grad=True), torch.tensor(labels)
 
-    def step():
+    def step() -> None:
         z.grad = None
         loss(z, ids).backward()
 
     return step
 
 
-def _milliseconds(step):
+def _milliseconds(step: Step) -> float:
     """The median time of a call, after two to warm up."""
     step(), step()
-    times, began = [], time.perf_counter()
+    times: list[float] = []
+    began = time.perf_counter()
     while len(times) < 5 or time.perf_counter() - began < SECONDS:
         start = time.perf_counter()
         step()

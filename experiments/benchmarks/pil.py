@@ -4,16 +4,34 @@ Imports neither TensorFlow nor PyTorch, so that a worker starts quickly and has 
 """
 
 import concurrent.futures
+import dataclasses
 import io
 import math
 import multiprocessing
 import random
+from collections.abc import Sequence
 
 import numpy as np
 from PIL import Image, ImageEnhance
 
 _CROP_ATTEMPTS = 10
 _ENHANCE = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)
+
+
+@dataclasses.dataclass(frozen=True)
+class PilTransform:
+    """What is done to an image; the fields are those of `pipelines.TrainTransform`.
+
+    An area crop is cut out of the image as it is stored, which spares resizing it first.
+    """
+
+    image_size: int
+    resize: int | tuple[int, int] | None
+    crop: str
+    area: tuple[float, float]
+    aspect: tuple[float, float]
+    flip: bool
+    jitter: tuple[float, float, float, float]
 
 
 class PilPool:
@@ -25,10 +43,16 @@ class PilPool:
         images: paths, or the bytes of image files.
         boxes: integers [n, 4] (y, x, height, width) that the images are cut down to, or None.
         workers: how many processes.
-        transform: the arguments of `transformed` but for the image and the random numbers.
+        transform: what they do to an image.
     """
 
-    def __init__(self, images, boxes, workers, transform):
+    def __init__(
+        self,
+        images: Sequence[str | bytes],
+        boxes: np.ndarray | None,
+        workers: int,
+        transform: PilTransform,
+    ) -> None:
         self._pool = concurrent.futures.ProcessPoolExecutor(
             workers,
             multiprocessing.get_context("spawn"),
@@ -36,28 +60,22 @@ class PilPool:
             (images, boxes, transform),
         )
 
-    def make(self, batches):
+    def make(self, batches: Sequence[Sequence[int]]) -> int:
         """Makes batches of the given rows (a list of lists), waits for all; how many images."""
         return sum(self._pool.map(_batch, *zip(*enumerate(batches))))
 
-    def close(self):
+    def close(self) -> None:
         """Ends the workers."""
         self._pool.shutdown()
 
 
-def transformed(image, rng, image_size, resize, crop, area, aspect, flip, jitter):
-    """One augmented image, float32 [image_size, image_size, 3].
-
-    Args:
-        image: Pillow image.
-        rng: `random.Random`.
-        image_size, resize, crop, area, aspect, flip, jitter: as of `pipelines.TrainTransform`. An
-            area crop is cut out of the image as it is stored, which spares resizing it first.
-    """
+def transformed(image: Image.Image, rng: random.Random, transform: PilTransform) -> np.ndarray:
+    """One augmented image, float32 [image_size, image_size, 3]."""
+    image_size, crop = transform.image_size, transform.crop
     if crop == "area":
-        left, top, width, height = area_crop(*image.size, rng, area, aspect)
+        left, top, width, height = area_crop(*image.size, rng, transform.area, transform.aspect)
     else:
-        image = _resized(image, resize or image_size)
+        image = _resized(image, transform.resize or image_size)
         width = height = image_size
         left, top = (
             rng.randint(0, side - image_size) if crop == "fixed" else round((side - image_size) / 2)
@@ -66,12 +84,18 @@ def transformed(image, rng, image_size, resize, crop, area, aspect, flip, jitter
     image = image.crop((left, top, left + width, top + height))
     if crop == "area":
         image = image.resize((image_size, image_size), Image.Resampling.BILINEAR)
-    if flip and rng.random() < 0.5:
+    if transform.flip and rng.random() < 0.5:
         image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    return np.asarray(jittered(image, rng, jitter), np.float32)
+    return np.asarray(jittered(image, rng, transform.jitter), np.float32)
 
 
-def area_crop(width, height, rng, area, aspect):
+def area_crop(
+    width: int,
+    height: int,
+    rng: random.Random,
+    area: tuple[float, float],
+    aspect: tuple[float, float],
+) -> tuple[int, int, int, int]:
     """Left, top, width and height of torchvision's `RandomResizedCrop`."""
     for _ in range(_CROP_ATTEMPTS):
         pixels = width * height * rng.uniform(*area)
@@ -83,7 +107,7 @@ def area_crop(width, height, rng, area, aspect):
     return (width - w) // 2, (height - h) // 2, w, h
 
 
-def _resized(image, resize):
+def _resized(image: Image.Image, resize: int | tuple[int, int]) -> Image.Image:
     if isinstance(resize, int):
         height, width = (resize * side // min(image.size) for side in reversed(image.size))
     else:
@@ -91,7 +115,7 @@ def _resized(image, resize):
     return image.resize((width, height), Image.Resampling.BILINEAR)
 
 
-def jittered(image, rng, jitter):
+def jittered(image: Image.Image, rng: random.Random, jitter: Sequence[float]) -> Image.Image:
     """torchvision's `ColorJitter`."""
     for kind in rng.sample(range(4), 4):
         if jitter[kind] and kind < 3:
@@ -105,20 +129,27 @@ def jittered(image, rng, jitter):
     return image
 
 
-def _begin(images, boxes, transform):
-    global _images, _boxes, _transform
-    _images, _boxes, _transform = images, boxes, transform
+# What a worker makes batches of: images, boxes, transform; set when it begins.
+_job: tuple[Sequence[str | bytes], np.ndarray | None, PilTransform]
 
 
-def _batch(number, rows):
+def _begin(
+    images: Sequence[str | bytes], boxes: np.ndarray | None, transform: PilTransform
+) -> None:
+    global _job
+    _job = images, boxes, transform
+
+
+def _batch(number: int, rows: Sequence[int]) -> int:
+    sources, boxes, transform = _job
     rng = random.Random(number)
     images = []
     for row in rows:
-        source = _images[row]
-        image = Image.open(io.BytesIO(source) if isinstance(source, bytes) else source)
-        image = image.convert("RGB")
-        if _boxes is not None:
-            y, x, height, width = _boxes[row]
+        source = sources[row]
+        stored = Image.open(io.BytesIO(source) if isinstance(source, bytes) else source)
+        image = stored.convert("RGB")
+        if boxes is not None:
+            y, x, height, width = boxes[row]
             image = image.crop((x, y, x + width, y + height))
-        images.append(transformed(image, rng, **_transform))
+        images.append(transformed(image, rng, transform))
     return len(np.stack(images))

@@ -5,16 +5,27 @@ import dataclasses
 import os
 import statistics
 import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
 
 import tensorflow as tf
 
-from experiments.benchmarks.pil import PilPool
+from experiments.benchmarks.pil import PilPool, PilTransform
 from experiments.benchmarks.process import json_rows
 from experiments.options.progress import progress_bar
-from pipelines import training_batches
+from pipelines import (
+    BalancedSampler,
+    ImageTable,
+    RandomSampler,
+    TrainTransform,
+    training_batches,
+)
 from pipelines.images.decode import open_image
 from pipelines.images.resample import whole_pixels
 
+Sampler: TypeAlias = BalancedSampler | RandomSampler
+# Makes so many batches.
+Run: TypeAlias = Callable[[int], None]
 ROUNDS = 7
 IMAGES_PER_ROUND = 512
 # What a pipeline has ready before it is asked, in batches; see `_rate`.
@@ -22,14 +33,16 @@ _AHEAD = 3
 _DECODING, _OURS, _PIL = "decoding the crops alone", "pipeline", "PIL"
 
 
-def measure(table, sampler, transform, seed):
+def measure(
+    table: ImageTable, sampler: Sampler, transform: TrainTransform, seed: int
+) -> Iterator[str]:
     """Yields the lines of a table of images a second.
 
     Args:
         table: `pipelines.ImageTable` of image files.
         sampler, transform, seed: as of `pipelines.training_batches`.
     """
-    workers = os.cpu_count()
+    workers = os.cpu_count() or 1
     # Each Pillow worker makes whole batches: as many for each of them.
     batches = workers * max(1, round(IMAGES_PER_ROUND / sampler.batch_size / workers))
     plain = dataclasses.replace(transform, jitter=(0.0, 0.0, 0.0, 0.0))
@@ -38,12 +51,13 @@ def measure(table, sampler, transform, seed):
         transforms[", jitter"] = transform
     with contextlib.ExitStack() as stack:
         make = {_DECODING: _stream(_decoding(table, sampler, plain, seed))}
-        for suffix, one in transforms.items():
-            make[_OURS + suffix] = _stream(training_batches(table, sampler, one, seed))
-            pool = PilPool(_images(table), table.boxes, workers, dataclasses.asdict(one))
+        for suffix, applied in transforms.items():
+            make[_OURS + suffix] = _stream(training_batches(table, sampler, applied, seed))
+            pil_transform = PilTransform(**dataclasses.asdict(applied))
+            pool = PilPool(_images(table), table.boxes, workers, pil_transform)
             stack.callback(pool.close)
             make[_PIL + suffix] = _pool(pool, sampler)
-        rates = {name: [] for name in make}
+        rates: dict[str, list[float]] = {name: [] for name in make}
         count = batches * sampler.batch_size
         total = ROUNDS * len(make) * count
         with progress_bar("measuring", total) as bar:
@@ -64,12 +78,12 @@ def measure(table, sampler, transform, seed):
         yield line
 
 
-def _ratio(rates, others):
+def _ratio(rates: Sequence[float], others: Sequence[float]) -> float:
     """The median of the rounds' own ratios, since a machine is not as fast in every round."""
     return statistics.median(rate / other for rate, other in zip(rates, others))
 
 
-def measure_startup():
+def measure_startup() -> Iterator[str]:
     """Yields the lines that `experiments.benchmarks.startup` measures."""
     for row in json_rows("experiments.benchmarks.startup"):
         yield (
@@ -78,7 +92,7 @@ def measure_startup():
         )
 
 
-def _rate(run, ahead, batches, batch_size):
+def _rate(run: Run, ahead: int, batches: int, batch_size: int) -> float:
     """Images a second, once what was made ahead is used up."""
     run(ahead)
     start = time.perf_counter()
@@ -89,20 +103,20 @@ def _rate(run, ahead, batches, batch_size):
     return batches * batch_size / seconds
 
 
-def _stream(dataset):
+def _stream(dataset: tf.data.Dataset) -> tuple[Run, int]:
     iterator = iter(dataset)
 
-    def run(batches):
+    def run(batches: int) -> None:
         for _ in range(batches):
             next(iterator)
 
     return run, _AHEAD
 
 
-def _pool(pool, sampler):
+def _pool(pool: PilPool, sampler: Sampler) -> tuple[Run, int]:
     step = 0
 
-    def run(batches):
+    def run(batches: int) -> None:
         nonlocal step
         pool.make([sampler(step + number).tolist() for number in range(batches)])
         step += batches
@@ -110,14 +124,17 @@ def _pool(pool, sampler):
     return run, 0  # it makes what it is asked for
 
 
-def _images(table):
-    return (table.encoded if table.paths is None else table.paths).tolist()
+def _images(table: ImageTable) -> list[str | bytes]:
+    images = table.encoded if table.paths is None else table.paths
+    return [] if images is None else images.tolist()
 
 
-def _decoding(table, sampler, transform, seed):
+def _decoding(
+    table: ImageTable, sampler: Sampler, transform: TrainTransform, seed: int
+) -> tf.data.Dataset:
     """Reads, draws and decodes the windows that a training takes, and batches their shapes."""
 
-    def decode(source, numbers):
+    def decode(source: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
         image = open_image(source)
         resized, window, *_ = transform.draw(image.size, numbers)
         whole, _ = whole_pixels(image.size, resized, window)

@@ -4,16 +4,23 @@ Each engine runs in a process of its own (`python -m experiments.benchmarks.retr
 its memory, and prints JSON objects.
 """
 
+import functools
 import json
 import statistics
 import sys
 import time
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
 from experiments.benchmarks.process import json_rows, peak_megabytes, resident_megabytes
 
 _THIS = "experiments.benchmarks.retrieval"
+
+Result = TypeVar("Result")
+# A measurement: its name and its numbers, as JSON takes them.
+Row: TypeAlias = dict[str, Any]
 
 # Stanford Online Products' test set.
 SOP_IMAGES, SOP_CLASSES, SOP_DIMENSIONS = 60_502, 11_316, 512
@@ -24,7 +31,7 @@ RECALL_GOAL = 0.95
 EFFORTS = {"ivf": (4, 8, 16, 32, 64, 128, 256), "hnsw": (16, 32, 64, 128, 256, 512, 1024)}
 
 
-def measure(size):
+def measure(size: str) -> Iterator[str]:
     """Yields the lines of a table; size: "sop" or "million"."""
     if size == "sop":
         yield f"{'60,502 x 512':<36}{'s':>8}"
@@ -44,8 +51,8 @@ def measure(size):
             )
 
 
-def clustered(rows, classes, dimensions, seed):
-    """Embeddings as of a trained net, and labels: classes around centres, the centres in groups.
+def clustered(rows: int, classes: int, dimensions: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Embeddings as of a trained net, and labels: classes around centers, the centers in groups.
 
     Everything varies in 64 directions and a little in all, since trained embeddings fill few of
     their dimensions.
@@ -59,25 +66,25 @@ def clustered(rows, classes, dimensions, seed):
     # From a seed of their own, so that queries and items of two calls share classes.
     shared = np.random.default_rng(0)
     groups = shared.normal(size=(max(1, classes // 20), 64))
-    centres = groups[shared.integers(0, len(groups), classes)]
-    centres = (centres + 0.8 * shared.normal(size=(classes, 64))).astype(np.float32)
+    centers = groups[shared.integers(0, len(groups), classes)]
+    centers = (centers + 0.8 * shared.normal(size=(classes, 64))).astype(np.float32)
     basis = (shared.normal(size=(64, dimensions)) / 8).astype(np.float32)
     z = np.empty((rows, dimensions), np.float32)
     for start in range(0, rows, 100_000):
         block = labels[start : start + 100_000]
-        inner = centres[block] + 1.1 * rng.standard_normal((len(block), 64), np.float32)
+        inner = centers[block] + 1.1 * rng.standard_normal((len(block), 64), np.float32)
         part = inner @ basis + 0.1 * rng.standard_normal((len(block), dimensions), np.float32)
         z[start : start + len(block)] = part / np.linalg.norm(part, axis=1, keepdims=True)
     return z, labels
 
 
-def _seconds(function):
+def _seconds(function: Callable[[], Result]) -> tuple[float, Result]:
     start = time.perf_counter()
     result = function()
     return time.perf_counter() - start, result
 
 
-def sop():
+def sop() -> Iterator[Row]:
     """Recall and search of a set the size of Stanford Online Products' test set."""
     import faiss
 
@@ -91,7 +98,7 @@ def sop():
         "faiss IndexFlatIP, k = 1,001": lambda: flat.search(z, 1001)[0].shape,
         "R@1, 10, 100, 1000, exact": lambda: recall_at_k(z, labels, [1, 10, 100, 1000]),
     }
-    times = {name: [] for name in calls}
+    times: dict[str, list[float]] = {name: [] for name in calls}
     # In turns, so that a machine that slows down slows both.
     for _ in range(ROUNDS):
         for name, call in calls.items():
@@ -103,7 +110,7 @@ def sop():
     seconds, _ = _seconds(lambda: flat.search(z, 10))
     yield {"what": "faiss IndexFlatIP, k = 10", "s": seconds, "note": ""}
     flat.reset()
-    indexes = {
+    indexes: dict[str, Callable[[], ScannIndex]] = {
         "ScannIndex, exact, k = 10": lambda: ScannIndex(z),
         "ScannIndex, tree-AH, k = 10": lambda: ScannIndex(z, tree=TreeAH()),
     }
@@ -111,7 +118,7 @@ def sop():
     for name, make in indexes.items():
         build, index = _seconds(make)
         index.search(z[:100], 10)
-        seconds, (rows, _) = _seconds(lambda index=index: index.search(z, 10))
+        seconds, (rows, _) = _seconds(functools.partial(index.search, z, 10))
         # The nearest other row.
         nearest = np.where(rows[:, 0] == np.arange(len(z)), rows[:, 1], rows[:, 0])
         hits = 100 * np.mean(labels[nearest] == labels)
@@ -122,14 +129,14 @@ def sop():
         yield {"what": name, "s": seconds, "note": note}
 
 
-def evaluation():
+def evaluation() -> Iterator[Row]:
     """The rest of `metrics.evaluate` on the same set, and its memory."""
     from keras_dml import metrics
 
     z, labels = clustered(SOP_IMAGES, SOP_CLASSES, SOP_DIMENSIONS, seed=1)
     before = resident_megabytes()
     for distance in ("cosine", "l2"):
-        seconds, found = _seconds(lambda d=distance: metrics.precision_at_r(z, labels, d))
+        seconds, found = _seconds(functools.partial(metrics.precision_at_r, z, labels, distance))
         note = f"MAP@R {100 * found.map_at_r:.1f} %"
         yield {"what": f"MAP@R and R-precision, {distance}", "s": seconds, "note": note}
     seconds, found = _seconds(lambda: metrics.distance_histograms(z, labels).divergence())
@@ -142,7 +149,7 @@ def evaluation():
     yield {"what": "R@1, 1000, exact, l2", "s": seconds, "note": note}
 
 
-def _million():
+def _million() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     import faiss
 
     items, _ = clustered(MILLION, MILLION // 100, MILLION_DIMENSIONS, seed=1)
@@ -155,17 +162,19 @@ def _million():
     return items, queries, nearest
 
 
-def _recall(found, nearest):
-    return float(np.mean([len(np.intersect1d(a, b)) for a, b in zip(found, nearest)]) / 10)
+def _recall(retrieved: np.ndarray, nearest: np.ndarray) -> float:
+    return float(np.mean([len(np.intersect1d(a, b)) for a, b in zip(retrieved, nearest)]) / 10)
 
 
-def _timed_search(search, queries):
+def _timed_search(
+    search: Callable[[np.ndarray], Result], queries: np.ndarray
+) -> tuple[float, Result]:
     search(queries[:100])
     times = [_seconds(lambda: search(queries)) for _ in range(ROUNDS)]
     return len(queries) / statistics.median(seconds for seconds, _ in times), times[-1][1]
 
 
-def million(engine, goal=None):
+def million(engine: str, goal: float = 0.0) -> Iterator[Row]:
     """Build, memory, recall of the exact ten nearest, and queries a second of one engine."""
     items, queries, nearest = _million()
     before = resident_megabytes()
@@ -182,7 +191,7 @@ def million(engine, goal=None):
     kind = {"ivf": "IVF4096,Flat", "hnsw": "HNSW32,Flat"}[engine]
     index = faiss.index_factory(MILLION_DIMENSIONS, kind, faiss.METRIC_INNER_PRODUCT)
 
-    def build_index():
+    def build_index() -> None:
         if not index.is_trained:
             index.train(items[np.random.default_rng(0).permutation(len(items))[:200_000]])
         index.add(items)
@@ -200,17 +209,24 @@ def million(engine, goal=None):
     yield row
 
 
-def _row(what, build, before, found, nearest, rate):
+def _row(
+    what: str,
+    build: float,
+    before: float,
+    retrieved: np.ndarray,
+    nearest: np.ndarray,
+    rate: float,
+) -> Row:
     return {
         "what": what,
         "build": build,
         "mb": peak_megabytes() - before,
-        "recall": _recall(found, nearest),
+        "recall": _recall(retrieved, nearest),
         "queries": rate,
     }
 
 
-def main(engine, *goal):
+def main(engine: str, *goal: str) -> None:
     """Print the engine's rows."""
     whole = {"sop": sop, "evaluation": evaluation}
     rows = whole[engine]() if engine in whole else million(engine, *map(float, goal))

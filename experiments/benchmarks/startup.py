@@ -16,7 +16,7 @@ IMAGES, CLASSES = 120_053, 22_634
 CLASSES_PER_BATCH, IMAGES_PER_CLASS = 30, 4
 
 
-def main():
+def main() -> None:
     """Print a JSON object: seconds and mb until batches are asked for, ms of a balanced batch."""
     # What a dataset's list would give.
     numbers = np.arange(IMAGES) * CLASSES // IMAGES

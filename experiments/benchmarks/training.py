@@ -2,6 +2,7 @@
 
 import statistics
 import time
+from collections.abc import Iterator
 
 import keras
 import numpy as np
@@ -15,7 +16,7 @@ SECONDS = 5.0
 BACKBONES = {"small_convnet": 32, "resnet50": 64}
 
 
-def measure(backbone):
+def measure(backbone: str) -> Iterator[tuple[str, float]]:
     """Yields (step, milliseconds): contrastive first, RankMI's two behind it."""
     size = BACKBONES[backbone]
     rng = np.random.default_rng(0)
@@ -24,7 +25,7 @@ def measure(backbone):
         tf.constant(np.arange(BATCH) // IMAGES_PER_CLASS),
     )
 
-    def embedding():
+    def embedding() -> keras.Model:
         keras.utils.set_random_seed(0)
         return models.embedding_model(models.build_backbone(backbone, size, None), 128)
 
@@ -39,7 +40,7 @@ def measure(backbone):
     }
     # In turns, so that a machine that slows down slows all of them.
     run = {name: tf.function(step) for name, step in steps.items()}
-    times = {name: [] for name in run}
+    times: dict[str, list[float]] = {name: [] for name in run}
     for step in run.values():
         step(data)
     began = time.perf_counter()

@@ -7,8 +7,10 @@ import json
 import os
 import pathlib
 import time
+from typing import IO, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from experiments.options.errors import UsageError
 from keras_dml.atomic import replacing
@@ -47,7 +49,9 @@ class EmbeddingFile:
         ValueError: rows below 1, another dtype; on entering, another process writes the same file.
     """
 
-    def __init__(self, path, rows, key, dtype="float32"):
+    def __init__(
+        self, path: str | os.PathLike[str], rows: int, key: str, dtype: str = "float32"
+    ) -> None:
         if rows < 1:
             raise UsageError(f"rows must be at least 1. Received: rows={rows}")
         if dtype not in DTYPES:
@@ -59,11 +63,11 @@ class EmbeddingFile:
         self.done = 0
         self._partial = self.path.with_name(f"{self.path.name}.partial")
         self._state = self.path.with_name(f"{self.path.name}.json")
-        self._stream = None
-        self._dimensions = None
+        self._stream: IO[bytes] | None = None
+        self._dimensions: int | None = None
         self._synced = 0.0
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         self._stream = open(self._partial, "a+b")
         try:
             fcntl.flock(self._stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -77,7 +81,7 @@ class EmbeddingFile:
         self._resume()
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         if self._stream is None:
             return
         if self.done:
@@ -86,7 +90,7 @@ class EmbeddingFile:
             self._partial.unlink()
         self._close()
 
-    def append(self, batch):
+    def append(self, batch: npt.ArrayLike) -> None:
         """Write the next rows.
 
         Args:
@@ -110,7 +114,7 @@ class EmbeddingFile:
         if len(batch):
             self._append(batch)
 
-    def array(self):
+    def array(self) -> np.ndarray:
         """The finished embeddings, a read-only memory map `[rows, d]`.
 
         Raises:
@@ -120,12 +124,18 @@ class EmbeddingFile:
             raise UsageError(f"{self.path} lacks rows: {self.done} of {self.rows} are written")
         return np.load(self.path, mmap_mode="r")
 
-    def remove(self):
+    def remove(self) -> None:
         """Delete the file with all that belongs to it."""
         for path in (self.path, self._partial, self._state):
             path.unlink(missing_ok=True)
 
-    def _append(self, batch):
+    @property
+    def _open_stream(self) -> IO[bytes]:
+        if self._stream is None:
+            raise UsageError(f"{self.path} is written within a with statement")
+        return self._stream
+
+    def _append(self, batch: np.ndarray) -> None:
         if not np.isfinite(batch).all():
             raise FloatingPointError("the embeddings are no longer finite")
         with np.errstate(over="ignore"):
@@ -137,7 +147,7 @@ class EmbeddingFile:
             )
         if self._dimensions is None:
             self._begin(batch.shape[1])
-        self._stream.write(rows.data)
+        self._open_stream.write(rows.data)
         self.done += len(rows)
         if self.done == self.rows:
             self._sync()
@@ -145,7 +155,7 @@ class EmbeddingFile:
         elif time.monotonic() - self._synced > _SECONDS_BETWEEN_SYNCS:
             self._sync()
 
-    def _resume(self):
+    def _resume(self) -> None:
         """Find how far an earlier process of the same key has come; truncate to that."""
         state = {}
         with contextlib.suppress(OSError, ValueError):
@@ -154,10 +164,10 @@ class EmbeddingFile:
         if {name: state.get(name) for name in same} != same:
             return
         self._dimensions, done = state["dimensions"], state["done"]
-        written = os.fstat(self._stream.fileno()).st_size
+        written = os.fstat(self._open_stream.fileno()).st_size
         needed = len(self._header()) + done * self._dimensions * self.dtype.itemsize
         if written >= needed:
-            self._stream.truncate(needed)
+            self._open_stream.truncate(needed)
             self.done = done
             if done == self.rows:  # killed between the last row and the name
                 self._finish()
@@ -168,21 +178,21 @@ class EmbeddingFile:
         else:
             self._dimensions = None
 
-    def _is_whole(self):
+    def _is_whole(self) -> bool:
         try:
             found = np.load(self.path, mmap_mode="r")
         except (OSError, ValueError, EOFError):
             return False
         return found.shape == (self.rows, self._dimensions) and found.dtype == self.dtype
 
-    def _begin(self, dimensions):
+    def _begin(self, dimensions: int) -> None:
         self._dimensions = dimensions
         # The old state goes first: it must never speak of the new rows.
         self._state.unlink(missing_ok=True)
-        self._stream.truncate(0)
-        self._stream.write(self._header())
+        self._open_stream.truncate(0)
+        self._open_stream.write(self._header())
 
-    def _header(self):
+    def _header(self) -> bytes:
         """What stands before the rows of a `.npy` file of this shape."""
         header = io.BytesIO()
         shape = (self.rows, self._dimensions)
@@ -190,19 +200,19 @@ class EmbeddingFile:
         np.lib.format.write_array_header_1_0(header, described)
         return header.getvalue()
 
-    def _sync(self):
-        self._stream.flush()
-        os.fsync(self._stream.fileno())
+    def _sync(self) -> None:
+        self._open_stream.flush()
+        os.fsync(self._open_stream.fileno())
         state = {"key": self.key, "rows": self.rows, "dtype": self.dtype.name}
         state |= {"dimensions": self._dimensions, "done": self.done}
         with replacing(self._state) as temporary:
             temporary.write_text(json.dumps(state) + "\n")
         self._synced = time.monotonic()
 
-    def _finish(self):
+    def _finish(self) -> None:
         os.replace(self._partial, self.path)
         self._close()
 
-    def _close(self):
-        self._stream.close()
+    def _close(self) -> None:
+        self._open_stream.close()
         self._stream = None

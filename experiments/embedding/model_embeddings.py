@@ -1,26 +1,36 @@
 """A trained model's embeddings of a dataset's images, for `experiments.evaluate`."""
 
 import dataclasses
+import os
 import pathlib
 import re
 import zipfile
+from collections.abc import Iterator, Sequence
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 import pipelines
-from experiments.embedding.embedder import Embedder, embeddings_on_disk, file_fingerprint
-from experiments.embedding.evaluated import PICTURES, Evaluated
+from experiments.embedding.labeled_embeddings import PICTURES, LabeledEmbeddings
 from experiments.embedding.saved_model import ImageEmbedder, fingerprint
+from experiments.embedding.table_embedder import (
+    IdentifiedEmbedder,
+    TableEmbedder,
+    embeddings_on_disk,
+    file_fingerprint,
+)
 from experiments.options import data as options_data
 from experiments.options.errors import RunError, UsageError
 from experiments.options.progress import progress_bar
+from experiments.options.run_options import EvaluationOptions
 from keras_dml.export import float32_copy
 from pipelines import ImageTable
 
 
-def dataset_sides(options, split, left_out):
+def dataset_sides(
+    options: EvaluationOptions, split: str, left_out: Sequence[str] | None
+) -> tuple[ImageTable, ImageTable | None, int]:
     """What is looked for, what it is looked for in (None: the same), how many classes trained.
 
     The last counts the classes of the images looked for that are the dataset's training classes: a
@@ -59,7 +69,7 @@ def dataset_sides(options, split, left_out):
 
 
 class ServedEmbedder:
-    """A SavedModel's embeddings, `batches` as those of `Embedder`: it takes the files as they are.
+    """A SavedModel's embeddings, batch by batch as of `TableEmbedder`: it takes files as they are.
 
     Args:
         path: as for `ImageEmbedder`.
@@ -68,11 +78,13 @@ class ServedEmbedder:
 
     transform = "its own preprocessing"
 
-    def __init__(self, path, batch_size):
+    def __init__(self, path: str | os.PathLike[str], batch_size: int) -> None:
         self._embed = ImageEmbedder(path)
         self._batch_size = batch_size
 
-    def batches(self, table, description="embedding", first_row=0):
+    def batches(
+        self, table: ImageTable, description: str = "embedding", first_row: int = 0
+    ) -> Iterator[np.ndarray]:
         """Yields the embeddings of the rows from `first_row` on, `[b, d]`, with a progress bar.
 
         Raises:
@@ -92,23 +104,27 @@ class ServedEmbedder:
                 yield rows
 
 
-def _encoded(image):
+def _encoded(image: tf.Tensor) -> tf.Tensor:
     """What `evaluation_batches` reads as the bytes of an image file."""
     return image if image.dtype == tf.string else tf.io.encode_png(image)
 
 
-def saved_model(path, options, table):
-    """(embedder, text that names the model) of a SavedModel."""
+def saved_model(
+    path: str | os.PathLike[str], options: EvaluationOptions, table: ImageTable
+) -> IdentifiedEmbedder:
+    """The embedder of a SavedModel, for the images of `table`."""
     if table.boxes is not None:
         raise UsageError(
             "crop_to_box needs --model: a SavedModel takes whole image files. "
             f"Received: saved_model={path}"
         )
-    return ServedEmbedder(path, options.eval_batch_size), fingerprint(path)
+    return IdentifiedEmbedder(ServedEmbedder(path, options.eval_batch_size), fingerprint(path))
 
 
-def keras_model(path, options, flag):
-    """(embedder, text that names the model) of a `.keras` file.
+def keras_model(
+    path: str | os.PathLike[str], options: EvaluationOptions, flag: str
+) -> IdentifiedEmbedder:
+    """The embedder of a `.keras` file.
 
     Args:
         path: of the file.
@@ -133,19 +149,19 @@ def keras_model(path, options, flag):
         raise UsageError(
             f"image_size must be {size}, which the model takes. Received: image_size={given}"
         )
-    if not size and not given:
+    takes = size or given
+    if takes is None:
         raise UsageError(f"image_size must be given: {path} does not say what size it takes")
     if described:
         model = float32_copy(model)
     else:
-        _check_by_a_call(model, given, received)
-    transform = options_data.evaluation_transform(
-        dataclasses.replace(options, image_size=size or given)
-    )
-    return Embedder(model, transform, options.eval_batch_size), file_fingerprint(path)
+        _check_by_a_call(model, takes, received)
+    transform = options_data.evaluation_transform(dataclasses.replace(options, image_size=takes))
+    embedder = TableEmbedder(model, transform, options.eval_batch_size)
+    return IdentifiedEmbedder(embedder, file_fingerprint(path))
 
 
-def _image_size(model, received):
+def _image_size(model: keras.Model, received: str) -> int | None:
     """The height and width that the model takes, None for any."""
     inside, out = model.input_shape, model.output_shape
     sizes = set(inside[1:3]) if isinstance(inside, tuple) and len(inside) == 4 else set()
@@ -162,41 +178,45 @@ def _image_size(model, received):
     return sizes.pop()
 
 
-def _check_by_a_call(model, size, received):
+def _check_by_a_call(model: keras.Model, size: int, received: str) -> None:
     try:
-        found = model(np.zeros([1, size, size, 3], "float32"), training=False)
+        outputs = model(np.zeros([1, size, size, 3], "float32"), training=False)
     except (ValueError, TypeError, tf.errors.OpError) as error:
-        # Without the colours and the list of arguments that Keras adds.
+        # Without the colors and the list of arguments that Keras adds.
         why = re.sub(r"\x1b\[\d+m", "", str(error)).partition("Arguments received")[0]
         raise UsageError(
             f"a model must take images [n, {size}, {size}, 3]. Received: {received} ({why.strip()})"
         ) from error
-    if not tf.is_tensor(found) or len(found.shape) != 2:
-        shape = keras.tree.map_structure(lambda array: tuple(np.shape(array)), found)
+    if not tf.is_tensor(outputs) or len(outputs.shape) != 2:
+        shape = keras.tree.map_structure(lambda array: tuple(np.shape(array)), outputs)
         raise UsageError(
             "a model must give embeddings [n, d]. "
             f"Received: {received}, which gives one image {shape}"
         )
 
 
-def embed(embedder, model_key, queries, items, folder, dtype):
-    """The `Evaluated` images, their embeddings in files of the folder that are gone on with.
+def embed(
+    model: IdentifiedEmbedder,
+    queries: ImageTable,
+    items: ImageTable | None,
+    folder: pathlib.Path,
+    dtype: str,
+) -> LabeledEmbeddings:
+    """The images with their embeddings, these in files of the folder that are gone on with.
 
     Raises:
         UsageError: images that cannot be read, or that the model does not take.
         RunError: out of memory.
     """
-    files = {"evaluation": queries, "evaluation_gallery": items}
-    arrays = []
-    for name, table in files.items():
+    tables = {"evaluation": queries}
+    if items is not None:
+        tables["evaluation_gallery"] = items
+    arrays: list[np.ndarray] = []
+    for name, table in tables.items():
         try:
-            arrays.append(
-                None
-                if table is None
-                else embeddings_on_disk(
-                    embedder, table, folder / f"{name}.npy", model_key, "embedding", dtype
-                ).array()
-            )
+            file = embeddings_on_disk(model, table, folder / f"{name}.npy", "embedding", dtype)
+            assert file is not None  # None is for workers beside the first
+            arrays.append(file.array())
         except FloatingPointError as error:
             raise UsageError("the model gives embeddings that are not finite") from error
         except tf.errors.ResourceExhaustedError as error:
@@ -205,6 +225,14 @@ def embed(embedder, model_key, queries, items, folder, dtype):
             bad = pipelines.find_bad_images(table) if table.arrays is None else []
             why = options_data.not_an_image("evaluated", table, bad) if bad else error.message
             raise UsageError(why) from error
-    labels = None if items is None else items.labels
-    transform = embedder.transform if callable(embedder.transform) else PICTURES
-    return Evaluated(arrays[0], queries.labels, arrays[1], labels, queries, items, transform)
+    embeddings, gallery, *_ = (*arrays, None)
+    transform = model.embedder.transform
+    return LabeledEmbeddings(
+        embeddings,
+        queries.labels,
+        gallery,
+        None if items is None else items.labels,
+        queries,
+        items,
+        transform if callable(transform) else PICTURES,
+    )

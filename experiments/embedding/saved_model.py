@@ -3,6 +3,8 @@
 import hashlib
 import os
 import pathlib
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -30,7 +32,7 @@ class ImageEmbedder:
         ValueError: no SavedModel, or one with another signature.
     """
 
-    def __init__(self, path):
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         path = pathlib.Path(path)
         _check_is_saved_model(path)
         try:
@@ -45,7 +47,7 @@ class ImageEmbedder:
         self._function = self._model.signatures.get(_SIGNATURE)
         self._input, self.dimensions = _described(self._function, path)
 
-    def __call__(self, encoded):
+    def __call__(self, encoded: Sequence[bytes]) -> tuple[np.ndarray, dict[int, str]]:
         """Embeddings of images, and what is wrong with those that have none.
 
         Args:
@@ -56,14 +58,16 @@ class ImageEmbedder:
             the place of a bad image in the list to the reason, one line.
         """
         embeddings = np.zeros((len(encoded), self.dimensions), np.float32)
-        bad = {}
+        bad: dict[int, str] = {}
         self._fill(embeddings, bad, encoded, 0)
         for row in np.flatnonzero(~np.isfinite(embeddings).all(axis=1)):
             bad[int(row)] = "the model gives it an embedding that is not finite"
             embeddings[row] = 0
         return embeddings, bad
 
-    def _fill(self, embeddings, bad, encoded, start):
+    def _fill(
+        self, embeddings: np.ndarray, bad: dict[int, str], encoded: Sequence[bytes], start: int
+    ) -> None:
         """One bad image fails its whole batch: halves are tried until it stands alone."""
         try:
             found = self._function(**{self._input: tf.constant(encoded)})["embeddings"]
@@ -78,7 +82,7 @@ class ImageEmbedder:
             embeddings[start : start + len(encoded)] = found.numpy()
 
 
-def fingerprint(path):
+def fingerprint(path: str | os.PathLike[str]) -> str:
     """SHA-256 of a SavedModel's files, as hexadecimal digits: other model, other fingerprint.
 
     Raises:
@@ -97,7 +101,7 @@ def fingerprint(path):
     return digest.hexdigest()
 
 
-def _check_is_saved_model(path):
+def _check_is_saved_model(path: pathlib.Path) -> None:
     if (path / "saved_model.pb").is_file():
         return
     inside = path / "saved_model"
@@ -108,7 +112,7 @@ def _check_is_saved_model(path):
     )
 
 
-def _described(function, path):
+def _described(function: Any, path: pathlib.Path) -> tuple[str, int]:
     """The name of the signature's input, and how many numbers an embedding has."""
     if function is not None:
         inputs = function.structured_input_signature[1]
@@ -125,7 +129,7 @@ def _described(function, path):
     )
 
 
-def _reason(encoded, error):
+def _reason(encoded: bytes, error: tf.errors.OpError) -> str:
     """Our own decoder's reason where it has one; else the model's."""
     table = ImageTable.from_encoded([encoded], [0])
     for _, _, reason in find_bad_images(table):

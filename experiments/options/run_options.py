@@ -316,6 +316,11 @@ class ScoringOptions(Options):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluationOptions(ScoringOptions, ImageSizeOptions, BadImageOptions):
+    """What the evaluation of a model's embeddings takes of what a run takes."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class PixelOptions(Options):
     """What embeddings are measured against."""
 

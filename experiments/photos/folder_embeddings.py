@@ -3,17 +3,20 @@
 import concurrent.futures
 import hashlib
 import json
+import pathlib
 import shutil
 import zipfile
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from experiments.embedding.embedding_file import EmbeddingFile
+from experiments.embedding.saved_model import ImageEmbedder
 from experiments.options.errors import UsageError
 from experiments.options.progress import progress_bar
-from experiments.photos.image_folder import ImageFile, image_path
-from experiments.photos.index_folder import EMBEDDINGS
+from experiments.photos.image_files import ImageFile, image_path
+from experiments.photos.index_settings import EMBEDDINGS
 from experiments.report.pictures import checked_picture
 from keras_dml.atomic import replacing
 
@@ -21,6 +24,8 @@ UNFINISHED = ".unfinished"
 # A bad image's row while the others are computed: finite, and no model's embedding.
 _NO_EMBEDDING = np.finfo(np.float32).max
 _READERS = 8
+# Files and what `FolderEmbeddings._read` gives for them.
+Batch: TypeAlias = tuple[Sequence[ImageFile], Iterable[bytes | str]]
 
 
 class Embedded(NamedTuple):
@@ -52,13 +57,18 @@ class FolderEmbeddings:
         model: text that stands for the model, such as its `fingerprint`.
     """
 
-    def __init__(self, output, images, model):
+    def __init__(self, output: pathlib.Path, images: pathlib.Path, model: str) -> None:
         self._path = output / EMBEDDINGS
         self._unfinished = output / UNFINISHED
         self._images = images
         self._model = model
 
-    def update(self, files, load_embedder, batch_size):
+    def update(
+        self,
+        files: Sequence[ImageFile],
+        load_embedder: Callable[[], ImageEmbedder],
+        batch_size: int,
+    ) -> Update:
         """Embed what is new, and drop what is gone.
 
         Args:
@@ -75,17 +85,19 @@ class FolderEmbeddings:
             ValueError: none of the images can be embedded, or another process embeds them.
         """
         saved = self._load()
-        row_of, blocks = {}, []
+        row_of: dict[ImageFile, int] = {}
+        blocks: list[np.ndarray] = []
         if saved:
-            row_of, blocks = {file: row for row, file in enumerate(saved.files)}, [saved.embeddings]
+            row_of = {file: row for row, file in enumerate(saved.files)}
+            blocks = [saved.embeddings]
         known = set(row_of)
         bad = {file.path: why for file in files if (why := _unusable(file.path))}
         embedder = None
         while todo := [file for file in files if file not in row_of and file.path not in bad]:
             embedder = embedder or load_embedder()
-            begun, found = self._embed(self._begin(todo), embedder, batch_size, bad)
+            begun, rows = self._embed(self._begin(todo), embedder, batch_size, bad)
             first = sum(map(len, blocks))
-            blocks.append(found)
+            blocks.append(rows)
             row_of |= {file: first + row for row, file in enumerate(begun)}
             saved = self._keep(files, row_of, blocks, saved)
             shutil.rmtree(self._unfinished)
@@ -95,9 +107,10 @@ class FolderEmbeddings:
                 f"none of the {len(files):,} images can be embedded. The first, {path}: {reason}"
             )
         embedded = self._keep(files, row_of, blocks, saved)
+        assert embedded is not None  # some file is good
         return Update(embedded, bad, len(set(embedded.files) - known))
 
-    def _load(self):
+    def _load(self) -> Embedded | None:
         if not self._path.is_file():
             return None
         try:
@@ -107,7 +120,13 @@ class FolderEmbeddings:
         except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
             raise UsageError(f"{self._path} is damaged ({error}): delete it") from error
 
-    def _keep(self, files, row_of, blocks, saved):
+    def _keep(
+        self,
+        files: Sequence[ImageFile],
+        row_of: Mapping[ImageFile, int],
+        blocks: Sequence[np.ndarray],
+        saved: Embedded | None,
+    ) -> Embedded | None:
         """The embeddings in the order of `files`, written unless they are what `saved` is."""
         good = [file for file in files if file in row_of]
         if not good or (saved and good == saved.files):
@@ -118,7 +137,7 @@ class FolderEmbeddings:
             np.savez(stream, embeddings=embeddings, paths=paths, sizes=sizes, times=times)
         return Embedded(good, embeddings)
 
-    def _begin(self, todo):
+    def _begin(self, todo: list[ImageFile]) -> list[ImageFile]:
         """The list of images that a killed process of the same model has begun, or else `todo`."""
         path = self._unfinished / "files.json"
         if path.is_file():
@@ -131,7 +150,13 @@ class FolderEmbeddings:
             temporary.write_text(json.dumps({"model": self._model, "files": todo}))
         return todo
 
-    def _embed(self, files, embedder, batch_size, bad):
+    def _embed(
+        self,
+        files: Sequence[ImageFile],
+        embedder: ImageEmbedder,
+        batch_size: int,
+        bad: dict[str, str],
+    ) -> tuple[list[ImageFile], np.ndarray]:
         """The good ones of `files` and their embeddings; the others' reasons go into `bad`.
 
         A bad one that an earlier process has met is in neither.
@@ -147,12 +172,12 @@ class FolderEmbeddings:
                 bar.update(len(batch))
         rows = done.array()
         good = np.flatnonzero(rows[:, 0] != _NO_EMBEDDING)
-        return [files[row] for row in good], rows[good]
+        return [files[row] for row in good.tolist()], rows[good]
 
-    def _read_ahead(self, files, size):
+    def _read_ahead(self, files: Sequence[ImageFile], size: int) -> Iterator[Batch]:
         """Batches of files and what `_read` gives for them, the next ones read meanwhile."""
         with concurrent.futures.ThreadPoolExecutor(_READERS) as pool:
-            ahead = []
+            ahead: list[Batch] = []
             for start in range(0, len(files), size):
                 batch = files[start : start + size]
                 ahead.append((batch, pool.map(self._read, batch)))
@@ -160,7 +185,7 @@ class FolderEmbeddings:
                     yield ahead.pop(0)
             yield from ahead
 
-    def _read(self, file):
+    def _read(self, file: ImageFile) -> bytes | str:
         """The file's bytes, or as text the reason why there are none."""
         try:
             encoded = image_path(self._images, file.path).read_bytes()
@@ -172,12 +197,12 @@ class FolderEmbeddings:
             return str(error)
 
 
-def digest(files):
+def digest(files: Sequence[ImageFile]) -> str:
     """SHA-256 of a list of `ImageFile`, as hexadecimal digits."""
     return hashlib.sha256(json.dumps(files).encode()).hexdigest()
 
 
-def _gathered(blocks, rows):
+def _gathered(blocks: Sequence[np.ndarray], rows: np.ndarray) -> np.ndarray:
     """The rows of these numbers, counted through all blocks; no copy of all blocks is made."""
     gathered = np.empty((len(rows), blocks[0].shape[1]), np.float32)
     first = 0
@@ -188,22 +213,28 @@ def _gathered(blocks, rows):
     return gathered
 
 
-def _embed_batch(embedder, read):
+def _embed_batch(
+    embedder: ImageEmbedder, read: Iterable[bytes | str]
+) -> tuple[np.ndarray, dict[int, str]]:
     """Rows for a batch, `_NO_EMBEDDING` for the bad ones, whose reasons come in a dict by place."""
-    read = list(read)
-    reasons = {place: one for place, one in enumerate(read) if isinstance(one, str)}
-    places = [place for place in range(len(read)) if place not in reasons]
-    rows = np.full((len(read), embedder.dimensions), _NO_EMBEDDING, np.float32)
+    images: dict[int, bytes] = {}
+    reasons: dict[int, str] = {}
+    for place, contents in enumerate(read):
+        if isinstance(contents, str):
+            reasons[place] = contents
+        else:
+            images[place] = contents
+    places = list(images)
+    rows = np.full((len(images) + len(reasons), embedder.dimensions), _NO_EMBEDDING, np.float32)
     if places:
-        found, refused = embedder([read[place] for place in places])
-        rows[places] = found
+        rows[places], refused = embedder(list(images.values()))
         for row, reason in refused.items():
             reasons[places[row]] = reason
             rows[places[row]] = _NO_EMBEDDING
     return rows, reasons
 
 
-def _unusable(path):
+def _unusable(path: str) -> str | None:
     """Why an image's name cannot be kept as text, or None."""
     try:
         path.encode()

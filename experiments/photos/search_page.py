@@ -1,24 +1,29 @@
-"""The neighbours of some images as one HTML file that holds its pictures."""
+"""The neighbors of some images as one HTML file that holds its pictures."""
 
-import base64
 import html
 import os
-import re
+from collections.abc import Iterable, Sequence
 
+from experiments.photos.visual_search import SearchResult, VisualSearch
 from experiments.report.page import write_page
+from experiments.report.picture_cell import breaking, embedded_picture, picture_cell
 from experiments.report.pictures import thumbnail
 
 
-def write_neighbours(path, search, queries):
+def write_neighbors(
+    path: str | os.PathLike[str],
+    search: VisualSearch,
+    queries: Iterable[tuple[str, Sequence[SearchResult]]],
+) -> None:
     """Write the page; a picture that cannot be read is left out, its name is there.
 
     Args:
         path: where to; the folder exists.
         search: `VisualSearch`.
-        queries: list of (path of the image, list of `Found`).
+        queries: (path of the image, its `SearchResult`s).
     """
     kind = score_name(search.metric)
-    sections = [_section(search, file, found) for file, found in queries]
+    sections = [_section(search, file, results) for file, results in queries]
     intro = (
         f'<p class="soft">Each query with its nearest neighbours of {search.num_items:,} images in '
         f"{html.escape(str(search.images))}, nearest first, with their {kind}.</p>"
@@ -26,39 +31,25 @@ def write_neighbours(path, search, queries):
     write_page(path, "Neighbours", "\n".join([intro, *sections]))
 
 
-def score_name(metric):
+def score_name(metric: str) -> str:
     """What a score of the index is called on a page."""
     return "cosine similarity" if metric == "cosine" else "distance (l2)"
 
 
-def _section(search, file, found):
-    cells = [_cell("query", file, os.path.basename(file), "query")]
-    for rank, one in enumerate(found, start=1):
-        note = f"{rank} · {one.score:.3f}"
-        cells.append(_cell("neighbour", search.file(one.item), one.path, note))
+def _section(search: VisualSearch, file: str, results: Sequence[SearchResult]) -> str:
+    name = os.path.basename(file)
+    cells = [picture_cell("query", _picture(file, name), name, "query")]
+    for rank, result in enumerate(results, start=1):
+        picture = _picture(search.file(result.item), result.path)
+        note = f"{rank} · {result.score:.3f}"
+        cells.append(picture_cell("neighbour", picture, result.path, note))
     row = '<div class="row">\n' + "\n".join(cells) + "\n</div>"
-    return (
-        f'<section class="card">\n<h2>{_breaking(html.escape(str(file)))}</h2>\n{row}\n</section>'
-    )
+    return f'<section class="card">\n<h2>{breaking(file)}</h2>\n{row}\n</section>'
 
 
-def _cell(kind, file, name, note):
-    name = html.escape(name)
-    return (
-        f'<figure class="{kind}"><span class="frame">{_picture(file, name)}</span><figcaption>'
-        f'<span class="name" title="{name}">{_breaking(name)}</span>{note}</figcaption></figure>'
-    )
-
-
-def _breaking(path):
-    """HTML of a path that may break into lines."""
-    return re.sub("([_/])", r"\1<wbr>", path)
-
-
-def _picture(file, name):
+def _picture(file: str | os.PathLike[str], name: str) -> str:
     try:
         picture, kind = thumbnail(file)
     except (OSError, ValueError):
         return '<span class="soft">no picture</span>'
-    data = base64.b64encode(picture).decode()
-    return f'<img src="data:image/{kind};base64,{data}" alt="{name}">'
+    return embedded_picture(picture, kind, name)

@@ -11,29 +11,35 @@ import logging
 import secrets
 import socket
 import urllib.parse
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import flask
+import flask.typing
 import waitress
 from werkzeug.exceptions import HTTPException
 
 from experiments.options.errors import UsageError
 from experiments.photos.search_page import score_name
+from experiments.photos.visual_search import SearchResult, VisualSearch
 from experiments.report.pictures import thumbnail
 
+# What waitress makes: one server, or one for each address of a name.
+Server: TypeAlias = Any
 MOST_BYTES = 16 * 2**20
 # Larger uploads are read to their end, so that the client gets to see the answer, up to this.
 _MOST_READ = 8 * MOST_BYTES
-MOST_NEIGHBOURS = 100
-_COUNTS = (5, 10, 20, 50, MOST_NEIGHBOURS)
+MOST_NEIGHBORS = 100
+_COUNTS = (5, 10, 20, 50, MOST_NEIGHBORS)
 _EXAMPLES = 20
 _THREADS = 8
 _KEPT_PICTURES = 2000
 
 
-def create_app(search, host="127.0.0.1"):
+def create_app(search: VisualSearch, host: str = "127.0.0.1") -> flask.Flask:
     """The web application.
 
-    `GET /` is the page (`/?example=ITEM`: with the neighbours of an item), `POST /search?k=10`
+    `GET /` is the page (`/?example=ITEM`: with the neighbors of an item), `POST /search?k=10`
     takes an image as the field `image` of a form and answers with JSON, as `GET /search?item=ITEM`
     does; `GET /image/ITEM` is an item's picture.
 
@@ -43,12 +49,19 @@ def create_app(search, host="127.0.0.1"):
     """
     app = flask.Flask(__name__, static_folder=None, template_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = MOST_BYTES
-    app.json.sort_keys = False
-    picture = functools.lru_cache(_KEPT_PICTURES)(lambda item: thumbnail(search.file(item)))
-    template, style = _page()
+    app.json.sort_keys = False  # type: ignore[attr-defined]  # of Flask's own provider
+    _guard(app, host)
+    _add_page(app, search)
+    _add_search(app, search)
+    _add_pictures(app, search)
+    return app
+
+
+def _guard(app: flask.Flask, host: str) -> None:
+    """Other sites are refused, what answers say to browsers is closed to them, errors are JSON."""
 
     @app.before_request
-    def refuse_other_sites():
+    def refuse_other_sites() -> None:
         if not _is_ours(flask.request.host, host):
             flask.abort(403, "This name is not the server's: use its IP address or localhost.")
         # A page of another site may send forms here, though it cannot read the answer.
@@ -57,7 +70,7 @@ def create_app(search, host="127.0.0.1"):
             flask.abort(403, "Requests from pages of other sites are refused.")
 
     @app.after_request
-    def close_to_others(response):
+    def close_to_others(response: flask.Response) -> flask.Response:
         response.headers.setdefault("Content-Security-Policy", "default-src 'none'")
         response.headers["X-Content-Type-Options"] = "nosniff"
         response.headers["Referrer-Policy"] = "no-referrer"
@@ -66,8 +79,20 @@ def create_app(search, host="127.0.0.1"):
         response.headers["Cache-Control"] = "no-cache"
         return response
 
+    @app.errorhandler(HTTPException)
+    def explain(error: HTTPException) -> flask.typing.ResponseReturnValue:
+        text = error.description
+        if error.code == 413:
+            text = f"The upload is too large: at most {MOST_BYTES // 2**20} MB."
+        return {"error": text}, error.code or 500
+
+
+def _add_page(app: flask.Flask, search: VisualSearch) -> None:
+    """`GET /`."""
+    template, style = _page()
+
     @app.get("/")
-    def page():
+    def page() -> flask.Response:
         nonce = secrets.token_urlsafe(16)
         step = max(1, search.num_items // _EXAMPLES)
         examples = range(0, search.num_items, step)[:_EXAMPLES]
@@ -92,29 +117,38 @@ def create_app(search, host="127.0.0.1"):
         )
         return response
 
+
+def _add_search(app: flask.Flask, search: VisualSearch) -> None:
+    """`/search`, by an image that is sent and by an item."""
+
     @app.post("/search")
-    def search_upload():
+    def search_upload() -> dict[str, Any]:
         file = flask.request.files.get("image")
         if file is None:
             flask.abort(400, "Send an image as the field `image` of a form.")
         encoded, k = file.read(), _count(search)
         try:
-            found = search.search(encoded, k)
+            results = search.search(encoded, k)
         except ValueError as error:
             flask.abort(400, f"This file cannot be searched: {error}.")
-        return _answer(search, found)
+        return _answer(search, results)
 
     @app.get("/search")
-    def search_item():
+    def search_item() -> dict[str, Any]:
         item, k = _item(flask.request.args.get("item", ""), search), _count(search)
         try:
-            found = search.search_item(item, k)
+            results = search.search_item(item, k)
         except (OSError, ValueError):
             flask.abort(404, "The file of this item is gone, or no image any more.")
-        return {"path": search.path(item), **_answer(search, found)}
+        return {"path": search.path(item), **_answer(search, results)}
+
+
+def _add_pictures(app: flask.Flask, search: VisualSearch) -> None:
+    """`GET /image/ITEM`; the last ones made are kept."""
+    picture = functools.lru_cache(_KEPT_PICTURES)(lambda item: thumbnail(search.file(item)))
 
     @app.get("/image/<item>")
-    def image(item):
+    def image(item: str) -> flask.typing.ResponseReturnValue:
         try:
             encoded, kind = picture(_item(item, search))
         except (OSError, ValueError):
@@ -123,17 +157,8 @@ def create_app(search, host="127.0.0.1"):
         response.add_etag()
         return response.make_conditional(flask.request)
 
-    @app.errorhandler(HTTPException)
-    def explain(error):
-        text = error.description
-        if error.code == 413:
-            text = f"The upload is too large: at most {MOST_BYTES // 2**20} MB."
-        return {"error": text}, error.code
 
-    return app
-
-
-def open_server(search, host, port):
+def open_server(search: VisualSearch, host: str, port: int) -> Server:
     """A server that is bound but does not answer yet.
 
     Raises:
@@ -161,7 +186,7 @@ def open_server(search, host, port):
         ) from error
 
 
-def run(server, host):
+def run(server: Server, host: str) -> None:
     """Answer until Ctrl-C."""
     listening = getattr(server, "effective_listen", None)  # a name of several addresses
     port = listening[0][1] if listening else server.effective_port
@@ -171,7 +196,7 @@ def run(server, host):
     print("ended")
 
 
-def _page():
+def _page() -> tuple[str, str]:
     """The page's template, and the style that it shares with the reports."""
     report = importlib.resources.files("experiments.report") / "page.html.template"
     style = report.read_text(encoding="utf-8").partition("<style>")[2].partition("</style>")[0]
@@ -179,7 +204,7 @@ def _page():
     return page.read_text(encoding="utf-8"), style
 
 
-def _name_and_port(origin):
+def _name_and_port(origin: str) -> str | None:
     """Of an Origin header; None if it is no address at all."""
     try:
         return urllib.parse.urlsplit(origin).netloc
@@ -187,7 +212,7 @@ def _name_and_port(origin):
         return None
 
 
-def _is_ours(requested, host):
+def _is_ours(requested: str, host: str) -> bool:
     """Whether a request's Host header can be meant for this server.
 
     A page of a stranger whose name was pointed at this computer after it was loaded (DNS rebinding)
@@ -202,39 +227,39 @@ def _is_ours(requested, host):
         return False
 
 
-def _number(text, most):
+def _number(text: str, most: int) -> int | None:
     """A whole number from 0 to `most`; None for any other text."""
     # Python refuses to read numbers of thousands of digits.
     number = int(text) if text.isdecimal() and len(text) < 19 else most + 1
     return number if number <= most else None
 
 
-def _count(search):
-    """The number of neighbours asked for."""
-    count = _number(flask.request.args.get("k", "10"), MOST_NEIGHBOURS)
+def _count(search: VisualSearch) -> int:
+    """The number of neighbors asked for."""
+    count = _number(flask.request.args.get("k", "10"), MOST_NEIGHBORS)
     if not count:
-        flask.abort(400, f"k must be a number from 1 to {MOST_NEIGHBOURS}.")
+        flask.abort(400, f"k must be a number from 1 to {MOST_NEIGHBORS}.")
     return min(count, search.num_items)
 
 
-def _item(text, search):
+def _item(text: str, search: VisualSearch) -> int:
     item = _number(text, search.num_items - 1)
     if item is None:
         flask.abort(404, f"An item is a number below {search.num_items}.")
     return item
 
 
-def _answer(search, found):
+def _answer(search: VisualSearch, results: Sequence[SearchResult]) -> dict[str, Any]:
     score = "similarity" if search.metric == "cosine" else "distance"
     return {
         "neighbours": [
             {
                 "rank": rank,
-                "item": one.item,
-                "path": one.path,
-                score: round(one.score, 6),
-                "image": f"/image/{one.item}",
+                "item": result.item,
+                "path": result.path,
+                score: round(result.score, 6),
+                "image": f"/image/{result.item}",
             }
-            for rank, one in enumerate(found, start=1)
+            for rank, result in enumerate(results, start=1)
         ]
     }

@@ -1,13 +1,14 @@
 """An index of images with its model: images in, the most similar ones out. Needs TensorFlow."""
 
+import os
 import pathlib
 import threading
 from typing import NamedTuple
 
 from experiments.embedding.saved_model import ImageEmbedder, fingerprint
 from experiments.options.errors import UsageError
-from experiments.photos.image_folder import image_path
-from experiments.photos.index_folder import INDEX, read_settings
+from experiments.photos.image_files import image_path
+from experiments.photos.index_settings import INDEX, read_settings
 from experiments.report.pictures import checked_picture
 from keras_dml.retrieval import load_index
 
@@ -15,8 +16,8 @@ from keras_dml.retrieval import load_index
 _AT_ONCE = 2
 
 
-class Found(NamedTuple):
-    """One neighbour: its number in the index, its path from the images' folder, its score."""
+class SearchResult(NamedTuple):
+    """One neighbor: its number in the index, its path from the images' folder, its score."""
 
     item: int
     path: str
@@ -39,7 +40,12 @@ class VisualSearch:
         ValueError: no index, an index of another model, no model.
     """
 
-    def __init__(self, folder, saved_model=None, images=None):
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        saved_model: str | os.PathLike[str] | None = None,
+        images: str | os.PathLike[str] | None = None,
+    ) -> None:
         folder = pathlib.Path(folder)
         settings = read_settings(folder)
         if settings["built"] is None:
@@ -65,11 +71,11 @@ class VisualSearch:
         self._item_of = {path: item for item, path in enumerate(self._paths)}
         self._slots = threading.BoundedSemaphore(_AT_ONCE)
 
-    def path(self, item):
+    def path(self, item: int) -> str:
         """An item's path, relative to the images' folder."""
         return self._paths[item]
 
-    def file(self, item):
+    def file(self, item: int) -> pathlib.Path:
         """Where an item's image file should be: always inside the images' folder.
 
         Raises:
@@ -77,15 +83,15 @@ class VisualSearch:
         """
         return image_path(self.images, self._paths[item])
 
-    def search(self, encoded, k):
-        """The neighbours of an image.
+    def search(self, encoded: bytes, k: int) -> list[SearchResult]:
+        """The neighbors of an image.
 
         Args:
             encoded: `bytes`, the contents of an image file.
             k: how many, from 1; no more come back than there are items.
 
         Returns:
-            List of `Found`, nearest first.
+            List of `SearchResult`, nearest first.
 
         Raises:
             ValueError: `encoded` is no image that the model can read, or too large a one.
@@ -96,13 +102,13 @@ class VisualSearch:
                 raise UsageError(bad[0])
             ids, scores = self._index.search(embeddings, min(k, self.num_items))
         paths = ids[0].tolist()
-        return [Found(self._item_of[p], p, s) for p, s in zip(paths, scores[0].tolist())]
+        return [SearchResult(self._item_of[p], p, s) for p, s in zip(paths, scores[0].tolist())]
 
-    def search_item(self, item, k):
-        """The neighbours of an item of the index, itself left out; see `search`.
+    def search_item(self, item: int, k: int) -> list[SearchResult]:
+        """The neighbors of an item of the index, itself left out; see `search`.
 
         Raises:
             OSError: its file cannot be read.
         """
-        found = self.search(self.file(item).read_bytes(), k + 1)
-        return [one for one in found if one.item != item][:k]
+        results = self.search(self.file(item).read_bytes(), k + 1)
+        return [result for result in results if result.item != item][:k]

@@ -2,6 +2,7 @@
 
 import difflib
 import pathlib
+from collections.abc import Container, Iterable
 
 __all__ = ["RecipeError", "find_recipe", "is_flagfile", "names", "read_recipe", "without_flagfiles"]
 
@@ -13,12 +14,12 @@ class RecipeError(ValueError):
 PACKAGED = pathlib.Path(__file__).parent
 
 
-def names():
+def names() -> list[str]:
     """The packaged recipes, sorted."""
     return sorted(path.name for path in PACKAGED.glob("*.flags"))
 
 
-def find_recipe(name):
+def find_recipe(name: str) -> pathlib.Path:
     """Path of a flag file: here, or among the packaged recipes; RecipeError names those."""
     here, packaged = pathlib.Path(name), PACKAGED / name
     if name and here.is_file():
@@ -34,14 +35,16 @@ def find_recipe(name):
     )
 
 
-def is_flagfile(word):
+def is_flagfile(word: str) -> bool:
     """Whether a word of a command line or flag file names a flag file."""
     return word.startswith("-") and word.lstrip("-").partition("=")[0] == "flagfile"
 
 
-def without_flagfiles(words):
+def without_flagfiles(words: Iterable[str]) -> tuple[list[str], list[str]]:
     """The other words of a command line, and the names of its flag files, "" for a missing one."""
-    others, names, rest = [], [], iter(words)
+    others: list[str] = []
+    names: list[str] = []
+    rest = iter(words)
     for word in rest:
         if is_flagfile(word):
             names.append(word.partition("=")[2] or next(rest, ""))
@@ -50,7 +53,9 @@ def without_flagfiles(words):
     return others, names
 
 
-def read_recipe(path, known, within=()):
+def read_recipe(
+    path: pathlib.Path, known: Container[str], within: tuple[pathlib.Path, ...] = ()
+) -> list[str]:
     """The words of a flag file, those of the flag files that it names in their place.
 
     Raises:
@@ -63,15 +68,15 @@ def read_recipe(path, known, within=()):
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise RecipeError(f"flagfile {path} cannot be read: {error}") from error
-    words = []
+    words: list[str] = []
     for number, line in enumerate(map(str.strip, lines), start=1):
         name = line.lstrip("-").partition("=")[0]
         if not line or line.startswith(("#", "//")):
             continue
         if is_flagfile(line):
             nested = path.parent / line.partition("=")[2]
-            found = nested if nested.is_file() else find_recipe(line.partition("=")[2])
-            words += read_recipe(found, known, (*within, path))
+            inner = nested if nested.is_file() else find_recipe(line.partition("=")[2])
+            words += read_recipe(inner, known, (*within, path))
         elif line.startswith("-") and (name in known or name.removeprefix("no") in known):
             words.append(line)
         else:

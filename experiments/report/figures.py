@@ -1,15 +1,27 @@
 """The curves of a run as SVG text that goes straight into an HTML page.
 
-The pictures hold no colour of their own for text, axes and grid: these take the page's
+The pictures hold no color of their own for text, axes and grid: these take the page's
 `currentColor`, so that one picture is legible on a light page and on a dark one. The same input
 gives the same bytes, and neither pyplot nor the user's matplotlib settings are touched.
 """
+
+from __future__ import annotations
 
 import html
 import io
 import math
 import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# The objects of `metrics.jsonl`.
+History: TypeAlias = Sequence[Mapping[str, float]]
+# (epoch, value) pairs.
+Curve: TypeAlias = Sequence[tuple[float, float]]
 # Stands for "the page's text colour" while matplotlib draws; nothing else may use it.
 INK = "#010203"
 # Mid-tones with at least 3:1 contrast on white and on near-black; line styles differ as well.
@@ -18,7 +30,12 @@ BLUE, ORANGE, _PURPLE, _GREY = "#3b82d0", "#d9771f", "#a666c9", "#808790"
 _MOST_DOTS = 40
 
 
-def recall_svg(history, best, raw_name="raw pixels", raw_pixels=None):
+def recall_svg(
+    history: History,
+    best: Mapping[str, float],
+    raw_name: str = "raw pixels",
+    raw_pixels: float | None = None,
+) -> str:
     """R@1 over epochs, cosine and l2, the kept epoch ringed.
 
     Args:
@@ -36,13 +53,17 @@ def recall_svg(history, best, raw_name="raw pixels", raw_pixels=None):
         return ""
     parts = [_in_words(f"R@1 {name}", curve, " %") for name, curve in curves.items() if curve]
 
-    def draw(figure):
+    def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
         _plot(axes, curves["cosine"], BLUE, "-", "cosine")
         _plot(axes, curves["l2"], ORANGE, "--", "l2")
         for epoch, value in _curve([best], keys["cosine"], scale=100):
             axes.axvline(epoch, color=INK, linewidth=0.8, alpha=0.35, zorder=1)
-            ring = {"markersize": 10, "markerfacecolor": "none", "markeredgewidth": 1.6}
+            ring: dict[str, Any] = {
+                "markersize": 10,
+                "markerfacecolor": "none",
+                "markeredgewidth": 1.6,
+            }
             label = f"kept, epoch {epoch:g}"
             axes.plot([epoch], [value], "o", color=INK, label=label, **ring)
             parts.append(f"kept: epoch {epoch:g} with {value:.1f} %")
@@ -57,7 +78,7 @@ def recall_svg(history, best, raw_name="raw pixels", raw_pixels=None):
     return svg("recall", draw, parts)
 
 
-def loss_svg(history):
+def loss_svg(history: History) -> str:
     """The training loss with its tightness and contrastive parts, the learning rate below it.
 
     Args:
@@ -75,15 +96,15 @@ def loss_svg(history):
     named = [*curves.items(), ("learning rate", rate)]
     parts = [_in_words(name, curve) for name, curve in named if curve]
 
-    def draw(figure):
+    def draw(figure: Figure) -> None:
         ratios = [5] * has_loss + [1] * bool(rate)
-        panels = figure.subplots(len(ratios), sharex=True, squeeze=False, height_ratios=ratios)
-        panels = list(panels[:, 0])
+        grid = figure.subplots(len(ratios), sharex=True, squeeze=False, height_ratios=ratios)
+        panels = list(grid[:, 0])
         if has_loss:
             axes = panels[0]
             styles = ((BLUE, "-"), (ORANGE, "--"), (_PURPLE, "-."))
-            for (name, curve), (colour, line) in zip(curves.items(), styles):
-                _plot(axes, curve, colour, line, name)
+            for (name, curve), (color, line) in zip(curves.items(), styles):
+                _plot(axes, curve, color, line, name)
             axes.set_ylabel("training loss")
             legend(axes)
         if rate:
@@ -99,7 +120,7 @@ def loss_svg(history):
     return svg("loss", draw, parts)
 
 
-def bars_svg(values, unit=" %"):
+def bars_svg(values: Mapping[str, float], unit: str = " %") -> str:
     """Horizontal bars, the first on top, each with its value.
 
     Args:
@@ -111,7 +132,7 @@ def bars_svg(values, unit=" %"):
     """
     parts = [f"{name} {value:.1f}{unit}" for name, value in values.items()]
 
-    def draw(figure):
+    def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
         bars = axes.barh(range(len(values)), list(values.values()), color=BLUE, height=0.7)
         axes.bar_label(bars, labels=[f"{value:.1f}{unit}" for value in values.values()], padding=3)
@@ -123,7 +144,9 @@ def bars_svg(values, unit=" %"):
     return svg("bars", draw, parts, height=0.8 + 0.27 * len(values))
 
 
-def lines_svg(name, histories, key, scale=1, label=""):
+def lines_svg(
+    name: str, histories: Mapping[str, History], key: str, scale: float = 1, label: str = ""
+) -> str:
     """One quantity over epochs, a line for each run.
 
     Args:
@@ -142,11 +165,11 @@ def lines_svg(name, histories, key, scale=1, label=""):
         return ""
     parts = [_in_words(run, curve) for run, curve in curves.items()]
 
-    def draw(figure):
+    def draw(figure: Figure) -> None:
         from matplotlib import colormaps
 
         axes = figure.add_subplot()
-        shades = colormaps["tab10"].colors
+        shades = [colormaps["tab10"](number) for number in range(10)]
         for number, (run, curve) in enumerate(curves.items()):
             line = ("-", "--", "-.", ":")[number // len(shades) % 4]
             _plot(axes, curve, shades[number % len(shades)], line, run)
@@ -158,28 +181,31 @@ def lines_svg(name, histories, key, scale=1, label=""):
     return svg(name, draw, parts, height=3.4 + 0.1 * len(curves))
 
 
-def _curve(history, key, scale=1):
+def _curve(history: History, key: str, scale: float = 1) -> Curve:
     """The (epoch, value) pairs of the rows that hold both as finite numbers."""
-    rows = [(row.get("epoch"), row.get(key)) for row in history]
-    numbers = [row for row in rows if None not in row and all(map(math.isfinite, row))]
-    return [(epoch, scale * value) for epoch, value in numbers]
+    pairs = [(row.get("epoch"), row.get(key)) for row in history]
+    return [
+        (epoch, scale * value)
+        for epoch, value in pairs
+        if epoch is not None and value is not None and math.isfinite(epoch) and math.isfinite(value)
+    ]
 
 
-def _in_words(name, curve, unit=""):
+def _in_words(name: str, curve: Curve, unit: str = "") -> str:
     (first, start), (last, end) = curve[0], curve[-1]
     if len(curve) == 1:
         return f"{name} {end:.3g}{unit} at epoch {last:g}"
     return f"{name} from {start:.3g}{unit} at epoch {first:g} to {end:.3g}{unit} at epoch {last:g}"
 
 
-def _plot(axes, curve, colour, line, label):
+def _plot(axes: Axes, curve: Curve, color: Any, line: str, label: str) -> None:
     if curve:
         marker = "o" if len(curve) <= _MOST_DOTS else None
-        style = {"color": colour, "linestyle": line, "marker": marker, "markersize": 3.5}
+        style = {"color": color, "linestyle": line, "marker": marker, "markersize": 3.5}
         axes.plot(*zip(*curve), label=label, **style)
 
 
-def _epochs(axes, curves):
+def _epochs(axes: Axes, curves: Mapping[str, Curve]) -> int:
     """Lays out the axis of epochs; returns how many different ones the curves have."""
     from matplotlib.ticker import MaxNLocator
 
@@ -191,7 +217,7 @@ def _epochs(axes, curves):
     return len(epochs)
 
 
-def legend(axes):
+def legend(axes: Axes) -> None:
     """The legend in lines above the axes."""
     axes.legend(
         loc="lower left",
@@ -205,7 +231,9 @@ def legend(axes):
     )
 
 
-def svg(name, draw, parts, height=3.4):
+def svg(
+    name: str, draw: Callable[[Figure], None], parts: Sequence[str], height: float = 3.4
+) -> str:
     """Runs `draw(figure)`; returns the figure as an `<svg>` element described by `parts`."""
     import matplotlib.style
     from matplotlib.figure import Figure

@@ -1,66 +1,82 @@
 """Some queries of a test set with the images found for them."""
 
+import dataclasses
+from collections.abc import Callable
+
 import numpy as np
+import tensorflow as tf
 
-from experiments.report.retrieval_grid import Neighbour, RetrievalRow, choose_queries
+from experiments.report.retrieval_grid import Neighbor, RetrievalRow, choose_queries
 from keras_dml.metrics.recall import make_index, neighbor_blocks
-from pipelines import evaluation_batches
+from pipelines import ImageTable, evaluation_batches
 
 
-def retrieval_rows(embeddings, test, transform, gallery=None, items=None, queries=10, neighbours=5):
-    """Queries spread over the classes, with their nearest neighbours by cosine similarity.
+@dataclasses.dataclass(frozen=True)
+class EmbeddedTable:
+    """Images with their embeddings, `[n, d]`, a row for each."""
+
+    table: ImageTable
+    embeddings: np.ndarray
+
+
+def retrieval_rows(
+    test: EmbeddedTable,
+    transform: Callable[..., tf.Tensor],
+    gallery: EmbeddedTable | None = None,
+    num_queries: int = 10,
+    num_neighbors: int = 5,
+) -> list[RetrievalRow]:
+    """Queries spread over the classes, with their nearest neighbors by cosine similarity.
 
     Args:
-        embeddings: of the test images, `[n, d]`.
-        test: `ImageTable` of the test images.
+        test: the images that queries are chosen of.
         transform: evaluation transform, for the pictures.
-        gallery: embeddings of what is searched, `[m, d]`; None: the other test images.
-        items: `ImageTable` of the gallery.
-        queries, neighbours: how many, at most.
-
-    Returns:
-        list of `RetrievalRow`.
+        gallery: what is searched; None: the other test images.
+        num_queries, num_neighbors: how many, at most.
     """
-    chosen = choose_queries(test.labels, num=queries)
-    items = items or test
-    neighbours = min(neighbours, len(items) - (gallery is None))
-    found, similarities = _nearest(embeddings, chosen, neighbours, gallery)
-    if items is test:  # one pipeline: building it takes longer than decoding
-        pictures = iter(_images(test.select(np.concatenate([chosen, found.ravel()])), transform))
+    chosen = choose_queries(test.table.labels, num=num_queries)
+    items = (gallery or test).table
+    num_neighbors = min(num_neighbors, len(items) - (gallery is None))
+    nearest, similarities = _nearest(test.embeddings, chosen, num_neighbors, gallery)
+    if gallery is None:  # one pipeline: building it takes longer than decoding
+        rows = np.concatenate([chosen, nearest.ravel()])
+        pictures = iter(_images(items.select(rows), transform))
         shown = [next(pictures) for _ in chosen]
     else:
-        pictures = iter(_images(items.select(found.ravel()), transform))
-        shown = _images(test.select(chosen), transform)
+        pictures = iter(_images(items.select(nearest.ravel()), transform))
+        shown = list(_images(test.table.select(chosen), transform))
     return [
         RetrievalRow(
             image,
-            _class_name(test, query),
+            _class_name(test.table, query),
             [
-                Neighbour(
+                Neighbor(
                     next(pictures),
                     _class_name(items, row),
                     float(similarity),
-                    bool(items.labels[row] == test.labels[query]),
+                    bool(items.labels[row] == test.table.labels[query]),
                 )
                 for row, similarity in zip(rows, scores)
             ],
         )
-        for image, query, rows, scores in zip(shown, chosen, found, similarities)
+        for image, query, rows, scores in zip(shown, chosen, nearest, similarities)
     ]
 
 
-def _nearest(embeddings, queries, k, gallery):
+def _nearest(
+    embeddings: np.ndarray, queries: np.ndarray, k: int, gallery: EmbeddedTable | None
+) -> tuple[np.ndarray, np.ndarray]:
     """Rows and similarities of the queries' k nearest, without the query itself."""
     own_rows = queries if gallery is None else None
-    index = make_index(embeddings if gallery is None else gallery, "cosine")
+    index = make_index(embeddings if gallery is None else gallery.embeddings, "cosine")
     _, rows, scores = zip(*neighbor_blocks(index, embeddings[queries], k, own_rows))
     return np.concatenate(rows), np.concatenate(scores)
 
 
-def _images(table, transform):
+def _images(table: ImageTable, transform: Callable[..., tf.Tensor]) -> np.ndarray:
     (batch,) = evaluation_batches(table, transform, len(table))
     return batch.numpy().round().astype("uint8")
 
 
-def _class_name(table, row):
+def _class_name(table: ImageTable, row: int) -> str:
     return table.class_names[table.labels[row]]

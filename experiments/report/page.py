@@ -4,18 +4,21 @@ import dataclasses
 import html
 import importlib.resources
 import math
+import os
 import string
 from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 from experiments.report import figures
-from experiments.report.retrieval_grid import Neighbour, RetrievalRow, choose_queries, grid_html
+from experiments.report.retrieval_grid import Neighbor, RetrievalRow, choose_queries, grid_html
+from experiments.report.tables import html_table, text_table
 from keras_dml.atomic import replacing
 from keras_dml.errors import ArgumentError
 
 __all__ = [
     "EMBEDDING",
     "RAW_PIXELS",
-    "Neighbour",
+    "Neighbor",
     "Report",
     "RetrievalRow",
     "choose_queries",
@@ -25,6 +28,8 @@ __all__ = [
     "write_report",
 ]
 
+#: Row name -> {K, or a column's name: fraction}.
+Recall: TypeAlias = Mapping[str, Mapping[int | str, float]]
 #: Names of the rows of `Report.recall` that the headline is made of.
 EMBEDDING = "embedding, cosine"
 RAW_PIXELS = ("raw pixels, cosine", "raw pixels, l2")
@@ -51,7 +56,7 @@ class Report:
     """
 
     title: str
-    recall: Mapping[str, Mapping[int | str, float]]
+    recall: Recall
     summary: Sequence[tuple[str, str]] = ()
     history: Sequence[Mapping[str, float]] | None = ()
     best: Mapping[str, float] = dataclasses.field(default_factory=dict)
@@ -60,7 +65,7 @@ class Report:
     pictures: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-def write_report(path, report):
+def write_report(path: str | os.PathLike[str], report: Report) -> None:
     """Writes `report` as one self-contained HTML file; the same report gives the same bytes.
 
     The retrieval grid follows RankMI (Kemertas et al.), figure 4: each row a query and its
@@ -86,7 +91,7 @@ def write_report(path, report):
     write_page(path, report.title, "\n".join(body))
 
 
-def write_page(path, title, body):
+def write_page(path: str | os.PathLike[str], title: str, body: str) -> None:
     """Writes one self-contained HTML page in the reports' style, in one go.
 
     Args:
@@ -103,7 +108,7 @@ def write_page(path, title, body):
         unfinished.write_text(text, encoding="utf-8", errors="replace", newline="\n")
 
 
-def picture_cards(pictures):
+def picture_cards(pictures: Mapping[str, str]) -> str:
     """Titled SVG pictures side by side, as HTML; titles without a picture are left out.
 
     Args:
@@ -115,11 +120,11 @@ def picture_cards(pictures):
     return f'<div class="columns">\n{shown}\n</div>' if shown else ""
 
 
-def _card(title, content):
+def _card(title: str, content: str) -> str:
     return f'<section class="card">\n<h2>{title}</h2>\n{content}\n</section>'
 
 
-def recall_table(recall):
+def recall_table(recall: Recall) -> str:
     """The R@K table as text in aligned columns, for a terminal.
 
     Args:
@@ -130,28 +135,24 @@ def recall_table(recall):
         str, a header line and a line for each row, percent with one decimal.
     """
     columns, rows = _cells(recall)
-    lines = [["R@K, %", *map(str, columns)], *([name, *cells] for name, cells in rows)]
-    widths = [max(map(len, column)) for column in zip(*lines)]
-    return "\n".join(
-        "  ".join([name.ljust(widths[0]), *map(str.rjust, cells, widths[1:])])
-        for name, *cells in lines
-    )
+    return text_table([["R@K, %", *map(str, columns)], *([name, *cells] for name, cells in rows)])
 
 
-def _percent(fraction):
+def _percent(fraction: float | None) -> str:
     return "–" if fraction is None or math.isnan(fraction) else f"{100 * fraction:.1f}"
 
 
-def _cells(recall):
+def _cells(recall: Recall) -> tuple[list[int | str], list[tuple[str, list[str]]]]:
     """The columns, every K in order first, and each row's name with its cells as text."""
-    found = dict.fromkeys(column for row in recall.values() for column in row)
-    names = [column for column in found if isinstance(column, str)]
-    columns = sorted(found.keys() - names) + names
+    every = dict.fromkeys(column for row in recall.values() for column in row)
+    names = [column for column in every if isinstance(column, str)]
+    ks = sorted(column for column in every if isinstance(column, int))
+    columns: list[int | str] = [*ks, *names]
     rows = [(name, [_percent(row.get(c)) for c in columns]) for name, row in recall.items()]
     return columns, rows
 
 
-def best_raw_pixels(recall):
+def best_raw_pixels(recall: Recall) -> tuple[str, float | None]:
     """Name and R@1 of the better row of raw pixels; `("raw pixels", None)` where there is none.
 
     Args:
@@ -159,11 +160,11 @@ def best_raw_pixels(recall):
     """
     rows = {name: recall[name][1] for name in RAW_PIXELS if 1 in recall.get(name, ())}
     rows = {name: value for name, value in rows.items() if not math.isnan(value)}
-    best = max(rows, key=rows.get, default=None)
+    best = max(rows, key=rows.__getitem__, default=None)
     return ("raw pixels", None) if best is None else (best, rows[best])
 
 
-def _headline(report):
+def _headline(report: Report) -> str:
     headline = report.recall.get(EMBEDDING, {}).get(1)
     if headline is None:
         raise ArgumentError(
@@ -195,28 +196,25 @@ def _headline(report):
     )
 
 
-def _table(recall):
+def _table(recall: Recall) -> str:
     names, rows = _cells(recall)
     # Compared as shown: of two cells that read the same, either both are bold or neither.
     columns = zip(*(cells for _, cells in rows))
     best = [
         max((cell for cell in column if cell != "–"), key=float, default=None) for column in columns
     ]
-    head = "".join(
-        f'<th scope="col">{name if isinstance(name, str) else f"R@{name}"}</th>' for name in names
-    )
-    lines = []
-    for name, cells in rows:
-        row = "".join(
-            f"<td><strong>{cell}</strong></td>" if cell == top else f"<td>{cell}</td>"
-            for cell, top in zip(cells, best)
+    shown = [
+        (
+            html.escape(name),
+            [f"<strong>{cell}</strong>" if cell == top else cell for cell, top in zip(cells, best)],
         )
-        lines.append(f'<tr><th scope="row">{html.escape(name)}</th>{row}</tr>')
-    body = "\n".join(lines)
-    return f"<table>\n<thead><tr><th></th>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>"
+        for name, cells in rows
+    ]
+    head = [name if isinstance(name, str) else f"R@{name}" for name in names]
+    return html_table(["", *head], shown)
 
 
-def _summary(pairs):
+def _summary(pairs: Sequence[tuple[str, str]]) -> str:
     if not pairs:
         return ""
     rows = "\n".join(
@@ -225,7 +223,7 @@ def _summary(pairs):
     return _card("Run", f"<dl>\n{rows}\n</dl>")
 
 
-def _curves(report):
+def _curves(report: Report) -> str:
     if report.history is None:
         return picture_cards(report.pictures)
     raw = best_raw_pixels(report.recall)
@@ -243,7 +241,7 @@ def _curves(report):
     return note + picture_cards(pictures)
 
 
-def _flags(flags):
+def _flags(flags: str) -> str:
     if not flags:
         return ""
     text = html.escape(flags)

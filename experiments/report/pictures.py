@@ -1,14 +1,18 @@
 """Small pictures of image files, to be shown on a page. Those need TensorFlow."""
 
 import io
+import os
 import pathlib
 import warnings
+from typing import IO, TypeAlias
 
 import numpy as np
 from PIL import Image
 
 from keras_dml.errors import ArgumentError
 
+# A path, or an open binary file.
+Source: TypeAlias = str | os.PathLike[str] | IO[bytes]
 # Some formats take 28 bytes a pixel while they are decoded for a model: 1.4 GB.
 MOST_PIXELS = 50_000_000
 # On the longer side: enough for a dense screen.
@@ -29,7 +33,7 @@ warnings.simplefilter("ignore", Image.DecompressionBombWarning)
 _DAMAGED = (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError)
 
 
-def checked_picture(encoded):
+def checked_picture(encoded: bytes) -> bytes:
     """An image file that may be anything, looked at before a model decodes it.
 
     Args:
@@ -42,13 +46,13 @@ def checked_picture(encoded):
         ValueError: no image, an animated WebP, more than `MOST_PIXELS`, a damaged GIF.
     """
     image = _open(io.BytesIO(encoded))
-    if image.format != "GIF" or not image.is_animated:
+    if image.format != "GIF" or not getattr(image, "is_animated", False):
         return encoded
     # TensorFlow decodes every frame, at the size of the largest: 200 KB can take 8 GB.
     return _png(_loaded(image, "black"))
 
 
-def thumbnail(source):
+def thumbnail(source: Source) -> tuple[bytes, str]:
     """An image file, made small.
 
     As the models see it: the first frame, whatever is transparent on white, turned upright.
@@ -77,23 +81,23 @@ def thumbnail(source):
     return file.getvalue(), "jpeg"
 
 
-def _orientation(source):
+def _orientation(source: Source) -> int:
     """The EXIF orientation, read as for the models: not by Pillow, which looks into XMP as well."""
     import tensorflow as tf
 
     from pipelines.orientation import read_orientation
 
-    if hasattr(source, "read"):
+    if isinstance(source, str | os.PathLike):
+        encoded = pathlib.Path(source).read_bytes()
+    else:
         place = source.tell()
         source.seek(0)
         encoded = source.read()
         source.seek(place)
-    else:
-        encoded = pathlib.Path(source).read_bytes()
     return int(read_orientation(tf.constant(encoded)))
 
 
-def _open(source):
+def _open(source: Source) -> Image.Image:
     try:
         image = Image.open(source, formats=_FORMATS)
     except Image.DecompressionBombError as error:
@@ -107,11 +111,11 @@ def _open(source):
     return image
 
 
-def _too_large():
+def _too_large() -> str:
     return f"an image of more than {MOST_PIXELS // 10**6} million pixels"
 
 
-def _loaded(image, background):
+def _loaded(image: Image.Image, background: str) -> Image.Image:
     """The pixels, RGB."""
     try:
         if image.mode.startswith("I"):  # 16 bits: Pillow would cut them off at 255
@@ -125,7 +129,7 @@ def _loaded(image, background):
         raise ArgumentError(f"a damaged image ({error})") from error
 
 
-def _png(image):
+def _png(image: Image.Image) -> bytes:
     file = io.BytesIO()
     image.save(file, "PNG")
     return file.getvalue()

@@ -1,21 +1,20 @@
 """Queries with their nearest neighbours, as an HTML grid that holds its own pictures."""
 
-import base64
-import html
 import io
-import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
+from experiments.report.picture_cell import embedded_picture, picture_cell
 from keras_dml.errors import ArgumentError
 
 # Pictures are shown at most this wide and high, and stored at twice that for dense screens.
 _SHOWN = 112
 
 
-class Neighbour(NamedTuple):
+class Neighbor(NamedTuple):
     """One retrieved image: uint8 [h, w, 3], its class, its similarity, whether it matches."""
 
     image: np.ndarray
@@ -25,14 +24,14 @@ class Neighbour(NamedTuple):
 
 
 class RetrievalRow(NamedTuple):
-    """A query image, uint8 [h, w, 3], its class, and its `Neighbour`s, nearest first."""
+    """A query image, uint8 [h, w, 3], its class, and its `Neighbor`s, nearest first."""
 
     query: np.ndarray
     class_name: str
-    neighbours: Sequence[Neighbour]
+    neighbors: Sequence[Neighbor]
 
 
-def choose_queries(labels, num=10, seed=0):
+def choose_queries(labels: npt.ArrayLike, num: int = 10, seed: int = 0) -> np.ndarray:
     """Picks test images to show as queries, spread over the classes.
 
     The classes, in order, are cut into `num` equal stretches, and each gives one image of one of
@@ -63,7 +62,7 @@ def choose_queries(labels, num=10, seed=0):
     _, starts, counts = np.unique(labels[by_class], return_index=True, return_counts=True)
     if (counts > 1).any():
         starts, counts = starts[counts > 1], counts[counts > 1]
-    rows = []
+    rows: list[int] = []
     for turn in range(counts.max()):
         left = starts[counts > turn] + turn
         wanted = min(num - len(rows), len(left))
@@ -75,7 +74,7 @@ def choose_queries(labels, num=10, seed=0):
     return np.array(rows, dtype=np.int64)
 
 
-def grid_html(rows):
+def grid_html(rows: Sequence[RetrievalRow]) -> str:
     """The grid as an HTML section: a list item for each row, framed as figure 4 of RankMI.
 
     A match has a full green frame and a ✓, another class a dashed red one and a ✗.
@@ -91,7 +90,7 @@ def grid_html(rows):
     """
     if not rows:
         return ""
-    matches = [bool(neighbour[3]) for row in rows for neighbour in row.neighbours]
+    matches = [bool(neighbor.match) for row in rows for neighbor in row.neighbors]
     lines = "\n".join(f'<li class="row">\n{_row(row)}\n</li>' for row in rows)
     return (
         '<section class="card">\n<h2>Retrieval</h2>\n'
@@ -102,26 +101,19 @@ def grid_html(rows):
     )
 
 
-def _row(row):
-    cells = [_cell("query", row.query, row.class_name, f"query: {row.class_name}", "query", "")]
-    for rank, (image, class_name, similarity, match) in enumerate(row.neighbours, start=1):
+def _row(row: RetrievalRow) -> str:
+    picture = _picture(row.query, f"query: {row.class_name}")
+    cells = [picture_cell("query", picture, row.class_name, "query")]
+    for rank, neighbor in enumerate(row.neighbors, start=1):
+        class_name, match = neighbor.class_name, neighbor.match
         alt = f"neighbour {rank}: {class_name}, {'same' if match else 'another'} class"
         mark = f'<span class="mark" aria-hidden="true">{"✓" if match else "✗"}</span>'
-        kind = "match" if match else "other"
-        cells.append(_cell(kind, image, class_name, alt, f"{similarity:.3f}", mark))
+        picture, note = _picture(neighbor.image, alt), f"{neighbor.similarity:.3f}"
+        cells.append(picture_cell("match" if match else "other", picture, class_name, note, mark))
     return "\n".join(cells)
 
 
-def _cell(kind, image, class_name, alt, note, mark):
-    name = html.escape(class_name)
-    broken = re.sub("([_/])", r"\1<wbr>", name)  # where folder names may break into two lines
-    return (
-        f'<figure class="{kind}"><span class="frame">{_picture(image, alt)}{mark}</span>'
-        f'<figcaption><span class="name" title="{name}">{broken}</span>{note}</figcaption></figure>'
-    )
-
-
-def _picture(image, alt):
+def _picture(image: np.ndarray, alt: str) -> str:
     """An `<img>` that holds its own bytes: small images whole as PNG, others as small JPEGs."""
     from PIL import Image
 
@@ -144,5 +136,4 @@ def _picture(image, alt):
         picture.save(file, "JPEG", quality=85, optimize=True)
     size = f'width="{max(1, round(scale * width))}" height="{max(1, round(scale * height))}"'
     pixels = ' class="pixels"' if scale > 1 else ""
-    data = base64.b64encode(file.getvalue()).decode()
-    return f'<img src="data:image/{kind};base64,{data}" {size}{pixels} alt="{html.escape(alt)}">'
+    return embedded_picture(file.getvalue(), kind, alt, size + pixels)

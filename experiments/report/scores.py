@@ -1,6 +1,9 @@
 """The numbers of `keras_dml.metrics.evaluate` as rows and lines that are shown."""
 
 import math
+from collections.abc import Mapping
+
+import numpy as np
 
 from keras_dml.retrieval.rows import first_few
 
@@ -8,22 +11,22 @@ from keras_dml.retrieval.rows import first_few
 PRECISIONS = {"map@r": "MAP@R", "r_precision": "R-precision"}
 
 
-def score_rows(scores):
+def score_rows(scores: Mapping[str, float]) -> dict[str, dict[int | str, float]]:
     """A row for each distance: `{"cosine": {1: share, …, "MAP@R": share, "R-precision": share}}`.
 
     Args:
         scores: what `keras_dml.metrics.evaluate` returns.
     """
-    rows = {}
+    rows: dict[str, dict[int | str, float]] = {}
     for name, value in scores.items():
         measure, of_a_distance, distance = name.partition("/")
         if of_a_distance:
-            column = PRECISIONS.get(measure) or int(measure.removeprefix("recall@"))
+            column: int | str = PRECISIONS.get(measure) or int(measure.removeprefix("recall@"))
             rows.setdefault(distance, {})[column] = value
     return rows
 
 
-def recalls_alone(rows):
+def recalls_alone(rows: Mapping[str, Mapping[int | str, float]]) -> dict[str, dict[int, float]]:
     """The rows without the columns behind recall at K."""
     return {
         name: {k: value for k, value in row.items() if isinstance(k, int)}
@@ -31,7 +34,7 @@ def recalls_alone(rows):
     }
 
 
-def score_lines(scores):
+def score_lines(scores: Mapping[str, float]) -> list[tuple[str, str]]:
     """(name, text) of the scores that belong to no distance, and of the queries left out."""
     lines = [
         (name.upper(), f"{100 * scores[name]:.1f} %") for name in ("nmi", "ami") if name in scores
@@ -45,12 +48,12 @@ def score_lines(scores):
     return lines
 
 
-def shown_lines(scores):
+def shown_lines(scores: Mapping[str, float]) -> str:
     """`score_lines` as text for a terminal, under the table."""
     return "\n".join(f"{name}: {text}" for name, text in score_lines(scores))
 
 
-def zero_row_lines(zeros):
+def zero_row_lines(zeros: Mapping[str, np.ndarray]) -> list[str]:
     """A line that counts and names the rows of zeros, for each set that has some.
 
     Args:
@@ -67,6 +70,6 @@ def zero_row_lines(zeros):
     return lines
 
 
-def as_json(scores):
+def as_json(scores: Mapping[str, float]) -> dict[str, float | None]:
     """The scores with None in place of NaN, which JSON lacks."""
     return {name: None if math.isnan(value) else value for name, value in scores.items()}

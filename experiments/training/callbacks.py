@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from experiments.embedding.embedder import Embedder
+from experiments.embedding.table_embedder import TableEmbedder
 from experiments.options.progress import progress_bar
 from experiments.training.evaluators import score
 from experiments.training.plan import RunPlan
@@ -98,7 +98,7 @@ class EvaluateAndSave(keras.callbacks.Callback):
         super().__init__()
         self.run = run
         self.embedding = embedding
-        self.embedder = Embedder(embedding, run.preprocessing, run.options.eval_batch_size)
+        self.embedder = TableEmbedder(embedding, run.preprocessing, run.options.eval_batch_size)
         self.seconds = state.seconds
         self.history = run.folder.read_history()
         self._began = 0.0
@@ -107,7 +107,7 @@ class EvaluateAndSave(keras.callbacks.Callback):
             shutil.rmtree(run.folder.file("tensorboard"), ignore_errors=True)
             self.writer = tf.summary.create_file_writer(str(run.folder.file("tensorboard")))
             for row in self.history:
-                self._summarise(row)
+                self._summarize(row)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Start the clock of the training steps."""
@@ -140,7 +140,7 @@ class EvaluateAndSave(keras.callbacks.Callback):
             save_model(self.embedding, run.folder.best_of(step))
         self.history.append(row)
         run.folder.write_history(self.history)
-        self._summarise(row)
+        self._summarize(row)
 
     def _embeddings(self, description: str) -> dict[str, np.ndarray]:
         """Those of every table that some evaluator needs; each worker embeds its share."""
@@ -152,7 +152,7 @@ class EvaluateAndSave(keras.callbacks.Callback):
             if side in wanted
         }
 
-    def _summarise(self, row: Mapping[str, float]) -> None:
+    def _summarize(self, row: Mapping[str, float]) -> None:
         with self.writer.as_default(step=row["step"]):
             for name, value in row.items():
                 if name not in ("epoch", "step"):

@@ -3,10 +3,11 @@
 import keras
 import tensorflow as tf
 
+from experiments.options import RunOptions
 from experiments.options.errors import UsageError
 
 
-def devices(options):
+def devices(options: RunOptions) -> tf.distribute.Strategy:
     """Seed, determinism, precision; returns the strategy. Comes before anything uses TensorFlow.
 
     Raises:

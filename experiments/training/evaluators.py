@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 
-from experiments.embedding.embedder import Embedder, raw_pixels, recalls
+from experiments.embedding.table_embedder import TableEmbedder, raw_pixels, recalls
 from experiments.report.page import best_raw_pixels
 from experiments.report.scores import as_json, score_lines, score_rows, shown_lines
 from experiments.training.run_folder import RAW_PIXELS, State
@@ -97,7 +97,7 @@ class Evaluator:
         """Names of `Split.tables` whose embeddings `measure` needs; "test" is always there."""
         return ()
 
-    def before(self, run: RunPlan, state: State, embedder: Embedder) -> None:
+    def before(self, run: RunPlan, state: State, embedder: TableEmbedder) -> None:
         """Whenever the run is begun or continued, on every worker.
 
         What it writes into the run's folder must be listed in `run_folder.OF_THE_FLAGS`.
@@ -213,7 +213,7 @@ class ClassMeanAccuracy(ClosedSetAccuracy):
 class RawPixels(Evaluator):
     """Recall of the pixels themselves, the floor to beat: computed once, where it is asked for."""
 
-    def before(self, run: RunPlan, state: State, embedder: Embedder) -> None:
+    def before(self, run: RunPlan, state: State, embedder: TableEmbedder) -> None:
         """Compute it unless the run's folder has it; print R@1."""
         folder, data = run.folder, run.data
         if not run.options.raw_pixels or not folder.writes:

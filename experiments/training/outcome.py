@@ -6,10 +6,15 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from experiments.embedding.embedder import Embedder, embeddings_on_disk, file_fingerprint
 from experiments.embedding.embedding_file import EmbeddingFile
+from experiments.embedding.table_embedder import (
+    IdentifiedEmbedder,
+    TableEmbedder,
+    embeddings_on_disk,
+    file_fingerprint,
+)
 from experiments.options import resolved
-from experiments.report.neighbors import retrieval_rows
+from experiments.report.neighbors import EmbeddedTable, retrieval_rows
 from experiments.report.page import Report, recall_table, write_report
 from experiments.report.scores import recalls_alone
 from experiments.training.callbacks import save_model
@@ -82,30 +87,31 @@ def _best_model(folder: RunFolder, embedding: keras.Model) -> keras.Model:
 def _embed(run: RunPlan, model: keras.Model, workers: Workers) -> Embedded | None:
     """The embeddings, kept in `test_embeddings.npz`; None on a worker without the folder."""
     folder, data, test = run.folder, run.data, run.data.test
-    embedder = Embedder(model, run.preprocessing, run.options.eval_batch_size)
-    model_key = file_fingerprint(folder.file("best.keras")) if folder.writes else ""
+    embedder = TableEmbedder(model, run.preprocessing, run.options.eval_batch_size)
+    key = file_fingerprint(folder.file("best.keras")) if folder.writes else ""
+    identified = IdentifiedEmbedder(embedder, key)
     files = [
         embeddings_on_disk(
-            embedder,
+            identified,
             table,
             folder.file(f".{side}_embeddings.npy"),
-            model_key,
             f"embedding, {side}",
             workers=workers,
         )
         for side, table in data.tables.items()
         if side != "training"
     ]
-    if not folder.writes:
+    written = [file for file in files if file is not None]
+    if not written:
         return None
-    embeddings, gallery, *_ = (*(file.array() for file in files), None)
+    embeddings, gallery, *_ = (*(file.array() for file in written), None)
     names: dict[str, Any] = {} if test.paths is None else {"paths": test.paths}
     if data.gallery:
         names |= {"gallery_embeddings": gallery, "gallery_labels": data.gallery.labels}
         names |= {} if data.gallery.paths is None else {"gallery_paths": data.gallery.paths}
     with replacing(folder.file("test_embeddings.npz")) as path, open(path, "wb") as stream:
         np.savez(stream, embeddings=embeddings, labels=test.labels, **names)
-    return Embedded(embeddings, gallery, files)
+    return Embedded(embeddings, gallery, written)
 
 
 def _report(run: RunPlan, end: Finished, findings: Findings, seconds: float) -> str:
@@ -137,7 +143,11 @@ def _report(run: RunPlan, end: Finished, findings: Findings, seconds: float) -> 
             history=history,
             best=best,
             retrieval=retrieval_rows(
-                end.embeddings, data.test, run.preprocessing, end.gallery, data.gallery
+                EmbeddedTable(data.test, end.embeddings),
+                run.preprocessing,
+                None
+                if data.gallery is None or end.gallery is None
+                else EmbeddedTable(data.gallery, end.gallery),
             ),
             flags=resolved(options),
             pictures=findings.pictures,

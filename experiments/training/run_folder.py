@@ -1,16 +1,25 @@
 """A run's folder: its flags, its log, its checkpoint; written so that a kill loses nothing."""
 
+from __future__ import annotations
+
 import dataclasses
 import difflib
 import fcntl
 import json
 import os
 import pathlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
 import numpy as np
 
 from experiments.options.errors import UsageError
 from keras_dml.atomic import replacing
+
+if TYPE_CHECKING:
+    import keras
+
+    from experiments.training.workers import Workers
 
 FLAGS_FILE = "flags.txt"
 CHECKPOINT = "checkpoint.npz"
@@ -49,15 +58,15 @@ class RunFolder:
             run's, or cannot be written.
     """
 
-    def __init__(self, path, flags, writes=True):
+    def __init__(self, path: str | os.PathLike[str], flags: str, writes: bool = True) -> None:
         self.path = pathlib.Path(path)
         self.flags = flags
         self.writes = writes
-        self._lock = None
+        self._lock: TextIO | None = None
         if writes:
             self._check()
 
-    def _check(self):
+    def _check(self) -> None:
         path = str(self.path)
         try:
             exists = self.path.exists()
@@ -84,7 +93,7 @@ class RunFolder:
                 f"no run's. Received: output_dir={path!r}"
             )
 
-    def _check_same(self, saved):
+    def _check_same(self, saved: str) -> None:
         changes = [
             line
             # Their order says nothing, and was another one in earlier versions.
@@ -100,12 +109,12 @@ class RunFolder:
                 "another --output_dir, or the same flags"
             )
 
-    def file(self, name):
+    def file(self, name: str) -> pathlib.Path:
         """Path of a file of the run."""
         return self.path / name
 
     @property
-    def result(self):
+    def result(self) -> dict[str, Any] | None:
         """What the finished run had written, or None."""
         path = self.file(RESULT)
         return json.loads(path.read_text()) if path.is_file() else None
@@ -113,9 +122,10 @@ class RunFolder:
     @property
     def finished_text(self) -> str:
         """What to print of a finished run."""
-        return f"{self.path} is finished:\n\n{self.result['table']}\n"
+        result = self.result or {"table": ""}
+        return f"{self.path} is finished:\n\n{result['table']}\n"
 
-    def open(self):
+    def open(self) -> Self:
         """Make the folder if needed and hold it, so that no second process writes into it.
 
         What the constructor has checked is checked again: till now others may have written here.
@@ -143,7 +153,7 @@ class RunFolder:
         self.write_text(FLAGS_FILE, self.flags)
         return self
 
-    def _hold(self, lock):
+    def _hold(self, lock: TextIO) -> None:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -151,29 +161,29 @@ class RunFolder:
                 f"output_dir {str(self.path)!r} is in use by another running process"
             ) from error
 
-    def write_text(self, name, text):
+    def write_text(self, name: str, text: str) -> None:
         """Write a file of the run in one go."""
         if not self.writes:
             return
         with replacing(self.file(name)) as temporary:
             temporary.write_text(text)
 
-    def write_json(self, name, value):
+    def write_json(self, name: str, value: Any) -> None:
         """Write a JSON file of the run in one go."""
         self.write_text(name, json.dumps(value, indent=1) + "\n")
 
-    def read_history(self):
+    def read_history(self) -> list[dict[str, float]]:
         """The objects of `metrics.jsonl`."""
         path = self.file("metrics.jsonl")
         return (
             [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
         )
 
-    def write_history(self, history):
+    def write_history(self, history: Iterable[Mapping[str, float]]) -> None:
         """Write `metrics.jsonl`, one object a line."""
         self.write_text("metrics.jsonl", "".join(json.dumps(row) + "\n" for row in history))
 
-    def save_checkpoint(self, model, state):
+    def save_checkpoint(self, model: keras.Model, state: State) -> None:
         """Write every variable of `model` and its optimizer, and the `State`.
 
         All variables by position: Keras' own weight files leave out the seeds of dropout layers,
@@ -191,7 +201,7 @@ class RunFolder:
             stream.flush()
             os.fsync(stream.fileno())
 
-    def restore_checkpoint(self, model, workers):
+    def restore_checkpoint(self, model: keras.Model, workers: Workers) -> State:
         """Load the checkpoint into `model` and its optimizers; its `State`, a fresh one without it.
 
         The first worker reads it and sends it to the others. The log is cut back to the checkpoint:
@@ -215,7 +225,9 @@ class RunFolder:
         self.settle_best(state.step)
         return state
 
-    def _read_checkpoint(self, variables):
+    def _read_checkpoint(
+        self, variables: Sequence[keras.Variable]
+    ) -> tuple[list[np.ndarray], State]:
         path = self.file(CHECKPOINT)
         if not self.writes or not path.is_file():
             return [], State()
@@ -226,11 +238,11 @@ class RunFolder:
             names = [field.name for field in dataclasses.fields(State)]
             return arrays, State(**{name: saved[f"state_{name}"].item() for name in names})
 
-    def best_of(self, step):
+    def best_of(self, step: int) -> pathlib.Path:
         """Where the best model so far waits until the checkpoint of its step is written."""
         return self.file(f".best-{step}.keras")
 
-    def settle_best(self, step):
+    def settle_best(self, step: int) -> None:
         """After the checkpoint of `step`: its best model takes its place, later ones are dropped.
 
         So the kept model is always of an epoch that the log knows, whenever a kill comes.
@@ -256,7 +268,7 @@ def known_bad_images(path: str | os.PathLike[str]) -> list[str] | None:
     return listed.read_text().splitlines()
 
 
-def _variables(model):
+def _variables(model: keras.Model) -> list[keras.Variable]:
     if not model.optimizer.built:
         with model.distribute_strategy.scope():
             model.optimizer.build(model.trainable_variables)

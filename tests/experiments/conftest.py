@@ -13,10 +13,10 @@ def photos(tmp_path_factory):
     rng = np.random.default_rng(0)
     for name in range(10):
         (root / f"class{name}").mkdir()
-        colour = rng.uniform(40, 215, size=3)
+        color = rng.uniform(40, 215, size=3)
         for image in range(4):
             size = rng.integers(18, 30, size=2)
-            pixels = np.clip(colour + rng.normal(0, 25, size=(*size, 3)), 0, 255)
+            pixels = np.clip(color + rng.normal(0, 25, size=(*size, 3)), 0, 255)
             picture = Image.fromarray(pixels.astype("uint8"))
             suffix = ("png", "jpg", "bmp", "webp")[image]
             picture.save(root / f"class{name}" / f"{image}.{suffix}")

@@ -114,10 +114,11 @@ def test_the_pillow_pipeline_follows_torchvision():
 @pytest.mark.parametrize("crop", ["area", "fixed", "none"])
 def test_the_pillow_pipeline_without_chance_is_the_evaluation(crop):
     pixels = np.asarray(Image.radial_gradient("L").resize((64, 48)).convert("RGB"))
-    image = benchmark_pil.transformed(
-        Image.fromarray(pixels), random.Random(0), 32, (32, 32), crop, (1.0, 1.0), (4 / 3, 4 / 3),
+    transform = benchmark_pil.PilTransform(
+        image_size=32, resize=(32, 32), crop=crop, area=(1.0, 1.0), aspect=(4 / 3, 4 / 3),
         flip=False, jitter=(0, 0, 0, 0),
     )  # fmt: skip
+    image = benchmark_pil.transformed(Image.fromarray(pixels), random.Random(0), transform)
     assert image.dtype == np.float32
     np.testing.assert_allclose(image, EvaluationTransform(32, (32, 32))(pixels), atol=1.5)
 

@@ -13,8 +13,8 @@ from tiny_run import TINY
 
 import pipelines
 from experiments import evaluate
-from experiments.embedding.embedder import Embedder
 from experiments.embedding.embedding_file import EmbeddingFile
+from experiments.embedding.table_embedder import TableEmbedder
 from experiments.options.command_line import run_command
 from keras_dml import metrics
 from keras_dml.export import export_saved_model
@@ -56,7 +56,7 @@ def model(photos, tmp_path_factory):
 def embeddings(model, photos):
     """Of the test images, without the command."""
     loaded = keras.saving.load_model(model / "mine.keras")
-    return Embedder(loaded, TRANSFORM, 64)(pipelines.load_dataset("folder", photos).test)
+    return TableEmbedder(loaded, TRANSFORM, 64)(pipelines.load_dataset("folder", photos).test)
 
 
 def test_anybodys_embeddings(tmp_path, capsys):

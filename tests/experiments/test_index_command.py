@@ -9,11 +9,11 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from photo_search import index_command, picture, png, save_colour_model, write_photos
+from photo_search import index_command, picture, png, save_color_model, write_photos
 from PIL import Image
 
 from experiments.embedding import saved_model as image_embedder
-from experiments.photos.image_folder import image_path, list_images
+from experiments.photos.image_files import image_path, list_images
 from keras_dml import retrieval
 from keras_dml.export import export_saved_model
 from keras_dml.retrieval import ScannIndex, load_index
@@ -24,7 +24,7 @@ NAMES = ["0.png", "a/1.png", "a/b/2.jpg", "c/3.GIF", "c/4.bmp", "c/5.webp"]
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    return save_colour_model(tmp_path_factory.mktemp("run") / "saved_model")
+    return save_color_model(tmp_path_factory.mktemp("run") / "saved_model")
 
 
 @pytest.fixture
@@ -226,7 +226,7 @@ def test_an_index_of_something_else_is_left_alone(tmp_path, photos, model, comma
     other = write_photos(tmp_path / "other", ["a.png"])
     assert command(f"--images={other}") == 2
     assert f"holds an index of other images, those in {photos}" in capsys.readouterr().err
-    retrained = save_colour_model(tmp_path / "retrained")
+    retrained = save_color_model(tmp_path / "retrained")
     with open(retrained / "variables" / "variables.data-00000-of-00001", "ab") as file:
         file.write(b"other weights")
     assert command(f"--saved_model={retrained}") == 2

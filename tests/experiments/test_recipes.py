@@ -118,8 +118,8 @@ def data_dirs(tmp_path_factory):
     images = []
     for _ in range(20):
         file = io.BytesIO()
-        colours = rng.integers(0, 256, (4, 5, 3), dtype=np.uint8)
-        Image.fromarray(colours).resize((50, 40)).save(file, "JPEG")
+        colors = rng.integers(0, 256, (4, 5, 3), dtype=np.uint8)
+        Image.fromarray(colors).resize((50, 40)).save(file, "JPEG")
         images.append(file.getvalue())
     for number, path in enumerate(sorted(root.rglob("*.[jJ][pP][gG]"))):
         path.write_bytes(images[number % len(images)])

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 import pipelines
-from experiments.embedding.embedder import Embedder
+from experiments.embedding.table_embedder import TableEmbedder
 from keras_dml import losses, models, optimizers, pairs
 from keras_dml.distribute import gather_candidates
 from keras_dml.metrics import LossPart
@@ -188,9 +188,9 @@ def embedded(strategy):
     table = pipelines.ImageTable.from_arrays(pixels.astype("uint8"), np.arange(IMAGES))
     sizes = (3, 64)
     transform = pipelines.EvaluationTransform(8)
-    found = {size: Embedder(model, transform, size)(table)[:, 0].tolist() for size in sizes}
+    found = {size: TableEmbedder(model, transform, size)(table)[:, 0].tolist() for size in sizes}
     # As an evaluation goes on that was stopped after five images.
-    rest = Embedder(model, transform, 3).batches(table, first_row=5)
+    rest = TableEmbedder(model, transform, 3).batches(table, first_row=5)
     return found | {"rest": [*range(5), *np.concatenate(list(rest))[:, 0].tolist()]}
 
 

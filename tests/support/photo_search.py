@@ -22,7 +22,7 @@ class Colours(tf.Module):
         return {"embeddings": tf.reshape(pixels - 127.5, [-1, 48])}
 
 
-def save_colour_model(path):
+def save_color_model(path):
     """A SavedModel with the signature that `keras_dml.export` gives."""
     model = Colours()
     tf.saved_model.save(model, str(path), {"serving_default": model.serve})
@@ -58,7 +58,7 @@ def index_command(*arguments):
 def make_index(folder, names=("a/0.png", "a/1.png", "b/c/2.bmp", "b/3.gif", "4.webp")):
     """Photos, a model, and the index of them in `folder / "index"`."""
     photos = write_photos(folder / "photos", names)
-    model = save_colour_model(folder / "model")
+    model = save_color_model(folder / "model")
     code = index_command(
         f"--saved_model={model}", f"--images={photos}", f"--output={folder / 'index'}"
     )

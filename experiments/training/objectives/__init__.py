@@ -8,13 +8,13 @@ from experiments.training.objectives.classifier import BesideClassifier, Classif
 from experiments.training.objectives.pairs import OverPairs
 from keras_dml import losses
 
-#: What serves the losses, by what they say of themselves (`EmbeddingLoss.kind`).
 KINDS: dict[str, type[Objective]] = {
     "pairs": OverPairs,
     "classifier": Classifier,
     "beside_classifier": BesideClassifier,
     "statistics_network": Alternating,
 }
+"""What serves the losses, by what they say of themselves (`EmbeddingLoss.kind`)."""
 
 
 def objective_of(options: RunOptions) -> Objective:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from keras import ops
 
-from experiments.embedding.embedder import Embedder
+from experiments.embedding.table_embedder import TableEmbedder
 from experiments.report.distance_figure import BINS, distances_svg, rows_of_some_classes
 from experiments.report.figures import BLUE, INK, ORANGE, legend, lines_svg, svg
 from experiments.training.evaluators import Evaluator, Findings, Finished
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class PairDistances(Evaluator):
     """The distances of test pairs before and after the training, and V at its end."""
 
-    def before(self, run: RunPlan, state: State, embedder: Embedder) -> None:
+    def before(self, run: RunPlan, state: State, embedder: TableEmbedder) -> None:
         """Keep the distances of the embeddings before the first step, once for a run."""
         if state.step:
             return
@@ -93,8 +93,8 @@ def _costs_svg(values: np.ndarray, beta: float, alpha: float) -> str:
 
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
-        for name, (costs, colour, line) in curves.items():
-            axes.plot(distances, costs, color=colour, linestyle=line, label=name)
+        for name, (costs, color, line) in curves.items():
+            axes.plot(distances, costs, color=color, linestyle=line, label=name)
         axes.axvline(beta, color=INK, linewidth=0.8, label="β")
         axes.axvspan(max(beta - alpha, 0), min(beta + alpha, 2), color=INK, alpha=0.08, label="± α")
         axes.set_xlabel("distance")

@@ -18,9 +18,9 @@ def history(epochs):
     ]
 
 
-def line(svg, colour):
-    """The points of the longest path drawn in `colour`."""
-    paths = re.findall(rf'<path d="([^"]*)"[^>]*stroke: {colour}', svg)
+def line(svg, color):
+    """The points of the longest path drawn in `color`."""
+    paths = re.findall(rf'<path d="([^"]*)"[^>]*stroke: {color}', svg)
     points = [re.findall(r"[ML] (\S+) (\S+)", path) for path in paths]
     return np.array(max(points, key=len), dtype=float)
 

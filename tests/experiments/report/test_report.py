@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from experiments.report.page import (
-    Neighbour,
+    Neighbor,
     Report,
     RetrievalRow,
     recall_table,
@@ -49,7 +49,7 @@ def sample(**changes):
         RetrievalRow(
             picture(row),
             f"class {row}",
-            [Neighbour(picture(9 * row + i), NASTY, 0.9 - 0.1 * i, i < 2) for i in range(5)],
+            [Neighbor(picture(9 * row + i), NASTY, 0.9 - 0.1 * i, i < 2) for i in range(5)],
         )
         for row in range(3)
     ]

@@ -14,9 +14,13 @@ from PIL import Image, ImageOps
 
 import pipelines
 from experiments import search
-from experiments.embedding.embedder import embeddings_on_disk, table_fingerprint
 from experiments.embedding.embedding_file import EmbeddingFile
 from experiments.embedding.saved_model import ImageEmbedder
+from experiments.embedding.table_embedder import (
+    IdentifiedEmbedder,
+    embeddings_on_disk,
+    table_fingerprint,
+)
 from experiments.options.command_line import run_command
 from experiments.report.pictures import thumbnail
 from keras_dml.export import export_saved_model
@@ -458,7 +462,7 @@ def test_embeddings_of_photos_as_they_lay_are_not_gone_on_with(tmp_path):
     with old:
         old.append(np.zeros([3, 2], np.float32))
     assert (np.load(path) == 0).all()
-    assert (embeddings_on_disk(Ours(), table, path, "model", "embedding").array() == 1).all()
-    new = (Ours(), table, path, "model", "embedding")
+    new = (IdentifiedEmbedder(Ours(), "model"), table, path, "embedding")
+    assert (embeddings_on_disk(*new).array() == 1).all()
     np.save(path, 2 * np.ones([3, 2], np.float32))
     assert (embeddings_on_disk(*new).array() == 2).all()

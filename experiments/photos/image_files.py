@@ -16,7 +16,7 @@ class ImageFile(NamedTuple):
     time: int
 
 
-def list_images(folder):
+def list_images(folder: str | os.PathLike[str]) -> list[ImageFile]:
     """All images of a folder, nested as they like, in the order of their paths; opens none.
 
     File types, linked folders and hidden files are treated as `pipelines.load_dataset("folder")`
@@ -47,7 +47,7 @@ def list_images(folder):
     return sorted(found)
 
 
-def image_path(folder, name):
+def image_path(folder: str | os.PathLike[str], name: str) -> pathlib.Path:
     """Where the image `name` of an index lies: a path inside the folder, whatever the name says.
 
     Raises:
@@ -60,7 +60,7 @@ def image_path(folder, name):
     return pathlib.Path(folder, *parts)
 
 
-def _image_file(root, path):
+def _image_file(root: str, path: str) -> ImageFile:
     name = os.path.relpath(path, root).replace(os.sep, "/")
     try:
         status = os.stat(path)

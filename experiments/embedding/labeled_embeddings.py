@@ -1,9 +1,12 @@
 """What `experiments.evaluate` scores; and anybody's embeddings from a file."""
 
 import dataclasses
+import os
 import pathlib
 import zipfile
 import zlib
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +24,7 @@ _PAIRS = ("embeddings", "labels"), ("gallery_embeddings", "gallery_labels")
 
 
 @dataclasses.dataclass(frozen=True)
-class Evaluated:
+class LabeledEmbeddings:
     """Embeddings with their classes.
 
     Attributes:
@@ -40,7 +43,7 @@ class Evaluated:
     transform: EvaluationTransform = PICTURES
 
 
-def from_file(path):
+def embeddings_from_file(path: str | os.PathLike[str]) -> LabeledEmbeddings:
     """The arrays of a `.npz` file, whoever wrote it.
 
     Raises:
@@ -53,64 +56,70 @@ def from_file(path):
     try:
         with np.load(path) as saved:
             names = saved.files
-            found = {name: saved[name] for name in known if name in names}
+            arrays = {name: saved[name] for name in known if name in names}
     except _UNREADABLE as error:
         raise UsageError(
             f"embeddings must be a .npz file, as numpy.savez(FILE, embeddings=…, labels=…) writes "
             f"it. Received: embeddings={path} ({error})"
         ) from error
-    wanted = _PAIRS if found.keys() & {*_PAIRS[1]} else _PAIRS[:1]
-    missing = [name for pair in wanted for name in pair if name not in found]
+    wanted = _PAIRS if arrays.keys() & {*_PAIRS[1]} else _PAIRS[:1]
+    missing = [name for pair in wanted for name in pair if name not in arrays]
     if missing:
         raise UsageError(
             f"embeddings must hold the array {missing[0]}. Received: embeddings={path} with the "
             f"arrays {', '.join(names) or 'none'}"
         )
     for rows, labels in wanted:
-        if found[rows].ndim != 2 or found[labels].shape != found[rows].shape[:1]:
+        if arrays[rows].ndim != 2 or arrays[labels].shape != arrays[rows].shape[:1]:
             raise UsageError(
                 f"{rows} must have shape [n, d] and {labels} [n], one for each row. "
-                f"Received: {rows} of shape {found[rows].shape} and {labels} of shape "
-                f"{found[labels].shape}"
+                f"Received: {rows} of shape {arrays[rows].shape} and {labels} of shape "
+                f"{arrays[labels].shape}"
             )
-    gallery, gallery_labels = (found.get(name) for name in _PAIRS[1])
-    tables = _tables_of_paths(found) if "paths" in found else {}
-    return Evaluated(found["embeddings"], found["labels"], gallery, gallery_labels, **tables)
+    gallery, gallery_labels = (arrays.get(name) for name in _PAIRS[1])
+    tables = _tables_of_paths(arrays) if "paths" in arrays else {}
+    return LabeledEmbeddings(
+        arrays["embeddings"],
+        arrays["labels"],
+        gallery,
+        gallery_labels,
+        queries=tables.get("queries"),
+        items=tables.get("items"),
+    )
 
 
-def _tables_of_paths(found):
+def _tables_of_paths(arrays: Mapping[str, np.ndarray]) -> dict[str, ImageTable]:
     """The images of a file's `paths`, and of its `gallery_paths` where there is a gallery."""
     sides = {"queries": ("paths", "labels"), "items": ("gallery_paths", "gallery_labels")}
-    if "gallery_labels" not in found:
+    if "gallery_labels" not in arrays:
         del sides["items"]
-    elif "gallery_paths" not in found:
+    elif "gallery_paths" not in arrays:
         return {}
-    labels = [found[labels] for _, labels in sides.values()]
-    names, numbers = np.unique(np.concatenate(labels), return_inverse=True)
-    numbers = np.split(numbers, [len(labels[0])])
-    names = tuple(map(str, names))
+    labels = [arrays[side_labels] for _, side_labels in sides.values()]
+    classes, numbers = np.unique(np.concatenate(labels), return_inverse=True)
+    names = tuple(map(str, classes))
     return {
-        side: ImageTable(own, names, paths=_file_names(paths, found[paths]))
-        for (side, (paths, _)), own in zip(sides.items(), numbers)
+        side: ImageTable(class_ids, names, paths=_file_names(paths, arrays[paths]))
+        for (side, (paths, _)), class_ids in zip(sides.items(), np.split(numbers, [len(labels[0])]))
     }
 
 
-def _file_names(argument, names):
-    names = names.tolist()  # of a list, unlike an array, the table checks every name
+def _file_names(argument: str, array: np.ndarray) -> Any:
+    names = array.tolist()  # of a list, unlike an array, the table checks every name
     for name in names:
         if "\0" in str(name):
             raise UsageError(f"{argument} must be names of files. Received: {name!r}")
     return names
 
 
-def trained_classes_line(trained, queries):
+def trained_classes_line(trained: int, queries: ImageTable | None) -> str:
     """What the scores of training classes are not; empty where there are none.
 
     Args:
         trained: how many classes of the queries are the dataset's training classes.
         queries: `ImageTable`; None where `trained` is 0.
     """
-    if not trained:
+    if not trained or queries is None:
         return ""
     some = f"{trained:,} of the {queries.num_classes:,}"
     return (
@@ -119,7 +128,7 @@ def trained_classes_line(trained, queries):
     )
 
 
-def rows_of_zeros(embeddings):
+def rows_of_zeros(embeddings: np.ndarray) -> np.ndarray:
     """Row numbers of the embeddings that are 0 in float32, as they are compared."""
     zeros = [
         block.start + np.flatnonzero(~embeddings[block].astype(np.float32).any(axis=1))

@@ -3,7 +3,10 @@
 import contextlib
 import hashlib
 import os
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -11,14 +14,14 @@ from experiments.embedding.embedding_file import EmbeddingFile
 from experiments.options.progress import progress_bar
 from keras_dml.distribute import gather_candidates
 from keras_dml.metrics import recall_at_k
-from pipelines import EvaluationTransform, evaluation_batches
+from pipelines import EvaluationTransform, ImageTable, evaluation_batches
 
 METRICS = ("cosine", "l2")
 # Part of what embeddings on disk are known by: before, turned photos were embedded as they lay.
 _READ_AS = "turned upright"
 
 
-class Embedder:
+class TableEmbedder:
     """Tables of images to float32 embeddings `[n, d]`, in row order.
 
     The replicas of the model's strategy share the images; every worker gets all embeddings.
@@ -29,12 +32,12 @@ class Embedder:
         batch_size: images embedded at once, on each replica.
     """
 
-    def __init__(self, model, transform, batch_size):
+    def __init__(self, model: keras.Model, transform: EvaluationTransform, batch_size: int) -> None:
         self.transform = transform
         self.batch_size = batch_size
         self.strategy = model.distribute_strategy
 
-        def embed(images):
+        def embed(images: tf.Tensor) -> tf.Tensor:
             return gather_candidates(model(images, training=False))[0]
 
         # Made once: every new tf.function would be traced anew at each evaluation.
@@ -42,7 +45,7 @@ class Embedder:
             lambda images: self.strategy.run(embed, args=(images,)), reduce_retracing=True
         )
 
-    def __call__(self, table, description="embedding"):
+    def __call__(self, table: ImageTable, description: str = "embedding") -> np.ndarray:
         """The table's embeddings, with a progress bar.
 
         Raises:
@@ -53,7 +56,9 @@ class Embedder:
             raise FloatingPointError("the embeddings are no longer finite")
         return embeddings
 
-    def batches(self, table, description="embedding", first_row=0):
+    def batches(
+        self, table: ImageTable, description: str = "embedding", first_row: int = 0
+    ) -> Iterator[np.ndarray]:
         """Yields the embeddings of the rows from `first_row` on, `[b, d]`, with a progress bar."""
         left = len(table) - first_row
         if not left:
@@ -71,43 +76,77 @@ class Embedder:
                 yield rows.astype("float32")
 
 
+class EmbedsTables(Protocol):
+    """Embeds the images of a table batch by batch: `TableEmbedder`, `ServedEmbedder`.
+
+    `transform` as text says what happens to an image before the model gets it.
+    """
+
+    transform: Any
+
+    def batches(
+        self, table: ImageTable, description: str = "embedding", first_row: int = 0
+    ) -> Iterator[np.ndarray]:
+        """Yields the embeddings of the rows from `first_row` on, `[b, d]`."""
+
+
+class SharedWork(Protocol):
+    """The processes that embed together, as this one sees them."""
+
+    first: bool
+
+    def from_first(self, array: np.ndarray) -> np.ndarray:
+        """The array of the first worker."""
+
+
+class IdentifiedEmbedder(NamedTuple):
+    """An embedder, and text that names its model and weights: other weights, other text."""
+
+    embedder: EmbedsTables
+    key: str
+
+
 def embeddings_on_disk(
-    embedder, table, path, model_key, description, dtype="float32", workers=None
-):
+    model: IdentifiedEmbedder,
+    table: ImageTable,
+    path: str | os.PathLike[str],
+    description: str,
+    dtype: str = "float32",
+    workers: SharedWork | None = None,
+) -> EmbeddingFile | None:
     """The table's embeddings, in a file that an evaluation which was stopped goes on with.
 
     Args:
-        embedder: `Embedder`.
-        table: `ImageTable`.
+        model: what embeds.
+        table: the images.
         path: of the file; see `EmbeddingFile`.
-        model_key: text that names the model and its weights.
         description: of the progress bar.
         dtype: "float32" or "float16".
-        workers: `Workers` that embed together; the first alone has the file.
+        workers: those that embed together; the first alone has the file.
 
     Returns:
         The `EmbeddingFile`, whole; None on a worker beside the first.
     """
     file = None
     if workers is None or workers.first:
-        key = f"{model_key}; {embedder.transform}; {_READ_AS}; {table_fingerprint(table)}"
+        key = f"{model.key}; {model.embedder.transform}; {_READ_AS}; {table_fingerprint(table)}"
         file = EmbeddingFile(path, len(table), key, dtype)
     with file or contextlib.nullcontext():
         done = np.array(file.done if file else 0)
         first_row = int(done if workers is None else workers.from_first(done))
-        for rows in embedder.batches(table, description, first_row):
+        for rows in model.embedder.batches(table, description, first_row):
             if file:
                 file.append(rows)
     return file
 
 
-def table_fingerprint(table):
+def table_fingerprint(table: ImageTable) -> str:
     """Text that is another one for other images, another order, or a file that was changed."""
     digest = hashlib.sha256(str(table).encode())
     if table.paths is not None:
         for path in table.paths:
-            found = os.stat(path)
-            digest.update(f"{path}\0{found.st_size}\0{found.st_mtime_ns}\0".encode())
+            status = os.stat(path)
+            digest.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
     for image in () if table.encoded is None else table.encoded:
         digest.update(hashlib.sha256(image).digest())
     for array in (table.arrays, table.boxes):
@@ -115,18 +154,20 @@ def table_fingerprint(table):
     return digest.hexdigest()
 
 
-def file_fingerprint(path):
+def file_fingerprint(path: str | os.PathLike[str]) -> str:
     """Text that is another one for a file of other contents."""
     with open(path, "rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def recalls(embeddings, labels, ks, **gallery):
+def recalls(
+    embeddings: np.ndarray, labels: np.ndarray, ks: Sequence[int], **gallery: np.ndarray | None
+) -> dict[str, dict[int, float]]:
     """Recall at each K for both distances: `{"cosine": {K: share}, "l2": {K: share}}`."""
     return {metric: recall_at_k(embeddings, labels, ks, metric, **gallery) for metric in METRICS}
 
 
-def raw_pixels(table, batch_size):
+def raw_pixels(table: ImageTable, batch_size: int) -> np.ndarray:
     """The images themselves as vectors: grey levels of 32×32 pixels, `[n, 1024]`.
 
     The floor that an embedding has to beat. 32×32 keeps it affordable for photographs.
@@ -135,7 +176,7 @@ def raw_pixels(table, batch_size):
     parts = []
     with progress_bar("raw pixels", total=len(table)) as bar:
         for images in evaluation_batches(table, transform, batch_size):
-            grey = tf.image.rgb_to_grayscale(images)
-            parts.append(tf.reshape(grey, [len(images), -1]).numpy())
+            gray = tf.image.rgb_to_grayscale(images)
+            parts.append(tf.reshape(gray, [len(images), -1]).numpy())
             bar.update(len(parts[-1]))
     return np.concatenate(parts)

@@ -1,18 +1,26 @@
 """What `experiments.index` leaves for `experiments.search`: names, and of what the index is."""
 
 import json
+import os
 import pathlib
+from typing import Any, TypeAlias
 
 from experiments.options.errors import UsageError
 from keras_dml.atomic import replacing
 
+Settings: TypeAlias = dict[str, Any]
 INDEX = "index"
 EMBEDDINGS = "embeddings.npz"
 SKIPPED = "skipped.txt"
 SETTINGS = "settings.json"
 
 
-def open_folder(folder, saved_model, fingerprint, images):
+def open_folder(
+    folder: str | os.PathLike[str],
+    saved_model: pathlib.Path,
+    fingerprint: str,
+    images: pathlib.Path,
+) -> Settings:
     """Make `folder`, or go on with one of the same model and images.
 
     Args:
@@ -29,7 +37,11 @@ def open_folder(folder, saved_model, fingerprint, images):
         ValueError: `folder` holds an index of another model or of other images, or something else.
     """
     folder = pathlib.Path(folder)
-    settings = {"saved_model": str(saved_model), "fingerprint": fingerprint, "images": str(images)}
+    settings: Settings = {
+        "saved_model": str(saved_model),
+        "fingerprint": fingerprint,
+        "images": str(images),
+    }
     if (folder / SETTINGS).is_file():
         saved = read_settings(folder)
         if saved["images"] != settings["images"]:
@@ -57,7 +69,7 @@ def open_folder(folder, saved_model, fingerprint, images):
     return settings
 
 
-def read_settings(folder):
+def read_settings(folder: str | os.PathLike[str]) -> Settings:
     """What `write_settings` wrote.
 
     Raises:
@@ -78,11 +90,11 @@ def read_settings(folder):
     raise UsageError(f"{path} is damaged, or was not written by experiments.index")
 
 
-def write_settings(folder, settings):
+def write_settings(folder: str | os.PathLike[str], settings: Settings) -> None:
     """Write what `open_folder` returned, with another `built` and `search`."""
     with replacing(pathlib.Path(folder, SETTINGS)) as path:
         path.write_text(json.dumps(settings, indent=1) + "\n")
 
 
-def _is_hidden(path):
+def _is_hidden(path: pathlib.Path) -> bool:
     return path.name.startswith(".")
