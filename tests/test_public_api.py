@@ -29,8 +29,9 @@ def _documented_constants():
         body = ast.parse(path.read_text(encoding="utf-8")).body
         for one, after in itertools.pairwise(body):
             text = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
-            if text and isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Name):
-                yield one.targets[0].id
+            target = one.targets[0] if isinstance(one, ast.Assign) else getattr(one, "target", None)
+            if text and isinstance(target, ast.Name):
+                yield target.id
 
 
 def _undocumented(owner, name, value):

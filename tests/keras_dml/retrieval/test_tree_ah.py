@@ -145,7 +145,7 @@ def test_target_recall_takes_the_fewest_leaves_that_reach_it():
     assert index.measured_recall >= 0.95
     # In the same tree: no two trainings give quite the same.
     index._tree.tree = dataclasses.replace(index.tree, leaves_to_search=leaves - 1)
-    index._measure_recall()
+    index._measure_recall(index._tree)
     assert index.measured_recall < 0.95
 
 
