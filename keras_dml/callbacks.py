@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import numbers
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias
 
@@ -11,9 +10,10 @@ import keras
 import numpy as np
 import numpy.typing as npt
 
+from keras_dml.checks import check_choice, check_whole, check_wholes
 from keras_dml.deprecation import renamed_arguments, warn_renamed
 from keras_dml.errors import ArgumentError, ArgumentTypeError
-from keras_dml.nearness import Metric, check_metric
+from keras_dml.nearness import METRICS, Metric
 
 __all__ = ["RetrievalEvaluation"]
 
@@ -76,13 +76,11 @@ class RetrievalEvaluation(keras.callbacks.Callback):
         batch_size: int = 128,
     ) -> None:
         super().__init__()
-        self.ks = _checked_ks(ks)
-        for name, value in (("every", every), ("batch_size", batch_size)):
-            if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
-                raise ArgumentError(
-                    f"{name} must be a whole number of at least 1. Received: {name}={value!r}"
-                )
-        check_metric(metric)
+        several = ks if isinstance(ks, Iterable) else (ks,)
+        self.ks = check_wholes("ks", several, least=1)
+        self.every = check_whole("every", every, least=1)
+        batch_size = check_whole("batch_size", batch_size, least=1)
+        check_choice("metric", metric, METRICS)
         self._sets = [_Batches("dataset", dataset, batch_size)]
         if gallery is not None:
             self._sets.append(_Batches("gallery", gallery, batch_size))
@@ -90,7 +88,6 @@ class RetrievalEvaluation(keras.callbacks.Callback):
             self._check_ks_against(self._sets[-1].images)
         self.prefix = prefix
         self.metric: Metric = metric
-        self.every = every
         self.embedding_model = embedding_model
 
     @property
@@ -257,11 +254,3 @@ def _class_ids(name: str, labels: Any) -> np.ndarray:
             f"{name} must have class ids [n] as labels. Received: labels of shape {labels.shape}"
         )
     return labels
-
-
-def _checked_ks(ks: int | Iterable[int]) -> tuple[int, ...]:
-    found = tuple(ks) if isinstance(ks, Iterable) else (ks,)
-    good = [isinstance(k, numbers.Integral) and not isinstance(k, bool) and k >= 1 for k in found]
-    if not found or not all(good):
-        raise ArgumentError(f"ks must be whole numbers of at least 1. Received: ks={ks!r}")
-    return found

@@ -2,6 +2,7 @@
 
 import difflib
 import pathlib
+from collections.abc import Container, Iterable
 
 __all__ = ["RecipeError", "find_recipe", "is_flagfile", "names", "read_recipe", "without_flagfiles"]
 
@@ -13,12 +14,12 @@ class RecipeError(ValueError):
 PACKAGED = pathlib.Path(__file__).parent
 
 
-def names():
+def names() -> list[str]:
     """The packaged recipes, sorted."""
     return sorted(path.name for path in PACKAGED.glob("*.flags"))
 
 
-def find_recipe(name):
+def find_recipe(name: str) -> pathlib.Path:
     """Path of a flag file: here, or among the packaged recipes; RecipeError names those."""
     here, packaged = pathlib.Path(name), PACKAGED / name
     if name and here.is_file():
@@ -34,12 +35,12 @@ def find_recipe(name):
     )
 
 
-def is_flagfile(word):
+def is_flagfile(word: str) -> bool:
     """Whether a word of a command line or flag file names a flag file."""
     return word.startswith("-") and word.lstrip("-").partition("=")[0] == "flagfile"
 
 
-def without_flagfiles(words):
+def without_flagfiles(words: Iterable[str]) -> tuple[list[str], list[str]]:
     """The other words of a command line, and the names of its flag files, "" for a missing one."""
     others, names, rest = [], [], iter(words)
     for word in rest:
@@ -50,7 +51,9 @@ def without_flagfiles(words):
     return others, names
 
 
-def read_recipe(path, known, within=()):
+def read_recipe(
+    path: pathlib.Path, known: Container[str], within: tuple[pathlib.Path, ...] = ()
+) -> list[str]:
     """The words of a flag file, those of the flag files that it names in their place.
 
     Raises:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy.typing as npt
 
+from keras_dml.checks import check_seed
 from keras_dml.errors import ArgumentError
 from keras_dml.extras import needing
 from keras_dml.metrics.distances import unit_embeddings
@@ -63,6 +64,7 @@ def clustering_scores(
     section 16.3; Vinh, Epps and Bailey 2010, "Information theoretic measures for clusterings
     comparison", section 3.
     """
+    seed = check_seed("seed", seed)
     check_scikit_learn()
     # Imported here: scikit-learn takes a second to load.
     from sklearn.cluster import KMeans

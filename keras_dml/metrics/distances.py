@@ -1,12 +1,11 @@
 """The distances of positive and of negative pairs as two distributions, and how far apart."""
 
 import dataclasses
-import numbers
 
 import numpy as np
 import numpy.typing as npt
 
-from keras_dml.errors import ArgumentError
+from keras_dml.checks import check_whole
 from keras_dml.metrics.ranks import pair_blocks
 from keras_dml.metrics.recall import check_labels, checked_sets
 
@@ -75,8 +74,7 @@ def distance_histograms(
     queries, items, codes, item_codes = checked_sets(
         embeddings, labels, gallery, gallery_labels, "cosine"
     )
-    if isinstance(bins, bool) or not isinstance(bins, numbers.Integral) or bins < 1:
-        raise ArgumentError(f"bins must be a whole number of at least 1. Received: bins={bins!r}")
+    bins = check_whole("bins", bins, least=1)
     z, own_rows = normalized(queries), gallery is None
     items = z if own_rows else normalized(items)
     halves, item_halves = (np.einsum("nd,nd->n", rows, rows) / 2 for rows in (z, items))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from keras_dml.checks import check_seed, check_whole
 from keras_dml.errors import ArgumentError
 from keras_dml.metrics.bar import steps_bar
 from keras_dml.metrics.distances import unit_embeddings
@@ -83,6 +84,7 @@ def mutual_information_bound(
     check_tensorflow_backend("mutual_information_bound")
     import tensorflow as tf
 
+    steps, seed = check_whole("steps", steps, least=1), check_seed("seed", seed)
     z, classes = unit_embeddings(embeddings, labels)
     network = network or StatisticsNetwork(seed=seed)
     check_statistics_network(network)
@@ -113,7 +115,9 @@ def mutual_information_bound(
     start = tf.constant(1.0, network.compute_dtype)
     beta, found = estimate_beta(network, start)
     return MutualInformationBound(
-        nats=float(np.mean(held_back)), beta=float(beta) if found else None, network=network
+        nats=float(np.mean(held_back)),
+        beta=float(ops.convert_to_numpy(beta)) if found else None,
+        network=network,
     )
 
 

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from keras_dml.checks import check_choice
 from keras_dml.errors import ArgumentError
 from keras_dml.metrics.bar import long_work_bar
 from keras_dml.metrics.ranks import rank_bounds
-from keras_dml.nearness import Metric, check_metric
+from keras_dml.nearness import METRICS, Metric
 
 if TYPE_CHECKING:
     from keras_dml.retrieval import Index
@@ -37,7 +38,7 @@ def _checked(
     """Queries and items as finite float32 rows; the same array where there is no gallery."""
     from keras_dml.retrieval.rows import finite_rows
 
-    check_metric(metric)
+    check_choice("metric", metric, METRICS)
     queries = finite_rows(embeddings, "embeddings")
     items = queries if gallery is None else finite_rows(gallery, "gallery")
     if not len(queries) or not len(items) or queries.shape[1] != items.shape[1]:

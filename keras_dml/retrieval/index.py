@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from keras_dml.checks import check_choice
 from keras_dml.errors import ArgumentError
-from keras_dml.nearness import Metric, check_metric
+from keras_dml.nearness import METRICS, Metric
 from keras_dml.retrieval.files import save_index
 from keras_dml.retrieval.items import Items
 from keras_dml.retrieval.rows import prepared_rows
@@ -55,7 +56,7 @@ class Index(abc.ABC):
         metric: Metric = "cosine",
         ids: npt.ArrayLike | None = None,
     ) -> None:
-        check_metric(metric)
+        check_choice("metric", metric, METRICS)
         self._metric: Metric = metric
         # Items come from `load_index`, prepared already.
         if isinstance(embeddings, Items):
