@@ -16,6 +16,7 @@ from experiments.options import (
     option,
     parse,
     quiet_tensorflow,
+    registries,
     run_command,
 )
 
@@ -28,6 +29,7 @@ EXACT_ITEMS = 100_000
 TARGET_RECALL = 0.95
 
 _WHAT, _HOW = "What", "How a query is answered"
+_METRICS = registries.words("keras_dml.nearness", "METRICS")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,7 +60,7 @@ INDEX holds index/, settings.json (which model, which images), skipped.txt, and 
     images: pathlib.Path | None = option(None, _WHAT, "Their folder.")
     output: pathlib.Path | None = option(None, _WHAT, "Where to.")
     batch_size: int = option(64, _WHAT, "Images embedded at once.", lower_bound=1)
-    metric: str = option("cosine", _HOW, "What is near.", choices=("cosine", "l2"))
+    metric: str = option("cosine", _HOW, "What is near.", choices=_METRICS)
     approximate: bool | None = option(
         None,
         _HOW,

@@ -4,12 +4,13 @@ import contextlib
 import os
 import pathlib
 import shutil
+from collections.abc import Iterator
 
 from keras_dml.errors import ArgumentError
 
 
 @contextlib.contextmanager
-def replacing(path):
+def replacing(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
     """A temporary path beside `path` that takes its place when the block ends without an error.
 
     Args:
@@ -28,7 +29,9 @@ def replacing(path):
 
 
 @contextlib.contextmanager
-def replacing_folder(path, marker, what):
+def replacing_folder(
+    path: str | os.PathLike[str], marker: str, what: str
+) -> Iterator[pathlib.Path]:
     """A new folder beside `path` that takes its place when the block ends without an error.
 
     A folder already there goes aside first and is removed last. After an error, and after a
@@ -68,7 +71,7 @@ def replacing_folder(path, marker, what):
         shutil.rmtree(written, ignore_errors=True)
 
 
-def _rename(source, target, aside):
+def _rename(source: pathlib.Path, target: pathlib.Path, aside: pathlib.Path) -> None:
     if not target.exists():
         os.rename(source, target)
         shutil.rmtree(aside, ignore_errors=True)

@@ -1,15 +1,26 @@
 """Callbacks of `model.fit`: retrieval on a validation set."""
 
+from __future__ import annotations
+
 import itertools
-import numbers
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
+import numpy.typing as npt
 
+from keras_dml.checks import check_choice, check_whole, check_wholes
 from keras_dml.deprecation import renamed_arguments, warn_renamed
+from keras_dml.errors import ArgumentError, ArgumentTypeError
+from keras_dml.nearness import METRICS, Metric
 
 __all__ = ["RetrievalEvaluation"]
-from keras_dml.errors import ArgumentError, ArgumentTypeError
+
+# `(images, labels)`, or batches of these.
+_Dataset: TypeAlias = (
+    "tuple[npt.ArrayLike, npt.ArrayLike] | Iterable[tuple[Any, ...]] | keras.utils.PyDataset"
+)
 
 
 class RetrievalEvaluation(keras.callbacks.Callback):
@@ -55,41 +66,37 @@ class RetrievalEvaluation(keras.callbacks.Callback):
     @renamed_arguments(distance="metric")
     def __init__(
         self,
-        dataset,
-        ks=(1,),
-        gallery=None,
-        prefix="val_",
-        metric="cosine",
-        every=1,
-        embedding_model=None,
-        batch_size=128,
-    ):
+        dataset: _Dataset,
+        ks: int | Iterable[int] = (1,),
+        gallery: _Dataset | None = None,
+        prefix: str = "val_",
+        metric: Metric = "cosine",
+        every: int = 1,
+        embedding_model: keras.Model | None = None,
+        batch_size: int = 128,
+    ) -> None:
         super().__init__()
-        self.ks = _checked_ks(ks)
-        for name, value in (("every", every), ("batch_size", batch_size)):
-            if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
-                raise ArgumentError(
-                    f"{name} must be a whole number of at least 1. Received: {name}={value!r}"
-                )
-        if metric not in ("cosine", "l2"):
-            raise ArgumentError(f"metric must be 'cosine' or 'l2'. Received: metric={metric!r}")
+        several = ks if isinstance(ks, Iterable) else (ks,)
+        self.ks = check_wholes("ks", several, least=1)
+        self.every = check_whole("every", every, least=1)
+        batch_size = check_whole("batch_size", batch_size, least=1)
+        check_choice("metric", metric, METRICS)
         self._sets = [_Batches("dataset", dataset, batch_size)]
         if gallery is not None:
             self._sets.append(_Batches("gallery", gallery, batch_size))
         if self._sets[-1].images is not None:
             self._check_ks_against(self._sets[-1].images)
         self.prefix = prefix
-        self.metric = metric
-        self.every = every
+        self.metric: Metric = metric
         self.embedding_model = embedding_model
 
     @property
-    def distance(self):
+    def distance(self) -> Metric:
         """The former name of `metric`."""
         warn_renamed("RetrievalEvaluation.distance", "metric")
         return self.metric
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
         """Embed one batch of each set: what does not fit should fail before an epoch, not after.
 
         The images in batches are counted, as far as the largest K needs them.
@@ -104,7 +111,7 @@ class RetrievalEvaluation(keras.callbacks.Callback):
                     return
             self._check_ks_against(images)
 
-    def _check_ks_against(self, images):
+    def _check_ks_against(self, images: int) -> None:
         gallery = len(self._sets) == 2
         most = images if gallery else images - 1
         if max(self.ks) > most:
@@ -113,13 +120,13 @@ class RetrievalEvaluation(keras.callbacks.Callback):
                 f"{'images in gallery' if gallery else 'other images'}. Received: ks={self.ks}"
             )
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         """Evaluate where it is due, and add to the logs."""
         last = (self.params or {}).get("epochs")
         if logs is not None and ((epoch + 1) % self.every == 0 or epoch + 1 == last):
             logs.update(self.evaluate())
 
-    def evaluate(self):
+    def evaluate(self) -> dict[str, float]:
         """The scores of the model as it is now, by their names in the logs.
 
         Raises:
@@ -140,7 +147,9 @@ class RetrievalEvaluation(keras.callbacks.Callback):
         values = [*recall.values(), precision.map_at_r, precision.r_precision]
         return dict(zip(names, map(float, values)))
 
-    def _embeddings(self, batches, limit=None):
+    def _embeddings(
+        self, batches: _Batches, limit: int | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Embeddings `[n, d]` and labels `[n]`, of the first `limit` batches."""
         model = self.embedding_model or self.model
         if model is None:
@@ -174,10 +183,10 @@ class _Batches:
         images: how many images there are, None where that is not known.
     """
 
-    def __init__(self, name, dataset, batch_size):
+    def __init__(self, name: str, dataset: _Dataset, batch_size: int) -> None:
         self.name = name
-        self.images = None
-        self._dataset = dataset
+        self.images: int | None = None
+        self._dataset: Any = dataset
         self._batch_size = batch_size
         if isinstance(dataset, tuple):
             if len(dataset) != 2 or np.ndim(dataset[0]) < 1:
@@ -185,8 +194,8 @@ class _Batches:
                     f"{name} must be (images, labels) or batches of these. "
                     f"Received: a tuple of {len(dataset)}"
                 )
-            images, labels = dataset
-            labels = _class_ids(name, labels)
+            images: Any = dataset[0]  # what has a length and can be sliced
+            labels = _class_ids(name, dataset[1])
             if len(images) != len(labels) or not len(labels):
                 raise ArgumentError(
                     f"{name} must have one label for each of its images, and an image. "
@@ -209,7 +218,7 @@ class _Batches:
         if hasattr(dataset, "cardinality") and int(dataset.cardinality()) == -1:
             raise ArgumentError(f"{name} must end. Received: a dataset without end, repeat()")
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[tuple[Any, np.ndarray]]:
         if isinstance(self._dataset, tuple):
             images, labels = self._dataset
             for start in range(0, len(images), self._batch_size):
@@ -228,14 +237,14 @@ class _Batches:
             yield batch[0], _class_ids(self.name, batch[1])
 
 
-def _tensor(array):
+def _tensor(array: Any) -> Any:
     """As the backend takes it: a tf.data.Dataset gives TensorFlow's tensors to all of them."""
     if keras.ops.is_tensor(array):
         return array
     return keras.ops.convert_to_tensor(np.asarray(array))
 
 
-def _class_ids(name, labels):
+def _class_ids(name: str, labels: Any) -> np.ndarray:
     labels = keras.ops.convert_to_numpy(labels) if keras.ops.is_tensor(labels) else labels
     labels = np.asarray(labels)
     if labels.ndim == 2 and labels.shape[1] == 1:
@@ -245,11 +254,3 @@ def _class_ids(name, labels):
             f"{name} must have class ids [n] as labels. Received: labels of shape {labels.shape}"
         )
     return labels
-
-
-def _checked_ks(ks):
-    found = (ks,) if isinstance(ks, numbers.Integral) else tuple(ks)
-    good = [isinstance(k, numbers.Integral) and not isinstance(k, bool) and k >= 1 for k in found]
-    if not found or not all(good):
-        raise ArgumentError(f"ks must be whole numbers of at least 1. Received: ks={ks!r}")
-    return found

@@ -1,16 +1,19 @@
 """Class ids as they came, or refused: no cast may make one class of two."""
 
+from typing import cast
+
 import keras
 import numpy as np
 from keras import ops
 
 from keras_dml.errors import ArgumentError
+from keras_dml.types import Tensor, TensorLike
 
 # From these on neighboring whole numbers are no longer told apart.
 _LIMITS = {"bfloat16": 2**8, "float16": 2**11, "float32": 2**24, "float64": 2**53}
 
 
-def as_labels(labels, name="y_true"):
+def as_labels(labels: TensorLike, name: str = "y_true") -> Tensor:
     """Labels as a tensor that keeps them apart: integers as integers, floats as floats.
 
     Integers become int64 (what replicas can exchange), on JAX the integers that it has.
@@ -26,24 +29,23 @@ def as_labels(labels, name="y_true"):
             2¹¹ in float16, 2⁸ in bfloat16). Inside a graph there are no numbers to look at:
             `are_apart` says it there.
     """
-    if not ops.is_tensor(labels):
-        labels = _from_numbers(labels, name)
-    dtype = keras.backend.standardize_dtype(labels.dtype)
+    tensor = cast(Tensor, labels) if ops.is_tensor(labels) else _from_numbers(labels, name)
+    dtype = keras.backend.standardize_dtype(tensor.dtype)
     if dtype in _LIMITS:
-        _check_floats(labels, _LIMITS[dtype], dtype, name)
-        return labels
+        _check_floats(tensor, _LIMITS[dtype], dtype, name)
+        return tensor
     if keras.backend.backend() != "jax":
-        return ops.cast(labels, "int64")
-    return ops.cast(labels, "int32") if dtype == "bool" else labels
+        return ops.cast(tensor, "int64")
+    return ops.cast(tensor, "int32") if dtype == "bool" else tensor
 
 
-def are_apart(labels):
+def are_apart(labels: Tensor) -> Tensor | bool:
     """Whether no label is NaN or too large for its dtype: a bool tensor, true of integers."""
     limit = _LIMITS.get(keras.backend.standardize_dtype(labels.dtype))
     return True if limit is None else ops.all(ops.abs(labels) < limit)
 
 
-def _from_numbers(labels, name):
+def _from_numbers(labels: TensorLike, name: str) -> Tensor:
     numbers = np.asarray(labels)
     if numbers.dtype.kind not in "biuf":
         received = "None" if labels is None else f"dtype {numbers.dtype}"
@@ -65,7 +67,7 @@ def _from_numbers(labels, name):
     return tensor
 
 
-def _check_floats(labels, limit, dtype, name):
+def _check_floats(labels: Tensor | np.ndarray, limit: int, dtype: str, name: str) -> None:
     try:
         numbers = np.asarray(labels)
         bad = np.argwhere(~(np.abs(numbers) < limit))

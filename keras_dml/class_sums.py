@@ -1,11 +1,11 @@
 """Sums of a batch's embeddings over each class, without knowing how many classes it has."""
 
 import dataclasses
-from typing import Any
 
 from keras import ops
 
 from keras_dml.distribute import gather_candidates
+from keras_dml.types import Tensor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,14 +25,14 @@ class ClassSums:
         own: slot of each anchor's class `[a]`, int32.
     """
 
-    anchors: Any
-    candidates: Any
-    sums: Any
-    sizes: Any
-    own: Any
+    anchors: Tensor
+    candidates: Tensor
+    sums: Tensor
+    sizes: Tensor
+    own: Tensor
 
     @classmethod
-    def of_batch(cls, class_ids, embeddings):
+    def of_batch(cls, class_ids: Tensor, embeddings: Tensor) -> "ClassSums":
         """Sums of class ids `[n]` and embeddings `[n, d]` over all replicas."""
         candidates, _ = gather_candidates(embeddings)
         candidate_ids, _ = gather_candidates(class_ids)
@@ -49,14 +49,14 @@ class ClassSums:
         )
 
     @property
-    def present(self):
+    def present(self) -> Tensor:
         """Whether a slot holds a class, bool `[c]`."""
         return self.sizes > 0
 
-    def batch_size(self):
+    def batch_size(self) -> Tensor:
         """How many images the global batch has, as a number of the embeddings' dtype."""
         return ops.cast(ops.shape(self.candidates)[0], self.sums.dtype)
 
-    def of_anchors(self, values):
+    def of_anchors(self, values: Tensor) -> Tensor:
         """The rows of `values` `[c, ...]` (or its entries `[c]`) for each anchor's own class."""
         return ops.take(values, self.own, axis=0)

@@ -1,7 +1,11 @@
 """Copies of functional and sequential models, with all the state of their layers."""
 
+from __future__ import annotations
+
 import inspect
 import tempfile
+from collections.abc import Callable
+from typing import Any
 
 import keras
 from keras.src.models.functional import Functional
@@ -9,7 +13,7 @@ from keras.src.models.functional import Functional
 from keras_dml.errors import ArgumentError
 
 
-def all_layers(layer):
+def all_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
     """A layer or model and every layer within it, however deep, each once and after its outer one.
 
     Keras shows in `Model.layers` only those of the first level, and of a layer none: wrapped and
@@ -18,7 +22,11 @@ def all_layers(layer):
     return layer._flatten_layers()
 
 
-def copied(model, copy_layer, change_input=None):
+def copied(
+    model: keras.Model,
+    copy_layer: Callable[[keras.layers.Layer], keras.layers.Layer],
+    change_input: Callable[[keras.KerasTensor], keras.KerasTensor] | None = None,
+) -> keras.Model:
     """A copy of a functional or sequential model with layers, weights and state of its own.
 
     Models nested in it are copied in the same way, whatever their depth; a layer or model that is
@@ -37,9 +45,9 @@ def copied(model, copy_layer, change_input=None):
             "model must be a functional or sequential keras.Model, whose layers are known. "
             f"Received: model={model!r}"
         )
-    copies = {}
+    copies: dict[int, tuple[keras.Operation, keras.Operation]] = {}
 
-    def copy_of(operation):
+    def copy_of(operation: keras.Operation) -> keras.Operation:
         if id(operation) not in copies:
             if isinstance(operation, (Functional, keras.Sequential)):
                 new = copy_of_model(_without_compilation(operation))
@@ -50,7 +58,7 @@ def copied(model, copy_layer, change_input=None):
             copies[id(operation)] = operation, new
         return copies[id(operation)][1]
 
-    def copy_of_model(part):
+    def copy_of_model(part: keras.Model) -> keras.Model:
         inputs = None
         if change_input is not None and getattr(part, "inputs", None):
             inside = part.inputs[0] if isinstance(part, keras.Sequential) else part.input
@@ -76,7 +84,7 @@ def copied(model, copy_layer, change_input=None):
     return copy
 
 
-def _without_compilation(model):
+def _without_compilation(model: keras.Model) -> keras.Model:
     """The same layers in a model that is not compiled: its losses may not be serializable."""
     if not model.compiled or not getattr(model, "inputs", None):
         return model
@@ -85,7 +93,10 @@ def _without_compilation(model):
     return keras.Model(model.input, model.output, name=model.name)
 
 
-def same_layer(layer, change=lambda config: config):
+def same_layer(
+    layer: keras.layers.Layer,
+    change: Callable[[dict[str, Any]], dict[str, Any]] = lambda config: config,
+) -> keras.layers.Layer:
     """A new layer of the same class, made of its configuration as `change` gives it.
 
     A `Lambda` gets the same Python function, unless it brings variables along from elsewhere, which
@@ -107,7 +118,9 @@ def same_layer(layer, change=lambda config: config):
         raise ArgumentError(f"layer {_described(layer)} cannot be copied: {advice}") from error
 
 
-def _same_lambda(layer, change):
+def _same_lambda(
+    layer: keras.layers.Lambda, change: Callable[[dict[str, Any]], dict[str, Any]]
+) -> keras.layers.Lambda:
     functions = [layer.function, layer.mask, layer._output_shape]
     for function in filter(callable, functions):
         # A method, a partial or an object may hold variables as well as a closure.
@@ -127,7 +140,7 @@ def _same_lambda(layer, change):
     )
 
 
-def copy_state(source, target):
+def copy_state(source: keras.layers.Layer, target: keras.layers.Layer) -> None:
     """Give a layer or model of the same build all state of another: what a file would keep of it.
 
     That is more than `set_weights(get_weights())`: a `Normalization` computes with constants that
@@ -159,7 +172,7 @@ def copy_state(source, target):
                 new.load_assets(folder)
 
 
-def finalize(model):
+def finalize(model: keras.Model) -> None:
     """Let every layer of a model take up what has been assigned to its variables."""
     for layer in all_layers(model):
         if hasattr(layer, "finalize_state"):
@@ -171,19 +184,19 @@ def finalize(model):
 class _Arrays(dict):
     """What `save_own_variables` writes into, as arrays: no variable is kept, nor its devices."""
 
-    def __setitem__(self, key, value):
+    def __setitem__(self, key: str, value: object) -> None:
         super().__setitem__(key, keras.ops.convert_to_numpy(value))
 
 
-def _copy_trainable(source, target):
+def _copy_trainable(source: keras.layers.Layer, target: keras.layers.Layer) -> None:
     if source.trainable != target.trainable:
         target.trainable = source.trainable
 
 
-def _described(layer):
+def _described(layer: keras.layers.Layer) -> str:
     return f"{layer.name!r} ({type(layer).__name__})"
 
 
-def _first_line(error):
+def _first_line(error: Exception) -> str:
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__

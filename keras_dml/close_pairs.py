@@ -15,18 +15,20 @@ O(n² + k·d) time more.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 from keras import ops
 from keras.backend import standardize_dtype
 
 from keras_dml.hinges import places_in
+from keras_dml.types import Tensor
 
 CHUNK = 2
 _ROOT_EPSILON = {"float32": 3.5e-4, "float64": 1.5e-8}
 
 
-def squared_distances(anchors, candidates):
+def squared_distances(anchors: Tensor, candidates: Tensor) -> Tensor:
     """`‖a_i − c_j‖²` with a relative error of at most about 4 √ε (1e-3 in float32).
 
     Exactly 0 for coincident embeddings, and for a pair at distance D the error of a gradient with
@@ -48,11 +50,11 @@ def squared_distances(anchors, candidates):
 
 
 @ops.custom_gradient
-def _within(x):
+def _within(x: Tensor) -> tuple[Tensor, Callable[..., Any]]:
     (centered,) = _centered(x)
     distances, close, any_close = _forward(x, x, centered, centered)
 
-    def gradient(*args, upstream=None):
+    def gradient(*args: Tensor, upstream: Tensor | None = None) -> Tensor:
         if upstream is None:
             (upstream,) = args
         far = ops.where(close, ops.zeros_like(upstream), upstream)
@@ -67,11 +69,11 @@ def _within(x):
 
 
 @ops.custom_gradient
-def _between(anchors, candidates):
+def _between(anchors: Tensor, candidates: Tensor) -> tuple[Tensor, Callable[..., Any]]:
     c, a = _centered(candidates, anchors)
     distances, close, any_close = _forward(anchors, candidates, a, c)
 
-    def gradient(*args, upstream=None):
+    def gradient(*args: Tensor, upstream: Tensor | None = None) -> tuple[Tensor, Tensor]:
         if upstream is None:
             (upstream,) = args
         far = ops.where(close, ops.zeros_like(upstream), upstream)
@@ -86,7 +88,7 @@ def _between(anchors, candidates):
     return distances, gradient
 
 
-def _centered(candidates, *others):
+def _centered(candidates: Tensor, *others: Tensor) -> list[Tensor]:
     """The candidates and the others around the candidates' mean."""
     # A first row taken off beforehand: the mean of what lies far away has a rounding error that is
     # large beside the differences, and XLA takes it more than once, each time with another one.
@@ -96,7 +98,9 @@ def _centered(candidates, *others):
     return [rows - mean for rows in shifted]
 
 
-def _forward(anchors, candidates, a, c):
+def _forward(
+    anchors: Tensor, candidates: Tensor, a: Tensor, c: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """The distances, which pairs are close, and whether any are but each image and itself.
 
     The centered `a` and `c` go into the product, the others into the differences: a difference of
@@ -111,8 +115,8 @@ def _forward(anchors, candidates, a, c):
     # An image and itself are always close, and 0 already.
     any_close = ops.sum(ops.cast(close, "int32")) > ops.shape(close)[0]
 
-    def some():
-        def put(pairs, difference, flat):
+    def some() -> Tensor:
+        def put(pairs: _SomePairs, difference: Tensor, flat: Tensor) -> tuple[Tensor]:
             values = ops.sum(ops.square(difference), axis=-1)
             return (ops.scatter_update(flat, pairs.place[:, None], values),)
 
@@ -123,14 +127,18 @@ def _forward(anchors, candidates, a, c):
     return ops.cond(any_close, some, lambda: distances), close, any_close
 
 
-def _gradient_of_close(anchors, candidates, close, any_close, upstream):
+def _gradient_of_close(
+    anchors: Tensor, candidates: Tensor, close: Tensor, any_close: Tensor, upstream: Tensor
+) -> tuple[Tensor, ...]:
     """What the close pairs add to the gradients of the anchors and of the candidates."""
     nothing = ops.zeros_like(anchors), ops.zeros_like(candidates)
 
-    def some():
+    def some() -> tuple[Tensor, ...]:
         upstreams = ops.reshape(upstream, (-1,))
 
-        def add(pairs, difference, of_anchors, of_candidates):
+        def add(
+            pairs: _SomePairs, difference: Tensor, of_anchors: Tensor, of_candidates: Tensor
+        ) -> tuple[Tensor, Tensor]:
             weights = ops.where(pairs.exists, 2.0 * ops.take(upstreams, pairs.place), 0.0)
             moved = weights[:, None] * difference
             return (
@@ -150,13 +158,19 @@ class _SomePairs:
     Where `exists` is false the last pair is repeated.
     """
 
-    row: Any
-    column: Any
-    place: Any
-    exists: Any
+    row: Tensor
+    column: Tensor
+    place: Tensor
+    exists: Tensor
 
 
-def _over_close_pairs(anchors, candidates, close, body, carried):
+def _over_close_pairs(
+    anchors: Tensor,
+    candidates: Tensor,
+    close: Tensor,
+    body: Callable[..., tuple[Tensor, ...]],
+    carried: tuple[Tensor, ...],
+) -> tuple[Tensor, ...]:
     """`carried`, led through `body(pairs, difference, *carried)` for one chunk after the other.
 
     `difference` is `[m, d]`, of the pairs' anchors and candidates. The close pairs are found by
@@ -169,7 +183,7 @@ def _over_close_pairs(anchors, candidates, close, body, carried):
     number = running[-1]
     numbers = ops.arange(CHUNK * height)
 
-    def chunk(start, *carried):
+    def chunk(start: Tensor, *carried: Tensor) -> tuple[Tensor, ...]:
         wanted = start + numbers
         place = places_in(running, ops.minimum(wanted, number - 1))
         row, column = place // width, place % width

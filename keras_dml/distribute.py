@@ -5,14 +5,17 @@ replicas (the candidates). Keras divides each replica's mean by the number of re
 the gradients over them, so the value and the gradient are those of the global batch on one device.
 """
 
+from typing import Any
+
 import keras
 from keras import ops
 
 from keras_dml import private
 from keras_dml.errors import ArgumentError
+from keras_dml.types import Tensor
 
 
-def gather_candidates(x):
+def gather_candidates(x: Tensor) -> tuple[Tensor, Tensor | int]:
     """The rows of `x` on every replica, one replica after the other, and where our own begin.
 
     Differentiable: the gradient of a replica's rows is summed over all replicas that used them.
@@ -51,7 +54,7 @@ def gather_candidates(x):
     return tf.reshape(summed, [replicas * rows, *others]), replica * rows
 
 
-def place_among_replicas():
+def place_among_replicas() -> tuple[Tensor | int, int]:
     """Which replica this code runs on, and how many there are: `(0, 1)` outside a strategy."""
     context = _replica_context()
     if context is None:
@@ -62,7 +65,7 @@ def place_among_replicas():
     return replica, context.num_replicas_in_sync
 
 
-def sum_over_replicas(x):
+def sum_over_replicas(x: Tensor) -> Tensor:
     """The sum of the replicas' tensors; `x` itself on one device."""
     context = _replica_context()
     if context is None:
@@ -72,7 +75,7 @@ def sum_over_replicas(x):
     return context.all_reduce(tf.distribute.ReduceOp.SUM, x)
 
 
-def _replica_context():
+def _replica_context() -> Any:
     if keras.backend.backend() != "tensorflow":
         return None
     import tensorflow as tf
@@ -81,7 +84,7 @@ def _replica_context():
     return context if context is not None and context.num_replicas_in_sync > 1 else None
 
 
-def _equal_rows(strategy, x):
+def _equal_rows(strategy: Any, x: Tensor) -> list[Any]:
     """Checks that hold when the replicas of this machine have equally many rows."""
     import tensorflow as tf
 

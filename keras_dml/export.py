@@ -1,8 +1,13 @@
 """Embedding models, with an index or without, as SavedModels for serving. Needs TensorFlow."""
 
+from __future__ import annotations
+
 import numbers
+import os
 import random
 import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import keras
 
@@ -20,11 +25,24 @@ __all__ = ["check_export", "export_saved_model", "float32_copy"]
 _SCOPE = re.compile(r"[A-Za-z0-9_.\\/>-]*")
 _OUTERMOST = re.compile(r"[A-Za-z0-9.]")
 
-tf = TensorFlow("export_saved_model")
+if TYPE_CHECKING:
+    import tensorflow as tf
+else:
+    tf = TensorFlow("export_saved_model")
+
+
+if TYPE_CHECKING:
+    _Served = Callable[[tf.Tensor], dict[str, tf.Tensor]]
 
 
 @renamed_arguments(neighbours="neighbors")
-def export_saved_model(model, path, preprocessing, index=None, neighbors=10):
+def export_saved_model(
+    model: keras.Model,
+    path: str | os.PathLike[str],
+    preprocessing: Callable[[tf.Tensor], tf.Tensor],
+    index: Index | None = None,
+    neighbors: int = 10,
+) -> None:
     """Writes a SavedModel that takes images and returns embeddings, or neighbors.
 
     Its signatures, each of n ≥ 1 images, as many as a call gives:
@@ -79,7 +97,7 @@ def export_saved_model(model, path, preprocessing, index=None, neighbors=10):
         archive.write_out(str(folder), verbose=False)
 
 
-def check_export(model, preprocessing):
+def check_export(model: keras.Model, preprocessing: Callable[[tf.Tensor], tf.Tensor]) -> None:
     """Raises now what `export_saved_model` would raise of this model, after hours of training.
 
     Traces what it would write, and writes nothing. Python's random state, from which Keras draws
@@ -104,7 +122,7 @@ def check_export(model, preprocessing):
         random.setstate(state)
 
 
-def _servable(model):
+def _servable(model: keras.Model) -> keras.Model:
     """The model or, where TensorFlow or serving needs another, its copy in float32."""
     for layer in all_layers(model)[1:]:
         if not _SCOPE.fullmatch(layer.name):
@@ -137,7 +155,7 @@ def _servable(model):
     return model
 
 
-def _check_preprocessing(preprocessing):
+def _check_preprocessing(preprocessing: object) -> None:
     if not callable(preprocessing):
         raise ArgumentTypeError(
             "preprocessing must be a function from image bytes to an image. "
@@ -145,7 +163,7 @@ def _check_preprocessing(preprocessing):
         )
 
 
-def _check_model(model):
+def _check_model(model: keras.Model) -> None:
     check_static_graph(model)
     for name, shape, rank in (("in", model.input_shape, 4), ("out", model.output_shape, 2)):
         if not isinstance(shape, tuple) or len(shape) != rank:
@@ -155,7 +173,7 @@ def _check_model(model):
             )
 
 
-def _check_index(model, index, neighbors):
+def _check_index(model: keras.Model, index: Index | None, neighbors: int) -> None:
     if index is None:
         return
     if not isinstance(index, Index):
@@ -175,7 +193,9 @@ def _check_index(model, index, neighbors):
         )
 
 
-def _embedding_functions(model, preprocessing):
+def _embedding_functions(
+    model: keras.Model, preprocessing: Callable[[tf.Tensor], tf.Tensor]
+) -> tuple[tf.TensorSpec, _Served, _Served]:
     """The spec of decoded images, and functions from them and from files to embeddings."""
     image = tf.TensorSpec(model.input_shape[1:], tf.float32)
     # ExportArchive traces without AutoGraph, which preprocessing may need for its Python ifs.
@@ -187,22 +207,22 @@ def _embedding_functions(model, preprocessing):
             f"shape {image.shape}. Received: a function that returns {returned}"
         )
 
-    def embed(images):
+    def embed(images: tf.Tensor) -> dict[str, tf.Tensor]:
         with tf.name_scope("embed"):  # the model's name, too, may be none of an outermost scope
             return {"embeddings": tf.cast(model(images, training=False), tf.float32)}
 
-    def embed_files(images):
+    def embed_files(images: tf.Tensor) -> dict[str, tf.Tensor]:
         return embed(tf.map_fn(traced, images, fn_output_signature=image))
 
     decoded = tf.TensorSpec([None, *image.shape], tf.float32, name="images")
     return decoded, embed, embed_files
 
 
-def _search_function(embed_files, index, neighbors):
+def _search_function(embed_files: _Served, index: Index, neighbors: int) -> _Served:
     module = index.serving_module()
     scores_name = "similarities" if index.metric == "cosine" else "distances"
 
-    def search(images):
+    def search(images: tf.Tensor) -> dict[str, tf.Tensor]:
         ids, scores = module.search(embed_files(images)["embeddings"], int(neighbors))
         return {"ids": ids, scores_name: scores}
 

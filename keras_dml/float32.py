@@ -1,5 +1,9 @@
 """Copies of models that compute in float32. Needs TensorFlow."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import keras
 
 from keras_dml.cloning import all_layers, copied, same_layer
@@ -11,7 +15,7 @@ tf = TensorFlow("export_saved_model or float32_copy")
 _OTHER_FLOATS = ("mixed_float16", "mixed_bfloat16", "float16", "bfloat16", "float64")
 
 
-def check_static_graph(model):
+def check_static_graph(model: object) -> None:
     """ValueError unless `model` is a built functional or sequential one."""
     if not isinstance(model, keras.Model) or not getattr(model, "inputs", None):
         raise ArgumentError(
@@ -19,7 +23,7 @@ def check_static_graph(model):
         )
 
 
-def _in_float32(config):
+def _in_float32(config: Any) -> Any:  # JSON, however deep
     """A layer's config with each floating-point dtype policy in it, however deep, float32."""
     if isinstance(config, dict):
         if str(config.get("class_name", "")).endswith("DTypePolicyMap"):
@@ -38,11 +42,11 @@ def _in_float32(config):
     return config
 
 
-def _float32_layer(layer):
+def _float32_layer(layer: keras.layers.Layer) -> keras.layers.Layer:
     return same_layer(layer, _in_float32)
 
 
-def _float32_input(tensor):
+def _float32_input(tensor: keras.KerasTensor) -> keras.KerasTensor:
     """An input like this one in float32: nested models have inputs of the outer one's precision."""
     dtype = "float32" if tensor.dtype in _OTHER_FLOATS else tensor.dtype
     return keras.Input(
@@ -50,21 +54,21 @@ def _float32_input(tensor):
     )
 
 
-def _other_float(layer):
+def _other_float(layer: keras.layers.Layer) -> str | None:
     """What a layer computes or keeps in that is no float32; None for none."""
     dtypes = [layer.compute_dtype, layer.variable_dtype, layer.dtype]
     dtypes += [variable.dtype for variable in layer.weights]
     return next((str(dtype) for dtype in dtypes if str(dtype) in _OTHER_FLOATS), None)
 
 
-def is_float32(model):
+def is_float32(model: keras.Model) -> bool:
     """Whether every layer of `model`, however deep, computes in float32, under no strategy."""
     if any(isinstance(one.value, tf.distribute.DistributedValues) for one in model.weights):
         return False
     return all(_other_float(layer) is None for layer in all_layers(model))
 
 
-def float32_copy(model):
+def float32_copy(model: keras.Model) -> keras.Model:
     """The same model, uncompiled, computing in float32 throughout.
 
     Mixed precision rounds embeddings to 8 or 11 bits; evaluation and serving want what the

@@ -11,14 +11,24 @@ sets are sorted: O(n² log n) time. Memory is O(n²) either way, and so is what 
 hinges that are 0 to the last bit, whose subgradient is free.
 """
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 from keras import ops
+
+from keras_dml.types import Tensor
 
 FEW_POSITIVES = 32
 VERY_FEW_POSITIVES = 4
 INFINITY = float("inf")
 
+OfBoth: TypeAlias = tuple[Tensor, Tensor]
+"""What the positives have of something, and what the negatives (or the other numbers) have."""
 
-def hinge_sums(distances, positive_counts, negative_counts, margin):
+
+def hinge_sums(
+    distances: Tensor, positive_counts: Tensor, negative_counts: Tensor, margin: Tensor | float
+) -> OfBoth:
     """A row's sum of hinges in its two parts, from the counts of its active hinges.
 
     `Σ relu(D_ij − D_ik + η) = Σ_j count_ij D_ij + Σ_k count_ik (η − D_ik)`: the share of the
@@ -38,7 +48,9 @@ def hinge_sums(distances, positive_counts, negative_counts, margin):
     )
 
 
-def all_counts(distances, positive, negative, margin):
+def all_counts(
+    distances: Tensor, positive: Tensor, negative: Tensor, margin: Tensor | float
+) -> OfBoth:
     """How many active hinges `D_ij − D_ik + η > 0` each pair is in, over all j ∈ P_i, k ∈ N_i.
 
     Args:
@@ -53,11 +65,11 @@ def all_counts(distances, positive, negative, margin):
     distances = ops.stop_gradient(distances)
     negatives = ops.where(negative, distances, INFINITY)
 
-    def one_positive(distance):
+    def one_positive(distance: Tensor) -> OfBoth:
         active = ops.cast(negatives < distance + margin, distances.dtype)
         return ops.sum(active, axis=-1), active
 
-    def by_sorting():
+    def by_sorting() -> OfBoth:
         shifted = ops.where(positive, distances + margin, negatives)
         order = ops.argsort(shifted, axis=-1)
         is_positive = ops.take_along_axis(ops.cast(positive, "int32"), order, axis=-1)
@@ -71,7 +83,9 @@ def all_counts(distances, positive, negative, margin):
     return _by_number_of_positives(distances, positive, one_positive, by_sorting)
 
 
-def semihard_counts(distances, positive, negative, margin):
+def semihard_counts(
+    distances: Tensor, positive: Tensor, negative: Tensor, margin: Tensor | float
+) -> OfBoth:
     """The same counts when each positive pair meets one negative only, the semi-hard one.
 
     That is the nearest negative strictly farther than the positive or, where there is none, the
@@ -87,7 +101,7 @@ def semihard_counts(distances, positive, negative, margin):
     number = ops.sum(ops.cast(negative, "int32"), axis=-1, keepdims=True)
     farthest = ops.max(ops.where(negative, distances, -INFINITY), axis=-1, keepdims=True)
 
-    def one_positive(distance):
+    def one_positive(distance: Tensor) -> OfBoth:
         farther = ops.where(negatives > distance, negatives, INFINITY)
         nearest = ops.min(farther, axis=-1, keepdims=True)
         partner = ops.where(nearest < INFINITY, nearest, farthest)
@@ -97,7 +111,7 @@ def semihard_counts(distances, positive, negative, margin):
         ties = ops.maximum(ops.sum(chosen, axis=-1, keepdims=True), 1.0)
         return active[:, 0], chosen * (active / ties)
 
-    def by_sorting():
+    def by_sorting() -> OfBoth:
         in_order = ops.sort(negatives, axis=-1)
         rank = _row_ranks(in_order, distances, "right")
         last = ops.shape(distances)[1] - 1
@@ -115,7 +129,9 @@ def semihard_counts(distances, positive, negative, margin):
     return _by_number_of_positives(distances, positive, one_positive, by_sorting)
 
 
-def hardest_counts(distances, positive, negative, margin):
+def hardest_counts(
+    distances: Tensor, positive: Tensor, negative: Tensor, margin: Tensor | float
+) -> OfBoth:
     """The same counts for one triplet an anchor: the farthest positive, the nearest negative.
 
     Ties share in equal parts; a hinge that is exactly 0 counts as active; an anchor without
@@ -130,7 +146,7 @@ def hardest_counts(distances, positive, negative, margin):
     both = ops.logical_and(farthest > -INFINITY, nearest < INFINITY)
     active = ops.logical_and(both, farthest + margin >= nearest)
 
-    def shares(mask, value):
+    def shares(mask: Tensor, value: Tensor) -> Tensor:
         chosen = ops.logical_and(ops.logical_and(mask, distances == value), active)
         chosen = ops.cast(chosen, distances.dtype)
         return chosen / ops.maximum(ops.sum(chosen, axis=-1, keepdims=True), 1.0)
@@ -138,7 +154,9 @@ def hardest_counts(distances, positive, negative, margin):
     return shares(positive, farthest), shares(negative, nearest)
 
 
-def hinge_sums_against_all(distances, positive, others, other, margin):
+def hinge_sums_against_all(
+    distances: Tensor, positive: Tensor, others: Tensor, other: Tensor, margin: Tensor | float
+) -> OfBoth:
     """Each row's positives against one set of numbers, the same for every row.
 
     `Σ_{j∈P_i} Σ_{b ∈ others} relu(D_ij − b + η)`, in the parts of `hinge_sums`. The positives are
@@ -171,7 +189,7 @@ def hinge_sums_against_all(distances, positive, others, other, margin):
     )
 
 
-def _ranks_and_places(values, positive, others, other):
+def _ranks_and_places(values: Tensor, positive: Tensor, others: Tensor, other: Tensor) -> OfBoth:
     """Where the positives of all rows stand when sorted, and where the other numbers would.
 
     Returns:
@@ -180,7 +198,7 @@ def _ranks_and_places(values, positive, others, other):
             is at least this; for a number that takes no part, beyond all ranks.
     """
 
-    def among(values, mask):
+    def among(values: Tensor, mask: Tensor) -> OfBoth:
         flat = ops.reshape(ops.where(mask, values, INFINITY), (-1,))
         order = ops.argsort(flat)
         place = places_in(ops.take(flat, order), ops.stop_gradient(others))
@@ -189,10 +207,10 @@ def _ranks_and_places(values, positive, others, other):
         )
         return ops.reshape(rank, ops.shape(values)), place
 
-    def among_first(most, otherwise):
+    def among_first(most: int, otherwise: Callable[[], OfBoth]) -> OfBoth:
         columns, few, is_few = _few_positives(positive, values.dtype, most)
 
-        def among_few():
+        def among_few() -> OfBoth:
             rank, place = among(ops.take_along_axis(values, columns, axis=-1), few)
             return _spread(columns, _only(rank, few), values), place
 
@@ -206,7 +224,7 @@ def _ranks_and_places(values, positive, others, other):
     return rank, ops.where(other, place, _size(values))
 
 
-def places_in(in_order, values):
+def places_in(in_order: Tensor, values: Tensor) -> Tensor:
     """How many entries of the sorted vector `in_order` are at most each of `values`, int32.
 
     `searchsorted(side="right")` by bisection: XLA makes a table of all comparisons of TensorFlow's.
@@ -223,7 +241,12 @@ def places_in(in_order, values):
     return place
 
 
-def _by_number_of_positives(distances, positive, one_positive, by_sorting):
+def _by_number_of_positives(
+    distances: Tensor,
+    positive: Tensor,
+    one_positive: Callable[[Tensor], OfBoth],
+    by_sorting: Callable[[], OfBoth],
+) -> OfBoth:
     """The counts by comparing one positive of every row at a time, or by sorting the rows.
 
     `one_positive(distance)` takes the distance `[a, 1]` of one positive in each row (minus infinity
@@ -232,12 +255,14 @@ def _by_number_of_positives(distances, positive, one_positive, by_sorting):
     """
     columns, present, is_few = _few_positives(positive, distances.dtype, FEW_POSITIVES)
 
-    def one_at_a_time():
+    def one_at_a_time() -> OfBoth:
         near = ops.where(present, ops.take_along_axis(distances, columns, axis=-1), -INFINITY)
         slots = ops.arange(ops.shape(near)[1])
         most = ops.max(ops.sum(ops.cast(present, "int32"), axis=-1))
 
-        def step(slot, positives, negatives):
+        def step(
+            slot: Tensor, positives: Tensor, negatives: Tensor
+        ) -> tuple[Tensor, Tensor, Tensor]:
             distance = ops.take(near, slot, axis=1)
             count, added = one_positive(distance[:, None])
             positives = ops.where(slots[None, :] == slot, count[:, None], positives)
@@ -253,7 +278,7 @@ def _by_number_of_positives(distances, positive, one_positive, by_sorting):
     return _cond(is_few, one_at_a_time, by_sorting)
 
 
-def _few_positives(positive, dtype, most):
+def _few_positives(positive: Tensor, dtype: str, most: int) -> tuple[Tensor, Tensor, Tensor | bool]:
     """Columns `[a, k]` of the first positives, which of them exist, and whether these are all."""
     width = positive.shape[1]
     k = ops.minimum(most, ops.shape(positive)[1]) if width is None else min(most, width)
@@ -263,12 +288,14 @@ def _few_positives(positive, dtype, most):
     return columns, found > 0, ops.max(ops.sum(ops.cast(positive, "int32"), axis=-1)) <= k
 
 
-def _cond(condition, one, other):
+def _cond(
+    condition: Tensor | bool, one: Callable[[], OfBoth], other: Callable[[], OfBoth]
+) -> OfBoth:
     """`ops.cond`, or `one()` alone where the shapes already say that the condition is true."""
     return one() if condition is True else ops.cond(condition, one, other)
 
 
-def _row_ranks(in_order, values, side):
+def _row_ranks(in_order: Tensor, values: Tensor, side: str) -> Tensor:
     """`searchsorted` for each row: int32 places of `values` `[a, k]` in sorted rows `[a, c]`."""
     ranks = ops.vectorized_map(
         lambda row: ops.searchsorted(row[0], row[1], side=side), (in_order, values)
@@ -276,12 +303,12 @@ def _row_ranks(in_order, values, side):
     return ops.cast(ranks, "int32")
 
 
-def _row_occurrences(in_order, values):
+def _row_occurrences(in_order: Tensor, values: Tensor) -> Tensor:
     """How often each of `values` `[a, k]` occurs in the sorted row of `in_order` `[a, c]`."""
     return _row_ranks(in_order, values, "right") - _row_ranks(in_order, values, "left")
 
 
-def _spread(columns, values, like):
+def _spread(columns: Tensor, values: Tensor, like: Tensor) -> Tensor:
     """Zeros in the shape of `like` `[a, c]`, plus `values` `[a, k]` at the `columns` of their row.
 
     With a permutation of each row as columns, the inverse of `take_along_axis`.
@@ -292,9 +319,9 @@ def _spread(columns, values, like):
     return ops.reshape(flat, (rows, width))
 
 
-def _size(matrix):
+def _size(matrix: Tensor) -> Tensor:
     return ops.shape(matrix)[0] * ops.shape(matrix)[1]
 
 
-def _only(values, mask):
+def _only(values: Tensor, mask: Tensor) -> Tensor:
     return ops.where(mask, values, ops.zeros_like(values))

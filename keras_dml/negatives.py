@@ -3,14 +3,22 @@
 import keras
 from keras import ops
 
+from keras_dml.checks import check_number, check_seed
 from keras_dml.errors import ArgumentError
 from keras_dml.pairs import masked_softmax
+from keras_dml.types import Tensor
 
 # Drawing counts in whole tickets, exact in float32 in any order of summation.
 _TICKETS = 2.0**22
 
 
-def distance_weighted(distances, negative, dimensions, nearest=0.5, farthest=1.4):
+def distance_weighted(
+    distances: Tensor,
+    negative: Tensor,
+    dimensions: Tensor | int,
+    nearest: float = 0.5,
+    farthest: float = 1.4,
+) -> Tensor:
     """The probability of each negative under distance-weighted sampling.
 
     On the sphere in D dimensions most negatives lie near the distance √2, where they teach nothing.
@@ -37,6 +45,7 @@ def distance_weighted(distances, negative, dimensions, nearest=0.5, farthest=1.4
     Embedding Learning", ICCV 2017, Eq. 2-4; the defaults are those of pytorch-metric-learning's
     `DistanceWeightedMiner`.
     """
+    nearest, farthest = check_number("nearest", nearest), check_number("farthest", farthest)
     if not 0 < nearest < farthest < 2:
         raise ArgumentError(
             "nearest and farthest must be distances with 0 < nearest < farthest < 2. "
@@ -54,7 +63,9 @@ def distance_weighted(distances, negative, dimensions, nearest=0.5, farthest=1.4
     return masked_softmax(exponents, kept)
 
 
-def draw_negatives(probabilities, seed, step, first_row=0):
+def draw_negatives(
+    probabilities: Tensor, seed: int, step: Tensor | int, first_row: Tensor | int = 0
+) -> Tensor:
     """A negative for each pair of an anchor: pure function of (seed, step, anchor, partner).
 
     Each entry of a row is an independent draw by the row's probabilities, so that an anchor's
@@ -77,7 +88,7 @@ def draw_negatives(probabilities, seed, step, first_row=0):
     Raises:
         ValueError: `seed` out of range.
     """
-    check_seed(seed)
+    seed = check_seed("seed", seed)
     anchors, candidates = ops.shape(probabilities)
     noise = keras.random.uniform((candidates, candidates), seed=_StepSeed(seed, step))
     noise = ops.slice(noise, (first_row, 0), (anchors, candidates))
@@ -97,16 +108,7 @@ def draw_negatives(probabilities, seed, step, first_row=0):
     return low
 
 
-def check_seed(seed):
-    """`seed`, or ValueError unless it is a whole number from 0 to 2³¹ − 1."""
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**31:
-        raise ArgumentError(
-            f"seed must be a whole number from 0 to 2**31 - 1. Received: seed={seed}"
-        )
-    return seed
-
-
-def _bisections(candidates):
+def _bisections(candidates: int | None) -> int:
     # A number of candidates that is only known when the step runs: enough for a million.
     return 20 if candidates is None else max(int(candidates - 1).bit_length(), 1)
 
@@ -114,9 +116,9 @@ def _bisections(candidates):
 class _StepSeed(keras.random.SeedGenerator):
     """A seed that is (seed, step), step perhaps a tensor, without the usual hidden counter."""
 
-    def __init__(self, seed, step):
+    def __init__(self, seed: int, step: Tensor | int) -> None:
         dtype = "uint32" if keras.backend.backend() == "jax" else "int64"
         self.words = ops.stack([ops.cast(seed, dtype), ops.cast(step, dtype)])
 
-    def next(self, ordered=True):
+    def next(self, ordered: bool = True) -> Tensor:
         return self.words

@@ -5,39 +5,48 @@ kernels or on all; a learning rate of its own for some variables; the warm-up wi
 and, under a `tf.distribute` strategy, clipping of the whole gradient.
 """
 
+import inspect
 import math
 import numbers
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import keras
 from keras import ops
 
 from keras_dml import private
+from keras_dml.checks import check_choice, check_number, check_positive, check_whole
 from keras_dml.distribute import place_among_replicas, sum_over_replicas
 from keras_dml.errors import ArgumentError, ArgumentTypeError
+from keras_dml.types import Config, Tensor
 
 __all__ = ["SGD", "Adam", "WarmCosine", "multipliers"]
 
 
-class _Recipe:
+# The mixin stands before one of Keras' optimizers, which has all that it calls.
+_Base: Any = object
+
+
+class _Recipe(_Base):
     """Adds coupled weight decay and learning-rate multipliers to a Keras optimizer."""
 
     def __init__(
         self,
-        *args,
-        coupled_weight_decay=0.0,
-        decayed="kernels",
-        learning_rate_multipliers=None,
-        **kwargs,
-    ):
-        super().__init__(*args, **kwargs)
-        self.coupled_weight_decay = _at_least_0("coupled_weight_decay", coupled_weight_decay)
-        if decayed not in ("kernels", "all"):
-            raise ArgumentError(
-                f"decayed must be 'kernels' or 'all'. Received: decayed={decayed!r}"
-            )
-        self.decayed = decayed
+        *args: Any,
+        coupled_weight_decay: float = 0.0,
+        decayed: str = "kernels",
+        learning_rate_multipliers: Mapping[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        given = inspect.signature(super().__init__).bind(*args, **kwargs)
+        for name, value in given.arguments.items():
+            given.arguments[name] = _checked(name, value)
+        super().__init__(*given.args, **given.kwargs)
+        self.coupled_weight_decay = check_number(
+            "coupled_weight_decay", coupled_weight_decay, least=0
+        )
+        self.decayed = check_choice("decayed", decayed, ("kernels", "all"))
         if self.weight_decay:
             raise ArgumentError(
                 "weight_decay is Keras' decoupled form; use coupled_weight_decay here. "
@@ -49,17 +58,19 @@ class _Recipe:
                 f"Received: learning_rate_multipliers={learning_rate_multipliers!r}"
             )
         self.learning_rate_multipliers = {
-            path: _at_least_0(f"learning_rate_multipliers[{path!r}]", factor)
+            path: check_number(f"learning_rate_multipliers[{path!r}]", factor, least=0)
             for path, factor in (learning_rate_multipliers or {}).items()
         }
         as_on_one_device(self)
 
-    def apply(self, grads, trainable_variables=None):
+    def apply(
+        self, grads: Sequence[Tensor], trainable_variables: Sequence[keras.Variable] | None = None
+    ) -> None:
         if place_among_replicas()[1] > 1:
             refuse_accumulation(self)
         super().apply(grads, trainable_variables)
 
-    def build(self, variables):
+    def build(self, variables: Sequence[keras.Variable]) -> None:
         super().build(variables)
         self._decayed = [
             self.decayed == "all" or variable.path.endswith("kernel") for variable in variables
@@ -68,7 +79,9 @@ class _Recipe:
             self.learning_rate_multipliers, [variable.path for variable in variables]
         )
 
-    def update_step(self, gradient, variable, learning_rate):
+    def update_step(
+        self, gradient: Tensor, variable: keras.Variable, learning_rate: Tensor
+    ) -> None:
         index = private.variable_index(self, variable)
         if self.coupled_weight_decay and self._decayed[index]:
             gradient = gradient + ops.cast(self.coupled_weight_decay, gradient.dtype) * variable
@@ -77,7 +90,7 @@ class _Recipe:
             learning_rate = learning_rate * factor
         super().update_step(gradient, variable, learning_rate)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         return {
             **super().get_config(),
             "coupled_weight_decay": self.coupled_weight_decay,
@@ -101,7 +114,8 @@ class SGD(_Recipe, keras.optimizers.SGD):
             the replicas' gradients, as on one device; in Keras they act on each replica's part.
 
     Raises:
-        ValueError: a negative decay or factor, unknown `decayed`, or Keras' decoupled
+        ValueError: a number that is NaN, infinite or out of its range, Keras' own arguments'
+            included (Keras looks at few of them), unknown `decayed`, or Keras' decoupled
             `weight_decay`; in the first step, a path that no trainable variable of the model has,
             or `gradient_accumulation_steps` with several replicas.
         TypeError: `learning_rate_multipliers` is no dict.
@@ -117,7 +131,7 @@ class Adam(_Recipe, keras.optimizers.Adam):
     """
 
 
-def as_on_one_device(optimizer):
+def as_on_one_device(optimizer: keras.optimizers.Optimizer) -> None:
     """Let a Keras optimizer treat the replicas' gradients as one device would treat their sum.
 
     Keras clips each replica's part of the gradient and adds up what is left of the parts, and its
@@ -134,7 +148,7 @@ def as_on_one_device(optimizer):
             inner.check_finite = types.MethodType(_all_replicas_finite, inner)
 
 
-def optimizers_within(optimizer):
+def optimizers_within(optimizer: keras.optimizers.Optimizer) -> list[keras.optimizers.Optimizer]:
     """The optimizer itself, and those that a `LossScaleOptimizer` or `MultiOptimizer` calls."""
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         inner = [optimizer.inner_optimizer]
@@ -145,7 +159,7 @@ def optimizers_within(optimizer):
     return [optimizer, *(deeper for one in inner for deeper in optimizers_within(one))]
 
 
-def refuse_accumulation(optimizer):
+def refuse_accumulation(optimizer: keras.optimizers.Optimizer) -> None:
     """ValueError if the optimizer, or one within it, accumulates gradients; for many replicas."""
     for inner in optimizers_within(optimizer):
         steps = inner.gradient_accumulation_steps
@@ -160,13 +174,18 @@ def refuse_accumulation(optimizer):
 # Methods of one optimizer each; the class has Keras' own.
 
 
-def _clip_on_one_device(optimizer, gradients):
+def _clip_on_one_device(
+    optimizer: keras.optimizers.Optimizer, gradients: list[Tensor]
+) -> list[Tensor]:
     if place_among_replicas()[1] > 1:
         return gradients  # clipped when they are summed
     return type(optimizer)._clip_gradients(optimizer, gradients)
 
 
-def _clip_the_sum(optimizer, gradients_and_variables):
+def _clip_the_sum(
+    optimizer: keras.optimizers.Optimizer,
+    gradients_and_variables: list[tuple[Tensor, keras.Variable]],
+) -> list[tuple[Tensor, keras.Variable]]:
     optimizer_class = type(optimizer)
     summed = optimizer_class._all_reduce_sum_gradients(optimizer, gradients_and_variables)
     if place_among_replicas()[1] == 1:
@@ -175,7 +194,7 @@ def _clip_the_sum(optimizer, gradients_and_variables):
     return list(zip(optimizer_class._clip_gradients(optimizer, list(gradients)), variables))
 
 
-def _all_replicas_finite(optimizer, gradients):
+def _all_replicas_finite(optimizer: keras.optimizers.Optimizer, gradients: list[Tensor]) -> Tensor:
     finite = type(optimizer).check_finite(optimizer, gradients)
     # All replicas must agree: the update, or the lower scale, is one step of all of them.
     return sum_over_replicas(ops.cast(finite, "float32")) >= place_among_replicas()[1]
@@ -185,9 +204,10 @@ OPTIMIZERS = {"sgd": SGD, "adam": Adam}
 """The optimizers by the names that `--optimizer` takes."""
 
 
-def multipliers(model, factor):
+def multipliers(model: keras.Layer, factor: float) -> dict[str, float]:
     """`learning_rate_multipliers` that give the variables of `model` (or layer) this factor."""
-    return {variable.path: float(factor) for variable in model.trainable_variables}
+    factor = check_number("factor", factor, least=0)
+    return {variable.path: factor for variable in model.trainable_variables}
 
 
 @keras.saving.register_keras_serializable("keras_dml")
@@ -203,20 +223,13 @@ class WarmCosine(keras.optimizers.schedules.LearningRateSchedule):
     Reference: the published settings of Boudiaf et al. 2020 (warm-up of 100 steps).
     """
 
-    def __init__(self, learning_rate, total_steps, warmup_steps=100):
+    def __init__(self, learning_rate: float, total_steps: int, warmup_steps: int = 100) -> None:
         super().__init__()
-        if not 0 < learning_rate < math.inf:
-            raise ArgumentError(
-                f"learning_rate must be above 0. Received: learning_rate={learning_rate!r}"
-            )
-        for name, steps in (("total_steps", total_steps), ("warmup_steps", warmup_steps)):
-            if steps < 1:
-                raise ArgumentError(f"{name} must be at least 1. Received: {name}={steps!r}")
-        self.learning_rate = float(learning_rate)
-        self.total_steps = int(total_steps)
-        self.warmup_steps = int(warmup_steps)
+        self.learning_rate = check_positive("learning_rate", learning_rate)
+        self.total_steps = check_whole("total_steps", total_steps, least=1)
+        self.warmup_steps = check_whole("warmup_steps", warmup_steps, least=1)
 
-    def __call__(self, step):
+    def __call__(self, step: Tensor | int) -> Tensor:
         """The learning rate of step i, counted from 0."""
         step = ops.cast(step, "float32")
         warm = (step + 1.0) / self.warmup_steps
@@ -224,7 +237,7 @@ class WarmCosine(keras.optimizers.schedules.LearningRateSchedule):
         cosine = (1.0 + ops.cos(math.pi * progress)) / 2.0
         return self.learning_rate * ops.minimum(warm, cosine)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         """The constructor's arguments."""
         return {
             "learning_rate": self.learning_rate,
@@ -233,7 +246,7 @@ class WarmCosine(keras.optimizers.schedules.LearningRateSchedule):
         }
 
 
-def _factors(multipliers, paths):
+def _factors(multipliers: Mapping[str, float], paths: list[str]) -> list[float]:
     """The factor of each of `paths`: what `multipliers` lists for it, else 1."""
     factors = dict.fromkeys(paths, 1.0)
     for listed, factor in multipliers.items():
@@ -251,7 +264,29 @@ def _factors(multipliers, paths):
     return [factors[path] for path in paths]
 
 
-def _at_least_0(name, value):
-    if not isinstance(value, numbers.Real) or not 0 <= value < math.inf:
-        raise ArgumentError(f"{name} must be a number, at least 0. Received: {name}={value!r}")
-    return float(value)
+# The numbers that Keras' constructors take, and the ranges in which they make sense.
+_RANGES = {
+    "learning_rate": {"least": 0},
+    "momentum": {"least": 0, "most": 1},
+    "beta_1": {"least": 0, "below": 1},
+    "beta_2": {"least": 0, "below": 1},
+    "epsilon": {"least": 0},
+    "clipnorm": {"above": 0},
+    "clipvalue": {"above": 0},
+    "global_clipnorm": {"above": 0},
+    "ema_momentum": {"least": 0, "most": 1},
+    "loss_scale_factor": {"above": 0},
+}
+_LEAST = {"ema_overwrite_frequency": 1, "gradient_accumulation_steps": 0}
+_MAY_BE_NONE = ("clipnorm", "clipvalue", "global_clipnorm", "loss_scale_factor", *_LEAST)
+
+
+def _checked(name: str, value: object) -> object:
+    """An argument of Keras' constructors: a number of ours, or what Keras itself looks at."""
+    if value is None and name in _MAY_BE_NONE:
+        return None
+    if name in _LEAST:
+        return check_whole(name, value, least=_LEAST[name])
+    if name == "learning_rate" and not isinstance(value, numbers.Number | str | None):
+        return value  # a schedule, a function or a variable
+    return check_number(name, value, **_RANGES[name]) if name in _RANGES else value

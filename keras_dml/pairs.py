@@ -1,12 +1,13 @@
 """The arithmetic that the losses over pairs share: products, distances, masks, masked sums."""
 
 import dataclasses
-from typing import Any
+from collections.abc import Callable
 
 from keras import ops
 
 from keras_dml.close_pairs import squared_distances
 from keras_dml.distribute import gather_candidates
+from keras_dml.types import Tensor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,14 +22,14 @@ class Pairs:
         first_row: the row of the first anchor among the candidates; 0 on one device.
     """
 
-    anchors: Any
-    candidates: Any
-    positive: Any
-    negative: Any
-    first_row: Any = 0
+    anchors: Tensor
+    candidates: Tensor
+    positive: Tensor
+    negative: Tensor
+    first_row: Tensor | int = 0
 
     @classmethod
-    def of_batch(cls, class_ids, embeddings):
+    def of_batch(cls, class_ids: Tensor, embeddings: Tensor) -> "Pairs":
         """Pairs of class ids `[n]` and embeddings `[n, d]` against those of all replicas."""
         candidates, offset = gather_candidates(embeddings)
         candidate_ids, _ = gather_candidates(class_ids)
@@ -44,13 +45,13 @@ class Pairs:
             first_row=offset,
         )
 
-    def similarities(self):
+    def similarities(self) -> Tensor:
         """Inner products `S_ij = a_i · c_j`, `[a, c]`."""
         if self.candidates is self.anchors:
             return gram(self.anchors)
         return ops.matmul(self.anchors, ops.transpose(self.candidates))
 
-    def squared_distances(self):
+    def squared_distances(self) -> Tensor:
         """`D_ij² = ‖a_i − c_j‖²`, `[a, c]`, exactly 0 for coincident embeddings.
 
         Wherever the batch lies and however close a pair is: `keras_dml.close_pairs`.
@@ -59,14 +60,14 @@ class Pairs:
 
 
 @ops.custom_gradient
-def gram(x):
+def gram(x: Tensor) -> tuple[Tensor, Callable[..., Tensor]]:
     """Inner products `x xᵀ` of the rows of `x` `[n, d]`: `[n, n]`.
 
     The gradient is `(G + Gᵀ) x` for the upstream `G`: one matrix product, where differentiating
     the product of two separate factors takes two.
     """
 
-    def gradient(*args, upstream=None):
+    def gradient(*args: Tensor, upstream: Tensor | None = None) -> Tensor:
         if upstream is None:
             (upstream,) = args
         return ops.matmul(upstream + ops.transpose(upstream), x)
@@ -74,7 +75,7 @@ def gram(x):
     return ops.matmul(x, ops.transpose(x)), gradient
 
 
-def normalize(x):
+def normalize(x: Tensor) -> Tensor:
     """Rows of `x` `[n, d]` at length 1; a zero row stays zero and has a zero gradient.
 
     Rows whose squares would overflow or underflow (numbers beyond 1e18, or none above 1e-18) are
@@ -89,23 +90,23 @@ def normalize(x):
     return ops.where(zero, 0.0, x * ops.rsqrt(ops.where(zero, 1.0, squares)))
 
 
-def safe_sqrt(x):
+def safe_sqrt(x: Tensor) -> Tensor:
     """Square root of `x ≥ 0` with gradient 0, not infinity, at 0."""
     zero = x <= 0  # not the other way round, which would hide a NaN
     return ops.where(zero, 0.0, ops.sqrt(ops.where(zero, 1.0, x)))
 
 
-def masked_sum(values, mask):
+def masked_sum(values: Tensor, mask: Tensor) -> Tensor:
     """Sum over the last axis of the `values` that the bool `mask` keeps."""
     return ops.sum(ops.where(mask, values, ops.zeros_like(values)), axis=-1)
 
 
-def count(mask, dtype):
+def count(mask: Tensor, dtype: str) -> Tensor:
     """How many entries of the bool `mask` are true along the last axis, as `dtype`."""
     return ops.sum(ops.cast(mask, dtype), axis=-1)
 
 
-def log_one_plus_sum_exp(exponents, mask):
+def log_one_plus_sum_exp(exponents: Tensor, mask: Tensor) -> Tensor:
     """`log(1 + Σ_{mask} exp(e))` over the last axis, without overflow; 0 where nothing is kept."""
     lowest = ops.full_like(exponents, -1e30)
     kept = ops.where(mask, exponents, lowest)
@@ -114,7 +115,7 @@ def log_one_plus_sum_exp(exponents, mask):
     return ops.squeeze(ops.log(total) + peak, axis=-1)
 
 
-def log_sum_exp(exponents, mask):
+def log_sum_exp(exponents: Tensor, mask: Tensor) -> Tensor:
     """`log Σ_{mask} exp(e)` over the last axis, without overflow; 0 where nothing is kept."""
     mask = ops.broadcast_to(mask, ops.shape(exponents))
     kept = ops.where(mask, exponents, ops.full_like(exponents, -1e30))
@@ -124,7 +125,7 @@ def log_sum_exp(exponents, mask):
     return ops.where(ops.any(mask, axis=-1), logarithm, ops.zeros_like(logarithm))
 
 
-def masked_softmax(exponents, mask):
+def masked_softmax(exponents: Tensor, mask: Tensor) -> Tensor:
     """Softmax over the entries of the last axis that the bool `mask` keeps; 0 elsewhere."""
     kept = ops.where(mask, exponents, ops.full_like(exponents, -1e30))
     shares = ops.exp(kept - ops.stop_gradient(ops.max(kept, axis=-1, keepdims=True)))
@@ -132,7 +133,7 @@ def masked_softmax(exponents, mask):
     return shares / ops.maximum(ops.sum(shares, axis=-1, keepdims=True), 1.0)
 
 
-def kept_weights(kept, dtype):
+def kept_weights(kept: Tensor, dtype: str) -> Tensor:
     """Weights `[n]` that turn Keras' mean over all anchors into the mean over the `kept` ones.
 
     n / n_kept for an anchor that the bool `kept` `[n]` keeps, with both counted over all replicas,
@@ -144,7 +145,7 @@ def kept_weights(kept, dtype):
     return kept * (total / ops.maximum(ops.sum(of_all), 1.0))
 
 
-def mean_over_pairs(sums, weights):
+def mean_over_pairs(sums: Tensor, weights: Tensor) -> Tensor:
     """Values `[n]` whose Keras mean over anchors is a mean over the pairs of the global batch.
 
     Args:

@@ -33,7 +33,7 @@ def merge_call(function: Callable[..., Any], strategy: Any, *arguments: Any) -> 
     return call(function, strategy, *arguments)
 
 
-def iterator_function(model: Any, step_function: Callable[..., Any]) -> Callable[..., Any]:
+def iterator_function(model: keras.Model, step_function: Callable[..., Any]) -> Callable[..., Any]:
     """The function of an iterator that Keras' `fit` would call: `keras.Model._make_function`.
 
     Args:
@@ -44,7 +44,7 @@ def iterator_function(model: Any, step_function: Callable[..., Any]) -> Callable
     return keras.Model._make_function(model, step_function)
 
 
-def made_under(model: Any) -> Any:
+def made_under(model: keras.Model) -> Any:
     """The tf.distribute strategy in whose scope a model was made, None outside any.
 
     `keras.Model._distribute_strategy`: the public `distribute_strategy` gives the default one then.
@@ -52,7 +52,7 @@ def made_under(model: Any) -> Any:
     return model._distribute_strategy
 
 
-def variable_index(optimizer: Any, variable: Any) -> int:
+def variable_index(optimizer: keras.optimizers.Optimizer, variable: keras.Variable) -> int:
     """The place of a variable among those that `optimizer.build` was given.
 
     `Optimizer._get_variable_index`: `update_step` is given the variable alone.

@@ -39,13 +39,28 @@ def is_module(name):
     return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
 
 
-def imports(path, module=""):
+def nodes(tree, typing_alone):
+    """All nodes of a tree; those that only type checkers see if `typing_alone` says so."""
+    yield tree
+    for child in ast.iter_child_nodes(tree):
+        guarded = isinstance(tree, ast.If) and child in tree.body
+        if guarded and not typing_alone and ast.unparse(tree.test).endswith("TYPE_CHECKING"):
+            continue
+        yield from nodes(child, typing_alone)
+
+
+def imports(path, module="", typing_alone=True):
     """Names of the modules that a file imports, as far as they can be told to be modules.
 
     `from a import b` is a.b if that is a module of ours, else a. `importlib.import_module("a")`
     and `runpy.run_module("a")` count too.
+
+    Args:
+        path: the file.
+        module: its name, which relative imports begin from.
+        typing_alone: whether imports under `if TYPE_CHECKING` count.
     """
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(ast.parse(path.read_text()), typing_alone):
         match node:
             case ast.Import():
                 yield from (alias.name for alias in node.names)
@@ -111,6 +126,46 @@ def test_every_folder_of_experiments_is_a_room():
 def test_imports_run_one_way(package):
     found = [offence for offence in offences() if within(offence[0], package)]
     assert not found, "\n".join(f"{who} imports {whom}: {rule}" for who, whom, rule in found)
+
+
+def circles(edges):
+    """The sets of two modules or more that reach each other, each sorted; edges: name -> names."""
+
+    def reached(start):
+        seen, left = set(), [start]
+        while left:
+            new = edges.get(left.pop(), set()) - seen
+            seen |= new
+            left += new
+        return seen
+
+    reach = {name: reached(name) for name in edges}
+    found = {frozenset({name} | {other for other in reach[name] if name in reach.get(other, ())})
+             for name in edges}  # fmt: skip
+    return sorted(sorted(names) for names in found if len(names) > 1)
+
+
+def test_no_modules_import_each_other():
+    # Within functions too: there an import could hide a circle.
+    ours = {module for _, module in modules()}
+    edges = {
+        module: {other for other in imports(path, module, typing_alone=False) if other in ours}
+        for path, module in modules()
+    }
+    assert edges["keras_dml.retrieval.index"] >= {"keras_dml.retrieval.files"}
+    assert circles(edges) == []
+
+
+def test_circles_are_found(tmp_path):
+    edges = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": {"d"}, "e": {"f"}, "f": {"e", "a"}}
+    assert circles(edges) == [["b", "c"], ["e", "f"]]
+    path = tmp_path / "module.py"
+    path.write_text(
+        "if TYPE_CHECKING:\n    import a\nelse:\n    import b\n"
+        "def f():\n    if typing.TYPE_CHECKING:\n        import c\n    import d\n"
+    )
+    assert set(imports(path, typing_alone=False)) == {"b", "d"}
+    assert set(imports(path)) == {"a", "b", "c", "d"}
 
 
 def test_no_test_imports_another():

@@ -132,13 +132,14 @@ def sop() -> Iterator[Row]:
 def evaluation() -> Iterator[Row]:
     """The rest of `metrics.evaluate` on the same set, and its memory."""
     from keras_dml import metrics
+    from keras_dml.nearness import METRICS
 
     z, labels = clustered(SOP_IMAGES, SOP_CLASSES, SOP_DIMENSIONS, seed=1)
     before = resident_megabytes()
-    for distance in ("cosine", "l2"):
-        seconds, found = _seconds(functools.partial(metrics.precision_at_r, z, labels, distance))
+    for metric in METRICS:
+        seconds, found = _seconds(functools.partial(metrics.precision_at_r, z, labels, metric))
         note = f"MAP@R {100 * found.map_at_r:.1f} %"
-        yield {"what": f"MAP@R and R-precision, {distance}", "s": seconds, "note": note}
+        yield {"what": f"MAP@R and R-precision, {metric}", "s": seconds, "note": note}
     seconds, found = _seconds(lambda: metrics.distance_histograms(z, labels).divergence())
     yield {"what": "Jensen-Shannon divergence", "s": seconds, "note": f"{found:.3f} nats"}
     seconds, scores = _seconds(lambda: metrics.clustering_scores(z, labels))

@@ -14,9 +14,9 @@ from experiments.embedding.embedding_file import EmbeddingFile
 from experiments.options.progress import progress_bar
 from keras_dml.distribute import gather_candidates
 from keras_dml.metrics import recall_at_k
+from keras_dml.nearness import METRICS
 from pipelines import EvaluationTransform, ImageTable, evaluation_batches
 
-METRICS = ("cosine", "l2")
 # Part of what embeddings on disk are known by: before, turned photos were embedded as they lay.
 _READ_AS = "turned upright"
 

@@ -15,13 +15,11 @@ __all__ = ["STATISTICS", "checked", "flags_of_losses", "flags_of_statistics", "t
 GROUP = "Loss"
 STATISTICS = "statistics_"
 _STATISTICS_NETWORK = "keras_dml.models.statistics_network.StatisticsNetwork"
-# The losses that are trained by a model of their own, which is what takes the arguments.
-_TRAINED_BY = {"rankmi": "keras_dml.models.rankmi.RankMI"}
 
 
 def taken_by(loss: str) -> dict[str, Any]:
     """What a loss takes on a command line: `catalog.Argument`s by name."""
-    return {argument.name: argument for argument in catalog.arguments(_TRAINED_BY.get(loss, loss))}
+    return {argument.name: argument for argument in catalog.arguments(catalog.trained_by(loss))}
 
 
 def flags_of_losses() -> tuple[Flag, ...]:

@@ -2,7 +2,7 @@
 
 import sys
 
-from tqdm import tqdm  # type: ignore[import-untyped]
+from tqdm import tqdm
 
 
 def progress_bar(description: str, total: int, initial: int = 0, leave: bool = False) -> tqdm:

@@ -1,11 +1,13 @@
 """The losses of TensorFlow Addons as Keras losses."""
 
-import numbers
+from collections.abc import Callable
+from typing import Any, Self
 
 import keras
 from keras import ops
 
 from keras_dml.addons.functional import (
+    Metric,
     check_metric,
     contrastive_loss,
     lifted_struct_loss,
@@ -15,31 +17,40 @@ from keras_dml.addons.functional import (
     triplet_hard_loss,
     triplet_semihard_loss,
 )
-from keras_dml.errors import ArgumentTypeError
+from keras_dml.checks import check_number
 from keras_dml.losses.base import LabelsAsTheyAre
+from keras_dml.types import Config, Tensor, TensorLike
 
 
 class _FunctionLoss(keras.losses.Loss):
     """A loss that is one of the functions with some of its arguments: a scalar for the batch."""
 
-    def __init__(self, function, name, reduction="none", **arguments):
+    def __init__(
+        self,
+        function: Callable[..., Tensor],
+        name: str | None,
+        reduction: str | None = "none",
+        **arguments: Any,
+    ) -> None:
         super().__init__(name=name, reduction=reduction)
         self._function, self._arguments = function, arguments
 
-    def __call__(self, y_true, y_pred, sample_weight=None):
+    def __call__(
+        self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike | None = None
+    ) -> Tensor:
         """The reduced loss; integers in `y_true` stay integers."""
         return LabelsAsTheyAre(self, y_true)((), y_pred, sample_weight)
 
-    def call(self, y_true, y_pred):
+    def call(self, y_true: TensorLike, y_pred: TensorLike) -> Tensor:
         """The function's value."""
         return self._function(y_true, y_pred, **self._arguments)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         """The constructor's arguments."""
         return {"name": self.name, **self._arguments}
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: Config) -> Self:
         """The loss of this configuration; a `distance_metric` function must be registered."""
         return cls(**keras.saving.deserialize_keras_object(config))
 
@@ -52,11 +63,16 @@ class ContrastiveLoss(_FunctionLoss):
         margin, reduction, name: as in `contrastive_loss` and Keras.
     """
 
-    def __init__(self, margin=1.0, reduction="sum_over_batch_size", name="contrastive_loss"):
-        check_number("margin", margin)
+    def __init__(
+        self,
+        margin: Tensor | float = 1.0,
+        reduction: str | None = "sum_over_batch_size",
+        name: str | None = "contrastive_loss",
+    ) -> None:
+        margin = _checked_margin(margin)
         super().__init__(contrastive_loss, name, reduction, margin=margin)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         """The constructor's arguments."""
         return {**super().get_config(), "reduction": self.reduction}
 
@@ -74,8 +90,14 @@ class TripletSemiHardLoss(_FunctionLoss):
         TypeError: `margin` is not a number. ValueError: unknown `distance_metric`.
     """
 
-    def __init__(self, margin=1.0, distance_metric="L2", name=None, **kwargs):
-        check_number("margin", margin)
+    def __init__(
+        self,
+        margin: Tensor | float = 1.0,
+        distance_metric: Metric = "L2",
+        name: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        margin = _checked_margin(margin)
         check_metric(distance_metric)
         super().__init__(
             triplet_semihard_loss, name, margin=margin, distance_metric=distance_metric
@@ -95,8 +117,15 @@ class TripletHardLoss(_FunctionLoss):
         TypeError: `margin` is not a number. ValueError: unknown `distance_metric`.
     """
 
-    def __init__(self, margin=1.0, soft=False, distance_metric="L2", name=None, **kwargs):
-        check_number("margin", margin)
+    def __init__(
+        self,
+        margin: Tensor | float = 1.0,
+        soft: bool = False,
+        distance_metric: Metric = "L2",
+        name: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        margin = _checked_margin(margin)
         check_metric(distance_metric)
         super().__init__(
             triplet_hard_loss, name, margin=margin, soft=soft, distance_metric=distance_metric
@@ -116,8 +145,10 @@ class LiftedStructLoss(_FunctionLoss):
         TypeError: `margin` is not a number. ValueError: unknown `distance_metric`.
     """
 
-    def __init__(self, margin=1.0, name=None, **kwargs):
-        check_number("margin", margin)
+    def __init__(
+        self, margin: Tensor | float = 1.0, name: str | None = None, **kwargs: Any
+    ) -> None:
+        margin = _checked_margin(margin)
         super().__init__(lifted_struct_loss, name, margin=margin)
 
 
@@ -125,7 +156,7 @@ class LiftedStructLoss(_FunctionLoss):
 class NpairsLoss(_FunctionLoss):
     """`npairs_loss`: class ids in y_true, similarities in y_pred."""
 
-    def __init__(self, name="npairs_loss"):
+    def __init__(self, name: str | None = "npairs_loss") -> None:
         super().__init__(npairs_loss, name)
 
 
@@ -133,11 +164,12 @@ class NpairsLoss(_FunctionLoss):
 class NpairsMultilabelLoss(_FunctionLoss):
     """`npairs_multilabel_loss`: binary labels in y_true, similarities in y_pred."""
 
-    def __init__(self, name="npairs_multilabel_loss"):
+    def __init__(self, name: str | None = "npairs_multilabel_loss") -> None:
         super().__init__(npairs_multilabel_loss, name)
 
 
-def check_number(name, value):
-    """TypeError unless this is a number or a tensor."""
-    if isinstance(value, bool) or not (isinstance(value, numbers.Number) or ops.is_tensor(value)):
-        raise ArgumentTypeError(f"{name} must be a number. Received: {name}={value!r}")
+def _checked_margin(margin: Tensor | float) -> Tensor | float:
+    """The margin as a number; tensors are taken as they are, as by the original."""
+    if ops.is_tensor(margin):
+        return margin
+    return check_number("margin", margin)

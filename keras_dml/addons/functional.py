@@ -1,21 +1,32 @@
 """The losses of TensorFlow Addons as functions."""
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 import keras
 import numpy as np
 from keras import ops
 
+from keras_dml.checks import check_embeddings, check_rows, checked_class_ids
 from keras_dml.class_ids import are_apart, as_labels
 from keras_dml.errors import ArgumentError
 from keras_dml.hinges import hinge_sums, semihard_counts
-from keras_dml.losses.base import check_embeddings, check_rows, checked_class_ids, is_sound
+from keras_dml.losses.base import is_sound
 from keras_dml.pairs import Pairs, log_sum_exp, masked_sum, safe_sqrt
+from keras_dml.types import Tensor, TensorLike
 
 METRICS = ("L2", "squared-L2", "angular")
+
+Metric: TypeAlias = str | Callable[[Tensor], Tensor]
+"""One of `METRICS`, or a function of the embeddings that gives all distances `[n, n]`."""
+
 registered = keras.saving.register_keras_serializable("Addons")
 
 
 @registered
-def contrastive_loss(y_true, y_pred, margin=1.0):
+def contrastive_loss(
+    y_true: TensorLike, y_pred: TensorLike, margin: Tensor | float = 1.0
+) -> Tensor:
     """`y·d² + (1 − y)·max(margin − d, 0)²` for each pair of images.
 
     Args:
@@ -31,14 +42,19 @@ def contrastive_loss(y_true, y_pred, margin=1.0):
 
     Reference: Hadsell et al., "Dimensionality Reduction by Learning an Invariant Mapping", 2006.
     """
-    y_pred = ops.convert_to_tensor(y_pred)
-    y_true = _one_for_each(ops.cast(y_true, y_pred.dtype), y_pred)
-    apart = ops.square(ops.maximum(margin - y_pred, 0.0))
-    return y_true * ops.square(y_pred) + (1.0 - y_true) * apart
+    distances = ops.convert_to_tensor(y_pred)
+    labels = _one_for_each(ops.cast(y_true, distances.dtype), distances)
+    apart = ops.square(ops.maximum(margin - distances, 0.0))
+    return labels * ops.square(distances) + (1.0 - labels) * apart
 
 
 @registered
-def triplet_semihard_loss(y_true, y_pred, margin=1.0, distance_metric="L2"):
+def triplet_semihard_loss(
+    y_true: TensorLike,
+    y_pred: TensorLike,
+    margin: Tensor | float = 1.0,
+    distance_metric: Metric = "L2",
+) -> Tensor:
     """Triplet loss in which each positive meets its semi-hard negative.
 
     For each ordered positive pair (i, j) the partner is the nearest negative of i strictly farther
@@ -70,7 +86,13 @@ def triplet_semihard_loss(y_true, y_pred, margin=1.0, distance_metric="L2"):
 
 
 @registered
-def triplet_hard_loss(y_true, y_pred, margin=1.0, soft=False, distance_metric="L2"):
+def triplet_hard_loss(
+    y_true: TensorLike,
+    y_pred: TensorLike,
+    margin: Tensor | float = 1.0,
+    soft: bool = False,
+    distance_metric: Metric = "L2",
+) -> Tensor:
     """Triplet loss of each anchor's farthest positive and nearest negative.
 
     The mean over all anchors of `max(0, D_ij − D_ik + margin)`. As in the original, an anchor
@@ -100,7 +122,9 @@ def triplet_hard_loss(y_true, y_pred, margin=1.0, soft=False, distance_metric="L
 
 
 @registered
-def lifted_struct_loss(labels, embeddings, margin=1.0):
+def lifted_struct_loss(
+    labels: TensorLike, embeddings: TensorLike, margin: Tensor | float = 1.0
+) -> Tensor:
     """Lifted structure loss: each positive pair against all negatives of both its images.
 
     `Σ max(0, log(Σ_{k∈N_i} exp(margin − D_ik) + Σ_{k∈N_j} exp(margin − D_jk)) + D_ij)²` over the
@@ -126,7 +150,7 @@ def lifted_struct_loss(labels, embeddings, margin=1.0):
 
 
 @registered
-def npairs_loss(y_true, y_pred):
+def npairs_loss(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
     """Cross-entropy of each row of similarities against equal shares of its class.
 
     Args:
@@ -149,7 +173,7 @@ def npairs_loss(y_true, y_pred):
 
 
 @registered
-def npairs_multilabel_loss(y_true, y_pred):
+def npairs_multilabel_loss(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
     """Cross-entropy of each row of similarities against shares by the number of common labels.
 
     Args:
@@ -173,7 +197,7 @@ def npairs_multilabel_loss(y_true, y_pred):
     return _cross_entropy(ops.matmul(labels, ops.transpose(labels)), similarities)
 
 
-def check_metric(distance_metric):
+def check_metric(distance_metric: Metric) -> None:
     """ValueError unless this is a known name or a function."""
     if not callable(distance_metric) and distance_metric not in METRICS:
         raise ArgumentError(
@@ -182,36 +206,38 @@ def check_metric(distance_metric):
         )
 
 
-def _distances(labels, embeddings, distance_metric):
+def _distances(
+    labels: TensorLike, embeddings: TensorLike, distance_metric: Metric
+) -> tuple[Pairs, Tensor, Callable[[Tensor], Tensor]]:
     """The pairs of a batch, their distances `[n, n]`, and what turns a value into the result."""
     check_metric(distance_metric)
-    embeddings = ops.convert_to_tensor(embeddings)
-    dtype = embeddings.dtype
+    z = ops.convert_to_tensor(embeddings)
+    dtype = z.dtype
     if keras.backend.standardize_dtype(dtype) in ("float16", "bfloat16"):
-        embeddings = ops.cast(embeddings, "float32")
-    check_embeddings(embeddings)
+        z = ops.cast(z, "float32")
+    check_embeddings(z)
     class_ids = _class_ids(labels)
-    check_rows(class_ids, embeddings)
-    sound = is_sound(class_ids, embeddings)
+    check_rows(class_ids, z)
+    sound = is_sound(class_ids, z)
     same = ops.equal(class_ids[:, None], class_ids[None, :])
     itself = ops.eye(ops.shape(class_ids)[0], dtype="bool")
     positive = ops.logical_and(same, ops.logical_not(itself))
     if distance_metric == "angular":
-        embeddings = _unit(embeddings)
-    pairs = Pairs(embeddings, embeddings, positive, ops.logical_not(same))
+        z = _unit(z)
+    pairs = Pairs(z, z, positive, ops.logical_not(same))
 
-    def returned(value):
+    def returned(value: Tensor) -> Tensor:
         return ops.cast(_nan_unless(sound, value), dtype)
 
     if callable(distance_metric):
-        return pairs, distance_metric(embeddings), returned
+        return pairs, distance_metric(z), returned
     if distance_metric == "angular":
         return pairs, ops.maximum(1.0 - pairs.similarities(), 0.0), returned
     squared = pairs.squared_distances()
     return pairs, squared if distance_metric == "squared-L2" else safe_sqrt(squared), returned
 
 
-def _one_for_each(labels, distances):
+def _one_for_each(labels: Tensor, distances: Tensor) -> Tensor:
     """The labels in the shape of the distances, or ValueError: broadcast they would be nonsense."""
     sizes = [
         None if None in tensor.shape else int(np.prod(tensor.shape))
@@ -225,50 +251,50 @@ def _one_for_each(labels, distances):
     return ops.reshape(labels, ops.shape(distances))
 
 
-def _class_ids(labels):
+def _class_ids(labels: TensorLike) -> Tensor:
     """Class ids `[n]` from `[n]` or `[n, 1]`, or ValueError."""
-    labels = as_labels(labels)
-    if len(labels.shape) == 2 and labels.shape[1] is None:
+    class_ids = as_labels(labels)
+    if len(class_ids.shape) == 2 and class_ids.shape[1] is None:
         # Known when the graph runs, which then fails unless it is 1.
-        labels = ops.reshape(labels, (ops.shape(labels)[0], 1))
-    return checked_class_ids(labels)
+        class_ids = ops.reshape(class_ids, (ops.shape(class_ids)[0], 1))
+    return checked_class_ids(class_ids)
 
 
-def _similarities(labels, similarities):
+def _similarities(labels: Tensor, similarities: TensorLike) -> Tensor:
     """Similarities `[n, n]` for n labels as a tensor, or ValueError."""
-    similarities = ops.convert_to_tensor(similarities)
-    shape = tuple(similarities.shape)
+    table = ops.convert_to_tensor(similarities)
+    shape = tuple(table.shape)
     sizes = {size for size in (labels.shape[0], *shape) if size is not None}
     if len(shape) != 2 or len(sizes) > 1:
         raise ArgumentError(
             "y_pred must be similarities of shape [n, n] for n labels. "
             f"Received: y_pred.shape={shape} and y_true.shape={tuple(labels.shape)}"
         )
-    return similarities
+    return table
 
 
-def _nan_unless(sound, value):
+def _nan_unless(sound: Tensor | bool, value: Tensor) -> Tensor:
     # A graph cannot raise; in eager mode the labels have been looked at.
     return ops.where(sound, value, ops.full_like(value, float("nan")))
 
 
-def _unit(embeddings):
+def _unit(embeddings: Tensor) -> Tensor:
     # TensorFlow's l2_normalize, epsilon included, for the same gradient at a row of zeros.
     squares = ops.sum(ops.square(embeddings), axis=-1, keepdims=True)
     return embeddings * ops.rsqrt(ops.maximum(squares, 1e-12))
 
 
-def _least(values, mask):
+def _least(values: Tensor, mask: Tensor) -> Tensor:
     """The least masked value of each row; the greatest of the whole row where none is masked."""
     least = ops.min(ops.where(mask, values, float("inf")), axis=-1)
     return ops.where(ops.any(mask, axis=-1), least, ops.max(values, axis=-1))
 
 
-def _at_least_one(mask, dtype):
+def _at_least_one(mask: Tensor, dtype: str) -> Tensor:
     return ops.maximum(ops.sum(ops.cast(mask, dtype)), 1.0)
 
 
-def _cross_entropy(shares, similarities):
+def _cross_entropy(shares: Tensor, similarities: Tensor) -> Tensor:
     """The mean over rows of −Σ_j t_j log softmax(s)_j, t the row of `shares` scaled to sum 1."""
     sums = ops.sum(shares, axis=-1)
     targets = shares / ops.where(sums > 0, sums, 1.0)[:, None]

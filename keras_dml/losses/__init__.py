@@ -1,6 +1,8 @@
 """Metric-learning losses: class ids in `y_true`, embeddings (or logits) in `y_pred`."""
 
-from keras_dml.errors import ArgumentError
+from typing import Any
+
+from keras_dml.checks import check_choice
 from keras_dml.losses.base import EmbeddingLoss as EmbeddingLoss
 from keras_dml.losses.base import PairLoss as PairLoss
 from keras_dml.losses.center import CenterLoss as CenterLoss
@@ -28,17 +30,13 @@ LOSSES: dict[str, type[EmbeddingLoss]] = dict(sorted(REGISTERED.items()))
 """The losses by the names that `--loss` takes."""
 
 
-def get(name, /, **arguments):
+def get(name: str, /, **arguments: Any) -> EmbeddingLoss:
     """The loss of this name with these constructor arguments.
 
     Raises:
         ValueError: unknown name (lists the known ones), or arguments that the loss refuses.
     """
-    if name not in LOSSES:
-        raise ArgumentError(
-            f"loss must be one of {', '.join(sorted(LOSSES))}. Received: loss={name!r}"
-        )
-    return LOSSES[name](**arguments)
+    return LOSSES[check_choice("loss", name, tuple(LOSSES))](**arguments)
 
 
 # Each import above is all that a loss needs here. Type checkers go by its `as`, which exports it;

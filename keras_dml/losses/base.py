@@ -1,14 +1,15 @@
-"""What every loss shares: the checks of its arguments, its two parts, its configuration."""
+"""What every loss shares: its labels and embeddings, its two parts, its configuration."""
 
 from typing import ClassVar
 
 import keras
-import numpy as np
 from keras import ops
 
+from keras_dml.checks import check_embeddings, check_rows, checked_class_ids
 from keras_dml.class_ids import are_apart, as_labels
 from keras_dml.errors import ArgumentError
 from keras_dml.pairs import Pairs, normalize
+from keras_dml.types import Config, Parts, Tensor, TensorLike
 
 
 class EmbeddingLoss(keras.losses.Loss):
@@ -38,6 +39,8 @@ class EmbeddingLoss(keras.losses.Loss):
             them; `"beside_classifier"`, by its embeddings while a classifier learns beside it;
             `"statistics_network"`, in turns with a network that the loss is made of
             (`keras_dml.models.RankMI`).
+        trained_by: module and name of the class whose constructor takes what a command line gives
+            for this loss, a literal; None: the loss's own.
 
     Raises:
         ValueError: for embeddings that are not finite, or class ids that are NaN or floats too
@@ -50,6 +53,7 @@ class EmbeddingLoss(keras.losses.Loss):
     """
 
     kind: ClassVar[str] = "pairs"
+    trained_by: ClassVar[str | None] = None
 
     def __init__(
         self,
@@ -64,16 +68,18 @@ class EmbeddingLoss(keras.losses.Loss):
                 f"Received: dtype={dtype}"
             )
 
-    def __call__(self, y_true, y_pred, sample_weight=None):
+    def __call__(
+        self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike | None = None
+    ) -> Tensor:
         """The reduced loss; integers in `y_true` stay integers."""
         return LabelsAsTheyAre(self, as_labels(y_true))((), y_pred, sample_weight)
 
-    def call(self, y_true, y_pred):
+    def call(self, y_true: TensorLike, y_pred: TensorLike) -> Tensor:
         """The loss of each anchor, `[n]`."""
         labels, embeddings = self._checked(y_true, y_pred)
         return _nan_unless_sound(self.compute_loss(labels, embeddings), labels, embeddings)
 
-    def parts(self, y_true, y_pred):
+    def parts(self, y_true: TensorLike, y_pred: TensorLike) -> Parts:
         """The tightness and the contrastive part of each anchor.
 
         Args:
@@ -84,10 +90,13 @@ class EmbeddingLoss(keras.losses.Loss):
             `(tightness, contrastive)`, each `[n]`; their sum is the loss.
         """
         labels, embeddings = self._checked(y_true, y_pred)
-        parts = self.compute_parts(labels, embeddings)
-        return tuple(_nan_unless_sound(part, labels, embeddings) for part in parts)
+        tightness, contrastive = self.compute_parts(labels, embeddings)
+        return (
+            _nan_unless_sound(tightness, labels, embeddings),
+            _nan_unless_sound(contrastive, labels, embeddings),
+        )
 
-    def _checked(self, y_true, y_pred):
+    def _checked(self, y_true: TensorLike, y_pred: TensorLike) -> tuple[Tensor, Tensor]:
         labels = as_labels(y_true)
         embeddings = ops.convert_to_tensor(y_pred, dtype=self.dtype)
         check_embeddings(embeddings)
@@ -95,20 +104,20 @@ class EmbeddingLoss(keras.losses.Loss):
         check_rows(labels, embeddings)
         return labels, embeddings
 
-    def checked_labels(self, labels):
+    def checked_labels(self, labels: Tensor) -> Tensor:
         """`y_true` as class ids `[n]`; a loss that takes other labels too overrides this."""
         return checked_class_ids(labels)
 
-    def compute_loss(self, class_ids, embeddings):
+    def compute_loss(self, class_ids: Tensor, embeddings: Tensor) -> Tensor:
         """The loss `[n]`; overridden where it is more exact, or cheaper, than its parts' sum."""
         tightness, contrastive = self.compute_parts(class_ids, embeddings)
         return tightness + contrastive
 
-    def compute_parts(self, class_ids, embeddings):
+    def compute_parts(self, class_ids: Tensor, embeddings: Tensor) -> Parts:
         """The two parts from checked class ids `[n]` and embeddings `[n, d]`."""
         raise NotImplementedError
 
-    def get_config(self):
+    def get_config(self) -> Config:
         """The constructor's arguments."""
         return {**super().get_config(), "dtype": self.dtype}
 
@@ -121,15 +130,15 @@ class PairLoss(EmbeddingLoss):
 
     normalize = True
 
-    def compute_parts(self, class_ids, embeddings):
+    def compute_parts(self, class_ids: Tensor, embeddings: Tensor) -> Parts:
         """The two parts from checked class ids `[n]` and embeddings `[n, d]`."""
         return self.compute_pair_parts(Pairs.of_batch(class_ids, self.prepare(embeddings)))
 
-    def prepare(self, embeddings):
+    def prepare(self, embeddings: Tensor) -> Tensor:
         """What the pairs are made of: the embeddings, l2-normalised if `self.normalize`."""
         return normalize(embeddings) if self.normalize else embeddings
 
-    def compute_pair_parts(self, pairs):
+    def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """The two parts `[n]` from the batch's `keras_dml.pairs.Pairs`."""
         raise NotImplementedError
 
@@ -141,85 +150,22 @@ class LabelsAsTheyAre(keras.losses.Loss):
         loss: a Keras loss. labels: what its `call` gets for `y_true`; ours is then `()`.
     """
 
-    def __init__(self, loss, labels):
+    def __init__(self, loss: keras.losses.Loss, labels: TensorLike) -> None:
         super().__init__(name=loss.name, reduction=loss.reduction, dtype=loss.dtype)
         self.loss = loss
         self.labels = labels
 
-    def call(self, y_true, y_pred):
+    def call(self, y_true: TensorLike, y_pred: TensorLike) -> Tensor:
         """The loss of its own labels."""
         return self.loss.call(self.labels, y_pred)
 
 
-def _nan_unless_sound(values, labels, embeddings):
+def _nan_unless_sound(values: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
     # Masks and comparisons would turn NaN embeddings, or merged classes, into an innocent number.
     sound = is_sound(labels, embeddings)
     return ops.where(sound, values, ops.full_like(values, float("nan")))
 
 
-def is_sound(labels, embeddings):
+def is_sound(labels: Tensor, embeddings: Tensor) -> Tensor:
     """Whether all embeddings are finite and all labels told apart: a bool tensor."""
     return ops.logical_and(are_apart(labels), ops.all(ops.isfinite(embeddings)))
-
-
-def check_embeddings(embeddings):
-    """ValueError unless the embeddings (or logits) are `[n, d]` and, where known, finite."""
-    if len(embeddings.shape) != 2:
-        raise ArgumentError(
-            "y_pred must be embeddings or logits of shape [n, d]. "
-            f"Received: y_pred.shape={tuple(embeddings.shape)}"
-        )
-    try:
-        bad = np.flatnonzero(~np.isfinite(np.asarray(embeddings)).all(axis=1))
-    except Exception:  # inside a graph or a trace there are no numbers to look at
-        return
-    if len(bad):
-        raise ArgumentError(
-            f"y_pred must be finite. Received: NaN or infinity in {len(bad)} of {len(embeddings)} "
-            f"rows, the first of them row {bad[0]}"
-        )
-
-
-def checked_class_ids(class_ids):
-    """Class ids `[n]` from `[n]` or `[n, 1]`, or ValueError."""
-    return one_per_image(class_ids, "y_true", "be class ids of shape")
-
-
-def one_per_image(values, name, what):
-    """`[n]` from `[n]` or `[n, 1]`, or ValueError: `name` must `what` [n] or [n, 1]."""
-    if len(values.shape) == 2 and values.shape[1] == 1:
-        values = ops.squeeze(values, axis=1)
-    if len(values.shape) != 1:
-        raise ArgumentError(
-            f"{name} must {what} [n] or [n, 1]. Received: {name}.shape={tuple(values.shape)}"
-        )
-    return values
-
-
-def check_rows(labels, embeddings):
-    """ValueError unless there are as many labels as embeddings."""
-    rows, images = labels.shape[0], embeddings.shape[0]
-    if rows is not None and images is not None and rows != images:
-        raise ArgumentError(
-            "y_true and y_pred must have one row for each image. "
-            f"Received: {rows} class ids and {images} embeddings"
-        )
-
-
-def check_positive(name, value):
-    """`value` as a float, or ValueError unless it is a finite number above 0."""
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, (int, float))
-        or not 0 < value < float("inf")
-    ):
-        raise ArgumentError(f"{name} must be a number above 0. Received: {name}={value!r}")
-    return float(value)
-
-
-def check_choice(name, value, choices):
-    """`value`, or ValueError unless it is one of `choices`."""
-    if value not in choices:
-        known = ", ".join(repr(choice) for choice in choices)
-        raise ArgumentError(f"{name} must be one of {known}. Received: {name}={value!r}")
-    return value

@@ -16,7 +16,7 @@ import re
 import sys
 from typing import Any
 
-__all__ = ["Argument", "arguments", "names", "summary", "table"]
+__all__ = ["Argument", "arguments", "names", "summary", "table", "trained_by"]
 
 _PACKAGE = "keras_dml"
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -84,6 +84,23 @@ def arguments(loss: type | str) -> tuple[Argument, ...]:
     return tuple(taken)
 
 
+def trained_by(loss: str) -> str:
+    """Whose arguments a command line gives for a loss: its own name, or the model that trains it.
+
+    That model's class is the loss's attribute `trained_by`, as for `arguments`.
+
+    Raises:
+        LookupError: no such loss.
+    """
+    for node in _definition(loss).body:
+        match node:
+            case ast.Assign(
+                targets=[ast.Name(id="trained_by")], value=ast.Constant(value=str(model))
+            ):
+                return model
+    return loss
+
+
 def summary(loss: type | str) -> str:
     """The first line of a class's docstring; arguments and errors as for `arguments`."""
     definition = _definition(loss)
@@ -111,14 +128,16 @@ def table() -> str:
 @functools.cache
 def _losses() -> dict[str, str]:
     """Each loss's class, by module and name, under the name that it is registered by."""
-    found = {}
+    found: dict[str, str] = {}
     for node in _parsed(f"{_PACKAGE}.losses").body:
         if not isinstance(node, ast.ImportFrom) or node.module is None:
             continue
         for definition in _classes(node.module).values():
             for decorator in definition.decorator_list:
                 match decorator:
-                    case ast.Call(func=ast.Name(id="register"), args=[ast.Constant(value=name)]):
+                    case ast.Call(
+                        func=ast.Name(id="register"), args=[ast.Constant(value=str(name))]
+                    ):
                         found[name] = f"{node.module}.{definition.name}"
     return found
 

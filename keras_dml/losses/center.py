@@ -7,6 +7,7 @@ from keras_dml.class_sums import ClassSums
 from keras_dml.losses.base import EmbeddingLoss
 from keras_dml.losses.registry import register
 from keras_dml.pairs import normalize
+from keras_dml.types import Config, Parts, Tensor
 
 
 @register("center")
@@ -49,7 +50,7 @@ class CenterLoss(EmbeddingLoss):
         super().__init__(reduction=reduction, name=name, dtype=dtype)
         self.normalize = bool(normalize)
 
-    def compute_parts(self, class_ids, embeddings):
+    def compute_parts(self, class_ids: Tensor, embeddings: Tensor) -> Parts:
         """The two parts from class ids `[n]` and embeddings `[n, d]`."""
         if self.normalize:
             embeddings = normalize(embeddings)
@@ -59,6 +60,6 @@ class CenterLoss(EmbeddingLoss):
         tightness = 0.5 * ops.sum(ops.square(embeddings - centers), axis=-1)
         return tightness, ops.zeros_like(tightness)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         """The constructor's arguments."""
         return {**super().get_config(), "normalize": self.normalize}

@@ -5,9 +5,11 @@ from typing import Literal
 import keras
 from keras import ops
 
-from keras_dml.losses.base import PairLoss, check_choice, check_positive
+from keras_dml.checks import check_choice, check_positive
+from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
-from keras_dml.pairs import count, masked_sum, safe_sqrt
+from keras_dml.pairs import Pairs, count, masked_sum, safe_sqrt
+from keras_dml.types import Config, Parts
 
 
 @register("contrastive")
@@ -50,7 +52,7 @@ class ContrastiveLoss(PairLoss):
         self.normalize = bool(normalize)
         self.pair_reduction = check_choice("pair_reduction", pair_reduction, ("sum", "mean"))
 
-    def compute_pair_parts(self, pairs):
+    def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """The two parts `[n]`."""
         squared = pairs.squared_distances()
         missing = ops.maximum(self.margin - safe_sqrt(squared), 0.0)
@@ -61,7 +63,7 @@ class ContrastiveLoss(PairLoss):
             contrastive /= ops.maximum(count(pairs.negative, squared.dtype), 1.0)
         return tightness, contrastive
 
-    def get_config(self):
+    def get_config(self) -> Config:
         """The constructor's arguments."""
         return {
             **super().get_config(),

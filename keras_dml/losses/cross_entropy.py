@@ -3,9 +3,11 @@
 import keras
 from keras import ops
 
+from keras_dml.checks import check_number
 from keras_dml.errors import ArgumentError
 from keras_dml.losses.base import EmbeddingLoss
 from keras_dml.losses.registry import register
+from keras_dml.types import Config, Parts, Tensor
 
 
 @register("ce")
@@ -44,17 +46,9 @@ class CrossEntropyLoss(EmbeddingLoss):
         dtype: str | None = None,
     ) -> None:
         super().__init__(reduction=reduction, name=name, dtype=dtype)
-        if (
-            isinstance(epsilon, bool)
-            or not isinstance(epsilon, (int, float))
-            or not 0 <= epsilon < 1
-        ):
-            raise ArgumentError(
-                f"epsilon must be a number in [0, 1). Received: epsilon={epsilon!r}"
-            )
-        self.epsilon = float(epsilon)
+        self.epsilon = check_number("epsilon", epsilon, least=0, below=1)
 
-    def compute_parts(self, class_ids, embeddings):
+    def compute_parts(self, class_ids: Tensor, embeddings: Tensor) -> Parts:
         """The two parts from class ids `[n]` and logits `[n, K]`."""
         logits, num_classes = embeddings, embeddings.shape[1]
         if num_classes is None or num_classes < 2:
@@ -73,6 +67,6 @@ class CrossEntropyLoss(EmbeddingLoss):
         tightness = ops.where(known, -ops.sum(targets * logits, axis=-1), float("nan"))
         return tightness, ops.logsumexp(logits, axis=-1)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         """The constructor's arguments."""
         return {**super().get_config(), "epsilon": self.epsilon}

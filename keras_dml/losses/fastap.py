@@ -1,12 +1,15 @@
 """The FastAP loss."""
 
+from collections.abc import Callable
+
 import keras
 from keras import ops
 
-from keras_dml.errors import ArgumentError
+from keras_dml.checks import check_whole
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.pairs import Pairs, count, kept_weights
+from keras_dml.types import Config, Parts, Tensor
 
 # Largest squared distance of two unit vectors.
 _LARGEST = 4.0
@@ -56,17 +59,13 @@ class FastAPLoss(PairLoss):
         dtype: str | None = None,
     ) -> None:
         super().__init__(reduction=reduction, name=name, dtype=dtype)
-        if isinstance(num_bins, bool) or not isinstance(num_bins, int) or num_bins < 1:
-            raise ArgumentError(
-                f"num_bins must be a whole number of at least 1. Received: num_bins={num_bins!r}"
-            )
-        self.num_bins = num_bins
+        self.num_bins = check_whole("num_bins", num_bins, least=1)
 
-    def compute_loss(self, class_ids, embeddings):
+    def compute_loss(self, class_ids: Tensor, embeddings: Tensor) -> Tensor:
         """The loss `[n]`, without the logarithms of its parts."""
         return self._ranked(Pairs.of_batch(class_ids, self.prepare(embeddings)))[0]
 
-    def compute_pair_parts(self, pairs):
+    def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """The two parts `[n]`."""
         loss, shares, within, weights = self._ranked(pairs)
         others = count(ops.logical_or(pairs.positive, pairs.negative), loss.dtype)[:, None]
@@ -77,7 +76,7 @@ class FastAPLoss(PairLoss):
         tightness = weights * ops.sum(shares * surprise, axis=-1)
         return tightness, loss - tightness
 
-    def _ranked(self, pairs):
+    def _ranked(self, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The loss, the positives' share of each bin, H⁺ `[n, L + 1]`, the weights of anchors."""
         counts = self._cumulative_counts(pairs)
         positives, all_others = counts[:, 0], counts[:, 1]
@@ -89,7 +88,7 @@ class FastAPLoss(PairLoss):
         weights = kept_weights(num_positives[:, 0] > 0, counts.dtype)
         return weights * (1.0 - ops.sum(shares * precisions, axis=-1)), shares, positives, weights
 
-    def _cumulative_counts(self, pairs):
+    def _cumulative_counts(self, pairs: Pairs) -> Tensor:
         # The weight of a distance at x bins, summed over bins 0…l, is clip(l + 1 − x, 0, 1); what
         # lies beyond all bins counts nowhere.
         beyond = self.num_bins + 1.0
@@ -98,12 +97,12 @@ class FastAPLoss(PairLoss):
         positions = ops.where(others, ops.minimum(positions, beyond), beyond)
         return _cumulative_counts(positions, pairs.positive, self.num_bins)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         """The constructor's arguments."""
         return {**super().get_config(), "num_bins": self.num_bins}
 
 
-def _cumulative_counts(positions, positive, num_bins):
+def _cumulative_counts(positions: Tensor, positive: Tensor, num_bins: int) -> Tensor:
     """Soft counts `[a, 2, L + 1]` of positives and of all at or before each bin.
 
     From `positions` `[a, c]` in [0, L + 1], in bins. Their gradient is set by hand: a position
@@ -112,14 +111,14 @@ def _cumulative_counts(positions, positive, num_bins):
     """
 
     @ops.custom_gradient
-    def counts(positions):
+    def counts(positions: Tensor) -> tuple[Tensor, Callable[..., Tensor]]:
         rows = []
         for number in range(num_bins + 1):
             within = ops.clip(number + 1.0 - positions, 0.0, 1.0)
             near = ops.where(positive, within, ops.zeros_like(within))
             rows.append(ops.stack([ops.sum(near, axis=-1), ops.sum(within, axis=-1)], axis=-1))
 
-        def gradient(*args, upstream=None):
+        def gradient(*args: Tensor, upstream: Tensor | None = None) -> Tensor:
             if upstream is None:
                 (upstream,) = args
             of_positives, of_all = upstream[:, 0], upstream[:, 1]

@@ -5,10 +5,12 @@ from typing import Literal
 import keras
 from keras import ops
 
+from keras_dml.checks import check_choice, check_positive
 from keras_dml.errors import ArgumentError
-from keras_dml.losses.base import PairLoss, check_choice, check_positive
+from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.pairs import Pairs, count, log_sum_exp, masked_softmax, masked_sum
+from keras_dml.types import Config, Parts, Tensor
 
 
 @register("ice")
@@ -77,7 +79,7 @@ class InstanceCrossEntropyLoss(PairLoss):
                 f"reweight={reweight}"
             )
 
-    def compute_pair_parts(self, pairs):
+    def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """The two parts `[n]`."""
         logits = self.scale * pairs.similarities()
         matched = _matched(pairs)
@@ -85,7 +87,7 @@ class InstanceCrossEntropyLoss(PairLoss):
         partition = rivals + ops.softplus(logits - rivals)
         return self._over_positives(-logits, matched), self._over_positives(partition, matched)
 
-    def compute_loss(self, class_ids, embeddings):
+    def compute_loss(self, class_ids: Tensor, embeddings: Tensor) -> Tensor:
         """The loss `[n]` without the cancellation of its parts, and with the gradient it sets."""
         pairs = Pairs.of_batch(class_ids, self.prepare(embeddings))
         similarities = self._similarities(pairs)
@@ -105,19 +107,19 @@ class InstanceCrossEntropyLoss(PairLoss):
         carrier = ops.sum(weights * similarities, axis=-1)
         return value + (carrier - ops.stop_gradient(carrier))
 
-    def _similarities(self, pairs):
+    def _similarities(self, pairs: Pairs) -> Tensor:
         if self.reweight and not self.anchor_gradient:
             anchors = ops.stop_gradient(pairs.anchors)
             return ops.matmul(anchors, ops.transpose(pairs.candidates))
         return pairs.similarities()
 
-    def _over_positives(self, values, matched):
+    def _over_positives(self, values: Tensor, matched: Tensor) -> Tensor:
         total = masked_sum(values, matched)
         if self.pair_reduction == "mean":
             total /= ops.maximum(count(matched, total.dtype), 1.0)
         return total
 
-    def get_config(self):
+    def get_config(self) -> Config:
         """The constructor's arguments."""
         return {
             **super().get_config(),
@@ -128,10 +130,10 @@ class InstanceCrossEntropyLoss(PairLoss):
         }
 
 
-def _matched(pairs):
+def _matched(pairs: Pairs) -> Tensor:
     """The positive pairs whose anchor has negatives to tell them from."""
     return ops.logical_and(pairs.positive, _any(pairs.negative))
 
 
-def _any(mask):
+def _any(mask: Tensor) -> Tensor:
     return ops.any(mask, axis=-1, keepdims=True)

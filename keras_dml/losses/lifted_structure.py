@@ -3,10 +3,12 @@
 import keras
 from keras import ops
 
+from keras_dml.checks import check_positive
 from keras_dml.distribute import gather_candidates
-from keras_dml.losses.base import PairLoss, check_positive
+from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
-from keras_dml.pairs import count, log_sum_exp, masked_sum, mean_over_pairs, safe_sqrt
+from keras_dml.pairs import Pairs, count, log_sum_exp, masked_sum, mean_over_pairs, safe_sqrt
+from keras_dml.types import Config, Parts
 
 
 @register("lifted_structure")
@@ -51,7 +53,7 @@ class LiftedStructureLoss(PairLoss):
         self.margin = check_positive("margin", margin)
         self.normalize = bool(normalize)
 
-    def compute_pair_parts(self, pairs):
+    def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """The two parts `[n]`."""
         distances = safe_sqrt(pairs.squared_distances())
         nearest = log_sum_exp(self.margin - distances, pairs.negative)
@@ -69,6 +71,6 @@ class LiftedStructureLoss(PairLoss):
         contrastive = 0.5 * masked_sum(hinges * both, open_pairs)
         return mean_over_pairs(tightness, num_pairs), mean_over_pairs(contrastive, num_pairs)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         """The constructor's arguments."""
         return {**super().get_config(), "margin": self.margin, "normalize": self.normalize}

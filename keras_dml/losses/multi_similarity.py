@@ -3,10 +3,11 @@
 import keras
 from keras import ops
 
-from keras_dml.errors import ArgumentError
-from keras_dml.losses.base import PairLoss, check_positive
+from keras_dml.checks import check_number, check_positive
+from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
-from keras_dml.pairs import log_one_plus_sum_exp
+from keras_dml.pairs import Pairs, log_one_plus_sum_exp
+from keras_dml.types import Config, Parts, Tensor
 
 
 @register("multi_similarity")
@@ -29,7 +30,8 @@ class MultiSimilarityLoss(PairLoss):
         reduction, name, dtype: as in `EmbeddingLoss`.
 
     Raises:
-        ValueError: `alpha` or `beta` not above 0, `epsilon` below 0, or wrong shapes.
+        ValueError: `alpha` or `beta` not above 0, `base` not finite, `epsilon` below 0, or wrong
+            shapes.
 
     Reference: Boudiaf et al. 2020, Table 2, after Wang et al., "Multi-Similarity Loss With General
     Pair Weighting for Deep Metric Learning", CVPR 2019, Eq. 15 and (mining) 11-12.
@@ -48,14 +50,10 @@ class MultiSimilarityLoss(PairLoss):
         super().__init__(reduction=reduction, name=name, dtype=dtype)
         self.alpha = check_positive("alpha", alpha)
         self.beta = check_positive("beta", beta)
-        self.base = float(base)
-        if epsilon is not None and not 0 <= epsilon < float("inf"):
-            raise ArgumentError(
-                f"epsilon must be None or at least 0. Received: epsilon={epsilon!r}"
-            )
-        self.epsilon = epsilon
+        self.base = check_number("base", base)
+        self.epsilon = None if epsilon is None else check_number("epsilon", epsilon, least=0)
 
-    def compute_pair_parts(self, pairs):
+    def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """The two parts `[n]`."""
         similarities = pairs.similarities()
         positive, negative = pairs.positive, pairs.negative
@@ -66,7 +64,9 @@ class MultiSimilarityLoss(PairLoss):
         contrastive = log_one_plus_sum_exp(self.beta * excess, negative) / self.beta
         return tightness, contrastive
 
-    def _informative(self, similarities, positive, negative):
+    def _informative(
+        self, similarities: Tensor, positive: Tensor, negative: Tensor
+    ) -> tuple[Tensor, Tensor]:
         nearest_negative = ops.max(ops.where(negative, similarities, -3.0), axis=-1, keepdims=True)
         farthest_positive = ops.min(ops.where(positive, similarities, 3.0), axis=-1, keepdims=True)
         return (
@@ -74,7 +74,7 @@ class MultiSimilarityLoss(PairLoss):
             ops.logical_and(negative, similarities > farthest_positive - self.epsilon),
         )
 
-    def get_config(self):
+    def get_config(self) -> Config:
         """The constructor's arguments."""
         return {
             **super().get_config(),

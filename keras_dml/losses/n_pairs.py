@@ -5,7 +5,8 @@ from keras import ops
 
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
-from keras_dml.pairs import count, masked_sum
+from keras_dml.pairs import Pairs, count, masked_sum
+from keras_dml.types import Config, Parts
 
 
 @register("n_pairs")
@@ -44,7 +45,7 @@ class NPairsLoss(PairLoss):
         super().__init__(reduction=reduction, name=name, dtype=dtype)
         self.normalize = bool(normalize)
 
-    def compute_pair_parts(self, pairs):
+    def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """The two parts `[n]`."""
         similarities = pairs.similarities()
         targets = ops.logical_not(pairs.negative)
@@ -56,6 +57,6 @@ class NPairsLoss(PairLoss):
         none = ops.zeros_like(tightness)
         return ops.where(told_apart, tightness, none), ops.where(told_apart, contrastive, none)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         """The constructor's arguments."""
         return {**super().get_config(), "normalize": self.normalize}

@@ -1,14 +1,20 @@
 """The pairwise cross-entropy and its simplified form, the loss to train with."""
 
+from collections.abc import MutableMapping
+from typing import Self
+
 import keras
+import numpy as np
 from keras import ops
 
+from keras_dml.checks import check_positive, checked_class_ids
 from keras_dml.class_sums import ClassSums
 from keras_dml.distribute import gather_candidates
 from keras_dml.errors import ArgumentError, ArgumentTypeError
-from keras_dml.losses.base import EmbeddingLoss, check_positive, checked_class_ids
+from keras_dml.losses.base import EmbeddingLoss
 from keras_dml.losses.registry import register
 from keras_dml.pairs import count, log_sum_exp, masked_sum
+from keras_dml.types import Config, Parts, Tensor
 
 
 @register("spce")
@@ -54,7 +60,7 @@ class SimplifiedPairwiseCrossEntropyLoss(EmbeddingLoss):
     ) -> None:
         super().__init__(reduction=reduction, name=name, dtype=dtype)
 
-    def checked_labels(self, labels):
+    def checked_labels(self, labels: Tensor) -> Tensor:
         """`y_true` as class ids `[n]`, or as a multi-hot matrix `[n, G]` with G of 2 or more."""
         if len(labels.shape) > 2 or (len(labels.shape) == 2 and labels.shape[1] in (0, None)):
             raise ArgumentError(
@@ -64,7 +70,7 @@ class SimplifiedPairwiseCrossEntropyLoss(EmbeddingLoss):
         multi_hot = len(labels.shape) == 2 and labels.shape[1] > 1
         return labels if multi_hot else checked_class_ids(labels)
 
-    def compute_parts(self, class_ids, embeddings):
+    def compute_parts(self, class_ids: Tensor, embeddings: Tensor) -> Parts:
         """The two parts from class ids `[n]` or groups `[n, G]`, and embeddings `[n, d]`."""
         if len(class_ids.shape) == 2:
             return _group_parts(class_ids, embeddings)
@@ -75,7 +81,7 @@ class SimplifiedPairwiseCrossEntropyLoss(EmbeddingLoss):
         return tightness, log_sum_exp(scores, classes.present[None, :])
 
 
-def _group_parts(groups, embeddings):
+def _group_parts(groups: Tensor, embeddings: Tensor) -> Parts:
     candidates, _ = gather_candidates(embeddings)
     members = ops.cast(gather_candidates(groups)[0] > 0, embeddings.dtype)
     num_images = ops.cast(ops.shape(candidates)[0], embeddings.dtype)
@@ -164,7 +170,7 @@ class PairwiseCrossEntropyLoss(EmbeddingLoss):
             )
         self.classifier = classifier
 
-    def compute_parts(self, class_ids, embeddings):
+    def compute_parts(self, class_ids: Tensor, embeddings: Tensor) -> Parts:
         """The two parts from class ids `[n]` and embeddings `[n, d]`."""
         classes = ClassSums.of_batch(class_ids, embeddings)
         num_images = classes.batch_size()
@@ -177,7 +183,7 @@ class PairwiseCrossEntropyLoss(EmbeddingLoss):
         contrastive = log_sum_exp(scores, present[None, :])
         return tightness, contrastive - ops.sum(ops.square(soft_means)) / (2.0 * lam)
 
-    def _assignments(self, classes):
+    def _assignments(self, classes: ClassSums) -> tuple[Tensor, Tensor]:
         """p of all candidates `[c, K]`, and which of its columns are classes, bool `[K]`."""
         z = ops.stop_gradient(classes.candidates)
         if self.classifier is None:
@@ -192,7 +198,7 @@ class PairwiseCrossEntropyLoss(EmbeddingLoss):
         every_class = ops.ones_like(logits[0], dtype="bool")
         return _softmax(ops.cast(logits, z.dtype), every_class), every_class
 
-    def _lambda(self, z, probabilities, present):
+    def _lambda(self, z: Tensor, probabilities: Tensor, present: Tensor) -> Tensor | float:
         if self.lam is not None:
             return self.lam
         num_images, dimensions = z.shape
@@ -200,7 +206,7 @@ class PairwiseCrossEntropyLoss(EmbeddingLoss):
             return self.lam_floor
         return _smallest_eigenvalue(z, probabilities, present, self.lam_floor)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         """The constructor's arguments."""
         return {
             **super().get_config(),
@@ -209,34 +215,34 @@ class PairwiseCrossEntropyLoss(EmbeddingLoss):
             "classifier": keras.saving.serialize_keras_object(self.classifier),
         }
 
-    def __dir__(self):
+    def __dir__(self) -> list[str]:
         # Keras saves the layers that it finds by `dir`, and each one once: of a classifier shared
         # with the model the loss would be left without weights, and the file could not be loaded.
         return [name for name in super().__dir__() if name != "classifier"]
 
-    def save_own_variables(self, store):
+    def save_own_variables(self, store: MutableMapping[str, np.ndarray]) -> None:
         """Put the classifier's weights, if any, into Keras' file of a saved model."""
         for number, weight in enumerate(self.classifier.get_weights() if self.classifier else ()):
             store[str(number)] = weight
 
-    def load_own_variables(self, store):
+    def load_own_variables(self, store: MutableMapping[str, np.ndarray]) -> None:
         """Take the classifier's weights from Keras' file, where it has them."""
         if self.classifier and store.keys():
             self.classifier.set_weights([store[str(number)] for number in range(len(store.keys()))])
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: Config) -> Self:
         """The loss of this configuration; the classifier, if any, is a new layer."""
         classifier = keras.saving.deserialize_keras_object(config.get("classifier"))
         return cls(**{**config, "classifier": classifier})
 
 
-def _softmax(logits, present):
+def _softmax(logits: Tensor, present: Tensor) -> Tensor:
     masses = ops.exp(logits - log_sum_exp(logits, present[None, :])[:, None])
     return ops.where(present[None, :], masses, ops.zeros_like(masses))
 
 
-def _smallest_eigenvalue(z, probabilities, present, floor):
+def _smallest_eigenvalue(z: Tensor, probabilities: Tensor, present: Tensor, floor: float) -> Tensor:
     """Eq. 25: the least eigenvalue of any class's `(1/n) Σ_i w_ik z_i z_iᵀ`, `w_ik = p_ik − p_ik²`.
 
     Or `floor`, if that is larger. Bounds from above come first, and where one of them is not above
@@ -258,23 +264,23 @@ def _smallest_eigenvalue(z, probabilities, present, floor):
     diagonal = ops.sum(squares * mean_weights[:, None], axis=0)
     bound = ops.minimum(ops.min(traces) / ops.cast(dimensions, z.dtype), ops.min(diagonal))
 
-    def at_floor():
+    def at_floor() -> Tensor:
         return ops.full((), floor, dtype=z.dtype)
 
-    def of_matrix(weight):
+    def of_matrix(weight: Tensor) -> Tensor:
         return ops.min(ops.eigh(ops.matmul(ops.transpose(z * weight[:, None]), z))[0])
 
-    def of_class(inputs):
+    def of_class(inputs: tuple[Tensor, Tensor]) -> Tensor:
         weight, is_present = inputs
         infinite = ops.full((), float("inf"), dtype=z.dtype)
         return ops.cond(is_present, lambda: of_matrix(weight), lambda: infinite)
 
-    def of_all_classes():
+    def of_all_classes() -> Tensor:
         # One class after the other: all matrices at once would be K·d² numbers.
         of_each = ops.map(of_class, (ops.transpose(weights), present))
         return ops.maximum(ops.min(of_each), floor)
 
-    def by_eigenvalues():
+    def by_eigenvalues() -> Tensor:
         return ops.cond(of_matrix(mean_weights) > floor, of_all_classes, at_floor)
 
     above = ops.logical_and(num_images >= dimensions, bound > floor)

@@ -3,12 +3,14 @@
 import keras
 from keras import ops
 
+from keras_dml.checks import check_positive
 from keras_dml.distribute import gather_candidates
 from keras_dml.hinges import hinge_sums_against_all
-from keras_dml.losses.base import PairLoss, check_positive
+from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.losses.triplet import triplet_parts
-from keras_dml.pairs import count, mean_over_pairs, safe_sqrt
+from keras_dml.pairs import Pairs, count, mean_over_pairs, safe_sqrt
+from keras_dml.types import Config, Parts, Tensor
 
 
 @register("quadruplet")
@@ -55,7 +57,7 @@ class QuadrupletLoss(PairLoss):
         self.second_margin = check_positive("second_margin", second_margin)
         self.normalize = bool(normalize)
 
-    def compute_pair_parts(self, pairs):
+    def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """The two parts `[n]`."""
         distances = safe_sqrt(pairs.squared_distances())
         tightness, contrastive = triplet_parts(pairs, distances, self.margin)
@@ -71,7 +73,7 @@ class QuadrupletLoss(PairLoss):
         second = [mean_over_pairs(part / number, positives) for part in sums]
         return tightness + second[0], contrastive + second[1]
 
-    def get_config(self):
+    def get_config(self) -> Config:
         """The constructor's arguments."""
         return {
             **super().get_config(),
@@ -81,7 +83,7 @@ class QuadrupletLoss(PairLoss):
         }
 
 
-def _each_pair_once(matrix, filler):
+def _each_pair_once(matrix: Tensor, filler: float) -> Tensor:
     """Half of a symmetric `[c, c]` without its diagonal, each pair once: `[c, c // 2]`.
 
     Row i has columns i + 1 … i + c//2, counted round the end. They lie one step further right in

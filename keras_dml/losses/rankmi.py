@@ -2,17 +2,19 @@
 
 import math
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, Self
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_dml.checks import check_choice, check_number
 from keras_dml.errors import ArgumentError, ArgumentTypeError
-from keras_dml.losses.base import PairLoss, check_choice
+from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.negatives import distance_weighted
-from keras_dml.pairs import count, masked_sum, mean_over_pairs, safe_sqrt
+from keras_dml.pairs import Pairs, count, masked_sum, mean_over_pairs, safe_sqrt
+from keras_dml.types import Config, Parts, Tensor
 
 
 @register("rankmi")
@@ -53,6 +55,7 @@ class RankMILoss(PairLoss):
     """
 
     kind = "statistics_network"
+    trained_by = "keras_dml.models.rankmi.RankMI"
 
     def __init__(
         self,
@@ -80,7 +83,7 @@ class RankMILoss(PairLoss):
                 f"Received: values of shape {shape} for distances of shape (2, 1)"
             )
 
-    def compute_pair_parts(self, pairs):
+    def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """The two parts `[n]`."""
         distances = safe_sqrt(pairs.squared_distances())
         values = self._statistics(ops.reshape(distances, (-1, 1)))
@@ -96,12 +99,12 @@ class RankMILoss(PairLoss):
         contrastive = num_positives * masked_sum(draws * costs, pairs.negative)
         return tightness, mean_over_pairs(contrastive, num_negatives)
 
-    def _statistics(self, distances):
+    def _statistics(self, distances: Tensor) -> Tensor:
         return ops.cast(self.statistics_network(distances), self.dtype)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         """The constructor's arguments, and the weights of the statistics network."""
-        weights = getattr(self.statistics_network, "get_weights", list)()
+        weights: list[np.ndarray] = getattr(self.statistics_network, "get_weights", list)()
         return {
             **super().get_config(),
             "statistics_network": keras.saving.serialize_keras_object(self.statistics_network),
@@ -110,7 +113,7 @@ class RankMILoss(PairLoss):
         }
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: Config) -> Self:
         """The loss of this configuration."""
         config = dict(config)
         weights = config.pop("statistics_weights", [])
@@ -121,17 +124,17 @@ class RankMILoss(PairLoss):
         return loss
 
 
-def positive_costs(values):
+def positive_costs(values: Tensor) -> Tensor:
     """What a positive pair costs where V has these values: `softplus(−V) − log 2`."""
     return ops.softplus(values) - values - math.log(2.0)
 
 
-def negative_costs(values):
+def negative_costs(values: Tensor) -> Tensor:
     """What a negative pair costs where V has these values: `softplus(V) − log 2`."""
     return ops.softplus(values) - math.log(2.0)
 
 
-def pair_means(costs, kept):
+def pair_means(costs: Tensor, kept: Tensor) -> Tensor:
     """Values `[n]` of the anchors whose mean is that of `costs` `[a, c]` over the `kept` pairs."""
     return mean_over_pairs(masked_sum(costs, kept), count(kept, costs.dtype))
 
@@ -163,11 +166,9 @@ class FixedStatistics:
     """
 
     def __init__(self, beta: float = 0.0) -> None:
-        if not 0 <= beta < float("inf"):
-            raise ArgumentError(f"beta must be a distance of at least 0. Received: beta={beta!r}")
-        self.beta = float(beta)
+        self.beta = check_number("beta", beta, least=0)
 
-    def __call__(self, distances):
+    def __call__(self, distances: Tensor) -> Tensor:
         """`V(D − β)`, of the shape of `distances`."""
         x = distances - self.beta
         # The floor keeps the logarithm and its gradient finite.
@@ -175,11 +176,11 @@ class FixedStatistics:
         value = size + ops.log(-ops.expm1(-size))
         return ops.where(x < 0, value, -value)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         """The constructor's arguments."""
         return {"beta": self.beta}
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: Config) -> Self:
         """The network of this configuration."""
         return cls(**config)

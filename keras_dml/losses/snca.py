@@ -3,9 +3,11 @@
 import keras
 from keras import ops
 
-from keras_dml.losses.base import PairLoss, check_positive
+from keras_dml.checks import check_positive
+from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
-from keras_dml.pairs import kept_weights, log_sum_exp
+from keras_dml.pairs import Pairs, kept_weights, log_sum_exp
+from keras_dml.types import Config, Parts
 
 
 @register("snca")
@@ -42,7 +44,7 @@ class SNCALoss(PairLoss):
         super().__init__(reduction=reduction, name=name, dtype=dtype)
         self.sigma = check_positive("sigma", sigma)
 
-    def compute_pair_parts(self, pairs):
+    def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """The two parts `[n]`."""
         exponents = pairs.similarities() / self.sigma
         tightness = -log_sum_exp(exponents, pairs.positive)
@@ -50,6 +52,6 @@ class SNCALoss(PairLoss):
         weights = kept_weights(ops.any(pairs.positive, axis=-1), exponents.dtype)
         return weights * tightness, weights * contrastive
 
-    def get_config(self):
+    def get_config(self) -> Config:
         """The constructor's arguments."""
         return {**super().get_config(), "sigma": self.sigma}

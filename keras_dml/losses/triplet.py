@@ -5,10 +5,12 @@ from typing import Literal
 import keras
 from keras import ops
 
+from keras_dml.checks import check_choice, check_positive
 from keras_dml.hinges import all_counts, hardest_counts, hinge_sums, semihard_counts
-from keras_dml.losses.base import PairLoss, check_choice, check_positive
+from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
-from keras_dml.pairs import count, kept_weights, mean_over_pairs, safe_sqrt
+from keras_dml.pairs import Pairs, count, kept_weights, mean_over_pairs, safe_sqrt
+from keras_dml.types import Config, Parts, Tensor
 
 MININGS = {"all": all_counts, "semihard": semihard_counts, "hard": hardest_counts}
 
@@ -69,12 +71,12 @@ class TripletLoss(PairLoss):
         self.normalize = bool(normalize)
         self.average = check_choice("average", average, ("anchors", "triplets"))
 
-    def compute_pair_parts(self, pairs):
+    def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """The two parts `[n]`."""
         distances = safe_sqrt(pairs.squared_distances())
         return triplet_parts(pairs, distances, self.margin, self.mining, self.average)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         """The constructor's arguments."""
         return {
             **super().get_config(),
@@ -85,18 +87,20 @@ class TripletLoss(PairLoss):
         }
 
 
-def triplet_parts(pairs, distances, margin, mining="all", average="anchors"):
+def triplet_parts(
+    pairs: Pairs, distances: Tensor, margin: float, mining: str = "all", average: str = "anchors"
+) -> Parts:
     """The two parts `[n]` of `TripletLoss`, from its pairs and their distances `[a, c]`."""
     counts = MININGS[mining](distances, pairs.positive, pairs.negative, margin)
-    parts = hinge_sums(distances, *counts, margin)
+    tightness, contrastive = hinge_sums(distances, *counts, margin)
     triplets = _number_of_triplets(pairs, mining, distances.dtype)
     if average == "triplets":
-        return tuple(mean_over_pairs(part, triplets) for part in parts)
+        return mean_over_pairs(tightness, triplets), mean_over_pairs(contrastive, triplets)
     weights = kept_weights(triplets > 0, distances.dtype) / ops.maximum(triplets, 1.0)
-    return tuple(weights * part for part in parts)
+    return weights * tightness, weights * contrastive
 
 
-def _number_of_triplets(pairs, mining, dtype):
+def _number_of_triplets(pairs: Pairs, mining: str, dtype: str) -> Tensor:
     positives, negatives = count(pairs.positive, dtype), count(pairs.negative, dtype)
     if mining == "all":
         return positives * negatives

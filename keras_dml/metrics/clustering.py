@@ -3,6 +3,9 @@
 import warnings
 from typing import NamedTuple
 
+import numpy.typing as npt
+
+from keras_dml.checks import check_seed
 from keras_dml.errors import ArgumentError
 from keras_dml.extras import needing
 from keras_dml.metrics.distances import unit_embeddings
@@ -30,7 +33,9 @@ def check_scikit_learn() -> None:
         import sklearn  # noqa: F401
 
 
-def clustering_scores(embeddings, labels, seed=0):
+def clustering_scores(
+    embeddings: npt.ArrayLike, labels: npt.ArrayLike, seed: int = 0
+) -> ClusteringScores:
     """NMI and AMI of the classes with the clusters that k-means finds.
 
     With as many clusters as classes, on the l2-normalised embeddings. I is the mutual information
@@ -59,17 +64,18 @@ def clustering_scores(embeddings, labels, seed=0):
     section 16.3; Vinh, Epps and Bailey 2010, "Information theoretic measures for clusterings
     comparison", section 3.
     """
+    seed = check_seed("seed", seed)
     check_scikit_learn()
     # Imported here: scikit-learn takes a second to load.
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.metrics import adjusted_mutual_info_score, normalized_mutual_info_score
 
-    z, labels = unit_embeddings(embeddings, labels)
+    z, given = unit_embeddings(embeddings, labels)
     if not len(z):
         raise ArgumentError(f"embeddings must have a row or more. Received: shape {z.shape}")
-    labels = class_numbers(labels)  # scikit-learn takes neither bytes nor NaN
-    classes = labels.max() + 1
+    numbers = class_numbers(given)  # scikit-learn takes neither bytes nor NaN
+    classes = int(numbers.max()) + 1
     init = "k-means++" if classes <= _MOST_CHOSEN_STARTS else "random"
     means = KMeans(classes, init=init, n_init=1, max_iter=20, random_state=seed, copy_x=False)
     # Fewer distinct rows than classes, as of a collapsed model: the scores say it.
@@ -77,6 +83,6 @@ def clustering_scores(embeddings, labels, seed=0):
         warnings.simplefilter("ignore", ConvergenceWarning)
         clusters = means.fit_predict(z)
     return ClusteringScores(
-        float(normalized_mutual_info_score(labels, clusters)),
-        float(adjusted_mutual_info_score(labels, clusters)),
+        float(normalized_mutual_info_score(numbers, clusters)),
+        float(adjusted_mutual_info_score(numbers, clusters)),
     )

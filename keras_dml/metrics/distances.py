@@ -3,8 +3,9 @@
 import dataclasses
 
 import numpy as np
+import numpy.typing as npt
 
-from keras_dml.errors import ArgumentError
+from keras_dml.checks import check_whole
 from keras_dml.metrics.ranks import pair_blocks
 from keras_dml.metrics.recall import check_labels, checked_sets
 
@@ -18,15 +19,15 @@ class DistanceHistograms:
         negative: int64 `[bins]`, unordered pairs of two classes.
     """
 
-    positive: np.ndarray
-    negative: np.ndarray
+    positive: npt.NDArray[np.int64]
+    negative: npt.NDArray[np.int64]
 
     @property
-    def edges(self):
+    def edges(self) -> npt.NDArray[np.float64]:
         """Bounds of the bins, `[bins + 1]`."""
         return np.linspace(0.0, 2.0, len(self.positive) + 1)
 
-    def divergence(self):
+    def divergence(self) -> float:
         """The Jensen-Shannon divergence of the two distributions in nats, from 0 to log 2.
 
         `½ KL(p ‖ m) + ½ KL(q ‖ m)` with m = (p + q)/2. Binning only lowers it; NaN if there are no
@@ -45,7 +46,13 @@ class DistanceHistograms:
         return float(sum(parts) / 2)
 
 
-def distance_histograms(embeddings, labels, bins=100, gallery=None, gallery_labels=None):
+def distance_histograms(
+    embeddings: npt.ArrayLike,
+    labels: npt.ArrayLike,
+    bins: int = 100,
+    gallery: npt.ArrayLike | None = None,
+    gallery_labels: npt.ArrayLike | None = None,
+) -> DistanceHistograms:
     """The distances between l2-normalised embeddings, counted for the two kinds of pairs.
 
     Args:
@@ -62,15 +69,14 @@ def distance_histograms(embeddings, labels, bins=100, gallery=None, gallery_labe
     Raises:
         ValueError: `bins` below 1; otherwise as `recall_at_k`.
     """
-    from keras_dml.retrieval.rows import normalised
+    from keras_dml.retrieval.rows import normalized
 
     queries, items, codes, item_codes = checked_sets(
         embeddings, labels, gallery, gallery_labels, "cosine"
     )
-    if bins < 1:
-        raise ArgumentError(f"bins must be at least 1. Received: bins={bins}")
-    z, own_rows = normalised(queries), gallery is None
-    items = z if own_rows else normalised(items)
+    bins = check_whole("bins", bins, least=1)
+    z, own_rows = normalized(queries), gallery is None
+    items = z if own_rows else normalized(items)
     halves, item_halves = (np.einsum("nd,nd->n", rows, rows) / 2 for rows in (z, items))
     counts = np.zeros((2, bins), np.int64)
     for rows, columns in pair_blocks("distances of pairs", len(z), len(items), own_rows):
@@ -88,11 +94,13 @@ def distance_histograms(embeddings, labels, bins=100, gallery=None, gallery_labe
     return DistanceHistograms(positive=counts[0], negative=counts[1])
 
 
-def unit_embeddings(embeddings, labels):
+def unit_embeddings(
+    embeddings: npt.ArrayLike, labels: npt.ArrayLike
+) -> tuple[npt.NDArray[np.float32], np.ndarray]:
     """The embeddings l2-normalised, float32 `[n, d]`, and labels `[n]`, or ValueError."""
     # Imported here: indexes are no part of `import keras_dml`.
-    from keras_dml.retrieval.rows import finite_rows, normalised
+    from keras_dml.retrieval.rows import finite_rows, normalized
 
-    rows, labels = finite_rows(embeddings, "embeddings"), np.asarray(labels)
-    check_labels("labels", labels, len(rows))
-    return normalised(rows), labels
+    rows, classes = finite_rows(embeddings, "embeddings"), np.asarray(labels)
+    check_labels("labels", classes, len(rows))
+    return normalized(rows), classes

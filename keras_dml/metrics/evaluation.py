@@ -1,6 +1,10 @@
 """All that is reported of a set of embeddings, in one call."""
 
+from collections.abc import Iterable
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 
 from keras_dml.deprecation import renamed_arguments
 from keras_dml.errors import ArgumentError
@@ -8,6 +12,7 @@ from keras_dml.metrics.clustering import check_scikit_learn, clustering_scores
 from keras_dml.metrics.distances import distance_histograms
 from keras_dml.metrics.precision import precision_at_r
 from keras_dml.metrics.recall import listed, recall_at_k
+from keras_dml.nearness import METRICS, Metric
 
 # Those of the benchmarks, CUB's and Cars' first; as far as there are so many items.
 _KS = (1, 2, 4, 8, 10, 100, 1000)
@@ -15,15 +20,15 @@ _KS = (1, 2, 4, 8, 10, 100, 1000)
 
 @renamed_arguments(distances="metric")
 def evaluate(
-    embeddings,
-    labels,
-    ks=None,
-    metric=("cosine", "l2"),
-    gallery=None,
-    gallery_labels=None,
-    clustering=True,
-    seed=0,
-):
+    embeddings: npt.ArrayLike,
+    labels: npt.ArrayLike,
+    ks: Iterable[int] | None = None,
+    metric: Metric | Iterable[Metric] = METRICS,
+    gallery: npt.ArrayLike | None = None,
+    gallery_labels: npt.ArrayLike | None = None,
+    clustering: bool = True,
+    seed: int = 0,
+) -> dict[str, float]:
     """Retrieval, clustering and separation of embeddings, whoever computed them.
 
     Never holds n × n numbers: a few hundred MB beside the embeddings.
@@ -51,21 +56,22 @@ def evaluate(
             gallery_labels without the other.
         MissingExtraError: scikit-learn is not installed, with `clustering`.
     """
-    from keras_dml.retrieval.index import METRICS
-
-    chosen = [metric] if isinstance(metric, str) else list(metric)
-    if not chosen or not set(chosen) <= set(METRICS):
+    if isinstance(metric, str):
+        chosen = [metric]
+    else:
+        chosen = list(metric) if isinstance(metric, Iterable) else []
+    if not chosen or any(name not in METRICS for name in chosen):
         raise ArgumentError(
             f"metric must be one of {METRICS}, or a list of them. Received: metric={metric!r}"
         )
     if clustering:
         check_scikit_learn()  # before the work, not after it
-    sets = {"gallery": gallery, "gallery_labels": gallery_labels}
+    sets: dict[str, Any] = {"gallery": gallery, "gallery_labels": gallery_labels}
     if ks is None:
-        items = len(embeddings) - 1 if gallery is None else len(gallery)
+        items = len(np.asarray(embeddings)) - 1 if gallery is None else len(np.asarray(gallery))
         ks = [k for k in _KS if k <= items] or [1]
     ks = listed(ks)
-    scores = {}
+    scores: dict[str, float] = {}
     for name in chosen:
         recall = recall_at_k(embeddings, labels, ks, name, **sets)
         scores |= {f"recall@{k}/{name}": share for k, share in recall.items()}
@@ -74,9 +80,9 @@ def evaluate(
         scores[f"r_precision/{name}"] = precision.r_precision
     if clustering:
         rows, classes = embeddings, labels
-        if gallery is not None:
-            rows = np.concatenate([embeddings, gallery])
-            classes = np.concatenate([labels, gallery_labels])
+        if gallery is not None and gallery_labels is not None:
+            rows = np.concatenate([np.asarray(embeddings), np.asarray(gallery)])
+            classes = np.concatenate([np.asarray(labels), np.asarray(gallery_labels)])
         scores |= clustering_scores(rows, classes, seed)._asdict()
     scores["jensen_shannon"] = distance_histograms(embeddings, labels, **sets).divergence()
     scores["queries_without_match"] = precision.queries_without_match

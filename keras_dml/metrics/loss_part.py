@@ -1,9 +1,17 @@
 """The tightness or the contrastive part of a loss, as a Keras metric."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal, cast
+
 import keras
 
 from keras_dml.errors import ArgumentError, ArgumentTypeError
 from keras_dml.losses.base import EmbeddingLoss
+
+if TYPE_CHECKING:
+    from keras import KerasTensor
 
 
 @keras.saving.register_keras_serializable("keras_dml")
@@ -23,7 +31,13 @@ class LossPart(keras.metrics.Mean):
     Reference: Boudiaf et al. 2020, Table 2.
     """
 
-    def __init__(self, loss, part, name=None, dtype=None):
+    def __init__(
+        self,
+        loss: EmbeddingLoss,
+        part: Literal["tightness", "contrastive"],
+        name: str | None = None,
+        dtype: str | keras.DTypePolicy | None = None,
+    ) -> None:
         if not isinstance(loss, EmbeddingLoss):
             raise ArgumentTypeError(
                 f"loss must be a keras_dml.losses.EmbeddingLoss. Received: loss={loss!r}"
@@ -36,13 +50,15 @@ class LossPart(keras.metrics.Mean):
         self.loss = loss
         self.part = part
 
-    def update_state(self, y_true, y_pred, sample_weight=None):
+    def update_state(
+        self, y_true: KerasTensor, y_pred: KerasTensor, sample_weight: KerasTensor | None = None
+    ) -> None:
         """Add a batch of class ids `[n]` and embeddings or logits `[n, d]`."""
         tightness, contrastive = self.loss.parts(y_true, y_pred)
         values = tightness if self.part == "tightness" else contrastive
         return super().update_state(values, sample_weight=sample_weight)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, object]:
         """The constructor's arguments."""
         return {
             **super().get_config(),
@@ -51,7 +67,7 @@ class LossPart(keras.metrics.Mean):
         }
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: Mapping[str, object]) -> LossPart:
         """The metric of this configuration."""
         loss = keras.saving.deserialize_keras_object(config["loss"])
-        return cls(**{**config, "loss": loss})
+        return cls(**cast(dict, {**config, "loss": loss}))

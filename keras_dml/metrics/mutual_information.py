@@ -1,13 +1,21 @@
 """A lower bound of what any embedding tells about the classes, estimated as RankMI does."""
 
+from __future__ import annotations
+
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
+from keras_dml.checks import check_seed, check_whole
 from keras_dml.errors import ArgumentError
 from keras_dml.metrics.bar import steps_bar
 from keras_dml.metrics.distances import unit_embeddings
+
+if TYPE_CHECKING:
+    import keras
+    import tensorflow as tf
 
 # Pairs in a step. The estimate varies by what the last of them are; the result is over all.
 _PAIRS = 4096
@@ -25,10 +33,17 @@ class MutualInformationBound:
 
     nats: float
     beta: float | None
-    network: Any
+    network: keras.layers.Layer
 
 
-def mutual_information_bound(embeddings, labels, network=None, steps=1000, seed=0, verbose=0):
+def mutual_information_bound(
+    embeddings: npt.ArrayLike,
+    labels: npt.ArrayLike,
+    network: keras.layers.Layer | None = None,
+    steps: int = 1000,
+    seed: int = 0,
+    verbose: int = 0,
+) -> MutualInformationBound:
     """Fit a statistics network to the distances of any embedding; return the bound it reaches.
 
     Minus the RankMI loss, `2 log 2 − E⁺[softplus(−V(D))] − E⁻[softplus(V(D))]`, D the distances
@@ -69,21 +84,22 @@ def mutual_information_bound(embeddings, labels, network=None, steps=1000, seed=
     check_tensorflow_backend("mutual_information_bound")
     import tensorflow as tf
 
-    z, labels = unit_embeddings(embeddings, labels)
+    steps, seed = check_whole("steps", steps, least=1), check_seed("seed", seed)
+    z, classes = unit_embeddings(embeddings, labels)
     network = network or StatisticsNetwork(seed=seed)
     check_statistics_network(network)
     order = np.random.default_rng([seed, 0]).permutation(len(z))
-    halves = [_Pairs(z[rows], labels[rows]) for rows in (order[::2], order[1::2])]
+    halves = [_Pairs(z[rows], classes[rows]) for rows in (order[::2], order[1::2])]
     optimizer = keras.optimizers.Adam(WarmCosine(1e-3, steps, warmup_steps=1))
     optimizer.build(network.trainable_variables)
 
-    def loss(positive, negative):
+    def loss(positive: tf.Tensor, negative: tf.Tensor) -> tf.Tensor:
         values = network(ops.concatenate([positive, negative])[:, None])[:, 0]
         costs = positive_costs(values[: len(positive)]), negative_costs(values[len(positive) :])
         return ops.mean(costs[0]) + ops.mean(costs[1])
 
     @tf.function
-    def step(positive, negative):
+    def step(positive: tf.Tensor, negative: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
             value = loss(positive, negative)
         optimizer.apply(tape.gradient(value, network.trainable_variables))
@@ -99,14 +115,16 @@ def mutual_information_bound(embeddings, labels, network=None, steps=1000, seed=
     start = tf.constant(1.0, network.compute_dtype)
     beta, found = estimate_beta(network, start)
     return MutualInformationBound(
-        nats=float(np.mean(held_back)), beta=float(beta) if found else None, network=network
+        nats=float(np.mean(held_back)),
+        beta=float(ops.convert_to_numpy(beta)) if found else None,
+        network=network,
     )
 
 
 class _Pairs:
     """Distances of pairs drawn at random from a set of l2-normalised embeddings."""
 
-    def __init__(self, z, labels):
+    def __init__(self, z: npt.NDArray[np.float32], labels: np.ndarray) -> None:
         self.z = z
         # Rows in the order of their classes: a class is a stretch of them.
         self.order = np.argsort(labels, kind="stable")
@@ -121,7 +139,7 @@ class _Pairs:
         self.positives = np.cumsum(self.sizes - 1)
         self.negatives = np.cumsum(len(labels) - self.sizes)
 
-    def draw(self, rng):
+    def draw(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Distances of 4,096 positive and of as many negative pairs, float32 `[4096]` each."""
         anchors = np.searchsorted(
             self.positives, rng.integers(self.positives[-1], size=_PAIRS), side="right"
@@ -137,6 +155,6 @@ class _Pairs:
         partners = (self.first[anchors] + self.sizes[anchors] + beyond) % len(self.order)
         return positive, self._distances(anchors, partners)
 
-    def _distances(self, anchors, partners):
+    def _distances(self, anchors: np.ndarray, partners: np.ndarray) -> np.ndarray:
         a, b = (self.z[self.order[rows]] for rows in (anchors, partners))
         return np.linalg.norm(a - b, axis=1)

@@ -3,8 +3,10 @@
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from keras_dml.metrics import recall
+from keras_dml.nearness import Metric
 
 
 class PrecisionAtR(NamedTuple):
@@ -21,7 +23,13 @@ class PrecisionAtR(NamedTuple):
     queries_without_match: int
 
 
-def precision_at_r(embeddings, labels, metric="cosine", gallery=None, gallery_labels=None):
+def precision_at_r(
+    embeddings: npt.ArrayLike,
+    labels: npt.ArrayLike,
+    metric: Metric = "cosine",
+    gallery: npt.ArrayLike | None = None,
+    gallery_labels: npt.ArrayLike | None = None,
+) -> PrecisionAtR:
     """MAP@R and R-precision: how well the R nearest items are those R that share the class.
 
     For a query whose class has R other items (R items of the gallery), with hit_i = 1 where its
@@ -71,6 +79,6 @@ def precision_at_r(embeddings, labels, metric="cosine", gallery=None, gallery_la
     return PrecisionAtR(float(average / len(rows)), float(precision / len(rows)), without)
 
 
-def _depth(relevant):
+def _depth(relevant: np.ndarray) -> npt.NDArray[np.int64]:
     """The same number for all that are searched together: 16 and fewer, to 32, to 64, …"""
     return np.ceil(np.log2(np.maximum(relevant, 16))).astype(np.int64)

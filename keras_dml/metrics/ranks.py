@@ -1,15 +1,28 @@
 """How many items are nearer to a query than its nearest match, counted without any sorting."""
 
+from collections.abc import Iterator
+
 import numpy as np
+import numpy.typing as npt
 
 from keras_dml.metrics.bar import long_work_bar
+from keras_dml.nearness import Metric
+
+_Rows = npt.NDArray[np.float32]
 
 # Rows and columns of a block of scores: 4 MiB, which stay in the cache while they are counted.
 _BLOCK = 1024
 _ROUNDING = 2.0**-24  # of a float32, relative
 
 
-def rank_bounds(queries, codes, items, item_codes, metric, own_rows):
+def rank_bounds(
+    queries: _Rows,
+    codes: np.ndarray,
+    items: _Rows,
+    item_codes: np.ndarray,
+    metric: Metric,
+    own_rows: bool,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Bounds of the number of items that are nearer than the nearest item of the query's class.
 
     With them R@K needs no K nearest items, whatever K is: a query is a hit where the number is
@@ -49,7 +62,9 @@ def rank_bounds(queries, codes, items, item_codes, metric, own_rows):
     return bounds[0], bounds[1]
 
 
-def pair_blocks(description, rows, columns, own_rows):
+def pair_blocks(
+    description: str, rows: int, columns: int, own_rows: bool
+) -> Iterator[tuple[slice, slice]]:
     """Yields the blocks of a matrix of pairs as two slices, with a bar where that takes long.
 
     Args:
@@ -65,12 +80,14 @@ def pair_blocks(description, rows, columns, own_rows):
             bar.update(block.stop - start)
 
 
-def _has_match(codes, item_codes, own_rows):
+def _has_match(codes: np.ndarray, item_codes: np.ndarray, own_rows: bool) -> np.ndarray:
     sizes = np.bincount(item_codes, minlength=codes.max() + 1)
     return sizes[codes] > (1 if own_rows else 0)
 
 
-def _factors(queries, items, metric):
+def _factors(
+    queries: _Rows, items: _Rows, metric: Metric
+) -> tuple[_Rows, _Rows, npt.NDArray[np.float64] | None]:
     """Matrices whose product is the nearness of every pair, and its greatest error for each query.
 
     For "l2" the nearness is minus half the squared distance, x·y - |x|²/2 - |y|²/2, of vectors
@@ -81,8 +98,8 @@ def _factors(queries, items, metric):
     unit = (queries.shape[1] + 8) * _ROUNDING
     if metric == "cosine":
         return queries, items, np.full(len(queries), unit)
-    centre = items.mean(axis=0, dtype=np.float64)
-    queries, items = ((rows - centre).astype(np.float32) for rows in (queries, items))
+    center = items.mean(axis=0, dtype=np.float64)
+    queries, items = ((rows - center).astype(np.float32) for rows in (queries, items))
     halves = [
         0.5 * np.einsum("nd,nd->n", rows, rows, dtype=np.float64) for rows in (queries, items)
     ]
@@ -95,7 +112,9 @@ def _factors(queries, items, metric):
     return left, right, unit * (np.sqrt(halves[0]) + np.sqrt(halves[1].max())) ** 2
 
 
-def _nearest_match(left, codes, right, item_codes, own_rows):
+def _nearest_match(
+    left: _Rows, codes: np.ndarray, right: _Rows, item_codes: np.ndarray, own_rows: bool
+) -> npt.NDArray[np.float64]:
     """Nearness of the nearest item of the same class, float64 `[n]`; -inf where there is none."""
     best = np.full(len(left), -np.inf)
     for start in range(0, len(left), _BLOCK):
@@ -113,7 +132,7 @@ def _nearest_match(left, codes, right, item_codes, own_rows):
     return best
 
 
-def _leave_out_own(nearness, row, column):
+def _leave_out_own(nearness: np.ndarray, row: int, column: int) -> None:
     """-inf where the block's row and column, counted from where it begins, are the same item."""
     rows = np.arange(len(nearness))
     own = row + rows - column
@@ -121,7 +140,9 @@ def _leave_out_own(nearness, row, column):
     nearness[rows[inside], own[inside]] = -np.inf
 
 
-def _count(left, right, above, below, own_rows):
+def _count(
+    left: _Rows, right: _Rows, above: np.ndarray, below: np.ndarray, own_rows: bool
+) -> npt.NDArray[np.int64]:
     """The numbers of items with nearness > `above` and >= `below`, int64 `[2, n]`."""
     counts = np.zeros((2, len(left)), np.int64)
     for rows, columns in pair_blocks("counting nearer items", len(left), len(right), own_rows):
@@ -140,7 +161,7 @@ def _count(left, right, above, below, own_rows):
 # np.count_nonzero along an axis, which makes 64-bit numbers of them first.
 
 
-def _in_rows(mask):
+def _in_rows(mask: np.ndarray) -> np.ndarray:
     if mask.shape[1] % 8:
         return np.count_nonzero(mask, axis=1)
     # Eight columns added at once in one word; a block has at most 128 words a row.
@@ -148,7 +169,7 @@ def _in_rows(mask):
     return words.view(np.uint8).reshape(len(mask), 8).sum(axis=1, dtype=np.int64)
 
 
-def _in_columns(mask):
+def _in_columns(mask: np.ndarray) -> np.ndarray:
     ones, whole = mask.view(np.uint8), len(mask) // 128 * 128
     parts = ones[:whole].reshape(-1, 128, ones.shape[1]).sum(axis=1, dtype=np.uint8)
     return parts.sum(axis=0, dtype=np.int64) + ones[whole:].sum(axis=0, dtype=np.int64)

@@ -1,18 +1,30 @@
 """Recall at K among the rows of one set, or in a gallery."""
 
+from __future__ import annotations
+
 import numbers
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
+from keras_dml.checks import check_choice
 from keras_dml.errors import ArgumentError
 from keras_dml.metrics.bar import long_work_bar
 from keras_dml.metrics.ranks import rank_bounds
+from keras_dml.nearness import METRICS, Metric
+
+if TYPE_CHECKING:
+    from keras_dml.retrieval import Index
+
+_Rows = npt.NDArray[np.float32]
 
 # Queries whose neighbors are held at once, and neighbors of all of them: some 65 bytes each.
 _BLOCK, _PAIRS = 4096, 2**22
 
 
-def make_index(embeddings, metric):
+def make_index(embeddings: npt.ArrayLike, metric: Metric) -> Index:
     """The exact index of `retrieval.build_index`."""
     # Imported here: indexes are no part of `import keras_dml`.
     from keras_dml.retrieval import build_index
@@ -20,13 +32,13 @@ def make_index(embeddings, metric):
     return build_index(embeddings, metric)
 
 
-def _checked(embeddings, gallery, metric):
+def _checked(
+    embeddings: npt.ArrayLike, gallery: npt.ArrayLike | None, metric: Metric
+) -> tuple[_Rows, _Rows]:
     """Queries and items as finite float32 rows; the same array where there is no gallery."""
-    from keras_dml.retrieval.index import METRICS
     from keras_dml.retrieval.rows import finite_rows
 
-    if metric not in METRICS:
-        raise ArgumentError(f"metric must be one of {METRICS}. Received: metric={metric!r}")
+    check_choice("metric", metric, METRICS)
     queries = finite_rows(embeddings, "embeddings")
     items = queries if gallery is None else finite_rows(gallery, "gallery")
     if not len(queries) or not len(items) or queries.shape[1] != items.shape[1]:
@@ -40,7 +52,7 @@ def _checked(embeddings, gallery, metric):
     return queries, items
 
 
-def _check_k(name, k, items, own_rows):
+def _check_k(name: str, k: int, items: _Rows, own_rows: bool) -> None:
     most = len(items) - own_rows
     if isinstance(k, bool) or not isinstance(k, numbers.Integral) or not 1 <= k <= most:
         what = "other items" if own_rows else "items in gallery"
@@ -50,7 +62,7 @@ def _check_k(name, k, items, own_rows):
         )
 
 
-def listed(ks):
+def listed(ks: Iterable[int]) -> list[int]:
     """The values of K as a list; ValueError unless there is one or more."""
     values = [] if isinstance(ks, numbers.Number) else list(ks)
     if not values:
@@ -58,7 +70,7 @@ def listed(ks):
     return values
 
 
-def check_labels(name, labels, rows):
+def check_labels(name: str, labels: np.ndarray, rows: int) -> None:
     """ValueError unless `labels` are `[rows]`."""
     if labels.shape != (rows,):
         raise ArgumentError(
@@ -68,7 +80,9 @@ def check_labels(name, labels, rows):
         )
 
 
-def neighbor_blocks(index, queries, k, own_rows=None):
+def neighbor_blocks(
+    index: Index, queries: np.ndarray, k: int, own_rows: np.ndarray | None = None
+) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
     """Yields the k nearest of each query, a block of queries at a time.
 
     Args:
@@ -94,7 +108,12 @@ def neighbor_blocks(index, queries, k, own_rows=None):
             bar.update(len(rows))
 
 
-def nearest_neighbors(embeddings, k, metric="cosine", gallery=None):
+def nearest_neighbors(
+    embeddings: npt.ArrayLike,
+    k: int,
+    metric: Metric = "cosine",
+    gallery: npt.ArrayLike | None = None,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
     """The k nearest other rows of every row, nearest first, equally near ones in row order.
 
     Args:
@@ -122,7 +141,14 @@ def nearest_neighbors(embeddings, k, metric="cosine", gallery=None):
     return rows, scores
 
 
-def recall_at_k(embeddings, labels, ks, metric="cosine", gallery=None, gallery_labels=None):
+def recall_at_k(
+    embeddings: npt.ArrayLike,
+    labels: npt.ArrayLike,
+    ks: Iterable[int],
+    metric: Metric = "cosine",
+    gallery: npt.ArrayLike | None = None,
+    gallery_labels: npt.ArrayLike | None = None,
+) -> dict[int, float]:
     """R@K: the share of rows with a row of their class among their K nearest other rows.
 
     The protocol of CUB, Cars-196 and Stanford Online Products (Song et al., 2016, "Deep metric
@@ -170,7 +196,13 @@ def recall_at_k(embeddings, labels, ks, metric="cosine", gallery=None, gallery_l
     return {k: count / len(queries) for k, count in hits.items()}
 
 
-def checked_sets(embeddings, labels, gallery, gallery_labels, metric):
+def checked_sets(
+    embeddings: npt.ArrayLike,
+    labels: npt.ArrayLike,
+    gallery: npt.ArrayLike | None,
+    gallery_labels: npt.ArrayLike | None,
+    metric: Metric,
+) -> tuple[_Rows, _Rows, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Queries and items as finite float32 rows, and the numbers of their classes.
 
     Returns:
@@ -186,25 +218,25 @@ def checked_sets(embeddings, labels, gallery, gallery_labels, metric):
             f"gallery and gallery_labels must be given together. Received: {missing}=None"
         )
     queries, items = _checked(embeddings, gallery, metric)
-    labels = np.asarray(labels)
-    check_labels("labels", labels, len(queries))
-    if gallery is None:
-        codes = class_numbers(labels)
+    classes = np.asarray(labels)
+    check_labels("labels", classes, len(queries))
+    if gallery_labels is None:
+        codes = class_numbers(classes)
         return queries, items, codes, codes
-    gallery_labels = np.asarray(gallery_labels)
-    check_labels("gallery_labels", gallery_labels, len(items))
-    both = np.concatenate([labels, gallery_labels])
+    item_classes = np.asarray(gallery_labels)
+    check_labels("gallery_labels", item_classes, len(items))
+    both = np.concatenate([classes, item_classes])
     # NumPy would make texts of the numbers, and 1 would be "1".
-    if both.dtype.kind in "SU" and labels.dtype.kind != gallery_labels.dtype.kind:
+    if both.dtype.kind in "SU" and classes.dtype.kind != item_classes.dtype.kind:
         raise ArgumentError(
             "labels and gallery_labels must be of one kind. Received: "
-            f"{labels.dtype} and {gallery_labels.dtype}"
+            f"{classes.dtype} and {item_classes.dtype}"
         )
     both = class_numbers(both)
     return queries, items, both[: len(queries)], both[len(queries) :]
 
 
-def class_numbers(labels):
+def class_numbers(labels: np.ndarray) -> npt.NDArray[np.int64]:
     """Labels `[n]` of any kind as numbers from 0, int64 `[n]`."""
     try:
         return np.unique(labels, return_inverse=True)[1]
@@ -212,11 +244,13 @@ def class_numbers(labels):
         raise ArgumentError(f"labels must be numbers, or strings. {error}") from error
 
 
-def _rank_bounds(queries, codes, items, item_codes, metric):
-    from keras_dml.retrieval.rows import normalised
+def _rank_bounds(
+    queries: _Rows, codes: np.ndarray, items: _Rows, item_codes: np.ndarray, metric: Metric
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    from keras_dml.retrieval.rows import normalized
 
     own_rows = items is queries
     if metric == "cosine":
-        queries = normalised(queries)
-        items = queries if own_rows else normalised(items)
+        queries = normalized(queries)
+        items = queries if own_rows else normalized(items)
     return rank_bounds(queries, codes, items, item_codes, metric, own_rows)

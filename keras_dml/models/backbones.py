@@ -2,20 +2,22 @@
 
 import contextlib
 import inspect
-import numbers
+import os
 import pathlib
 import sys
 import warnings
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import keras
 
+from keras_dml.checks import check_whole, check_wholes
 from keras_dml.cloning import all_layers, copied, copy_state, same_layer
 from keras_dml.errors import ArgumentError
 from keras_dml.models import converters, imagenet_rescaling
 from keras_dml.models.bn_inception import BN_INCEPTION, bn_inception
 from keras_dml.models.resnet import RESNET50_V1_5, resnet50_v1_5
+from keras_dml.types import Config, Tensor
 
 SMALL_CONVNET = "small_convnet"
 _PLAIN = "BatchNormalization"
@@ -42,20 +44,20 @@ class InputScaling(keras.layers.Layer):
         application: name of the model in `keras.applications`, such as `"ResNet50"`.
     """
 
-    def __init__(self, application, **kwargs):
+    def __init__(self, application: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.application = application
         self._preprocess = sys.modules[_application_module(application)].preprocess_input
 
-    def call(self, images):
+    def call(self, images: Tensor) -> Tensor:
         """Scaled images, same shape."""
         return self._preprocess(images)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         """The input's shape."""
         return input_shape
 
-    def get_config(self):
+    def get_config(self) -> Config:
         """The constructor's arguments."""
         return {**super().get_config(), "application": self.application}
 
@@ -68,17 +70,25 @@ class FrozenStatisticsBatchNormalization(keras.layers.BatchNormalization):
     hands the outer model's `training` on to every layer of a functional model.
     """
 
-    def call(self, inputs, training=None, mask=None):
+    def call(
+        self, inputs: Tensor, training: bool | None = None, mask: Tensor | None = None
+    ) -> Tensor:
         """The input normalised by the stored statistics."""
         return super().call(inputs, training=False, mask=mask)
 
 
-def backbone_names():
+def backbone_names() -> list[str]:
     """The names that `build_backbone` takes, in lower case."""
     return [*BACKBONES, *sorted(name.lower() for name in _applications())]
 
 
-def build_backbone(name, image_size, weights=None, frozen_batch_norm=None, filters=None):
+def build_backbone(
+    name: str,
+    image_size: int,
+    weights: str | os.PathLike[str] | None = None,
+    frozen_batch_norm: bool | None = None,
+    filters: Sequence[int] | None = None,
+) -> keras.Model:
     """A backbone by name: float images `[n, s, s, 3]` in 0..255 to feature maps `[n, h, w, c]`.
 
     Args:
@@ -103,11 +113,7 @@ def build_backbone(name, image_size, weights=None, frozen_batch_norm=None, filte
     """
     key = _key(name)
     own = {_key(known): known for known in BACKBONES}.get(key)
-    if not isinstance(image_size, numbers.Integral) or image_size < 1:
-        raise ArgumentError(
-            "image_size must be a whole number of pixels, at least 1. "
-            f"Received: image_size={image_size!r}"
-        )
+    image_size = check_whole("image_size", image_size, least=1)
     if frozen_batch_norm is None:
         frozen_batch_norm = weights is not None
     if own and weights == "imagenet":
@@ -132,7 +138,9 @@ def build_backbone(name, image_size, weights=None, frozen_batch_norm=None, filte
     return with_frozen_statistics(model) if frozen_batch_norm else model
 
 
-def small_convnet(image_size=32, filters=(32, 64, 128), name=SMALL_CONVNET):
+def small_convnet(
+    image_size: int = 32, filters: Sequence[int] = (32, 64, 128), name: str = SMALL_CONVNET
+) -> keras.Model:
     """A small convolutional net for small images.
 
     One stage for each entry of `filters`: two 3×3 convolutions with batch norm and ReLU, the
@@ -141,11 +149,8 @@ def small_convnet(image_size=32, filters=(32, 64, 128), name=SMALL_CONVNET):
     Raises:
         ValueError: `filters` is empty or holds anything but whole numbers from 1 on.
     """
-    if not filters or not all(isinstance(f, numbers.Integral) and f >= 1 for f in filters):
-        raise ArgumentError(
-            "filters must be one or more whole numbers, each at least 1. "
-            f"Received: filters={filters}"
-        )
+    image_size = check_whole("image_size", image_size, least=1)
+    filters = check_wholes("filters", filters, least=1)
     inputs = keras.Input((image_size, image_size, 3), name="images")
     x = keras.layers.Rescaling(1 / 127.5, offset=-1.0)(inputs)
     for stage, width in enumerate(filters):
@@ -168,7 +173,7 @@ BACKBONES = {
 """Those that are built here, by name; `keras.applications` has the others."""
 
 
-def with_frozen_statistics(model):
+def with_frozen_statistics(model: keras.Model) -> keras.Model:
     """A copy of `model` with the same weights whose batch norms keep their stored statistics.
 
     Batch norms of functional and sequential models nested in it are replaced as well, however deep,
@@ -196,13 +201,13 @@ def with_frozen_statistics(model):
     return copy
 
 
-def _frozen_layer(layer):
+def _frozen_layer(layer: keras.Layer) -> keras.Layer:
     if type(layer) is keras.layers.BatchNormalization:
         return FrozenStatisticsBatchNormalization.from_config(layer.get_config())
     return same_layer(layer, _with_frozen_classes)
 
 
-def _with_frozen_classes(config):
+def _with_frozen_classes(config: Any) -> Any:
     """A wrapper's configuration with the batch norms in it, however deep, frozen ones."""
     if isinstance(config, dict):
         config = {key: _with_frozen_classes(value) for key, value in config.items()}
@@ -219,11 +224,13 @@ def _with_frozen_classes(config):
     return config
 
 
-def _key(name):
+def _key(name: object) -> str:
     return str(name).lower().replace("_", "")
 
 
-def _application(name, key, image_size, weights):
+def _application(
+    name: str, key: str, image_size: int, weights: str | os.PathLike[str] | None
+) -> keras.Model:
     applications = {application.lower(): application for application in _applications()}
     if key not in applications:
         raise ArgumentError(
@@ -256,7 +263,7 @@ def _application(name, key, image_size, weights):
     return keras.Model(model.input, model.output, name=key)
 
 
-def _as_saved(application, model, path):
+def _as_saved(application: str, model: keras.Model, path: str | os.PathLike[str]) -> keras.Model:
     """The model with Keras' rescaling for ImageNet if the weights of this file want it."""
     try:
         rescaled = imagenet_rescaling.file_has_rescaling(application, path)
@@ -268,7 +275,7 @@ def _as_saved(application, model, path):
 
 
 @contextlib.contextmanager
-def _refusing(name, image_size):
+def _refusing(name: str, image_size: int) -> Iterator[None]:
     """Keras' own complaints of a shape are of our argument."""
     try:
         yield
@@ -281,7 +288,7 @@ def _refusing(name, image_size):
         ) from error
 
 
-def _load_weights(model, path):
+def _load_weights(model: keras.Model, path: str | os.PathLike[str]) -> None:
     try:
         with warnings.catch_warnings():
             # Keras warns of what it may not find, and raises if it did not find it elsewhere.
@@ -294,7 +301,7 @@ def _load_weights(model, path):
         ) from error
 
 
-def _load_plain_or_frozen(model, path):
+def _load_plain_or_frozen(model: keras.Model, path: str | os.PathLike[str]) -> None:
     if pathlib.Path(path).suffix.lower() in converters.ENDINGS:
         colors = {name: backbone.colors for name, backbone in BACKBONES.items() if backbone.colors}
         if model.name not in colors:
@@ -316,12 +323,12 @@ def _load_plain_or_frozen(model, path):
         copy_state(frozen, model)
 
 
-def _applications():
+def _applications() -> list[str]:
     members = inspect.getmembers(keras.applications, callable)
     return [name for name, _ in members if name[0].isupper()]
 
 
-def _application_module(application):
+def _application_module(application: str) -> str:
     constructor = getattr(keras.applications, application, None)
     if constructor is None or application not in _applications():
         raise ArgumentError(

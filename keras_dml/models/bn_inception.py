@@ -2,7 +2,9 @@
 
 import keras
 
+from keras_dml.checks import check_whole
 from keras_dml.errors import ArgumentError
+from keras_dml.types import Tensor
 
 BN_INCEPTION = "bn_inception"
 
@@ -24,7 +26,7 @@ _BLOCKS = {
 _MEAN = (128.0, 117.0, 104.0)
 
 
-def bn_inception(image_size=224, name=BN_INCEPTION):
+def bn_inception(image_size: int = 224, name: str = BN_INCEPTION) -> keras.Model:
     """BN-Inception: RGB images `[n, s, s, 3]` in 0..255 to feature maps `[n, s/32, s/32, 1024]`.
 
     Layers have the names of the public PyTorch port of the Caffe model (`conv1_7x7_s2`,
@@ -49,6 +51,7 @@ def bn_inception(image_size=224, name=BN_INCEPTION):
 
     Reference: Ioffe and Szegedy 2015, Batch Normalization; Wang et al. 2019, section 4.
     """
+    image_size = check_whole("image_size", image_size, least=1)
     if image_size < 31 or (image_size + 1) % 32 > 7:
         raise ArgumentError(
             "image_size must be between 32 k - 1 and 32 k + 6 for bn_inception, such as 224, 227 "
@@ -66,7 +69,17 @@ def bn_inception(image_size=224, name=BN_INCEPTION):
     return keras.Model(inputs, x, name=name)
 
 
-def _block(x, name, single, reduced, triple, double_reduced, double, projected, largest):
+def _block(
+    x: Tensor,
+    name: str,
+    single: int | None,
+    reduced: int,
+    triple: int,
+    double_reduced: int,
+    double: int,
+    projected: int | None,
+    largest: bool,
+) -> Tensor:
     stride = 2 if single is None else 1
     paths = [] if single is None else [_convolution(x, f"{name}_1x1", single)]
     path = _convolution(x, f"{name}_3x3_reduce", reduced)
@@ -87,7 +100,7 @@ def _block(x, name, single, reduced, triple, double_reduced, double, projected, 
     return keras.layers.Concatenate(name=f"{name}_output")(paths)
 
 
-def _convolution(x, name, filters, size=1, stride=1):
+def _convolution(x: Tensor, name: str, filters: int, size: int = 1, stride: int = 1) -> Tensor:
     if stride > 1:  # Keras' own "same" would pad even maps at the far edge alone
         x = keras.layers.ZeroPadding2D(size // 2, name=f"{name}_pad")(x)
     padding = "same" if stride == 1 else "valid"
@@ -96,7 +109,7 @@ def _convolution(x, name, filters, size=1, stride=1):
     return keras.layers.ReLU(name=f"{name}_relu")(x)
 
 
-def _halving_pool(x, name):
+def _halving_pool(x: Tensor, name: str) -> Tensor:
     """Max pooling 3×3 by 2 in ceil mode: the last window may reach beyond the map."""
     padding = "valid" if x.shape[1] % 2 else "same"
     return keras.layers.MaxPooling2D(3, 2, padding=padding, name=name)(x)

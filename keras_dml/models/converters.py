@@ -2,10 +2,12 @@
 
 import os
 import pathlib
+from collections.abc import Iterator
 
 import keras
 import numpy as np
 
+from keras_dml.checks import check_choice
 from keras_dml.errors import ArgumentError
 
 ENDINGS = (".pth", ".pt", ".npz")
@@ -14,7 +16,9 @@ _UNUSED = ("last_linear.weight", "last_linear.bias", "fc.weight", "fc.bias")
 _COUNTER = ".num_batches_tracked"
 
 
-def load_arrays(model, path, input_channels="rgb"):
+def load_arrays(
+    model: keras.Model, path: str | os.PathLike[str], input_channels: str = "rgb"
+) -> None:
     """Sets all variables of `model` from the arrays of a PyTorch checkpoint, by name.
 
     A layer called `layer1_0_conv1` takes `layer1.0.conv1.weight`: `[out, in, h, w]` becomes the
@@ -34,11 +38,9 @@ def load_arrays(model, path, input_channels="rgb"):
             the two, or arrays are missing, left over or of another shape, all of them in one
             message; then no variable has changed.
     """
-    if input_channels not in ("rgb", "bgr"):
-        raise ArgumentError(
-            f"input_channels must be 'rgb' or 'bgr'. Received: input_channels={input_channels!r}"
-        )
-    arrays, left_over = {}, []
+    check_choice("input_channels", input_channels, ("rgb", "bgr"))
+    arrays: dict[str, tuple[str, np.ndarray]] = {}
+    left_over: list[str] = []
     for name, array in _read(path).items():
         key = name.replace(".", "_")
         if key in arrays:  # a.b beside a_b
@@ -77,33 +79,37 @@ def load_arrays(model, path, input_channels="rgb"):
     if problems:
         raise ArgumentError(f"arrays do not fit the model: {'; '.join(problems)}")
     if input_channels == "bgr":
-        first, kernel = variables[0]
-        variables[0] = first, kernel[:, :, ::-1]
+        variable, values = variables[0]
+        variables[0] = variable, values[:, :, ::-1]
     for variable, values in variables:
         variable.assign(values)
 
 
-def _first(names, most=10):
+def _first(names: list[str], most: int = 10) -> str:
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
 
-def _variables(model):
+def _variables(model: keras.Model) -> Iterator[tuple[str, keras.Variable]]:
     """Each variable with the checkpoint's name of its array, underscores for dots."""
     for layer in model.layers:
         if isinstance(layer, keras.layers.BatchNormalization):
-            parts = ("weight", "bias", "running_mean", "running_var")
-            held = (layer.gamma, layer.beta, layer.moving_mean, layer.moving_variance)
+            held = {
+                "weight": layer.gamma,
+                "bias": layer.beta,
+                "running_mean": layer.moving_mean,
+                "running_var": layer.moving_variance,
+            }
         elif isinstance(layer, keras.layers.Conv2D):
-            parts, held = ("weight", "bias"), (layer.kernel, layer.bias)
+            held = {"weight": layer.kernel, "bias": layer.bias}
         else:
             continue
-        for part, variable in zip(parts, held):
+        for part, variable in held.items():
             if variable is not None:
                 yield f"{layer.name}_{part}", variable
 
 
-def _read(path):
+def _read(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     """Name to float32 array."""
     if not os.path.isfile(path):
         raise ArgumentError(f"No such file: {path}")
@@ -113,7 +119,7 @@ def _read(path):
     return _read_npz(path) if ending == ".npz" else _read_torch(path)
 
 
-def _read_npz(path):
+def _read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as file:
             return {name: np.asarray(file[name], "float32") for name in file.files}
@@ -121,7 +127,7 @@ def _read_npz(path):
         raise ArgumentError("not an .npz file of numbers that can be read") from error
 
 
-def _read_torch(path):
+def _read_torch(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     try:
         import torch
     except ImportError as error:

@@ -1,11 +1,15 @@
 """A `keras.Model` that trains under every `tf.distribute` strategy; needs TensorFlow."""
 
+from collections.abc import Callable
+from typing import Any
+
 import keras
 
 from keras_dml import private
 from keras_dml.errors import ArgumentError, ArgumentTypeError
 from keras_dml.extras import TensorFlow, check_tensorflow_backend
 from keras_dml.optimizers import as_on_one_device, refuse_accumulation
+from keras_dml.types import Config, Logs
 
 tf = TensorFlow("DistributedModel")
 
@@ -42,16 +46,18 @@ class DistributedModel(private.BuildsOnBatch, keras.Model):
             in the first step if set later.
     """
 
-    _average_function = None
+    _average_function: Callable[[], None] | None = None
+    train_function: Callable[[Any], Logs] | None
+    test_function: Callable[[Any], Logs] | None
 
-    def __new__(cls, *args, **kwargs):
+    def __new__(cls, *args: Any, **kwargs: Any) -> "DistributedModel":
         """As `keras.Model`: with inputs and outputs, the class of functional models."""
         check_tensorflow_backend(cls.__name__)
         if cls is DistributedModel and (args or "outputs" in kwargs):
             return super().__new__(FunctionalDistributedModel)
         return super().__new__(cls)
 
-    def __init__(self, *args, **kwargs):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         # Keras would make this class a functional one, for good, and so break all other subclasses.
         if args or "outputs" in kwargs:
             raise ArgumentTypeError(
@@ -60,12 +66,12 @@ class DistributedModel(private.BuildsOnBatch, keras.Model):
             )
         super().__init__(**kwargs)
 
-    def compile(self, *args, **kwargs):
+    def compile(self, *args: Any, **kwargs: Any) -> None:
         """As `keras.Model.compile`, but for what several replicas cannot do; see the class."""
         super().compile(*args, **kwargs)
         self._fit_to_replicas()
 
-    def compile_from_config(self, config):
+    def compile_from_config(self, config: Config) -> None:
         """Compile as `get_compile_config` says; Keras does not where `compile` is overridden."""
         if type(self).compile is not DistributedModel.compile:
             super().compile_from_config(config)
@@ -74,7 +80,7 @@ class DistributedModel(private.BuildsOnBatch, keras.Model):
         if self.optimizer is not None and self.built:
             self.optimizer.build(self.trainable_variables)
 
-    def _fit_to_replicas(self):
+    def _fit_to_replicas(self) -> None:
         if self.distribute_strategy.num_replicas_in_sync == 1:
             return
         if self.jit_compile:
@@ -86,10 +92,10 @@ class DistributedModel(private.BuildsOnBatch, keras.Model):
             refuse_accumulation(optimizer)
             as_on_one_device(optimizer)
 
-    def _optimizers(self):
+    def _optimizers(self) -> list[keras.optimizers.Optimizer]:
         return [] if self.optimizer is None else [self.optimizer]
 
-    def step_on_replicas(self, data):
+    def step_on_replicas(self, data: Any) -> Logs:
         """One training step on every replica; called in cross-replica context.
 
         Args:
@@ -100,7 +106,7 @@ class DistributedModel(private.BuildsOnBatch, keras.Model):
         """
         return self.reduce_logs(self.distribute_strategy.run(self.train_step, args=(data,)))
 
-    def reduce_logs(self, logs):
+    def reduce_logs(self, logs: Logs) -> Logs:
         """The mean of each log over all replicas of all workers; the tensors themselves of one."""
         strategy = self.distribute_strategy
         if strategy.num_replicas_in_sync == 1:
@@ -109,7 +115,7 @@ class DistributedModel(private.BuildsOnBatch, keras.Model):
             lambda value: strategy.reduce("MEAN", value, axis=None), logs
         )
 
-    def average_statistics(self):
+    def average_statistics(self) -> None:
         """Give every replica the mean of the replicas' moving statistics.
 
         Batch norm takes its statistics from the images of its own replica, and each replica keeps
@@ -127,7 +133,7 @@ class DistributedModel(private.BuildsOnBatch, keras.Model):
             return
         if self._average_function is None:
 
-            def average():
+            def average() -> None:
                 # Copies: what is read off a variable has no device, which several workers miss.
                 values = [tf.identity(tf.convert_to_tensor(v.value)) for v in averaged]
                 means = tf.distribute.get_replica_context().all_reduce("MEAN", values)
@@ -137,7 +143,7 @@ class DistributedModel(private.BuildsOnBatch, keras.Model):
             self._average_function = tf.function(lambda: strategy.run(average), autograph=False)
         self._average_function()
 
-    def make_train_function(self, force=False):
+    def make_train_function(self, force: bool = False) -> Callable[[Any], Logs]:
         """The function of an iterator that `fit` calls: one execution, perhaps of many steps."""
         if self.train_function is None or force:
             # Again: since compile an optimizer may have been replaced, or made those within it.
@@ -145,16 +151,16 @@ class DistributedModel(private.BuildsOnBatch, keras.Model):
             self.train_function = self._iterator_function(self.step_on_replicas)
         return self.train_function
 
-    def make_test_function(self, force=False):
+    def make_test_function(self, force: bool = False) -> Callable[[Any], Logs]:
         """The function of an iterator that `evaluate` calls."""
         if self.test_function is None or force:
             self.test_function = self._iterator_function(self._test_on_replicas)
         return self.test_function
 
-    def _test_on_replicas(self, data):
+    def _test_on_replicas(self, data: Any) -> Logs:
         return self.reduce_logs(self.distribute_strategy.run(self.test_step, args=(data,)))
 
-    def _iterator_function(self, step_function):
+    def _iterator_function(self, step_function: Callable[[Any], Logs]) -> Callable[[Any], Logs]:
         if self.distribute_strategy.num_replicas_in_sync == 1:
             around = _AroundReplicas(self, self.steps_per_execution)
             return private.iterator_function(around, step_function)
@@ -162,7 +168,7 @@ class DistributedModel(private.BuildsOnBatch, keras.Model):
         # number the messages between the replicas.
         one_step = private.iterator_function(_AroundReplicas(self, 1), step_function)
 
-        def several_steps(iterator):
+        def several_steps(iterator: Any) -> Logs:
             if self.steps_per_execution == 1 or not hasattr(iterator, "get_next_as_optional"):
                 return one_step(iterator)
             logs = None
@@ -178,7 +184,7 @@ class DistributedModel(private.BuildsOnBatch, keras.Model):
 
         return several_steps
 
-    def first_batch(self, iterator):
+    def first_batch(self, iterator: Any) -> Any:
         """As `BuildsOnBatch`: one replica's part, of which only shapes and dtypes are looked at."""
         strategy = private.made_under(self)
         if strategy is None:
@@ -203,17 +209,17 @@ class _AroundReplicas:
     (several steps an execution, data that ends amid one, eager and XLA) stays Keras' own.
     """
 
-    def __init__(self, model, steps_per_execution):
+    def __init__(self, model: keras.Model, steps_per_execution: int) -> None:
         self._model = model
         self.steps_per_execution = steps_per_execution
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
 
     @property
-    def distribute_strategy(self):
+    def distribute_strategy(self) -> "_AroundReplicas":
         return self
 
     @staticmethod
-    def run(step, args):
+    def run(step: Callable[..., Logs], args: tuple[Any, ...]) -> Logs:
         return step(*args)

@@ -1,12 +1,16 @@
 """From a backbone to an embedding model, and from that to a classifier over its features."""
 
 import difflib
+from collections.abc import Sequence
+from typing import Literal
 
 import keras
 from keras import ops
 
+from keras_dml.checks import check_choice, check_number, check_seed, check_whole
 from keras_dml.distribute import place_among_replicas
 from keras_dml.errors import ArgumentError
+from keras_dml.types import Tensor
 
 POOLINGS = ("average", "max")
 
@@ -20,7 +24,7 @@ class GlobalBatchDropout(keras.layers.Dropout):
     every other.
     """
 
-    def call(self, inputs, training=False):
+    def call(self, inputs: Tensor, training: bool = False) -> Tensor:
         """The inputs with a share of `rate` set to 0 and the others raised to make up for it."""
         replica, replicas = place_among_replicas()
         if not training or self.rate == 0 or replicas == 1:
@@ -32,13 +36,13 @@ class GlobalBatchDropout(keras.layers.Dropout):
 
 
 def embedding_model(
-    backbone,
-    embedding_size=None,
-    feature_batch_norm=False,
-    pooling="average",
-    levels=None,
-    name="embedding",
-):
+    backbone: keras.Model,
+    embedding_size: int | None = None,
+    feature_batch_norm: bool = False,
+    pooling: Literal["average", "max"] = "average",
+    levels: Sequence[str] | None = None,
+    name: str = "embedding",
+) -> keras.Model:
     """Images to embeddings: backbone, global pooling, optional batch norm, optional projection.
 
     Args:
@@ -66,19 +70,16 @@ def embedding_model(
             "backbone must give feature maps [n, h, w, c]. "
             f"Received: backbone.output.shape={tuple(backbone.output.shape)}"
         )
-    if pooling not in POOLINGS:
-        raise ArgumentError(f"pooling must be 'average' or 'max'. Received: pooling={pooling!r}")
-    if embedding_size is not None and embedding_size < 1:
-        raise ArgumentError(
-            f"embedding_size must be None or at least 1. Received: embedding_size={embedding_size}"
-        )
+    check_choice("pooling", pooling, POOLINGS)
+    if embedding_size is not None:
+        embedding_size = check_whole("embedding_size", embedding_size, least=1)
     pool = (
         keras.layers.GlobalAveragePooling2D
         if pooling == "average"
         else keras.layers.GlobalMaxPooling2D
     )
 
-    def projected(maps, prefix=""):
+    def projected(maps: Tensor, prefix: str = "") -> Tensor:
         x = pool(name=f"{prefix}features")(maps)
         if feature_batch_norm:
             norm = f"{prefix}feature_norm"
@@ -102,7 +103,7 @@ def embedding_model(
     return keras.Model(backbone.input, x, name=name)
 
 
-def _levels(backbone, levels):
+def _levels(backbone: keras.Model, levels: Sequence[str]) -> dict[str, Tensor]:
     """Feature maps of each level."""
     maps = {layer.name: layer.output for layer in backbone.layers if layer.output is not None}
     maps = {name: output for name, output in maps.items() if len(output.shape) == 4}
@@ -115,7 +116,13 @@ def _levels(backbone, levels):
     return {level: maps[level] for level in levels}
 
 
-def classifier_model(embedding, num_classes, dropout=0.0, seed=0, name="classifier"):
+def classifier_model(
+    embedding: keras.Model,
+    num_classes: int,
+    dropout: float = 0.0,
+    seed: int | None = 0,
+    name: str = "classifier",
+) -> keras.Model:
     """An embedding model with dropout and a linear classifier whose weights start at zero.
 
     Args:
@@ -139,10 +146,10 @@ def classifier_model(embedding, num_classes, dropout=0.0, seed=0, name="classifi
             "embedding must give embeddings [n, d]. "
             f"Received: embedding.output.shape={tuple(embedding.output.shape)}"
         )
-    if num_classes < 2:
-        raise ArgumentError(f"num_classes must be at least 2. Received: num_classes={num_classes}")
-    if not 0 <= dropout < 1:
-        raise ArgumentError(f"dropout must be in [0, 1). Received: dropout={dropout}")
+    num_classes = check_whole("num_classes", num_classes, least=2)
+    dropout = check_number("dropout", dropout, least=0, below=1)
+    if seed is not None:
+        seed = check_seed("seed", seed)
     x = embedding.output
     if dropout:
         x = GlobalBatchDropout(dropout, seed=seed, name="dropout")(x)

@@ -9,10 +9,13 @@ graph that they were trained in, and the file of that graph has to tell which on
 import hashlib
 import json
 import math
+import os
 import pathlib
 import re
 import sys
 import zipfile
+from types import ModuleType
+from typing import Any
 
 import h5py
 import keras
@@ -21,21 +24,21 @@ from keras_dml.cloning import copy_state, same_layer
 from keras_dml.errors import ArgumentError
 
 
-def has_rescaling(application):
+def has_rescaling(application: str) -> bool:
     """Whether the model of this name in `keras.applications` is built in these two ways."""
     return re.fullmatch(r"EfficientNetB[0-7]", application) is not None
 
 
-def with_rescaling(application, model):
+def with_rescaling(application: str, model: keras.Model) -> keras.Model:
     """A copy of the model with Keras' rescaling after the normalization, as for `"imagenet"`."""
     deviations = _module(application).IMAGENET_STDDEV_RGB
     copies = []
 
-    def copy_of(layer):
+    def copy_of(layer: keras.Layer) -> keras.Layer:
         copies.append((layer, same_layer(layer)))
         return copies[-1][1]
 
-    def call(layer, *args, **kwargs):
+    def call(layer: keras.Layer, *args: Any, **kwargs: Any) -> Any:
         outputs = layer(*args, **kwargs)
         if isinstance(layer, keras.layers.Normalization):
             scale = [1 / math.sqrt(deviation) for deviation in deviations]
@@ -49,7 +52,7 @@ def with_rescaling(application, model):
     return copy
 
 
-def file_has_rescaling(application, path):
+def file_has_rescaling(application: str, path: str | os.PathLike[str]) -> bool:
     """Whether the weights in this file belong to the graph with the rescaling.
 
     Keras' own no-top file, known by its MD5, does. `.weights.h5` and `.keras` files list the layers
@@ -60,6 +63,7 @@ def file_has_rescaling(application, path):
         ValueError: the file does not tell.
     """
     path = pathlib.Path(path)
+    count: int | None
     if path.suffix == ".keras":
         with zipfile.ZipFile(path) as archive:
             count = _rescalings_of_config(json.loads(archive.read("config.json")))
@@ -78,16 +82,16 @@ def file_has_rescaling(application, path):
     return count == 2
 
 
-def _module(application):
+def _module(application: str) -> ModuleType:
     return sys.modules[getattr(keras.applications, application).__module__]
 
 
-def _md5(path):
+def _md5(path: pathlib.Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "md5").hexdigest()
 
 
-def _rescalings_of_config(config):
+def _rescalings_of_config(config: object) -> int:
     if isinstance(config, dict):
         own = config.get("class_name") == "Rescaling" and "registered_name" in config
         return own + sum(_rescalings_of_config(value) for value in config.values())
@@ -96,7 +100,7 @@ def _rescalings_of_config(config):
     return 0
 
 
-def _rescalings_of_h5(path):
+def _rescalings_of_h5(path: pathlib.Path) -> int | None:
     """How many rescaling layers the saved model had; None if the file does not say."""
     with h5py.File(path) as file:
         if "layers" in file:
@@ -114,5 +118,5 @@ def _rescalings_of_h5(path):
     )
 
 
-def _text(value):
+def _text(value: object) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)

@@ -1,33 +1,38 @@
 """RankMI's model with its alternating train step; needs TensorFlow."""
 
-from typing import Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, Self
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_dml.checks import (
+    check_choice,
+    check_distance,
+    check_embeddings,
+    check_positive,
+    check_rows,
+    check_seed,
+    check_whole,
+    checked_class_ids,
+    one_per_image,
+)
 from keras_dml.class_ids import as_labels
 from keras_dml.errors import ArgumentError
 from keras_dml.extras import TensorFlow
-from keras_dml.losses.base import (
-    check_choice,
-    check_embeddings,
-    check_rows,
-    checked_class_ids,
-    is_sound,
-    one_per_image,
-)
+from keras_dml.losses.base import is_sound
 from keras_dml.losses.rankmi import negative_costs, pair_means, positive_costs
 from keras_dml.models.distributed_model import DistributedModel
 from keras_dml.models.statistics_network import (
     HIGHEST,
     StatisticsNetwork,
-    check_beta,
     check_statistics_network,
     estimate_beta,
 )
-from keras_dml.negatives import check_seed, distance_weighted, draw_negatives
+from keras_dml.negatives import distance_weighted, draw_negatives
 from keras_dml.pairs import Pairs, normalize, safe_sqrt
+from keras_dml.types import Config, Logs, Tensor, TensorLike
 
 tf = TensorFlow("RankMI")
 
@@ -92,19 +97,16 @@ class RankMI(DistributedModel):
         sampling: Literal["distance_weighted", "uniform", "all"] = "distance_weighted",
         seed: int = 0,
         name: str = "rankmi",
-        **kwargs,
-    ):
+        **kwargs: Any,
+    ) -> None:
         super().__init__(name=name, **kwargs)
-        if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-            raise ArgumentError(f"k must be a whole number, at least 1. Received: k={k!r}")
-        if not 0 < alpha < float("inf"):
-            raise ArgumentError(f"alpha must be a distance above 0. Received: alpha={alpha!r}")
         _check_embedding(embedding)
-        self.k, self.alpha, self.seed = k, float(alpha), check_seed(seed)
-        self.first_beta = check_beta("beta", beta)
+        self.k = check_whole("k", k, least=1)
+        self.alpha, self.first_beta = check_positive("alpha", alpha), check_distance("beta", beta)
+        self.seed = check_seed("seed", seed)
         self.sampling = check_choice("sampling", sampling, SAMPLINGS)
         self.embedding = embedding
-        self.statistics_network = statistics_network or StatisticsNetwork(zero_at=beta)
+        self.statistics_network = statistics_network or StatisticsNetwork(zero_at=self.first_beta)
         check_statistics_network(self.statistics_network)
         dtype = self.statistics_network.compute_dtype
         start, _ = estimate_beta(self.statistics_network, tf.constant(self.first_beta, dtype))
@@ -121,13 +123,17 @@ class RankMI(DistributedModel):
         self.means = {name: keras.metrics.Mean(name=name) for name in names}
         self.built = True
 
-    def call(self, images, training=False):
+    def call(self, images: Tensor, training: bool = False) -> Tensor:
         """The embeddings of the images."""
         return self.embedding(images, training=training)
 
     def compile(
-        self, optimizer="adam", statistics_optimizer="adam", steps_per_execution=1, **kwargs
-    ):
+        self,
+        optimizer: keras.optimizers.Optimizer | str = "adam",
+        statistics_optimizer: keras.optimizers.Optimizer | str = "adam",
+        steps_per_execution: int = 1,
+        **kwargs: Any,
+    ) -> None:
         """Choose the optimizers of the two networks.
 
         Args:
@@ -156,12 +162,12 @@ class RankMI(DistributedModel):
         self.statistics_optimizer.build(self.statistics_network.trainable_variables)
         self._fit_to_replicas()
 
-    def _optimizers(self):
+    def _optimizers(self) -> list[keras.optimizers.Optimizer]:
         # The second is not there yet when Keras' part of compile has chosen the first.
         second = getattr(self, "statistics_optimizer", None)
         return [*super()._optimizers(), *([] if second is None else [second])]
 
-    def get_compile_config(self):
+    def get_compile_config(self) -> Config:
         """The optimizers and how steps are run."""
         serialize = keras.saving.serialize_keras_object
         return {
@@ -170,29 +176,29 @@ class RankMI(DistributedModel):
             **self._execution,
         }
 
-    def compile_from_config(self, config):
+    def compile_from_config(self, config: Config) -> None:
         """Compile as `get_compile_config` says."""
         self.compile(**keras.saving.deserialize_keras_object(config))
 
-    def step_on_replicas(self, data):
+    def step_on_replicas(self, data: Any) -> Logs:
         """Around the replicas: within them optimizers refuse to update inside a `tf.cond`."""
         strategy = self.distribute_strategy
         if not tf.distribute.has_strategy() and strategy is tf.distribute.get_strategy():
             return super().step_on_replicas(data)  # no strategy, no such trouble
         return self._alternate(lambda step: self.reduce_logs(strategy.run(step, args=(data,))))
 
-    def train_step(self, data):
+    def train_step(self, data: Any) -> Logs:
         """One step of Algorithm 1 on (images, class ids[, sample weights]); returns the logs."""
         return self._alternate(lambda step: step(data))
 
-    def _alternate(self, run):
+    def _alternate(self, run: Callable[[Callable[[Any], Logs]], Logs]) -> Logs:
         return tf.cond(
             tf.equal(self.step % (self.k + 1), 0),
             lambda: run(self.embedding_step),
             lambda: run(self.statistics_step),
         )
 
-    def embedding_step(self, data):
+    def embedding_step(self, data: Any) -> Logs:
         """Update the embedding network on the pairs within the margins."""
         images, class_ids, weights = keras.utils.unpack_x_y_sample_weight(data)
         with tf.GradientTape() as tape:
@@ -213,7 +219,7 @@ class RankMI(DistributedModel):
         self._count("negative_kept", negative, pairs.negative)
         return self._after(pairs, distances, _loss_of_all(pairs, values))
 
-    def statistics_step(self, data):
+    def statistics_step(self, data: Any) -> Logs:
         """Update V on all pairs, then find β."""
         images, class_ids, weights = keras.utils.unpack_x_y_sample_weight(data)
         embeddings = tf.stop_gradient(self.embedding(images, training=True))
@@ -232,7 +238,7 @@ class RankMI(DistributedModel):
         self.means["statistics_loss"].update_state(loss)
         return self._after(pairs, distances, of_all)
 
-    def test_step(self, data):
+    def test_step(self, data: Any) -> Logs:
         """The loss over all pairs, and what follows from it."""
         images, class_ids, weights = keras.utils.unpack_x_y_sample_weight(data)
         embeddings = self.embedding(images, training=False)
@@ -244,14 +250,16 @@ class RankMI(DistributedModel):
         kept = ("loss", "mutual_information", "not_decreasing")
         return {name: self.means[name].result() for name in kept}
 
-    def get_metrics_result(self):
+    def get_metrics_result(self) -> Logs:
         """The logs of a training step."""
         means = {name: mean.result() for name, mean in self.means.items()}
         # Copies: under a strategy the variables themselves are no numbers.
         own = {"beta": self.beta, "beta_not_found": self.beta_not_found}
         return {**means, **{name: tf.identity(variable.value) for name, variable in own.items()}}
 
-    def _pairs(self, class_ids, embeddings):
+    def _pairs(
+        self, class_ids: TensorLike, embeddings: Tensor
+    ) -> tuple[Pairs, Tensor, Tensor, Tensor]:
         """The batch's pairs, their distances, V's values, and whether all of it `is_sound`."""
         if class_ids is None:
             raise ArgumentError(
@@ -266,7 +274,7 @@ class RankMI(DistributedModel):
         sound = is_sound(class_ids, embeddings)
         return pairs, distances, self._values(pairs, distances), sound
 
-    def _values(self, pairs, distances):
+    def _values(self, pairs: Pairs, distances: Tensor) -> Tensor:
         """V of all distances; on one device of one half of the symmetric matrix, for its cost."""
         size = distances.shape[0]
         # Beyond 2,048 the places alone, a constant of the graph, would be large.
@@ -279,7 +287,9 @@ class RankMI(DistributedModel):
         half = ops.take(ops.reshape(distances, (-1,)), rows * size + columns)
         return ops.take(self.statistics_network(half[:, None])[:, 0], place)
 
-    def _sampled_contrastive(self, pairs, distances, values, negative):
+    def _sampled_contrastive(
+        self, pairs: Pairs, distances: Tensor, values: Tensor, negative: Tensor
+    ) -> Tensor:
         if self.sampling == "all":
             return pair_means(negative_costs(values), negative)
         if self.sampling == "uniform":
@@ -291,12 +301,12 @@ class RankMI(DistributedModel):
         wanted = pairs.positive & ops.any(negative, axis=-1, keepdims=True)
         return pair_means(ops.take_along_axis(negative_costs(values), drawn, axis=-1), wanted)
 
-    def _after(self, pairs, distances, of_all):
+    def _after(self, pairs: Pairs, distances: Tensor, of_all: Tensor) -> Logs:
         self._watch(pairs, distances, of_all)
         self.step.assign_add(1)
         return self.get_metrics_result()
 
-    def _watch(self, pairs, distances, of_all):
+    def _watch(self, pairs: Pairs, distances: Tensor, of_all: Tensor) -> None:
         bound = -ops.mean(of_all)
         self.means["mutual_information"].update_state(bound, sample_weight=_number(pairs))
         # V on a grid: its slope at every distance would cost a backward pass through V.
@@ -308,18 +318,18 @@ class RankMI(DistributedModel):
         all_pairs = pairs.positive | pairs.negative
         self._count("not_decreasing", rises & all_pairs, all_pairs)
 
-    def _count(self, name, chosen, of_all):
+    def _count(self, name: str, chosen: Tensor, of_all: Tensor) -> None:
         """Record the share of the pairs `of_all` that is `chosen`."""
         number = ops.sum(ops.cast(of_all, "float32"))
         share = ops.sum(ops.cast(chosen, "float32")) / ops.maximum(number, 1.0)
         self.means[name].update_state(share, sample_weight=number)
 
-    def _share_of_replica(self, *losses):
+    def _share_of_replica(self, *losses: Tensor) -> Tensor:
         # Each replica holds the mean over its own anchors; the gradients are summed.
         total = sum(ops.sum(ops.cast(loss, losses[0].dtype)) for loss in losses)
         return total / self.distribute_strategy.num_replicas_in_sync
 
-    def get_config(self):
+    def get_config(self) -> Config:
         """The constructor's arguments."""
         serialize = keras.saving.serialize_keras_object
         return {
@@ -334,7 +344,7 @@ class RankMI(DistributedModel):
         }
 
     @classmethod
-    def from_config(cls, config, custom_objects=None):
+    def from_config(cls, config: Config, custom_objects: Mapping[str, Any] | None = None) -> Self:
         """The model of this configuration."""
         config = dict(config)
         for name in ("embedding", "statistics_network"):
@@ -342,28 +352,28 @@ class RankMI(DistributedModel):
         return cls(**config)
 
 
-def _number(pairs):
+def _number(pairs: Pairs) -> Tensor:
     """How many pairs there are: a small batch says less than a large one."""
     return ops.sum(ops.cast(pairs.positive | pairs.negative, "float32"))
 
 
-def _loss_of_all(pairs, values):
+def _loss_of_all(pairs: Pairs, values: Tensor) -> Tensor:
     """The loss `[n]` over all pairs."""
     return pair_means(positive_costs(values), pairs.positive) + pair_means(
         negative_costs(values), pairs.negative
     )
 
 
-def _mean_over_anchors(values, weights, sound):
+def _mean_over_anchors(values: Tensor, weights: TensorLike | None, sound: Tensor) -> Tensor:
     """The mean, NaN unless `is_sound`: the masks would hide it."""
     if weights is not None:
-        weights = ops.convert_to_tensor(weights, dtype=values.dtype)
-        values = values * one_per_image(weights, "sample_weight", "have the shape")
+        of_each = ops.convert_to_tensor(weights, dtype=values.dtype)
+        values = values * one_per_image(of_each, "sample_weight", "have the shape")
     mean = ops.mean(values)
     return ops.where(sound, mean, ops.full_like(mean, float("nan")))
 
 
-def _check_embedding(embedding):
+def _check_embedding(embedding: object) -> None:
     # A subclassed model does not know its output's shape: it is looked at when it is called.
     shape = getattr(embedding, "output_shape", (None, None))
     built = isinstance(embedding, keras.Model) and embedding.built

@@ -2,6 +2,9 @@
 
 import keras
 
+from keras_dml.checks import check_whole
+from keras_dml.types import Tensor
+
 RESNET50_V1_5 = "resnet50_v1_5"
 
 # Of the checkpoint's images in 0..1: red, green, blue.
@@ -9,7 +12,7 @@ _MEAN = (0.485, 0.456, 0.406)
 _STD = (0.229, 0.224, 0.225)
 
 
-def resnet50_v1_5(image_size=224, name=RESNET50_V1_5):
+def resnet50_v1_5(image_size: int = 224, name: str = RESNET50_V1_5) -> keras.Model:
     """ResNet-50 v1.5: RGB images `[n, s, s, 3]` in 0..255 to feature maps `[n, s/32, s/32, 2048]`.
 
     Bottlenecks halve the resolution in their 3×3 convolution; in `keras.applications.ResNet50`
@@ -24,6 +27,7 @@ def resnet50_v1_5(image_size=224, name=RESNET50_V1_5):
 
     Reference: He et al. 2016; torchvision's `resnet50`, which Boudiaf et al. 2020 start from.
     """
+    image_size = check_whole("image_size", image_size, least=1)
     inputs = keras.Input((image_size, image_size, 3), name="images")
     x = keras.layers.Rescaling(
         [1 / (255 * std) for std in _STD],
@@ -41,7 +45,7 @@ def resnet50_v1_5(image_size=224, name=RESNET50_V1_5):
     return keras.Model(inputs, x, name=name)
 
 
-def _bottleneck(x, name, width, stride):
+def _bottleneck(x: Tensor, name: str, width: int, stride: int) -> Tensor:
     shortcut = x
     if x.shape[-1] != 4 * width:  # the first of a stage
         shortcut = _convolution(x, f"{name}_downsample_0", 4 * width, 1, stride)
@@ -56,11 +60,11 @@ def _bottleneck(x, name, width, stride):
     return keras.layers.ReLU(name=f"{name}_relu")(x)
 
 
-def _convolution(x, name, filters, size, stride):
+def _convolution(x: Tensor, name: str, filters: int, size: int, stride: int) -> Tensor:
     if size > 1:  # Keras' own "same" would pad even maps at the far edge alone
         x = keras.layers.ZeroPadding2D(size // 2, name=f"{name}_pad")(x)
     return keras.layers.Conv2D(filters, size, stride, use_bias=False, name=name)(x)
 
 
-def _norm(x, name):
+def _norm(x: Tensor, name: str) -> Tensor:
     return keras.layers.BatchNormalization(momentum=0.9, epsilon=1e-5, name=name)(x)

@@ -1,10 +1,14 @@
 """RankMI's statistics network V, and the distance β where it is zero; needs TensorFlow for β."""
 
+from collections.abc import Callable
+from typing import Any
+
 import keras
 from keras import ops
 
+from keras_dml.checks import check_distance, check_number, check_seed, check_whole
 from keras_dml.errors import ArgumentError
-from keras_dml.losses.base import check_positive
+from keras_dml.types import Config, Tensor
 
 # Distances of l2-normalised embeddings.
 LOWEST, HIGHEST = 0.0, 2.0
@@ -53,20 +57,20 @@ class StatisticsNetwork(keras.layers.Layer):
         seed: int | None = None,
         name: str = "statistics_network",
         dtype: str = "float32",
-        **kwargs,
-    ):
+        **kwargs: Any,
+    ) -> None:
         super().__init__(name=name, dtype=dtype, **kwargs)
-        self.hidden = _whole("hidden", hidden, 1)
-        self.depth = _whole("depth", depth, 0)
-        if not 0 <= slope < 1:
-            raise ArgumentError(f"slope must be in [0, 1). Received: slope={slope!r}")
-        self.slope = float(slope)
+        self.hidden = check_whole("hidden", hidden, least=1)
+        self.depth = check_whole("depth", depth, least=0)
+        self.slope = check_number("slope", slope, least=0, below=1)
         self.residual = bool(residual)
-        self.zero_at = check_beta("zero_at", zero_at)
-        self.seed = seed
+        self.zero_at = check_distance("zero_at", zero_at)
+        self.seed = None if seed is None else check_seed("seed", seed)
         self.dense = []
         for number, width in enumerate([self.hidden] * (self.depth + 1) + [1]):
-            glorot = keras.initializers.GlorotUniform(None if seed is None else seed + number)
+            glorot = keras.initializers.GlorotUniform(
+                None if self.seed is None else self.seed + number
+            )
             layer = keras.layers.Dense(
                 width, kernel_initializer=glorot, name=f"dense_{number}", dtype=self.dtype_policy
             )
@@ -76,7 +80,7 @@ class StatisticsNetwork(keras.layers.Layer):
         self.dense[-1].bias.assign(-start[0])
         self.built = True
 
-    def call(self, distances):
+    def call(self, distances: Tensor) -> Tensor:
         """V of distances `[m, 1]`."""
         x = distances
         for layer in self.dense[:-1]:
@@ -84,17 +88,17 @@ class StatisticsNetwork(keras.layers.Layer):
         value = self.dense[-1](x)
         return value - distances if self.residual else value
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         """The shape of the distances."""
         return input_shape
 
-    def get_config(self):
+    def get_config(self) -> Config:
         """The constructor's arguments."""
         names = ("hidden", "depth", "slope", "residual", "zero_at", "seed")
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}
 
 
-def estimate_beta(network, beta):
+def estimate_beta(network: Callable[[Tensor], Tensor], beta: Tensor) -> tuple[Tensor, Tensor]:
     """The distance β in [0, 2] where V is 0: a positive and a negative pair cost the same there.
 
     Newton's method from the last β, a few steps; bisection of [0, 2] where Newton leaves it, comes
@@ -110,7 +114,7 @@ def estimate_beta(network, beta):
     """
     import tensorflow as tf
 
-    def value(distance):
+    def value(distance: Tensor) -> Tensor:
         return tf.reshape(network(tf.reshape(distance, (1, 1))), ())
 
     guess, step, well = beta, tf.zeros_like(beta), tf.constant(True)
@@ -125,7 +129,7 @@ def estimate_beta(network, beta):
         well = well & falls & (guess >= LOWEST) & (guess <= HIGHEST)
     settled = tf.abs(step) <= 1e-4
 
-    def bisected():
+    def bisected() -> tuple[Tensor, Tensor]:
         low, high = tf.constant(LOWEST, beta.dtype), tf.constant(HIGHEST, beta.dtype)
         at_low = value(low)
         changes = at_low * value(high) < 0
@@ -139,7 +143,7 @@ def estimate_beta(network, beta):
     return tf.cond(well & settled, lambda: (guess, tf.constant(True)), bisected)
 
 
-def check_statistics_network(network):
+def check_statistics_network(network: object) -> None:
     """ValueError unless `network` is a V that `estimate_beta` and RankMI can use."""
     if not isinstance(network, keras.layers.Layer) or not network.built:
         raise ArgumentError(
@@ -157,19 +161,3 @@ def check_statistics_network(network):
             "statistics_network must map distances [m, 1] to values [m, 1]. "
             f"Received: values of shape {shape} for distances of shape (2, 1)"
         )
-
-
-def check_beta(name, value):
-    """`value` as a float, or ValueError unless it is a distance between 0 and 2."""
-    value = check_positive(name, value)
-    if value >= HIGHEST:
-        raise ArgumentError(f"{name} must be a distance between 0 and 2. Received: {name}={value}")
-    return value
-
-
-def _whole(name, value, least):
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ArgumentError(
-            f"{name} must be a whole number, at least {least}. Received: {name}={value!r}"
-        )
-    return value

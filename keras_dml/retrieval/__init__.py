@@ -5,17 +5,21 @@ By TensorFlow where it is installed, else by NumPy; an index inside a SavedModel
 
 import functools
 import logging
+import os
+
+import numpy.typing as npt
 
 from keras_dml.errors import ArgumentTypeError
+from keras_dml.nearness import METRICS, Metric
 from keras_dml.retrieval.exact import ExactIndex
 from keras_dml.retrieval.files import read_index
-from keras_dml.retrieval.index import METRICS, Index
+from keras_dml.retrieval.index import Index
 from keras_dml.retrieval.scann_index import ScannIndex, import_scann
 from keras_dml.retrieval.tree import TreeAH
 
 
 @functools.cache
-def scann_loads():
+def scann_loads() -> bool:
     """Whether ScaNN can be imported; where it cannot, one line a process says so and why.
 
     The line goes to the logger "keras_dml". `scann_loads.cache_clear()` makes it look again.
@@ -33,7 +37,12 @@ def scann_loads():
     return True
 
 
-def build_index(embeddings, metric="cosine", ids=None, tree=None):
+def build_index(
+    embeddings: npt.ArrayLike,
+    metric: Metric = "cosine",
+    ids: npt.ArrayLike | None = None,
+    tree: TreeAH | None = None,
+) -> Index:
     """A `ScannIndex` where ScaNN loads, else an `ExactIndex`.
 
     Without `tree` both give the same ids and scores. Without ScaNN one line, once a process, goes
@@ -56,7 +65,7 @@ def build_index(embeddings, metric="cosine", ids=None, tree=None):
     return ExactIndex(embeddings, metric, ids)
 
 
-def load_index(path):
+def load_index(path: str | os.PathLike[str]) -> Index:
     """The index that `Index.save` wrote, wherever its folder has been moved.
 
     A trained tree is read, not trained again. Without ScaNN a `ScannIndex`, with a tree or not,

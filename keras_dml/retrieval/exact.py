@@ -1,18 +1,27 @@
 """Exact search in blocks of products, by TensorFlow where it is installed, else by NumPy."""
 
+from __future__ import annotations
+
 import functools
-from typing import Any
+from collections.abc import Iterator
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
+from keras_dml.nearness import Metric
 from keras_dml.retrieval.index import Index
-from keras_dml.retrieval.rows import BLOCK, centre, centred, row_blocks
+from keras_dml.retrieval.rows import BLOCK, center, centered, row_blocks
+
+if TYPE_CHECKING:
+    from keras_dml.retrieval.serving import SearchModule
 
 # Scores held at once: 2^25 float32 are 128 MiB. Smaller blocks make the products slower.
 _SCORE_BLOCK = 2**25
 
 
-def first_equal(rows):
+def first_equal(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
     """For each row the number of the first row equal to it, int64 `[n]`; -0 equals 0."""
     factors = np.random.default_rng(0).integers(2**63, size=rows.shape[1], dtype=np.uint64)
     hashes = np.empty(len(rows), np.uint64)
@@ -25,8 +34,8 @@ def first_equal(rows):
     first = np.arange(len(rows))
     if len(maybe):
         whole = rows[maybe] + np.float32(0)
-        whole = whole.view(np.dtype((np.void, whole.itemsize * whole.shape[1]))).ravel()
-        _, start, inverse = np.unique(whole, return_index=True, return_inverse=True)
+        texts = whole.view(np.dtype((np.void, whole.itemsize * whole.shape[1]))).ravel()
+        _, start, inverse = np.unique(texts, return_index=True, return_inverse=True)
         first[maybe] = maybe[start][inverse]
     return first
 
@@ -43,31 +52,32 @@ class ExactProducts:
         metric: "cosine" or "l2".
     """
 
-    def __init__(self, rows, metric):
-        self._rows, self._metric = rows, metric
+    def __init__(self, rows: npt.NDArray[np.float32], metric: Metric) -> None:
+        self._rows = rows
+        self._metric: Metric = metric
         # Equal rows share one product, hence one score, however the product is rounded.
         first = first_equal(rows)
         self._distinct = np.flatnonzero(first == np.arange(len(rows)))
-        self._copies = None
+        self._copies: np.ndarray | None = None
         if len(self._distinct) < len(rows):
             self._copies = np.searchsorted(self._distinct, first)
-        self._centre = centre(rows, metric)
+        self._center = center(rows, metric)
         self.block = max(1, min(_SCORE_BLOCK // len(rows), BLOCK // rows.shape[1]))
 
-    def nearest(self, queries, k):
+    def nearest(self, queries: npt.NDArray[np.float32], k: int) -> np.ndarray:
         """Row numbers `[q, k]`, nearest first; queries: prepared, `[q, d]`, q at most `block`."""
         step = max(1, BLOCK // self._rows.shape[1])
         blocks = (slice(start, start + step) for start in range(0, len(self._distinct), step))
         items = (
             self._rows[block if self._copies is None else self._distinct[block]] for block in blocks
         )
-        queries = queries.astype(np.float64) - self._centre
+        moved = queries.astype(np.float64) - self._center
         nearest = _nearest_by_numpy if _tensorflow() is None else _nearest_by_tensorflow
-        return nearest(queries, items, self._centre, self._metric, self._copies, k)
+        return nearest(moved, items, self._center, self._metric, self._copies, k)
 
 
 @functools.cache
-def _tensorflow() -> Any:
+def _tensorflow() -> ModuleType | None:
     """The module, or None where it is not installed."""
     try:
         import tensorflow
@@ -76,9 +86,17 @@ def _tensorflow() -> Any:
     return tensorflow
 
 
-def _nearest_by_tensorflow(queries, blocks, middle, metric, copies, k):
+def _nearest_by_tensorflow(
+    queries: npt.NDArray[np.float64],
+    blocks: Iterator[npt.NDArray[np.float32]],
+    middle: npt.NDArray[np.float64],
+    metric: Metric,
+    copies: np.ndarray | None,
+    k: int,
+) -> np.ndarray:
     """See `ExactProducts.nearest`; `blocks` of the distinct items, of which `copies` names each."""
-    tf = _tensorflow()
+    import tensorflow as tf  # _tensorflow() has found it
+
     queries, parts = tf.constant(queries), []
     for items in blocks:
         items = tf.cast(items, tf.float64) - middle
@@ -95,11 +113,18 @@ def _nearest_by_tensorflow(queries, blocks, middle, metric, copies, k):
     return tf.math.top_k(nearness, k).indices.numpy()
 
 
-def _nearest_by_numpy(queries, blocks, middle, metric, copies, k):
+def _nearest_by_numpy(
+    queries: npt.NDArray[np.float64],
+    blocks: Iterator[npt.NDArray[np.float32]],
+    middle: npt.NDArray[np.float64],
+    metric: Metric,
+    copies: np.ndarray | None,
+    k: int,
+) -> np.ndarray:
     """The same, more slowly."""
     parts = []
-    for items in blocks:
-        items = items.astype(np.float64) - middle
+    for block in blocks:
+        items = block.astype(np.float64) - middle
         nearness = queries @ items.T
         if metric == "l2":
             squares = np.einsum("qd,qd->q", queries, queries)[:, None]
@@ -129,18 +154,18 @@ class ExactIndex(Index):
 
     kind = "exact"
 
-    def _build(self):
+    def _build(self) -> None:
         self._products = ExactProducts(self._rows, self._metric)
 
     @property
-    def _block(self):
+    def _block(self) -> int:
         return self._products.block
 
-    def serving_module(self):  # noqa: D102, as in Index
+    def serving_module(self) -> SearchModule:  # noqa: D102, as in Index
         from keras_dml.retrieval.serving import SearchModule
 
-        middle = centre(self._rows, self._metric)
-        return SearchModule(centred(self._rows, middle), self.ids, self._metric, middle)
+        middle = center(self._rows, self._metric)
+        return SearchModule(centered(self._rows, middle), self.ids, self._metric, middle)
 
-    def _nearest(self, queries, k):
+    def _nearest(self, queries: npt.NDArray[np.float32], k: int) -> tuple[np.ndarray, np.ndarray]:
         return self._ranked(queries, self._products.nearest(queries, k), k)

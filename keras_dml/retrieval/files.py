@@ -1,16 +1,21 @@
-"""An index as a folder. Needs TensorFlow (through the indexes)."""
+"""An index as a folder."""
+
+from __future__ import annotations
 
 import dataclasses
 import json
 import os
 import pathlib
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 
 from keras_dml.atomic import replacing_folder
 from keras_dml.errors import ArgumentError
-from keras_dml.retrieval.index import EMBEDDINGS, METRICS
-from keras_dml.retrieval.items import Items
+from keras_dml.nearness import METRICS, Metric
+from keras_dml.retrieval.items import EMBEDDINGS, Items
 from keras_dml.retrieval.tree import TreeAH
 from keras_dml.retrieval.tree_searcher import TreeSearcher
 
@@ -20,17 +25,34 @@ _DESCRIPTION = "index.json"
 _SEARCHER = "searcher"
 
 
-def save_index(index, items, path):
-    """What `Index.save` says."""
+def save_index(
+    path: str | os.PathLike[str],
+    items: Items,
+    *,
+    kind: str,
+    metric: Metric,
+    parameters: Mapping[str, object],
+    write_searcher: Callable[[pathlib.Path], None],
+) -> None:
+    """What `Index.save` says, of the parts of an index.
+
+    Args:
+        path: the folder.
+        items: of the index.
+        kind: which class of index it is.
+        metric: the index's.
+        parameters: JSON values by name, those of `Index.parameters`.
+        write_searcher: writes what was trained on the items, `Index.write_searcher`.
+    """
     with replacing_folder(path, _DESCRIPTION, "an index") as folder:
         folder.mkdir()
         np.save(folder / EMBEDDINGS, items.rows)
         if items.has_ids:
             np.save(folder / "ids.npy", items.ids)
-        index.write_searcher(folder / _SEARCHER)
-        description = {"format": FORMAT, "kind": index.kind, "metric": index.metric}
+        write_searcher(folder / _SEARCHER)
+        description = {"format": FORMAT, "kind": kind, "metric": metric}
         description |= {"items": len(items), "dimensions": items.dimensions}
-        description |= {"ids": items.has_ids, **index.parameters()}
+        description |= {"ids": items.has_ids, **parameters}
         (folder / _DESCRIPTION).write_text(json.dumps(description, indent=1) + "\n")
 
 
@@ -38,21 +60,21 @@ def save_index(index, items, path):
 class SavedIndex:
     """What `save_index` wrote: its JSON values, the items, and where its searcher lies."""
 
-    description: dict
+    description: dict[str, Any]
     items: Items
     searcher: pathlib.Path
 
     @property
-    def kind(self):
+    def kind(self) -> str:
         """Which class of index it was."""
         return self.description["kind"]
 
     @property
-    def metric(self):
+    def metric(self) -> Metric:
         """ "cosine" or "l2"."""
         return self.description["metric"]
 
-    def tree(self, scann):
+    def tree(self, scann: ModuleType) -> TreeSearcher | TreeAH | None:
         """What `ScannIndex` takes: a trained `TreeSearcher`, a `TreeAH` not used yet, or None.
 
         Raises:
@@ -67,13 +89,13 @@ class SavedIndex:
             raise _damaged(self.searcher.parent, error) from error
 
 
-def _damaged(path, error):
+def _damaged(path: str | os.PathLike[str], error: object) -> ArgumentError:
     return ArgumentError(
         f"path holds an index that is damaged: {error}. Received: path={os.fspath(path)!r}"
     )
 
 
-def read_index(path):
+def read_index(path: str | os.PathLike[str]) -> SavedIndex:
     """The `SavedIndex` of a folder.
 
     Raises:
@@ -89,7 +111,7 @@ def read_index(path):
         items = None if newer else _read_items(folder, description)
     except (OSError, EOFError, KeyError, TypeError, ValueError) as error:
         raise _damaged(path, repr(error)) from error
-    if newer:
+    if items is None:
         raise ArgumentError(
             f"path holds an index of a newer library: format {description['format']}, "
             f"this one reads up to {FORMAT}. {where}"
@@ -97,7 +119,7 @@ def read_index(path):
     return SavedIndex(description, items, folder / _SEARCHER)
 
 
-def _read_items(folder, description):
+def _read_items(folder: pathlib.Path, description: Mapping[str, Any]) -> Items:
     rows = _array(folder / EMBEDDINGS)
     if rows.dtype != np.float32 or rows.shape != (description["items"], description["dimensions"]):
         raise ArgumentError(f"{EMBEDDINGS} holds {rows.dtype} of shape {rows.shape}")
@@ -108,5 +130,5 @@ def _read_items(folder, description):
     return Items(rows, _array(folder / "ids.npy") if description["ids"] else None)
 
 
-def _array(path):
+def _array(path: pathlib.Path) -> np.ndarray:
     return np.ascontiguousarray(np.load(path, allow_pickle=False))

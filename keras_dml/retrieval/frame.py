@@ -1,10 +1,14 @@
 """Where items and queries lie as ScaNN sees them."""
 
+from __future__ import annotations
+
 import dataclasses
 
 import numpy as np
+import numpy.typing as npt
 
-from keras_dml.retrieval.rows import centre, centred, row_blocks
+from keras_dml.nearness import Metric
+from keras_dml.retrieval.rows import center, centered, row_blocks
 
 # The longest squared length of the mean of rows of length 1 that stays. Recall of codes for noise
 # in 32 dimensions, all leaves searched: 0.999 at 0.5, 0.997 at 0.7, 0.985 at 0.8, 0.77 at 0.96 and
@@ -26,43 +30,43 @@ class Frame:
     would lie far from all others, so that codes and leaves are trained with them at the mean.
 
     Args:
-        centre: c, float64 `[d]`.
+        center: c, float64 `[d]`.
         lift: a, or None.
     """
 
-    centre: np.ndarray
+    center: npt.NDArray[np.float64]
     lift: float | None = None
 
     @classmethod
-    def chosen(cls, rows, metric):
+    def chosen(cls, rows: npt.NDArray[np.float32], metric: Metric) -> Frame:
         """The frame for a tree over prepared rows: with a lift if "cosine" has a long mean."""
         if metric != "cosine":
-            return cls(centre(rows, metric))
+            return cls(center(rows, metric))
         middle = _mean_direction(rows)
         if middle @ middle <= _LONG_MEAN:
-            return cls(centre(rows, metric))
-        along, squares = [], 0.0
+            return cls(center(rows, metric))
+        parts, squares = [], 0.0
         for block in row_blocks(rows):
             moved = (rows[block] - middle)[rows[block].any(axis=1)]
-            along.append(moved @ middle)
+            parts.append(moved @ middle)
             squares += np.einsum("nd,nd->", moved, moved)
-        along = np.concatenate(along)
+        along = np.concatenate(parts)
         variance = squares / len(along)
         # c·(x - c) is a constant less |x - c|² / 2. Where that hardly varies, a stays finite.
         spread = max(along.std(), 1e-3 * variance)
         return cls(middle, float(np.sqrt(_LIFT_SHARE * variance) / spread) if variance else 1.0)
 
     @classmethod
-    def saved(cls, rows, metric, lift):
+    def saved(cls, rows: npt.NDArray[np.float32], metric: Metric, lift: float | None) -> Frame:
         """The frame that `chosen` gave for the same rows, from its lift."""
-        return cls(centre(rows, metric) if lift is None else _mean_direction(rows), lift)
+        return cls(center(rows, metric) if lift is None else _mean_direction(rows), lift)
 
     @property
-    def moves(self):
+    def moves(self) -> bool:
         """Whether rows change at all."""
-        return bool(self.centre.any())
+        return bool(self.center.any())
 
-    def trained_on(self, rows):
+    def trained_on(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """What leaves and codes are trained on: `items`, but zeros at the mean if there is a lift.
 
         So a search that is not scored again takes them for items of mean similarity.
@@ -72,26 +76,26 @@ class Frame:
             items[~rows.any(axis=1)] = 0
         return items
 
-    def items(self, rows):
+    def items(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Prepared rows `[n, d]` moved, float32; `rows` themselves if nothing moves."""
         if self.lift is None:
-            return centred(rows, self.centre)
+            return centered(rows, self.center)
         out = np.empty((len(rows), rows.shape[1] + 1), np.float32)
         for block in row_blocks(rows):
-            moved = rows[block] - self.centre
+            moved = rows[block] - self.center
             out[block, :-1] = moved
-            out[block, -1] = self.lift * (moved @ self.centre)
+            out[block, -1] = self.lift * (moved @ self.center)
         return out
 
-    def queries(self, queries):
+    def queries(self, queries: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Prepared queries `[q, d]` moved, float32."""
-        moved = centred(queries, self.centre)
+        moved = centered(queries, self.center)
         if self.lift is None:
             return moved
         return np.pad(moved, ((0, 0), (0, 1)), constant_values=1 / self.lift)
 
 
-def _mean_direction(rows):
+def _mean_direction(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
     """The mean of the rows that are not zeros, float64 `[d]`."""
     count = sum(int(rows[block].any(axis=1).sum()) for block in row_blocks(rows))
     return rows.sum(axis=0, dtype=np.float64) / max(1, count)

@@ -1,19 +1,26 @@
 """The interface of every index: a gallery's items, searched by queries."""
 
+from __future__ import annotations
+
 import abc
 import numbers
+import os
+import pathlib
 import threading
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
+from keras_dml.checks import check_choice
 from keras_dml.errors import ArgumentError
+from keras_dml.nearness import METRICS, Metric
+from keras_dml.retrieval.files import save_index
 from keras_dml.retrieval.items import Items
 from keras_dml.retrieval.rows import prepared_rows
 
-METRICS = ("cosine", "l2")
-"""What `metric` may be."""
-# The file of a saved index that holds its items.
-EMBEDDINGS = "embeddings.npy"
+if TYPE_CHECKING:
+    from keras_dml.retrieval.serving import SearchModule
 
 # Numbers held at once while candidates are scored again: 2^18 float64, 2 MiB, stay in the cache.
 _PAIR_BLOCK = 2**18
@@ -41,10 +48,16 @@ class Index(abc.ABC):
             ids of another length or type or more than once (named).
     """
 
-    def __init__(self, embeddings, metric="cosine", ids=None):
-        if metric not in METRICS:
-            raise ArgumentError(f"metric must be one of {METRICS}. Received: metric={metric!r}")
-        self._metric = metric
+    kind: ClassVar[str]
+
+    def __init__(
+        self,
+        embeddings: npt.ArrayLike | Items,
+        metric: Metric = "cosine",
+        ids: npt.ArrayLike | None = None,
+    ) -> None:
+        check_choice("metric", metric, METRICS)
+        self._metric: Metric = metric
         # Items come from `load_index`, prepared already.
         if isinstance(embeddings, Items):
             self._items = embeddings
@@ -60,26 +73,26 @@ class Index(abc.ABC):
         self._build_if_grown()
 
     @property
-    def num_items(self):
+    def num_items(self) -> int:
         """Number of items that can be found."""
         return len(self._items)
 
     @property
-    def dimensions(self):
+    def dimensions(self) -> int:
         """Length of an embedding."""
         return self._items.dimensions
 
     @property
-    def metric(self):
+    def metric(self) -> Metric:
         """ "cosine" or "l2"."""
         return self._metric
 
     @property
-    def ids(self):
+    def ids(self) -> np.ndarray:
         """What `search` calls the items, int64 or strings `[num_items]`."""
         return self._items.ids
 
-    def add(self, embeddings, ids=None):
+    def add(self, embeddings: npt.ArrayLike, ids: npt.ArrayLike | None = None) -> None:
         """More items, behind those that are there.
 
         The next search or `save` takes them in: it joins all that was added since the last one.
@@ -97,7 +110,7 @@ class Index(abc.ABC):
         self._check_dimensions(rows, "embeddings")
         self._items.add(rows, ids)
 
-    def search(self, queries, k):
+    def search(self, queries: npt.ArrayLike, k: int) -> tuple[np.ndarray, npt.NDArray[np.float32]]:
         """The k nearest items of each query, nearest first.
 
         Args:
@@ -116,17 +129,18 @@ class Index(abc.ABC):
             raise ArgumentError(
                 f"k must be from 1 to the number of items, {self.num_items}. Received: k={k!r}"
             )
-        queries = prepared_rows(queries, "queries", self._metric)
-        self._check_dimensions(queries, "queries")
+        prepared = prepared_rows(queries, "queries", self._metric)
+        self._check_dimensions(prepared, "queries")
         self._build_if_grown()
-        rows = np.empty((len(queries), k), np.int64)
-        scores = np.empty((len(queries), k), np.float32)
-        for start in range(0, len(queries), self._block):
+        k = int(k)
+        rows = np.empty((len(prepared), k), np.int64)
+        scores = np.empty((len(prepared), k), np.float32)
+        for start in range(0, len(prepared), self._block):
             block = slice(start, start + self._block)
-            rows[block], scores[block] = self._nearest(queries[block], k)
+            rows[block], scores[block] = self._nearest(prepared[block], k)
         return self._items.ids_of(rows), scores
 
-    def save(self, path):
+    def save(self, path: str | os.PathLike[str]) -> None:
         """Write the index as a folder that `load_index` reads; it may be moved.
 
         `index.json` (kind, metric, sizes, parameters), `embeddings.npy` (float32; normalised
@@ -139,13 +153,18 @@ class Index(abc.ABC):
         Raises:
             ValueError: the parent of `path` is missing, or `path` exists and is no index.
         """
-        from keras_dml.retrieval.files import save_index
-
         self._build_if_grown()
-        save_index(self, self._items, path)
+        save_index(
+            path,
+            self._items,
+            kind=self.kind,
+            metric=self._metric,
+            parameters=self.parameters(),
+            write_searcher=self.write_searcher,
+        )
 
     @abc.abstractmethod
-    def serving_module(self):
+    def serving_module(self) -> SearchModule:
         """The index as a `tf.Module` to go inside a SavedModel.
 
         Returns:
@@ -154,24 +173,24 @@ class Index(abc.ABC):
             `retrieval.serving.SearchModule` for how precisely.
         """
 
-    def parameters(self):
+    def parameters(self) -> dict[str, object]:
         """What `save` writes beside items and metric for `load_index`: JSON values by name."""
         return {}
 
-    def write_searcher(self, folder):  # noqa: B027, most kinds train nothing
+    def write_searcher(self, folder: pathlib.Path) -> None:  # noqa: B027, most kinds train nothing
         """Write what was trained on the items into `folder`, a `pathlib.Path`."""
 
     @property
-    def _rows(self):
+    def _rows(self) -> npt.NDArray[np.float32]:
         return self._items.rows
 
-    def _build_if_grown(self):
+    def _build_if_grown(self) -> None:
         with self._building:
             if self._built != self.num_items:
                 self._build()
                 self._built = self.num_items
 
-    def _check_dimensions(self, rows, name):
+    def _check_dimensions(self, rows: np.ndarray, name: str) -> None:
         if rows.shape[1] != self.dimensions:
             raise ArgumentError(
                 f"{name} must have the index's {self.dimensions} dimensions. "
@@ -179,19 +198,21 @@ class Index(abc.ABC):
             )
 
     @abc.abstractmethod
-    def _build(self):
+    def _build(self) -> None:
         """Makes ready to search all of `_rows`."""
 
     @property
     @abc.abstractmethod
-    def _block(self):
+    def _block(self) -> int:
         """Queries searched at once."""
 
     @abc.abstractmethod
-    def _nearest(self, queries, k):
+    def _nearest(self, queries: npt.NDArray[np.float32], k: int) -> tuple[np.ndarray, np.ndarray]:
         """Row numbers and scores, each `[q, k]`, for one block of prepared queries."""
 
-    def _ranked(self, queries, candidates, k):
+    def _ranked(
+        self, queries: npt.NDArray[np.float32], candidates: np.ndarray, k: int
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
         """The k best of each query's candidates by (score, row).
 
         Args:
@@ -210,16 +231,18 @@ class Index(abc.ABC):
         order = np.lexsort((candidates, -self._nearness(scores)), axis=1)[:, :k]
         return np.take_along_axis(candidates, order, 1), np.take_along_axis(scores, order, 1)
 
-    def _nearness(self, scores):
+    def _nearness(self, scores: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         return scores if self._metric == "cosine" else -scores
 
-    def _scores(self, queries, items):
+    def _scores(
+        self, queries: npt.NDArray[np.float32], items: npt.NDArray[np.float32]
+    ) -> npt.NDArray[np.float64]:
         """Scores `[q, c]` of queries `[q, d]` with items `[q, c, d]`."""
         # Products of two float32 are exact in float64 and their sum is good to about 1e-16, so
         # the rounding to float32 gives equal pairs equal scores whatever order the sum is taken
         # in. Distances come from differences: |x|² - 2x·y + |y|² would lose the small ones.
-        items = items.astype(np.float64)
+        exact = items.astype(np.float64)
         if self._metric == "cosine":
-            return np.einsum("qd,qcd->qc", queries.astype(np.float64), items)
-        items -= queries[:, None]
-        return np.sqrt(np.einsum("qcd,qcd->qc", items, items))
+            return np.einsum("qd,qcd->qc", queries.astype(np.float64), exact)
+        exact -= queries[:, None]
+        return np.sqrt(np.einsum("qcd,qcd->qc", exact, exact))

@@ -1,24 +1,30 @@
 """The items of an index: rows and their ids, which grow by blocks."""
 
+from collections.abc import Iterable
+
 import numpy as np
+import numpy.typing as npt
 
 from keras_dml.errors import ArgumentError
 from keras_dml.retrieval.rows import first_few
 
+# The file of a saved index that holds its items.
+EMBEDDINGS = "embeddings.npy"
 
-def _refused(ids, why):
+
+def _refused(ids: npt.ArrayLike, why: object) -> ArgumentError:
     return ArgumentError(
         "ids must be whole numbers (int64) or strings, one for each row of embeddings, no two "
         f"the same. Received: {why} (ids={ids!r:.80})"
     )
 
 
-def _check_unique(ids, doubles):
+def _check_unique(ids: npt.ArrayLike, doubles: np.ndarray) -> None:
     if len(doubles):
         raise _refused(ids, f"{len(doubles)} of them more than once, {first_few(doubles)}")
 
 
-def checked_ids(ids, count):
+def checked_ids(ids: npt.ArrayLike, count: int) -> np.ndarray:
     """`ids` as an array `[count]`, int64 or of strings ("U").
 
     Raises:
@@ -33,7 +39,7 @@ def checked_ids(ids, count):
     kind = array.dtype.kind
     # NumPy makes strings of the numbers in a list of both.
     if (kind in "TU" and isinstance(ids, np.ndarray)) or (
-        kind in "OU" and all(isinstance(one, str) for one in ids)
+        kind in "OU" and isinstance(ids, Iterable) and all(isinstance(one, str) for one in ids)
     ):
         array = array.astype(str)
     elif kind not in "iu" or (count and array.max() > np.iinfo(np.int64).max):
@@ -53,29 +59,29 @@ class Items:
         ids: None (the row numbers), or as `checked_ids` takes them.
     """
 
-    def __init__(self, rows, ids=None):
+    def __init__(self, rows: npt.NDArray[np.float32], ids: npt.ArrayLike | None = None) -> None:
         self._rows = [rows]
         self._ids = None if ids is None else [checked_ids(ids, len(rows))]
-        self._known = None  # all ids as a set, once something is added
-        self.dimensions = rows.shape[1]
+        self._known: set[int | str] | None = None  # all ids as a set, once something is added
+        self.dimensions: int = rows.shape[1]
 
-    def __len__(self):
+    def __len__(self) -> int:
         return sum(map(len, self._rows))
 
     @property
-    def rows(self):
+    def rows(self) -> npt.NDArray[np.float32]:
         """float32 `[n, d]`."""
         if len(self._rows) > 1:
             self._rows = [np.concatenate(self._rows)]
         return self._rows[0]
 
     @property
-    def has_ids(self):
+    def has_ids(self) -> bool:
         """Whether the ids are others than the row numbers."""
         return self._ids is not None
 
     @property
-    def ids(self):
+    def ids(self) -> np.ndarray:
         """int64 or strings `[n]`."""
         if self._ids is None:
             return np.arange(len(self))
@@ -83,11 +89,11 @@ class Items:
             self._ids = [np.concatenate(self._ids)]
         return self._ids[0]
 
-    def ids_of(self, rows):
+    def ids_of(self, rows: npt.NDArray[np.int64]) -> np.ndarray:
         """The ids of row numbers of any shape."""
         return rows if self._ids is None else self.ids[rows]
 
-    def add(self, rows, ids):
+    def add(self, rows: npt.NDArray[np.float32], ids: npt.ArrayLike | None) -> None:
         """Append rows; `ids` None if and only if they were so before."""
         if (ids is None) != (self._ids is None):
             was = "without" if self._ids is None else "with"
@@ -97,7 +103,7 @@ class Items:
             )
         if not len(rows):
             return
-        if ids is not None:
+        if ids is not None and self._ids is not None:
             added = checked_ids(ids, len(rows))
             if added.dtype.kind != self._ids[0].dtype.kind:
                 raise _refused(ids, f"dtype {added.dtype} beside {self._ids[0].dtype} before")

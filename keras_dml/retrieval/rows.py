@@ -1,26 +1,30 @@
 """Embeddings as an index keeps them: finite float32 rows, of length 1 for cosine."""
 
+from collections.abc import Iterator
+
 import numpy as np
+import numpy.typing as npt
 
 from keras_dml.errors import ArgumentError
+from keras_dml.nearness import Metric
 
 _NAMED = 5
 # Numbers taken to float64 at once: 2^22 are 32 MiB.
 BLOCK = 2**22
 
 
-def first_few(values):
+def first_few(values: np.ndarray) -> str:
     """The first five of an array's values as text, such as "3, 7" or "1, 2, 3, 4, 5, …"."""
     return ", ".join(map(repr, values[:_NAMED].tolist())) + ", …" * (len(values) > _NAMED)
 
 
-def row_blocks(rows, numbers=BLOCK):
+def row_blocks(rows: np.ndarray, numbers: int = BLOCK) -> Iterator[slice]:
     """Slices of `rows` of about `numbers` numbers each."""
     step = max(1, numbers // rows.shape[1])
     return (slice(start, min(start + step, len(rows))) for start in range(0, len(rows), step))
 
 
-def finite_rows(array, name):
+def finite_rows(array: npt.ArrayLike, name: str) -> npt.NDArray[np.float32]:
     """`array` as float32 rows of finite numbers.
 
     Args:
@@ -57,7 +61,9 @@ def finite_rows(array, name):
     return rows
 
 
-def normalised(rows, out=None):
+def normalized(
+    rows: npt.NDArray[np.float32], out: npt.NDArray[np.float32] | None = None
+) -> npt.NDArray[np.float32]:
     """Rows of length 1, float32 `[n, d]`, in `out` if given; a row of zeros stays zero."""
     out = np.empty_like(rows) if out is None else out
     for block in row_blocks(rows):
@@ -67,16 +73,16 @@ def normalised(rows, out=None):
     return out
 
 
-def prepared_rows(array, name, metric):
+def prepared_rows(array: npt.ArrayLike, name: str, metric: Metric) -> npt.NDArray[np.float32]:
     """`finite_rows`, normalised for "cosine": one copy of the caller's array."""
     rows = finite_rows(array, name)
-    return normalised(rows, out=rows) if metric == "cosine" else rows
+    return normalized(rows, out=rows) if metric == "cosine" else rows
 
 
-def centre(rows, metric):
+def center(rows: np.ndarray, metric: Metric) -> npt.NDArray[np.float64]:
     """What to take off rows before products of them are taken, float64 `[d]`.
 
-    Distances do not change when everything moves by -centre, and |x|² - 2x·y + |y|² loses fewer
+    Distances do not change when everything moves by -center, and |x|² - 2x·y + |y|² loses fewer
     digits near the origin. Similarities do change, so for "cosine" it is 0.
     """
     if metric == "cosine":
@@ -84,7 +90,9 @@ def centre(rows, metric):
     return rows.mean(axis=0, dtype=np.float64)
 
 
-def centred(rows, middle):
+def centered(
+    rows: npt.NDArray[np.float32], middle: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float32]:
     """`rows` - `middle`, float32; `rows` themselves if `middle` is 0."""
     if not middle.any():
         return rows

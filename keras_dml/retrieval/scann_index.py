@@ -1,19 +1,26 @@
 """Search by ScaNN, exact or through a tree. Needs ScaNN (Linux) and its TensorFlow."""
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import logging
 import pathlib
 import tempfile
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from keras_dml.errors import ArgumentTypeError
 from keras_dml.extras import needing
+from keras_dml.nearness import Metric
 from keras_dml.retrieval.exact import ExactProducts
-from keras_dml.retrieval.index import EMBEDDINGS, Index
-from keras_dml.retrieval.rows import centre, centred, row_blocks
-from keras_dml.retrieval.tree import RECALL_NEIGHBOURS, SMALLEST, TreeAH
+from keras_dml.retrieval.index import Index
+from keras_dml.retrieval.items import EMBEDDINGS
+from keras_dml.retrieval.rows import center, centered, row_blocks
+from keras_dml.retrieval.tree import RECALL_NEIGHBORS, SMALLEST, TreeAH
 from keras_dml.retrieval.tree_searcher import (
     SCANN_MEASURES,
     TreeSearcher,
@@ -21,13 +28,17 @@ from keras_dml.retrieval.tree_searcher import (
     recall_sample,
 )
 
+if TYPE_CHECKING:
+    from keras_dml.retrieval.items import Items
+    from keras_dml.retrieval.serving import SearchModule
+
 _logger = logging.getLogger("keras_dml")
 _QUERIES = 4096
 # Items asked for beyond k: enough that the k-th nearest is seldom within rounding of the last.
 _SPARE = 8
 
 
-def import_scann():
+def import_scann() -> ModuleType:
     """The module `scann.scann_ops_pybind`.
 
     Raises:
@@ -78,42 +89,51 @@ class ScannIndex(Index):
     kind = "scann"
     _block = _QUERIES
 
-    def __init__(self, embeddings, metric="cosine", ids=None, tree=None):
+    def __init__(
+        self,
+        embeddings: npt.ArrayLike | Items,
+        metric: Metric = "cosine",
+        ids: npt.ArrayLike | None = None,
+        tree: TreeAH | TreeSearcher | None = None,
+    ) -> None:
         # A trained searcher comes from `load_index`.
         if not isinstance(tree, (TreeAH, TreeSearcher, type(None))):
             raise ArgumentTypeError(f"tree must be None or a TreeAH. Received: tree={tree!r}")
         self._scann = import_scann()
-        self._asked, self._tree = tree, None
+        self._asked: TreeAH | None
+        self._tree: TreeSearcher | None
         if isinstance(tree, TreeSearcher):
             self._asked, self._tree = tree.asked, tree
+        else:
+            self._asked, self._tree = tree, None
         super().__init__(embeddings, metric, ids)
 
     @property
-    def tree(self):
+    def tree(self) -> TreeAH | None:
         """The `TreeAH` in use, each of its numbers given; None: brute force."""
         self._build_if_grown()
-        return self._tree and self._tree.tree
+        return None if self._tree is None else self._tree.tree
 
     @property
-    def measured_recall(self):
+    def measured_recall(self) -> float | None:
         """Share of the exact 10 nearest other items that the tree finds; None: brute force.
 
         Measured when the tree is built, with 1,000 of the items (all, if fewer) as queries.
         """
         self._build_if_grown()
-        return self._tree and self._tree.recall
+        return None if self._tree is None else self._tree.recall
 
-    def parameters(self):  # noqa: D102, as in Index
+    def parameters(self) -> dict[str, object]:  # noqa: D102, as in Index
         if self._tree is not None:
             return self._tree.parameters()
         return {} if self._asked is None else {"asked": dataclasses.asdict(self._asked)}
 
-    def write_searcher(self, folder):  # noqa: D102, as in Index
+    def write_searcher(self, folder: pathlib.Path) -> None:  # noqa: D102, as in Index
         if self._tree is not None:
             folder.mkdir()
             self._tree.serialize(folder, f"../{EMBEDDINGS}")
 
-    def serving_module(self):
+    def serving_module(self) -> SearchModule:
         """As in `Index`, of ScaNN's own TensorFlow operations.
 
         They are there where `import scann` has run: in the process that loads the SavedModel too.
@@ -126,12 +146,12 @@ class ScannIndex(Index):
         with tempfile.TemporaryDirectory(prefix="keras_dml_scann_") as name:
             folder = pathlib.Path(name)
             if self._tree is None:
-                middle, lift = self._centre, None
+                middle, lift = self._center, None
                 self._brute_force.serialize(name, relative_path=True)
-                how = {"spare": _SPARE, "reorder": None, "leaves": None}
+                how: dict[str, Any] = {"spare": _SPARE, "reorder": None, "leaves": None}
             else:
                 self._tree.serialize(folder)
-                middle, lift = self._tree.frame.centre, self._tree.frame.lift
+                middle, lift = self._tree.frame.center, self._tree.frame.lift
                 if lift is not None:
                     # It scores by ScaNN's items, so those of zeros must not lie at the mean.
                     np.save(folder / "dataset.npy", self._tree.frame.items(self._rows))
@@ -139,7 +159,7 @@ class ScannIndex(Index):
                 how = {"spare": 0, "reorder": self._tree.reordered, "leaves": leaves}
             return ScannSearchModule(folder, self.ids, self._metric, middle, lift=lift, **how)
 
-    def _build(self):
+    def _build(self) -> None:
         self.__dict__.pop("_products", None)  # of fewer items
         if self._built == 0 and self._tree is not None:
             return
@@ -147,11 +167,11 @@ class ScannIndex(Index):
         if self._asked is not None:
             self._tree = TreeSearcher.trained(self._scann, self._rows, self._metric, self._asked)
             if self._tree is not None:
-                self._measure_recall()
+                self._measure_recall(self._tree)
                 return
             _logger.info("%d items: brute force, no tree below %d", self.num_items, SMALLEST)
-        self._centre = centre(self._rows, self._metric)
-        items = centred(self._rows, self._centre)
+        self._center = center(self._rows, self._metric)
+        items = centered(self._rows, self._center)
         squares = (
             np.einsum("nd,nd->n", items[block], items[block], dtype=np.float64).max()
             for block in row_blocks(items)
@@ -160,28 +180,28 @@ class ScannIndex(Index):
         spare, measure = min(_SPARE, self.num_items), SCANN_MEASURES[self._metric]
         self._brute_force = self._scann.builder(items, spare, measure).score_brute_force().build()
 
-    def _measure_recall(self):
+    def _measure_recall(self, searcher: TreeSearcher) -> None:
         sample = recall_sample(self.num_items)
-        queries, k = self._rows[sample], min(RECALL_NEIGHBOURS, self.num_items - 1)
+        queries, k = self._rows[sample], min(RECALL_NEIGHBORS, self.num_items - 1)
         _, scores = self._exactly(queries, k + 1)
         exact = self._nearness(scores)
 
-        def recall():
-            rows, scores = self._through_tree(queries, k + 1)
+        def recall() -> float:
+            rows, scores = self._through_tree(searcher, queries, k + 1)
             return recall_of_others(sample, exact, rows, self._nearness(scores))
 
-        self._tree.tune(recall)
-        tree = self._tree.tree
+        searcher.tune(recall)
+        tree = searcher.tree
         _logger.info(
             "tree of %d leaves, %d searched, %d reordered: finds %.2f %% of the exact %d nearest",
-            tree.num_leaves, tree.leaves_to_search, tree.reorder, 100 * self._tree.recall, k,
+            tree.num_leaves, tree.leaves_to_search, tree.reorder, 100 * (searcher.recall or 0), k,
         )  # fmt: skip
 
     @functools.cached_property
-    def _products(self):
+    def _products(self) -> ExactProducts:
         return ExactProducts(self._rows, self._metric)
 
-    def _exactly(self, queries, k):
+    def _exactly(self, queries: npt.NDArray[np.float32], k: int) -> tuple[np.ndarray, np.ndarray]:
         rows = np.empty((len(queries), k), np.int64)
         scores = np.empty((len(queries), k), np.float32)
         step = self._products.block if len(queries) else 1
@@ -191,20 +211,26 @@ class ScannIndex(Index):
             rows[block], scores[block] = self._ranked(queries[block], nearest, k)
         return rows, scores
 
-    def _nearest(self, queries, k):
-        return (self._through_tree if self._tree else self._by_brute_force)(queries, k)
+    def _nearest(self, queries: npt.NDArray[np.float32], k: int) -> tuple[np.ndarray, np.ndarray]:
+        if self._tree is None:
+            return self._by_brute_force(queries, k)
+        return self._through_tree(self._tree, queries, k)
 
-    def _through_tree(self, queries, k):
-        candidates, raw = self._tree.search(queries, k)
+    def _through_tree(
+        self, searcher: TreeSearcher, queries: npt.NDArray[np.float32], k: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        candidates, raw = searcher.search(queries, k)
         short = np.isnan(raw).any(axis=1)
         rows, scores = self._ranked(queries, candidates, k)
         if short.any():
             rows[short], scores[short] = self._exactly(queries[short], k)
         return rows, scores
 
-    def _by_brute_force(self, queries, k):
+    def _by_brute_force(
+        self, queries: npt.NDArray[np.float32], k: int
+    ) -> tuple[np.ndarray, np.ndarray]:
         asked = min(k + _SPARE, self.num_items)
-        moved = centred(queries, self._centre)
+        moved = centered(queries, self._center)
         candidates, raw = self._brute_force.search_batched_parallel(moved, asked)
         rows, scores = self._ranked(queries, candidates, k)
         # Beyond float32's range ScaNN gives NaN, and one item again and again.
@@ -215,7 +241,7 @@ class ScannIndex(Index):
             rows[unsure], scores[unsure] = self._exactly(queries[unsure], k)
         return rows, scores
 
-    def _is_clear(self, moved, kth, last):
+    def _is_clear(self, moved: np.ndarray, kth: np.ndarray, last: np.ndarray) -> np.ndarray:
         """Whether no item that ScaNN left out can be as near as the k-th found, `[q]`.
 
         Args:

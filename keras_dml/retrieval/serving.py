@@ -1,8 +1,13 @@
 """An index as TensorFlow operations, to go inside a SavedModel. Needs TensorFlow."""
 
+import pathlib
+from collections.abc import Callable
+
 import numpy as np
+import numpy.typing as npt
 
 from keras_dml.extras import needing
+from keras_dml.nearness import Metric
 
 with needing("tensorflow", "an index inside a SavedModel"):
     import tensorflow as tf
@@ -32,21 +37,30 @@ class SearchModule(tf.Module):
         lift: None, or the one of `retrieval.frame.Frame`.
     """
 
-    def __init__(self, rows, ids, metric, middle, lift=None):
+    def __init__(
+        self,
+        rows: "npt.NDArray[np.float32] | tf.Variable",
+        ids: np.ndarray,
+        metric: Metric,
+        middle: npt.NDArray[np.float64],
+        lift: float | None = None,
+    ) -> None:
         super().__init__(name="index")
         self._metric, self._middle, self._lift = metric, middle, lift
         if not isinstance(rows, tf.Variable):
             rows = tf.Variable(rows, trainable=False, name="rows")
         self._rows = rows
         if ids.dtype.kind == "U":  # file names that are no UTF-8 keep their bytes
-            ids = [one.encode("utf-8", "surrogateescape") for one in ids.tolist()]
-        self._ids = tf.Variable(ids, trainable=False, name="ids")
+            names = [one.encode("utf-8", "surrogateescape") for one in ids.tolist()]
+        self._ids = tf.Variable(
+            names if ids.dtype.kind == "U" else ids, trainable=False, name="ids"
+        )
         self._halves = None
         if metric == "l2":
             halves = 0.5 * tf.reduce_sum(tf.square(rows), axis=1)
             self._halves = tf.Variable(halves, trainable=False, name="halves")
 
-    def search(self, embeddings, k):
+    def search(self, embeddings: tf.Tensor, k: int) -> tuple[tf.Tensor, tf.Tensor]:
         """The k nearest items of each query, nearest first, as `Index.search`.
 
         Args:
@@ -73,7 +87,7 @@ class SearchModule(tf.Module):
         rows, scores = tf.function(self._in_blocks)(queries, k)
         return tf.gather(self._ids, rows), scores
 
-    def _in_blocks(self, queries, k):
+    def _in_blocks(self, queries: tf.Tensor, k: int) -> tuple[tf.Tensor, tf.Tensor]:
         count, dimensions = self._rows.shape
         wide = min(k + _SPARE, count) * dimensions
         step = max(1, min(_SCORE_BLOCK // count, _PAIR_BLOCK // wide))
@@ -85,14 +99,16 @@ class SearchModule(tf.Module):
             rows, scores = rows.write(rows.size(), found), scores.write(scores.size(), nearness)
         return rows.concat(), scores.concat()
 
-    def _candidates(self, queries, k):
+    def _candidates(self, queries: tf.Tensor, k: int) -> tf.Tensor:
         """Row numbers int32 `[q, c]`, c at least k."""
         nearness = tf.matmul(queries, self._rows, transpose_b=True)
         if self._metric == "l2":
             nearness -= self._halves
         return tf.math.top_k(nearness, min(k + _SPARE, self._rows.shape[0])).indices
 
-    def _ranked(self, queries, candidates, k):
+    def _ranked(
+        self, queries: tf.Tensor, candidates: tf.Tensor, k: int
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         # Of equal numbers top-k keeps the first: the lower row.
         candidates = tf.sort(candidates, axis=1)
         items = tf.cast(tf.gather(self._rows, candidates), tf.float64)
@@ -120,7 +136,17 @@ class ScannSearchModule(SearchModule):
         ids, metric, middle, lift: as in `SearchModule`.
     """
 
-    def __init__(self, folder, ids, metric, middle, lift, spare, reorder, leaves):
+    def __init__(
+        self,
+        folder: pathlib.Path,
+        ids: np.ndarray,
+        metric: Metric,
+        middle: npt.NDArray[np.float64],
+        lift: float | None,
+        spare: int,
+        reorder: Callable[[int], int] | None,
+        leaves: int | None,
+    ) -> None:
         with needing("search", "a ScannIndex inside a SavedModel"):
             from scann import scann_ops
 
@@ -129,7 +155,7 @@ class ScannSearchModule(SearchModule):
         self._scann, self._state = scann_ops, state
         self._spare, self._reorder, self._leaves = spare, reorder, leaves
 
-    def _candidates(self, queries, k):
+    def _candidates(self, queries: tf.Tensor, k: int) -> tf.Tensor:
         asked = min(k + self._spare, self._rows.shape[0])
         searcher = self._scann.searcher_from_module(self._state)
         reorder = None if self._reorder is None else self._reorder(asked)
@@ -138,21 +164,21 @@ class ScannSearchModule(SearchModule):
         # A score is NaN where the leaves hold too few items: such a query is searched exactly.
         short = tf.reduce_any(tf.math.is_nan(found.distances), axis=1, keepdims=True)
 
-        def exactly():
+        def exactly() -> tf.Tensor:
             exact = super(ScannSearchModule, self)._candidates(queries, asked)
             return tf.where(short, exact[:, :asked], rows)
 
         return tf.cond(tf.reduce_any(short), exactly, lambda: rows)
 
 
-def _assets(folder):
+def _assets(folder: pathlib.Path) -> tuple[np.ndarray | tf.Tensor, ...]:
     """The nine tensors of `ScannState`; what the searcher lacks is a scalar."""
 
-    def text(name):
+    def text(name: str) -> tf.Tensor:
         path = folder / name
         return tf.constant([path.read_bytes()] if path.is_file() else b"")
 
-    def array(name, dtype):
+    def array(name: str, dtype: npt.DTypeLike) -> np.ndarray:
         path = folder / name
         return np.load(path) if path.is_file() else np.zeros((), dtype)
 

@@ -1,5 +1,7 @@
 """Parameters of ScaNN's tree with asymmetric hashing, chosen from the number of items."""
 
+from __future__ import annotations
+
 import dataclasses
 import math
 import numbers
@@ -11,16 +13,16 @@ SMALLEST = 20_000
 # Codes of 16 values are trained on the items: as many are needed.
 FEWEST = 16
 # Of the exact neighbours, how many count for the recall, and of how many items.
-RECALL_NEIGHBOURS = 10
+RECALL_NEIGHBORS = 10
 RECALL_QUERIES = 1000
 # Items that a search looks at unless told otherwise.
 _LOOKED_AT = 40_000
 _COUNTS = ("num_leaves", "leaves_to_search", "projected_dimensions", "reorder", "training_sample")
 
 
-def _check(name, value, kinds, low, high, allowed):
-    whole = isinstance(value, kinds) and not isinstance(value, bool)
-    if not whole or not low <= value <= high:
+def _check(name: str, value: object, kinds: type, low: float, high: float, allowed: str) -> None:
+    right = isinstance(value, kinds) and not isinstance(value, bool)
+    if not right or not low <= value <= high:  # type: ignore[operator]
         raise ArgumentError(f"{name} must be {allowed}. Received: {name}={value!r}")
 
 
@@ -69,7 +71,7 @@ class TreeAH:
     anisotropic_threshold: float = 0.2
     target_recall: float | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in _COUNTS:
             if getattr(self, name) is not None:
                 allowed = "None or a whole number from 1"
@@ -93,8 +95,17 @@ class TreeAH:
                 f"leaves_to_search must be at most num_leaves, {self.num_leaves}. "
                 f"Received: leaves_to_search={self.leaves_to_search!r}"
             )
+        self._as_python_numbers()
 
-    def for_items(self, count, dimensions):
+    def _as_python_numbers(self) -> None:
+        """NumPy's scalars as Python's, which JSON knows."""
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value is not None:
+                whole = isinstance(value, numbers.Integral)
+                object.__setattr__(self, field.name, int(value) if whole else float(value))
+
+    def for_items(self, count: int, dimensions: int) -> TreeAH | None:
         """The same with a number for each None that the number of items decides.
 
         Left are `projected_dimensions`, which the items decide, and with `target_recall`, which

@@ -1,13 +1,21 @@
 """ScaNN's trained tree. Needs ScaNN."""
 
+from __future__ import annotations
+
 import dataclasses
 import logging
+import pathlib
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from keras_dml.errors import ArgumentError
+from keras_dml.nearness import Metric
 from keras_dml.retrieval.frame import Frame
-from keras_dml.retrieval.tree import RECALL_NEIGHBOURS, RECALL_QUERIES, TreeAH
+from keras_dml.retrieval.tree import RECALL_NEIGHBORS, RECALL_QUERIES, TreeAH
 
 # ScaNN's names of the distances.
 SCANN_MEASURES = {"cosine": "dot_product", "l2": "squared_l2"}
@@ -29,12 +37,22 @@ class TreeSearcher:
         recall: share of the exact nearest that it finds, None before it is measured.
     """
 
-    def __init__(self, searcher, count, asked, tree, frame, recall=None):
+    def __init__(
+        self,
+        searcher: Any,
+        count: int,
+        asked: TreeAH,
+        tree: TreeAH,
+        frame: Frame,
+        recall: float | None = None,
+    ) -> None:
         self._searcher, self._count = searcher, count
         self.asked, self.tree, self.frame, self.recall = asked, tree, frame, recall
 
     @classmethod
-    def trained(cls, scann, rows, metric, asked):
+    def trained(
+        cls, scann: ModuleType, rows: npt.NDArray[np.float32], metric: Metric, asked: TreeAH
+    ) -> TreeSearcher | None:
         """Train on prepared rows float32 `[n, d]`; None: use brute force."""
         tree = asked.for_items(*rows.shape)
         if tree is None:
@@ -46,7 +64,7 @@ class TreeSearcher:
         tree = dataclasses.replace(
             tree, projected_dimensions=dimensions, dimensions_per_block=blocks
         )
-        builder = scann.builder(items, RECALL_NEIGHBOURS, SCANN_MEASURES[metric])
+        builder = scann.builder(items, RECALL_NEIGHBORS, SCANN_MEASURES[metric])
         if dimensions < rows.shape[1]:
             # Its other two settings must be None beside a number of components.
             builder.pca(dimensions, None, None)
@@ -63,7 +81,14 @@ class TreeSearcher:
         return cls(builder.reorder(tree.reorder).build(), len(items), asked, tree, frame)
 
     @classmethod
-    def loaded(cls, scann, folder, parameters, rows, metric):
+    def loaded(
+        cls,
+        scann: ModuleType,
+        folder: pathlib.Path,
+        parameters: Mapping[str, Any],
+        rows: npt.NDArray[np.float32],
+        metric: Metric,
+    ) -> TreeSearcher:
         """The one of `serialize` and `parameters`, for the same rows.
 
         Raises:
@@ -77,7 +102,7 @@ class TreeSearcher:
         except (KeyError, OSError, RuntimeError, TypeError, ValueError) as error:
             raise ArgumentError(f"ScaNN cannot read its part of the index: {error}") from error
 
-    def serialize(self, folder, rows=None):
+    def serialize(self, folder: pathlib.Path, rows: str | None = None) -> None:
         """Write ScaNN's files into `folder`, which may be moved.
 
         Args:
@@ -91,21 +116,21 @@ class TreeSearcher:
             assets.write_text(assets.read_text().replace('"dataset.npy"', f'"{rows}"'))
             (folder / "dataset.npy").unlink()
 
-    def parameters(self):
+    def parameters(self) -> dict[str, object]:
         """What `loaded` needs beside the folder, as JSON values."""
         asked, tree = dataclasses.asdict(self.asked), dataclasses.asdict(self.tree)
         return {"asked": asked, "tree": tree, "recall": self.recall, "lift": self.frame.lift}
 
-    def search(self, queries, k):
+    def search(self, queries: npt.NDArray[np.float32], k: int) -> tuple[np.ndarray, np.ndarray]:
         """`(rows, raw scores)` `[q, k]` for prepared queries; a raw score is NaN where none is."""
         leaves, queries = self.tree.leaves_to_search, self.frame.queries(queries)
         return self._searcher.search_batched_parallel(queries, k, self.reordered(k), leaves)
 
-    def reordered(self, k):
+    def reordered(self, k: int) -> int:
         """How many items are compared by their float32 rows to find k."""
-        return min(max(self.tree.reorder, 2 * k), self._count)
+        return min(max(cast(int, self.tree.reorder), 2 * k), self._count)
 
-    def tune(self, recall):
+    def tune(self, recall: Callable[[], float]) -> None:
         """Choose what `target_recall` leaves open, and measure the recall.
 
         Args:
@@ -115,20 +140,22 @@ class TreeSearcher:
             self.recall = recall()
             return
 
-        def measured(leaves, reorder):
+        def measured(leaves: int, reorder: int) -> float:
             self.tree = dataclasses.replace(self.tree, leaves_to_search=leaves, reorder=reorder)
-            self.recall = recall()
-            return self.recall
+            self.recall = found = recall()
+            return found
 
-        target, leaves, reorder = self.asked.target_recall, self.tree.num_leaves, self.tree.reorder
+        # All three are numbers: `for_items` has seen to it.
+        target = cast(float, self.asked.target_recall)
+        leaves, reorder = cast(int, self.tree.num_leaves), cast(int, self.tree.reorder)
         most = reorder if self.asked.reorder else min(_MOST_REORDER * reorder, self._count)
-        while measured(leaves, reorder) < target and reorder < most:
+        while (reached := measured(leaves, reorder)) < target and reorder < most:
             reorder = min(2 * reorder, most)
-        if self.recall < target:
+        if reached < target:
             logging.getLogger("keras_dml").warning(
                 "target_recall=%g is not reached: all %d leaves with reorder=%d find %.4f of the "
                 "exact %d nearest. A larger reorder finds more.",
-                target, leaves, reorder, self.recall, RECALL_NEIGHBOURS,
+                target, leaves, reorder, reached, RECALL_NEIGHBORS,
             )  # fmt: skip
             return
         low, high = 0, 1
@@ -140,7 +167,9 @@ class TreeSearcher:
         measured(high, reorder)
 
 
-def _projected(items, dimensions, metric, tree):
+def _projected(
+    items: npt.NDArray[np.float32], dimensions: int, metric: Metric, tree: TreeAH
+) -> int:
     """How many principal components tree and codes see; `dimensions`: no projection."""
     given = tree.projected_dimensions
     if metric != "cosine":
@@ -162,16 +191,18 @@ def _projected(items, dimensions, metric, tree):
     return enough if 2 * enough <= dimensions else dimensions
 
 
-def _sample(count, size):
+def _sample(count: int, size: int) -> npt.NDArray[np.int64]:
     return np.sort(np.random.default_rng(0).choice(count, min(size, count), replace=False))
 
 
-def recall_sample(count):
+def recall_sample(count: int) -> npt.NDArray[np.int64]:
     """Row numbers of the items that serve as queries when recall is measured, ascending."""
     return _sample(count, RECALL_QUERIES)
 
 
-def recall_of_others(own, exact, found_rows, found):
+def recall_of_others(
+    own: np.ndarray, exact: np.ndarray, found_rows: np.ndarray, found: np.ndarray
+) -> float:
     """The share of each query's nearest other items that was found.
 
     Equal scores count as found, whichever of the items was returned.

@@ -177,7 +177,7 @@ BAD_FOR_TINY = [
     (["--momentum=2", "--optimizer=sgd"], "momentum"),
     (["--backbone=inceptionv3"], "inceptionv3 cannot be built.*at least 75.*image_size=16"),
     (["--logical_devices=2"], "logical_devices needs --strategy=mirrored"),
-    (["--learning_rate=0"], "learning_rate must be above 0"),
+    (["--learning_rate=0"], "learning_rate must be a number above 0"),
 ]
 
 

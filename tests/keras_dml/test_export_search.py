@@ -71,7 +71,9 @@ def test_search_in_a_saved_model_answers_as_the_index(kind, metric, tmp_path):
         "brute force": lambda z: ScannIndex(z, metric, ids),
         "tree": lambda z: ScannIndex(z, metric, ids, TreeAH(num_leaves=30, leaves_to_search=1)),
     }[kind](gallery(model))
-    export_saved_model(model, tmp_path / "saved_model", preprocessing, index, neighbors=20)
+    export_saved_model(
+        model, tmp_path / "saved_model", preprocessing, index, neighbors=np.int64(20)
+    )
     data = encoded(100)
     embeddings = model.predict(np.stack([preprocessing(one) for one in data]), verbose=0)
     expected_ids, expected = index.search(embeddings, 20)

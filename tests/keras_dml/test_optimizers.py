@@ -302,7 +302,9 @@ def test_it_trains_under_mixed_float16():
 @pytest.mark.parametrize("make", [optimizers.SGD, optimizers.Adam])
 @pytest.mark.parametrize("decay", [-1e-4, math.nan, math.inf, None, "0.1"])
 def test_a_decay_that_is_no_number_above_0(make, decay):
-    message = r"coupled_weight_decay must be a number, at least 0\. Received: coupled_weight_decay="
+    message = (
+        r"coupled_weight_decay must be a number of at least 0\. Received: coupled_weight_decay="
+    )
     with pytest.raises(ValueError, match=message):
         make(0.1, coupled_weight_decay=decay)
 
@@ -315,7 +317,7 @@ def test_keras_own_weight_decay_is_refused():
 
 @pytest.mark.parametrize("factor", [-1.0, math.nan, None])
 def test_a_factor_that_is_no_number_above_0(factor):
-    message = r"learning_rate_multipliers\['a/kernel'\] must be a number, at least 0\. Received"
+    message = r"learning_rate_multipliers\['a/kernel'\] must be a number of at least 0\. Received"
     with pytest.raises(ValueError, match=message):
         optimizers.SGD(0.1, learning_rate_multipliers={"a/kernel": factor})
 
@@ -336,10 +338,13 @@ def test_a_factor_for_a_variable_that_is_not_there():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((0.0, 10), r"learning_rate must be above 0\. Received: learning_rate=0\.0"),
-        ((math.nan, 10), r"learning_rate must be above 0\. Received: learning_rate=nan"),
-        ((0.1, 0), r"total_steps must be at least 1\. Received: total_steps=0"),
-        ((0.1, 10, 0), r"warmup_steps must be at least 1\. Received: warmup_steps=0"),
+        ((0.0, 10), r"learning_rate must be a number above 0\. Received: learning_rate=0\.0"),
+        ((math.nan, 10), r"learning_rate must be a number above 0\. Received: learning_rate=nan"),
+        ((0.1, 0), r"total_steps must be a whole number of at least 1\. Received: total_steps=0"),
+        (
+            (0.1, 10, 0),
+            r"warmup_steps must be a whole number of at least 1\. Received: warmup_steps=0",
+        ),
     ],
 )
 def test_warm_cosine_bad_input(arguments, message):

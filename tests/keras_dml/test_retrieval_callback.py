@@ -153,7 +153,7 @@ def test_two_replicas_and_another_backend():
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"ks": ()}, ValueError, r"ks must be whole numbers.*Received: ks=\(\)"),
+        ({"ks": ()}, ValueError, r"ks must be one or more whole numbers.*Received: ks=\(\)"),
         ({"ks": (0, 1)}, ValueError, r"Received: ks=\(0, 1\)"),
         ({"ks": (24,)}, ValueError, r"ks must be at most 23, the number of other images"),
         ({"every": 0}, ValueError, "every must be .*Received: every=0"),
@@ -188,3 +188,13 @@ def test_what_does_not_fit_fails_before_the_first_epoch():
     with pytest.raises(ValueError, match="needs a model.*Received: embedding_model=None"):
         RetrievalEvaluation((IMAGES, LABELS)).evaluate()
     assert int(model.optimizer.iterations) == 0
+
+
+def test_numpy_scalars_are_numbers():
+    validation = (VALIDATION, LABELS)
+    evaluation = RetrievalEvaluation(validation, np.int64(3), every=np.int32(2))
+    assert (evaluation.ks, evaluation.every) == ((3,), 2)
+    assert RetrievalEvaluation(validation, np.array([1, 2])).ks == (1, 2)
+    for change in ({"every": np.nan}, {"batch_size": np.float32(2)}, {"ks": np.nan}, {"ks": 2.0}):
+        with pytest.raises(ValueError, match="whole number.*Received"):
+            RetrievalEvaluation(validation, **change)

@@ -9,7 +9,7 @@ from experiments.training.objectives.base import Objective
 from experiments.training.objectives.pair_distances import PairDistances
 from experiments.training.optimizer import optimizer, scheduled
 from keras_dml import models
-from keras_dml.models.statistics_network import check_beta
+from keras_dml.checks import check_distance
 
 
 class Alternating(Objective):
@@ -21,7 +21,7 @@ class Alternating(Objective):
     def training_model(self, embedding: keras.Model, num_classes: int) -> keras.Model:
         """The embedding and its statistics network."""
         options, given = self.options, self.options.loss_arguments
-        beta = check_beta("beta", given.get("beta", 1.0))
+        beta = check_distance("beta", given.get("beta", 1.0))
         network = models.StatisticsNetwork(**options.statistics, zero_at=beta, seed=options.seed)
         return models.RankMI(embedding, network, seed=options.seed, **given)
 

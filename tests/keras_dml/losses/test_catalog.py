@@ -81,6 +81,15 @@ def test_the_arguments_of_one_and_those_of_rankmi():
     assert [argument.default for argument in catalog.arguments("pce")] == [None, 0.001]
 
 
+def test_what_a_command_line_gives_goes_to_the_class_that_the_loss_names():
+    for name, loss in losses.LOSSES.items():
+        assert catalog.trained_by(name) == (loss.trained_by or name)
+    module, _, model = catalog.trained_by("rankmi").rpartition(".")
+    assert getattr(sys.modules[module], model) is models.RankMI
+    with pytest.raises(LookupError, match="loss must be one of"):
+        catalog.trained_by("hinge")
+
+
 def test_names_are_the_losses():
     assert catalog.names() == tuple(losses.LOSSES)
     assert {loss.__name__ for loss in losses.LOSSES.values()} <= set(losses.__all__)

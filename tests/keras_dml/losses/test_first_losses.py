@@ -59,8 +59,14 @@ def test_multi_similarity_does_not_overflow():
         (lambda: losses.ContrastiveLoss(pair_reduction="max"), "pair_reduction must be one of"),
         (lambda: losses.MultiSimilarityLoss(alpha=-1), "alpha must be a number above 0.*alpha=-1"),
         (lambda: losses.MultiSimilarityLoss(beta=0.0), "beta must be"),
-        (lambda: losses.MultiSimilarityLoss(epsilon=-0.1), "epsilon must be None or at least 0"),
-        (lambda: losses.CrossEntropyLoss(epsilon=1.0), "epsilon must be a number in .*epsilon=1"),
+        (
+            lambda: losses.MultiSimilarityLoss(epsilon=-0.1),
+            "epsilon must be a number of at least 0",
+        ),
+        (
+            lambda: losses.CrossEntropyLoss(epsilon=1.0),
+            "epsilon must be a number of at least 0 and below 1.*epsilon=1",
+        ),
     ],
 )
 def test_bad_arguments(make, message):

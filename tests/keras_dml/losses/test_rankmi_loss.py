@@ -183,7 +183,11 @@ def test_an_unbuilt_network_is_built_before_training():
             r"must map distances \[m, 1\] to values \[m, 1\]. Received: values of shape \(2, 3\)",
         ),
         (lambda: RankMILoss(sampling="hard"), ValueError, "sampling must be one of 'all'"),
-        (lambda: FixedStatistics(beta=-1), ValueError, "beta must be a distance.*beta=-1"),
+        (
+            lambda: FixedStatistics(beta=-1),
+            ValueError,
+            "beta must be a number of at least 0.*beta=-1",
+        ),
         (lambda: losses.get("rankmi", sampling=None), ValueError, "sampling must be one of"),
     ],
 )

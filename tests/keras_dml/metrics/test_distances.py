@@ -75,9 +75,22 @@ def test_bad_input():
     z, labels = classes(1.0)
     with pytest.raises(ValueError, match=r"labels must have shape \[200\]"):
         distance_histograms(z, labels[:-1])
-    with pytest.raises(ValueError, match="bins must be at least 1. Received: bins=0"):
+    with pytest.raises(ValueError, match="bins must be a whole number .*: bins=0"):
         distance_histograms(z, labels, bins=0)
     with pytest.raises(ValueError, match="embeddings must be finite.*NaN or infinity"):
         distance_histograms(np.where(z > 3, np.nan, z), labels)
     with pytest.raises(ValueError, match="a class with two images and a second class"):
         mutual_information_bound(z, np.zeros(len(z)))
+
+
+def test_numpy_scalars_are_numbers():
+    z, labels = classes(1.0)
+    got = distance_histograms(z, labels, bins=np.int64(7))
+    np.testing.assert_array_equal(got.positive, distance_histograms(z, labels, bins=7).positive)
+    for bins in (np.float32(7), float("nan"), True):
+        with pytest.raises(ValueError, match="bins must be a whole number.*Received: bins="):
+            distance_histograms(z, labels, bins=bins)
+    with pytest.raises(ValueError, match="seed must be a whole number.*Received: seed=-1"):
+        mutual_information_bound(z, labels, seed=-1)
+    with pytest.raises(ValueError, match="steps must be a whole number.*Received: steps=0"):
+        mutual_information_bound(z, labels, steps=np.int64(0))

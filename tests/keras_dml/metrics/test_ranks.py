@@ -5,7 +5,7 @@ from retrieval_sets import awkward_set, naive_neighbours, naive_recall
 from keras_dml.metrics import ranks, recall_at_k
 from keras_dml.metrics.ranks import rank_bounds
 from keras_dml.retrieval import METRICS
-from keras_dml.retrieval.rows import normalised
+from keras_dml.retrieval.rows import normalized
 
 
 def naive_numbers_nearer(embeddings, labels, metric, gallery=None, gallery_labels=None):
@@ -19,7 +19,7 @@ def naive_numbers_nearer(embeddings, labels, metric, gallery=None, gallery_label
 
 
 def prepared(rows, metric):
-    return normalised(rows) if metric == "cosine" else rows
+    return normalized(rows) if metric == "cosine" else rows
 
 
 @pytest.mark.parametrize("metric", METRICS)

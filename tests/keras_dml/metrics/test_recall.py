@@ -129,3 +129,13 @@ def test_recall_refuses(change, message):
 def test_neighbours_refuse_as_many_as_there_are_rows():
     with pytest.raises(ValueError, match=r"k must be .* from 1 to .* 4\. Received: k=5"):
         nearest_neighbors(np.eye(5), 5)
+
+
+def test_numpy_scalars_are_numbers():
+    z, labels = np.eye(5) + 0.1, np.array([0, 0, 1, 1, 1])
+    assert recall_at_k(z, labels, [np.int32(1), np.uint8(4)]) == recall_at_k(z, labels, [1, 4])
+    for got, expected in zip(nearest_neighbors(z, np.int64(2)), nearest_neighbors(z, 2)):
+        np.testing.assert_array_equal(got, expected)
+    for k in (np.float64("nan"), np.float32(1), np.bool_(True)):
+        with pytest.raises(ValueError, match="Received: k="):
+            nearest_neighbors(z, k)

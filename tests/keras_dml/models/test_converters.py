@@ -63,7 +63,7 @@ def test_a_checkpoint_of_bgr_images_has_its_first_kernel_reversed(tmp_path):
     found, model = arrays(), tiny()
     load_arrays(model, write(tmp_path, found), "bgr")
     check(model, found, first_kernel=found["stem.conv.weight"][:, ::-1].transpose(2, 3, 1, 0))
-    with pytest.raises(ValueError, match="must be 'rgb' or 'bgr'.*input_channels='grb'"):
+    with pytest.raises(ValueError, match="must be one of 'rgb', 'bgr'.*input_channels='grb'"):
         load_arrays(model, write(tmp_path, found), "grb")
 
 

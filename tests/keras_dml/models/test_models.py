@@ -139,7 +139,7 @@ def test_unknown_backbone_lists_the_known(name):
 @pytest.mark.parametrize("size", [0, -1, 2.5, None])
 @pytest.mark.parametrize("name", ["small_convnet", "resnet50"])
 def test_image_size_that_is_none(name, size):
-    message = rf"image_size must be a whole number of pixels.* Received: image_size={size}"
+    message = rf"image_size must be a whole number of at least 1.* Received: image_size={size}"
     with pytest.raises(ValueError, match=message):
         models.build_backbone(name, size)
 
@@ -416,13 +416,13 @@ def test_embedding_of_a_backbone_without_maps():
 
 
 def test_unknown_pooling():
-    message = "pooling must be 'average' or 'max'. Received: pooling='sum'"
+    message = "pooling must be one of 'average', 'max'. Received: pooling='sum'"
     with pytest.raises(ValueError, match=message):
         models.embedding_model(tiny_backbone(), pooling="sum")
 
 
 def test_embedding_size_below_1():
-    message = "embedding_size must be None or at least 1. Received: embedding_size=0"
+    message = "embedding_size must be a whole number of at least 1. Received: embedding_size=0"
     with pytest.raises(ValueError, match=message):
         models.embedding_model(tiny_backbone(), 0)
 
@@ -468,14 +468,18 @@ def test_without_dropout_there_is_no_dropout_layer():
 
 @pytest.mark.parametrize("num_classes", [1, 0])
 def test_too_few_classes(num_classes):
-    message = f"num_classes must be at least 2. Received: num_classes={num_classes}"
+    message = (
+        f"num_classes must be a whole number of at least 2. Received: num_classes={num_classes}"
+    )
     with pytest.raises(ValueError, match=message):
         models.classifier_model(models.embedding_model(tiny_backbone()), num_classes)
 
 
 @pytest.mark.parametrize("rate", [-0.1, 1.0])
 def test_dropout_rate_outside_its_range(rate):
-    with pytest.raises(ValueError, match=rf"dropout must be in \[0, 1\)\. .*dropout={rate}"):
+    with pytest.raises(
+        ValueError, match=rf"dropout must be a number of at least 0 and below 1. .*dropout={rate}"
+    ):
         tiny_classifier(dropout=rate)
 
 

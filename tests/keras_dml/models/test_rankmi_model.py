@@ -327,10 +327,10 @@ def test_training_raises_the_bound_and_evaluate_gives_it():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"k": 0}, "k must be a whole number, at least 1. Received: k=0"),
+        ({"k": 0}, "k must be a whole number of at least 1. Received: k=0"),
         ({"k": 1.5}, "k must be a whole number"),
-        ({"alpha": 0.0}, "alpha must be a distance above 0. Received: alpha=0.0"),
-        ({"beta": 2.5}, "beta must be a distance between 0 and 2. Received: beta=2.5"),
+        ({"alpha": 0.0}, "alpha must be a number above 0. Received: alpha=0.0"),
+        ({"beta": 2.5}, "beta must be a number above 0 and below 2. Received: beta=2.5"),
         ({"sampling": "hard"}, "sampling must be one of 'distance_weighted'"),
         ({"statistics_network": lambda d: -d}, "statistics_network must be a built Keras layer"),
         (

@@ -73,10 +73,10 @@ def test_beta_is_the_zero_of_v(case, compiled):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"hidden": 0}, "hidden must be a whole number, at least 1. Received: hidden=0"),
-        ({"depth": -1}, "depth must be a whole number, at least 0. Received: depth=-1"),
-        ({"slope": 1.0}, r"slope must be in \[0, 1\). Received: slope=1.0"),
-        ({"zero_at": 2.0}, "zero_at must be a distance between 0 and 2. Received: zero_at=2.0"),
+        ({"hidden": 0}, "hidden must be a whole number of at least 1. Received: hidden=0"),
+        ({"depth": -1}, "depth must be a whole number of at least 0. Received: depth=-1"),
+        ({"slope": 1.0}, r"slope must be a number of at least 0 and below 1. Received: slope=1.0"),
+        ({"zero_at": 2.0}, "zero_at must be a number above 0 and below 2. Received: zero_at=2.0"),
         ({"zero_at": 0}, "zero_at must be a number above 0"),
     ],
 )

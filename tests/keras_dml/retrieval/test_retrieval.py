@@ -153,7 +153,7 @@ def bad(values):
 @pytest.mark.parametrize(
     ("embeddings", "metric", "message"),
     [
-        (np.zeros((3, 2)), "dot", r"metric must be one of \('cosine', 'l2'\).*metric='dot'"),
+        (np.zeros((3, 2)), "dot", r"metric must be one of 'cosine', 'l2'.*metric='dot'"),
         (np.zeros(3), "l2", r"embeddings must have shape \[n, d\].*\(3,\)"),
         (np.zeros((3, 0)), "l2", r"embeddings must have shape.*\(3, 0\)"),
         (np.zeros((0, 3)), "l2", r"at least one row.*\(0, 3\)"),
@@ -174,6 +174,7 @@ def test_items_that_no_index_takes(index_class, embeddings, metric, message):
     [
         (np.zeros((1, 2)), 0, "k must be from 1 to the number of items, 9. Received: k=0"),
         (np.zeros((1, 2)), 10, "k must be .* Received: k=10"),
+        (np.zeros((1, 2)), np.nan, "k must be .* Received: k=nan"),
         (np.zeros((1, 3)), 1, r"queries must have the index's 2 dimensions.*\(1, 3\)"),
         (np.zeros(2), 1, r"queries must have shape \[n, d\]"),
         ([[0, 1], [np.inf, 0]], 1, r"queries must be finite.*1 of 2 rows \(row numbers 1\)"),

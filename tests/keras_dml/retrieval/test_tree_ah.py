@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import json
 import logging
 
 import numpy as np
@@ -145,7 +146,7 @@ def test_target_recall_takes_the_fewest_leaves_that_reach_it():
     assert index.measured_recall >= 0.95
     # In the same tree: no two trainings give quite the same.
     index._tree.tree = dataclasses.replace(index.tree, leaves_to_search=leaves - 1)
-    index._measure_recall()
+    index._measure_recall(index._tree)
     assert index.measured_recall < 0.95
 
 
@@ -242,3 +243,12 @@ def test_a_damaged_tree(tmp_path):
     (tmp_path / "index" / "searcher" / "hashed_dataset.npy").write_bytes(data[:100])
     with pytest.raises(ValueError, match="path holds an index that is damaged: ScaNN cannot read"):
         load_index(tmp_path / "index")
+
+
+def test_numpy_scalars_are_numbers_that_a_file_can_hold():
+    given = TreeAH(np.int64(50), reorder=np.int32(300), target_recall=np.float32(0.5))
+    assert given == TreeAH(50, reorder=300, target_recall=0.5)
+    assert json.loads(json.dumps(dataclasses.asdict(given))) == dataclasses.asdict(given)
+    for name in ("target_recall", "anisotropic_threshold", "reorder"):
+        with pytest.raises(ValueError, match=f"{name} must be.*Received: {name}=nan"):
+            TreeAH(**{name: float("nan")})

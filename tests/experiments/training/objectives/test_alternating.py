@@ -53,8 +53,8 @@ def test_its_pictures_come_behind_what_every_training_shows(objective):
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("--beta=3", "beta must be a distance between 0 and 2. Received: beta=3.0"),
-        ("--alpha=-1", "alpha must be a distance above 0. Received: alpha=-1.0"),
+        ("--beta=3", "beta must be a number above 0 and below 2. Received: beta=3.0"),
+        ("--alpha=-1", "alpha must be a number above 0. Received: alpha=-1.0"),
         ("--statistics_slope=2", "slope must be in"),
         ("--sampling=hard", "sampling must be one of"),
         ("--margin=1", "takes alpha, beta, sampling, k. Received: margin=1.0"),

@@ -1,0 +1,204 @@
+"""What is refused, in one form of message: "NAME must be ... . Received: NAME=value".
+
+A number is a Python number or a NumPy scalar, and comes back as a Python number, so that whatever
+keeps it has a configuration that JSON can hold. Bools, strings and arrays are no numbers; NaN and
+infinity are numbers that no argument can be.
+"""
+
+import math
+import numbers
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from keras import ops
+
+from keras_dml.errors import ArgumentError, ArgumentTypeError
+from keras_dml.types import Tensor
+
+__all__ = [
+    "check_choice",
+    "check_distance",
+    "check_embeddings",
+    "check_number",
+    "check_positive",
+    "check_rows",
+    "check_seed",
+    "check_whole",
+    "check_wholes",
+    "checked_class_ids",
+    "one_per_image",
+]
+
+
+def check_number(
+    name: str,
+    value: object,
+    *,
+    above: float | None = None,
+    least: float | None = None,
+    below: float | None = None,
+    most: float | None = None,
+) -> float:
+    """`value` as a float if it is a finite number within the bounds that are given.
+
+    Args:
+        name: of the argument, for the message.
+        value: what was given for it.
+        above, below: bounds that are not in the range themselves. least, most: bounds that are.
+
+    Raises:
+        TypeError: no number.
+        ValueError: NaN, infinite or out of range.
+    """
+    bounds = _bounds(above, least, below, most)
+    wanted = f"a number {bounds}" if bounds else "a finite number"
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise ArgumentTypeError(_message(name, wanted, value))
+    try:
+        number = float(value)
+    except OverflowError:  # a whole number beyond all floats
+        number = math.inf
+    if not math.isfinite(number) or not _is_within(number, above, least, below, most):
+        raise ArgumentError(_message(name, wanted, value))
+    return number
+
+
+def check_positive(name: str, value: object) -> float:
+    """`value` as a float if it is a finite number above 0; raises as `check_number`."""
+    return check_number(name, value, above=0)
+
+
+def check_distance(name: str, value: object) -> float:
+    """`value` as a float if it is a distance that two unit vectors can have, neither 0 nor 2.
+
+    Raises as `check_number`.
+    """
+    return check_number(name, value, above=0, below=2)
+
+
+def check_whole(
+    name: str, value: object, *, least: int | None = None, most: int | None = None
+) -> int:
+    """`value` as an int if it is a whole number (2.0 is none) from `least` to `most`.
+
+    Raises:
+        TypeError: no whole number.
+        ValueError: out of range.
+    """
+    wanted = f"a whole number {_bounds(None, least, None, most)}".rstrip()
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise ArgumentTypeError(_message(name, wanted, value))
+    number = int(value)
+    if not _is_within(number, None, least, None, most):
+        raise ArgumentError(_message(name, wanted, value))
+    return number
+
+
+def check_wholes(
+    name: str, values: Iterable[object], *, least: int | None = None, most: int | None = None
+) -> tuple[int, ...]:
+    """`values` as ints if they are one or more whole numbers from `least` to `most`.
+
+    Raises:
+        TypeError: no list or the like of whole numbers.
+        ValueError: none at all, or one out of range.
+    """
+    wanted = f"one or more whole numbers {_bounds(None, least, None, most)}".rstrip()
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise ArgumentTypeError(_message(name, wanted, values))
+    values = tuple(values)
+    if not values:
+        raise ArgumentError(_message(name, wanted, values))
+    try:
+        return tuple(check_whole(name, value, least=least, most=most) for value in values)
+    except ArgumentError as error:
+        raise type(error)(_message(name, wanted, values)) from error
+
+
+def check_seed(name: str, value: object) -> int:
+    """`value` as an int if it is a whole number from 0 to 2³¹ − 1; raises as `check_whole`."""
+    return check_whole(name, value, least=0, most=2**31 - 1)
+
+
+def check_choice(name: str, value: object, choices: Sequence[str]) -> str:
+    """`value` if it is one of the words `choices`.
+
+    Raises:
+        ValueError: it is none of them.
+    """
+    if isinstance(value, str) and value in choices:
+        return str(value)
+    wanted = f"one of {', '.join(repr(choice) for choice in choices)}"
+    raise ArgumentError(_message(name, wanted, value))
+
+
+def check_embeddings(embeddings: Tensor) -> None:
+    """ValueError unless the embeddings (or logits) are `[n, d]` and, where known, finite."""
+    if len(embeddings.shape) != 2:
+        raise ArgumentError(
+            "y_pred must be embeddings or logits of shape [n, d]. "
+            f"Received: y_pred.shape={tuple(embeddings.shape)}"
+        )
+    try:
+        bad = np.flatnonzero(~np.isfinite(np.asarray(embeddings)).all(axis=1))
+    except Exception:  # inside a graph or a trace there are no numbers to look at
+        return
+    if len(bad):
+        raise ArgumentError(
+            f"y_pred must be finite. Received: NaN or infinity in {len(bad)} of "
+            f"{embeddings.shape[0]} rows, the first of them row {bad[0]}"
+        )
+
+
+def checked_class_ids(class_ids: Tensor) -> Tensor:
+    """Class ids `[n]` from `[n]` or `[n, 1]`, or ValueError."""
+    return one_per_image(class_ids, "y_true", "be class ids of shape")
+
+
+def one_per_image(values: Tensor, name: str, what: str) -> Tensor:
+    """`[n]` from `[n]` or `[n, 1]`, or ValueError: `name` must `what` [n] or [n, 1]."""
+    if len(values.shape) == 2 and values.shape[1] == 1:
+        values = ops.squeeze(values, axis=1)
+    if len(values.shape) != 1:
+        raise ArgumentError(
+            f"{name} must {what} [n] or [n, 1]. Received: {name}.shape={tuple(values.shape)}"
+        )
+    return values
+
+
+def check_rows(labels: Tensor, embeddings: Tensor) -> None:
+    """ValueError unless there are as many labels as embeddings."""
+    rows, images = labels.shape[0], embeddings.shape[0]
+    if rows is not None and images is not None and rows != images:
+        raise ArgumentError(
+            "y_true and y_pred must have one row for each image. "
+            f"Received: {rows} class ids and {images} embeddings"
+        )
+
+
+def _message(name: str, wanted: str, value: object) -> str:
+    return f"{name} must be {wanted}. Received: {name}={value!r}"
+
+
+def _bounds(
+    above: float | None, least: float | None, below: float | None, most: float | None
+) -> str:
+    if least is not None and most is not None:
+        return f"from {least} to {most}"
+    words = {"above": above, "of at least": least, "below": below, "of at most": most}
+    return " and ".join(f"{word} {bound}" for word, bound in words.items() if bound is not None)
+
+
+def _is_within(
+    number: float,
+    above: float | None,
+    least: float | None,
+    below: float | None,
+    most: float | None,
+) -> bool:
+    return (
+        (above is None or number > above)
+        and (least is None or number >= least)
+        and (below is None or number < below)
+        and (most is None or number <= most)
+    )
