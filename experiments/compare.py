@@ -65,9 +65,6 @@ ROW_KEYS = ("embedding, cosine", "embedding, l2")
 def main(argv: list[str]) -> None:
     """Run what is missing, then compare all."""
     options = parse(CompareOptions, argv)
-    # Keras comes with it: not before a mistyped flag is answered.
-    from keras_dml.atomic import replacing
-
     recipes, output = _flag_files(options.recipes), pathlib.Path(options.output_dir)
     forwarded = words_of(
         options,
@@ -77,6 +74,9 @@ def main(argv: list[str]) -> None:
             if name in options.given.difference(_NOT_FORWARDED)
         ],
     )
+
+    # Keras comes with it: not before a mistyped flag is answered.
+    from keras_dml.atomic import replacing
 
     rows, histories = [], {}
     for number, recipe in enumerate(recipes, start=1):
