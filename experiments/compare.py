@@ -23,9 +23,7 @@ from experiments.options import (
 )
 from experiments.options.child import child_command, child_environment
 from experiments.report.figures import History, bars_svg, lines_svg
-from experiments.report.page import picture_cards, write_page
 from experiments.report.tables import html_table, markdown_table
-from keras_dml.atomic import replacing
 
 _COMPARISON = "Comparison"
 # A run's line of the table: column -> what stands there.
@@ -76,6 +74,9 @@ def main(argv: list[str]) -> None:
             if name in options.given.difference(_NOT_FORWARDED)
         ],
     )
+
+    # Keras comes with it: not before a mistyped flag is answered.
+    from keras_dml.atomic import replacing
 
     rows, histories = [], {}
     for number, recipe in enumerate(recipes, start=1):
@@ -165,6 +166,8 @@ def _write_page(
     histories: Mapping[str, History],
     forwarded: Sequence[str],
 ) -> None:
+    from experiments.report.page import picture_cards, write_page
+
     columns = _columns(rows)
     table = html_table(
         columns,
