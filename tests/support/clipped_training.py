@@ -14,7 +14,7 @@ import tensorflow as tf
 
 import keras_dml
 from keras_dml import losses, models, optimizers
-from tests import distributed_training as shared
+from tests.support import distributed_training as shared
 
 # Small enough to act at every step, and to act otherwise on the parts of two replicas.
 CLIPPINGS = {"clipnorm": 0.05, "global_clipnorm": 0.1, "clipvalue": 0.01}
