@@ -132,6 +132,7 @@ def nearest_neighbors(
     """
     queries, items = _checked(embeddings, gallery, metric)
     _check_k("k", k, items, gallery is None)
+    k = int(k)
     rows = np.empty((len(queries), k), np.int64)
     scores = np.empty((len(queries), k), np.float32)
     own_rows = np.arange(len(queries)) if gallery is None else None
@@ -179,6 +180,7 @@ def recall_at_k(
     )
     for k in ks:
         _check_k("ks", k, items, gallery is None)
+    ks = [int(k) for k in ks]  # a NumPy scalar of 8 bits would overflow
     low, high = _rank_bounds(queries, codes, items, item_codes, metric)
     hits = {k: int(np.count_nonzero(high < k)) for k in ks}
     unsure = {k: (low < k) & (high >= k) for k in ks}
