@@ -195,7 +195,11 @@ def test_soft_does_not_overflow():
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: addons.TripletHardLoss("1"), TypeError, "margin must be a finite number.*margin='1'"),
+        (
+            lambda: addons.TripletHardLoss("1"),
+            TypeError,
+            "margin must be a finite number.*margin='1'",
+        ),
         (lambda: addons.TripletSemiHardLoss(True), TypeError, "margin must be a finite number"),
         (lambda: addons.LiftedStructLoss(None), TypeError, "margin must be a finite number.*None"),
         (lambda: addons.ContrastiveLoss("1"), TypeError, "margin must be a finite number"),
