@@ -195,10 +195,14 @@ def test_soft_does_not_overflow():
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: addons.TripletHardLoss("1"), TypeError, "margin must be a number.*margin='1'"),
-        (lambda: addons.TripletSemiHardLoss(True), TypeError, "margin must be a number"),
-        (lambda: addons.LiftedStructLoss(None), TypeError, "margin must be a number.*None"),
-        (lambda: addons.ContrastiveLoss("1"), TypeError, "margin must be a number"),
+        (
+            lambda: addons.TripletHardLoss("1"),
+            TypeError,
+            "margin must be a finite number.*margin='1'",
+        ),
+        (lambda: addons.TripletSemiHardLoss(True), TypeError, "margin must be a finite number"),
+        (lambda: addons.LiftedStructLoss(None), TypeError, "margin must be a finite number.*None"),
+        (lambda: addons.ContrastiveLoss("1"), TypeError, "margin must be a finite number"),
         (
             lambda: addons.TripletHardLoss(distance_metric="l2"),
             ValueError,

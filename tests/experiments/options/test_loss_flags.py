@@ -62,6 +62,7 @@ def test_the_help_says_what_a_shared_name_means_in_each_loss():
 
 
 def test_a_name_with_two_types_is_a_mistake_of_ours(monkeypatch):
+    monkeypatch.setattr(loss_flags.catalog, "trained_by", lambda loss: loss)
     text = catalog.arguments("triplet")[0]
     words = dataclasses.replace(text, kind=str)
     given = {"a": (text,), "b": (words,)}
