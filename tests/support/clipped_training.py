@@ -14,7 +14,7 @@ import tensorflow as tf
 
 import keras_dml
 from keras_dml import losses, models, optimizers
-from tests import distributed_training as shared
+from tests.support import distributed_training as shared
 
 # Small enough to act at every step, and to act otherwise on the parts of two replicas.
 CLIPPINGS = {"clipnorm": 0.05, "global_clipnorm": 0.1, "clipvalue": 0.01}
@@ -176,7 +176,7 @@ def custom_loop(strategy, text):
 
 def custom_loop_text():
     """The example of a loop of one's own in BUILD.md."""
-    text = (pathlib.Path(__file__).parents[1] / "BUILD.md").read_text()
+    text = (pathlib.Path(__file__).parents[2] / "BUILD.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     (found,) = [block for block in blocks if "GradientTape" in block]
     return found
