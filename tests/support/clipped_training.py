@@ -176,7 +176,7 @@ def custom_loop(strategy, text):
 
 def custom_loop_text():
     """The example of a loop of one's own in BUILD.md."""
-    text = (pathlib.Path(__file__).parents[1] / "BUILD.md").read_text()
+    text = (pathlib.Path(__file__).parents[2] / "BUILD.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     (found,) = [block for block in blocks if "GradientTape" in block]
     return found

@@ -48,7 +48,14 @@ def runs(tmp_path_factory):
     return tmp_path_factory.mktemp("runs")
 
 
-@pytest.mark.parametrize(("loss", "epoch"), [("ce", 1), ("ce", 3), ("rankmi", 1)])
+@pytest.mark.parametrize(
+    ("loss", "epoch"),
+    [
+        ("ce", 1),
+        pytest.param("ce", 3, marks=pytest.mark.slow),
+        pytest.param("rankmi", 1, marks=pytest.mark.slow),
+    ],
+)
 def test_a_killed_run_ends_like_one_that_was_not(photos, runs, tmp_path, loss, epoch):
     expected_run = whole(photos, runs, loss)
     killed = tmp_path / "killed"

@@ -108,7 +108,7 @@ def test_compiled_by_xla_it_is_the_same(loss):
 
 @pytest.mark.skipif(keras.backend.backend() == "jax", reason="JAX knows every shape")
 @pytest.mark.parametrize("number", [2, 32])
-@pytest.mark.parametrize("by_xla", [False, True])
+@pytest.mark.parametrize("by_xla", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_batch_size_that_the_graph_does_not_know(by_xla, number, monkeypatch):
     few(monkeypatch, number)
     import tensorflow as tf
