@@ -81,7 +81,7 @@ def _orientation(source):
     """The EXIF orientation, read as for the models: not by Pillow, which looks into XMP as well."""
     import tensorflow as tf
 
-    from pipelines.orientation import read_orientation
+    from pipelines.images.orientation import read_orientation
 
     if hasattr(source, "read"):
         place = source.tell()
