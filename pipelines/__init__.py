@@ -1,22 +1,23 @@
 """Input pipelines: tables of images, datasets by name, samplers, augmentation and batches.
 
-Needs TensorFlow (tf.data): `pip install 'keras-dml[tensorflow]'`.
+Tables, datasets by name, splits and samplers need NumPy alone (and some datasets what reads them).
+Images and batches need TensorFlow (tf.data), which is loaded when one of them is first asked for;
+where it is not installed, the error names what to install.
 """
 
-from pipelines.extras import needing
+import importlib
+from typing import TYPE_CHECKING
 
-# Said once, here, and not by whichever of the modules below comes first.
-with needing("tensorflow", "pipelines"):
-    import tensorflow  # noqa: F401
-    import tqdm  # noqa: F401
-
-from pipelines.batches import evaluation_batches, training_batches
 from pipelines.datasets.registry import DATASETS, load_dataset
-from pipelines.images.bad_images import find_bad_images
-from pipelines.images.transforms import EvaluationTransform, TrainTransform
+from pipelines.extras import needing
 from pipelines.samplers import BalancedSampler, RandomSampler
 from pipelines.split import Split, split_by_class
 from pipelines.table import ImageTable
+
+if TYPE_CHECKING:  # what type checkers and editors see; see __getattr__
+    from pipelines.batches import evaluation_batches, training_batches
+    from pipelines.images.bad_images import find_bad_images
+    from pipelines.images.transforms import EvaluationTransform, TrainTransform
 
 __all__ = [
     "DATASETS",
@@ -32,3 +33,24 @@ __all__ = [
     "split_by_class",
     "training_batches",
 ]
+
+_WITH_TENSORFLOW = {
+    "EvaluationTransform": "pipelines.images.transforms",
+    "TrainTransform": "pipelines.images.transforms",
+    "evaluation_batches": "pipelines.batches",
+    "find_bad_images": "pipelines.images.bad_images",
+    "training_batches": "pipelines.batches",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _WITH_TENSORFLOW:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    with needing("tensorflow", f"{__name__}.{name}"):
+        value = getattr(importlib.import_module(_WITH_TENSORFLOW[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

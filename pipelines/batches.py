@@ -5,18 +5,43 @@ step s gives what one begun at 0 gives from its batch s on, bit for bit. The tab
 each step asks for its own rows, so no graph holds the paths of a whole dataset.
 """
 
+from collections.abc import Callable, Sequence
+from typing import Protocol, cast
+
 import numpy as np
 import tensorflow as tf
 
+from pipelines.checks import whole_number
 from pipelines.errors import ArgumentError
+from pipelines.images.decode import Source
 from pipelines.process_end import refused_at_the_end
+from pipelines.table import ImageTable
 
 _BATCHES_AHEAD = 2
 
 
+class Sampler(Protocol):
+    """A pure function from a step to int64 rows [batch_size]; see `pipelines.samplers`."""
+
+    @property
+    def batch_size(self) -> int:
+        """How many rows each step has."""
+        ...
+
+    def __call__(self, step: int) -> np.ndarray:
+        """The rows of a step."""
+        ...
+
+
 def training_batches(
-    table, sampler, transform, seed=0, start_step=0, num_steps=None, input_context=None
-):
+    table: ImageTable,
+    sampler: Sampler,
+    transform: Callable[[Source, tf.Tensor], tf.Tensor],
+    seed: int = 0,
+    start_step: int = 0,
+    num_steps: int | None = None,
+    input_context: tf.distribute.InputContext | None = None,
+) -> tf.data.Dataset:
     """Augmented batches, one a step.
 
     The image in slot i of step s is transformed with the i-th pair of numbers that
@@ -46,9 +71,10 @@ def training_batches(
         ValueError: `seed`, `start_step` or `num_steps` is negative, the batch size is no multiple
             of the number of replicas, or that none of the number of input pipelines.
     """
-    for name, value in (("seed", seed), ("start_step", start_step), ("num_steps", num_steps or 0)):
-        if value < 0:
-            raise ArgumentError(f"{name} must not be negative. Received: {name}={value}")
+    seed = whole_number("seed", seed, at_least=0)
+    start_step = whole_number("start_step", start_step, at_least=0)
+    if num_steps is not None:
+        num_steps = whole_number("num_steps", num_steps, at_least=0)
 
     context = input_context or tf.distribute.InputContext()
     replicas = context.num_replicas_in_sync
@@ -61,14 +87,14 @@ def training_batches(
     share = sampler.batch_size // context.num_input_pipelines
     own = slice(context.input_pipeline_id * share, (context.input_pipeline_id + 1) * share)
 
-    def look_up(step):
+    def look_up(step: np.ndarray) -> tuple[np.ndarray, ...]:
         rows = sampler(int(step))
-        seeds = np.random.SeedSequence((seed, int(step))).generate_state(2 * len(rows), np.uint64)
-        seeds = seeds.view(np.int64).reshape(-1, 2)[own]
+        drawn = np.random.SeedSequence((seed, int(step))).generate_state(2 * len(rows), np.uint64)
+        seeds = drawn.view(np.int64).reshape(-1, 2)[own]
         rows = rows[own]
         return *_sources(table, rows), table.labels[rows], seeds
 
-    def load(*parts):
+    def load(*parts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         *source, label, seed = parts
         return transform(_read(table, *source), seed), label
 
@@ -83,7 +109,12 @@ def training_batches(
     return _finish(batches, num_steps, fed)
 
 
-def evaluation_batches(table, transform, batch_size=64, input_context=None):
+def evaluation_batches(
+    table: ImageTable,
+    transform: Callable[[Source], tf.Tensor],
+    batch_size: int = 64,
+    input_context: tf.distribute.InputContext | None = None,
+) -> tf.data.Dataset:
     """Every image of the table once, in row order.
 
     Several replicas take turns, `batch_size` rows each. All need equally many, so the last turn
@@ -103,17 +134,15 @@ def evaluation_batches(table, transform, batch_size=64, input_context=None):
         ValueError: `batch_size` is below 1, or the number of replicas is no multiple of the number
             of input pipelines.
     """
-    if batch_size < 1:
-        raise ArgumentError(f"batch_size must be at least 1. Received: batch_size={batch_size}")
-
+    batch_size = whole_number("batch_size", batch_size, at_least=1)
     context = input_context or tf.distribute.InputContext()
     replicas = context.num_replicas_in_sync
     fed = _replicas_fed(context)
 
-    def turns(first_row, number, size):
+    def turns(first_row: int, number: int, size: int) -> tf.data.Dataset:
         """Batches of `number` turns from `first_row` on, in which each replica has `size` rows."""
 
-        def look_up(element):
+        def look_up(element: np.ndarray) -> tuple[np.ndarray, ...]:
             turn, replica = divmod(int(element), fed)
             slot = turn * replicas + context.input_pipeline_id * fed + replica
             rows = first_row + slot * size + np.arange(size)
@@ -134,7 +163,7 @@ def evaluation_batches(table, transform, batch_size=64, input_context=None):
     return _finish(batches, full_turns + (rest > 0), fed)
 
 
-def _replicas_fed(context):
+def _replicas_fed(context: tf.distribute.InputContext) -> int:
     """How many replicas this input pipeline feeds: all pipelines feed equally many."""
     replicas, pipelines = context.num_replicas_in_sync, context.num_input_pipelines
     if replicas % pipelines:
@@ -145,23 +174,28 @@ def _replicas_fed(context):
     return replicas // pipelines
 
 
-def _sources(table, rows):
+def _sources(table: ImageTable, rows: np.ndarray) -> tuple[np.ndarray, ...]:
     """What is known of each row's image: path, bytes or pixels, and the box if there are boxes."""
     boxes = () if table.boxes is None else (table.boxes[rows],)
     if table.paths is not None:
         # TensorFlow takes strings from NumPy as objects.
         return table.paths[rows].astype(object), *boxes
-    return (table.arrays if table.encoded is None else table.encoded)[rows], *boxes
+    images = table.arrays if table.encoded is None else table.encoded
+    return cast(np.ndarray, images)[rows], *boxes
 
 
-def _source_specs(table):
+def _source_specs(table: ImageTable) -> tuple[tuple[tf.DType, Sequence[int]], ...]:
     boxes = () if table.boxes is None else ((tf.int64, [4]),)
     if table.arrays is None:
         return (tf.string, []), *boxes
     return (tf.uint8, list(table.arrays.shape[1:])), *boxes
 
 
-def _run_numpy(function, step, *specs):
+def _run_numpy(
+    function: Callable[..., tuple[np.ndarray, ...]],
+    step: tf.Tensor,
+    *specs: tuple[tf.DType, Sequence[int]],
+) -> tuple[tf.Tensor, ...]:
     """Call a NumPy function of the step; each spec is the (dtype, shape) of one row of a result."""
     results = tf.numpy_function(
         refused_at_the_end(function), [step], [dtype for dtype, _ in specs], stateful=False
@@ -171,12 +205,12 @@ def _run_numpy(function, step, *specs):
     )
 
 
-def _read(table, image, *box):
+def _read(table: ImageTable, image: tf.Tensor, *box: tf.Tensor) -> Source:
     encoded = image if table.paths is None else tf.io.read_file(image)
     return (encoded, *box) if box else encoded
 
 
-def _finish(batches, steps, elements_per_step):
+def _finish(batches: tf.data.Dataset, steps: int | None, elements_per_step: int) -> tf.data.Dataset:
     """Say how many batches there are (the pipeline cannot tell), and how they are delivered."""
     options = tf.data.Options()
     options.deterministic = True

@@ -58,7 +58,7 @@ def permuted(keys: np.ndarray, sizes: np.ndarray, positions: np.ndarray) -> np.n
     return items
 
 
-def _by_sorting(keys, sizes, positions):
+def _by_sorting(keys: np.ndarray, sizes: np.ndarray, positions: np.ndarray) -> np.ndarray:
     """Orders `range(size)` by random numbers."""
     candidates = np.arange(sizes.max())
     order = fold(keys[:, None], candidates[None, :])
@@ -66,7 +66,7 @@ def _by_sorting(keys, sizes, positions):
     return np.take_along_axis(np.argsort(order, axis=1, kind="stable"), positions, axis=1)
 
 
-def _by_feistel(keys, sizes, positions):
+def _by_feistel(keys: np.ndarray, sizes: np.ndarray, positions: np.ndarray) -> np.ndarray:
     """Shuffles a grid just larger than `range(size)`, walking on while outside the range.
 
     A generalised Feistel network with cycle walking (Black, Rogaway: Ciphers with arbitrary finite

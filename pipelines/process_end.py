@@ -9,6 +9,10 @@ begins when no call has come for a while.
 import atexit
 import threading
 import time
+from collections.abc import Callable
+from typing import TypeVar
+
+Result = TypeVar("Result")
 
 _QUIET = 0.5  # seconds without a call after which none is expected
 _LONGEST = 5.0
@@ -16,10 +20,10 @@ _ending = threading.Event()
 _last_call = [float("-inf")]
 
 
-def refused_at_the_end(function):
+def refused_at_the_end(function: Callable[..., Result]) -> Callable[..., Result]:
     """`function`, which raises StopIteration instead once the process has begun to end."""
 
-    def call(*arguments):
+    def call(*arguments: object) -> Result:
         _last_call[0] = time.monotonic()
         if _ending.is_set():
             raise StopIteration
@@ -29,7 +33,7 @@ def refused_at_the_end(function):
 
 
 @atexit.register
-def _wait_for_quiet():
+def _wait_for_quiet() -> None:
     _ending.set()
     began = time.monotonic()
     while (now := time.monotonic()) - _last_call[0] < _QUIET and now - began < _LONGEST:

@@ -4,10 +4,10 @@ A sampler is a small immutable value: `sampler(step)` gives the same rows whenev
 order it is called, so a resumed run, a second worker and a debugger all see the same batch.
 """
 
-import operator
-
 import numpy as np
+from numpy.typing import ArrayLike
 
+from pipelines.checks import whole_number
 from pipelines.errors import ArgumentError
 from pipelines.permutation import fold, permuted, seed_key
 
@@ -27,20 +27,20 @@ class RandomSampler:
         steps_per_epoch: `num_images // batch_size`.
     """
 
-    def __init__(self, num_images: int, batch_size: int, seed: int = 0):
-        self.batch_size = _at_least_one("batch_size", batch_size)
-        self._num_images = operator.index(num_images)
+    def __init__(self, num_images: int, batch_size: int, seed: int = 0) -> None:
+        self.batch_size = whole_number("batch_size", batch_size, at_least=1)
+        self._num_images = whole_number("num_images", num_images)
         if self._num_images < self.batch_size:
             raise ArgumentError(
                 f"batch_size must be at most the number of images, {num_images}. "
                 f"Received: batch_size={batch_size}"
             )
         self.steps_per_epoch = self._num_images // self.batch_size
-        self._key = seed_key(operator.index(seed))
+        self._key = seed_key(whole_number("seed", seed))
 
     def __call__(self, step: int) -> np.ndarray:
         """Row numbers of batch `step` (from 0), int64 `[batch_size]`."""
-        epoch, batch = divmod(_checked_step(step), self.steps_per_epoch)
+        epoch, batch = divmod(whole_number("step", step, at_least=0), self.steps_per_epoch)
         positions = batch * self.batch_size + np.arange(self.batch_size)
         sizes = np.array([self._num_images])
         return permuted(fold(self._key, np.array([epoch])), sizes, positions[None, :])[0]
@@ -68,9 +68,11 @@ class BalancedSampler:
         ValueError: when there are fewer than P classes.
     """
 
-    def __init__(self, labels, classes_per_batch: int, images_per_class: int, seed: int = 0):
-        self._classes_per_batch = _at_least_one("classes_per_batch", classes_per_batch)
-        self._images_per_class = _at_least_one("images_per_class", images_per_class)
+    def __init__(
+        self, labels: ArrayLike, classes_per_batch: int, images_per_class: int, seed: int = 0
+    ) -> None:
+        self._classes_per_batch = whole_number("classes_per_batch", classes_per_batch, at_least=1)
+        self._images_per_class = whole_number("images_per_class", images_per_class, at_least=1)
         labels = np.asarray(labels)
         if labels.ndim != 1 or labels.dtype.kind not in "iu":
             raise ArgumentError(
@@ -89,11 +91,11 @@ class BalancedSampler:
         self.batch_size = self._classes_per_batch * self._images_per_class
         self.steps_per_epoch = max(1, len(labels) // self.batch_size)
         # Stream 0 orders the classes, stream k+1 the images of class k.
-        self._keys = fold(seed_key(operator.index(seed)), np.arange(len(self._sizes) + 1))
+        self._keys = fold(seed_key(whole_number("seed", seed)), np.arange(len(self._sizes) + 1))
 
     def __call__(self, step: int) -> np.ndarray:
         """Row numbers of batch `step` (from 0), int64 `[batch_size]`."""
-        step = _checked_step(step)
+        step = whole_number("step", step, at_least=0)
         classes, visits = self._classes_and_visits(step)
         images = _choose(
             self._keys[classes + 1], self._sizes[classes], self._images_per_class, visits
@@ -122,7 +124,7 @@ class BalancedSampler:
         return classes, step - cycle - np.isin(classes, this_cycle)
 
 
-def _choose(keys, sizes, count, numbers):
+def _choose(keys: np.ndarray, sizes: np.ndarray, count: int, numbers: np.ndarray) -> np.ndarray:
     """Draws `count` of `range(size)` as evenly as can be; one independent sequence of draws a row.
 
     Over the draws 0, 1, 2, … of a row all items come up equally often (±1), each at most
@@ -148,12 +150,14 @@ def _choose(keys, sizes, count, numbers):
     return np.where(place < 0, column % sizes[:, None], chosen)
 
 
-def _draws_the_others(sizes, wanted):
+def _draws_the_others(sizes: np.ndarray | int, wanted: np.ndarray | int) -> np.ndarray:
     """Whether to draw the items that a draw leaves out: `_window` needs sizes ≥ 2·drawn - 1."""
-    return sizes < 2 * wanted - 1
+    return np.asarray(sizes < 2 * wanted - 1)
 
 
-def _swap_for_the_others(items, sizes, drawn, rows):
+def _swap_for_the_others(
+    items: np.ndarray, sizes: np.ndarray, drawn: np.ndarray, rows: np.ndarray
+) -> np.ndarray:
     """Replaces the drawn items by those that were not drawn, in the given rows (a mask)."""
     width = sizes[rows].max()
     left_out = np.arange(width)[None, :] >= sizes[rows][:, None]
@@ -166,7 +170,9 @@ def _swap_for_the_others(items, sizes, drawn, rows):
     return swapped
 
 
-def _window(keys, sizes, drawn, numbers):
+def _window(
+    keys: np.ndarray, sizes: np.ndarray, drawn: np.ndarray, numbers: np.ndarray
+) -> np.ndarray:
     """Window `number` of `drawn` items on a walk through random permutations of `range(size)`.
 
     The walk of a row joins one permutation after another (its cycles), so all items come up equally
@@ -201,17 +207,3 @@ def _window(keys, sizes, drawn, numbers):
     here = np.where(positions < drawn[:, None], from_head, here)
     # A window that spans two cycles begins where the tail does.
     return np.where(cycles < last_cycle[:, None], tail, here)
-
-
-def _checked_step(step) -> int:
-    step = operator.index(step)
-    if step < 0:
-        raise ArgumentError(f"step must be at least 0. Received: step={step}")
-    return step
-
-
-def _at_least_one(name: str, value) -> int:
-    value = operator.index(value)
-    if value < 1:
-        raise ArgumentError(f"{name} must be at least 1. Received: {name}={value}")
-    return value

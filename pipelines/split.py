@@ -1,10 +1,10 @@
 """A dataset's split into training and test images."""
 
-import operator
 from dataclasses import dataclass
 
 import numpy as np
 
+from pipelines.checks import whole_number
 from pipelines.errors import ArgumentError
 from pipelines.table import ImageTable
 
@@ -38,7 +38,7 @@ class Split:
         tables = {"training": self.train, "test": self.test, "gallery": self.gallery}
         return {name: table for name, table in tables.items() if table is not None}
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.gallery is not None and self.gallery.class_names != self.test.class_names:
             raise ArgumentError(
                 "gallery needs the class_names of test. "
@@ -65,8 +65,8 @@ def split_by_class(
         ValueError: when a side would be empty, or there are not that many classes.
     """
     count = table.num_classes
-    train = count // 2 if train_classes is None else operator.index(train_classes)
-    test = count - train if test_classes is None else operator.index(test_classes)
+    train = count // 2 if train_classes is None else whole_number("train_classes", train_classes)
+    test = count - train if test_classes is None else whole_number("test_classes", test_classes)
     asked = f"train_classes={train_classes}, test_classes={test_classes}"
     for side, size in (("train", train), ("test", test)):
         if size < 1:

@@ -7,10 +7,15 @@ generated ones, as one uint8 array. NumPy alone; decoding belongs to the input p
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias, cast
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from pipelines.errors import ArgumentError, ArgumentTypeError
+
+# The checks make arrays of what else is given.
+_Boxes: TypeAlias = np.ndarray | None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -46,7 +51,7 @@ class ImageTable:
     encoded: np.ndarray | None = None
     boxes: np.ndarray | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         given = [name for name in _CHECKS if getattr(self, name) is not None]
         if len(given) != 1:
             raise ArgumentError(
@@ -82,7 +87,13 @@ class ImageTable:
             object.__setattr__(self, "boxes", _checked_boxes(self.boxes, len(labels)))
 
     @classmethod
-    def from_paths(cls, paths, labels, class_names=None, boxes=None) -> "ImageTable":
+    def from_paths(
+        cls,
+        paths: Sequence[str | os.PathLike[str]] | np.ndarray,
+        labels: Sequence[int] | Sequence[str] | np.ndarray,
+        class_names: Sequence[str] | None = None,
+        boxes: ArrayLike | None = None,
+    ) -> "ImageTable":
         """Builds a table of image files.
 
         Args:
@@ -92,32 +103,44 @@ class ImageTable:
             boxes: integers `[n, 4]`, see above. Default: whole images.
         """
         numbers, names = _number_classes(labels, class_names)
-        return cls(numbers, names, paths=paths, boxes=boxes)
+        return cls(numbers, names, paths=cast(np.ndarray, paths), boxes=cast(_Boxes, boxes))
 
     @classmethod
-    def from_arrays(cls, arrays, labels, class_names=None, boxes=None) -> "ImageTable":
+    def from_arrays(
+        cls,
+        arrays: np.ndarray,
+        labels: Sequence[int] | Sequence[str] | np.ndarray,
+        class_names: Sequence[str] | None = None,
+        boxes: ArrayLike | None = None,
+    ) -> "ImageTable":
         """Builds a table of images in memory, uint8 `[n, height, width, 1 or 3]`.
 
         `labels`, `class_names` and `boxes` are as in `from_paths`.
         """
         numbers, names = _number_classes(labels, class_names)
-        return cls(numbers, names, arrays=arrays, boxes=boxes)
+        return cls(numbers, names, arrays=arrays, boxes=cast(_Boxes, boxes))
 
     @classmethod
-    def from_encoded(cls, encoded, labels, class_names=None, boxes=None) -> "ImageTable":
+    def from_encoded(
+        cls,
+        encoded: Sequence[bytes] | np.ndarray,
+        labels: Sequence[int] | Sequence[str] | np.ndarray,
+        class_names: Sequence[str] | None = None,
+        boxes: ArrayLike | None = None,
+    ) -> "ImageTable":
         """Builds a table of image files that are already in memory, `n` `bytes` objects.
 
         `labels`, `class_names` and `boxes` are as in `from_paths`.
         """
         numbers, names = _number_classes(labels, class_names)
-        return cls(numbers, names, encoded=encoded, boxes=boxes)
+        return cls(numbers, names, encoded=cast(np.ndarray, encoded), boxes=cast(_Boxes, boxes))
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def __repr__(self) -> str:
         (kind,) = (name for name in _CHECKS if getattr(self, name) is not None)
-        shape = self.arrays.shape[1:] if kind == "arrays" else ""
+        shape = "" if self.arrays is None else self.arrays.shape[1:]
         return f"ImageTable({len(self)} images as {kind}{shape}, {self.num_classes} classes)"
 
     @property
@@ -125,7 +148,7 @@ class ImageTable:
         """Number of classes, those without images included."""
         return len(self.class_names)
 
-    def select(self, rows) -> "ImageTable":
+    def select(self, rows: ArrayLike) -> "ImageTable":
         """The table of the given rows (integers or a boolean mask), in that order, same classes."""
         rows = np.asarray(rows)
         if rows.ndim != 1 or len(rows) == 0 or rows.dtype.kind not in "iub":
@@ -135,7 +158,7 @@ class ImageTable:
             )
         return ImageTable(self.labels[rows], self.class_names, **self._images(rows))
 
-    def select_classes(self, class_numbers) -> "ImageTable":
+    def select_classes(self, class_numbers: ArrayLike) -> "ImageTable":
         """The table of the given classes: `class_numbers[i]` becomes class `i`.
 
         Rows keep their order. Raises ValueError for a number that is no class of the table or
@@ -145,7 +168,7 @@ class ImageTable:
         if chosen.ndim != 1 or len(chosen) == 0 or chosen.dtype.kind not in "iu":
             raise ArgumentError(
                 "class_numbers must be a non-empty vector of integers. "
-                f"Received: class_numbers={class_numbers}"
+                f"Received: class_numbers={class_numbers!r}"
             )
         if chosen.min() < 0 or chosen.max() >= self.num_classes:
             raise ArgumentError(
@@ -161,13 +184,13 @@ class ImageTable:
         names = tuple(self.class_names[number] for number in chosen)
         return ImageTable(labels[rows], names, **self._images(rows))
 
-    def _images(self, rows) -> dict[str, np.ndarray]:
+    def _images(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         columns = {name: getattr(self, name) for name in (*_CHECKS, "boxes")}
         return {name: column[rows] for name, column in columns.items() if column is not None}
 
 
 def _number_classes(
-    labels, class_names: Sequence[str] | None
+    labels: Sequence[int] | Sequence[str] | np.ndarray, class_names: Sequence[str] | None
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """Numbers labels of any kind in sorted order; returns the numbers and the classes' names."""
     given = np.asarray(labels)
@@ -177,8 +200,8 @@ def _number_classes(
             f"Received: labels of shape {given.shape}"
         )
     if given.dtype.kind in "iu":
-        distinct, numbers = np.unique(given, return_inverse=True)
-        distinct = distinct.tolist()
+        values, numbers = np.unique(given, return_inverse=True)
+        distinct = values.tolist()
     # NumPy silently turns a mixture of numbers and strings into strings, so look at the original.
     elif all(isinstance(label, str) for label in labels):
         # A dictionary numbers 120,000 strings several times faster than sorting their array.
@@ -199,12 +222,12 @@ def _number_classes(
     return numbers, names
 
 
-def _checked_paths(paths) -> np.ndarray:
+def _checked_paths(paths: Sequence[str | os.PathLike[str]] | np.ndarray) -> np.ndarray:
     if isinstance(paths, np.ndarray) and paths.dtype.kind == "U":
         checked = paths
     else:
-        checked = [os.fspath(path) for path in paths]
-        for path in checked:
+        names = [os.fspath(path) for path in paths]
+        for path in names:
             if not isinstance(path, str):
                 raise ArgumentTypeError(
                     f"paths must be strings or path objects. Received: {path!r}"
@@ -214,13 +237,13 @@ def _checked_paths(paths) -> np.ndarray:
             except UnicodeEncodeError:
                 # TensorFlow reads files by UTF-8 names only, and would fail far from here.
                 raise ArgumentError(f"A path is not valid UTF-8; rename it: {path!r}") from None
-        checked = np.array(checked, dtype=str)
+        checked = np.array(names, dtype=str)
     if checked.ndim != 1:
         raise ArgumentError(f"paths must be a vector. Received: paths of shape {checked.shape}")
     return _read_only(checked)
 
 
-def _checked_arrays(arrays) -> np.ndarray:
+def _checked_arrays(arrays: np.ndarray) -> np.ndarray:
     checked = np.asarray(arrays)
     if checked.dtype != np.uint8:
         raise ArgumentTypeError(f"arrays must be uint8. Received: arrays of dtype {checked.dtype}")
@@ -232,7 +255,7 @@ def _checked_arrays(arrays) -> np.ndarray:
     return _read_only(checked)
 
 
-def _checked_encoded(encoded) -> np.ndarray:
+def _checked_encoded(encoded: Sequence[bytes] | np.ndarray) -> np.ndarray:
     images = list(encoded)
     for image in images:
         if not isinstance(image, bytes):
@@ -245,7 +268,7 @@ def _checked_encoded(encoded) -> np.ndarray:
     return _read_only(checked)
 
 
-def _checked_boxes(boxes, count: int) -> np.ndarray:
+def _checked_boxes(boxes: ArrayLike, count: int) -> np.ndarray:
     checked = np.array(boxes)
     if checked.shape != (count, 4):
         raise ArgumentError(

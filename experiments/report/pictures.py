@@ -85,7 +85,7 @@ def _orientation(source: Source) -> int:
     """The EXIF orientation, read as for the models: not by Pillow, which looks into XMP as well."""
     import tensorflow as tf
 
-    from pipelines.orientation import read_orientation
+    from pipelines.images.orientation import read_orientation
 
     if isinstance(source, str | os.PathLike):
         encoded = pathlib.Path(source).read_bytes()

@@ -1,6 +1,7 @@
 """Lists that come with a published dataset: lines of columns, and the images that they name."""
 
 import os
+from collections.abc import Iterable, Sequence
 
 from pipelines.errors import ArgumentError
 
@@ -49,7 +50,7 @@ def read_table(path: str, columns: dict, counted: bool = False, header: bool = F
     return rows
 
 
-def check_images(folder: str, paths, listed_in: str):
+def check_images(folder: str, paths: Iterable[str], listed_in: str) -> None:
     """Raises ValueError unless all listed images are in `folder`: says how many, names five.
 
     Args:
@@ -73,7 +74,7 @@ def check_images(folder: str, paths, listed_in: str):
         )
 
 
-def first(items) -> str:
+def first(items: Sequence[object]) -> str:
     """The first five, for a message."""
     return ", ".join(str(item) for item in items[:5])
 

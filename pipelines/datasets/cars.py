@@ -26,13 +26,18 @@ _TRAIN_LIST, _TEST_LIST = "cars_train_annos.mat", "cars_test_annos_withlabels.ma
 _BOX = ("bbox_x1", "bbox_y1", "bbox_x2", "bbox_y2")
 
 
-def load_split(data_dir, train_classes=None, test_classes=None, crop_to_box=False) -> Split:
+def load_split(
+    data_dir: str | os.PathLike[str] | None,
+    train_classes: int | None = None,
+    test_classes: int | None = None,
+    crop_to_box: bool = False,
+) -> Split:
     """Cars-196, split at its official boundary or after `train_classes` classes."""
     table, class_ids = read_cars(data_dir, crop_to_box)
     return split_by_id(table, class_ids, LAST_TRAIN_CLASS, train_classes, test_classes)
 
 
-def cars(data_dir, crop_to_box=False) -> ImageTable:
+def cars(data_dir: str | os.PathLike[str] | None, crop_to_box: bool = False) -> ImageTable:
     """Reads the annotation files; opens no image.
 
     Rows are in the order of the annotations (of the second layout: its training set, then its test
@@ -51,7 +56,9 @@ def cars(data_dir, crop_to_box=False) -> ImageTable:
     return read_cars(data_dir, crop_to_box)[0]
 
 
-def read_cars(data_dir, crop_to_box=False) -> tuple[ImageTable, np.ndarray]:
+def read_cars(
+    data_dir: str | os.PathLike[str] | None, crop_to_box: bool = False
+) -> tuple[ImageTable, np.ndarray]:
     """The table as `cars` returns it, and the dataset's own id of each of its classes."""
     root = checked_data_dir(data_dir, EXPECTED)
     inner = os.path.join(root, "stanford_cars")
@@ -98,7 +105,7 @@ def _images(root: str, name: str) -> str:
     return inner if os.path.isdir(inner) else folder
 
 
-def _read_list(file: str, path_field: str, folder: str):
+def _read_list(file: str, path_field: str, folder: str) -> tuple[list[str], np.ndarray, np.ndarray]:
     """Paths, class ids int64 [n] and boxes int64 [n, 4] of one annotation file."""
     entries = np.atleast_1d(_read_mat(file, "annotations"))
     wanted = (path_field, "class", *_BOX)
@@ -135,7 +142,7 @@ def _class_names(file: str, class_ids: np.ndarray) -> list[str]:
     return [names[number - 1] for number in class_ids.tolist()]
 
 
-def _read_mat(file: str, variable: str):
+def _read_mat(file: str, variable: str) -> np.ndarray:
     # Imported here: it takes a while, and only this dataset has files of MATLAB's.
     with needing("run", "the dataset cars"):
         from scipy.io import loadmat

@@ -22,13 +22,18 @@ EXPECTED = (
 )
 
 
-def load_split(data_dir, train_classes=None, test_classes=None, crop_to_box=False) -> Split:
+def load_split(
+    data_dir: str | os.PathLike[str] | None,
+    train_classes: int | None = None,
+    test_classes: int | None = None,
+    crop_to_box: bool = False,
+) -> Split:
     """CUB-200-2011, split at its official boundary or after `train_classes` classes."""
     table, class_ids = read_cub(data_dir, crop_to_box)
     return split_by_id(table, class_ids, LAST_TRAIN_CLASS, train_classes, test_classes)
 
 
-def cub(data_dir, crop_to_box=False) -> ImageTable:
+def cub(data_dir: str | os.PathLike[str] | None, crop_to_box: bool = False) -> ImageTable:
     """Reads the annotation files; opens no image.
 
     Rows are in the order of `images.txt`, classes in the order of their ids. A folder with other
@@ -45,7 +50,9 @@ def cub(data_dir, crop_to_box=False) -> ImageTable:
     return read_cub(data_dir, crop_to_box)[0]
 
 
-def read_cub(data_dir, crop_to_box=False) -> tuple[ImageTable, np.ndarray]:
+def read_cub(
+    data_dir: str | os.PathLike[str] | None, crop_to_box: bool = False
+) -> tuple[ImageTable, np.ndarray]:
     """The table as `cub` returns it, and the dataset's own id of each of its classes."""
     needed = ["images.txt", "image_class_labels.txt", "images"]
     needed += ["bounding_boxes.txt"] if crop_to_box else []

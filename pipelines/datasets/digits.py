@@ -1,5 +1,7 @@
 """scikit-learn's handwritten digits: a small set that needs no download, ten classes."""
 
+import os
+
 import numpy as np
 
 from pipelines.datasets.files import check_not_given
@@ -14,7 +16,11 @@ _HIGHEST_LEVEL = 16  # of the stored images
 _SEED = 2020  # of the split
 
 
-def load_split(data_dir, train_classes=None, test_classes=None) -> Split:
+def load_split(
+    data_dir: str | os.PathLike[str] | None,
+    train_classes: int | None = None,
+    test_classes: int | None = None,
+) -> Split:
     """Built in; tests the classes it trains on."""
     check_not_given("digits", "reads no files", data_dir=data_dir)
     reason = "trains and tests on the same ten classes"

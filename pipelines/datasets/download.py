@@ -16,6 +16,7 @@ import tarfile
 import urllib.error
 import urllib.request
 import zipfile
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tqdm import tqdm
@@ -94,12 +95,12 @@ ARCHIVES = {
 """What makes up each dataset that can be downloaded."""
 
 
-def missing(archives, folder) -> list[Archive]:
+def missing(archives: Iterable[Archive], folder: str | os.PathLike[str]) -> list[Archive]:
     """The archives of which `folder` does not hold what they hold."""
     return [archive for archive in archives if not (pathlib.Path(folder) / archive.holds).exists()]
 
 
-def fetch(archives, folder):
+def fetch(archives: Iterable[Archive], folder: str | os.PathLike[str]) -> None:
     """Puts what the archives hold into `folder`, which is made; what is there is left alone.
 
     An archive that lies in `folder` already, from an earlier call or fetched by hand, is taken from
@@ -129,7 +130,7 @@ def fetch(archives, folder):
 
 
 @contextlib.contextmanager
-def _held(folder):
+def _held(folder: pathlib.Path) -> Iterator[None]:
     with open(folder / ".preparing", "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -139,7 +140,7 @@ def _held(folder):
 
 
 @contextlib.contextmanager
-def _scratch(folder):
+def _scratch(folder: pathlib.Path) -> Iterator[pathlib.Path]:
     """A folder that is empty at first and gone in the end, also if a kill had left it behind."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -149,7 +150,7 @@ def _scratch(folder):
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _download(archive, file):
+def _download(archive: Archive, file: pathlib.Path) -> None:
     tfds = tensorflow_datasets("a download")
 
     # The download manager tries for minutes before it gives an address up: ask first.
@@ -169,7 +170,7 @@ def _download(archive, file):
         os.replace(downloaded, file)
 
 
-def _check_answers(url):
+def _check_answers(url: str) -> None:
     request = urllib.request.Request(url, headers={"User-Agent": "keras-dml"})
     try:
         with urllib.request.urlopen(request, timeout=_SECONDS_TO_ANSWER):
@@ -183,7 +184,7 @@ def _check_answers(url):
         raise ConnectionError(f"{url} does not answer ({reason})") from error
 
 
-def _is_official(file, archive):
+def _is_official(file: pathlib.Path, archive: Archive) -> bool:
     if archive.sha256 is None:
         return True
     digest, size = hashlib.sha256(), os.path.getsize(file)
@@ -197,7 +198,7 @@ def _is_official(file, archive):
     return digest.hexdigest() == archive.sha256
 
 
-def _unpack(file, holds):
+def _unpack(file: pathlib.Path, holds: str) -> None:
     with _scratch(file.with_name(f".unpacking-{holds}")) as scratch:
         try:
             if file.suffix == ".zip":
@@ -215,13 +216,13 @@ def _unpack(file, holds):
         os.replace(scratch / holds, file.with_name(holds))
 
 
-def _unpack_zip(file, folder):
+def _unpack_zip(file: pathlib.Path, folder: pathlib.Path) -> None:
     with zipfile.ZipFile(file) as archive:
         for member in tqdm(archive.infolist(), unit="file", desc=f"unpacking {file.name}"):
             archive.extract(member, folder)
 
 
-def _unpack_tar(file, folder):
+def _unpack_tar(file: pathlib.Path, folder: pathlib.Path) -> None:
     size = file.stat().st_size
     with (
         open(file, "rb") as stream,

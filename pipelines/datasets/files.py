@@ -2,15 +2,17 @@
 
 import logging
 import os
+from collections.abc import Sequence
 
 import numpy as np
 
 from pipelines.errors import ArgumentError
+from pipelines.table import ImageTable
 
 LOGGER = logging.getLogger("pipelines")
 
 
-def checked_data_dir(data_dir, expected: str) -> str:
+def checked_data_dir(data_dir: str | os.PathLike[str] | None, expected: str) -> str:
     """Returns `data_dir` as a string, with `~` expanded.
 
     Raises ValueError unless it is a folder with something in it. `expected` is the end of the
@@ -31,7 +33,7 @@ def checked_data_dir(data_dir, expected: str) -> str:
     return folder
 
 
-def check_not_given(dataset: str, reason: str, **arguments):
+def check_not_given(dataset: str, reason: str, **arguments: object) -> None:
     """ValueError if one of these arguments was given to a dataset that does not take it."""
     for name, value in arguments.items():
         if value not in (None, ""):
@@ -40,7 +42,12 @@ def check_not_given(dataset: str, reason: str, **arguments):
             )
 
 
-def dataset_root(data_dir, archive_folder: str, needed, expected: str) -> str:
+def dataset_root(
+    data_dir: str | os.PathLike[str] | None,
+    archive_folder: str,
+    needed: Sequence[str],
+    expected: str,
+) -> str:
     """The folder that holds a published dataset: `data_dir`, or `archive_folder` in it.
 
     Raises ValueError as `checked_data_dir`, and when one of the `needed` names is not in it.
@@ -56,7 +63,9 @@ def dataset_root(data_dir, archive_folder: str, needed, expected: str) -> str:
     return root
 
 
-def warn_of_other_counts(where: str, table, full_name: str, images: int, classes: int):
+def warn_of_other_counts(
+    where: str, table: ImageTable, full_name: str, images: int, classes: int
+) -> None:
     """One warning with both numbers unless the table has those of the full dataset."""
     found = len(np.unique(table.labels))
     if (len(table), found) != (images, classes):

@@ -1,6 +1,8 @@
 """Any folder of images with one folder a class."""
 
 import os
+from collections.abc import Iterator
+from typing import NoReturn
 
 from pipelines.datasets.files import LOGGER, checked_data_dir
 from pipelines.errors import ArgumentError
@@ -16,12 +18,16 @@ EXPECTED = (
 )
 
 
-def load_split(data_dir, train_classes=None, test_classes=None) -> Split:
+def load_split(
+    data_dir: str | os.PathLike[str] | None,
+    train_classes: int | None = None,
+    test_classes: int | None = None,
+) -> Split:
     """One folder a class; the first classes train, the next ones test, half of them by default."""
     return split_by_class(folder(data_dir), train_classes, test_classes)
 
 
-def folder(data_dir) -> ImageTable:
+def folder(data_dir: str | os.PathLike[str] | None) -> ImageTable:
     """Reads the names of the images in a folder of class folders; opens no image.
 
     The class of an image is the path of its folder relative to `data_dir`, with forward slashes.
@@ -57,7 +63,7 @@ def folder(data_dir) -> ImageTable:
     return ImageTable.from_paths(paths, labels)
 
 
-def walk_images(root):
+def walk_images(root: str) -> Iterator[tuple[str, list[str]]]:
     """Yields (folder, its images' names in sorted order) for `root` and what lies below it.
 
     Folders without images are left out. Links and hidden files as in `folder`.
@@ -87,7 +93,7 @@ def _is_loop(path: str, name: str) -> bool:
     return os.path.join(os.path.realpath(path), "").startswith(target)
 
 
-def _unreadable(error: OSError):
+def _unreadable(error: OSError) -> NoReturn:
     raise ArgumentError(
         f"A folder of images cannot be read ({error.strerror}): {error.filename}"
     ) from error

@@ -9,14 +9,19 @@ import hashlib
 import numbers
 import os
 import unicodedata
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from pipelines.checks import whole_number
 from pipelines.datasets.files import check_not_given
 from pipelines.errors import ArgumentError
 from pipelines.extras import needing
 from pipelines.split import Split, split_by_class
 from pipelines.table import ImageTable
+
+if TYPE_CHECKING:
+    from PIL import Image, ImageFont
 
 IMAGE_SIZE = 32
 """Height and width of an image in pixels."""
@@ -59,7 +64,11 @@ _BASELINE = _DRAWING // 2 + round(0.37 * _EM)
 _SAME = 90
 
 
-def load_split(data_dir, train_classes=None, test_classes=None) -> Split:
+def load_split(
+    data_dir: str | os.PathLike[str] | None,
+    train_classes: int | None = None,
+    test_classes: int | None = None,
+) -> Split:
     """Built in: characters; the first classes train, the next ones test."""
     check_not_given("glyphs", "reads no files", data_dir=data_dir)
     wanted = None
@@ -75,7 +84,7 @@ def load_split(data_dir, train_classes=None, test_classes=None) -> Split:
     return split_by_class(table, train_classes, test_classes)
 
 
-def glyphs(num_classes=None, seed=0):
+def glyphs(num_classes: int | None = None, seed: int = 0) -> ImageTable:
     """About 2,200 classes, one a character, of 12 grey images of 32×32, one in each DejaVu face.
 
     A class is a printable character that all of `FACES` have. Homoglyphs, characters drawn the
@@ -96,14 +105,16 @@ def glyphs(num_classes=None, seed=0):
     Raises:
         ValueError: `num_classes` is not from 1 to the number of classes, or `seed` out of range.
     """
-    if not isinstance(seed, numbers.Integral) or not 0 <= seed < 2**64:
+    seed = whole_number("seed", seed)
+    if not 0 <= seed < 2**64:
         raise ArgumentError(
             f"seed must be a whole number from 0 to 2^64 - 1. Received: seed={seed!r}"
         )
     fonts, characters = _fonts(), _characters()
     if num_classes is None:
         num_classes = len(characters)
-    if not isinstance(num_classes, numbers.Integral) or not 1 <= num_classes <= len(characters):
+    is_number = isinstance(num_classes, numbers.Integral) and not isinstance(num_classes, bool)
+    if not is_number or not 1 <= num_classes <= len(characters):
         raise ArgumentError(
             f"num_classes must be None or from 1 to {len(characters)}, the number of glyph "
             f"classes. Received: num_classes={num_classes!r}"
@@ -117,7 +128,7 @@ def glyphs(num_classes=None, seed=0):
     )
 
 
-def _paths():
+def _paths() -> list[str]:
     with needing("run", "the dataset glyphs"):
         import matplotlib
 
@@ -125,7 +136,7 @@ def _paths():
     return [os.path.join(folder, face + ".ttf") for face in FACES]
 
 
-def _fonts():
+def _fonts() -> "list[ImageFont.FreeTypeFont]":
     with needing("run", "the dataset glyphs"):
         from PIL import ImageFont
 
@@ -134,7 +145,7 @@ def _fonts():
     return [ImageFont.truetype(path, _EM, layout_engine=layout) for path in _paths()]
 
 
-def _common_characters():
+def _common_characters() -> list[str]:
     """Characters that every face has a drawing for, by code point."""
     from matplotlib.ft2font import FT2Font
 
@@ -144,22 +155,23 @@ def _common_characters():
 
 
 @functools.cache
-def _characters():
+def _characters() -> list[str]:
     """The classes in their fixed order: of each set of homoglyphs the lowest code point."""
     fonts = _fonts()
     characters, drawings = [], []
     for character in _common_characters():
         drawn = [_draw(font, character) for font in fonts]
-        if None not in drawn:
+        inked = [drawing for drawing in drawn if drawing is not None]
+        if len(inked) == len(fonts):
             characters.append(character)
-            drawings.append(np.concatenate([np.asarray(d.reduce(2)) for d in drawn]))
+            drawings.append(np.concatenate([np.asarray(d.reduce(2)) for d in inked]))
     homoglyphs = _repeats(np.stack(drawings))
     distinct = (c for row, c in enumerate(characters) if row not in homoglyphs)
     # A digest of the character itself orders them: no two swap places when another one is added.
     return sorted(distinct, key=lambda c: hashlib.sha256(c.encode()).digest())
 
 
-def _repeats(drawings):
+def _repeats(drawings: np.ndarray) -> set[int]:
     """Rows that look the same as a row before them which is no such repeat itself."""
     # Two million pairs are slow to compare in full; one product over the first face leaves few.
     first = drawings[:, :IMAGE_SIZE].reshape(len(drawings), -1).astype(np.float32)
@@ -174,7 +186,7 @@ def _repeats(drawings):
     return repeats
 
 
-def _draw(font, character):
+def _draw(font: "ImageFont.FreeTypeFont", character: str) -> "Image.Image | None":
     """The clean drawing: standing on the baseline, centred across. None where nothing is drawn."""
     from PIL import Image, ImageDraw
 
@@ -189,7 +201,7 @@ def _draw(font, character):
     return wide.crop((left, 0, left + _DRAWING, _DRAWING))
 
 
-def _class_images(fonts, character, seed):
+def _class_images(fonts: "list[ImageFont.FreeTypeFont]", character: str, seed: int) -> np.ndarray:
     """One character in every face, distorted: uint8 [12, 32, 32]."""
     from PIL import Image
 
@@ -200,28 +212,30 @@ def _class_images(fonts, character, seed):
     ink = np.empty(noise.shape, np.float32)
     for face, (font, (rotation, scale, x, y, _)) in enumerate(zip(fonts, drawn)):
         coefficients = _inverse_map(rotation, scale, x, y)
-        ink[face] = _draw(font, character).transform(
+        drawing = cast("Image.Image", _draw(font, character))  # every face has one
+        distorted = drawing.transform(
             (IMAGE_SIZE, IMAGE_SIZE),
             Image.Transform.AFFINE,
             coefficients,
             Image.Resampling.BILINEAR,
         )
+        ink[face] = np.asarray(distorted)
     contrast = drawn[:, 4, np.newaxis, np.newaxis]
-    grey = 127.5 + contrast * (ink - 127.5) + NOISE * noise
-    return np.clip(np.rint(grey), 0, 255).astype(np.uint8)
+    gray = 127.5 + contrast * (ink - 127.5) + NOISE * noise
+    return np.clip(np.rint(gray), 0, 255).astype(np.uint8)
 
 
-def _inverse_map(rotation, scale, x, y):
+def _inverse_map(rotation: float, scale: float, x: float, y: float) -> tuple[float, ...]:
     """Coefficients that take a pixel of the image to its point in the drawing, as Pillow asks."""
     zoom = _DRAWING / IMAGE_SIZE / scale
     cosine = zoom * np.cos(np.radians(rotation))
     sine = zoom * np.sin(np.radians(rotation))
-    centre_x, centre_y = IMAGE_SIZE / 2 + x, IMAGE_SIZE / 2 + y
+    center_x, center_y = IMAGE_SIZE / 2 + x, IMAGE_SIZE / 2 + y
     return (
         cosine,
         sine,
-        _DRAWING / 2 - cosine * centre_x - sine * centre_y,
+        _DRAWING / 2 - cosine * center_x - sine * center_y,
         -sine,
         cosine,
-        _DRAWING / 2 + sine * centre_x - cosine * centre_y,
+        _DRAWING / 2 + sine * center_x - cosine * center_y,
     )

@@ -1,6 +1,7 @@
 """In-Shop Clothes Retrieval (Liu et al. 2016, DeepFashion) in its official layout."""
 
 import os
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -22,14 +23,18 @@ EXPECTED = (
 _LIST = "list_eval_partition.txt"
 
 
-def load_split(data_dir, train_classes=None, test_classes=None) -> Split:
+def load_split(
+    data_dir: str | os.PathLike[str] | None,
+    train_classes: int | None = None,
+    test_classes: int | None = None,
+) -> Split:
     """In-Shop, with a gallery, which takes no split but its own."""
     given = {"train_classes": train_classes, "test_classes": test_classes}
     check_not_given("inshop", "is split by its list", **given)
     return inshop(data_dir)
 
 
-def inshop(data_dir) -> Split:
+def inshop(data_dir: str | os.PathLike[str] | None) -> Split:
     """Reads the list, which says what trains, what is a query and what the gallery; opens no image.
 
     Rows are in the order of the list, classes (items) in the order of their names; query and
@@ -54,7 +59,7 @@ def inshop(data_dir) -> Split:
     columns = {"image_name": str, "item_id": str, "evaluation_status": _status}
     rows = read_table(path, columns, counted=True, header=True)
     check_images(images, rows, _LIST)
-    of = {side: [] for side in NUM_IMAGES}
+    of: dict[str, list[tuple[str, str]]] = {side: [] for side in NUM_IMAGES}
     for name, (item, status) in rows.items():
         of[status].append((os.path.join(images, name), item))
     items = {side: {item for _, item in of[side]} for side in of}
@@ -82,10 +87,10 @@ def _status(word: str) -> str:
     return word
 
 
-def _table(rows, classes) -> ImageTable:
+def _table(rows: Sequence[tuple[str, str]], classes: Sequence[str]) -> ImageTable:
     number_of = {item: number for number, item in enumerate(classes)}
     labels = np.array([number_of[item] for _, item in rows])
-    return ImageTable(labels, classes, paths=[path for path, _ in rows])
+    return ImageTable(labels, tuple(classes), paths=np.array([path for path, _ in rows]))
 
 
 def _either(root: str, *names: str) -> str:

@@ -9,6 +9,7 @@ what a list of the datasets says beside the name.
 import importlib
 import inspect
 import os
+from types import ModuleType
 
 from pipelines.datasets.tfds import PREFIX, tfds_split
 from pipelines.errors import ArgumentError
@@ -71,9 +72,9 @@ def load_dataset(
     raise ArgumentError(f"dataset must be one of {', '.join(DATASETS)}. Received: dataset={name}")
 
 
-def _module(name):
+def _module(name: str) -> ModuleType:
     return importlib.import_module(f"pipelines.datasets.{name}")
 
 
-def _has_boxes(name):
+def _has_boxes(name: str) -> bool:
     return "crop_to_box" in inspect.signature(_module(name).load_split).parameters

@@ -1,6 +1,7 @@
 """Stanford Online Products (Song et al. 2016) in its official layout."""
 
 import os
+from collections.abc import Iterable
 
 from pipelines.datasets.annotations import check_images, first, read_table
 from pipelines.datasets.files import check_not_given, dataset_root, warn_of_other_counts
@@ -18,14 +19,18 @@ EXPECTED = (
 _COLUMNS = {"image_id": int, "class_id": int, "super_class_id": int, "path": str}
 
 
-def load_split(data_dir, train_classes=None, test_classes=None) -> Split:
+def load_split(
+    data_dir: str | os.PathLike[str] | None,
+    train_classes: int | None = None,
+    test_classes: int | None = None,
+) -> Split:
     """Stanford Online Products, which takes no split but its own."""
     given = {"train_classes": train_classes, "test_classes": test_classes}
     check_not_given("sop", "is split by its lists", **given)
     return sop(data_dir)
 
 
-def sop(data_dir) -> Split:
+def sop(data_dir: str | os.PathLike[str] | None) -> Split:
     """Reads the two lists, which are the split; opens no image.
 
     Rows are in the order of the lists, classes in the order of their ids. A list with other counts
@@ -51,10 +56,10 @@ def sop(data_dir) -> Split:
             f"Ebay_train.txt and Ebay_test.txt in {root} must not share classes, but {len(both)} "
             f"class ids are in both. The first: {first(both)}"
         )
-    return Split(*(_table(root, side, rows[side]) for side in rows))
+    return Split(_table(root, "train", rows["train"]), _table(root, "test", rows["test"]))
 
 
-def _table(root: str, side: str, rows) -> ImageTable:
+def _table(root: str, side: str, rows: Iterable[tuple]) -> ImageTable:
     name = f"Ebay_{side}.txt"
     paths = [path for _, _, path in rows]
     check_images(root, paths, name)

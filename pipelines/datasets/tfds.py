@@ -2,15 +2,19 @@
 
 import difflib
 import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from tqdm import tqdm
 
 from pipelines.datasets.files import LOGGER
 from pipelines.errors import ArgumentError
-from pipelines.extras import tensorflow_datasets
+from pipelines.extras import needing, tensorflow_datasets
 from pipelines.split import Split, split_by_class
 from pipelines.table import ImageTable
+
+if TYPE_CHECKING:
+    from tensorflow_datasets.core import DatasetBuilder
 
 PREFIX = "tfds:"
 """What the names of these datasets begin with: `tfds:NAME` or `tfds:NAME:CONFIG`."""
@@ -20,7 +24,12 @@ _IMAGES_AT_A_TIME = 1024
 _BAR_FROM = 20_000  # images
 
 
-def tfds_split(name, data_dir=None, train_classes=None, test_classes=None) -> Split:
+def tfds_split(
+    name: str,
+    data_dir: str | os.PathLike[str] | None = None,
+    train_classes: int | None = None,
+    test_classes: int | None = None,
+) -> Split:
     """An image classification set of tensorflow-datasets, downloaded where it is not there yet.
 
     Without `train_classes` the set's own splits are used: `train`, and `test` (`validation` where
@@ -69,7 +78,7 @@ def tfds_split(name, data_dir=None, train_classes=None, test_classes=None) -> Sp
     return _own_split(name, train, _table(name, builder, [own_test], image, label))
 
 
-def _own_split(name, train, test):
+def _own_split(name: str, train: ImageTable, test: ImageTable) -> Split:
     trained, tested = np.unique(train.labels), np.unique(test.labels)
     known = np.isin(tested, trained)
     if known.all():
@@ -82,7 +91,7 @@ def _own_split(name, train, test):
     return Split(train.select_classes(trained), test.select_classes(tested))
 
 
-def _builder(name, data_dir):
+def _builder(name: str, data_dir: str | os.PathLike[str] | None) -> "DatasetBuilder":
     tfds = tensorflow_datasets("a dataset of tensorflow-datasets")
 
     base, _, config = name.partition(":")
@@ -108,7 +117,7 @@ def _builder(name, data_dir):
     )
 
 
-def _configurations(base):
+def _configurations(base: str) -> list[str]:
     tfds = tensorflow_datasets("a dataset of tensorflow-datasets")
 
     try:
@@ -117,7 +126,7 @@ def _configurations(base):
         return []
 
 
-def _features(name, features):
+def _features(name: str, features: object) -> tuple[str, str]:
     """The names of the image and of the label in an example."""
     tfds = tensorflow_datasets("a dataset of tensorflow-datasets")
 
@@ -140,7 +149,11 @@ def _features(name, features):
     return images[0], labels[0]
 
 
-def _prepare(name, builder, data_dir):
+def _prepare(
+    name: str,
+    builder: "DatasetBuilder",
+    data_dir: str | os.PathLike[str] | None,
+) -> None:
     tfds = tensorflow_datasets("a dataset of tensorflow-datasets")
 
     if builder.is_prepared():
@@ -163,22 +176,32 @@ def _prepare(name, builder, data_dir):
         ) from error
 
 
-def _table(name, builder, splits, image, label):
+def _table(
+    name: str,
+    builder: "DatasetBuilder",
+    splits: Sequence[str],
+    image: str,
+    label: str,
+) -> ImageTable:
     tfds = tensorflow_datasets("a dataset of tensorflow-datasets")
 
     decoders = tfds.decode.PartialDecoding(
         {image: True, label: True}, decoders={image: tfds.decode.SkipDecoding()}
     )
-    encoded, labels = [], []
+    with needing("tensorflow", "a dataset of tensorflow-datasets"):
+        from tqdm import tqdm
+
+    encoded: list[bytes] = []
+    numbers: list[int] = []
     total = sum(builder.info.splits[split].num_examples for split in splits)
     with tqdm(total=total, unit="image", desc="reading images", disable=total < _BAR_FROM) as bar:
         for split in splits:
             examples = builder.as_dataset(split=split, decoders=decoders, shuffle_files=False)
             for batch in examples.batch(_IMAGES_AT_A_TIME).as_numpy_iterator():
                 encoded.extend(batch[image])
-                labels.extend(batch[label].tolist())
+                numbers.extend(batch[label].tolist())
                 bar.update(len(batch[label]))
-    labels = np.array(labels, np.int64)
+    labels = np.array(numbers, np.int64)
     labelled = np.flatnonzero(labels >= 0)
     which = " and ".join(splits)
     if not len(labelled):
@@ -195,8 +218,10 @@ def _table(name, builder, splits, image, label):
             which,
         )
     names = builder.info.features[label].names
-    return ImageTable(labels[labelled], names, encoded=[encoded[row] for row in labelled])
+    chosen = np.empty(len(labelled), object)
+    chosen[:] = [encoded[row] for row in labelled]
+    return ImageTable(labels[labelled], names, encoded=chosen)
 
 
-def _one_line(error):
+def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:300] or type(error).__name__

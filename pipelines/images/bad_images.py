@@ -7,12 +7,14 @@ error of a tf.data pipeline tells the reason but not the row.
 import concurrent.futures
 import os
 import re
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
 from pipelines.images.decode import decode_image
+from pipelines.table import ImageTable
 
 _ROWS_AT_A_TIME = 1024
 _BAR_FROM = 1000  # rows; below that the check is over before a bar would tell anything
@@ -21,7 +23,12 @@ _FIRST_BYTES = (b"\xff\xd8\xff", b"\x89PNG", b"BM", b"GIF8")
 _WRAPPING = re.compile(r"\{\{[^}]*\}\}\s*|\s*\[Op:.*$")
 
 
-def find_bad_images(table, rows=None, progress=None, decode=True):
+def find_bad_images(
+    table: ImageTable,
+    rows: Sequence[int] | np.ndarray | None = None,
+    progress: bool | None = None,
+    decode: bool = True,
+) -> list[tuple[int, str, str]]:
     """Decode the images of a table, whole, and list those that fail.
 
     Args:
@@ -36,7 +43,8 @@ def find_bad_images(table, rows=None, progress=None, decode=True):
         List of (row, name, reason): int, str and one line of text, in the order of `rows`. The name
         is the path; of an image in memory it is `"image ROW"`.
     """
-    if table.arrays is not None or (table.encoded is not None and not decode):
+    encoded, paths = table.encoded, table.paths
+    if (encoded is None and paths is None) or (encoded is not None and not decode):
         return []
     rows = np.arange(len(table)) if rows is None else np.asarray(rows)
     if progress is None:
@@ -49,11 +57,11 @@ def find_bad_images(table, rows=None, progress=None, decode=True):
     ):
         for start in range(0, len(rows), _ROWS_AT_A_TIME):
             part = rows[start : start + _ROWS_AT_A_TIME]
-            if table.paths is None:
+            if encoded is not None:
                 names = [f"image {row}" for row in part]
-                reasons = pool.map(_why_undecodable, table.encoded[part])
-            else:
-                names = table.paths[part]
+                reasons = pool.map(_why_undecodable, encoded[part])
+            elif paths is not None:
+                names = [str(path) for path in paths[part]]
                 reasons = pool.map(_why_unreadable if decode else _why_no_image, names)
             for row, name, reason in zip(part, names, reasons):
                 if reason is not None:
@@ -63,11 +71,11 @@ def find_bad_images(table, rows=None, progress=None, decode=True):
 
 
 @tf.function(input_signature=[tf.TensorSpec([], tf.string)])
-def _decoded_size(encoded):
+def _decoded_size(encoded: tf.Tensor) -> tf.Tensor:
     return tf.shape(decode_image(encoded))
 
 
-def _why_unreadable(path):
+def _why_unreadable(path: str) -> str | None:
     """None for a good file, else the reason in one line."""
     reason = _why_no_image(path)
     if reason is not None:
@@ -78,7 +86,7 @@ def _why_unreadable(path):
         return _one_line(error.message)
 
 
-def _why_no_image(path):
+def _why_no_image(path: str) -> str | None:
     """None for a file that begins like an image, else the reason in one line."""
     try:
         with open(path, "rb") as file:
@@ -94,7 +102,7 @@ def _why_no_image(path):
     return "not a JPEG, PNG, WebP, BMP or GIF image"
 
 
-def _why_undecodable(encoded):
+def _why_undecodable(encoded: bytes | tf.Tensor) -> str | None:
     """None for the bytes of a good image, else the reason in one line."""
     try:
         _decoded_size(encoded)
@@ -107,6 +115,6 @@ def _why_undecodable(encoded):
     return None
 
 
-def _one_line(message):
+def _one_line(message: str) -> str:
     _, _, asserted = message.partition("Summarized data: b")
     return asserted.strip("'\"") if asserted else _WRAPPING.sub("", message.splitlines()[0])

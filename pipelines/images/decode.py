@@ -11,21 +11,26 @@ transform: the same bits as Pillow, and no slower than the fast one.
 """
 
 import functools
+from collections.abc import Callable
+from typing import TypeAlias, cast
 
 import tensorflow as tf
 
 from pipelines.errors import ArgumentTypeError
 from pipelines.images import gif
-from pipelines.orientation import (
+from pipelines.images.orientation import (
     UPRIGHT,
     is_jpeg,
-    jpeg_orientation,
-    other_orientation,
+    looks_upright,
+    read_orientation,
     stored_window,
     turned_pixels,
     turned_size,
     upright_window,
 )
+
+# Bytes of an image file, scalar string, or pixels; alone, or with the box that counts.
+Source: TypeAlias = tf.Tensor | tuple[tf.Tensor, tf.Tensor]
 
 _HEADER_BYTES = 32
 _ANIMATION_BIT = 0x02  # of the flags in the VP8X chunk of a WebP file
@@ -42,9 +47,9 @@ class PixelImage:
         pixels: uint8 [height, width, channels], channels 1 or 3 (statically known).
     """
 
-    is_jpeg = False
+    is_jpeg = is_upright_jpeg = False
 
-    def __init__(self, pixels):
+    def __init__(self, pixels: tf.Tensor) -> None:
         if pixels.dtype != tf.uint8 or pixels.shape.rank != 3 or pixels.shape[-1] not in (1, 3):
             raise ArgumentTypeError(
                 "source must be a scalar string (the bytes of an image file) or uint8 "
@@ -54,11 +59,11 @@ class PixelImage:
         self._pixels = pixels
         self.size = tf.shape(pixels)[:2]
 
-    def crop(self, window):
+    def crop(self, window: tf.Tensor) -> tf.Tensor:
         """Pixels of `window` = int32 [y, x, height, width], uint8 [height, width, channels]."""
         return _slice(self._pixels, window)
 
-    def within_upright(self, box):
+    def within_upright(self, box: tf.Tensor) -> tf.Tensor:
         """As `EncodedImage.within_upright`: pixels are upright."""
         return box
 
@@ -75,32 +80,42 @@ class EncodedImage:
     Attributes:
         size: int32 [2], height and width in pixels, of the upright image.
         is_jpeg: scalar bool, whether `crop_jpeg` may be called.
+        is_upright_jpeg: scalar bool, whether `crop_upright_jpeg` may be: most photos, with the
+            fewest operations. False of some upright JPEGs too.
 
     Raises (where the operations run):
         tf.errors.InvalidArgumentError: another format, damaged data, or an animated WebP, which
             TensorFlow's decoder must not see: it writes past its buffer.
     """
 
-    def __init__(self, encoded):
+    def __init__(self, encoded: tf.Tensor) -> None:
         self._encoded = encoded
         self.is_jpeg = is_jpeg(encoded)
+        self.is_upright_jpeg = looks_upright(encoded)
         self.size, self._orientation, self._rgba = tf.cond(
-            self.is_jpeg, lambda: _open_jpeg(encoded), lambda: _open_other(encoded)
+            self.is_upright_jpeg, lambda: _open_upright_jpeg(encoded), lambda: _open_other(encoded)
         )
         self.size.set_shape([2])
 
-    def crop(self, window):
+    def crop(self, window: tf.Tensor) -> tf.Tensor:
         """Pixels of `window` = int32 [y, x, height, width], uint8 [height, width, 3].
 
         They are exactly those of the whole decoded image in that place.
         """
+        window = tf.convert_to_tensor(window)
         return tf.cond(
-            self.is_jpeg,
-            lambda: self._crop_jpeg(window, _crop_jpeg_exactly),
-            lambda: _over_white(_slice(self._rgba, window)),
+            self.is_upright_jpeg,
+            lambda: _crop_jpeg_exactly(self._encoded, self.size, window),
+            lambda: _crop_other(
+                self._encoded, self.is_jpeg, self.size, self._orientation, self._rgba, window
+            ),
         )
 
-    def crop_jpeg(self, window, reduction=1):
+    def crop_upright_jpeg(self, window: tf.Tensor) -> tf.Tensor:
+        """`crop_jpeg` of a JPEG that `is_upright_jpeg`."""
+        return _QUICK_CROPS[1](self._encoded, self.size, window)
+
+    def crop_jpeg(self, window: tf.Tensor, reduction: int = 1) -> tf.Tensor:
         """Pixels of `window` of a JPEG, as quickly as can be, uint8 [height, width, 3].
 
         Without reduction they are those of `crop`, but for the colour (not the brightness) of the
@@ -111,22 +126,20 @@ class EncodedImage:
             window: int32 [y, x, height, width] in pixels of the upright image.
             reduction: 1, 2, 4 or 8.
         """
-        return self._crop_jpeg(window, _QUICK_CROPS[reduction])
-
-    def within_upright(self, box):
-        """The part of the upright image that `box`, int32 [4] in stored pixels, is."""
-        return tf.cond(
-            self._orientation == UPRIGHT,
-            lambda: box,
-            lambda: apart(lambda: upright_window(box, self.size, self._orientation)),
-        )
-
-    def _crop_jpeg(self, window, crop):
+        crop = _QUICK_CROPS[reduction]
         window = tf.convert_to_tensor(window)
         return tf.cond(
             self._orientation == UPRIGHT,
             lambda: crop(self._encoded, self.size, window),
             lambda: _crop_turned(self._encoded, self.size, self._orientation, window, crop),
+        )
+
+    def within_upright(self, box: tf.Tensor) -> tf.Tensor:
+        """The part of the upright image that `box`, int32 [4] in stored pixels, is."""
+        return tf.cond(
+            self._orientation == UPRIGHT,
+            lambda: box,
+            lambda: apart(lambda: upright_window(box, self.size, self._orientation)),
         )
 
 
@@ -139,27 +152,34 @@ class BoxedImage:
             is applied. What of it lies outside the image is cut off; at least one pixel is left.
     """
 
-    def __init__(self, image, box):
+    def __init__(self, image: EncodedImage | PixelImage, box: tf.Tensor) -> None:
         start, extent = tf.split(image.within_upright(tf.cast(box, tf.int32)), 2)
         self._image = image
         self._start = tf.clip_by_value(start, 0, image.size - 1)
         end = tf.clip_by_value(start + extent, self._start + 1, image.size)
         self.size = end - self._start
-        self.is_jpeg = image.is_jpeg
+        self.is_jpeg, self.is_upright_jpeg = image.is_jpeg, image.is_upright_jpeg
 
-    def crop(self, window):
+    def crop(self, window: tf.Tensor) -> tf.Tensor:
         """Pixels of `window` = int32 [y, x, height, width], counted from the box's corner."""
         return self._image.crop(self._within_image(window))
 
-    def crop_jpeg(self, window, reduction=1):
-        """As `EncodedImage.crop_jpeg`, the window counted from the box's corner."""
-        return self._image.crop_jpeg(self._within_image(window), reduction)
+    def crop_upright_jpeg(self, window: tf.Tensor) -> tf.Tensor:
+        """As `EncodedImage.crop_upright_jpeg`, the window counted from the box's corner."""
+        return cast(EncodedImage, self._image).crop_upright_jpeg(self._within_image(window))
 
-    def _within_image(self, window):
+    def crop_jpeg(self, window: tf.Tensor, reduction: int = 1) -> tf.Tensor:
+        """As `EncodedImage.crop_jpeg`, the window counted from the box's corner."""
+        return cast(EncodedImage, self._image).crop_jpeg(self._within_image(window), reduction)
+
+    def _within_image(self, window: tf.Tensor) -> tf.Tensor:
         return tf.concat([self._start + window[:2], window[2:]], 0)
 
 
-def open_image(source):
+Image: TypeAlias = EncodedImage | PixelImage | BoxedImage
+
+
+def open_image(source: Source) -> Image:
     """`EncodedImage` of a scalar string tensor, `PixelImage` of a uint8 tensor.
 
     A pair of such a tensor and a box, integers [4], gives the `BoxedImage`.
@@ -168,33 +188,38 @@ def open_image(source):
         TypeError: `source` is none of these (at trace time).
     """
     if isinstance(source, tuple):
-        return BoxedImage(open_image(source[0]), source[1])
+        image, box = source
+        return BoxedImage(_open_whole(image), box)
+    return _open_whole(source)
+
+
+def _open_whole(source: tf.Tensor) -> EncodedImage | PixelImage:
     source = tf.convert_to_tensor(source)
     return EncodedImage(source) if source.dtype == tf.string else PixelImage(source)
 
 
-def image_size(encoded):
+def image_size(encoded: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Height and width of an encoded image, two int32 scalars; a JPEG is not decoded for it."""
     height, width = tf.unstack(EncodedImage(encoded).size)
     return height, width
 
 
-def decode_image(encoded):
+def decode_image(encoded: tf.Tensor) -> tf.Tensor:
     """The whole encoded image as uint8 [height, width, 3]."""
     image = EncodedImage(encoded)
     return image.crop(tf.concat([[0, 0], image.size], 0))
 
 
-def _holds(header, start, expected):
+def _holds(header: tf.Tensor, start: int, expected: bytes) -> tf.Tensor:
     return tf.reduce_all(header[start : start + len(expected)] == list(expected))
 
 
-def _slice(pixels, window):
+def _slice(pixels: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
     y, x, height, width = tf.unstack(window)
     return pixels[y : y + height, x : x + width]
 
 
-def _crop_jpeg_exactly(encoded, size, window):
+def _crop_jpeg_exactly(encoded: tf.Tensor, size: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
     y, x, height, width = tf.unstack(window)
     left = tf.maximum(x - _CHROMA_REACH, 0)
     right = tf.minimum(x + width + _CHROMA_REACH, size[1])
@@ -204,7 +229,9 @@ def _crop_jpeg_exactly(encoded, size, window):
     return pixels[:, x - left : x - left + width]
 
 
-def _crop_jpeg_quickly(reduction, encoded, size, window):
+def _crop_jpeg_quickly(
+    reduction: int, encoded: tf.Tensor, size: tf.Tensor, window: tf.Tensor
+) -> tf.Tensor:
     if reduction > 1:
         blocks = -(-size // reduction)
         start = tf.minimum((window[:2] + reduction // 2) // reduction, blocks - 1)
@@ -227,21 +254,53 @@ _QUICK_CROPS = {
     autograph=False,
     experimental_attributes={"_noinline": True},
 )
-def _crop_turned(encoded, size, orientation, window, crop):
+def _crop_turned(
+    encoded: tf.Tensor,
+    size: tf.Tensor,
+    orientation: tf.Tensor,
+    window: tf.Tensor,
+    crop: Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor],
+) -> tf.Tensor:
     """What `crop` reads of the stored image for a window of the upright one, turned upright."""
     stored = stored_window(window, size, orientation)
     pixels = crop(encoded, turned_size(size, orientation), stored)
     return turned_pixels(pixels, orientation)
 
 
-def _over_white(rgba):
+@functools.partial(
+    tf.function,
+    autograph=False,
+    reduce_retracing=True,
+    experimental_attributes={"_noinline": True},
+)
+def _crop_other(
+    encoded: tf.Tensor,
+    jpeg: tf.Tensor,
+    size: tf.Tensor,
+    orientation: tf.Tensor,
+    rgba: tf.Tensor,
+    window: tf.Tensor,
+) -> tf.Tensor:
+    """`EncodedImage.crop` of what is no upright JPEG."""
+
+    def of_jpeg() -> tf.Tensor:
+        return tf.cond(
+            orientation == UPRIGHT,
+            lambda: _crop_jpeg_exactly(encoded, size, window),
+            lambda: _crop_turned(encoded, size, orientation, window, _crop_jpeg_exactly),
+        )
+
+    return tf.cond(jpeg, of_jpeg, lambda: _over_white(_slice(rgba, window)))
+
+
+def _over_white(rgba: tf.Tensor) -> tf.Tensor:
     """Composite straight-alpha uint8 RGBA over white, rounded to the nearest level."""
     rgba = tf.cast(rgba, tf.float32)
     opacity = rgba[..., 3:] / 255.0
     return tf.cast(tf.round(255.0 + (rgba[..., :3] - 255.0) * opacity), tf.uint8)
 
 
-def apart(function):
+def apart(function: Callable[[], tf.Tensor]) -> tf.Tensor:
     """`function()`, kept as one operation of the graph.
 
     What a condition leaves out still costs a little for each of its operations, a tenth of the time
@@ -252,29 +311,37 @@ def apart(function):
     return tf.function(function, autograph=False, experimental_attributes={"_noinline": True})()
 
 
-def _open_jpeg(encoded):
-    """As `_open_other`, of a JPEG: without its pixels."""
-    stored = tf.io.extract_jpeg_shape(encoded)[:2]
-    orientation = jpeg_orientation(encoded)
-    return turned_size(stored, orientation), orientation, tf.zeros([0, 0, 4], tf.uint8)
+def _open_upright_jpeg(encoded: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """As `_open_other`, of a JPEG that `looks_upright`: without its pixels."""
+    size = tf.io.extract_jpeg_shape(encoded)[:2]
+    return size, tf.constant(UPRIGHT), tf.zeros([0, 0, 4], tf.uint8)
 
 
-def _open_other(encoded):
-    """Of everything but a JPEG: size, int32 [2], orientation, pixels, uint8 [height, width, 4].
+def _open_other(encoded: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Of everything else: size, int32 [2], orientation, pixels, uint8 [height, width, 4].
 
-    Size and pixels are those of the upright image.
+    Size and pixels are those of the upright image; a JPEG is not decoded yet and has none.
     """
     return (_opened if tf.executing_eagerly() else _opened_apart)(encoded)
 
 
-def _opened(encoded):
-    header = tf.io.decode_raw(encoded, tf.uint8, fixed_length=_HEADER_BYTES)
-    orientation = other_orientation(encoded)
-    stored = _decode_rgba(encoded, header)
+def _opened(encoded: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    orientation = read_orientation(encoded)
+    size, stored = tf.cond(
+        is_jpeg(encoded),
+        lambda: (tf.io.extract_jpeg_shape(encoded)[:2], tf.zeros([0, 0, 4], tf.uint8)),
+        lambda: _decoded(encoded),
+    )
     rgba = tf.cond(
         orientation == UPRIGHT, lambda: stored, lambda: turned_pixels(stored, orientation)
     )
-    return tf.shape(rgba)[:2], orientation, rgba
+    return turned_size(size, orientation), orientation, rgba
+
+
+def _decoded(encoded: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    header = tf.io.decode_raw(encoded, tf.uint8, fixed_length=_HEADER_BYTES)
+    pixels = _decode_rgba(encoded, header)
+    return tf.shape(pixels)[:2], pixels
 
 
 # As `apart` does it, but traced once in a process: for each pipeline anew it takes half a second.
@@ -286,7 +353,7 @@ _opened_apart = tf.function(
 )
 
 
-def _decode_rgba(encoded, header):
+def _decode_rgba(encoded: tf.Tensor, header: tf.Tensor) -> tf.Tensor:
     """Decode everything but JPEG to uint8 [height, width, 4]."""
     is_webp = _holds(header, 0, b"RIFF") & _holds(header, 8, b"WEBP")
     flags = tf.cast(header[20], tf.int32)
@@ -308,18 +375,18 @@ def _decode_rgba(encoded, header):
     return tf.ensure_shape(branch(), [None, None, 4])
 
 
-def _refuse(encoded, reason):
+def _refuse(encoded: tf.Tensor, reason: str) -> tf.Tensor:
     # The condition depends on the data, so that it fails when the branch runs, not when traced.
     refused = tf.debugging.Assert(tf.strings.length(encoded) < 0, [reason])
     with tf.control_dependencies([] if refused is None else [refused]):
         return tf.zeros([0, 0, 4], tf.uint8)
 
 
-def _opaque(rgb):
+def _opaque(rgb: tf.Tensor) -> tf.Tensor:
     return tf.pad(rgb, [[0, 0], [0, 0], [0, 1]], constant_values=255)
 
 
-def _decode_png(encoded, header):
+def _decode_png(encoded: tf.Tensor, header: tf.Tensor) -> tf.Tensor:
     rgba = tf.io.decode_png(encoded, channels=4)
     # A file of 1, 2 or 4 bits without transparency comes with its own largest level, not 255, for
     # opaque. That every pixel of a transparent image has just that value does not happen.
@@ -332,16 +399,16 @@ def _decode_png(encoded, header):
     )
 
 
-def _decode_webp(encoded):
+def _decode_webp(encoded: tf.Tensor) -> tf.Tensor:
     pixels = tf.io.decode_webp(encoded)[0]  # 3 or 4 channels: the decoder takes only the file's own
     return tf.cond(tf.shape(pixels)[-1] == 4, lambda: pixels, lambda: _opaque(pixels))
 
 
-def _decode_gif(encoded):
+def _decode_gif(encoded: tf.Tensor) -> tf.Tensor:
     return _opaque(tf.io.decode_gif(gif.first_image(encoded))[0])
 
 
-def _decode_bmp(encoded, header):
+def _decode_bmp(encoded: tf.Tensor, header: tf.Tensor) -> tf.Tensor:
     """BMP of 8 (palette), 24 or 32 bits a pixel, not compressed."""
     bits = tf.cast(header[28], tf.int32) + 256 * tf.cast(header[29], tf.int32)
     compression = header[30]
@@ -360,12 +427,12 @@ def _decode_bmp(encoded, header):
     )
 
 
-def _decode_palette_bmp(encoded, header):
+def _decode_palette_bmp(encoded: tf.Tensor, header: tf.Tensor) -> tf.Tensor:
     # TensorFlow takes the palette's indices for grey levels: look the colours up ourselves.
     indices = tf.io.decode_bmp(encoded)[..., 0]
     start = 14 + tf.io.decode_raw(tf.strings.substr(encoded, 14, 4), tf.int32)[0]
     end = tf.io.decode_raw(tf.strings.substr(encoded, 10, 4), tf.int32)[0]
     # Four bytes a colour: blue, green, red and one that means nothing.
     palette = tf.strings.substr(encoded, start, (end - start) // 4 * 4)
-    colours = tf.reshape(tf.io.decode_raw(palette, tf.uint8), [-1, 4])[:, 2::-1]
-    return tf.gather(colours, tf.cast(indices, tf.int32))
+    colors = tf.reshape(tf.io.decode_raw(palette, tf.uint8), [-1, 4])[:, 2::-1]
+    return tf.gather(colors, tf.cast(indices, tf.int32))

@@ -10,7 +10,7 @@ of length 0 is the last. (CompuServe, Graphics Interchange Format, version 89a.)
 
 import tensorflow as tf
 
-from pipelines.file_bytes import length, numbers, part
+from pipelines.images.file_bytes import length, numbers, part
 
 # As an RGB file takes 28 bytes a pixel on its way to a model, 2.8 GB.
 MOST_PIXELS = 100_000_000
@@ -22,7 +22,7 @@ _DOUBLINGS = 12
 _WINDOW = 2**_DOUBLINGS  # bytes
 
 
-def first_image(encoded):
+def first_image(encoded: tf.Tensor) -> tf.Tensor:
     """A GIF file that ends behind its first image.
 
     The image is moved to the corner of the screen, because TensorFlow makes the screen as large as
@@ -39,11 +39,11 @@ def first_image(encoded):
         tf.errors.InvalidArgumentError: the first image has more than `MOST_PIXELS`.
     """
     header = numbers(encoded, 0, _HEADER)
-    image, _ = _follow(encoded, _HEADER + _colour_table(header[10]), 0, extensions=True)
+    image, _ = _follow(encoded, _HEADER + _color_table(header[10]), 0, extensions=True)
     descriptor = numbers(encoded, image, _DESCRIPTOR)
     is_image = descriptor[0] == 0x2C
     width, height = descriptor[5] + 256 * descriptor[6], descriptor[7] + 256 * descriptor[8]
-    data = image + _DESCRIPTOR + _colour_table(descriptor[9]) + 1  # 1: the code size
+    data = image + _DESCRIPTOR + _color_table(descriptor[9]) + 1  # 1: the code size
     end, in_block = _follow(encoded, data, 1, extensions=False)
     whole = is_image & (in_block == 0)  # else the file ends within a sub-block
     first = tf.strings.join(
@@ -62,13 +62,15 @@ def first_image(encoded):
         return tf.where(whole, first, encoded)
 
 
-def _colour_table(flags):
+def _color_table(flags: tf.Tensor) -> tf.Tensor:
     """Bytes of the colour table that such flags announce."""
     size = 3 * tf.bitwise.left_shift(tf.ones_like(flags), (flags & 7) + 1)
     return tf.where(flags & 0x80 != 0, size, 0)
 
 
-def _follow(encoded, position, in_block, extensions):
+def _follow(
+    encoded: tf.Tensor, position: tf.Tensor | int, in_block: int, extensions: bool
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Go from block to block, up to one that is of another kind or lies behind the file's end.
 
     Args:
@@ -82,7 +84,9 @@ def _follow(encoded, position, in_block, extensions):
     """
     end = length(encoded)
 
-    def proceed(position, in_block, _):
+    def proceed(
+        position: tf.Tensor, in_block: tf.Tensor, _: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         position += in_block * _run(encoded, position)
         window = tf.io.decode_raw(part(encoded, position, _WINDOW), tf.uint8)
         stop = _last_of(_steps(tf.cast(window, tf.int32), extensions), tf.cast(in_block, tf.int32))
@@ -98,7 +102,7 @@ def _follow(encoded, position, in_block, extensions):
     return position, in_block
 
 
-def _run(encoded, position):
+def _run(encoded: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
     """Bytes taken by the sub-blocks from `position` on that are as long as the first of them.
 
     Nearly every file has all its sub-blocks but the last of one length.
@@ -109,7 +113,7 @@ def _run(encoded, position):
     return tf.where(stride == 1, tf.zeros_like(stride), stride * tf.argmin(same))
 
 
-def _steps(values, extensions):
+def _steps(values: tf.Tensor, extensions: bool) -> tf.Tensor:
     """Where each place of a window leads: int32 [2 (n + 256)] for n bytes.
 
     Place 2i is byte i if a block begins there, 2i + 1 if a sub-block does. What is the end of the
@@ -125,7 +129,7 @@ def _steps(values, extensions):
     return tf.reshape(tf.concat([inside, behind], 0), [-1])
 
 
-def _last_of(steps, start):
+def _last_of(steps: tf.Tensor, start: tf.Tensor) -> tf.Tensor:
     """The place where a walk from `start` ends.
 
     Each time the steps become twice as long, for all places at once: a file of the shortest

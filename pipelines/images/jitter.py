@@ -1,12 +1,14 @@
 """Needs TensorFlow. Colour jitter by given random numbers."""
 
+from collections.abc import Sequence
+
 import tensorflow as tf
 
 JITTER_NUMBERS = 8  # how many uniform numbers it takes
-_GREY_WEIGHTS = (0.299, 0.587, 0.114)  # of red, green, blue (ITU-R BT.601)
+_GRAY_WEIGHTS = (0.299, 0.587, 0.114)  # of red, green, blue (ITU-R BT.601)
 
 
-def jitter_colours(image, uniform, jitter):
+def jitter_colors(image: tf.Tensor, uniform: tf.Tensor, jitter: Sequence[float]) -> tf.Tensor:
     """Jitter colours (see `TrainTransform`) by given random numbers.
 
     Args:
@@ -29,7 +31,7 @@ def jitter_colours(image, uniform, jitter):
     order = tf.argsort(key)
     for place in range(len(used)):
 
-        def branch(slot, image=image):
+        def branch(slot: int, image: tf.Tensor = image) -> tf.Tensor:
             adjusted = adjust[used[slot]](image, factors[slot])
             return tf.clip_by_value(adjusted, 0.0, 255.0)
 
@@ -38,23 +40,23 @@ def jitter_colours(image, uniform, jitter):
     return image
 
 
-def _adjust_brightness(image, factor):
+def _adjust_brightness(image: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
     return image * factor
 
 
-def _adjust_contrast(image, factor):
+def _adjust_contrast(image: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
     """Blend with the mean of the grey image."""
-    grey = tf.tensordot(tf.reduce_mean(image, [0, 1]), tf.constant(_GREY_WEIGHTS), 1)
-    return image * factor + (1.0 - factor) * grey
+    gray = tf.tensordot(tf.reduce_mean(image, [0, 1]), tf.constant(_GRAY_WEIGHTS), 1)
+    return image * factor + (1.0 - factor) * gray
 
 
-def _adjust_saturation(image, factor):
+def _adjust_saturation(image: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
     """Blend each pixel with its own grey."""
     # Linear in the colour, so one 3 by 3 matrix does it.
-    grey = tf.tile(tf.constant(_GREY_WEIGHTS)[:, None], [1, 3])
-    return tf.tensordot(image, factor * tf.eye(3) + (1.0 - factor) * grey, 1)
+    gray = tf.tile(tf.constant(_GRAY_WEIGHTS)[:, None], [1, 3])
+    return tf.tensordot(image, factor * tf.eye(3) + (1.0 - factor) * gray, 1)
 
 
-def _adjust_hue(image, shift):
+def _adjust_hue(image: tf.Tensor, shift: tf.Tensor) -> tf.Tensor:
     # The operation itself: tf.image.adjust_hue adds checks, and HSV's hue has no scale to convert.
     return tf.raw_ops.AdjustHue(images=image, delta=shift)

@@ -7,15 +7,18 @@ averaged, where a crop shows fewer pixels than are stored.
 """
 
 import functools
+from collections.abc import Callable
+from typing import cast
 
 import tensorflow as tf
 
-from pipelines.images.decode import apart
+from pipelines.images.decode import BoxedImage, EncodedImage, Image, apart
+from pipelines.images.windows import Window
 
-_REDUCTIONS = (2, 4, 8)  # by which a JPEG can be decoded smaller, besides 1
+_REDUCTIONS = (1, 2, 4, 8)  # by which a JPEG can be decoded smaller
 
 
-def resample(image, resized, window, image_size):
+def resample(image: Image, resized: tf.Tensor, window: Window, image_size: int) -> tf.Tensor:
     """Reads a window of the resized image, scaled to a square; bilinear, antialiased.
 
     The filter is a triangle as wide as the step between output pixels, where that is more than
@@ -34,7 +37,9 @@ def resample(image, resized, window, image_size):
     return antialiased(image.crop(reached))
 
 
-def resample_for_training(image, resized, window, image_size):
+def resample_for_training(
+    image: Image, resized: tf.Tensor, window: Window, image_size: int
+) -> tf.Tensor:
     """As `resample`, seven times as fast, with the window rounded to whole stored pixels.
 
     Where the output's pixels lie less than two stored ones apart, bilinear interpolation's two taps
@@ -46,47 +51,52 @@ def resample_for_training(image, resized, window, image_size):
     """
     whole, sides = whole_pixels(image.size, resized, window)
 
-    def suits(reduction):
+    def suits(reduction: int) -> tf.Tensor:
         """Less than two averaged pixels from one of the output to the next, at least a half."""
         side = reduction * image_size
         return tf.reduce_all((sides < 2 * side) & (sides >= 0.5 * side))
 
-    def bilinear(pixels):
+    def bilinear(pixels: tf.Tensor) -> tf.Tensor:
         # Not tf.image.resize, which adds a dozen operations.
         output = tf.raw_ops.ResizeBilinear(
             images=pixels[None], size=[image_size, image_size], half_pixel_centers=True
         )[0]
-        return _in_colour(output)
+        return _in_color(output)
 
-    def from_pixels():
+    def from_pixels() -> tf.Tensor:
         reached, antialiased = _antialiasing(image.size, resized, window, image_size)
         pixels = image.crop(tf.where(suits(1), whole, reached))
         return tf.cond(suits(1), lambda: bilinear(pixels), lambda: antialiased(pixels))
 
-    def from_smaller_jpeg():
+    # Asked for the pixels of a JPEG only where it may be one.
+    photo = cast(EncodedImage | BoxedImage, image)
+
+    def from_jpeg() -> tf.Tensor:
         # Of two reductions that suit, the lower one shows more.
-        branch = functools.partial(image.crop_jpeg, whole, _REDUCTIONS[-1])
+        branch = functools.partial(photo.crop_jpeg, whole, _REDUCTIONS[-1])
         for reduction in reversed(_REDUCTIONS[:-1]):
-            smaller = functools.partial(image.crop_jpeg, whole, reduction)
+            smaller = functools.partial(photo.crop_jpeg, whole, reduction)
             branch = functools.partial(tf.cond, suits(reduction), smaller, branch)
         return bilinear(branch())
 
     if image.is_jpeg is False:
         return from_pixels()
     return tf.cond(
-        image.is_jpeg & suits(1),
-        lambda: bilinear(image.crop_jpeg(whole)),
+        image.is_upright_jpeg & suits(1),
+        lambda: bilinear(photo.crop_upright_jpeg(whole)),
         lambda: apart(
             lambda: tf.cond(
                 image.is_jpeg & tf.reduce_any([suits(reduction) for reduction in _REDUCTIONS]),
-                from_smaller_jpeg,
+                from_jpeg,
                 from_pixels,
             )
         ),
     )
 
 
-def whole_pixels(size, resized, window):
+def whole_pixels(
+    size: tf.Tensor, resized: tf.Tensor, window: Window
+) -> tuple[tf.Tensor, tf.Tensor]:
     """A window of the resized image, rounded to whole pixels of the stored image.
 
     Args:
@@ -103,7 +113,9 @@ def whole_pixels(size, resized, window):
     return tf.cast(tf.concat([first, sides], 0), tf.int32), sides
 
 
-def _antialiasing(size, resized, window, image_size):
+def _antialiasing(
+    size: tf.Tensor, resized: tf.Tensor, window: Window, image_size: int
+) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
     """The part of the stored image that `resample` needs, int32 [4], and what it makes of that."""
     start, extent = _stored(size, resized, window)
     step = extent / image_size  # stored pixels from one output pixel to the next
@@ -111,7 +123,7 @@ def _antialiasing(size, resized, window, image_size):
     first = tf.maximum(tf.cast(tf.floor(start - reach), tf.int32), 0)
     last = tf.minimum(tf.cast(tf.math.ceil(start + extent + reach), tf.int32), size)
 
-    def antialiased(pixels):
+    def antialiased(pixels: tf.Tensor) -> tf.Tensor:
         # What tf.image.resize(antialias=True) calls, with the window's fraction of a pixel kept.
         output = tf.raw_ops.ScaleAndTranslate(
             images=pixels[None],
@@ -121,17 +133,17 @@ def _antialiasing(size, resized, window, image_size):
             kernel_type="triangle",
             antialias=True,
         )[0]
-        return _in_colour(output)
+        return _in_color(output)
 
     return tf.concat([first, last - first], 0), antialiased
 
 
-def _stored(size, resized, window):
+def _stored(size: tf.Tensor, resized: tf.Tensor, window: Window) -> tuple[tf.Tensor, tf.Tensor]:
     """The corner of a window of the resized image, and its extent, in stored pixels."""
     start, extent = window
     stored_per_resized = tf.cast(size, tf.float32) / tf.cast(resized, tf.float32)
     return start * stored_per_resized, extent * stored_per_resized
 
 
-def _in_colour(image):
+def _in_color(image: tf.Tensor) -> tf.Tensor:
     return tf.tile(image, [1, 1, 3]) if image.shape[-1] == 1 else image

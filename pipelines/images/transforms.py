@@ -12,12 +12,15 @@ import math
 
 import tensorflow as tf
 
+from pipelines.checks import plain_numbers, whole_number
 from pipelines.errors import ArgumentError
 from pipelines.images import decode
-from pipelines.images.jitter import JITTER_NUMBERS, jitter_colours
+from pipelines.images.decode import Source
+from pipelines.images.jitter import JITTER_NUMBERS, jitter_colors
 from pipelines.images.resample import resample, resample_for_training
 from pipelines.images.windows import (
     WINDOW_NUMBERS,
+    Window,
     area_window,
     central_window,
     fixed_window,
@@ -66,23 +69,21 @@ class TrainTransform:
     flip: bool = True
     jitter: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.crop not in _CROPS:
             raise ArgumentError(f"crop must be one of {_CROPS}. Received: crop={self.crop!r}")
-        _check_sizes(self.image_size, self.resize, crop_is_fixed=self.crop != "area")
-        _check_range("area", self.area, at_most=1.0)
-        _check_range("aspect", self.aspect, at_most=math.inf)
-        if (
-            len(self.jitter) != 4
-            or not all(0 <= strength < math.inf for strength in self.jitter)
-            or self.jitter[3] > 0.5
-        ):
+        _check_sizes(self, crop_is_fixed=self.crop != "area")
+        _check_range(self, "area", at_most=1.0)
+        _check_range(self, "aspect", at_most=math.inf)
+        jitter = plain_numbers(self.jitter)
+        if jitter is None or len(jitter) != 4 or min(jitter) < 0 or jitter[3] > 0.5:
             raise ArgumentError(
                 "jitter must be four strengths that are not negative (brightness, contrast, "
                 f"saturation, hue), hue at most 0.5. Received: jitter={self.jitter}"
             )
+        object.__setattr__(self, "jitter", jitter)
 
-    def __call__(self, source, seed):
+    def __call__(self, source: Source, seed: tf.Tensor) -> tf.Tensor:
         """Augment one image.
 
         Args:
@@ -104,10 +105,12 @@ class TrainTransform:
             )
         else:
             mirrored = output
-        jittered = jitter_colours(mirrored, jitter_numbers, self.jitter)
+        jittered = jitter_colors(mirrored, jitter_numbers, self.jitter)
         return tf.ensure_shape(jittered, [self.image_size, self.image_size, 3])
 
-    def draw(self, size, seed):
+    def draw(
+        self, size: tf.Tensor, seed: tf.Tensor
+    ) -> tuple[tf.Tensor, Window, tf.Tensor, tf.Tensor]:
         """What is done to an image of a size, before any of its pixels is seen.
 
         Args:
@@ -117,7 +120,7 @@ class TrainTransform:
         Returns:
             `(resized, window, flip_number, jitter_numbers)`: int32 [2], height and width of the
             resized image; the crop's window in it, see `windows`; float32 [1], below 0.5 for a
-            mirrored image; float32 [8], see `jitter.jitter_colours`.
+            mirrored image; float32 [8], see `jitter.jitter_colors`.
         """
         resized = resized_size(size, self.resize or self.image_size)
         # One draw for everything: a random operation costs more than all the numbers it gives.
@@ -149,10 +152,10 @@ class EvaluationTransform:
     image_size: int
     resize: int | tuple[int, int] | None = None
 
-    def __post_init__(self):
-        _check_sizes(self.image_size, self.resize, crop_is_fixed=True)
+    def __post_init__(self) -> None:
+        _check_sizes(self, crop_is_fixed=True)
 
-    def __call__(self, source):
+    def __call__(self, source: Source) -> tf.Tensor:
         """float32 [image_size, image_size, 3], RGB in 0..255, of a `source` as in training."""
         image = decode.open_image(source)
         resized = resized_size(image.size, self.resize or self.image_size)
@@ -161,13 +164,16 @@ class EvaluationTransform:
         return tf.ensure_shape(output, [self.image_size, self.image_size, 3])
 
 
-def _check_sizes(image_size, resize, crop_is_fixed):
-    if not _is_size(image_size):
-        raise ArgumentError(f"image_size must be at least 1. Received: image_size={image_size!r}")
+def _check_sizes(transform: TrainTransform | EvaluationTransform, crop_is_fixed: bool) -> None:
+    """Refuses sizes that do not fit, and makes ints of NumPy's integers."""
+    image_size = whole_number("image_size", transform.image_size, at_least=1)
+    object.__setattr__(transform, "image_size", image_size)
+    resize = transform.resize
     if resize is None:
         return
-    sides = resize if isinstance(resize, tuple) and len(resize) == 2 else (resize,)
-    if not all(_is_size(side) for side in sides):
+    pair = isinstance(resize, tuple) and len(resize) == 2
+    sides = plain_numbers(resize if pair else (resize,))
+    if sides is None or not all(isinstance(side, int) and side >= 1 for side in sides):
         raise ArgumentError(
             "resize must be None, the shortest side (at least 1) or a tuple (height, width). "
             f"Received: resize={resize!r}"
@@ -177,16 +183,17 @@ def _check_sizes(image_size, resize, crop_is_fixed):
             "resize must be at least image_size, or the crop does not fit. "
             f"Received: resize={resize!r}, image_size={image_size}"
         )
+    object.__setattr__(transform, "resize", sides if pair else sides[0])
 
 
-def _is_size(side):
-    return isinstance(side, int) and not isinstance(side, bool) and side >= 1
-
-
-def _check_range(name, value, at_most):
-    if len(value) != 2 or not (0 < value[0] <= value[1] <= at_most and value[1] < math.inf):
+def _check_range(transform: TrainTransform, name: str, at_most: float) -> None:
+    """Refuses what is no (lowest, highest), and makes Python's numbers of NumPy's."""
+    value = getattr(transform, name)
+    plain = plain_numbers(value)
+    if plain is None or len(plain) != 2 or not 0 < plain[0] <= plain[1] <= at_most:
         limit = "" if at_most == math.inf else f" <= {at_most:g}"
         raise ArgumentError(
             f"{name} must be (lowest, highest) with 0 < lowest <= highest{limit}. "
             f"Received: {name}={value}"
         )
+    object.__setattr__(transform, name, plain)

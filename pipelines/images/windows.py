@@ -6,15 +6,20 @@ an image, vectors instead of scalars, and no slice, which counts as four, where 
 """
 
 import math
+from typing import TypeAlias
 
 import tensorflow as tf
+
+Window: TypeAlias = tuple[tf.Tensor, tf.Tensor]
 
 _ATTEMPTS = 10
 # How many uniform numbers a window takes: area and aspect for each attempt, then the place.
 WINDOW_NUMBERS = 2 * _ATTEMPTS + 2
 
 
-def area_window(size, uniform, area, aspect):
+def area_window(
+    size: tf.Tensor, uniform: tf.Tensor, area: tuple[float, float], aspect: tuple[float, float]
+) -> Window:
     """Window of an area crop (see `transforms.TrainTransform`), from given random numbers.
 
     Args:
@@ -46,18 +51,18 @@ def area_window(size, uniform, area, aspect):
     return start, extent
 
 
-def fixed_window(size, uniform, side):
+def fixed_window(size: tf.Tensor, uniform: tf.Tensor, side: int) -> Window:
     """Window of `side` squared at a uniform place, taken from the last two of `uniform` [22]."""
     room = tf.cast(size - side, tf.float32)
     return _start(room, uniform[-2:]), tf.fill([2], float(side))
 
 
-def central_window(size, side):
+def central_window(size: tf.Tensor, side: int) -> Window:
     """The central window of `side` squared."""
     return tf.round(tf.cast(size - side, tf.float32) / 2.0), tf.fill([2], float(side))
 
 
-def resized_size(size, resize):
+def resized_size(size: tf.Tensor, resize: int | tuple[int, int]) -> tf.Tensor:
     """Height and width of an image after resizing, int32 [2].
 
     Args:
@@ -70,7 +75,7 @@ def resized_size(size, resize):
     return tf.constant(resize, tf.int32)
 
 
-def _start(room, uniform):
+def _start(room: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
     """A uniform place in 0..room, whole numbers."""
     # The product can round up to `room + 1`.
     return tf.minimum(tf.floor(uniform * (room + 1.0)), room)

@@ -52,7 +52,7 @@ print(json.dumps({
         said(lambda: export.export_saved_model(model, "saved", lambda image: image)),
         said(lambda: retrieval.ExactIndex(z).serving_module()),
         said(lambda: retrieval.ScannIndex(z)),
-        said(lambda: __import__("pipelines"))]}))
+        said(lambda: __import__("pipelines").TrainTransform)]}))
 """ % (OTHERS,)  # noqa: UP031, braces are the program's
 ERRORS = (
     ("clustering_scores .*clustering=False. needs sklearn", "run"),
@@ -62,7 +62,7 @@ ERRORS = (
     ("export_saved_model .* needs tensorflow", "tensorflow"),
     ("an index inside a SavedModel needs tensorflow", "tensorflow"),
     ("ScannIndex needs scann", "search"),
-    ("pipelines needs tensorflow", "tensorflow"),
+    ("pipelines.TrainTransform needs tensorflow", "tensorflow"),
 )
 
 

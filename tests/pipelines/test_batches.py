@@ -213,7 +213,7 @@ def test_two_replicas_share_the_batch_and_a_process_may_end_amid_one(tmp_path):
 
 @pytest.mark.parametrize("name", ["seed", "start_step", "num_steps"])
 def test_bad_arguments_of_training_batches(table, name):
-    with pytest.raises(ValueError, match=f"{name} must not be negative. Received: {name}=-1"):
+    with pytest.raises(ValueError, match=f"{name} must be at least 0. Received: {name}=-1"):
         training_batches(table, SAMPLER, TRANSFORM, **{name: -1})
 
 

@@ -4,7 +4,7 @@ import tensorflow as tf
 import torchvision_model
 from scipy import stats
 
-from pipelines.images.jitter import jitter_colours
+from pipelines.images.jitter import jitter_colors
 from pipelines.images.transforms import TrainTransform
 
 
@@ -22,7 +22,7 @@ from pipelines.images.transforms import TrainTransform
 def test_jitter_follows_the_definition(jitter):
     image = np.random.default_rng(0).integers(0, 256, (7, 9, 3)).astype(np.float32)
     rng = np.random.default_rng(2)
-    adjust = tf.function(lambda image, uniform: jitter_colours(image, uniform, jitter))
+    adjust = tf.function(lambda image, uniform: jitter_colors(image, uniform, jitter))
     for _ in range(30):
         uniform = rng.random(8, np.float32)
         expected = torchvision_model.jittered(image, uniform.tolist(), jitter)

@@ -26,7 +26,7 @@ from experiments.report.pictures import thumbnail
 from keras_dml.export import export_saved_model
 from pipelines import EvaluationTransform, TrainTransform, find_bad_images
 from pipelines.images import decode
-from pipelines.orientation import read_orientation
+from pipelines.images.orientation import looks_upright, read_orientation
 from pipelines.table import ImageTable
 
 HEIGHT, WIDTH = 61, 83
@@ -51,6 +51,7 @@ STORING = {
 SPEC = [tf.TensorSpec([], tf.string)]
 decode_image = tf.function(decode.decode_image, input_signature=SPEC, autograph=False)
 orientation_of = tf.function(read_orientation, input_signature=SPEC, autograph=False)
+seen_upright = tf.function(looks_upright, input_signature=SPEC, autograph=False)
 image_size = tf.function(decode.image_size, input_signature=SPEC, autograph=False)
 
 
@@ -304,6 +305,52 @@ NOT_ORIENTATIONS = {
     "cut within its entry": segment(0xE1, b"Exif\0\0" + tiff(6, before=0)[:19]),
     "another segment": segment(0xE3, b"Exif\0\0" + tiff(6)),
 }
+
+
+def entries(*orientations, byte_order=">", before=()):
+    """EXIF whose directory has these tags, then an orientation for each of these."""
+    rows = [struct.pack(byte_order + "HHI4x", tag, 2, 1) for tag in before]
+    rows += [struct.pack(byte_order + "HHIHH", 0x0112, 3, 1, value, 0) for value in orientations]
+    mark = {">": b"MM\0*\0\0\0\x08", "<": b"II*\0\x08\0\0\0"}[byte_order]
+    content = b"Exif\0\0" + mark + struct.pack(byte_order + "H", len(rows)) + b"".join(rows)
+    return segment(0xE1, content + bytes(4))
+
+
+CAMERA = (0x0100, 0x0101, 0x0102, 0x0103, 0x0106, 0x010E, 0x010F, 0x0110)
+
+
+@pytest.mark.parametrize("jfif", [[], [JFIF]])
+@pytest.mark.parametrize("byte_order", "<>")
+def test_upright_photos_of_cameras_are_known_at_a_glance(byte_order, jfif):
+    for before in ((), CAMERA[-2:], CAMERA):
+        for orientation in ORIENTATIONS:
+            exif = entries(orientation, byte_order=byte_order, before=before)
+            encoded = with_segments(*jfif, exif)
+            assert seen_upright(encoded).numpy() == (orientation == 1)
+            assert orientation_of(encoded) == orientation
+    assert seen_upright(encode(picture(), "JPEG"))
+    for file_format in ("PNG", "WEBP"):
+        assert not seen_upright(encode(picture(), file_format))
+
+
+@pytest.mark.parametrize("byte_order", "<>")
+def test_a_glance_that_could_be_wrong_is_none(byte_order):
+    options = {"byte_order": byte_order, "before": CAMERA}
+    upright, turned_entries = entries(1, **options), entries(6, **options)
+    other_kind = b"\xff\xe3" + upright[2:]
+    for segments in (
+        [entries(6, 1, **options)],  # the first counts
+        [other_kind, turned_entries],  # another segment of the same content
+        [JFIF[:-1], upright[:8], turned_entries],
+        [segment(0xFE, upright), turned_entries],
+        [segment(0xE0, bytes(14) + upright), turned_entries],
+        [segment(0xED, upright + upright), turned_entries],
+    ):
+        encoded = with_segments(*segments)
+        assert not seen_upright(encoded)
+    assert orientation_of(with_segments(entries(6, 1, **options))) == 6
+    assert orientation_of(with_segments(other_kind, turned_entries)) == 6
+    assert orientation_of(with_segments(segment(0xFE, upright), turned_entries)) == 6
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning:PIL")

@@ -1,0 +1,104 @@
+"""Arguments: NumPy's scalars are numbers, a bool is none, NaN and infinity are refused."""
+
+import math
+
+import numpy as np
+import pytest
+
+import pipelines
+from pipelines.checks import plain_numbers, whole_number
+from pipelines.datasets.glyphs import glyphs
+from pipelines.errors import ArgumentError, ArgumentTypeError
+from pipelines.samplers import BalancedSampler, RandomSampler
+from pipelines.table import ImageTable
+
+TABLE = ImageTable.from_arrays(np.zeros([4, 8, 8, 1], np.uint8), [0, 0, 1, 1])
+
+
+@pytest.mark.parametrize("kind", [int, np.int64, np.uint8, np.array])
+def test_whole_numbers_of_any_kind(kind):
+    number = whole_number("size", kind(3), at_least=1)
+    assert (type(number), number) == (int, 3)
+
+
+@pytest.mark.parametrize("value", [True, np.True_, 2.0, np.float32(2), math.nan, "2", None, [2]])
+def test_what_is_no_whole_number(value):
+    with pytest.raises(ArgumentTypeError) as caught:
+        whole_number("size", value, at_least=1)
+    assert str(caught.value) == (
+        f"size must be a whole number of at least 1. Received: size={value!r}"
+    )
+
+
+def test_whole_numbers_that_are_too_low():
+    with pytest.raises(ArgumentError, match=r"^size must be at least 2\. Received: size=1$"):
+        whole_number("size", np.int8(1), at_least=2)
+    with pytest.raises(ArgumentError, match=r"^seed must be at least 0\. Received: seed=-1$"):
+        whole_number("seed", -1, at_least=0)
+    assert whole_number("seed", -1) == -1
+
+
+def test_plain_numbers_are_as_they_were_given():
+    plain = plain_numbers([np.float32(0.5), 1, np.int64(2), 0.25])
+    assert plain == (0.5, 1, 2, 0.25)
+    assert [type(number) for number in plain] == [float, int, int, float]
+    for wrong in (3, None, "12", [True], [np.True_], [math.nan], [math.inf], [None], ["1"]):
+        assert plain_numbers(wrong) is None
+
+
+def test_transforms_of_numpy_scalars_are_those_of_pythons():
+    ours = pipelines.TrainTransform(32, (48, 40), area=(0.25, 1.0), jitter=(0.5, 0.0, 0.0, 0.25))
+    given = pipelines.TrainTransform(
+        np.int64(32),
+        (np.int32(48), np.int64(40)),
+        area=(np.float32(0.25), np.float64(1.0)),
+        jitter=np.array([0.5, 0, 0, 0.25], np.float32),
+    )
+    # What embedding files are known by.
+    assert repr(given) == repr(ours)
+    evaluation = pipelines.EvaluationTransform(np.int64(32), np.int16(40))
+    assert repr(evaluation) == repr(pipelines.EvaluationTransform(32, 40))
+    assert evaluation(np.zeros([50, 60, 3], np.uint8)).shape == (32, 32, 3)
+
+
+@pytest.mark.parametrize(
+    ("refused", "name"),
+    [
+        (lambda: pipelines.TrainTransform(True), "image_size"),
+        (lambda: pipelines.TrainTransform(32.0), "image_size"),
+        (lambda: pipelines.TrainTransform(32, True), "resize"),
+        (lambda: pipelines.TrainTransform(32, (64, math.nan)), "resize"),
+        (lambda: pipelines.TrainTransform(32, area=(0.5, math.nan)), "area"),
+        (lambda: pipelines.TrainTransform(32, area=(0.5, True)), "area"),
+        (lambda: pipelines.TrainTransform(32, area=0.5), "area"),
+        (lambda: pipelines.TrainTransform(32, aspect=("a", "b")), "aspect"),
+        (lambda: pipelines.TrainTransform(32, jitter=(math.nan, 0, 0, 0)), "jitter"),
+        (lambda: pipelines.TrainTransform(32, jitter=0.5), "jitter"),
+        (lambda: pipelines.EvaluationTransform(np.True_), "image_size"),
+        (lambda: RandomSampler(5, True), "batch_size"),
+        (lambda: RandomSampler(5, 2.0), "batch_size"),
+        (lambda: RandomSampler(5.5, 2), "num_images"),
+        (lambda: RandomSampler(5, 2, seed=0.5), "seed"),
+        (lambda: RandomSampler(5, 2)(math.nan), "step"),
+        (lambda: BalancedSampler([0, 1], 1, True), "images_per_class"),
+        (lambda: pipelines.split_by_class(TABLE, True), "train_classes"),
+        (lambda: pipelines.split_by_class(TABLE, 1, 0.5), "test_classes"),
+        (lambda: glyphs(True), "num_classes"),
+        (lambda: glyphs(1, seed=True), "seed"),
+        (lambda: _training(seed=0.5), "seed"),
+        (lambda: _training(start_step=True), "start_step"),
+        (lambda: _training(num_steps=math.inf), "num_steps"),
+        (
+            lambda: pipelines.evaluation_batches(TABLE, pipelines.EvaluationTransform(8), True),
+            "batch_size",
+        ),
+    ],
+)
+def test_what_is_no_number_is_refused_by_name(refused, name):
+    with pytest.raises(ArgumentError, match=rf"^{name} must .*Received: {name}="):
+        refused()
+
+
+def _training(**arguments):
+    transform = pipelines.TrainTransform(8)
+    return pipelines.training_batches(TABLE, RandomSampler(4, 2), transform, **arguments)

@@ -1,0 +1,62 @@
+"""`import pipelines` needs NumPy alone, and loads TensorFlow when a part that needs it is named."""
+
+import re
+
+import pytest
+from without import run_without
+
+import pipelines
+
+WORKS = """
+import sys
+import numpy as np
+import pipelines
+
+assert "glyphs" in pipelines.DATASETS
+table = pipelines.ImageTable.from_arrays(np.zeros([6, 4, 4, 1], np.uint8), list("aabbcc"))
+split = pipelines.split_by_class(table, 1)
+assert (len(split.train), len(split.test)) == (2, 4)
+assert sorted(pipelines.RandomSampler(6, 6)(0)) == list(range(6))
+assert len(pipelines.BalancedSampler(table.labels, 2, 2)(3)) == 4
+try:
+    pipelines.load_dataset("nothing")
+except ValueError as error:
+    print(error)
+assert not {"tensorflow", "tqdm", "keras"} & set(sys.modules)
+"""
+NAMED = """
+import pipelines
+for name in ("EvaluationTransform", "TrainTransform", "evaluation_batches", "find_bad_images",
+             "training_batches"):
+    try:
+        getattr(pipelines, name)
+    except ImportError as error:
+        print(f"{type(error).__name__}: {error}")
+"""
+
+
+def test_tables_datasets_and_samplers_work_without(tmp_path):
+    done = run_without(("tensorflow", "tqdm"), ["-c", WORKS], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("dataset must be one of cars, ")
+
+
+def test_they_load_no_tensorflow_where_there_is_one(tmp_path):
+    done = run_without((), ["-c", WORKS], tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_needs_it_says_so_in_a_line(tmp_path):
+    done = run_without(("tensorflow",), ["-c", NAMED], tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 5
+    for line in lines:
+        pattern = r"MissingExtraError: pipelines\.\w+ needs tensorflow: .*keras-dml\[tensorflow\]'"
+        assert re.fullmatch(pattern, line), line
+
+
+def test_the_names_that_load_themselves_are_seen():
+    assert set(pipelines.__all__) <= set(dir(pipelines))
+    with pytest.raises(AttributeError, match="'pipelines' has no attribute 'training_batch'"):
+        pipelines.training_batch  # noqa: B018
