@@ -185,9 +185,13 @@ def main(argv: list[str]) -> None:
         output.mkdir(parents=True, exist_ok=True)
         dtype = "float16" if options.float16 else "float32"
         embedded = model_embeddings.embed(embedder, queries, items, output, dtype)
-    sets = {"gallery": embedded.gallery, "gallery_labels": embedded.gallery_labels}
     scores = metrics.evaluate(
-        embedded.embeddings, embedded.labels, ks, clustering=options.clustering, **sets
+        embedded.embeddings,
+        embedded.labels,
+        ks,
+        clustering=options.clustering,
+        gallery=embedded.gallery,
+        gallery_labels=embedded.gallery_labels,
     )
     try:
         table = _write(output, f"{kind} {source}", options, embedded, scores, trained)

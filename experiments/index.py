@@ -8,7 +8,7 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from experiments.options import (
     Options,
@@ -21,6 +21,7 @@ from experiments.options import (
 )
 
 if TYPE_CHECKING:
+    from keras_dml.nearness import Metric
     from keras_dml.retrieval import Index, TreeAH
 
 # Up to so many items an exact search takes some ten milliseconds and has nothing to tune.
@@ -116,7 +117,7 @@ def main(argv: list[str]) -> None:
     }
     if settings["built"] != built or not _loads(output / INDEX):
         paths = [file.path for file in embedded.files]
-        index = build_index(embedded.embeddings, options.metric, paths, tree)
+        index = build_index(embedded.embeddings, cast("Metric", options.metric), paths, tree)
         _save(index, output / INDEX)
         settings |= {"built": built, "search": _how_searched(index)}
         write_settings(output, settings)

@@ -6,7 +6,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import tensorflow as tf
 
@@ -20,7 +20,7 @@ from pipelines import (
     TrainTransform,
     training_batches,
 )
-from pipelines.images.decode import open_image
+from pipelines.images.decode import EncodedImage, open_image
 from pipelines.images.resample import whole_pixels
 
 Sampler: TypeAlias = BalancedSampler | RandomSampler
@@ -135,7 +135,7 @@ def _decoding(
     """Reads, draws and decodes the windows that a training takes, and batches their shapes."""
 
     def decode(source: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
-        image = open_image(source)
+        image = cast(EncodedImage, open_image(source))  # of files
         resized, window, *_ = transform.draw(image.size, numbers)
         whole, _ = whole_pixels(image.size, resized, window)
         pixels = tf.cond(image.is_jpeg, lambda: image.crop_jpeg(whole), lambda: image.crop(whole))

@@ -140,8 +140,8 @@ def evaluation() -> Iterator[Row]:
         seconds, found = _seconds(functools.partial(metrics.precision_at_r, z, labels, metric))
         note = f"MAP@R {100 * found.map_at_r:.1f} %"
         yield {"what": f"MAP@R and R-precision, {metric}", "s": seconds, "note": note}
-    seconds, found = _seconds(lambda: metrics.distance_histograms(z, labels).divergence())
-    yield {"what": "Jensen-Shannon divergence", "s": seconds, "note": f"{found:.3f} nats"}
+    seconds, nats = _seconds(lambda: metrics.distance_histograms(z, labels).divergence())
+    yield {"what": "Jensen-Shannon divergence", "s": seconds, "note": f"{nats:.3f} nats"}
     seconds, scores = _seconds(lambda: metrics.clustering_scores(z, labels))
     note = f"{scores.nmi:.3f} and {scores.ami:.3f} (goal 300 s)"
     yield {"what": f"NMI and AMI, {SOP_CLASSES:,} clusters", "s": seconds, "note": note}

@@ -1,5 +1,7 @@
 """What learns: the embedding, the model around it that is fitted, and its training."""
 
+from typing import Literal, cast
+
 import keras
 import tensorflow as tf
 
@@ -27,7 +29,7 @@ def embedding_model(options: RunOptions) -> tuple[keras.Model, keras.Model]:
         backbone,
         options.embedding_size,
         options.feature_batch_norm,
-        options.pooling,
+        cast(Literal["average", "max"], options.pooling),
         options.levels,
     )
 

@@ -11,6 +11,7 @@ import keras
 import local_workers
 import numpy as np
 import pytest
+from once import once
 
 from keras_dml import optimizers
 
@@ -32,7 +33,7 @@ def programs():
     }
 
 
-@functools.cache
+@once
 def results(devices):
     """What was found on so many devices."""
     program = programs()["4" if devices == "4" else "2"].result()

@@ -11,6 +11,7 @@ import local_workers
 import numpy as np
 import pytest
 import tensorflow as tf
+from once import once
 
 from keras_dml.distribute import gather_candidates, place_among_replicas
 
@@ -19,9 +20,7 @@ OF_WORKERS = [*distributed_training.of_workers(), "rankmi_model", "dropout"]
 CONTRASTIVE = distributed_training.first_of("contrastive")
 LOSSES = [case for case, (_, _, recipe) in distributed_training.CASES.items() if recipe == "plain"]
 # Compiled by XLA in the quick tests; the others in the longer ones.
-QUICK_XLA = [
-    distributed_training.first_of(loss) for loss in ("contrastive", "multi_similarity", "ce")
-]
+QUICK_XLA = [distributed_training.first_of(loss) for loss in ("contrastive", "ce")]
 
 
 @functools.cache
@@ -41,7 +40,7 @@ def programs():
     }
 
 
-@functools.cache
+@once
 def results(devices):
     """What `distributed_training.py` prints for so many devices."""
     program = programs()[devices].result()
@@ -49,12 +48,23 @@ def results(devices):
     return json.loads(program.stdout.strip().splitlines()[-1])
 
 
-@functools.cache
+@once
 def of_workers(*words):
     """What two workers print, who train together over loopback."""
     started = local_workers.start(2, "tests.support.distributed_training", *words)
     printed = local_workers.finish(started)
     return [json.loads(out.strip().splitlines()[-1]) for out in printed]
+
+
+@once
+def more_on_four_devices():
+    """What `distributed_training.py` prints for the cases that the quick tests leave out."""
+    command = [sys.executable, "-m", "tests.support.distributed_training", "4", "more"]
+    program = subprocess.run(
+        command, cwd=local_workers.ROOT, capture_output=True, text=True, timeout=600
+    )
+    assert program.returncode == 0, program.stderr[-3000:]
+    return json.loads(program.stdout.strip().splitlines()[-1])
 
 
 def one(case):
@@ -68,10 +78,22 @@ def difference(a, b):
     return np.abs(a - b).max() / np.abs(a).max()
 
 
-@pytest.mark.parametrize("devices", [2, 4])
 @pytest.mark.parametrize("case", CASES)
-def test_the_weights_are_those_of_one_device(devices, case):
-    assert difference(one(case), results(devices)["many"][case]) < 1e-5
+def test_the_weights_are_those_of_one_device(case):
+    assert difference(one(case), results(2)["many"][case]) < 1e-5
+
+
+@pytest.mark.parametrize(
+    "case", [*distributed_training.of_four_devices(), "rankmi_model", "dropout"]
+)
+def test_the_weights_on_four_devices_are_those_of_one(case):
+    assert difference(one(case), results(4)["many"][case]) < 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", distributed_training.of_more_on_four_devices())
+def test_the_weights_on_four_devices_are_those_of_one_for_every_loss(case):
+    assert difference(one(case), more_on_four_devices()["many"][case]) < 1e-5
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -164,6 +186,24 @@ def test_synchronised_batch_norm_is_that_of_one_device():
     found, expected = (results(2)[side]["synchronized"] for side in ("many", "one"))
     assert difference(expected, found) < 1e-5
     assert difference(expected, results(2)["batch_norm"]) > 1e-3
+
+
+def test_a_process_that_failed_is_one_failure():
+    asked = []
+
+    @once
+    def make(number):
+        asked.append(number)
+        if number == 1:
+            raise subprocess.TimeoutExpired("train", 600)
+        return [number]
+
+    assert make(0) is make(0)
+    with pytest.raises(subprocess.TimeoutExpired, match="timed out after 600 seconds"):
+        make(1)
+    with pytest.raises(pytest.skip.Exception, match=r"make\(1,\) failed in the first test"):
+        make(1)
+    assert asked == [0, 1]
 
 
 def test_one_device_gets_its_own_tensor_back():

@@ -203,16 +203,22 @@ def train_without_gathering(strategy):
         pairs.gather_candidates = gather_candidates
 
 
-def on_logical_devices(count):
-    """Everything on so many devices of this process; on one as well if they are two."""
+def devices(count):
+    """A strategy of so many devices of this process."""
     tf.config.set_logical_device_configuration(
         tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * count
     )
     names = [device.name for device in tf.config.list_logical_devices("CPU")]
-    many, few = tf.distribute.MirroredStrategy(names), count == 2
-    results = {"many": everything(many)}
+    return tf.distribute.MirroredStrategy(names)
+
+
+def on_logical_devices(count):
+    """What the quick tests ask of so many devices; on one as well if they are two."""
+    many, few = devices(count), count == 2
+    quick = CASES if few else of_four_devices()
+    results = {"many": everything(many, quick)}
     if few:
-        results["one"] = everything(tf.distribute.get_strategy())
+        results["one"] = everything(tf.distribute.get_strategy(), CASES)
         results["several_steps"] = train_rankmi(many, steps_per_execution=3)
         results["not_gathered"] = train_without_gathering(many)
         results["batch_norm"] = train_batch_norm(many, synchronized=False)
@@ -222,13 +228,27 @@ def on_logical_devices(count):
     return {**results, "gathered": gathered(many), "embedded": embedded(many)}
 
 
-def everything(strategy):
-    """Each case by its name."""
-    cases = {
-        case: train(strategy, *arguments, parts=arguments[0] in WITH_PARTS)
-        for case, arguments in CASES.items()
+def everything(strategy, cases):
+    """These cases by their names, and what is no loss in `fit`."""
+    found = trained(strategy, cases)
+    return {**found, "rankmi_model": train_rankmi(strategy), "dropout": train_dropout(strategy)}
+
+
+def trained(strategy, cases):
+    """These cases by their names."""
+    return {
+        case: train(strategy, *CASES[case], parts=CASES[case][0] in WITH_PARTS) for case in cases
     }
-    return {**cases, "rankmi_model": train_rankmi(strategy), "dropout": train_dropout(strategy)}
+
+
+def of_four_devices():
+    """The cases that four devices train too; the longer checks train the others there."""
+    return [*of_workers(), *(first_of(loss) for loss in ("ce", "multi_similarity")), "clipped"]
+
+
+def of_more_on_four_devices():
+    """Those of the longer checks."""
+    return [case for case in CASES if case not in of_four_devices()]
 
 
 def of_workers():
@@ -265,6 +285,8 @@ def as_worker():
 if __name__ == "__main__":
     if sys.argv[1:] == ["more"]:
         results = as_worker_of(of_more_workers())
+    elif sys.argv[1:] == ["4", "more"]:
+        results = {"many": trained(devices(4), of_more_on_four_devices())}
     elif "TF_CONFIG" in os.environ:
         results = as_worker()
     else:

@@ -42,8 +42,12 @@ def start(count, *arguments):
 
 
 def finish(processes, timeout=300):
-    """What each of them printed; they must all succeed."""
-    ended = [process.communicate(timeout=timeout) for process in processes]
+    """What each of them printed; they must all succeed, in so many seconds."""
+    try:
+        ended = [process.communicate(timeout=timeout) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
     for process, (_, err) in zip(processes, ended):
         assert process.returncode == 0, err[-3000:]
     return [out for out, _ in ended]

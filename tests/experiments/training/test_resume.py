@@ -1,6 +1,5 @@
 """`kill -9` at an arbitrary moment, then the same command: the run that was never killed."""
 
-import functools
 import os
 import signal
 import subprocess
@@ -9,6 +8,7 @@ import time
 
 import numpy as np
 import pytest
+from once import once
 from tiny_run import TINY, final_weights, history
 
 ARGUMENTS = [
@@ -32,12 +32,15 @@ def start(data, folder, loss):
 
 
 def finish(process):
-    output, _ = process.communicate(timeout=300)
+    try:
+        output, _ = process.communicate(timeout=300)
+    finally:
+        process.kill()
     assert process.returncode == 0, output
     return output
 
 
-@functools.cache
+@once
 def whole(photos, folder, loss):
     finish(start(photos, folder / loss, loss))
     return folder / loss
