@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -14,8 +15,9 @@ from tiny_run import TINY, command, finished_run
 
 from experiments import recipes
 from experiments.options import RunOptions, command_line, parse
+from experiments.training import fit
 from experiments.training.run_folder import RunFolder
-from keras_dml import metrics
+from keras_dml import metrics, models
 
 
 def test_a_run_leaves_everything_behind(finished):
@@ -323,3 +325,23 @@ def test_a_reader_that_has_seen_enough_is_no_error():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_run_that_could_not_be_exported_ends_before_it_trains(
+    photos,
+    tmp_path,
+    monkeypatch,
+    capsys,
+):
+    def embedding_model(options):
+        backbone = models.small_convnet(options.image_size, filters=(4,))
+        inputs = keras.Input(backbone.input_shape[1:])
+        whole = keras.Model(inputs, backbone(inputs))
+        backbone.name = "_backbone"
+        return backbone, models.embedding_model(whole, 4)
+
+    monkeypatch.setattr(fit, "embedding_model", embedding_model)
+    folder = tmp_path / "run"
+    assert command(*TINY, "--loss=snca", f"--data_dir={photos}", f"--output_dir={folder}") == 2
+    assert "rename '_backbone'" in capsys.readouterr().err
+    assert not folder.exists()

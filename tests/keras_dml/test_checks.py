@@ -18,7 +18,7 @@ from keras_dml.errors import ArgumentError, ArgumentTypeError
 from keras_dml.losses import catalog
 from keras_dml.losses.rankmi import FixedStatistics
 
-NO_NUMBERS = [True, np.True_, "1", np.array(1), np.array([1]), [1], 1j, object()]
+NO_NUMBERS = [True, np.True_, "1", np.array(1), np.array([1]), [1], 1j, {}]
 NOT_FINITE = [math.nan, math.inf, -math.inf, np.float32("nan"), np.float64("inf")]
 
 

@@ -11,10 +11,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from tiny_run import TINY, command
 
-from experiments.training import objective
-from keras_dml import models
 from keras_dml.export import check_export, export_saved_model
 
 SIZE = 8
@@ -111,26 +108,6 @@ def test_the_check_draws_no_random_numbers():
         ]
 
     np.testing.assert_array_equal(drawn(True), drawn(False))
-
-
-def test_a_run_that_could_not_be_exported_ends_before_it_trains(
-    photos,
-    tmp_path,
-    monkeypatch,
-    capsys,
-):
-    def embedding_model(options):
-        backbone = models.small_convnet(options.image_size, filters=(4,))
-        inputs = keras.Input(backbone.input_shape[1:])
-        whole = keras.Model(inputs, backbone(inputs))
-        backbone.name = "_backbone"
-        return backbone, models.embedding_model(whole, 4)
-
-    monkeypatch.setattr(objective, "embedding_model", embedding_model)
-    folder = tmp_path / "run"
-    assert command(*TINY, "--loss=snca", f"--data_dir={photos}", f"--output_dir={folder}") == 2
-    assert "rename '_backbone'" in capsys.readouterr().err
-    assert not folder.exists()
 
 
 ADDONS = """
