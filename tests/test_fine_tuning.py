@@ -66,7 +66,7 @@ def trained_net(seed):
 def fine_tuned(name, net, images, numbers, seed):
     """The embedding model after `fit`; the labels of each are of another kind."""
     embedding = keras_dml.models.with_frozen_statistics(net)
-    # It begins where the net was left: from lost statistics it would recover, and lose its training.
+    # It begins where the net was left: lost statistics would be made up for by the training.
     some = images[::IMAGES].astype("float32")
     left = net.predict(some, verbose=0)
     np.testing.assert_allclose(embedding.predict(some, verbose=0), left, atol=1e-4 * left.max())
