@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
-from keras.src.models.functional import Functional
 
 from keras_dml.errors import ArgumentError
+from keras_dml.private import Functional, flat_layers, lambda_output_shape
 
 
 def all_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
@@ -19,7 +19,7 @@ def all_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
     Keras shows in `Model.layers` only those of the first level, and of a layer none: wrapped and
     subclassed ones would not be seen.
     """
-    return layer._flatten_layers()
+    return flat_layers(layer)
 
 
 def copied(
@@ -121,7 +121,7 @@ def same_layer(
 def _same_lambda(
     layer: keras.layers.Lambda, change: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> keras.layers.Lambda:
-    functions = [layer.function, layer.mask, layer._output_shape]
+    functions = [layer.function, layer.mask, lambda_output_shape(layer)]
     for function in filter(callable, functions):
         # A method, a partial or an object may hold variables as well as a closure.
         plain = inspect.isfunction(function) or inspect.isbuiltin(function)
@@ -133,7 +133,7 @@ def _same_lambda(
     config = change(super(keras.layers.Lambda, layer).get_config())
     return keras.layers.Lambda(
         layer.function,
-        output_shape=layer._output_shape,
+        output_shape=lambda_output_shape(layer),
         mask=layer.mask,
         arguments=dict(layer.arguments),
         **config,

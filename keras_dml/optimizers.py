@@ -142,8 +142,7 @@ def as_on_one_device(optimizer: keras.optimizers.Optimizer) -> None:
     if keras.backend.backend() != "tensorflow":
         return
     for inner in optimizers_within(optimizer):
-        inner._clip_gradients = types.MethodType(_clip_on_one_device, inner)
-        inner._all_reduce_sum_gradients = types.MethodType(_clip_the_sum, inner)
+        private.replace_clipping(inner, _clip_on_one_device, _clip_the_sum)
         if isinstance(inner, keras.optimizers.LossScaleOptimizer):
             inner.check_finite = types.MethodType(_all_replicas_finite, inner)
 
@@ -179,19 +178,18 @@ def _clip_on_one_device(
 ) -> list[Tensor]:
     if place_among_replicas()[1] > 1:
         return gradients  # clipped when they are summed
-    return type(optimizer)._clip_gradients(optimizer, gradients)
+    return private.clipped(optimizer, gradients)
 
 
 def _clip_the_sum(
     optimizer: keras.optimizers.Optimizer,
     gradients_and_variables: list[tuple[Tensor, keras.Variable]],
 ) -> list[tuple[Tensor, keras.Variable]]:
-    optimizer_class = type(optimizer)
-    summed = optimizer_class._all_reduce_sum_gradients(optimizer, gradients_and_variables)
+    summed = private.summed_over_replicas(optimizer, gradients_and_variables)
     if place_among_replicas()[1] == 1:
         return summed
     gradients, variables = zip(*summed)
-    return list(zip(optimizer_class._clip_gradients(optimizer, list(gradients)), variables))
+    return list(zip(private.clipped(optimizer, list(gradients)), variables))
 
 
 def _all_replicas_finite(optimizer: keras.optimizers.Optimizer, gradients: list[Tensor]) -> Tensor:

@@ -4,6 +4,7 @@ Nothing else in this package touches one; `tests/keras_dml/test_private.py` look
 which is gone or changed when an upgrade moves it.
 """
 
+import types
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,9 +15,14 @@ __all__ = [
     "NEEDED",
     "BuildsOnBatch",
     "Functional",
+    "clipped",
+    "flat_layers",
     "iterator_function",
+    "lambda_output_shape",
     "made_under",
     "merge_call",
+    "replace_clipping",
+    "summed_over_replicas",
     "variable_index",
 ]
 
@@ -60,6 +66,38 @@ def variable_index(optimizer: keras.optimizers.Optimizer, variable: keras.Variab
     return optimizer._get_variable_index(variable)
 
 
+def clipped(optimizer: keras.optimizers.Optimizer, gradients: list[Any]) -> list[Any]:
+    """The gradients as the optimizer's class clips them: `Optimizer._clip_gradients`."""
+    return type(optimizer)._clip_gradients(optimizer, gradients)
+
+
+def summed_over_replicas(
+    optimizer: keras.optimizers.Optimizer, gradients_and_variables: list[tuple[Any, Any]]
+) -> list[tuple[Any, Any]]:
+    """The same with gradients summed over replicas: TensorFlow's `_all_reduce_sum_gradients`."""
+    return type(optimizer)._all_reduce_sum_gradients(optimizer, gradients_and_variables)
+
+
+def replace_clipping(
+    optimizer: keras.optimizers.Optimizer,
+    clip: Callable[..., list[Any]],
+    summed: Callable[..., list[tuple[Any, Any]]],
+) -> None:
+    """Let this one optimizer call functions of ours for `clipped` and `summed_over_replicas`."""
+    optimizer._clip_gradients = types.MethodType(clip, optimizer)
+    optimizer._all_reduce_sum_gradients = types.MethodType(summed, optimizer)
+
+
+def flat_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
+    """A layer and every layer within it: `Layer._flatten_layers`; `Model.layers` is one level."""
+    return layer._flatten_layers()
+
+
+def lambda_output_shape(layer: keras.layers.Lambda) -> Any:
+    """What a Lambda was given as `output_shape`: its `_output_shape`."""
+    return layer._output_shape
+
+
 class BuildsOnBatch:
     """For a `keras.Model` that itself finds the batch that `fit` builds an unbuilt model on.
 
@@ -99,6 +137,10 @@ NEEDED = (
     Needed("keras.Model._maybe_symbolic_build", ("self", "iterator", "data_batch")),
     Needed("keras.Model._distribute_strategy", of_instance=True),
     Needed("keras.optimizers.Optimizer._get_variable_index", ("self", "variable")),
+    Needed("keras.optimizers.Optimizer._clip_gradients", ("self", "grads")),
+    Needed("keras.optimizers.Optimizer._all_reduce_sum_gradients", ("self", "grads_and_vars")),
+    Needed("keras.layers.Layer._flatten_layers", ("self",)),
+    Needed("keras.layers.Lambda._output_shape", of_instance=True),
     Needed(
         "tensorflow.__internal__.distribute.interim.maybe_merge_call",
         ("fn", "strategy", "args", "kwargs"),
