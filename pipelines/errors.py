@@ -6,6 +6,9 @@ __all__ = ["ArgumentError", "ArgumentTypeError"]
 class ArgumentError(ValueError):
     """An argument that is refused: the message names it, echoes it and says what would be right."""
 
+    # As AutoGraph wants it: other exceptions it hides behind one of its own inside a tf.function.
+    __init__ = Exception.__init__
+
 
 class ArgumentTypeError(ArgumentError, TypeError):
     """The same, of an argument of another type than is asked for."""

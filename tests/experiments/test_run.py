@@ -269,9 +269,8 @@ def test_two_runs_in_one_process_have_options_of_their_own(photos, tmp_path):
 
 
 def test_a_bug_in_the_middle_of_a_run_is_told_from_a_mistake(photos, tmp_path, capsys, monkeypatch):
-    from experiments.training import objective
 
-    monkeypatch.setattr(objective, "embedding_model", lambda options: len(3))
+    monkeypatch.setattr(fit, "embedding_model", lambda options: len(3))
     monkeypatch.setattr(command_line.tempfile, "tempdir", str(tmp_path))
     given = [*TINY, f"--data_dir={photos}", f"--output_dir={tmp_path / 'run'}"]
     assert command(*given) == 1

@@ -93,7 +93,7 @@ def test_what_replicas_cannot_do_is_one_line(name):
     argument = "jit_compile" if "jit" in name else "gradient_accumulation_steps"
     value = True if "jit" in name else 2
     message = results("refusals")[name]
-    assert message.startswith(f"ValueError: {argument} cannot be used with several replicas")
+    assert message.startswith(f"ArgumentError: {argument} cannot be used with several replicas")
     assert message.endswith(f"Received: {argument}={value}") and "\n" not in message
 
 

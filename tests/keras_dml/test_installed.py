@@ -19,8 +19,7 @@ import json, sys
 import numpy as np
 import keras, keras_dml
 loaded = sorted({m.partition(".")[0] for m in sys.modules} & set(%r) | {
-    m for m in sys.modules if m in ("pipelines", "keras_dml.retrieval", "keras_dml.export",
-                                    "keras_dml.addons")})
+    m for m in sys.modules if m in ("pipelines", "keras_dml.retrieval", "keras_dml.export")})
 from keras_dml import *
 random = np.random.default_rng(0)
 x = random.uniform(0, 255, (32, 16, 16, 3)).astype("float32")

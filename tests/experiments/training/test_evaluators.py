@@ -105,7 +105,7 @@ def test_raw_pixels_are_compared_once_where_it_is_asked_for(tmp_path, monkeypatc
     rows = RawPixels().finish(run, None).rows
     assert set(rows) == {"raw pixels, cosine", "raw pixels, l2"}
     share = rows["raw pixels, cosine"][1]
-    assert f"R@1 {100 * share:.1f} % (cosine)" in said
+    assert f"raw pixels, cosine: R@1 {100 * share:.1f} %" in said
     folder.write_json(RAW_PIXELS, {"cosine": {"1": 0.5}})
     RawPixels().before(run, State(), None)
     assert "R@1 50.0 %" in capsys.readouterr().out

@@ -92,5 +92,5 @@ def test_numpy_scalars_are_numbers():
             distance_histograms(z, labels, bins=bins)
     with pytest.raises(ValueError, match="seed must be a whole number.*Received: seed=-1"):
         mutual_information_bound(z, labels, seed=-1)
-    with pytest.raises(ValueError, match="steps must be a whole number.*Received: steps=0"):
+    with pytest.raises(ValueError, match="steps must be a whole number.*Received: steps="):
         mutual_information_bound(z, labels, steps=np.int64(0))

@@ -55,9 +55,9 @@ def test_its_pictures_come_behind_what_every_training_shows(objective):
     [
         ("--beta=3", "beta must be a number above 0 and below 2. Received: beta=3.0"),
         ("--alpha=-1", "alpha must be a number above 0. Received: alpha=-1.0"),
-        ("--statistics_slope=2", "slope must be in"),
+        ("--statistics_slope=2", "slope must be a number of at least 0 and below 1"),
         ("--sampling=hard", "sampling must be one of"),
-        ("--margin=1", "takes alpha, beta, sampling, k. Received: margin=1.0"),
+        ("--margin=1", "takes k, beta, alpha, sampling. Received: margin=1.0"),
     ],
 )
 def test_rankmi_refuses_what_makes_no_sense(word, message, tiny):
