@@ -15,7 +15,7 @@ from keras_dml.atomic import replacing_folder
 from keras_dml.cloning import all_layers
 from keras_dml.deprecation import renamed_arguments
 from keras_dml.errors import ArgumentError, ArgumentTypeError
-from keras_dml.extras import TensorFlow
+from keras_dml.extras import TensorFlow, check_tensorflow_backend
 from keras_dml.float32 import check_static_graph, float32_copy, is_float32
 from keras_dml.retrieval import Index
 
@@ -80,6 +80,7 @@ def export_saved_model(
             built for other dimensions, or `neighbors` is out of range.
         TypeError: `preprocessing` is not callable, `index` is no `Index`.
     """
+    check_tensorflow_backend("export_saved_model")
     _check_preprocessing(preprocessing)
     _check_model(model)
     _check_index(model, index, neighbors)
