@@ -157,7 +157,7 @@ def test_every_replica_gets_all_rows_its_offset_and_the_gradient_of_all_uses(rep
 
 def test_unequal_replicas_are_a_clear_error():
     known, at_run_time = results(2)["unequal"]
-    assert known.startswith("ValueError")
+    assert known.startswith("ArgumentError")
     assert "Received: rows of the replicas [2, 3]" in known
     assert at_run_time.startswith("InvalidArgumentError")
     for message in (known, at_run_time):
