@@ -131,6 +131,8 @@ def _run(recipe: pathlib.Path, folder: pathlib.Path, forwarded: Sequence[str]) -
 
 
 def _row(name: str, result: Mapping[str, Any]) -> Row:
+    from experiments.report.scores import CATALOG
+
     recall = result["recall"]
     row: Row = {"recipe": name}
     for key in ROW_KEYS:
@@ -138,6 +140,9 @@ def _row(name: str, result: Mapping[str, Any]) -> Row:
     # A run of an earlier version has none; NaN, without any class of two images, is None.
     precision = result.get("scores", {}).get("map@r/cosine")
     row["MAP@R, cosine"] = None if precision is None else 100 * precision
+    in_catalog = f"{CATALOG}, cosine"
+    if in_catalog in recall:
+        row[f"{CATALOG}, R@1"] = 100 * recall[in_catalog]["1"]
     if "accuracy" in result:
         row["accuracy"] = 100 * result["accuracy"]
     return {**row, "training, s": result["train_seconds"], "whole run, s": result["seconds"]}

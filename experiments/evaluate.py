@@ -30,8 +30,11 @@ from experiments.options.run_options import (
 )
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from experiments.embedding.labeled_embeddings import LabeledEmbeddings
     from experiments.report.retrieval_grid import RetrievalRow
+    from pipelines import ImageTable
 
 _WHAT, _HOW = "What is evaluated, one of", "How"
 
@@ -74,8 +77,9 @@ Embeddings are written as they are computed: the same command goes on where it w
         _WHAT,
         "A file of numpy.savez with the arrays embeddings [n, d] and labels [n]; with "
         "gallery_embeddings and gallery_labels those are searched, else the rest of the rows; with "
-        "paths (and gallery_paths) of image files the page shows neighbours. Takes no flags of a "
-        "dataset or a model.",
+        "paths (and gallery_paths) of image files the page shows neighbours; catalog_embeddings, "
+        "catalog_labels (and catalog_paths) are searched too, as a question of its own. Takes no "
+        "flags of a dataset or a model.",
     )
     split: str = option(
         "test",
@@ -161,6 +165,7 @@ def main(argv: list[str]) -> None:
     quiet_tensorflow()
     from experiments.embedding import model_embeddings
     from experiments.embedding.labeled_embeddings import embeddings_from_file
+    from experiments.embedding.table_embedder import catalog_recalls
     from experiments.options.data import recall_at
     from experiments.training.run_folder import known_bad_images
     from keras_dml import metrics
@@ -173,18 +178,18 @@ def main(argv: list[str]) -> None:
         output.mkdir(parents=True, exist_ok=True)
     else:
         folder = source if kind == "run" else output
-        queries, items, trained = model_embeddings.dataset_sides(
-            options, options.split, known_bad_images(folder)
-        )
-        ks = recall_at(options, len(queries), None if items is None else len(items))
+        sides = model_embeddings.dataset_sides(options, options.split, known_bad_images(folder))
+        trained = sides.trained
+        gallery = None if sides.items is None else len(sides.items)
+        ks = recall_at(options, len(sides.queries), gallery)
         if kind == "saved_model":
-            embedder = model_embeddings.saved_model(source, options, queries)
+            embedder = model_embeddings.saved_model(source, options, sides.queries)
         else:
             path = source / "best.keras" if kind == "run" else source
             embedder = model_embeddings.keras_model(path, options, kind)
         output.mkdir(parents=True, exist_ok=True)
         dtype = "float16" if options.float16 else "float32"
-        embedded = model_embeddings.embed(embedder, queries, items, output, dtype)
+        embedded = model_embeddings.embed(embedder, sides, output, dtype)
     scores = metrics.evaluate(
         embedded.embeddings,
         embedded.labels,
@@ -193,8 +198,13 @@ def main(argv: list[str]) -> None:
         gallery=embedded.gallery,
         gallery_labels=embedded.gallery_labels,
     )
+    catalog: dict[str, dict[int, float]] = {}
+    if embedded.catalog is not None and embedded.catalog_labels is not None:
+        catalog = catalog_recalls(
+            embedded.embeddings, embedded.labels, ks, embedded.catalog, embedded.catalog_labels
+        )
     try:
-        table = _write(output, f"{kind} {source}", options, embedded, scores, trained)
+        table = _write(output, f"{kind} {source}", options, embedded, scores, catalog, trained)
     except OSError as error:
         raise UsageError(f"the results cannot be written: {error}") from error
     print(f"\n{table}\n\npage: {output / 'evaluation.html'}")
@@ -228,6 +238,7 @@ def _write(
     options: EvaluateOptions,
     embedded: LabeledEmbeddings,
     scores: Mapping[str, float],
+    catalog: Mapping[str, Mapping[int, float]],
     trained: int,
 ) -> str:
     """Write `evaluation.json` and `evaluation.html`; returns the table."""
@@ -235,6 +246,7 @@ def _write(
     from experiments.report.page import Report, recall_table, write_report
     from experiments.report.scores import (
         as_json,
+        catalog_rows,
         score_lines,
         score_rows,
         shown_lines,
@@ -243,9 +255,12 @@ def _write(
     from keras_dml.atomic import replacing
 
     rows = {f"embedding, {metric}": row for metric, row in score_rows(scores).items()}
+    rows |= catalog_rows(catalog)
     zeros = {"zero_rows": rows_of_zeros(embedded.embeddings)}
     if embedded.gallery is not None:
         zeros["gallery_zero_rows"] = rows_of_zeros(embedded.gallery)
+    if embedded.catalog is not None:
+        zeros["catalog_zero_rows"] = rows_of_zeros(embedded.catalog)
     zero_lines = zero_row_lines(zeros)
     seen = trained_classes_line(trained, embedded.queries)
     lines = [recall_table(rows), shown_lines(scores), seen, *zero_lines]
@@ -256,13 +271,15 @@ def _write(
         "split": options.split,
         "queries": len(embedded.embeddings),
         "gallery": None if embedded.gallery is None else len(embedded.gallery),
+        "catalog": None if embedded.catalog is None else len(embedded.catalog),
         "dimensions": embedded.embeddings.shape[1],
     }
     if embedded.queries is None:
         del facts["dataset"], facts["split"]
     with replacing(output / "evaluation.json") as unfinished:
         counts = {name: len(numbers) for name, numbers in zeros.items()}
-        result = facts | counts | {"scores": as_json(scores), "table": table}
+        found = {"scores": as_json(scores)} | ({"catalog_recall": catalog} if catalog else {})
+        result = facts | counts | found | {"table": table}
         unfinished.write_text(json.dumps(result, indent=1) + "\n")
     summary = [
         (name.capitalize(), f"{fact:,}" if isinstance(fact, int) else fact)
@@ -279,32 +296,42 @@ def _write(
             recall=rows,
             summary=summary,
             history=None,
-            retrieval=_retrieval(embedded),
+            retrieval=_retrieval(embedded, embedded.items, embedded.gallery),
+            catalog=(
+                _retrieval(embedded, embedded.pictures, embedded.catalog)
+                if embedded.pictures is not None
+                else ()
+            ),
             pictures={"Distances of pairs": _distances(embedded)},
         ),
     )
     return table
 
 
-def _retrieval(embedded: LabeledEmbeddings) -> Sequence[RetrievalRow]:
-    """Neighbours of some queries, where the images are there."""
+def _retrieval(
+    embedded: LabeledEmbeddings, items: ImageTable | None, embeddings: np.ndarray | None
+) -> Sequence[RetrievalRow]:
+    """Neighbours of some queries, where the images are there.
+
+    Args:
+        embedded: the queries.
+        items, embeddings: what they are looked for in; None: in the others.
+    """
     import tensorflow as tf
 
-    from experiments.report.neighbors import EmbeddedTable, retrieval_rows
+    from experiments.report.neighbors import EmbeddedTable, embedded_table, retrieval_rows
     from pipelines import find_bad_images
 
+    gallery = embedded_table(items, embeddings)
     if embedded.queries is None:
         return ()
-    gallery = None
-    if embedded.items is not None and embedded.gallery is not None:
-        gallery = EmbeddedTable(embedded.items, embedded.gallery)
     try:
         return retrieval_rows(
             EmbeddedTable(embedded.queries, embedded.embeddings), embedded.transform, gallery
         )
     except tf.errors.OpError as error:
         why = " ".join(error.message.split())
-        for table in (embedded.queries, embedded.items):
+        for table in (embedded.queries, items):
             # By their first bytes alone: the pictures are not worth more.
             for _, name, reason in find_bad_images(table, decode=False)[:1] if table else ():
                 why = f"{name}: {reason}"

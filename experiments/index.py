@@ -19,6 +19,14 @@ from experiments.options import (
     registries,
     run_command,
 )
+from experiments.photos.index_settings import (
+    EMBEDDINGS,
+    INDEX,
+    SETTINGS,
+    SKIPPED,
+    open_folder,
+    write_settings,
+)
 
 if TYPE_CHECKING:
     from keras_dml.nearness import Metric
@@ -44,14 +52,14 @@ class IndexOptions(Options):
   python -m experiments.search --index=INDEX --query=photo.jpg      or --serve
 
 All images in FOLDER and below are taken. Those that cannot be read, or have more than 50 million
-pixels, are skipped and listed in INDEX/skipped.txt. A killed command goes on where it stopped when
+pixels, are skipped and listed in INDEX/{SKIPPED}. A killed command goes on where it stopped when
 it is given again. Given again later, it embeds what is new or has changed in FOLDER and drops what
 is gone.
 
 Up to {EXACT_ITEMS:,} images a query is compared with all of them; beyond that, ScaNN's tree and
 asymmetric hashing find almost the same neighbours in less time.
 
-INDEX holds index/, settings.json (which model, which images), skipped.txt, and embeddings.npz
+INDEX holds {INDEX}/, {SETTINGS} (which model, which images), {SKIPPED}, and {EMBEDDINGS}
 (`embeddings` float32 [n, d], `paths` [n]) for numpy.load. Images and model stay where they are.
 """
 
@@ -95,7 +103,6 @@ def main(argv: list[str]) -> None:
     from experiments.embedding.saved_model import ImageEmbedder, fingerprint
     from experiments.photos.folder_embeddings import FolderEmbeddings, digest
     from experiments.photos.image_files import list_images
-    from experiments.photos.index_settings import INDEX, SKIPPED, open_folder, write_settings
     from keras_dml.retrieval import build_index, scann_loads
 
     files = list_images(images)

@@ -14,13 +14,14 @@ from experiments.options import (
     Options,
     RunError,
     UsageError,
+    one_line,
     option,
     parse,
     quiet_tensorflow,
     run_command,
 )
 
-NAMES = ("cub", "cars", "sop", "inshop")
+NAMES = ("cub", "cars", "sop", "groceries", "inshop")
 if TYPE_CHECKING:
     from pipelines.datasets.download import Archive
 
@@ -34,16 +35,17 @@ class PrepareOptions(Options):
     command = "experiments.prepare"
     intro = """Download, check and unpack a published dataset.
 
-  python -m experiments.prepare --dataset=cub|cars|sop --data_dir=FOLDER
+  python -m experiments.prepare --dataset=cub|cars|sop|groceries --data_dir=FOLDER
 
 Archives are kept in FOLDER: one that is there already, whole, is not downloaded again, whether an
 earlier call or you have put it there. At the end the images are counted. In-Shop is given out by
 hand: --dataset=inshop checks what you have unpacked into FOLDER.
 
-  cub     CUB-200-2011               1.2 GB, CUB_200_2011.tgz
-  cars    Cars-196                   2.0 GB, car_devkit.tgz, cars_train.tgz, cars_test.tgz and
-                                     cars_test_annos_withlabels.mat
-  sop     Stanford Online Products   3.1 GB, Stanford_Online_Products.zip
+  cub         CUB-200-2011               1.2 GB, CUB_200_2011.tgz
+  cars        Cars-196                   2.0 GB, car_devkit.tgz, cars_train.tgz, cars_test.tgz and
+                                         cars_test_annos_withlabels.mat
+  sop         Stanford Online Products   3.1 GB, Stanford_Online_Products.zip
+  groceries   Grocery Store Dataset      its repository, GroceryStoreDataset-master.zip
 """
 
     dataset: str | None = option(None, _DATA, "Which.", choices=NAMES)
@@ -55,6 +57,7 @@ ELSEWHERE = {
     "cub": "data.caltech.edu/records/65de6-vp158",
     "cars": "the authors' site is gone since 2023; Kaggle has copies",
     "sop": "cvgl.stanford.edu/projects/lifted_struct",
+    "groceries": "github.com/marcusklasson/GroceryStoreDataset, Code, Download ZIP",
 }
 
 
@@ -130,21 +133,17 @@ def _fetch(archives: Sequence[Archive], name: str, folder: pathlib.Path) -> None
     except ConnectionError as error:
         files = ", ".join(archive.file for archive in download.missing(archives, folder))
         raise RunError(
-            f"{_one_line(error)}. By hand: put {files} ({ELSEWHERE[name]}) into {folder}, packed "
+            f"{one_line(error)}. By hand: put {files} ({ELSEWHERE[name]}) into {folder}, packed "
             "or unpacked, and repeat this command"
         ) from error
     except ArgumentError as error:
-        raise RunError(f"{_one_line(error)}; move it away and repeat this command") from error
+        raise RunError(f"{one_line(error)}; move it away and repeat this command") from error
     except OSError as error:
-        raise RunError(f"{_one_line(error)}; the same command goes on") from error
+        raise RunError(f"{one_line(error)}; the same command goes on") from error
     except KeyboardInterrupt:
         print("interrupted: the same command goes on", file=sys.stderr, flush=True)
         # The download manager's threads would finish their download first.
         os._exit(130)
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
 
 
 if __name__ == "__main__":

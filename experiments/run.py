@@ -47,7 +47,8 @@ def main(argv: list[str]) -> None:
     strategy = devices(options)
     workers = Workers(strategy, cluster)
     run = plan_run(options, folder, workers)
-    embedding, model = fit.compiled_model(run, strategy)
+    learner = fit.Learner(run, strategy)
+    embedding, model = learner.embedding, learner.model
     # Now rather than after hours of training.
     check_export(embedding, run.preprocessing)
     folder.open()
@@ -57,14 +58,14 @@ def main(argv: list[str]) -> None:
             print(folder.finished_text)
         return
     run.list_bad_images()
-    state = folder.restore_checkpoint(model, workers)
+    state = fit.restored(run, learner, workers)
 
     print(f"{run.name}: {describe(run, model, state)}")
     with explained(folder, run.data):
         embedder = TableEmbedder(embedding, run.preprocessing, options.eval_batch_size)
         for evaluator in run.evaluators:
             evaluator.before(run, state, embedder)
-        fit.fit(run, model, embedding, strategy, state)
+        fit.fit(run, learner, strategy, state)
         table = outcome.leave(run, model, embedding, workers, began)
     if table is not None:
         print(f"\n{table}\n\nreport: {folder.file('report.html')}")

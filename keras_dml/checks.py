@@ -26,6 +26,7 @@ __all__ = [
     "check_whole",
     "check_wholes",
     "checked_class_ids",
+    "known_numbers",
     "one_per_image",
 ]
 
@@ -139,15 +140,23 @@ def check_embeddings(embeddings: Tensor) -> None:
             "y_pred must be embeddings or logits of shape [n, d]. "
             f"Received: y_pred.shape={tuple(embeddings.shape)}"
         )
-    try:
-        bad = np.flatnonzero(~np.isfinite(np.asarray(embeddings)).all(axis=1))
-    except Exception:  # inside a graph or a trace there are no numbers to look at
+    numbers_of_rows = known_numbers(embeddings)
+    if numbers_of_rows is None:
         return
+    bad = np.flatnonzero(~np.isfinite(numbers_of_rows).all(axis=1))
     if len(bad):
         raise ArgumentError(
             f"y_pred must be finite. Received: NaN or infinity in {len(bad)} of "
             f"{embeddings.shape[0]} rows, the first of them row {bad[0]}"
         )
+
+
+def known_numbers(tensor: Tensor | np.ndarray) -> np.ndarray | None:
+    """A tensor's numbers; None inside a graph or a trace, where there are none to look at."""
+    try:
+        return np.asarray(tensor)
+    except Exception:  # each backend has one of its own for this
+        return None
 
 
 def checked_class_ids(class_ids: Tensor) -> Tensor:

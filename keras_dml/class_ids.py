@@ -6,6 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_dml.checks import known_numbers
 from keras_dml.errors import ArgumentError
 from keras_dml.types import Tensor, TensorLike
 
@@ -45,6 +46,15 @@ def are_apart(labels: Tensor) -> Tensor | bool:
     return True if limit is None else ops.all(ops.abs(labels) < limit)
 
 
+def one_hot(class_ids: Tensor, num_classes: int) -> Tensor:
+    """Which of the classes 0 … K − 1 each image has, bool `[n, K]`; an id beyond them has none."""
+    dtype = keras.backend.standardize_dtype(class_ids.dtype)
+    if dtype in ("float16", "bfloat16"):  # which lack some of the numbers up to K
+        dtype = "float32"
+    classes = ops.arange(num_classes, dtype=dtype)
+    return ops.equal(ops.cast(class_ids, dtype)[:, None], classes[None, :])
+
+
 def _from_numbers(labels: TensorLike, name: str) -> Tensor:
     numbers = np.asarray(labels)
     if numbers.dtype.kind not in "biuf":
@@ -68,11 +78,10 @@ def _from_numbers(labels: TensorLike, name: str) -> Tensor:
 
 
 def _check_floats(labels: Tensor | np.ndarray, limit: int, dtype: str, name: str) -> None:
-    try:
-        numbers = np.asarray(labels)
-        bad = np.argwhere(~(np.abs(numbers) < limit))
-    except Exception:  # inside a graph or a trace there are no numbers to look at
+    numbers = known_numbers(labels)
+    if numbers is None:
         return
+    bad = np.argwhere(~(np.abs(numbers) < limit))
     if len(bad):
         raise ArgumentError(
             f"{name} must be class ids that {dtype} tells apart, below {limit}: give larger ones "

@@ -46,17 +46,34 @@ def copied(
             f"Received: model={model!r}"
         )
     copies: dict[int, tuple[keras.Operation, keras.Operation]] = {}
+    wholes: set[int] = set()
 
     def copy_of(operation: keras.Operation) -> keras.Operation:
         if id(operation) not in copies:
             if isinstance(operation, (Functional, keras.Sequential)):
-                new = copy_of_model(_without_compilation(operation))
+                new = copy_of_part(operation)
             elif isinstance(operation, keras.layers.Layer):
                 new = copy_layer(operation)
             else:
                 new = operation  # a keras.ops operation has no state
             copies[id(operation)] = operation, new
         return copies[id(operation)][1]
+
+    def copy_of_part(part: keras.Model) -> keras.Model:
+        if not _has_own_config(part):
+            return copy_of_model(_without_compilation(part))
+        before = dict(copies)
+        try:
+            return copy_of_model(_without_compilation(part))
+        except ArgumentError as of_a_layer:
+            # A layer of it needs more than its own configuration tells; the whole knows it.
+            copies.clear()
+            copies.update(before)
+            wholes.add(id(part))
+            try:
+                return copy_layer(part)
+            except ArgumentError:
+                raise of_a_layer from None
 
     def copy_of_model(part: keras.Model) -> keras.Model:
         inputs = None
@@ -65,23 +82,41 @@ def copied(
             inputs = keras.tree.map_structure(change_input, inside)
         return keras.models.clone_model(part, input_tensors=inputs, clone_function=copy_of)
 
-    copy = copy_of_model(model)
+    copy = copy_of_part(model) if _has_own_config(model) else copy_of_model(model)
     copies[id(model)] = model, copy
     # Models come after what they are made of, and set `trainable` on all of it.
     for old, new in reversed(copies.values()):
         if isinstance(old, (Functional, keras.Sequential)):
             _copy_trainable(old, new)
     for old, new in copies.values():
-        if isinstance(old, keras.layers.Layer) and not isinstance(
-            old, (Functional, keras.Sequential)
+        if isinstance(old, keras.layers.Layer) and (
+            id(old) in wholes or not isinstance(old, (Functional, keras.Sequential))
         ):
             copy_state(old, new)
-    if len(copy.weights) != len(model.weights):
+    held, in_copy = _number_of_weights(model), _number_of_weights(copy)
+    if held != in_copy:
         raise ArgumentError(
-            f"model {model.name!r} cannot be copied: it has {len(model.weights)} weights and its "
-            f"copy {len(copy.weights)}; weights of its own belong into a layer"
+            f"model {model.name!r} cannot be copied: it has {held} weights and its "
+            f"copy {in_copy}; weights of its own belong into a layer"
         )
     return copy
+
+
+def _has_own_config(model: keras.Model) -> bool:
+    """Whether a functional model is of a class that says itself how it is made, as KerasHub's."""
+    owner = next(one for one in type(model).__mro__ if "get_config" in vars(one))
+    return owner.__module__.partition(".")[0] != "keras"
+
+
+def _number_of_weights(model: keras.Model) -> int:
+    """Without low-rank additions: Keras merges these into the kernels of what a layer saves."""
+    added = sum(
+        variable.name.startswith("lora_")
+        for layer in all_layers(model)
+        if getattr(layer, "lora_enabled", False)
+        for variable in layer.weights
+    )
+    return len(model.weights) - added
 
 
 def _without_compilation(model: keras.Model) -> keras.Model:

@@ -1,8 +1,9 @@
 """What the papers' recipes need of an optimizer and Keras lacks.
 
 Coupled weight decay (added to the gradient, so that momentum and Adam's scaling act on it), on
-kernels or on all; a learning rate of its own for some variables; the warm-up with cosine decay;
-and, under a `tf.distribute` strategy, clipping of the whole gradient.
+kernels or on all; a learning rate of its own for some variables, which their decoupled decay
+follows; the warm-up with cosine decay; and, under a `tf.distribute` strategy, clipping of the whole
+gradient and an average of the weights (`use_ema`).
 """
 
 import inspect
@@ -21,7 +22,7 @@ from keras_dml.distribute import place_among_replicas, sum_over_replicas
 from keras_dml.errors import ArgumentError, ArgumentTypeError
 from keras_dml.types import Config, Tensor
 
-__all__ = ["SGD", "Adam", "WarmCosine", "multipliers"]
+__all__ = ["SGD", "Adam", "AdamW", "RMSprop", "WarmCosine", "multipliers"]
 
 
 # The mixin stands before one of Keras' optimizers, which has all that it calls.
@@ -30,6 +31,8 @@ _Base: Any = object
 
 class _Recipe(_Base):
     """Adds coupled weight decay and learning-rate multipliers to a Keras optimizer."""
+
+    decoupled_weight_decay = 0.0
 
     def __init__(
         self,
@@ -49,7 +52,8 @@ class _Recipe(_Base):
         self.decayed = check_choice("decayed", decayed, ("kernels", "all"))
         if self.weight_decay:
             raise ArgumentError(
-                "weight_decay is Keras' decoupled form; use coupled_weight_decay here. "
+                "weight_decay is Keras' decoupled form, on all variables at one rate; use "
+                "coupled_weight_decay here, or AdamW's decoupled_weight_decay. "
                 f"Received: weight_decay={self.weight_decay!r}"
             )
         if not isinstance(learning_rate_multipliers, Mapping | None):
@@ -88,7 +92,24 @@ class _Recipe(_Base):
         factor = self._factors[index]
         if factor != 1.0:
             learning_rate = learning_rate * factor
+        if self.decoupled_weight_decay and self._decayed[index]:
+            rate = ops.cast(learning_rate, variable.dtype)
+            self.assign_sub(variable, rate * self.decoupled_weight_decay * variable)
         super().update_step(gradient, variable, learning_rate)
+
+    def finalize_variable_values(self, var_list: Sequence[keras.Variable]) -> None:
+        # Of the variables that this optimizer averages: `fit` gives all of the model's, some of
+        # which may be another optimizer's (RankMI's statistics network).
+        # Before the first update Keras' averages are zeros.
+        if self.use_ema and int(ops.convert_to_numpy(self.iterations)) > 0:
+            super().finalize_variable_values([each for each in var_list if self._holds(each)])
+
+    def _holds(self, variable: keras.Variable) -> bool:
+        try:
+            private.variable_index(self, variable)
+        except KeyError:
+            return False
+        return True
 
     def get_config(self) -> Config:
         return {
@@ -128,6 +149,47 @@ class Adam(_Recipe, keras.optimizers.Adam):
 
     Takes `coupled_weight_decay`, `decayed` and `learning_rate_multipliers` as our `SGD` does, and
     the arguments of `keras.optimizers.Adam`; raises as `SGD` does.
+    """
+
+
+@keras.saving.register_keras_serializable("keras_dml")
+class AdamW(_Recipe, keras.optimizers.Adam):
+    """Adam with decoupled weight decay: before each update `w ← w − lr·m·λ·w`.
+
+    `m` is the variable's learning-rate multiplier, so that a layer that learns slowly decays slowly
+    (`keras.optimizers.AdamW` has no multipliers, and is equalled without them).
+
+    Args:
+        decoupled_weight_decay: λ ≥ 0, on what `decayed` says.
+        Others: those of `Adam`, the coupled form among them.
+
+    Raises:
+        ValueError: as `SGD`; `decoupled_weight_decay` below 0.
+
+    Reference: Loshchilov and Hutter, "Decoupled Weight Decay Regularization", ICLR 2019, Alg. 2.
+
+    Example:
+
+        optimizer = keras_dml.optimizers.AdamW(1e-4, decoupled_weight_decay=0.05)
+    """
+
+    def __init__(self, *args: Any, decoupled_weight_decay: float = 0.004, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.decoupled_weight_decay = check_number(
+            "decoupled_weight_decay", decoupled_weight_decay, least=0
+        )
+
+    def get_config(self) -> Config:
+        """The constructor's arguments."""
+        return {**super().get_config(), "decoupled_weight_decay": self.decoupled_weight_decay}
+
+
+@keras.saving.register_keras_serializable("keras_dml")
+class RMSprop(_Recipe, keras.optimizers.RMSprop):
+    """`keras.optimizers.RMSprop` with coupled weight decay, as Proxy-NCA and others were trained.
+
+    Takes `coupled_weight_decay`, `decayed` and `learning_rate_multipliers` as our `SGD` does, and
+    the arguments of `keras.optimizers.RMSprop`; raises as `SGD` does.
     """
 
 
@@ -198,7 +260,7 @@ def _all_replicas_finite(optimizer: keras.optimizers.Optimizer, gradients: list[
     return sum_over_replicas(ops.cast(finite, "float32")) >= place_among_replicas()[1]
 
 
-OPTIMIZERS = {"sgd": SGD, "adam": Adam}
+OPTIMIZERS = {"sgd": SGD, "adam": Adam, "adamw": AdamW, "rmsprop": RMSprop}
 """The optimizers by the names that `--optimizer` takes."""
 
 
@@ -269,6 +331,7 @@ _RANGES = {
     "beta_1": {"least": 0, "below": 1},
     "beta_2": {"least": 0, "below": 1},
     "epsilon": {"least": 0},
+    "rho": {"least": 0, "below": 1},
     "clipnorm": {"above": 0},
     "clipvalue": {"above": 0},
     "global_clipnorm": {"above": 0},

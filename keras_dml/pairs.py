@@ -45,6 +45,11 @@ class Pairs:
             first_row=offset,
         )
 
+    def itself(self) -> Tensor:
+        """Bool `[a, c]`: where a candidate is the anchor itself."""
+        rows = ops.arange(ops.shape(self.anchors)[0]) + self.first_row
+        return ops.equal(rows[:, None], ops.arange(ops.shape(self.candidates)[0])[None, :])
+
     def similarities(self) -> Tensor:
         """Inner products `S_ij = a_i · c_j`, `[a, c]`."""
         if self.candidates is self.anchors:

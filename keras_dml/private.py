@@ -4,6 +4,7 @@ Nothing else in this package touches one; `tests/keras_dml/test_private.py` look
 which is gone or changed when an upgrade moves it.
 """
 
+import functools
 import types
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ __all__ = [
     "lambda_output_shape",
     "made_under",
     "merge_call",
+    "rematerialize",
     "replace_clipping",
     "summed_over_replicas",
     "variable_index",
@@ -98,6 +100,23 @@ def lambda_output_shape(layer: keras.layers.Lambda) -> Any:
     return layer._output_shape
 
 
+def rematerialize(layer: keras.layers.Layer) -> None:
+    """Let a layer that is there already compute as one that was made in a `keras.RematScope`.
+
+    Its `_remat_mode`: a scope says so of layers that are made within it, all of those in a block as
+    well as the block, and each would be computed anew for the one around it.
+    """
+    with keras.RematScope(mode="full"):
+        layer._remat_mode = keras.layers.Identity()._remat_mode
+
+    def remade(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[..., Any]:
+        # TensorFlow's graphs take no keyword, such as `training`, to a gradient of one's own.
+        computed_anew = keras.remat(functools.partial(call, **kwargs))
+        return lambda *args, **kwargs: computed_anew(*args)
+
+    layer.rematerialized_call = remade
+
+
 class BuildsOnBatch:
     """For a `keras.Model` that itself finds the batch that `fit` builds an unbuilt model on.
 
@@ -141,6 +160,7 @@ NEEDED = (
     Needed("keras.optimizers.Optimizer._all_reduce_sum_gradients", ("self", "grads_and_vars")),
     Needed("keras.layers.Layer._flatten_layers", ("self",)),
     Needed("keras.layers.Lambda._output_shape", of_instance=True),
+    Needed("keras.layers.Layer._remat_mode", of_instance=True),
     Needed(
         "tensorflow.__internal__.distribute.interim.maybe_merge_call",
         ("fn", "strategy", "args", "kwargs"),

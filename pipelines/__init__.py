@@ -15,7 +15,7 @@ from pipelines.split import Split, split_by_class
 from pipelines.table import ImageTable
 
 if TYPE_CHECKING:  # what type checkers and editors see; see __getattr__
-    from pipelines.batches import evaluation_batches, training_batches
+    from pipelines.batches import evaluation_batches, feature_batches, training_batches
     from pipelines.images.bad_images import find_bad_images
     from pipelines.images.transforms import EvaluationTransform, TrainTransform
 
@@ -28,6 +28,7 @@ __all__ = [
     "Split",
     "TrainTransform",
     "evaluation_batches",
+    "feature_batches",
     "find_bad_images",
     "load_dataset",
     "split_by_class",
@@ -38,6 +39,7 @@ _WITH_TENSORFLOW = {
     "EvaluationTransform": "pipelines.images.transforms",
     "TrainTransform": "pipelines.images.transforms",
     "evaluation_batches": "pipelines.batches",
+    "feature_batches": "pipelines.batches",
     "find_bad_images": "pipelines.images.bad_images",
     "training_batches": "pipelines.batches",
 }

@@ -76,16 +76,8 @@ def training_batches(
     if num_steps is not None:
         num_steps = whole_number("num_steps", num_steps, at_least=0)
 
-    context = input_context or tf.distribute.InputContext()
-    replicas = context.num_replicas_in_sync
-    if sampler.batch_size % replicas:
-        raise ArgumentError(
-            f"the sampler's batch_size must be a multiple of the {replicas} replicas. "
-            f"Received: batch_size={sampler.batch_size}"
-        )
-    fed = _replicas_fed(context)
-    share = sampler.batch_size // context.num_input_pipelines
-    own = slice(context.input_pipeline_id * share, (context.input_pipeline_id + 1) * share)
+    fed, own = _share_of(input_context, sampler.batch_size)
+    per_replica = (own.stop - own.start) // fed
 
     def look_up(step: np.ndarray) -> tuple[np.ndarray, ...]:
         rows = sampler(int(step))
@@ -105,15 +97,87 @@ def training_batches(
         )
     )
     images = rows_of_steps.unbatch().map(load, num_parallel_calls=tf.data.AUTOTUNE)
-    batches = images.batch(sampler.batch_size // replicas, drop_remainder=True)
+    batches = images.batch(per_replica, drop_remainder=True)
     return _finish(batches, num_steps, fed)
+
+
+def feature_batches(
+    features: Sequence[np.ndarray],
+    labels: np.ndarray,
+    sampler: Sampler,
+    seed: int = 0,
+    start_step: int = 0,
+    num_steps: int | None = None,
+    input_context: tf.distribute.InputContext | None = None,
+) -> tf.data.Dataset:
+    """Batches of what a frozen net gave for the images, one a step, in place of the images.
+
+    Of the views of the image in slot i of step s that one is taken which the i-th number tells that
+    `numpy.random.SeedSequence((seed, s))` generates. A memory map stays on disk: a step reads its
+    own rows.
+
+    Args:
+        features: arrays `[n, ...]` of the n images, one for each view, all of one shape and dtype.
+        labels: integers `[n]`.
+        sampler, seed, start_step, num_steps, input_context: as for `training_batches`.
+
+    Returns:
+        tf.data.Dataset of (features `[b, ...]`, labels int64 `[b]`) as from `training_batches`.
+
+    Raises:
+        ValueError: as `training_batches`; features of another number of images than there are
+            labels, or of no view.
+
+    Example:
+
+        batches = feature_batches([np.zeros((6, 8), "float32")], np.arange(6), sampler)
+    """
+    seed = whole_number("seed", seed, at_least=0)
+    start_step = whole_number("start_step", start_step, at_least=0)
+    if num_steps is not None:
+        num_steps = whole_number("num_steps", num_steps, at_least=0)
+    shapes = {view.shape for view in features}
+    if len(shapes) != 1 or len(next(iter(shapes))) < 2 or len(features[0]) != len(labels):
+        raise ArgumentError(
+            f"features must be one array [{len(labels)}, ...] a view, a row for each label. "
+            f"Received: arrays of shapes {sorted(shapes)}"
+        )
+    fed, own = _share_of(input_context, sampler.batch_size)
+    views = np.uint64(len(features))
+
+    def look_up(step: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        rows = sampler(int(step))
+        drawn = np.random.SeedSequence((seed, int(step))).generate_state(len(rows), np.uint64)
+        chosen = (drawn % views).astype(np.int64)[own]
+        rows = rows[own]
+        batch = np.empty((len(rows), *features[0].shape[1:]), features[0].dtype)
+        for view in np.unique(chosen):
+            batch[chosen == view] = features[view][rows[chosen == view]]
+        return _of_replicas(batch, fed), _of_replicas(labels[rows], fed)
+
+    end_step = np.iinfo(np.int64).max if num_steps is None else start_step + num_steps
+    share = (own.stop - own.start) // fed
+    specs = [
+        (tf.as_dtype(features[0].dtype), [share, *features[0].shape[1:]]),
+        (tf.as_dtype(labels.dtype), [share]),
+    ]
+    batches = tf.data.Dataset.range(start_step, end_step).map(
+        lambda step: _run_numpy(look_up, step, *specs)
+    )
+    return _finish(batches.unbatch(), num_steps, fed)
+
+
+def _of_replicas(rows: np.ndarray, fed: int) -> np.ndarray:
+    """The rows of one step, `[fed * b, ...]`, as those of each replica, `[fed, b, ...]`."""
+    return rows.reshape(fed, len(rows) // fed, *rows.shape[1:])
 
 
 def evaluation_batches(
     table: ImageTable,
-    transform: Callable[[Source], tf.Tensor],
+    transform: Callable[..., tf.Tensor],
     batch_size: int = 64,
     input_context: tf.distribute.InputContext | None = None,
+    seeds: np.ndarray | None = None,
 ) -> tf.data.Dataset:
     """Every image of the table once, in row order.
 
@@ -123,21 +187,35 @@ def evaluation_batches(
 
     Args:
         table: `ImageTable`.
-        transform: source -> float32 [size, size, 3]; see `EvaluationTransform`.
+        transform: source -> float32 [size, size, 3]; see `EvaluationTransform`. With `seeds`
+            (source, seed) -> the same; see `TrainTransform`.
         batch_size: images a batch, on each replica; the last batch may have fewer.
         input_context: as for `training_batches`.
+        seeds: int64 `[len(table), 2]`, of each image's augmentation; None: there is none.
 
     Returns:
         tf.data.Dataset of images float32 [b, size, size, 3].
 
     Raises:
-        ValueError: `batch_size` is below 1, or the number of replicas is no multiple of the number
-            of input pipelines.
+        ValueError: `batch_size` is below 1, the number of replicas is no multiple of the number
+            of input pipelines, or there is not a seed for each image.
     """
     batch_size = whole_number("batch_size", batch_size, at_least=1)
+    if seeds is not None and seeds.shape != (len(table), 2):
+        raise ArgumentError(
+            f"seeds must have the shape [{len(table)}, 2], a pair for each image. "
+            f"Received: seeds of shape {seeds.shape}"
+        )
+    seed_specs = () if seeds is None else ((tf.int64, [2]),)
     context = input_context or tf.distribute.InputContext()
     replicas = context.num_replicas_in_sync
     fed = _replicas_fed(context)
+
+    def load(*parts: tf.Tensor) -> tf.Tensor:
+        if seeds is None:
+            return transform(_read(table, *parts))
+        *source, seed = parts
+        return transform(_read(table, *source), seed)
 
     def turns(first_row: int, number: int, size: int) -> tf.data.Dataset:
         """Batches of `number` turns from `first_row` on, in which each replica has `size` rows."""
@@ -145,15 +223,13 @@ def evaluation_batches(
         def look_up(element: np.ndarray) -> tuple[np.ndarray, ...]:
             turn, replica = divmod(int(element), fed)
             slot = turn * replicas + context.input_pipeline_id * fed + replica
-            rows = first_row + slot * size + np.arange(size)
-            return _sources(table, np.minimum(rows, len(table) - 1))
+            rows = np.minimum(first_row + slot * size + np.arange(size), len(table) - 1)
+            return *_sources(table, rows), *(() if seeds is None else (seeds[rows],))
 
         rows_of_elements = tf.data.Dataset.range(number * fed).map(
-            lambda element: _run_numpy(look_up, element, *_source_specs(table))
+            lambda element: _run_numpy(look_up, element, *_source_specs(table), *seed_specs)
         )
-        images = rows_of_elements.unbatch().map(
-            lambda *source: transform(_read(table, *source)), num_parallel_calls=tf.data.AUTOTUNE
-        )
+        images = rows_of_elements.unbatch().map(load, num_parallel_calls=tf.data.AUTOTUNE)
         return images.batch(size)
 
     full_turns, rest = divmod(len(table), batch_size * replicas)
@@ -161,6 +237,23 @@ def evaluation_batches(
     if rest:
         batches = batches.concatenate(turns(len(table) - rest, 1, -(-rest // replicas)))
     return _finish(batches, full_turns + (rest > 0), fed)
+
+
+def _share_of(
+    input_context: tf.distribute.InputContext | None, batch_size: int
+) -> tuple[int, slice]:
+    """How many replicas an input pipeline feeds, and which rows of a batch are theirs together."""
+    context = input_context or tf.distribute.InputContext()
+    replicas = context.num_replicas_in_sync
+    if batch_size % replicas:
+        raise ArgumentError(
+            f"the sampler's batch_size must be a multiple of the {replicas} replicas. "
+            f"Received: batch_size={batch_size}"
+        )
+    fed = _replicas_fed(context)
+    share = batch_size // context.num_input_pipelines
+    first = context.input_pipeline_id * share
+    return fed, slice(first, first + share)
 
 
 def _replicas_fed(context: tf.distribute.InputContext) -> int:

@@ -21,29 +21,38 @@ class Split:
             mean the same classes). Otherwise the test classes are unseen in training, and each side
             numbers its own from 0.
         gallery: what the test images are looked for in, of the test classes; or None.
+        catalog: pictures of the test classes, one or a few of each, that the test images are looked
+            for in too, as a question of its own: which product is it? Or None.
 
     Raises:
-        ValueError: `same_classes`, but the sides do not name the same classes; or a gallery that
-            does not name those of the test images.
+        ValueError: `same_classes`, but the sides do not name the same classes; or a gallery or
+            catalog that does not name those of the test images.
     """
 
     train: ImageTable
     test: ImageTable
     same_classes: bool = False
     gallery: ImageTable | None = None
+    catalog: ImageTable | None = None
 
     @property
     def tables(self) -> dict[str, ImageTable]:
-        """The tables by what they are for: "training", "test", and "gallery" where there is one."""
-        tables = {"training": self.train, "test": self.test, "gallery": self.gallery}
+        """Those there are, by what they are for: "training", "test", "gallery", "catalog"."""
+        tables = {
+            "training": self.train,
+            "test": self.test,
+            "gallery": self.gallery,
+            "catalog": self.catalog,
+        }
         return {name: table for name, table in tables.items() if table is not None}
 
     def __post_init__(self) -> None:
-        if self.gallery is not None and self.gallery.class_names != self.test.class_names:
-            raise ArgumentError(
-                "gallery needs the class_names of test. "
-                f"Received: {self.test!r} to test, {self.gallery!r} as gallery"
-            )
+        for name, table in (("gallery", self.gallery), ("catalog", self.catalog)):
+            if table is not None and table.class_names != self.test.class_names:
+                raise ArgumentError(
+                    f"{name} needs the class_names of test. "
+                    f"Received: {self.test!r} to test, {table!r} as {name}"
+                )
         if self.same_classes and self.train.class_names != self.test.class_names:
             raise ArgumentError(
                 "same_classes needs the same class_names on both sides. "
@@ -52,7 +61,10 @@ class Split:
 
 
 def split_by_class(
-    table: ImageTable, train_classes: int | None = None, test_classes: int | None = None
+    table: ImageTable,
+    train_classes: int | None = None,
+    test_classes: int | None = None,
+    catalog: ImageTable | None = None,
 ) -> Split:
     """Splits a table into classes to train on and unseen classes to test on.
 
@@ -60,6 +72,7 @@ def split_by_class(
         table: the whole dataset.
         train_classes: the first so many classes train. None: the first half, rounded down.
         test_classes: the next so many classes test. None: all the others.
+        catalog: pictures of the same classes; those of the test classes are the split's.
 
     Raises:
         ValueError: when a side would be empty, or there are not that many classes.
@@ -79,9 +92,11 @@ def split_by_class(
             f"The dataset has {count} classes, fewer than the {train} to train and {test} to "
             f"test. Received: {asked}"
         )
+    tested = np.arange(train, train + test)
     return Split(
         train=table.select_classes(np.arange(train)),
-        test=table.select_classes(np.arange(train, train + test)),
+        test=table.select_classes(tested),
+        catalog=None if catalog is None else catalog.select_classes(tested),
     )
 
 
@@ -91,6 +106,7 @@ def split_by_id(
     last_train_class: int,
     train_classes: int | None = None,
     test_classes: int | None = None,
+    catalog: ImageTable | None = None,
 ) -> Split:
     """`split_by_class` at a dataset's official boundary, or where `train_classes` says.
 
@@ -100,6 +116,7 @@ def split_by_id(
         last_train_class: the last id that trains.
         train_classes: how many classes train. None: those with ids up to `last_train_class`.
         test_classes: the next so many classes test. None: all the others.
+        catalog: as for `split_by_class`.
 
     Raises:
         ValueError: when a side would be empty, or there are not that many classes.
@@ -114,4 +131,4 @@ def split_by_id(
                 f"{class_ids[-1]}. Set train_classes (--train_classes), the number of classes to "
                 "train on."
             )
-    return split_by_class(table, train_classes, test_classes)
+    return split_by_class(table, train_classes, test_classes, catalog)

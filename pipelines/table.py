@@ -37,6 +37,8 @@ class ImageTable:
             anything else happens to an image, and so is what of a box lies outside its image. The
             pixels are counted as they are stored, as the official boxes were by programs that
             know no EXIF; a box then turns upright together with its image.
+        coarse_ids: int64 `[num_classes]`, the dataset's own number of the coarse class that each
+            class is a kind of (Gala and Pink Lady: apple); or None, no such classes.
 
     Raises:
         ValueError, TypeError: naming the argument whose length, dtype or range is wrong.
@@ -50,6 +52,7 @@ class ImageTable:
     arrays: np.ndarray | None = None
     encoded: np.ndarray | None = None
     boxes: np.ndarray | None = None
+    coarse_ids: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         given = [name for name in _CHECKS if getattr(self, name) is not None]
@@ -85,6 +88,9 @@ class ImageTable:
         object.__setattr__(self, given[0], images)
         if self.boxes is not None:
             object.__setattr__(self, "boxes", _checked_boxes(self.boxes, len(labels)))
+        if self.coarse_ids is not None:
+            coarse_ids = _checked_coarse_ids(self.coarse_ids, len(names))
+            object.__setattr__(self, "coarse_ids", coarse_ids)
 
     @classmethod
     def from_paths(
@@ -156,7 +162,9 @@ class ImageTable:
                 "rows must be a non-empty vector of integers or a boolean mask. "
                 f"Received: rows of shape {rows.shape} and dtype {rows.dtype}"
             )
-        return ImageTable(self.labels[rows], self.class_names, **self._images(rows))
+        return ImageTable(
+            self.labels[rows], self.class_names, coarse_ids=self.coarse_ids, **self._images(rows)
+        )
 
     def select_classes(self, class_numbers: ArrayLike) -> "ImageTable":
         """The table of the given classes: `class_numbers[i]` becomes class `i`.
@@ -182,7 +190,8 @@ class ImageTable:
         labels = renumbered[self.labels]
         rows = np.flatnonzero(labels >= 0)
         names = tuple(self.class_names[number] for number in chosen)
-        return ImageTable(labels[rows], names, **self._images(rows))
+        coarse_ids = None if self.coarse_ids is None else self.coarse_ids[chosen]
+        return ImageTable(labels[rows], names, coarse_ids=coarse_ids, **self._images(rows))
 
     def _images(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         columns = {name: getattr(self, name) for name in (*_CHECKS, "boxes")}
@@ -282,6 +291,20 @@ def _checked_boxes(boxes: ArrayLike, count: int) -> np.ndarray:
         raise ArgumentError(
             "boxes must be (y, x, height, width) with a height and a width of at least 1. "
             f"Received: {checked[empty[0]].tolist()} in row {empty[0]}"
+        )
+    return _read_only(checked.astype(np.int64, copy=False))
+
+
+def _checked_coarse_ids(coarse_ids: ArrayLike, num_classes: int) -> np.ndarray:
+    checked = np.array(coarse_ids)
+    if checked.shape != (num_classes,):
+        raise ArgumentError(
+            f"coarse_ids must have the shape [{num_classes}], one for each of class_names. "
+            f"Received: coarse_ids of shape {checked.shape}"
+        )
+    if checked.dtype.kind not in "iu":
+        raise ArgumentTypeError(
+            f"coarse_ids must be integers. Received: coarse_ids of dtype {checked.dtype}"
         )
     return _read_only(checked.astype(np.int64, copy=False))
 

@@ -14,3 +14,15 @@ if os.environ.get("KERAS_BACKEND") == "jax":
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "0")
     os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
     os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
+
+
+def pytest_configure(config):
+    """Graphs as they were written, in the quick tests: most run once, and are not worth it.
+
+    The longer checks run them as TensorFlow optimises them.
+    """
+    collects_only = config.getoption("numprocesses", None)
+    if "not slow" in config.option.markexpr and not collects_only:
+        import tensorflow as tf
+
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})

@@ -98,6 +98,7 @@ def with_angular(tmp_path_factory):
     return root
 
 
+@pytest.mark.slow
 def test_walkthrough_loss(with_angular):
     program = (
         "from experiments.options import catalog\n"
@@ -133,6 +134,7 @@ def test_walkthrough_help_of_others(title, said, tmp_path):
     assert said in " ".join(python(root, "-m", "experiments.run", "--help").split())
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_walkthrough_loss_everywhere(with_angular):
     assert "`AngularLoss(alpha=45.0)`" not in (with_angular / "README.md").read_text()

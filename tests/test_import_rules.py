@@ -23,6 +23,7 @@ PLACES = {
     "absl": "experiments.options",
     "tensorflow_datasets": "pipelines",
     "scann": "keras_dml.retrieval",
+    "keras_hub": "keras_dml.models",
 }
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from experiments.benchmarks.process import peak_megabytes, resident_megabytes
+from experiments.options.child import end_with_parent
 from keras_dml import addons, losses
 
 Step: TypeAlias = Callable[[], Any]
@@ -18,8 +19,9 @@ DIMENSIONS = 512
 IMAGES_PER_CLASS = 4
 SECONDS = 2.0
 ADDONS = {"addons.semihard": addons.TripletSemiHardLoss, "addons.lifted": addons.LiftedStructLoss}
-# Those over embeddings: the cost of one over logits is the classifier's.
-PAIRWISE = [name for name, loss in losses.LOSSES.items() if loss.kind != "classifier"]
+# Those over embeddings: the cost of one over logits or cosines is the classifier's or the head's.
+OVER_CLASSES = ("classifier", "proxies")
+PAIRWISE = [name for name, loss in losses.LOSSES.items() if loss.kind not in OVER_CLASSES]
 
 
 def names() -> list[str]:
@@ -92,9 +94,12 @@ def _peer(name: str, labels: np.ndarray, embeddings: np.ndarray) -> Step | None:
         "fastap": lambda: theirs.FastAPLoss(10),
         "lifted_structure": lambda: theirs.LiftedStructureLoss(),
         "ice": lambda: theirs.NTXentLoss(1 / 64),
+        "nt_xent": lambda: theirs.NTXentLoss(0.07),
+        "supcon": lambda: theirs.SupConLoss(0.1),
+        "circle": lambda: theirs.CircleLoss(0.4, 80),
     }.get(name)
-    # Beyond 512 their cubic memory runs out.
-    if make is None or (name in ("triplet", "lifted_structure", "ice") and len(labels) > 512):
+    cubic = ("triplet", "lifted_structure", "ice", "nt_xent")  # whose memory runs out beyond 512
+    if make is None or (name in cubic and len(labels) > 512):
         return None
     loss = make()
     z, ids = torch.tensor(embeddings, requires_grad=True), torch.tensor(labels)
@@ -119,4 +124,5 @@ def _milliseconds(step: Step) -> float:
 
 
 if __name__ == "__main__":
+    end_with_parent()
     main(sys.argv[1], [int(size) for size in sys.argv[2:]])

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 
 from experiments.benchmarks.process import json_rows, peak_megabytes, resident_megabytes
+from experiments.options.child import end_with_parent
 
 _THIS = "experiments.benchmarks.retrieval"
 
@@ -236,4 +237,5 @@ def main(engine: str, *goal: str) -> None:
 
 
 if __name__ == "__main__":
+    end_with_parent()
     main(*sys.argv[1:])

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 import pipelines
 from experiments.benchmarks.process import peak_megabytes, resident_megabytes
+from experiments.options.child import end_with_parent
 
 IMAGES, CLASSES = 120_053, 22_634
 CLASSES_PER_BATCH, IMAGES_PER_CLASS = 30, 4
@@ -42,4 +43,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    end_with_parent()
     main()

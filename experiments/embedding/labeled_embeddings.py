@@ -20,7 +20,12 @@ PICTURES = EvaluationTransform(224)
 _UNREADABLE = (
     ValueError, TypeError, AttributeError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
-_PAIRS = ("embeddings", "labels"), ("gallery_embeddings", "gallery_labels")
+# Side -> the arrays of a file that hold it; the first must be there, the others may.
+_SIDES = {
+    "queries": ("embeddings", "labels", "paths"),
+    "items": ("gallery_embeddings", "gallery_labels", "gallery_paths"),
+    "pictures": ("catalog_embeddings", "catalog_labels", "catalog_paths"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +37,8 @@ class LabeledEmbeddings:
         gallery, gallery_labels: what it is looked for in; None: the same.
         queries, items: `ImageTable`s of the two, None where their images are not known.
         transform: evaluation transform, for the pictures.
+        catalog, catalog_labels: what it is looked for in too, as a question of its own; or None.
+        pictures: `ImageTable` of the catalog.
     """
 
     embeddings: np.ndarray
@@ -41,6 +48,9 @@ class LabeledEmbeddings:
     queries: ImageTable | None = None
     items: ImageTable | None = None
     transform: EvaluationTransform = PICTURES
+    catalog: np.ndarray | None = None
+    catalog_labels: np.ndarray | None = None
+    pictures: ImageTable | None = None
 
 
 def embeddings_from_file(path: str | os.PathLike[str]) -> LabeledEmbeddings:
@@ -52,7 +62,7 @@ def embeddings_from_file(path: str | os.PathLike[str]) -> LabeledEmbeddings:
     path = pathlib.Path(path).expanduser()
     if not path.is_file():
         raise UsageError(f"embeddings must be a .npz file. Received: embeddings={path}, no file")
-    known = ("paths", "gallery_paths", *(name for pair in _PAIRS for name in pair))
+    known = [name for side in _SIDES.values() for name in side]
     try:
         with np.load(path) as saved:
             names = saved.files
@@ -62,7 +72,9 @@ def embeddings_from_file(path: str | os.PathLike[str]) -> LabeledEmbeddings:
             f"embeddings must be a .npz file, as numpy.savez(FILE, embeddings=…, labels=…) writes "
             f"it. Received: embeddings={path} ({error})"
         ) from error
-    wanted = _PAIRS if arrays.keys() & {*_PAIRS[1]} else _PAIRS[:1]
+    wanted = [
+        pair for side, (*pair, _) in _SIDES.items() if side == "queries" or arrays.keys() & {*pair}
+    ]
     missing = [name for pair in wanted for name in pair if name not in arrays]
     if missing:
         raise UsageError(
@@ -76,31 +88,36 @@ def embeddings_from_file(path: str | os.PathLike[str]) -> LabeledEmbeddings:
                 f"Received: {rows} of shape {arrays[rows].shape} and {labels} of shape "
                 f"{arrays[labels].shape}"
             )
-    gallery, gallery_labels = (arrays.get(name) for name in _PAIRS[1])
     tables = _tables_of_paths(arrays) if "paths" in arrays else {}
     return LabeledEmbeddings(
         arrays["embeddings"],
         arrays["labels"],
-        gallery,
-        gallery_labels,
+        arrays.get("gallery_embeddings"),
+        arrays.get("gallery_labels"),
         queries=tables.get("queries"),
         items=tables.get("items"),
+        pictures=tables.get("pictures"),
+        catalog=arrays.get("catalog_embeddings"),
+        catalog_labels=arrays.get("catalog_labels"),
     )
 
 
 def _tables_of_paths(arrays: Mapping[str, np.ndarray]) -> dict[str, ImageTable]:
-    """The images of a file's `paths`, and of its `gallery_paths` where there is a gallery."""
-    sides = {"queries": ("paths", "labels"), "items": ("gallery_paths", "gallery_labels")}
-    if "gallery_labels" not in arrays:
-        del sides["items"]
-    elif "gallery_paths" not in arrays:
+    """The images of a file's `paths`, of its gallery's (all or none) and its catalog's."""
+    if "gallery_labels" in arrays and "gallery_paths" not in arrays:
         return {}
-    labels = [arrays[side_labels] for _, side_labels in sides.values()]
+    sides = {
+        side: names[1:]
+        for side, names in _SIDES.items()
+        if all(name in arrays for name in names[1:])
+    }
+    labels = [arrays[side_labels] for side_labels, _ in sides.values()]
     classes, numbers = np.unique(np.concatenate(labels), return_inverse=True)
     names = tuple(map(str, classes))
+    ends = np.cumsum([len(each) for each in labels])[:-1]
     return {
         side: ImageTable(class_ids, names, paths=_file_names(paths, arrays[paths]))
-        for (side, (paths, _)), class_ids in zip(sides.items(), np.split(numbers, [len(labels[0])]))
+        for (side, (_, paths)), class_ids in zip(sides.items(), np.split(numbers, ends))
     }
 
 

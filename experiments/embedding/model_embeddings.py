@@ -4,8 +4,8 @@ import dataclasses
 import os
 import pathlib
 import re
-import zipfile
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -24,17 +24,31 @@ from experiments.options import data as options_data
 from experiments.options.errors import RunError, UsageError
 from experiments.options.progress import progress_bar
 from experiments.options.run_options import EvaluationOptions
+from experiments.options.values import import_modules
 from keras_dml.export import float32_copy
+from keras_dml.models import load_keras_file
 from pipelines import ImageTable
 
 
-def dataset_sides(
-    options: EvaluationOptions, split: str, left_out: Sequence[str] | None
-) -> tuple[ImageTable, ImageTable | None, int]:
-    """What is looked for, what it is looked for in (None: the same), how many classes trained.
+class Sides(NamedTuple):
+    """What of a dataset is evaluated.
 
-    The last counts the classes of the images looked for that are the dataset's training classes: a
-    model that was trained on this dataset has seen them.
+    Attributes:
+        queries: what is looked for.
+        items: what it is looked for in; None: the same.
+        trained: how many classes of the queries are the dataset's training classes: a model that
+            was trained on this dataset has seen them.
+        catalog: what the queries are looked for in too; None where there is none.
+    """
+
+    queries: ImageTable
+    items: ImageTable | None
+    trained: int
+    catalog: ImageTable | None = None
+
+
+def dataset_sides(options: EvaluationOptions, split: str, left_out: Sequence[str] | None) -> Sides:
+    """The images that are evaluated.
 
     Args:
         options: the flags of the dataset.
@@ -46,9 +60,10 @@ def dataset_sides(
     """
     data, _ = options_data.data(options, left_out)
     if split == "train":
-        return data.train, None, data.train.num_classes
+        return Sides(data.train, None, data.train.num_classes)
     if split == "test":
-        return data.test, data.gallery, data.test.num_classes if data.same_classes else 0
+        trained = data.test.num_classes if data.same_classes else 0
+        return Sides(data.test, data.gallery, trained, data.catalog)
     if data.gallery is not None:
         raise UsageError(
             "split=all is for datasets without a gallery. "
@@ -65,7 +80,7 @@ def dataset_sides(
         if getattr(data.train, kind) is not None
     }
     table = ImageTable(np.concatenate([data.train.labels, others]), names, **images)
-    return table, None, data.train.num_classes
+    return Sides(table, None, data.train.num_classes)
 
 
 class ServedEmbedder:
@@ -137,9 +152,10 @@ def keras_model(
     path = pathlib.Path(path).expanduser()
     if not path.is_file():
         raise UsageError(f"{flag} must be a .keras file. Received: {flag}={path}, no file")
+    import_modules(options.import_modules)
     try:
-        model = keras.saving.load_model(path, compile=False)
-    except (ValueError, TypeError, OSError, KeyError, AttributeError, zipfile.BadZipFile) as error:
+        model = load_keras_file(path, options.trust_code)
+    except ValueError as error:
         raise UsageError(f"{flag} cannot be loaded from {path}: {error}") from error
     received = f"{flag}={path}"
     described = bool(getattr(model, "inputs", None))  # else subclassed
@@ -196,27 +212,32 @@ def _check_by_a_call(model: keras.Model, size: int, received: str) -> None:
 
 
 def embed(
-    model: IdentifiedEmbedder,
-    queries: ImageTable,
-    items: ImageTable | None,
-    folder: pathlib.Path,
-    dtype: str,
+    model: IdentifiedEmbedder, sides: Sides, folder: pathlib.Path, dtype: str
 ) -> LabeledEmbeddings:
     """The images with their embeddings, these in files of the folder that are gone on with.
+
+    Args:
+        model: what embeds.
+        sides: the images.
+        folder: where the files are.
+        dtype: "float32" or "float16".
 
     Raises:
         UsageError: images that cannot be read, or that the model does not take.
         RunError: out of memory.
     """
-    tables = {"evaluation": queries}
-    if items is not None:
-        tables["evaluation_gallery"] = items
-    arrays: list[np.ndarray] = []
+    tables = {
+        "evaluation": sides.queries,
+        "evaluation_gallery": sides.items,
+        "evaluation_catalog": sides.catalog,
+    }
+    arrays: dict[str, np.ndarray] = {}
     for name, table in tables.items():
+        if table is None:
+            continue
         try:
             file = embeddings_on_disk(model, table, folder / f"{name}.npy", "embedding", dtype)
-            assert file is not None  # None is for workers beside the first
-            arrays.append(file.array())
+            arrays[name] = file.array()
         except FloatingPointError as error:
             raise UsageError("the model gives embeddings that are not finite") from error
         except tf.errors.ResourceExhaustedError as error:
@@ -225,14 +246,16 @@ def embed(
             bad = pipelines.find_bad_images(table) if table.arrays is None else []
             why = options_data.not_an_image("evaluated", table, bad) if bad else error.message
             raise UsageError(why) from error
-    embeddings, gallery, *_ = (*arrays, None)
     transform = model.embedder.transform
     return LabeledEmbeddings(
-        embeddings,
-        queries.labels,
-        gallery,
-        None if items is None else items.labels,
-        queries,
-        items,
+        arrays["evaluation"],
+        sides.queries.labels,
+        arrays.get("evaluation_gallery"),
+        None if sides.items is None else sides.items.labels,
+        sides.queries,
+        sides.items,
         transform if callable(transform) else PICTURES,
+        arrays.get("evaluation_catalog"),
+        None if sides.catalog is None else sides.catalog.labels,
+        sides.catalog,
     )

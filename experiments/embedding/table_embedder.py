@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, overload
 
 import keras
 import numpy as np
@@ -15,7 +15,7 @@ from experiments.options.progress import progress_bar
 from keras_dml.distribute import gather_candidates
 from keras_dml.metrics import recall_at_k
 from keras_dml.nearness import METRICS
-from pipelines import EvaluationTransform, ImageTable, evaluation_batches
+from pipelines import EvaluationTransform, ImageTable, TrainTransform, evaluation_batches
 
 # Part of what embeddings on disk are known by: before, turned photos were embedded as they lay.
 _READ_AS = "turned upright"
@@ -28,13 +28,22 @@ class TableEmbedder:
 
     Args:
         model: embedding model.
-        transform: evaluation transform.
+        transform: evaluation transform; with `seeds` a training transform.
         batch_size: images embedded at once, on each replica.
+        seeds: int64 `[n, 2]`, of the augmentation of each image of the one table that is embedded;
+            None: there is none.
     """
 
-    def __init__(self, model: keras.Model, transform: EvaluationTransform, batch_size: int) -> None:
+    def __init__(
+        self,
+        model: keras.Model,
+        transform: EvaluationTransform | TrainTransform,
+        batch_size: int,
+        seeds: np.ndarray | None = None,
+    ) -> None:
         self.transform = transform
         self.batch_size = batch_size
+        self.seeds = seeds
         self.strategy = model.distribute_strategy
 
         def embed(images: tf.Tensor) -> tf.Tensor:
@@ -64,8 +73,11 @@ class TableEmbedder:
         if not left:
             return
         rest = table.select(np.arange(first_row, len(table))) if first_row else table
+        seeds = None if self.seeds is None else self.seeds[first_row:]
         batches = self.strategy.distribute_datasets_from_function(
-            lambda context: evaluation_batches(rest, self.transform, self.batch_size, context)
+            lambda context: evaluation_batches(
+                rest, self.transform, self.batch_size, context, seeds
+            )
         )
         with progress_bar(description, total=len(table), initial=first_row) as bar:
             for images in batches:
@@ -106,6 +118,29 @@ class IdentifiedEmbedder(NamedTuple):
     key: str
 
 
+@overload
+def embeddings_on_disk(
+    model: IdentifiedEmbedder,
+    table: ImageTable,
+    path: str | os.PathLike[str],
+    description: str,
+    dtype: str = "float32",
+    workers: None = None,
+) -> EmbeddingFile: ...
+
+
+@overload
+def embeddings_on_disk(
+    model: IdentifiedEmbedder,
+    table: ImageTable,
+    path: str | os.PathLike[str],
+    description: str,
+    dtype: str = "float32",
+    *,
+    workers: SharedWork,
+) -> EmbeddingFile | None: ...
+
+
 def embeddings_on_disk(
     model: IdentifiedEmbedder,
     table: ImageTable,
@@ -129,8 +164,7 @@ def embeddings_on_disk(
     """
     file = None
     if workers is None or workers.first:
-        key = f"{model.key}; {model.embedder.transform}; {_READ_AS}; {table_fingerprint(table)}"
-        file = EmbeddingFile(path, len(table), key, dtype)
+        file = EmbeddingFile(path, len(table), embedding_key(model, table), dtype)
     with file or contextlib.nullcontext():
         done = np.array(file.done if file else 0)
         first_row = int(done if workers is None else workers.from_first(done))
@@ -138,6 +172,11 @@ def embeddings_on_disk(
             if file:
                 file.append(rows)
     return file
+
+
+def embedding_key(model: IdentifiedEmbedder, table: ImageTable) -> str:
+    """Text that is another one for another model, other images or another look at them."""
+    return f"{model.key}; {model.embedder.transform}; {_READ_AS}; {table_fingerprint(table)}"
 
 
 def table_fingerprint(table: ImageTable) -> str:
@@ -165,6 +204,18 @@ def recalls(
 ) -> dict[str, dict[int, float]]:
     """Recall at each K for both distances: `{"cosine": {K: share}, "l2": {K: share}}`."""
     return {metric: recall_at_k(embeddings, labels, ks, metric, **gallery) for metric in METRICS}
+
+
+def catalog_recalls(
+    embeddings: np.ndarray,
+    labels: np.ndarray,
+    ks: Sequence[int],
+    catalog: np.ndarray,
+    catalog_labels: np.ndarray,
+) -> dict[str, dict[int, float]]:
+    """`recalls` in a catalog, at those of the K that it is large enough for, and at 1."""
+    ks = sorted({1, *(k for k in ks if k <= len(catalog))})
+    return recalls(embeddings, labels, ks, gallery=catalog, gallery_labels=catalog_labels)
 
 
 def raw_pixels(table: ImageTable, batch_size: int) -> np.ndarray:

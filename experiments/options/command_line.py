@@ -14,7 +14,8 @@ import tempfile
 import traceback
 from collections.abc import Callable, Sequence
 
-from experiments.options.errors import HelpRequested, RunError, UsageError
+from experiments.options.child import end_with_parent
+from experiments.options.errors import HelpRequested, RunError, UsageError, one_line
 from experiments.options.parsing import wants_debug
 from experiments.recipes import RecipeError
 
@@ -22,8 +23,13 @@ __all__ = ["LOST_WORKER", "RunError", "UsageError", "mute", "quiet_tensorflow", 
 
 # TensorFlow's errors, by name, when a message from another worker does not come.
 LOST_WORKER = ("UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError")
-# The modules whose ArgumentError is a mistake of who calls them.
-_REFUSING = ("keras_dml.errors", "pipelines.errors")
+# What the packages raise of a mistake of who calls them, or where an extra is not installed.
+_REFUSING = {
+    "keras_dml.errors": "ArgumentError",
+    "keras_dml.extras": "MissingExtraError",
+    "pipelines.errors": "ArgumentError",
+    "pipelines.extras": "MissingExtraError",
+}
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -44,6 +50,7 @@ def mute() -> None:
 def run_command(main: Callable[[list[str]], object], argv: Sequence[str] | None = None) -> int:
     """Call `main(argv)` and return the exit code."""
     logging.basicConfig(format="note: %(message)s")
+    end_with_parent()
     words = list(sys.argv if argv is None else argv)
     try:
         try:
@@ -63,17 +70,16 @@ def run_command(main: Callable[[list[str]], object], argv: Sequence[str] | None 
 def _failed(error: Exception, debug: bool) -> int:
     kind = type(error).__name__
     if isinstance(error, RunError):
-        _say(f"stopped: {_one_line(error)}")
+        _say(f"stopped: {one_line(error)}")
         return 1
-    # A MissingExtraError of keras_dml or pipelines names what to install.
-    if isinstance(error, _refusals()) or hasattr(error, "extra"):
-        _say(f"error: {_one_line(error)}")
+    if isinstance(error, _refusals()):
+        _say(f"error: {one_line(error)}")
         return 2
     if isinstance(error, OSError) and error.errno in _NO_SPACE:
-        _say(f"stopped: {_one_line(error)}")
+        _say(f"stopped: {one_line(error)}")
         return 1
     if isinstance(error, OSError) and error.filename is not None:
-        _say(f"error: {_one_line(error)}")
+        _say(f"error: {one_line(error)}")
         return 2
     # By name: TensorFlow may not even be imported.
     if kind == "ResourceExhaustedError":
@@ -91,12 +97,16 @@ def _failed(error: Exception, debug: bool) -> int:
 def _refusals() -> tuple[type[Exception], ...]:
     """What is raised of a user's mistake, and of nothing else."""
     # A module that was never imported has raised nothing; importing it could take seconds.
-    loaded = (sys.modules[name] for name in _REFUSING if name in sys.modules)
-    return (UsageError, RecipeError, *(module.ArgumentError for module in loaded))
+    loaded = (
+        getattr(sys.modules[module], name)
+        for module, name in _REFUSING.items()
+        if module in sys.modules
+    )
+    return (UsageError, RecipeError, *loaded)
 
 
 def _bug(error: Exception, debug: bool) -> int:
-    what = f"internal error: {' '.join([f'{type(error).__name__}:', _one_line(error)]).strip(': ')}"
+    what = f"internal error: {' '.join([f'{type(error).__name__}:', one_line(error)]).strip(': ')}"
     lines = "".join(traceback.format_exception(error))
     if debug:
         _say(f"{lines}{what}")
@@ -112,10 +122,6 @@ def _bug(error: Exception, debug: bool) -> int:
         return 1
     _say(f"{what}; the traceback is in {file.name}; --debug prints it")
     return 1
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
 
 
 def _say(text: str) -> None:

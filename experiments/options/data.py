@@ -81,7 +81,11 @@ def data(
             for side, table in left.items()
         }
     return dataclasses.replace(
-        split, train=left["training"], test=left["test"], gallery=left.get("gallery")
+        split,
+        train=left["training"],
+        test=left["test"],
+        gallery=left.get("gallery"),
+        catalog=left.get("catalog"),
     ), lines
 
 

@@ -1,6 +1,6 @@
 """What ends a command early: a mistake in what was given, a run that must stop, a call for help."""
 
-__all__ = ["HelpRequested", "RunError", "UsageError"]
+__all__ = ["HelpRequested", "RunError", "UsageError", "one_line"]
 
 
 class UsageError(ValueError):
@@ -13,3 +13,8 @@ class RunError(Exception):
 
 class HelpRequested(Exception):
     """The command line asks for the flags instead of a run; the text is the message."""
+
+
+def one_line(error: Exception) -> str:
+    """What an error says, on one line."""
+    return " ".join(str(error).split())

@@ -1,4 +1,4 @@
-"""The flags of the losses and of RankMI's statistics network, from their constructors."""
+"""The flags of the losses, of their proxies and of RankMI's statistics network."""
 
 from __future__ import annotations
 
@@ -10,11 +10,21 @@ from experiments.options.declaration import Flag
 from experiments.options.errors import UsageError
 from experiments.options.help import shown
 
-__all__ = ["STATISTICS", "checked", "flags_of_losses", "flags_of_statistics", "taken_by"]
+__all__ = [
+    "PROXIES",
+    "STATISTICS",
+    "checked",
+    "flags_of_losses",
+    "flags_of_proxies",
+    "flags_of_statistics",
+    "taken_by",
+]
 
 GROUP = "Loss"
 STATISTICS = "statistics_"
+PROXIES = "proxies_"
 _STATISTICS_NETWORK = "keras_dml.models.statistics_network.StatisticsNetwork"
+_PROXY_HEAD = "keras_dml.models.proxy_head.ProxyHead"
 
 
 def taken_by(loss: str) -> dict[str, Any]:
@@ -47,6 +57,22 @@ def flags_of_statistics() -> tuple[Flag, ...]:
             choices=argument.choices,
         )
         for argument in catalog.arguments(_STATISTICS_NETWORK)
+    )
+
+
+def flags_of_proxies() -> tuple[Flag, ...]:
+    """The flags of the head that holds the proxies."""
+    return tuple(
+        Flag(
+            f"{PROXIES}{argument.name}",
+            argument.kind,
+            None,
+            GROUP,
+            f"losses over proxies: {argument.text} Default: the loss's own, or "
+            f"{shown(argument.default)}.",
+            choices=argument.choices,
+        )
+        for argument in catalog.arguments(_PROXY_HEAD)
     )
 
 

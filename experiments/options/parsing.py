@@ -11,7 +11,7 @@ from absl import flags as absl_flags
 
 from experiments import recipes
 from experiments.options.declaration import Flag, Options, declarations
-from experiments.options.errors import HelpRequested, UsageError
+from experiments.options.errors import HelpRequested, UsageError, one_line
 from experiments.options.help import help_text
 from experiments.options.values import absolute
 
@@ -121,9 +121,9 @@ def _read(
     except absl_flags.UnrecognizedFlagError as error:
         name = error.flagname
         word = next((word for word in words if _name(word, ()) == name), f"--{name}")
-        raise UsageError(options.refusal(name, word) or _one_line(error)) from error
+        raise UsageError(options.refusal(name, word) or one_line(error)) from error
     except absl_flags.Error as error:
-        raise UsageError(_one_line(error)) from error
+        raise UsageError(one_line(error)) from error
     if left_over:
         received = " ".join(left_over)
         refusal = options.refusal(None, received)
@@ -183,7 +183,3 @@ def _name(word: str, known: Collection[str]) -> str:
     """The flag that a word names; with `known`, also as --noNAME."""
     name = word.lstrip("-").partition("=")[0]
     return name if not known or name in known else name.removeprefix("no")
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())

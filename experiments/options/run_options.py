@@ -26,6 +26,7 @@ __all__ = [
 ]
 
 DATA, IMAGES, SAMPLING, MODEL = "Data", "Images", "Sampling", "Model"
+_POOLINGS = registries.words("keras_dml.models.pooling", "POOLINGS")
 LOSS, OPTIMIZER, TRAINING = loss_flags.GROUP, "Optimizer", "Training"
 EVALUATION, RUN = "Evaluation", "Run"
 
@@ -41,7 +42,22 @@ def _datasets() -> str:
 
 def _backbones() -> str:
     own = registries.words("keras_dml.models.backbones", "BACKBONES")
-    return f"{', '.join(own)}, or any keras.applications model."
+    return "\n".join(
+        [
+            f"{', '.join(own)}, or any keras.applications model.",
+            "hub:NAME: a KerasHub preset (hub:dinov2_base), or a folder of Keras, Hugging Face or "
+            "timm (hub:FOLDER), with its own weights.",
+            "FILE.keras: any saved model from images in 0..255 to maps, tokens or vectors.",
+        ]
+    )
+
+
+def _poolings() -> str:
+    lines = ["From the backbone's maps or tokens to one vector."]
+    for name in _POOLINGS:
+        said = registries.summary("keras_dml.models.pooling", f"{name}_pooling")
+        lines.append(f"{name}: {said}")
+    return "\n".join(lines)
 
 
 def _losses() -> str:
@@ -142,7 +158,23 @@ class SamplingOptions(Options):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ModelOptions(Options):
+class CodeOptions(Options):
+    """Code of others that a saved model needs."""
+
+    import_modules: tuple[str, ...] = option(
+        (),
+        MODEL,
+        "Python modules to import first, which register the custom classes of a .keras file.",
+    )
+    trust_code: bool = option(
+        False,
+        MODEL,
+        "Run the Python code in the Lambda layers of a .keras file: only for files you trust.",
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelOptions(CodeOptions):
     """From images to embeddings."""
 
     backbone: str = option("resnet50", MODEL, _backbones)
@@ -154,8 +186,10 @@ class ModelOptions(Options):
     weights: str = option(
         "imagenet",
         MODEL,
-        "imagenet | none | a weights file of the backbone; bn_inception, resnet50_v1_5: also "
-        "their public PyTorch checkpoint, .pth or .npz.",
+        "imagenet | none | packaged (efficientnet_lite0: ImageNet weights from an installed "
+        "package, no network) | a weights file of the backbone; bn_inception, resnet50_v1_5, "
+        "efficientnet_lite0: also their public PyTorch checkpoint, .pth or .npz. hub:NAME and "
+        "FILE.keras have their own; none: hub:NAME with random ones.",
     )
     frozen_batch_norm: bool | None = option(
         None,
@@ -163,11 +197,32 @@ class ModelOptions(Options):
         "Backbone batch norm keeps its stored statistics in training. Default: with trained "
         "weights.",
     )
+    freeze_backbone: bool = option(
+        False, MODEL, "Train what lies behind the backbone alone; the backbone stays as it is."
+    )
+    lora_rank: int | None = option(
+        None,
+        MODEL,
+        "Of the backbone train low-rank additions of this rank to its attention's queries and "
+        "values alone; merged in all that is exported. Default: none.",
+        lower_bound=1,
+    )
+    lora_layers: tuple[str, ...] | None = option(
+        None,
+        MODEL,
+        "lora_rank: names of the layers that get them, in place of the attention's.",
+    )
+    rematerialize: bool = option(
+        False,
+        MODEL,
+        "Compute what lies within a transformer's block anew in the backward pass: less memory, "
+        "about a third more time.",
+    )
     pooling: str = option(
         "average",
         MODEL,
-        "Pooling of the last feature maps.",
-        choices=registries.words("keras_dml.models.head", "POOLINGS"),
+        _poolings,
+        choices=_POOLINGS,
     )
     feature_batch_norm: bool = option(
         False, MODEL, "Batch norm without scale and offset on the pooled features."
@@ -196,15 +251,36 @@ class LossOptions(Options):
 
     Attributes:
         given_for_loss: what was given for the loss alone, whether it takes it or not.
+        proxies: arguments of `keras_dml.models.ProxyHead` that were given.
         statistics: the arguments of `keras_dml.models.StatisticsNetwork`.
     """
 
     loss: str = option("multi_similarity", LOSS, _losses)
     given_for_loss: Mapping[str, Any] = flags_of(loss_flags.flags_of_losses)
+    matryoshka: tuple[str, ...] | None = option(
+        None,
+        LOSS,
+        "Lengths such as 32,64,128, the last of them embedding_size: the loss, over embeddings, is "
+        "summed over the prefixes of these lengths, and recall measured for each.",
+    )
     center_weight: float = option(
         0.1,
         LOSS,
         "center: its weight beside the cross-entropy that it is trained with.",
+        lower_bound=0.0,
+    )
+    proxies: Mapping[str, Any] = flags_of(loss_flags.flags_of_proxies, prefix=loss_flags.PROXIES)
+    proxies_factor: float | None = option(
+        None,
+        LOSS,
+        "losses over proxies: their learning rate, as a factor on learning_rate. Default: 1.",
+        lower_bound=0.0,
+    )
+    proxies_merging: float | None = option(
+        None,
+        LOSS,
+        "losses over several proxies a class: weight of the regulariser that merges those that are "
+        "not needed (SoftTriple: 0.2). Default: 0.",
         lower_bound=0.0,
     )
     statistics: Mapping[str, Any] = flags_of(
@@ -238,10 +314,15 @@ class OptimizerOptions(Options):
         choices=registries.words("keras_dml.optimizers", "OPTIMIZERS"),
     )
     learning_rate: float = option(0.01, OPTIMIZER, "Learning rate.", lower_bound=0.0)
-    momentum: float = option(0.0, OPTIMIZER, "sgd: momentum.", lower_bound=0.0, upper_bound=1.0)
+    momentum: float = option(
+        0.0, OPTIMIZER, "sgd, rmsprop: momentum.", lower_bound=0.0, upper_bound=1.0
+    )
     nesterov: bool = option(False, OPTIMIZER, "sgd: Nesterov momentum.")
     weight_decay: float = option(
-        0.0, OPTIMIZER, "Coupled weight decay (added to the gradient).", lower_bound=0.0
+        0.0,
+        OPTIMIZER,
+        "Weight decay: adamw's is decoupled, the others' coupled (added to the gradient).",
+        lower_bound=0.0,
     )
     decayed: str = option(
         "kernels",
@@ -255,14 +336,42 @@ class OptimizerOptions(Options):
         "Learning rate of the backbone, as a multiple of the new layers'.",
         lower_bound=0.0,
     )
+    layer_decay: float | None = option(
+        None,
+        OPTIMIZER,
+        "Of a transformer's backbone: each block's learning rate is this multiple of that of the "
+        "block behind it, and the embedding of the patches comes before the first.",
+        lower_bound=0.0,
+        upper_bound=1.0,
+    )
     schedule: str = option(
         "warm_cosine",
         OPTIMIZER,
         "Learning rate over the steps.",
-        choices=("warm_cosine", "constant"),
+        choices=registries.words("experiments.training.optimizer", "SCHEDULES"),
     )
     warmup_steps: int = option(
         100, OPTIMIZER, "warm_cosine: steps of linear warm-up.", lower_bound=1
+    )
+    decay_steps: int | None = option(
+        None, OPTIMIZER, "step: steps between two decays of the learning rate.", lower_bound=1
+    )
+    decay_factor: float = option(
+        0.1, OPTIMIZER, "step: what the learning rate is multiplied by.", lower_bound=0.0
+    )
+    global_clipnorm: float | None = option(
+        None,
+        OPTIMIZER,
+        "Scale the whole gradient down to this length where it is longer. Default: no clipping.",
+        lower_bound=0.0,
+    )
+    ema: float | None = option(
+        None,
+        OPTIMIZER,
+        "Evaluate and export an exponential moving average of the weights of this momentum, such "
+        "as 0.999. Default: the weights themselves.",
+        lower_bound=0.0,
+        upper_bound=1.0,
     )
 
 
@@ -271,6 +380,33 @@ class TrainingOptions(Options):
     """How long, and on what."""
 
     epochs: int = option(30, TRAINING, "Epochs.", lower_bound=1)
+    head_epochs: int | None = option(
+        None,
+        TRAINING,
+        "In the first N epochs train what lies behind the backbone alone, then all of it with a "
+        "fresh optimizer and schedule. Default: all from the start.",
+        lower_bound=1,
+    )
+    cache_features: bool = option(
+        False,
+        TRAINING,
+        "With freeze_backbone: all images go through the backbone once, to disk; then the head "
+        "trains on that, in seconds an epoch.",
+    )
+    cached_views: int | None = option(
+        None,
+        TRAINING,
+        "cache_features: train on N augmented views of each image. Default: on the image as an "
+        "evaluation sees it.",
+        lower_bound=1,
+    )
+    cache_dir: str | None = option(
+        None,
+        TRAINING,
+        "cache_features: a folder for them that several runs share. Default: in the run's folder, "
+        "while it trains.",
+        convert=normal_path,
+    )
     steps_per_epoch: int | None = option(
         None,
         TRAINING,
@@ -316,7 +452,7 @@ class ScoringOptions(Options):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class EvaluationOptions(ScoringOptions, ImageSizeOptions, BadImageOptions):
+class EvaluationOptions(ScoringOptions, CodeOptions, ImageSizeOptions, BadImageOptions):
     """What the evaluation of a model's embeddings takes of what a run takes."""
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import pathlib
 from collections.abc import Sequence
 
 from experiments.options.errors import UsageError
 
-__all__ = ["absolute", "normal_path", "numbers", "whole_numbers"]
+__all__ = ["absolute", "import_modules", "normal_path", "numbers", "whole_numbers"]
 
 
 def absolute(text: str) -> pathlib.Path:
@@ -19,6 +20,18 @@ def absolute(text: str) -> pathlib.Path:
 def normal_path(text: str) -> str:
     """A path that a user gave, ~ resolved, without needless parts."""
     return os.path.normpath(os.path.expanduser(text))
+
+
+def import_modules(names: Sequence[str]) -> None:
+    """Import a user's modules, for what they register; UsageError if there is no such module."""
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            raise UsageError(
+                f"import_modules must name modules that can be imported from here ({error}). "
+                f"Received: import_modules={','.join(names)}"
+            ) from error
 
 
 def whole_numbers(name: str, words: Sequence[str]) -> tuple[int, ...]:

@@ -101,13 +101,12 @@ class FolderEmbeddings:
             row_of |= {file: first + row for row, file in enumerate(begun)}
             saved = self._keep(files, row_of, blocks, saved)
             shutil.rmtree(self._unfinished)
-        if not any(file in row_of for file in files):
+        embedded = self._keep(files, row_of, blocks, saved)
+        if embedded is None:
             path, reason = next(iter(bad.items()))
             raise UsageError(
                 f"none of the {len(files):,} images can be embedded. The first, {path}: {reason}"
             )
-        embedded = self._keep(files, row_of, blocks, saved)
-        assert embedded is not None  # some file is good
         return Update(embedded, bad, len(set(embedded.files) - known))
 
     def _load(self) -> Embedded | None:
@@ -127,9 +126,14 @@ class FolderEmbeddings:
         blocks: Sequence[np.ndarray],
         saved: Embedded | None,
     ) -> Embedded | None:
-        """The embeddings in the order of `files`, written unless they are what `saved` is."""
+        """The embeddings in the order of `files`, written unless they are what `saved` is.
+
+        None where none of `files` has any.
+        """
         good = [file for file in files if file in row_of]
-        if not good or (saved and good == saved.files):
+        if not good:
+            return None
+        if saved and good == saved.files:
             return saved
         embeddings = _gathered(blocks, np.array([row_of[file] for file in good]))
         paths, sizes, times = zip(*good)

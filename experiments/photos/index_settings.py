@@ -6,7 +6,6 @@ import pathlib
 from typing import Any, TypeAlias
 
 from experiments.options.errors import UsageError
-from keras_dml.atomic import replacing
 
 Settings: TypeAlias = dict[str, Any]
 INDEX = "index"
@@ -92,6 +91,8 @@ def read_settings(folder: str | os.PathLike[str]) -> Settings:
 
 def write_settings(folder: str | os.PathLike[str], settings: Settings) -> None:
     """Write what `open_folder` returned, with another `built` and `search`."""
+    from keras_dml.atomic import replacing  # with Keras, which the names alone do not need
+
     with replacing(pathlib.Path(folder, SETTINGS)) as path:
         path.write_text(json.dumps(settings, indent=1) + "\n")
 

@@ -19,6 +19,13 @@ class EmbeddedTable:
     embeddings: np.ndarray
 
 
+def embedded_table(table: ImageTable | None, embeddings: np.ndarray | None) -> EmbeddedTable | None:
+    """Both together; None where one of them is missing."""
+    if table is None or embeddings is None:
+        return None
+    return EmbeddedTable(table, embeddings)
+
+
 def retrieval_rows(
     test: EmbeddedTable,
     transform: Callable[..., tf.Tensor],

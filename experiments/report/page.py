@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from experiments.report import figures
 from experiments.report.retrieval_grid import Neighbor, RetrievalRow, choose_queries, grid_html
+from experiments.report.scores import CATALOG
 from experiments.report.tables import html_table, text_table
 from keras_dml.atomic import replacing
 from keras_dml.errors import ArgumentError
@@ -51,6 +52,7 @@ class Report:
         best: the one of `history` whose model was kept. Its `test/accuracy`, where there, stands
             beside the headline.
         retrieval: queries with their neighbours.
+        catalog: queries with their neighbours in the catalog, where there is one.
         flags: the resolved flags, as in a flag file.
         pictures: title -> SVG text, behind the curves.
     """
@@ -61,6 +63,7 @@ class Report:
     history: Sequence[Mapping[str, float]] | None = ()
     best: Mapping[str, float] = dataclasses.field(default_factory=dict)
     retrieval: Sequence[RetrievalRow] = ()
+    catalog: Sequence[RetrievalRow] = ()
     flags: str = ""
     pictures: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
@@ -86,6 +89,7 @@ def write_report(path: str | os.PathLike[str], report: Report) -> None:
         f'<div class="columns">\n{table}\n{_summary(report.summary)}\n</div>',
         _curves(report),
         grid_html(report.retrieval),
+        grid_html(report.catalog, "Retrieval in the catalog"),
         _flags(report.flags),
     ]
     write_page(path, report.title, "\n".join(body))
@@ -188,11 +192,14 @@ def _headline(report: Report) -> str:
             " R-precision is the share of matches among the R nearest, where R counts all other "
             "images of the query's class; MAP@R also asks that they come first."
         )
+    in_catalog = ""
+    if any(name.startswith(CATALOG) for name in report.recall):
+        in_catalog = f" {CATALOG.capitalize()}: nearest in the catalog's pictures instead."
     return (
         f'<div class="headline"><div class="main"><b>{_percent(headline)}<small> %</small></b>'
         f'<span class="soft">R@1, cosine{kept}</span></div>{beside}</div>'
         '\n<p class="soft">R@K is the share of queries with at least one other image of their '
-        f"class among the K nearest.{precisions}</p>"
+        f"class among the K nearest.{precisions}{in_catalog}</p>"
     )
 
 

@@ -30,7 +30,6 @@ _TURNS = {
 }
 # Its limit is not ours: see `_open`.
 warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-_DAMAGED = (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError)
 
 
 def checked_picture(encoded: bytes) -> bytes:
@@ -46,7 +45,7 @@ def checked_picture(encoded: bytes) -> bytes:
         ValueError: no image, an animated WebP, more than `MOST_PIXELS`, a damaged GIF.
     """
     image = _open(io.BytesIO(encoded))
-    if image.format != "GIF" or not getattr(image, "is_animated", False):
+    if image.format != "GIF" or not _is_animated(image):
         return encoded
     # TensorFlow decodes every frame, at the size of the largest: 200 KB can take 8 GB.
     return _png(_loaded(image, "black"))
@@ -102,13 +101,21 @@ def _open(source: Source) -> Image.Image:
         image = Image.open(source, formats=_FORMATS)
     except Image.DecompressionBombError as error:
         raise ArgumentError(_too_large()) from error
-    except _DAMAGED as error:
+    except Exception as error:  # of a damaged file Pillow raises anything
         raise ArgumentError("not a JPEG, PNG, WebP, BMP or GIF image") from error
     if image.width * image.height > MOST_PIXELS:
         raise ArgumentError(_too_large())
-    if image.format == "WEBP" and getattr(image, "is_animated", False):
+    if image.format == "WEBP" and _is_animated(image):
         raise ArgumentError("an animated WebP: only still images can be read")
     return image
+
+
+def _is_animated(image: Image.Image) -> bool:
+    """Whether it has several frames, for which Pillow reads to the end of the file."""
+    try:
+        return getattr(image, "is_animated", False)
+    except Exception as error:  # IndexError, struct.error and others of a file that is cut
+        raise ArgumentError(f"a damaged image ({error})") from error
 
 
 def _too_large() -> str:
@@ -125,7 +132,7 @@ def _loaded(image: Image.Image, background: str) -> Image.Image:
             ground = Image.new("RGBA", image.size, background)
             return Image.alpha_composite(ground, image).convert("RGB")
         return image.convert("RGB")
-    except _DAMAGED as error:
+    except Exception as error:
         raise ArgumentError(f"a damaged image ({error})") from error
 
 

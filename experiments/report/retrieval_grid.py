@@ -74,13 +74,14 @@ def choose_queries(labels: npt.ArrayLike, num: int = 10, seed: int = 0) -> np.nd
     return np.array(rows, dtype=np.int64)
 
 
-def grid_html(rows: Sequence[RetrievalRow]) -> str:
+def grid_html(rows: Sequence[RetrievalRow], title: str = "Retrieval") -> str:
     """The grid as an HTML section: a list item for each row, framed as figure 4 of RankMI.
 
     A match has a full green frame and a ✓, another class a dashed red one and a ✗.
 
     Args:
         rows: list of `RetrievalRow`.
+        title: above it, plain text.
 
     Returns:
         str, empty if `rows` is.
@@ -93,7 +94,7 @@ def grid_html(rows: Sequence[RetrievalRow]) -> str:
     matches = [bool(neighbor.match) for row in rows for neighbor in row.neighbors]
     lines = "\n".join(f'<li class="row">\n{_row(row)}\n</li>' for row in rows)
     return (
-        '<section class="card">\n<h2>Retrieval</h2>\n'
+        f'<section class="card">\n<h2>{title}</h2>\n'
         '<p class="soft">Each row: a query, then its nearest neighbours with their cosine '
         "similarity. ✓ and a full frame: the query's class; ✗ and a dashed frame: another one. "
         f"{sum(matches)} of the {len(matches)} neighbours shown match.</p>\n"

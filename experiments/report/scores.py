@@ -7,6 +7,8 @@ import numpy as np
 
 from keras_dml.retrieval.rows import first_few
 
+# The rows of what is looked for in a catalog.
+CATALOG = "photo to catalog"
 # Columns behind those of recall at K.
 PRECISIONS = {"map@r": "MAP@R", "r_precision": "R-precision"}
 
@@ -24,6 +26,17 @@ def score_rows(scores: Mapping[str, float]) -> dict[str, dict[int | str, float]]
             column: int | str = PRECISIONS.get(measure) or int(measure.removeprefix("recall@"))
             rows.setdefault(distance, {})[column] = value
     return rows
+
+
+def catalog_rows(
+    recalls: Mapping[str, Mapping[int, float]],
+) -> dict[str, dict[int | str, float]]:
+    """The rows of a catalog: `{"photo to catalog, cosine": {1: share, …}}`.
+
+    Args:
+        recalls: distance -> {K: share}.
+    """
+    return {f"{CATALOG}, {metric}": dict(by_k.items()) for metric, by_k in recalls.items()}
 
 
 def recalls_alone(rows: Mapping[str, Mapping[int | str, float]]) -> dict[str, dict[int, float]]:
@@ -57,14 +70,16 @@ def zero_row_lines(zeros: Mapping[str, np.ndarray]) -> list[str]:
     """A line that counts and names the rows of zeros, for each set that has some.
 
     Args:
-        zeros: `"zero_rows"`, and `"gallery_zero_rows"` where there is a gallery, to row numbers.
+        zeros: `"zero_rows"`, and `"gallery_zero_rows"` and `"catalog_zero_rows"` where there is a
+            gallery or a catalog, to row numbers.
     """
     lines = []
     for name, numbers in zeros.items():
         if len(numbers):
+            where = name.removesuffix("zero_rows").rstrip("_")
             lines.append(
                 f"{len(numbers):,} row{'s' * (len(numbers) > 1)} of zeros"
-                f"{' in the gallery' * name.startswith('gallery')} "
+                f"{f' in the {where}' if where else ''} "
                 f"(row numbers {first_few(numbers)}): similarity 0 to everything"
             )
     return lines

@@ -1,32 +1,41 @@
 """What happens while `fit` runs: the bar, the NaN stop, evaluation, log and checkpoint."""
 
+import contextlib
 import math
 import pathlib
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from experiments.embedding.table_embedder import TableEmbedder
 from experiments.options.progress import progress_bar
 from experiments.training.evaluators import score
+from experiments.training.features import FeatureFeed, ImageFeed
+from experiments.training.fine_tuning import Phase
 from experiments.training.plan import RunPlan
 from experiments.training.run_folder import State
+from keras_dml import models
 from keras_dml.atomic import replacing
 
 
-def callbacks(run: RunPlan, embedding: keras.Model, state: State) -> list[keras.callbacks.Callback]:
-    """The callbacks of a run that stands at `state`."""
+def callbacks(
+    run: RunPlan,
+    phase: Phase,
+    embedding: keras.Model,
+    feed: ImageFeed | FeatureFeed,
+    state: State,
+) -> "tuple[StopAtNaN, Progress, EvaluateAndSave]":
+    """The callbacks of a phase of a run, which stands at `state`."""
     options, steps = run.options, run.steps_per_epoch
-    return [
+    return (
         StopAtNaN(state, steps),
         Progress(options.batch_size, options.epochs * steps, options.epochs, state.step),
-        EvaluateAndSave(run, embedding, state),
-    ]
+        EvaluateAndSave(run, phase, embedding, feed, state),
+    )
 
 
 class Progress(keras.callbacks.Callback):
@@ -90,15 +99,29 @@ class EvaluateAndSave(keras.callbacks.Callback):
 
     Args:
         run: `RunPlan`.
+        phase: what of it is trained now.
         embedding: the embedding model, within the one that is fitted or that one itself.
+        feed: what gives the embeddings of the images.
         state: `State` where the training begins.
+
+    Attributes:
+        state: `State` where it stands.
     """
 
-    def __init__(self, run: RunPlan, embedding: keras.Model, state: State) -> None:
+    def __init__(
+        self,
+        run: RunPlan,
+        phase: Phase,
+        embedding: keras.Model,
+        feed: ImageFeed | FeatureFeed,
+        state: State,
+    ) -> None:
         super().__init__()
         self.run = run
+        self.phase = phase
         self.embedding = embedding
-        self.embedder = TableEmbedder(embedding, run.preprocessing, run.options.eval_batch_size)
+        self.feed = feed
+        self.state = state
         self.seconds = state.seconds
         self.history = run.folder.read_history()
         self._began = 0.0
@@ -120,8 +143,10 @@ class EvaluateAndSave(keras.callbacks.Callback):
         self.model.average_statistics()
         options = self.run.options
         if (epoch + 1) % options.eval_every == 0 or epoch + 1 == options.epochs:
-            self._evaluate(epoch + 1, step, logs or {})
-        self.run.folder.save_checkpoint(self.model, State(epoch + 1, step, self.seconds))
+            with averaged_weights(self.model):
+                self._evaluate(epoch + 1, step, logs or {})
+        self.state = State(epoch + 1, step, self.seconds)
+        self.run.folder.save_checkpoint(self.model, self.state)
         self.run.folder.settle_best(step)
 
     def _evaluate(self, epoch: int, step: int, logs: Mapping[str, Any]) -> None:
@@ -130,14 +155,16 @@ class EvaluateAndSave(keras.callbacks.Callback):
         names = objective.log_names
         row |= {f"train/{names.get(name, name)}": float(value) for name, value in logs.items()}
         # Of the last step; the optimizer's own would be that of the next one.
-        row["train/learning_rate"] = objective.rate_after(run.rate, step)
+        row["train/learning_rate"] = objective.rate_after(
+            self.phase.rate, step - self.phase.first_step
+        )
         embeddings = self._embeddings(f"evaluating epoch {epoch}")
         if not run.folder.writes:
             return
         for evaluator in run.evaluators:
             row |= evaluator.measure(run, self.model, embeddings)
         if score(row) > max(map(score, self.history), default=-1.0):
-            save_model(self.embedding, run.folder.best_of(step))
+            save_model(exported(self.embedding), run.folder.best_of(step))
         self.history.append(row)
         run.folder.write_history(self.history)
         self._summarize(row)
@@ -147,8 +174,10 @@ class EvaluateAndSave(keras.callbacks.Callback):
         data = self.run.data
         wanted = {"test", *(side for each in self.run.evaluators for side in each.sides(data))}
         return {
-            side: self.embedder(table, description if side == "test" else f"{description}, {side}")
-            for side, table in data.tables.items()
+            side: self.feed.embeddings(
+                side, description if side == "test" else f"{description}, {side}"
+            )
+            for side in data.tables
             if side in wanted
         }
 
@@ -158,6 +187,29 @@ class EvaluateAndSave(keras.callbacks.Callback):
                 if name not in ("epoch", "step"):
                     tf.summary.scalar(name, value)
             self.writer.flush()
+
+
+@contextlib.contextmanager
+def averaged_weights(model: keras.Model) -> Iterator[None]:
+    """Within it the moving average of the weights is in their place, where there is one."""
+    optimizer = model.optimizer
+    # The one that half precision is scaled by has another within.
+    if not getattr(optimizer, "inner_optimizer", optimizer).use_ema:
+        yield
+        return
+    variables = model.trainable_variables
+    weights = [variable.numpy() for variable in variables]
+    optimizer.finalize_variable_values(variables)
+    try:
+        yield
+    finally:
+        for variable, array in zip(variables, weights):
+            variable.assign(array)
+
+
+def exported(embedding: keras.Model) -> keras.Model:
+    """The embedding model as it is given away: low-rank additions are part of its kernels."""
+    return models.with_merged_lora(embedding) if models.has_lora(embedding) else embedding
 
 
 def save_model(model: keras.Model, path: pathlib.Path) -> None:

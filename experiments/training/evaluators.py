@@ -13,9 +13,20 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 
-from experiments.embedding.table_embedder import TableEmbedder, raw_pixels, recalls
+from experiments.embedding.table_embedder import (
+    TableEmbedder,
+    catalog_recalls,
+    raw_pixels,
+    recalls,
+)
 from experiments.report.page import best_raw_pixels
-from experiments.report.scores import as_json, score_lines, score_rows, shown_lines
+from experiments.report.scores import (
+    as_json,
+    catalog_rows,
+    score_lines,
+    score_rows,
+    shown_lines,
+)
 from experiments.training.run_folder import RAW_PIXELS, State
 from keras_dml import metrics
 from keras_dml.metrics import class_mean_accuracy
@@ -47,6 +58,7 @@ class Finished:
         gallery: of the gallery's images; None where there is none.
         history: the objects of `metrics.jsonl`.
         best: the one of `history` whose embedding model was kept.
+        catalog: of the catalog's images; None where there is none.
     """
 
     model: keras.Model
@@ -54,6 +66,7 @@ class Finished:
     gallery: np.ndarray | None
     history: Sequence[Mapping[str, float]]
     best: Mapping[str, float]
+    catalog: np.ndarray | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,7 +139,15 @@ class Evaluator:
 
 
 class RetrievalScores(Evaluator):
-    """Recall at K after each epoch; at the end every score of retrieval and clustering."""
+    """Recall at K after each epoch; at the end every score of retrieval and clustering.
+
+    Args:
+        prefixes: lengths below d, of which recall at K is measured too: of the embeddings' first
+            numbers alone, normalised anew.
+    """
+
+    def __init__(self, prefixes: Sequence[int] = ()) -> None:
+        self.prefixes = tuple(prefixes)
 
     def sides(self, data: Split) -> Sequence[str]:
         """The test images, and the gallery where there is one."""
@@ -136,22 +157,61 @@ class RetrievalScores(Evaluator):
         self, run: RunPlan, model: keras.Model, embeddings: Mapping[str, np.ndarray]
     ) -> Iterator[tuple[str, float]]:
         """Recall at each K for each distance."""
-        gallery = _gallery(run.data, embeddings.get("gallery"))
-        found = recalls(embeddings["test"], run.data.test.labels, run.ks, **gallery)
-        for metric, by_k in found.items():
-            for k, share in by_k.items():
-                yield f"test/recall@{k}/{metric}", float(share)
+        for length in (None, *self.prefixes):
+            first = {side: vectors[:, :length] for side, vectors in embeddings.items()}
+            gallery = _gallery(run.data, first.get("gallery"))
+            found = recalls(first["test"], run.data.test.labels, run.ks, **gallery)
+            behind = "" if length is None else f"/first {length}"
+            for metric, by_k in found.items():
+                for k, share in by_k.items():
+                    yield f"test/recall@{k}/{metric}{behind}", float(share)
 
     def finish(self, run: RunPlan, end: Finished) -> Findings:
         """As from `keras_dml.metrics.evaluate`."""
         gallery = _gallery(run.data, end.gallery)
         scores = metrics.evaluate(end.embeddings, run.data.test.labels, run.ks, **gallery)
+        rows = {f"embedding, {metric}": row for metric, row in score_rows(scores).items()}
+        result = {"scores": as_json(scores)}
+        for length in self.prefixes:
+            gallery = _gallery(run.data, None if end.gallery is None else end.gallery[:, :length])
+            found = recalls(end.embeddings[:, :length], run.data.test.labels, run.ks, **gallery)
+            for metric, by_k in found.items():
+                rows[f"first {length}, {metric}"] = {int(k): share for k, share in by_k.items()}
+                result["scores"] |= {
+                    f"recall@{k}/{metric}/first {length}": float(share) for k, share in by_k.items()
+                }
         return Findings(
-            rows={f"embedding, {metric}": row for metric, row in score_rows(scores).items()},
-            scores=score_lines(scores),
-            printed=[shown_lines(scores)],
-            result={"scores": as_json(scores)},
+            rows=rows, scores=score_lines(scores), printed=[shown_lines(scores)], result=result
         )
+
+
+class CatalogScores(Evaluator):
+    """Recall at K of the test images in the catalog, where there is one."""
+
+    def sides(self, data: Split) -> Sequence[str]:
+        """Both."""
+        return () if data.catalog is None else ("test", "catalog")
+
+    def measure(
+        self, run: RunPlan, model: keras.Model, embeddings: Mapping[str, np.ndarray]
+    ) -> Iterator[tuple[str, float]]:
+        """Recall at each K for each distance."""
+        found = self._recalls(run, embeddings["test"], embeddings.get("catalog"))
+        for metric, by_k in found.items():
+            for k, share in by_k.items():
+                yield f"catalog/recall@{k}/{metric}", float(share)
+
+    def finish(self, run: RunPlan, end: Finished) -> Findings:
+        """A row of the table for each distance."""
+        return Findings(rows=catalog_rows(self._recalls(run, end.embeddings, end.catalog)))
+
+    def _recalls(
+        self, run: RunPlan, embeddings: np.ndarray, catalog: np.ndarray | None
+    ) -> dict[str, dict[int, float]]:
+        if run.data.catalog is None or catalog is None:
+            return {}
+        labels = run.data.test.labels
+        return catalog_recalls(embeddings, labels, run.ks, catalog, run.data.catalog.labels)
 
 
 class ClosedSetAccuracy(Evaluator):
@@ -182,14 +242,21 @@ class ClosedSetAccuracy(Evaluator):
 
 
 class ClassifierAccuracy(ClosedSetAccuracy):
-    """The fitted model's own classifier, its layer `logits`, gives the class."""
+    """The fitted model's own classifier gives the class.
+
+    Args:
+        layer: the name of its layer, from embeddings to a score for each class.
+    """
+
+    def __init__(self, layer: str = "logits") -> None:
+        self.layer = layer
 
     def accuracy(
         self, data: Split, model: keras.Model, embeddings: Mapping[str, np.ndarray]
     ) -> float:
         """The share that the classifier gets right."""
-        logits = keras.ops.convert_to_numpy(model.get_layer("logits")(embeddings["test"]))
-        return float(np.mean(np.argmax(logits, axis=1) == data.test.labels))
+        scores = keras.ops.convert_to_numpy(model.get_layer(self.layer)(embeddings["test"]))
+        return float(np.mean(np.argmax(scores, axis=1) == data.test.labels))
 
 
 class ClassMeanAccuracy(ClosedSetAccuracy):
@@ -222,7 +289,7 @@ class RawPixels(Evaluator):
             pixels = {
                 side: raw_pixels(table, run.options.eval_batch_size)
                 for side, table in data.tables.items()
-                if side != "training"
+                if side in ("test", "gallery")
             }
             gallery = _gallery(data, pixels.get("gallery"))
             found = recalls(pixels["test"], data.test.labels, run.ks, **gallery)

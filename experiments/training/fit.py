@@ -1,81 +1,202 @@
 """What learns: the embedding, the model around it that is fitted, and its training."""
 
-from typing import Literal, cast
+import re
+from typing import cast
 
 import keras
 import tensorflow as tf
 
 from experiments.options import RunOptions
-from experiments.options.values import whole_numbers
+from experiments.options.errors import UsageError
+from experiments.options.values import import_modules, whole_numbers
 from experiments.training.callbacks import callbacks
+from experiments.training.features import FeatureFeed, ImageFeed
+from experiments.training.fine_tuning import Phase, Trainability
 from experiments.training.optimizer import backbone_optimizer
 from experiments.training.plan import RunPlan
 from experiments.training.run_folder import State
+from experiments.training.workers import Workers
 from keras_dml import models
-from pipelines import training_batches
+from keras_dml.errors import ArgumentError
+
+
+class Learner:
+    """The models of a run, which share their layers.
+
+    Args:
+        run: `RunPlan`.
+        strategy: under which they are made.
+
+    Attributes:
+        embedding: from images to embeddings; what is evaluated and exported.
+        model: the one that is fitted, on images or on the features of a frozen trunk; compiled for
+            the first phase.
+        trunk, head: `embedding` in two, where the features of its first part are cached; else None.
+
+    Raises:
+        UsageError: nothing of it would learn.
+    """
+
+    def __init__(self, run: RunPlan, strategy: tf.distribute.Strategy) -> None:
+        self._run = run
+        self._strategy = strategy
+        self.trunk: keras.Model | None = None
+        self.head: keras.Model | None = None
+        with strategy.scope():
+            self._backbone, self.embedding = embedding_model(run.options)
+            self._trainability = Trainability(self._backbone)
+            for phase in run.phases:
+                self._let_train(phase)
+                self._check_that_it_learns(phase)
+            if run.options.cache_features:
+                self.trunk, self.head = models.split_at_features(self.embedding)
+            self.model = run.objective.training_model(
+                self.head or self.embedding, run.data.train.num_classes
+            )
+        # All of them now, so that what is refused is so before the run's folder is made.
+        for phase in reversed(run.phases):
+            self.begin(phase)
+
+    def begin(self, phase: Phase) -> None:
+        """Compile the model for a phase of the training, with a fresh optimizer."""
+        run = self._run
+        self._let_train(phase)
+        with self._strategy.scope():
+            self.model.compile(
+                backbone_optimizer(
+                    run.options,
+                    self._backbone,
+                    phase.rate,
+                    run.objective.rate_factors(self.model),
+                ),
+                **run.objective.compile_arguments(phase.steps),
+                jit_compile=run.options.jit_compile,
+            )
+
+    def average(self) -> None:
+        """Let the moving average of the weights take their place, where there is one."""
+        self.model.optimizer.finalize_variable_values(self.model.trainable_variables)
+
+    def _let_train(self, phase: Phase) -> None:
+        if phase.head_alone:
+            self._trainability.freeze()
+        else:
+            self._trainability.restore()
+
+    def _check_that_it_learns(self, phase: Phase) -> None:
+        run = self._run
+        # A classifier over features as they are is of use where its own classes are asked for,
+        # or to be trained before the backbone.
+        classifier = run.objective.has_classifier
+        if self.embedding.trainable_variables or (
+            classifier and (run.data.same_classes or phase.head_alone)
+        ):
+            return
+        flag = "head_epochs" if phase.head_alone else "freeze_backbone"
+        raise UsageError(
+            f"{flag} leaves nothing of the embedding that would train: give its head a "
+            "projection, --embedding_size=N. Received: embedding_size=None"
+        )
 
 
 def embedding_model(options: RunOptions) -> tuple[keras.Model, keras.Model]:
     """The backbone, and the model from images to embeddings over it."""
-    weights = None if options.weights == "none" else options.weights
+    import_modules(options.import_modules)
     backbone = models.build_backbone(
         options.backbone,
         options.image_size,
-        weights,
+        options.weights,
         options.frozen_batch_norm,
         None if options.filters is None else whole_numbers("filters", options.filters),
+        options.trust_code,
     )
+    if options.freeze_backbone:
+        backbone.trainable = False
+    if options.rematerialize:
+        models.rematerialize_blocks(backbone)
+    if options.lora_rank is not None:
+        _enable_lora(options, backbone)
     return backbone, models.embedding_model(
         backbone,
         options.embedding_size,
         options.feature_batch_norm,
-        cast(Literal["average", "max"], options.pooling),
+        options.pooling,
         options.levels,
     )
 
 
-def compiled_model(run: RunPlan, strategy: tf.distribute.Strategy) -> tuple[keras.Model, ...]:
-    """The embedding model, and the compiled one that is fitted: they share their layers."""
-    options, objective = run.options, run.objective
-    with strategy.scope():
-        backbone, embedding = embedding_model(options)
-        model = objective.training_model(embedding, run.data.train.num_classes)
-        model.compile(
-            backbone_optimizer(options, backbone, run.rate),
-            **objective.compile_arguments(run.total_steps),
-            jit_compile=options.jit_compile,
-        )
-    return embedding, model
+def _enable_lora(options: RunOptions, backbone: keras.Model) -> None:
+    try:
+        models.enable_lora(backbone, cast(int, options.lora_rank), options.lora_layers)
+    except ArgumentError as error:
+        # The library's names of these arguments, which are flags of other names here.
+        named = re.sub(r"\blayers( must|=)", r"lora_layers\1", str(error))
+        raise UsageError(named) from error
 
 
-def fit(
+def feed_of(run: RunPlan, learner: Learner) -> ImageFeed | FeatureFeed:
+    """What the training takes in; the features of the images are computed unless they are there.
+
+    Raises:
+        UsageError: as `FeatureFeed`.
+    """
+    if learner.trunk is None or learner.head is None:
+        return ImageFeed(run, learner.embedding)
+    return FeatureFeed(run, learner.trunk, learner.head)
+
+
+def restored(run: RunPlan, learner: Learner, workers: Workers) -> State:
+    """Begin where the run's folder stands; its state, with all variables in the models.
+
+    Raises:
+        ValueError: as `RunFolder.restore_checkpoint`.
+    """
+
+    def model_at(state: State) -> keras.Model:
+        # A checkpoint at the end of a phase holds the optimizer of that phase.
+        learner.begin(next(each for each in run.phases if state.epoch <= each.last_epoch))
+        return learner.model
+
+    return run.folder.restore_checkpoint(model_at, workers)
+
+
+def fit(run: RunPlan, learner: Learner, strategy: tf.distribute.Strategy, state: State) -> None:
+    """Train from `state` to the end, evaluating and saving after each epoch."""
+    feed = None
+    for number, phase in enumerate(run.phases):
+        if state.epoch > phase.last_epoch:
+            continue
+        if state.epoch < phase.last_epoch:
+            # Of a run that has all of its epochs no features are needed.
+            feed = feed or feed_of(run, learner)
+            state = _fit_phase(run, learner, strategy, state, phase, feed)
+        # Also of a phase that had ended when the run was stopped: its checkpoint is of before.
+        learner.average()
+        if number + 1 < len(run.phases):
+            learner.begin(run.phases[number + 1])
+    if feed is not None:
+        feed.close()
+
+
+def _fit_phase(
     run: RunPlan,
-    model: keras.Model,
-    embedding: keras.Model,
+    learner: Learner,
     strategy: tf.distribute.Strategy,
     state: State,
-) -> None:
-    """Train from `state` to the end, evaluating and saving after each epoch."""
-    if state.epoch >= run.options.epochs:
-        return
-
+    phase: Phase,
+    feed: ImageFeed | FeatureFeed,
+) -> State:
     def batches(context: tf.distribute.InputContext) -> tf.data.Dataset:
-        share = training_batches(
-            run.data.train,
-            run.sampler,
-            run.augmentation,
-            seed=run.options.seed,
-            start_step=state.step,
-            input_context=context,
-        )
-        return run.objective.targets(share)
+        return run.objective.targets(feed.batches(state.step, context))
 
-    model.fit(
+    *others, saving = callbacks(run, phase, learner.embedding, feed, state)
+    learner.model.fit(
         strategy.distribute_datasets_from_function(batches),
-        epochs=run.options.epochs,
+        epochs=phase.last_epoch,
         initial_epoch=state.epoch,
         steps_per_epoch=run.steps_per_epoch,
-        callbacks=callbacks(run, embedding, state),
+        callbacks=[*others, saving],
         shuffle=False,
         verbose=0,
     )
+    return saving.state

@@ -13,30 +13,29 @@ from experiments.embedding.table_embedder import (
     embeddings_on_disk,
     file_fingerprint,
 )
-from experiments.options import resolved
-from experiments.report.neighbors import EmbeddedTable, retrieval_rows
+from experiments.options import RunOptions, resolved
+from experiments.report.neighbors import EmbeddedTable, embedded_table, retrieval_rows
 from experiments.report.page import Report, recall_table, write_report
 from experiments.report.scores import recalls_alone
-from experiments.training.callbacks import save_model
+from experiments.training.callbacks import exported, save_model
 from experiments.training.evaluators import Findings, Finished, score
 from experiments.training.plan import RunPlan
-from experiments.training.run_folder import RunFolder
 from experiments.training.workers import Workers
 from keras_dml.atomic import replacing
 from keras_dml.export import export_saved_model, float32_copy
+from keras_dml.models import load_keras_file
+from keras_dml.models.backbones import brings_weights
 
 
 class Embedded(NamedTuple):
     """The kept model's embeddings.
 
     Attributes:
-        embeddings: of the test images, `[n, d]`.
-        gallery: of the gallery's images; None where there is none.
+        of: name of a table of `Split.tables`, "test" among them -> the embeddings, `[n, d]`.
         files: the `EmbeddingFile`s that they are in until the run is finished.
     """
 
-    embeddings: np.ndarray
-    gallery: np.ndarray | None
+    of: dict[str, np.ndarray]
     files: list[EmbeddingFile]
 
 
@@ -55,13 +54,20 @@ def leave(
     Returns:
         The table of scores; None on a worker beside the first.
     """
-    best = _best_model(run.folder, embedding)
+    best = _best_model(run, exported(embedding))
     embedded = _embed(run, workers.share(best), workers)
     if embedded is None:
         workers.meet()
         return None
     history = run.folder.read_history()
-    end = Finished(model, embedded.embeddings, embedded.gallery, history, max(history, key=score))
+    end = Finished(
+        model,
+        embedded.of["test"],
+        embedded.of.get("gallery"),
+        history,
+        max(history, key=score),
+        embedded.of.get("catalog"),
+    )
     findings = Findings.together([each.finish(run, end) for each in run.evaluators])
     # Encoded image bytes to embeddings, the evaluation's preprocessing inside.
     export_saved_model(best, run.folder.file("saved_model"), run.preprocessing)
@@ -73,45 +79,52 @@ def leave(
     return table
 
 
-def _best_model(folder: RunFolder, embedding: keras.Model) -> keras.Model:
+def _best_model(run: RunPlan, embedding: keras.Model) -> keras.Model:
     """The embedding model that scored best, in float32; the last one is saved beside it.
 
     A worker that has no folder gets one of the same layers.
     """
+    folder = run.folder
     if not folder.writes:
         return float32_copy(embedding)
     save_model(embedding, folder.file("last.keras"))
-    return float32_copy(keras.saving.load_model(folder.file("best.keras"), compile=False))
+    return float32_copy(load_keras_file(folder.file("best.keras"), run.options.trust_code))
+
+
+def _weights(options: RunOptions) -> str:
+    own = brings_weights(options.backbone) and options.weights == "imagenet"
+    return "its own" if own else options.weights
 
 
 def _embed(run: RunPlan, model: keras.Model, workers: Workers) -> Embedded | None:
     """The embeddings, kept in `test_embeddings.npz`; None on a worker without the folder."""
-    folder, data, test = run.folder, run.data, run.data.test
+    folder = run.folder
+    tables = {side: table for side, table in run.data.tables.items() if side != "training"}
     embedder = TableEmbedder(model, run.preprocessing, run.options.eval_batch_size)
     key = file_fingerprint(folder.file("best.keras")) if folder.writes else ""
     identified = IdentifiedEmbedder(embedder, key)
-    files = [
-        embeddings_on_disk(
+    files = {
+        side: embeddings_on_disk(
             identified,
             table,
             folder.file(f".{side}_embeddings.npy"),
             f"embedding, {side}",
             workers=workers,
         )
-        for side, table in data.tables.items()
-        if side != "training"
-    ]
-    written = [file for file in files if file is not None]
+        for side, table in tables.items()
+    }
+    written = {side: file for side, file in files.items() if file is not None}
     if not written:
         return None
-    embeddings, gallery, *_ = (*(file.array() for file in written), None)
-    names: dict[str, Any] = {} if test.paths is None else {"paths": test.paths}
-    if data.gallery:
-        names |= {"gallery_embeddings": gallery, "gallery_labels": data.gallery.labels}
-        names |= {} if data.gallery.paths is None else {"gallery_paths": data.gallery.paths}
+    embeddings = {side: file.array() for side, file in written.items()}
+    arrays: dict[str, Any] = {}
+    for side, table in tables.items():
+        prefix = "" if side == "test" else f"{side}_"
+        arrays |= {f"{prefix}embeddings": embeddings[side], f"{prefix}labels": table.labels}
+        arrays |= {} if table.paths is None else {f"{prefix}paths": table.paths}
     with replacing(folder.file("test_embeddings.npz")) as path, open(path, "wb") as stream:
-        np.savez(stream, embeddings=embeddings, labels=test.labels, **names)
-    return Embedded(embeddings, gallery, written)
+        np.savez(stream, **arrays)
+    return Embedded(embeddings, list(written.values()))
 
 
 def _report(run: RunPlan, end: Finished, findings: Findings, seconds: float) -> str:
@@ -120,11 +133,15 @@ def _report(run: RunPlan, end: Finished, findings: Findings, seconds: float) -> 
     history, best = end.history, end.best
     tested = "the same" if data.same_classes else f"{data.test.num_classes:,} other"
     trained, steps = history[-1]["train/seconds"], history[-1]["step"]
+    test = EmbeddedTable(data.test, end.embeddings)
+    gallery = embedded_table(data.gallery, end.gallery)
+    catalog = embedded_table(data.catalog, end.catalog)
     summary = [
         ("Training", f"{len(data.train):,} images of {data.train.num_classes:,} classes"),
         ("Test", f"{len(data.test):,} images of {tested} classes"),
         *([("Gallery", f"{len(data.gallery):,} images of the same")] if data.gallery else []),
-        ("Backbone", f"{options.backbone}, weights: {options.weights}"),
+        *([("Catalog", f"{len(data.catalog):,} pictures of the same")] if data.catalog else []),
+        ("Backbone", f"{options.backbone}, weights: {_weights(options)}"),
         ("Embedding", f"{end.embeddings.shape[1]} dimensions"),
         *findings.scores,
         ("Loss", options.loss),
@@ -142,13 +159,8 @@ def _report(run: RunPlan, end: Finished, findings: Findings, seconds: float) -> 
             recall=findings.rows,
             history=history,
             best=best,
-            retrieval=retrieval_rows(
-                EmbeddedTable(data.test, end.embeddings),
-                run.preprocessing,
-                None
-                if data.gallery is None or end.gallery is None
-                else EmbeddedTable(data.gallery, end.gallery),
-            ),
+            retrieval=retrieval_rows(test, run.preprocessing, gallery),
+            catalog=retrieval_rows(test, run.preprocessing, catalog) if catalog else (),
             flags=resolved(options),
             pictures=findings.pictures,
         ),

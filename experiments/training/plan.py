@@ -7,8 +7,8 @@ import keras
 from experiments.options import RunOptions
 from experiments.options import data as described
 from experiments.training.evaluators import Evaluator
+from experiments.training.fine_tuning import Phase, check_fine_tuning
 from experiments.training.objectives import Objective, objective_of
-from experiments.training.optimizer import Rate
 from experiments.training.run_folder import BAD_IMAGES, RunFolder, State, known_bad_images
 from experiments.training.workers import Workers
 from pipelines import BalancedSampler, EvaluationTransform, RandomSampler, Split, TrainTransform
@@ -22,7 +22,7 @@ class RunPlan:
         name: of the run: its recipe or its dataset.
         options: what it was given.
         folder: where it writes.
-        data: training, test and gallery images.
+        data: training, test, gallery and catalog images.
         bad_images: a line for each image that was left out.
         augmentation: training transform.
         preprocessing: evaluation transform.
@@ -30,7 +30,7 @@ class RunPlan:
         ks: the K of recall at K.
         steps_per_epoch: steps between two checkpoints.
         objective: the kind of training.
-        rate: learning rate of the embedding, as from `Objective.learning_rate`.
+        phases: what is trained when; most runs have one.
         evaluators: as from `Objective.evaluators`.
     """
 
@@ -45,13 +45,8 @@ class RunPlan:
     ks: list[int]
     steps_per_epoch: int
     objective: Objective
-    rate: Rate
+    phases: list[Phase]
     evaluators: list[Evaluator]
-
-    @property
-    def total_steps(self) -> int:
-        """Of the whole training."""
-        return self.options.epochs * self.steps_per_epoch
 
     def list_bad_images(self) -> None:
         """List in the run's folder, which is open, the images that were left out."""
@@ -67,6 +62,7 @@ def plan_run(options: RunOptions, folder: RunFolder, workers: Workers) -> RunPla
         UsageError: options that do not fit each other or the data; workers that do not agree.
         OSError: files of the dataset that cannot be read.
     """
+    check_fine_tuning(options)
     workers.check_same("flags", folder.flags.encode())
     data, bad_images = described.data(options, known_bad_images(folder.path))
     labels = data.train.labels.tobytes() + data.test.labels.tobytes()
@@ -89,9 +85,24 @@ def plan_run(options: RunOptions, folder: RunFolder, workers: Workers) -> RunPla
         ks=ks,
         steps_per_epoch=steps_per_epoch,
         objective=objective,
-        rate=objective.learning_rate(options.epochs * steps_per_epoch),
+        phases=_phases(options, objective, steps_per_epoch),
         evaluators=objective.evaluators(),
     )
+
+
+def _phases(options: RunOptions, objective: Objective, steps_per_epoch: int) -> list[Phase]:
+    ends = (
+        [options.epochs] if options.head_epochs is None else [options.head_epochs, options.epochs]
+    )
+    phases = []
+    first = 0
+    for last in ends:
+        steps = (last - first) * steps_per_epoch
+        rate = objective.learning_rate(steps)
+        head_alone = last != options.epochs
+        phases.append(Phase(first, last, first * steps_per_epoch, steps, rate, head_alone))
+        first = last
+    return phases
 
 
 def describe(run: RunPlan, model: keras.Model, state: State) -> str:
@@ -100,6 +111,8 @@ def describe(run: RunPlan, model: keras.Model, state: State) -> str:
     tested = "the same" if data.same_classes else f"{test.num_classes:,} others"
     if data.gallery:
         tested += f" in a gallery of {len(data.gallery):,}"
+    if data.catalog:
+        tested += f" and in a catalog of {len(data.catalog):,}"
     text = (
         f"{len(train):,} images of {train.num_classes:,} classes to train, "
         f"{len(test):,} of {tested} to test; "

@@ -8,14 +8,15 @@ import fcntl
 import json
 import os
 import pathlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
 import numpy as np
 
-from experiments.options.errors import UsageError
-from keras_dml.atomic import replacing
+from experiments.options import RunOptions, UsageError, parse, resolved
 
+# keras_dml brings Keras, which takes seconds: it is imported by what writes or restores, so that a
+# finished run is answered at once.
 if TYPE_CHECKING:
     import keras
 
@@ -94,10 +95,11 @@ class RunFolder:
             )
 
     def _check_same(self, saved: str) -> None:
+        there, now = (sorted(_resolved_anew(flags).splitlines()) for flags in (saved, self.flags))
         changes = [
             line
             # Their order says nothing, and was another one in earlier versions.
-            for line in difflib.ndiff(sorted(saved.splitlines()), sorted(self.flags.splitlines()))
+            for line in difflib.ndiff(there, now)
             if line[0] in "+-"
         ]
         if changes:
@@ -165,6 +167,8 @@ class RunFolder:
         """Write a file of the run in one go."""
         if not self.writes:
             return
+        from keras_dml.atomic import replacing
+
         with replacing(self.file(name)) as temporary:
             temporary.write_text(text)
 
@@ -191,6 +195,8 @@ class RunFolder:
         """
         if not self.writes:
             return
+        from keras_dml.atomic import replacing
+
         arrays = [variable.numpy() for variable in _variables(model)]
         with replacing(self.file(CHECKPOINT)) as temporary, open(temporary, "wb") as stream:
             np.savez(
@@ -201,21 +207,30 @@ class RunFolder:
             stream.flush()
             os.fsync(stream.fileno())
 
-    def restore_checkpoint(self, model: keras.Model, workers: Workers) -> State:
-        """Load the checkpoint into `model` and its optimizers; its `State`, a fresh one without it.
+    def restore_checkpoint(
+        self, model_at: Callable[[State], keras.Model], workers: Workers
+    ) -> State:
+        """Load the checkpoint into a model and its optimizers; its `State`, a fresh one without it.
 
         The first worker reads it and sends it to the others. The log is cut back to the checkpoint:
         what was evaluated after it will be so again.
 
+        Args:
+            model_at: gives the model, compiled as it was when a checkpoint of this state was saved.
+            workers: all that train together; each calls this.
+
         Raises:
             ValueError: the checkpoint does not fit the model.
         """
-        from keras_dml.cloning import finalize  # with Keras, which what imports this may not need
+        from keras_dml.cloning import finalize
 
-        variables = _variables(model)
-        saved, state = self._read_checkpoint(variables)
+        saved, state = self._read_checkpoint()
         epoch, step, seconds = workers.from_first(np.array(dataclasses.astuple(state), float))
         state = State(int(epoch), int(step), float(seconds))
+        model = model_at(state)
+        variables = _variables(model)
+        if workers.first and state.step:
+            self._check_fits(saved, variables)
         if state.step:
             for number, variable in enumerate(variables):
                 array = saved[number] if workers.first else variable.numpy()
@@ -225,18 +240,24 @@ class RunFolder:
         self.settle_best(state.step)
         return state
 
-    def _read_checkpoint(
-        self, variables: Sequence[keras.Variable]
-    ) -> tuple[list[np.ndarray], State]:
+    def _read_checkpoint(self) -> tuple[list[np.ndarray], State]:
         path = self.file(CHECKPOINT)
         if not self.writes or not path.is_file():
             return [], State()
         with np.load(path) as saved:
             arrays = [saved[name] for name in saved.files if name.startswith("variable_")]
-            if [a.shape for a in arrays] != [tuple(v.shape) for v in variables]:
-                raise UsageError(f"{path} does not fit this model; give another --output_dir")
             names = [field.name for field in dataclasses.fields(State)]
             return arrays, State(**{name: saved[f"state_{name}"].item() for name in names})
+
+    def _check_fits(
+        self, arrays: Sequence[np.ndarray], variables: Sequence[keras.Variable]
+    ) -> None:
+        if [a.shape for a in arrays] != [tuple(v.shape) for v in variables]:
+            path = self.file(CHECKPOINT)
+            raise UsageError(
+                f"{path} does not fit this model, whose {len(variables)} variables are others than "
+                f"the {len(arrays)} in it: it is of another version. Give another --output_dir"
+            )
 
     def best_of(self, step: int) -> pathlib.Path:
         """Where the best model so far waits until the checkpoint of its step is written."""
@@ -266,6 +287,17 @@ def known_bad_images(path: str | os.PathLike[str]) -> list[str] | None:
     if not listed.is_file() or not (folder / CHECKPOINT).is_file():
         return None
     return listed.read_text().splitlines()
+
+
+def _resolved_anew(flags: str) -> str:
+    """Resolved flags of an earlier version as this one has them: what came since, by its default.
+
+    What this version does not take stays as it is.
+    """
+    try:
+        return resolved(parse(RunOptions, ["run", *flags.splitlines()]))
+    except UsageError:
+        return flags
 
 
 def _variables(model: keras.Model) -> list[keras.Variable]:

@@ -6,24 +6,39 @@ from keras_dml.checks import check_choice
 from keras_dml.losses.base import EmbeddingLoss as EmbeddingLoss
 from keras_dml.losses.base import PairLoss as PairLoss
 from keras_dml.losses.center import CenterLoss as CenterLoss
+from keras_dml.losses.circle import CircleLoss as CircleLoss
 from keras_dml.losses.contrastive import ContrastiveLoss as ContrastiveLoss
+from keras_dml.losses.cosine_softmax import ArcFaceLoss as ArcFaceLoss
+from keras_dml.losses.cosine_softmax import CosFaceLoss as CosFaceLoss
+from keras_dml.losses.cosine_softmax import NormSoftmaxLoss as NormSoftmaxLoss
+from keras_dml.losses.cosine_softmax import SoftTripleLoss as SoftTripleLoss
+from keras_dml.losses.cosine_softmax import SubCenterArcFaceLoss as SubCenterArcFaceLoss
 from keras_dml.losses.cross_entropy import CrossEntropyLoss as CrossEntropyLoss
 from keras_dml.losses.fastap import FastAPLoss as FastAPLoss
 from keras_dml.losses.ice import InstanceCrossEntropyLoss as InstanceCrossEntropyLoss
 from keras_dml.losses.lifted_structure import LiftedStructureLoss as LiftedStructureLoss
+from keras_dml.losses.margin import MarginLoss as MarginLoss
+from keras_dml.losses.matryoshka import MatryoshkaLoss as MatryoshkaLoss
 from keras_dml.losses.multi_similarity import MultiSimilarityLoss as MultiSimilarityLoss
 from keras_dml.losses.n_pairs import NPairsLoss as NPairsLoss
+from keras_dml.losses.nt_xent import NTXentLoss as NTXentLoss
 from keras_dml.losses.pairwise_cross_entropy import (
     PairwiseCrossEntropyLoss as PairwiseCrossEntropyLoss,
 )
 from keras_dml.losses.pairwise_cross_entropy import (
     SimplifiedPairwiseCrossEntropyLoss as SimplifiedPairwiseCrossEntropyLoss,
 )
+from keras_dml.losses.proxies import ProxyLoss as ProxyLoss
+from keras_dml.losses.proxy_anchor import ProxyAnchorLoss as ProxyAnchorLoss
+from keras_dml.losses.proxy_nca import ProxyNCALoss as ProxyNCALoss
 from keras_dml.losses.quadruplet import QuadrupletLoss as QuadrupletLoss
 from keras_dml.losses.rankmi import FixedStatistics as FixedStatistics
 from keras_dml.losses.rankmi import RankMILoss as RankMILoss
+from keras_dml.losses.recall_at_k import RecallAtKLoss as RecallAtKLoss
 from keras_dml.losses.registry import REGISTERED
+from keras_dml.losses.smooth_ap import SmoothAPLoss as SmoothAPLoss
 from keras_dml.losses.snca import SNCALoss as SNCALoss
+from keras_dml.losses.supcon import SupConLoss as SupConLoss
 from keras_dml.losses.triplet import TripletLoss as TripletLoss
 
 LOSSES: dict[str, type[EmbeddingLoss]] = dict(sorted(REGISTERED.items()))
@@ -42,6 +57,6 @@ def get(name: str, /, **arguments: Any) -> EmbeddingLoss:
 # Each import above is all that a loss needs here. Type checkers go by its `as`, which exports it;
 # an `__all__` that they could read would be the same list once more.
 globals()["__all__"] = sorted(
-    {"LOSSES", "EmbeddingLoss", "FixedStatistics", "PairLoss", "get"}
+    {"LOSSES", "EmbeddingLoss", "FixedStatistics", "MatryoshkaLoss", "PairLoss", "ProxyLoss", "get"}
     | {loss.__name__ for loss in LOSSES.values()}
 )

@@ -37,8 +37,11 @@ class EmbeddingLoss(keras.losses.Loss):
         kind: how a model is trained by it: `"pairs"`, by its embeddings alone (which may come from
             several levels, each with this loss); `"classifier"`, by the logits of a classifier over
             them; `"beside_classifier"`, by its embeddings while a classifier learns beside it;
+            `"proxies"`, by the cosines of `keras_dml.models.ProxyHead` over them;
             `"statistics_network"`, in turns with a network that the loss is made of
             (`keras_dml.models.RankMI`).
+        boundaries: how many learned boundaries it reads behind each embedding, those of a layer
+            `keras_dml.models.Boundary`.
         trained_by: module and name of the class whose constructor takes what a command line gives
             for this loss, a literal; None: the loss's own.
 
@@ -53,6 +56,7 @@ class EmbeddingLoss(keras.losses.Loss):
     """
 
     kind: ClassVar[str] = "pairs"
+    boundaries: int = 0
     trained_by: ClassVar[str | None] = None
 
     def __init__(
@@ -130,13 +134,26 @@ class PairLoss(EmbeddingLoss):
 
     normalize = True
 
+    def compute_loss(self, class_ids: Tensor, embeddings: Tensor) -> Tensor:
+        """The loss `[n]` from checked class ids `[n]` and embeddings `[n, d]`."""
+        return self.compute_pair_loss(self.pairs_of(class_ids, embeddings))
+
     def compute_parts(self, class_ids: Tensor, embeddings: Tensor) -> Parts:
         """The two parts from checked class ids `[n]` and embeddings `[n, d]`."""
-        return self.compute_pair_parts(Pairs.of_batch(class_ids, self.prepare(embeddings)))
+        return self.compute_pair_parts(self.pairs_of(class_ids, embeddings))
+
+    def pairs_of(self, class_ids: Tensor, embeddings: Tensor) -> Pairs:
+        """The pairs of class ids `[n]` and embeddings `[n, d]`, which are prepared for it."""
+        return Pairs.of_batch(class_ids, self.prepare(embeddings))
 
     def prepare(self, embeddings: Tensor) -> Tensor:
         """What the pairs are made of: the embeddings, l2-normalised if `self.normalize`."""
         return normalize(embeddings) if self.normalize else embeddings
+
+    def compute_pair_loss(self, pairs: Pairs) -> Tensor:
+        """The loss `[n]`; overridden where it is more exact, or cheaper, than its parts' sum."""
+        tightness, contrastive = self.compute_pair_parts(pairs)
+        return tightness + contrastive
 
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """The two parts `[n]` from the batch's `keras_dml.pairs.Pairs`."""

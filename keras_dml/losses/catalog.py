@@ -21,9 +21,9 @@ __all__ = ["Argument", "arguments", "names", "summary", "table", "trained_by"]
 _PACKAGE = "keras_dml"
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _KINDS: dict[str, type] = {kind.__name__: kind for kind in (bool, int, float, str)}
-# What every loss takes, and what training decides by itself: its one seed, and V's first zero,
-# which is the first β.
-_NOT_GIVEN = ("reduction", "name", "dtype", "seed", "zero_at")
+# What every loss takes, and what training decides by itself: its one seed, the number of classes,
+# and V's first zero, which is the first β.
+_NOT_GIVEN = ("reduction", "name", "dtype", "seed", "zero_at", "num_classes")
 _OF_EVERY_LOSS = ("reduction", "name", "dtype")
 
 

@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_dml.checks import check_number
+from keras_dml.class_ids import one_hot
 from keras_dml.errors import ArgumentError
 from keras_dml.losses.base import EmbeddingLoss
 from keras_dml.losses.registry import register
@@ -56,10 +57,7 @@ class CrossEntropyLoss(EmbeddingLoss):
                 "y_pred must hold the logits of at least 2 classes. "
                 f"Received: y_pred.shape={tuple(logits.shape)}"
             )
-        if "float" in keras.backend.standardize_dtype(class_ids.dtype):
-            class_ids = ops.cast(class_ids, logits.dtype)
-        classes = ops.arange(num_classes, dtype=class_ids.dtype)
-        is_true = ops.equal(class_ids[:, None], classes[None, :])
+        is_true = one_hot(class_ids, num_classes)
         on_others = self.epsilon / (num_classes - 1)
         on_true = ops.cast(is_true, logits.dtype) * (1.0 - self.epsilon - on_others)
         targets = on_others + on_true

@@ -61,9 +61,9 @@ class FastAPLoss(PairLoss):
         super().__init__(reduction=reduction, name=name, dtype=dtype)
         self.num_bins = check_whole("num_bins", num_bins, least=1)
 
-    def compute_loss(self, class_ids: Tensor, embeddings: Tensor) -> Tensor:
+    def compute_pair_loss(self, pairs: Pairs) -> Tensor:
         """The loss `[n]`, without the logarithms of its parts."""
-        return self._ranked(Pairs.of_batch(class_ids, self.prepare(embeddings)))[0]
+        return self._ranked(pairs)[0]
 
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """The two parts `[n]`."""

@@ -82,19 +82,18 @@ class InstanceCrossEntropyLoss(PairLoss):
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """The two parts `[n]`."""
         logits = self.scale * pairs.similarities()
-        matched = _matched(pairs)
+        matched = matched_pairs(pairs)
         rivals = log_sum_exp(logits, pairs.negative)[:, None]
         partition = rivals + ops.softplus(logits - rivals)
         return self._over_positives(-logits, matched), self._over_positives(partition, matched)
 
-    def compute_loss(self, class_ids: Tensor, embeddings: Tensor) -> Tensor:
+    def compute_pair_loss(self, pairs: Pairs) -> Tensor:
         """The loss `[n]` without the cancellation of its parts, and with the gradient it sets."""
-        pairs = Pairs.of_batch(class_ids, self.prepare(embeddings))
         similarities = self._similarities(pairs)
         logits = self.scale * similarities
         if self.reweight:
             logits = ops.stop_gradient(logits)
-        matched = _matched(pairs)
+        matched = matched_pairs(pairs)
         gaps = log_sum_exp(logits, pairs.negative)[:, None] - logits
         terms = ops.softplus(gaps)  # −log p
         value = self._over_positives(terms, matched)
@@ -130,7 +129,7 @@ class InstanceCrossEntropyLoss(PairLoss):
         }
 
 
-def _matched(pairs: Pairs) -> Tensor:
+def matched_pairs(pairs: Pairs) -> Tensor:
     """The positive pairs whose anchor has negatives to tell them from."""
     return ops.logical_and(pairs.positive, _any(pairs.negative))
 

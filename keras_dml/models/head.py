@@ -2,7 +2,6 @@
 
 import difflib
 from collections.abc import Sequence
-from typing import Literal
 
 import keras
 from keras import ops
@@ -10,9 +9,11 @@ from keras import ops
 from keras_dml.checks import check_choice, check_number, check_seed, check_whole
 from keras_dml.distribute import place_among_replicas
 from keras_dml.errors import ArgumentError
+from keras_dml.models.pooling import POOLINGS, Features, features_of, pooled
 from keras_dml.types import Tensor
 
-POOLINGS = ("average", "max")
+# Of the layers behind the backbone.
+_NAMES = ("features", "feature_norm", "projection", "embeddings", "dropout", "logits")
 
 
 @keras.saving.register_keras_serializable("keras_dml")
@@ -39,18 +40,22 @@ def embedding_model(
     backbone: keras.Model,
     embedding_size: int | None = None,
     feature_batch_norm: bool = False,
-    pooling: Literal["average", "max"] = "average",
+    pooling: str = "average",
     levels: Sequence[str] | None = None,
     name: str = "embedding",
 ) -> keras.Model:
     """Images to embeddings: backbone, global pooling, optional batch norm, optional projection.
 
     Args:
-        backbone: a `keras.Model` from images to feature maps `[n, h, w, c]`.
+        backbone: a `keras.Model` from images to feature maps `[n, h, w, c]`, tokens `[n, t, c]`,
+            whose class token and registers a `TokenLayout` at its end tells, or vectors `[n, c]`.
         embedding_size: d of a dense projection without activation, or None: the pooled features
             themselves are the embedding (d = c).
         feature_batch_norm: normalise the pooled features by batch norm without scale and offset.
-        pooling: `"average"` or `"max"` over the map's positions.
+        pooling: from maps or tokens to one vector, a name of `keras_dml.models.POOLINGS`:
+            `"average"`, `"max"`, `"sum"` (both added), `"gem"` (a generalized mean with learned
+            exponent) over the positions; of tokens also `"cls"` (the class token) and
+            `"cls_average"` (it and the mean of the patches). Vectors stay as they are.
         levels: None, or names of L layers of the backbone. Each is pooled and projected on its own
             and scaled to length 1 (layer `LEVEL_embeddings`), so that all count alike; the
             embedding is all of them in a row, `[n, L d]`. (L, M, H) of Wang et al. 2019 is so with
@@ -62,25 +67,17 @@ def embedding_model(
         with `levels`, all of length √L.
 
     Raises:
-        ValueError: a backbone without feature maps, unknown pooling, `embedding_size` below 1,
-            `levels` that are empty, repeated or no layers with feature maps.
+        ValueError: a backbone that gives none of the three, a pooling that is unknown or that the
+            backbone cannot give, `embedding_size` below 1, `levels` that are empty, repeated or no
+            layers with feature maps.
     """
-    if len(backbone.output.shape) != 4:
-        raise ArgumentError(
-            "backbone must give feature maps [n, h, w, c]. "
-            f"Received: backbone.output.shape={tuple(backbone.output.shape)}"
-        )
-    check_choice("pooling", pooling, POOLINGS)
+    features_of(backbone)  # refuses before anything is built
+    check_choice("pooling", pooling, tuple(POOLINGS))
     if embedding_size is not None:
         embedding_size = check_whole("embedding_size", embedding_size, least=1)
-    pool = (
-        keras.layers.GlobalAveragePooling2D
-        if pooling == "average"
-        else keras.layers.GlobalMaxPooling2D
-    )
 
-    def projected(maps: Tensor, prefix: str = "") -> Tensor:
-        x = pool(name=f"{prefix}features")(maps)
+    def projected(features: Features, prefix: str = "") -> Tensor:
+        x = pooled(features, pooling, f"{prefix}features")
         if feature_batch_norm:
             norm = f"{prefix}feature_norm"
             x = keras.layers.BatchNormalization(center=False, scale=False, name=norm)(x)
@@ -90,17 +87,28 @@ def embedding_model(
 
     # float32 whatever the precision policy: distances and the served vectors need it.
     if levels is None:
-        x = projected(backbone.output)
+        if not {layer.name for layer in backbone.layers}.isdisjoint(_NAMES):
+            backbone = _within(backbone)
+        x = projected(features_of(backbone))
         x = keras.layers.Activation("linear", dtype="float32", name="embeddings")(x)
         return keras.Model(backbone.input, x, name=name)
     parts = [
         keras.layers.UnitNormalization(dtype="float32", name=f"{level}_embeddings")(
-            projected(maps, f"{level}_")
+            projected(Features(maps), f"{level}_")
         )
         for level, maps in _levels(backbone, levels).items()
     ]
     x = keras.layers.Concatenate(dtype="float32", name="embeddings")(parts)
     return keras.Model(backbone.input, x, name=name)
+
+
+def _within(backbone: keras.Model) -> keras.Model:
+    """The backbone as the only layer of a model, in which its layers' names are its own affair."""
+    inputs = keras.tree.map_structure(
+        lambda tensor: keras.Input(batch_shape=tensor.shape, dtype=tensor.dtype, name=tensor.name),
+        backbone.input,
+    )
+    return keras.Model(inputs, backbone(inputs), name=backbone.name)
 
 
 def _levels(backbone: keras.Model, levels: Sequence[str]) -> dict[str, Tensor]:

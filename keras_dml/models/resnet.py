@@ -3,13 +3,10 @@
 import keras
 
 from keras_dml.checks import check_whole
+from keras_dml.models.imagenet_scaling import imagenet_scaling
 from keras_dml.types import Tensor
 
 RESNET50_V1_5 = "resnet50_v1_5"
-
-# Of the checkpoint's images in 0..1: red, green, blue.
-_MEAN = (0.485, 0.456, 0.406)
-_STD = (0.229, 0.224, 0.225)
 
 
 def resnet50_v1_5(image_size: int = 224, name: str = RESNET50_V1_5) -> keras.Model:
@@ -29,11 +26,7 @@ def resnet50_v1_5(image_size: int = 224, name: str = RESNET50_V1_5) -> keras.Mod
     """
     image_size = check_whole("image_size", image_size, least=1)
     inputs = keras.Input((image_size, image_size, 3), name="images")
-    x = keras.layers.Rescaling(
-        [1 / (255 * std) for std in _STD],
-        [-mean / std for mean, std in zip(_MEAN, _STD)],
-        name="input_scaling",
-    )(inputs)
+    x = imagenet_scaling(inputs)
     x = _convolution(x, "conv1", 64, 7, stride=2)
     x = keras.layers.ReLU(name="relu")(_norm(x, "bn1"))
     x = keras.layers.ZeroPadding2D(1, name="maxpool_pad")(x)  # 0 is the least after ReLU

@@ -154,7 +154,7 @@ class ExactIndex(Index):
 
     kind = "exact"
 
-    def _build(self) -> None:
+    def _build(self, first: bool) -> None:
         self._products = ExactProducts(self._rows, self._metric)
 
     @property
@@ -164,8 +164,10 @@ class ExactIndex(Index):
     def serving_module(self) -> SearchModule:  # noqa: D102, as in Index
         from keras_dml.retrieval.serving import SearchModule
 
-        middle = center(self._rows, self._metric)
-        return SearchModule(centered(self._rows, middle), self.ids, self._metric, middle)
+        with self._ready():
+            items = self._items.first(self._built)
+            middle = center(items.rows, self._metric)
+            return SearchModule(centered(items.rows, middle), items.ids, self._metric, middle)
 
     def _nearest(self, queries: npt.NDArray[np.float32], k: int) -> tuple[np.ndarray, np.ndarray]:
         return self._ranked(queries, self._products.nearest(queries, k), k)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
 import pathlib
+import tokenize
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
@@ -19,10 +21,23 @@ from keras_dml.retrieval.items import EMBEDDINGS, Items
 from keras_dml.retrieval.tree import TreeAH
 from keras_dml.retrieval.tree_searcher import TreeSearcher
 
+# What the readers of JSON and of NumPy's files raise at a cut or changed one.
+_WHAT_DAMAGE_RAISES = (
+    AttributeError,
+    EOFError,
+    KeyError,
+    OSError,
+    RecursionError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+    tokenize.TokenError,
+)
 # Raised by one whenever an older library could not read what is written.
 FORMAT = 1
 _DESCRIPTION = "index.json"
 _SEARCHER = "searcher"
+_CHECKSUMS = "sha256"
 
 
 def save_index(
@@ -52,7 +67,7 @@ def save_index(
         write_searcher(folder / _SEARCHER)
         description = {"format": FORMAT, "kind": kind, "metric": metric}
         description |= {"items": len(items), "dimensions": items.dimensions}
-        description |= {"ids": items.has_ids, **parameters}
+        description |= {"ids": items.has_ids, **parameters, _CHECKSUMS: _checksums(folder)}
         (folder / _DESCRIPTION).write_text(json.dumps(description, indent=1) + "\n")
 
 
@@ -109,8 +124,8 @@ def read_index(path: str | os.PathLike[str]) -> SavedIndex:
         description = json.loads((folder / _DESCRIPTION).read_text())
         newer = description["format"] > FORMAT
         items = None if newer else _read_items(folder, description)
-    except (OSError, EOFError, KeyError, TypeError, ValueError) as error:
-        raise _damaged(path, repr(error)) from error
+    except _WHAT_DAMAGE_RAISES as error:
+        raise _damaged(path, error if isinstance(error, ArgumentError) else repr(error)) from error
     if items is None:
         raise ArgumentError(
             f"path holds an index of a newer library: format {description['format']}, "
@@ -119,7 +134,30 @@ def read_index(path: str | os.PathLike[str]) -> SavedIndex:
     return SavedIndex(description, items, folder / _SEARCHER)
 
 
+def _checksums(folder: pathlib.Path) -> dict[str, str]:
+    """SHA-256 of every file in the folder, by its path there."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            with path.open("rb") as stream:
+                digest = hashlib.file_digest(stream, "sha256").hexdigest()
+            found[path.relative_to(folder).as_posix()] = digest
+    return found
+
+
+def _check_sums(folder: pathlib.Path, expected: Mapping[str, str]) -> None:
+    """Before anything is loaded: ScaNN's own reader ends the process at many a flipped bit."""
+    found = _checksums(folder)
+    for name, digest in expected.items():
+        if found.get(name) != digest:
+            what = "is no longer what was written" if name in found else "is missing"
+            raise ArgumentError(f"{name} {what} (its SHA-256 says so)")
+
+
 def _read_items(folder: pathlib.Path, description: Mapping[str, Any]) -> Items:
+    # Indexes of 0.1.0 have none.
+    if _CHECKSUMS in description:
+        _check_sums(folder, description[_CHECKSUMS])
     rows = _array(folder / EMBEDDINGS)
     if rows.dtype != np.float32 or rows.shape != (description["items"], description["dimensions"]):
         raise ArgumentError(f"{EMBEDDINGS} holds {rows.dtype} of shape {rows.shape}")

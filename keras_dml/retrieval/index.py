@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import numbers
 import os
 import pathlib
 import threading
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -33,7 +35,8 @@ class Index(abc.ABC):
     values (normalised ones for "cosine") and rounded to float32. Equal scores are ordered by
     the lower row number. So every exact index gives the same ids and scores for the same items.
 
-    May be searched from several threads at once, as long as none of them adds items.
+    May be searched and added to by several threads at once: a search sees the items of one moment,
+    all that had been added when it began or some that came since, each with its own id.
 
     Args:
         embeddings: numbers `[n, d]`, n and d at least 1, a memory-mapped file for instance; copied
@@ -66,11 +69,13 @@ class Index(abc.ABC):
         if not self.num_items:
             raise ArgumentError(
                 "embeddings must hold at least one row. "
-                f"Received: embeddings of shape {self._rows.shape}"
+                f"Received: embeddings of shape {self._items.rows.shape}"
             )
-        self._building = threading.Lock()
+        self._searches = threading.Condition()
+        self._searching_now = 0
         self._built = 0
-        self._build_if_grown()
+        with self._ready():
+            pass
 
     @property
     def num_items(self) -> int:
@@ -131,13 +136,13 @@ class Index(abc.ABC):
             )
         prepared = prepared_rows(queries, "queries", self._metric)
         self._check_dimensions(prepared, "queries")
-        self._build_if_grown()
         k = int(k)
         rows = np.empty((len(prepared), k), np.int64)
         scores = np.empty((len(prepared), k), np.float32)
-        for start in range(0, len(prepared), self._block):
-            block = slice(start, start + self._block)
-            rows[block], scores[block] = self._nearest(prepared[block], k)
+        with self._ready():
+            for start in range(0, len(prepared), self._block):
+                block = slice(start, start + self._block)
+                rows[block], scores[block] = self._nearest(prepared[block], k)
         return self._items.ids_of(rows), scores
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -153,15 +158,15 @@ class Index(abc.ABC):
         Raises:
             ValueError: the parent of `path` is missing, or `path` exists and is no index.
         """
-        self._build_if_grown()
-        save_index(
-            path,
-            self._items,
-            kind=self.kind,
-            metric=self._metric,
-            parameters=self.parameters(),
-            write_searcher=self.write_searcher,
-        )
+        with self._ready():
+            save_index(
+                path,
+                self._items.first(self._built),
+                kind=self.kind,
+                metric=self._metric,
+                parameters=self.parameters(),
+                write_searcher=self.write_searcher,
+            )
 
     @abc.abstractmethod
     def serving_module(self) -> SearchModule:
@@ -182,13 +187,37 @@ class Index(abc.ABC):
 
     @property
     def _rows(self) -> npt.NDArray[np.float32]:
-        return self._items.rows
+        """Those that can be searched: not what another thread has added since."""
+        return self._items.rows[: self._built]
 
-    def _build_if_grown(self) -> None:
-        with self._building:
-            if self._built != self.num_items:
-                self._build()
-                self._built = self.num_items
+    @contextlib.contextmanager
+    def _ready(self) -> Iterator[None]:
+        """Within it all items that were there before are searched, and nothing is built anew.
+
+        What has been added is taken in when nobody searches; searches that begin then wait.
+        """
+        with self._searches:
+            while self._built != self.num_items:
+                if not self._searching_now:
+                    self._build_anew()
+                    break
+                self._searches.wait()
+            self._searching_now += 1
+        try:
+            yield
+        finally:
+            with self._searches:
+                self._searching_now -= 1
+                if not self._searching_now:
+                    self._searches.notify_all()
+
+    def _build_anew(self) -> None:
+        before, self._built = self._built, self.num_items
+        try:
+            self._build(first=not before)
+        except BaseException:
+            self._built = before
+            raise
 
     def _check_dimensions(self, rows: np.ndarray, name: str) -> None:
         if rows.shape[1] != self.dimensions:
@@ -198,8 +227,8 @@ class Index(abc.ABC):
             )
 
     @abc.abstractmethod
-    def _build(self) -> None:
-        """Makes ready to search all of `_rows`."""
+    def _build(self, first: bool) -> None:
+        """Makes ready to search all of `_rows`; `first`: there was nothing before."""
 
     @property
     @abc.abstractmethod

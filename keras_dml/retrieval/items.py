@@ -1,5 +1,6 @@
 """The items of an index: rows and their ids, which grow by blocks."""
 
+import threading
 from collections.abc import Iterable
 
 import numpy as np
@@ -54,6 +55,9 @@ def checked_ids(ids: npt.ArrayLike, count: int) -> np.ndarray:
 class Items:
     """Rows `[n, d]` and their ids `[n]`; what is added is joined when it is next read.
 
+    May be read and added to by several threads at once: a row number names the same row and the
+    same id for ever, and no reader sees a row without its id.
+
     Args:
         rows: prepared float32 `[n, d]`.
         ids: None (the row numbers), or as `checked_ids` takes them.
@@ -63,17 +67,20 @@ class Items:
         self._rows = [rows]
         self._ids = None if ids is None else [checked_ids(ids, len(rows))]
         self._known: set[int | str] | None = None  # all ids as a set, once something is added
+        self._lock = threading.RLock()
         self.dimensions: int = rows.shape[1]
 
     def __len__(self) -> int:
-        return sum(map(len, self._rows))
+        with self._lock:
+            return sum(map(len, self._rows))
 
     @property
     def rows(self) -> npt.NDArray[np.float32]:
         """float32 `[n, d]`."""
-        if len(self._rows) > 1:
-            self._rows = [np.concatenate(self._rows)]
-        return self._rows[0]
+        with self._lock:
+            if len(self._rows) > 1:
+                self._rows = [np.concatenate(self._rows)]
+            return self._rows[0]
 
     @property
     def has_ids(self) -> bool:
@@ -83,18 +90,28 @@ class Items:
     @property
     def ids(self) -> np.ndarray:
         """int64 or strings `[n]`."""
-        if self._ids is None:
-            return np.arange(len(self))
-        if len(self._ids) > 1:
-            self._ids = [np.concatenate(self._ids)]
-        return self._ids[0]
+        with self._lock:
+            if self._ids is None:
+                return np.arange(len(self))
+            if len(self._ids) > 1:
+                self._ids = [np.concatenate(self._ids)]
+            return self._ids[0]
 
     def ids_of(self, rows: npt.NDArray[np.int64]) -> np.ndarray:
         """The ids of row numbers of any shape."""
         return rows if self._ids is None else self.ids[rows]
 
+    def first(self, count: int) -> "Items":
+        """The first of them, which later additions leave alone."""
+        with self._lock:
+            return Items(self.rows[:count], self.ids[:count] if self.has_ids else None)
+
     def add(self, rows: npt.NDArray[np.float32], ids: npt.ArrayLike | None) -> None:
         """Append rows; `ids` None if and only if they were so before."""
+        with self._lock:
+            self._add(rows, ids)
+
+    def _add(self, rows: npt.NDArray[np.float32], ids: npt.ArrayLike | None) -> None:
         if (ids is None) != (self._ids is None):
             was = "without" if self._ids is None else "with"
             raise ArgumentError(

@@ -111,8 +111,8 @@ class ScannIndex(Index):
     @property
     def tree(self) -> TreeAH | None:
         """The `TreeAH` in use, each of its numbers given; None: brute force."""
-        self._build_if_grown()
-        return None if self._tree is None else self._tree.tree
+        with self._ready():
+            return None if self._tree is None else self._tree.tree
 
     @property
     def measured_recall(self) -> float | None:
@@ -120,8 +120,8 @@ class ScannIndex(Index):
 
         Measured when the tree is built, with 1,000 of the items (all, if fewer) as queries.
         """
-        self._build_if_grown()
-        return None if self._tree is None else self._tree.recall
+        with self._ready():
+            return None if self._tree is None else self._tree.recall
 
     def parameters(self) -> dict[str, object]:  # noqa: D102, as in Index
         if self._tree is not None:
@@ -142,8 +142,10 @@ class ScannIndex(Index):
         """
         from keras_dml.retrieval.serving import ScannSearchModule
 
-        self._build_if_grown()
-        with tempfile.TemporaryDirectory(prefix="keras_dml_scann_") as name:
+        with (
+            self._ready(),
+            tempfile.TemporaryDirectory(prefix="keras_dml_scann_") as name,
+        ):
             folder = pathlib.Path(name)
             if self._tree is None:
                 middle, lift = self._center, None
@@ -157,11 +159,12 @@ class ScannIndex(Index):
                     np.save(folder / "dataset.npy", self._tree.frame.items(self._rows))
                 leaves = self._tree.tree.leaves_to_search
                 how = {"spare": 0, "reorder": self._tree.reordered, "leaves": leaves}
-            return ScannSearchModule(folder, self.ids, self._metric, middle, lift=lift, **how)
+            ids = self._items.first(self._built).ids
+            return ScannSearchModule(folder, ids, self._metric, middle, lift=lift, **how)
 
-    def _build(self) -> None:
+    def _build(self, first: bool) -> None:
         self.__dict__.pop("_products", None)  # of fewer items
-        if self._built == 0 and self._tree is not None:
+        if first and self._tree is not None:
             return
         self._tree = None
         if self._asked is not None:
@@ -169,7 +172,7 @@ class ScannIndex(Index):
             if self._tree is not None:
                 self._measure_recall(self._tree)
                 return
-            _logger.info("%d items: brute force, no tree below %d", self.num_items, SMALLEST)
+            _logger.info("%d items: brute force, no tree below %d", self._built, SMALLEST)
         self._center = center(self._rows, self._metric)
         items = centered(self._rows, self._center)
         squares = (
@@ -177,12 +180,12 @@ class ScannIndex(Index):
             for block in row_blocks(items)
         )
         self._longest = np.sqrt(max(squares))
-        spare, measure = min(_SPARE, self.num_items), SCANN_MEASURES[self._metric]
+        spare, measure = min(_SPARE, self._built), SCANN_MEASURES[self._metric]
         self._brute_force = self._scann.builder(items, spare, measure).score_brute_force().build()
 
     def _measure_recall(self, searcher: TreeSearcher) -> None:
-        sample = recall_sample(self.num_items)
-        queries, k = self._rows[sample], min(RECALL_NEIGHBORS, self.num_items - 1)
+        sample = recall_sample(self._built)
+        queries, k = self._rows[sample], min(RECALL_NEIGHBORS, self._built - 1)
         _, scores = self._exactly(queries, k + 1)
         exact = self._nearness(scores)
 
@@ -229,13 +232,13 @@ class ScannIndex(Index):
     def _by_brute_force(
         self, queries: npt.NDArray[np.float32], k: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        asked = min(k + _SPARE, self.num_items)
+        asked = min(k + _SPARE, self._built)
         moved = centered(queries, self._center)
         candidates, raw = self._brute_force.search_batched_parallel(moved, asked)
         rows, scores = self._ranked(queries, candidates, k)
         # Beyond float32's range ScaNN gives NaN, and one item again and again.
         unsure = np.isnan(raw).any(axis=1)
-        if asked < self.num_items:
+        if asked < self._built:
             unsure |= ~self._is_clear(moved, scores[:, -1], raw[:, -1])
         if unsure.any():
             rows[unsure], scores[unsure] = self._exactly(queries[unsure], k)

@@ -6,7 +6,13 @@ from collections.abc import Iterable, Sequence
 from pipelines.errors import ArgumentError
 
 
-def read_table(path: str, columns: dict, counted: bool = False, header: bool = False) -> dict:
+def read_table(
+    path: str,
+    columns: dict,
+    counted: bool = False,
+    header: bool = False,
+    separator: str | None = None,
+) -> dict:
     """Reads lines of columns; empty lines are passed over.
 
     Args:
@@ -15,6 +21,7 @@ def read_table(path: str, columns: dict, counted: bool = False, header: bool = F
             none). The last takes the rest of the line.
         counted: whether the first line is the number of lines that follow the header.
         header: whether the columns' names come before the lines.
+        separator: what stands between columns. None: blanks.
 
     Returns:
         First column -> tuple of the others, in the order of the lines.
@@ -23,19 +30,20 @@ def read_table(path: str, columns: dict, counted: bool = False, header: bool = F
         ValueError: a line that does not parse (names file and line), a first column that comes
             twice, no lines at all, or another number of them than the file says.
     """
-    form = " ".join(columns)
+    form = (separator or " ").join(columns)
     with open(path, "rb") as file:
         lines = [(number, line) for number, line in enumerate(file, start=1) if line.strip()]
     promised = None
     if counted and lines:
-        promised = _parse(path, *lines.pop(0), {"number of images": int})[0]
+        promised = _parse(path, *lines.pop(0), {"number of images": int}, None)[0]
     if header and lines:
         number, line = lines.pop(0)
-        if line.split() != form.encode().split():
+        names = line.decode("utf-8", "replace").split(separator)
+        if [name.strip() for name in names] != form.split(separator):
             raise _wrong_line(path, number, line, f"the columns' names '{form}'")
     rows = {}
     for number, line in lines:
-        key, *values = _parse(path, number, line, columns)
+        key, *values = _parse(path, number, line, columns, separator)
         if key in rows:
             name = next(iter(columns))
             raise ArgumentError(f"{path}, line {number}: the {name} {key} is there already.")
@@ -79,12 +87,13 @@ def first(items: Sequence[object]) -> str:
     return ", ".join(str(item) for item in items[:5])
 
 
-def _parse(path: str, number: int, line: bytes, columns: dict) -> list:
+def _parse(path: str, number: int, line: bytes, columns: dict, separator: str | None) -> list:
     try:
-        words = line.decode("utf-8").split(maxsplit=len(columns) - 1)
+        words = line.decode("utf-8").split(separator, maxsplit=len(columns) - 1)
         return [kind(word.strip()) for word, kind in zip(words, columns.values(), strict=True)]
     except ValueError as error:
-        raise _wrong_line(path, number, line, f"'{' '.join(columns)}'") from error
+        form = (separator or " ").join(columns)
+        raise _wrong_line(path, number, line, f"'{form}'") from error
 
 
 def _wrong_line(path: str, number: int, line: bytes, expected: str) -> ValueError:

@@ -47,7 +47,7 @@ class Archive:
 
 
 _CARS = "ai.stanford.edu/~jkrause"
-# Addresses and checksums as in tensorflow-datasets.
+# Addresses and checksums as in tensorflow-datasets, which lacks the groceries.
 ARCHIVES = {
     "cub": (
         Archive(
@@ -89,6 +89,14 @@ ARCHIVES = {
             "Stanford_Online_Products.zip",
             "Stanford_Online_Products",
             "b04fa78210e69fab050ce73939550e1cd0f96890bdd98ec9fee732c3b756ef48",
+        ),
+    ),
+    # Packed by GitHub when it is asked for, so that no checksum holds.
+    "groceries": (
+        Archive(
+            "https://github.com/marcusklasson/GroceryStoreDataset/archive/refs/heads/master.zip",
+            "GroceryStoreDataset-master.zip",
+            "GroceryStoreDataset-master",
         ),
     ),
 }

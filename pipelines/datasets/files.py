@@ -44,17 +44,18 @@ def check_not_given(dataset: str, reason: str, **arguments: object) -> None:
 
 def dataset_root(
     data_dir: str | os.PathLike[str] | None,
-    archive_folder: str,
+    archive_folders: str | Sequence[str],
     needed: Sequence[str],
     expected: str,
 ) -> str:
-    """The folder that holds a published dataset: `data_dir`, or `archive_folder` in it.
+    """The folder that holds a published dataset: `data_dir`, or one of `archive_folders` in it.
 
     Raises ValueError as `checked_data_dir`, and when one of the `needed` names is not in it.
     """
-    root = checked_data_dir(data_dir, expected)
-    if not os.path.exists(os.path.join(root, needed[0])):
-        root = os.path.join(root, archive_folder)
+    given = checked_data_dir(data_dir, expected)
+    inner = [archive_folders] if isinstance(archive_folders, str) else archive_folders
+    roots = [given, *(os.path.join(given, folder) for folder in inner)]
+    root = next((one for one in roots if os.path.exists(os.path.join(one, needed[0]))), roots[-1])
     for name in needed:
         if not os.path.exists(os.path.join(root, name)):
             raise ArgumentError(

@@ -1,6 +1,7 @@
 """Any folder of images with one folder a class."""
 
 import os
+import stat
 from collections.abc import Iterator
 from typing import NoReturn
 
@@ -33,7 +34,9 @@ def folder(data_dir: str | os.PathLike[str] | None) -> ImageTable:
     The class of an image is the path of its folder relative to `data_dir`, with forward slashes.
     Classes are in sorted order, and so are the files of a class. Linked folders are followed.
     Hidden files and folders, `__MACOSX` and files that are no images are passed over. Images lying
-    in `data_dir` itself have no class: they are left out, with one warning.
+    in `data_dir` itself have no class: they are left out, with one warning. So is, each with its
+    own, what only looks like an image: a pipe or device (reading one would wait for ever), and a
+    name that is no UTF-8 (TensorFlow takes no other).
 
     Raises:
         ValueError: when `data_dir` is missing or empty, cannot be read, or has no class folder
@@ -76,12 +79,29 @@ def walk_images(root: str) -> Iterator[tuple[str, list[str]]]:
         images = sorted(
             name for name in files if _is_shown(name) and name.lower().endswith(EXTENSIONS)
         )
+        images = [name for name in images if _can_be_read(os.path.join(path, name))]
         if images:
             yield path, images
 
 
 def _is_shown(name: str) -> bool:
     return not name.startswith(".") and name != "__MACOSX"
+
+
+def _can_be_read(path: str) -> bool:
+    """Whether reading it ends, and whether TensorFlow can name it; says what cannot."""
+    try:
+        special = not stat.S_ISREG(os.stat(path).st_mode)
+    except OSError:  # a link whose file is gone, say: found where the images are looked at
+        special = False
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        LOGGER.warning("left out: %s, whose name is no UTF-8", ascii(path))
+        return False
+    if special:
+        LOGGER.warning("left out: %s, which is no regular file", path)
+    return not special
 
 
 def _is_loop(path: str, name: str) -> bool:

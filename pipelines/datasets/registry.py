@@ -21,6 +21,7 @@ NAMES = (
     "digits",
     "folder",
     "glyphs",
+    "groceries",
     "inshop",
     "sop",
 )
@@ -42,15 +43,17 @@ def load_dataset(
     Args:
         name: one of `DATASETS`. `"glyphs"`: the built-in characters, no files needed. `"cub"`:
             CUB-200-2011, `"cars"`: Cars-196, `"sop"`: Stanford Online Products, `"inshop"`: In-Shop
-            (with a gallery), in their official layouts. `"folder"`: any folder of class folders.
-            `"digits"`: scikit-learn's, no files needed; its test images are of the training
-            classes. `"tfds:NAME"` or `"tfds:NAME:CONFIG"`: an image classification set of
-            tensorflow-datasets, in its own splits or split by class; see `pipelines.datasets.tfds`.
+            (with a gallery), `"groceries"`: the Grocery Store Dataset (with a catalog), in their
+            official layouts. `"folder"`: any folder of class folders. `"digits"`: scikit-learn's,
+            no files needed; its test images are of the training classes. `"tfds:NAME"` or
+            `"tfds:NAME:CONFIG"`: an image classification set of tensorflow-datasets, in its own
+            splits or split by class; see `pipelines.datasets.tfds`.
         data_dir: where the files are; not for `"glyphs"` and `"digits"`. For `"tfds:NAME"` None is
             tensorflow-datasets' own folder.
         train_classes: the first so many classes train; not for `"sop"` and `"inshop"`, whose files
-            are the split. None: CUB's class ids up to 100, those of Cars-196 up to 98; the own
-            splits of `"tfds:NAME"`; otherwise the first half of the classes, rounded down.
+            are the split. None: CUB's class ids up to 100, those of Cars-196 up to 98, those of the
+            groceries up to 40; the own splits of `"tfds:NAME"`; otherwise the first half of the
+            classes, rounded down.
         test_classes: the next so many classes test. None: all the others.
         crop_to_box: whether the images of `"cub"` and `"cars"` are cut down to their bounding
             boxes, which most papers do not do.

@@ -8,7 +8,9 @@ resampled more quickly (see `resample`).
 """
 
 import dataclasses
+import functools
 import math
+from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -95,18 +97,7 @@ class TrainTransform:
         Returns:
             float32 [image_size, image_size, 3], RGB in 0..255.
         """
-        image = decode.open_image(source)
-        resized, window, flip_number, jitter_numbers = self.draw(image.size, seed)
-        read = resample_for_training if self.crop == "area" else resample
-        output = read(image, resized, window, self.image_size)
-        if self.flip:
-            mirrored = tf.cond(
-                tf.squeeze(flip_number < 0.5), lambda: tf.reverse(output, [1]), lambda: output
-            )
-        else:
-            mirrored = output
-        jittered = jitter_colors(mirrored, jitter_numbers, self.jitter)
-        return tf.ensure_shape(jittered, [self.image_size, self.image_size, 3])
+        return _shared(_augmented, self)(source, seed)
 
     def draw(
         self, size: tf.Tensor, seed: tf.Tensor
@@ -157,11 +148,49 @@ class EvaluationTransform:
 
     def __call__(self, source: Source) -> tf.Tensor:
         """float32 [image_size, image_size, 3], RGB in 0..255, of a `source` as in training."""
-        image = decode.open_image(source)
-        resized = resized_size(image.size, self.resize or self.image_size)
-        window = central_window(resized, self.image_size)
-        output = resample(image, resized, window, self.image_size)
-        return tf.ensure_shape(output, [self.image_size, self.image_size, 3])
+        return _shared(_central, self)(source)
+
+
+def _augmented(transform: TrainTransform, source: Source, seed: tf.Tensor) -> tf.Tensor:
+    image = decode.open_image(source)
+    resized, window, flip_number, jitter_numbers = transform.draw(image.size, seed)
+    read = resample_for_training if transform.crop == "area" else resample
+    output = read(image, resized, window, transform.image_size)
+    if transform.flip:
+        mirrored = tf.cond(
+            tf.squeeze(flip_number < 0.5), lambda: tf.reverse(output, [1]), lambda: output
+        )
+    else:
+        mirrored = output
+    jittered = jitter_colors(mirrored, jitter_numbers, transform.jitter)
+    return tf.ensure_shape(jittered, [transform.image_size, transform.image_size, 3])
+
+
+def _central(transform: EvaluationTransform, source: Source) -> tf.Tensor:
+    image = decode.open_image(source)
+    resized = resized_size(image.size, transform.resize or transform.image_size)
+    window = central_window(resized, transform.image_size)
+    output = resample(image, resized, window, transform.image_size)
+    return tf.ensure_shape(output, [transform.image_size, transform.image_size, 3])
+
+
+def _shared(
+    compute: Callable[..., tf.Tensor], transform: TrainTransform | EvaluationTransform
+) -> Callable[..., tf.Tensor]:
+    """`compute` with this transform: in a graph, one function for all graphs of the process.
+
+    A run builds some twenty pipelines, and each would be traced anew for half a second.
+    """
+    if tf.executing_eagerly():
+        return functools.partial(compute, transform)
+    return _traced(compute, transform)
+
+
+@functools.lru_cache(maxsize=64)
+def _traced(
+    compute: Callable[..., tf.Tensor], transform: TrainTransform | EvaluationTransform
+) -> Callable[..., tf.Tensor]:
+    return tf.function(functools.partial(compute, transform), autograph=False)
 
 
 def _check_sizes(transform: TrainTransform | EvaluationTransform, crop_is_fixed: bool) -> None:

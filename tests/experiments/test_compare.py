@@ -25,6 +25,7 @@ def compared(photos, tmp_path_factory):
     return root / "out", [*arguments, "--seed=3"]
 
 
+@pytest.mark.slow
 def test_a_table_a_page_and_the_best(compared, capsys):
     output, arguments = compared
     assert command(*arguments) == 0
@@ -43,6 +44,7 @@ def test_a_table_a_page_and_the_best(compared, capsys):
     assert page.count("<svg") == 3  # bars, R@1, loss; no accuracy with unseen classes
 
 
+@pytest.mark.slow
 def test_finished_runs_are_not_run_again(compared):
     output, arguments = compared
     before = {path: path.stat().st_mtime_ns for path in output.rglob("*.keras")}
@@ -51,6 +53,7 @@ def test_finished_runs_are_not_run_again(compared):
     assert {path: path.stat().st_mtime_ns for path in output.rglob("*.keras")} == before
 
 
+@pytest.mark.slow
 def test_a_failing_recipe_stops_the_comparison(compared, tmp_path, capfd):
     (tmp_path / "broken.flags").write_text("--dataset=folder\n--data_dir=/does/not/exist\n")
     assert command(f"--recipes={tmp_path / 'broken.flags'}", f"--output_dir={tmp_path}") == 1
@@ -77,3 +80,12 @@ def test_bad_input(arguments, message, capsys):
 def test_the_help(capsys):
     assert command("--help") == 0
     assert "--recipes=" in capsys.readouterr().out
+
+
+def test_a_catalog_is_a_column():
+    recall = {"embedding, cosine": {"1": 0.75}, "embedding, l2": {"1": 0.5}}
+    for name, more in (("plain", {}), ("shop", {"photo to catalog, cosine": {"1": 0.25}})):
+        result = {"recall": recall | more, "train_seconds": 1.0, "seconds": 2.0}
+        row = compare._row(name, result)
+        assert row.get("photo to catalog, R@1") == (25.0 if more else None)
+        assert row["R@1, cosine"] == 75.0

@@ -100,6 +100,27 @@ def test_anybodys_embeddings(tmp_path, capsys):
     assert (result["zero_rows"], result["gallery_zero_rows"]) == (7, 0)
 
 
+def test_a_catalog_in_a_file_is_searched_too(tmp_path, capsys):
+    catalog = {"catalog_embeddings": EMBEDDINGS[::5], "catalog_labels": LABELS[::5]}
+    np.savez(tmp_path / "mine.npz", embeddings=EMBEDDINGS, labels=LABELS, **catalog)
+    assert command(f"--embeddings={tmp_path / 'mine.npz'}", "--recall_at=1,3,7") == 0
+    printed = capsys.readouterr().out
+    found = metrics.recall_at_k(
+        EMBEDDINGS, LABELS, [1, 3], gallery=EMBEDDINGS[::5], gallery_labels=LABELS[::5]
+    )
+    (line,) = [line for line in printed.splitlines() if line.startswith("photo to catalog, cosine")]
+    assert line.split()[-5:] == [f"{100 * found[1]:.1f}", f"{100 * found[3]:.1f}", "–", "–", "–"]
+    result = json.loads((tmp_path / "mine-evaluation" / "evaluation.json").read_text())
+    assert result["catalog"] == 6 and result["catalog_zero_rows"] == 0
+    assert result["catalog_recall"]["cosine"] == {"1": found[1], "3": found[3]}
+    # The main question is the same as without.
+    assert result["scores"] == metrics.evaluate(EMBEDDINGS, LABELS, [1, 3, 7])
+
+    np.savez(tmp_path / "half.npz", embeddings=EMBEDDINGS, labels=LABELS, catalog_labels=LABELS)
+    assert command(f"--embeddings={tmp_path / 'half.npz'}") == 2
+    assert "must hold the array catalog_embeddings" in capsys.readouterr().err
+
+
 NAN_IN_ROW_3 = EMBEDDINGS + np.where(np.arange(30) == 3, np.nan, 0)[:, None]
 
 
@@ -191,7 +212,7 @@ def test_a_run_and_its_model(model, photos, embeddings, tmp_path, monkeypatch, c
     assert "training classes" not in capsys.readouterr().out + page
     assert found == scores
     assert page.count('class="query"') == 10 and page.count("<svg") == 1
-    monkeypatch.setattr(evaluate, "_retrieval", lambda found: ())  # which takes a second
+    monkeypatch.setattr(evaluate, "_retrieval", lambda *found: ())  # which takes a second
 
     assert command(f"--run={model / 'run'}", "--split=train", "--noclustering") == 0
     assert "\nall classes are training classes of the dataset" in capsys.readouterr().out
@@ -229,6 +250,7 @@ def test_a_run_and_its_model(model, photos, embeddings, tmp_path, monkeypatch, c
     assert read(tmp_path)[0] == scores
 
 
+@pytest.mark.slow
 def test_a_saved_model(model, photos, embeddings, tmp_path, capsys, monkeypatch):
     folder = shutil.copytree(photos, tmp_path / "photos")
     arguments = [f"--saved_model={model / 'served'}", "--dataset=folder", f"--data_dir={folder}"]
@@ -243,7 +265,7 @@ def test_a_saved_model(model, photos, embeddings, tmp_path, capsys, monkeypatch)
     bad = sorted((folder / "class7").iterdir())[2]
     bad.write_bytes(pathlib.Path(bad).read_bytes()[:60])
     refused(arguments, f"{bad}: ", capsys)
-    monkeypatch.setattr(evaluate, "_retrieval", lambda found: ())
+    monkeypatch.setattr(evaluate, "_retrieval", lambda *found: ())
     assert command(*arguments, "--skip_bad_images") == 0
     assert json.loads((tmp_path / "out" / "evaluation.json").read_text())["queries"] == 19
 

@@ -10,11 +10,12 @@ import time
 import zipfile
 
 import pytest
-from official_layouts import write_cub, write_inshop, write_sop
+from official_layouts import write_cub, write_groceries, write_inshop, write_sop
 
 from experiments import prepare
 from experiments.options.command_line import run_command
 from pipelines.datasets import cub as cub_module
+from pipelines.datasets import groceries as groceries_module
 from pipelines.datasets import inshop as inshop_module
 from pipelines.datasets import sop as sop_module
 from pipelines.datasets.download import ARCHIVES, Archive
@@ -34,6 +35,8 @@ def tiny_is_full(monkeypatch):
     monkeypatch.setattr(sop_module, "NUM_CLASSES", {"train": 2, "test": 2})
     monkeypatch.setattr(inshop_module, "NUM_IMAGES", {"train": 3, "query": 2, "gallery": 3})
     monkeypatch.setattr(inshop_module, "NUM_CLASSES", {"train": 2, "query": 2, "gallery": 2})
+    monkeypatch.setattr(groceries_module, "NUM_IMAGES", 9)
+    monkeypatch.setattr(groceries_module, "NUM_CLASSES", 4)
     monkeypatch.setenv("no_proxy", "127.0.0.1")
 
 
@@ -50,8 +53,22 @@ def cub_archive(tmp_path):
 
 @pytest.fixture
 def sop_archive(tmp_path):
-    root = write_sop(tmp_path / "remote" / "Stanford_Online_Products", content=b"image" * 99)
-    path = tmp_path / "remote" / "Stanford_Online_Products.zip"
+    return zipped(
+        write_sop(tmp_path / "remote" / "Stanford_Online_Products", content=b"image" * 99)
+    )
+
+
+@pytest.fixture
+def groceries_archive(tmp_path):
+    """As GitHub packs the repository."""
+    root = tmp_path / "remote" / "GroceryStoreDataset-master"
+    write_groceries(root / "dataset", train=(0, 0, 1), val=(1, 41), content=b"image" * 99)
+    return zipped(root)
+
+
+def zipped(root):
+    """The path of an archive in the folder's place."""
+    path = root.with_suffix(".zip")
     with zipfile.ZipFile(path, "w") as archive:
         for file in root.rglob("*"):
             archive.write(file, file.relative_to(root.parent))
@@ -71,14 +88,14 @@ def contents(folder):
     return sorted(path.name for path in folder.iterdir() if path.name != ".preparing")
 
 
-@pytest.mark.parametrize("name", ["cub", "sop"])
-def test_fetched_unpacked_and_counted(name, tmp_path, monkeypatch, capsys, request):
+@pytest.mark.parametrize(("name", "train"), [("cub", 3), ("sop", 3), ("groceries", 4)])
+def test_fetched_unpacked_and_counted(name, train, tmp_path, monkeypatch, capsys, request):
     path = request.getfixturevalue(f"{name}_archive")
     serve(monkeypatch, name, path)
     folder = tmp_path / "data"
     assert command(f"--dataset={name}", f"--data_dir={folder}") == 0
     out = capsys.readouterr().out
-    assert "3 images of 2 classes (training), " in out
+    assert f"{train} images of 2 classes (training), " in out
     assert f"--flagfile={name}.flags --data_dir={folder}" in out
     assert contents(folder) == sorted([path.name, path.stem])
     # Once there, nothing more is needed, and either folder may be named.
@@ -125,6 +142,15 @@ def test_a_connection_that_breaks_off(tmp_path, cub_archive, monkeypatch, capsys
     line = capsys.readouterr().err.strip().splitlines()[-1]
     assert f"the download of {url} failed: " in line and "By hand: put" in line
     assert contents(tmp_path / "data") == []
+
+
+def test_without_a_network_the_groceries_repository_is_named(tmp_path, monkeypatch, capsys):
+    official = ARCHIVES["groceries"][0]
+    nowhere = Archive(NOWHERE, official.file, official.holds)
+    monkeypatch.setitem(ARCHIVES, "groceries", (nowhere,))
+    assert command("--dataset=groceries", f"--data_dir={tmp_path}") == 1
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "put GroceryStoreDataset-master.zip (github.com/marcusklasson/Grocery" in line
 
 
 def test_what_the_download_manager_refuses(tmp_path, cub_archive, monkeypatch, capsys):
@@ -226,9 +252,12 @@ def test_in_shop_is_only_counted(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "give --dataset=cub|cars|sop|inshop and --data_dir=FOLDER"),
+        ([], "give --dataset=cub|cars|sop|groceries|inshop and --data_dir=FOLDER"),
         (["--dataset=cub"], "give --dataset="),
-        (["--dataset=birds", "--data_dir=x"], "value should be one of <cub|cars|sop|inshop>"),
+        (
+            ["--dataset=birds", "--data_dir=x"],
+            "value should be one of <cub|cars|sop|groceries|inshop>",
+        ),
         (["--dataset=cub", "--data_dir=x", "word"], "flags start with --. Received: word"),
     ],
 )
@@ -239,4 +268,4 @@ def test_bad_flags(arguments, message, capsys):
 
 def test_the_help(capsys):
     assert command("--help") == 0
-    assert "--dataset=cub|cars|sop" in capsys.readouterr().out
+    assert "--dataset=cub|cars|sop|groceries" in capsys.readouterr().out

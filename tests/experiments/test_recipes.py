@@ -7,10 +7,12 @@ import json
 
 import numpy as np
 import pytest
-from official_layouts import write_cars_devkit, write_cub, write_inshop, write_sop
+import tiers
+from hub_presets import preset
+from official_layouts import write_cars_devkit, write_cub, write_groceries, write_inshop, write_sop
 from PIL import Image
 
-from experiments import run
+from experiments import recipes, run
 from experiments.options import RunOptions, declarations, parse
 from experiments.options import data as described
 from experiments.options.command_line import run_command
@@ -113,6 +115,9 @@ def data_dirs(tmp_path_factory):
         "cars": write_cars_devkit(root / "cars", train + test, [1, 104, 104]),
         "sop": write_sop(root / "sop", pairs, tested),
         "inshop": write_inshop(root / "inshop", pairs, range(91, 95), tested),
+        "groceries": write_groceries(
+            root / "groceries", np.arange(30).repeat(4).tolist(), [41, 42], [41, 42, 43] * 2
+        ),
     }
     rng = np.random.default_rng(0)
     images = []
@@ -171,7 +176,12 @@ def one_backbone(monkeypatch):
 
 
 @pytest.mark.usefixtures("one_backbone")
-@pytest.mark.parametrize("name", NUMBERS)
+@tiers.parametrize(
+    # One of each kind of training; the longer checks build all.
+    "name",
+    NUMBERS,
+    ("cub", "cub_center", "cub_contrastive", "cub_rankmi", "sop_ice_lmh"),
+)
 def test_everything_but_the_training_is_built(name, data_dirs):
     options, embedding, model, batches = built(name, data_dirs)
     images, labels = next(iter(batches))
@@ -215,8 +225,8 @@ def test_two_steps_of_every_recipe(name, backbone, data_dirs):
 
 
 @functools.cache
-def _backbone(name, image_size, weights=None, frozen_batch_norm=None, filters=None):
-    return _build(name, image_size, weights, frozen_batch_norm, filters)
+def _backbone(*given):
+    return _build(*given)
 
 
 _build = models.build_backbone
@@ -235,6 +245,7 @@ def two_steps(name, data_dir, output_dir, *more):
     assert result["recall"]["embedding, cosine"]["1"] == row["test/recall@1/cosine"]
 
 
+@pytest.mark.slow
 def test_two_steps_with_a_gallery(data_dirs, tmp_path):
     folder = tmp_path / "run"
     two_steps("inshop", data_dirs["inshop"], folder, "--backbone=small_convnet", "--raw_pixels")
@@ -256,6 +267,81 @@ def test_two_steps_with_a_gallery(data_dirs, tmp_path):
     assert page.count('alt="query: ') == 4 and page.count('alt="neighbour ') == 20
 
 
+@pytest.mark.slow
 def test_two_steps_on_boxes(data_dirs, tmp_path):
     more = ["--crop_to_box", "--train_classes=24"]
     two_steps("cars_rankmi", data_dirs["cars"], tmp_path / "run", "--backbone=small_convnet", *more)
+
+
+GROCERIES = [
+    name.removesuffix(".flags")
+    for name in recipes.names()
+    if name.startswith(("groceries", "cached_groceries"))
+]
+
+
+def test_the_recipes_on_cached_features_differ_in_what_is_the_losses_own():
+    """The loss, its arguments, the learning rate, and dropout before a classifier."""
+    own = {"loss", "learning_rate", "dropout", *(flag.name for flag in flags_of_losses())}
+    own |= {"center_weight", "flagfile"}
+    shared = parsed("cached_groceries")
+    assert shared.freeze_backbone and shared.cache_features
+    for name in GROCERIES:
+        if name.startswith("cached_groceries_"):
+            options = parsed(name)
+            assert options.loss == name.removeprefix("cached_groceries_")
+            for flag in set(declarations(RunOptions)) - own:
+                assert held(options, flag) == held(shared, flag), (name, flag)
+
+
+def test_the_groceries_are_scored_at_the_end_alone():
+    """A model that the test classes choose among epochs would be chosen by what it is scored on."""
+    for name in GROCERIES:
+        options = parsed(name)
+        assert options.eval_every >= options.epochs, name
+        assert options.weights == "packaged" and options.image_size == 224, name
+
+
+# One of each kind of training, whole or on cached features.
+GROCERIES_IN_THE_GATE = (
+    "groceries_ce",
+    "groceries_rankmi",
+    "cached_groceries_multi_similarity",
+    "cached_groceries_arcface",
+)
+
+
+@pytest.mark.slow
+@tiers.parametrize("name", GROCERIES, GROCERIES_IN_THE_GATE, pytest.mark.thorough)
+def test_two_steps_on_the_groceries(name, data_dirs, tmp_path):
+    small = ["--backbone=small_convnet", "--filters=4,8,8", "--weights=none", "--image_size=32"]
+    small += ["--epochs=1", "--steps_per_epoch=2", "--recall_at=1", "--resize=40x36"]
+    small += [f"--data_dir={data_dirs['groceries']}", f"--output_dir={tmp_path / 'run'}"]
+    if name.startswith("cached"):
+        small += [f"--cache_dir={tmp_path / 'features'}", "--cached_views=1"]
+    with contextlib.redirect_stdout(io.StringIO()):
+        assert run_command(run.main, ["run", f"--flagfile={name}.flags", *small]) == 0
+    (row,) = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+    assert np.isfinite(row["train/loss"]) and 0 <= row["catalog/recall@1/cosine"] <= 1
+
+
+DINOV2 = [name.removesuffix(".flags") for name in recipes.names() if "_dinov2" in name]
+
+
+def test_a_transformer_is_tuned_whole_or_by_additions():
+    assert len(DINOV2) == 8
+    for name in DINOV2:
+        options, whole = parsed(name), parsed(name.removesuffix("_lora"))
+        assert options.backbone == "hub:dinov2_base" and options.optimizer == "adamw"
+        assert whole.lora_rank is None and whole.learning_rate == 1e-5
+        if name.endswith("_lora"):
+            assert (options.lora_rank, options.learning_rate) == (8, 1e-4)
+
+
+@pytest.mark.slow
+@tiers.parametrize("name", DINOV2, ("cub_dinov2", "inshop_dinov2_lora"), pytest.mark.thorough)
+def test_two_steps_of_a_tiny_transformer(name, data_dirs, tmp_path):
+    pytest.importorskip("keras_hub")
+    preset("dinov2", tmp_path / "preset")
+    small = [f"--backbone=hub:{tmp_path / 'preset'}", "--batch_size=8", "--images_per_class=2"]
+    two_steps(name, data_dirs[name.partition("_")[0]], tmp_path / "run", *small)

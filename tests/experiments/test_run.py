@@ -133,7 +133,7 @@ def test_every_recipe_says_what_it_is_and_parses(recipe):
 
 
 BAD = [
-    (["--flagfile=glyph.flags"], "recipes cars.flags.*Did you mean glyphs.flags"),
+    (["--flagfile=glyph.flags"], "recipes cached_groceries.flags.*Did you mean glyphs.flags"),
     (["--epoch=3"], "Unknown command line flag 'epoch'.*Did you mean.*epochs"),
     (["--epochs=0"], "epochs.*0"),
     (["--crop=both"], "crop"),
@@ -212,6 +212,7 @@ def test_folders_that_cannot_be_written(photos, tmp_path, capsys):
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
 
 
+@pytest.mark.slow
 def test_a_file_that_is_no_image_is_named_and_can_be_skipped(photos, tmp_path, capsys):
     broken = shutil.copytree(photos, tmp_path / "photos")
     bad = broken / "class1" / "bad.jpg"
@@ -253,12 +254,14 @@ def test_two_runs_do_not_share_a_folder(finished, photos, tmp_path, capsys):
         RunFolder(held.path, "--seed=0\n").open()
 
 
+@pytest.mark.slow
 def test_a_run_says_first_to_which_loss_arguments_went(photos, tmp_path, capsys):
     more = ["--loss=triplet", "--margin=0.3", "--mining=hard", "--epochs=1"]
     finished_run(tmp_path / "run", photos, *more)
     assert capsys.readouterr().out.startswith("to loss triplet: margin=0.3, mining=hard\n")
 
 
+@pytest.mark.slow
 def test_two_runs_in_one_process_have_options_of_their_own(photos, tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
     finished_run(first, photos, "--epochs=1", "--loss=ice", "--scale=32", "--seed=3")
@@ -282,6 +285,7 @@ def test_a_bug_in_the_middle_of_a_run_is_told_from_a_mistake(photos, tmp_path, c
     assert "Traceback" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_center_loss_is_trained_beside_a_cross_entropy(photos, tmp_path):
     folder = finished_run(tmp_path / "run", photos, "--loss=center", "--center_weight=0.5")
     row = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])

@@ -173,6 +173,20 @@ def test_what_is_no_picture(monkeypatch):
         checked_picture(bomb.getvalue())
 
 
+def test_a_moving_gif_that_is_cut_anywhere_is_damaged_or_its_first_frame():
+    """Pillow raises IndexError, struct.error and more of it."""
+    moving = io.BytesIO()
+    frames = [picture(seed).quantize(16) for seed in range(3)]
+    frames[0].save(moving, "GIF", save_all=True, append_images=frames[1:])
+    whole, refused = moving.getvalue(), 0
+    for length in range(len(whole)):
+        try:
+            checked_picture(whole[:length])
+        except ValueError:
+            refused += 1
+    assert 0 < refused < len(whole)
+
+
 def test_of_an_animated_gif_only_the_first_frame_is_decoded():
     still, moving = io.BytesIO(), io.BytesIO()
     frames = [picture(seed).quantize(16) for seed in range(3)]

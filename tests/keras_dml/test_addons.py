@@ -261,7 +261,13 @@ def test_contrastive_labels_as_a_column_are_not_broadcast():
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="JAX knows all shapes")
-@pytest.mark.parametrize("shape", [(None,), (None, 1), (None, None)])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (None, None),
+        *(pytest.param(shape, marks=pytest.mark.slow) for shape in ((None,), (None, 1))),
+    ],
+)
 @pytest.mark.parametrize("name", [*CLASSES, "npairs_loss"])
 def test_shapes_that_are_half_known(name, shape):
     import tensorflow as tf

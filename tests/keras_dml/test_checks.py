@@ -78,6 +78,8 @@ OF_OPTIMIZERS = [
     for make, own in (
         (optimizers.SGD, {"momentum": 0.0}),
         (optimizers.Adam, {"beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-7}),
+        (optimizers.AdamW, {"decoupled_weight_decay": 0.004}),
+        (optimizers.RMSprop, {"rho": 0.9, "momentum": 0.0}),
     )
     for name, default in (KERAS_NUMBERS | own).items()
 ]  # fmt: skip

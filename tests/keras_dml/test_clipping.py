@@ -1,50 +1,25 @@
 """Clipping, loss scaling and a loop of one's own: on several devices as on one."""
 
-import concurrent.futures
-import functools
-import json
-import subprocess
-import sys
-
 import clipped_training
+import device_programs
 import keras
-import local_workers
 import numpy as np
 import pytest
+from device_programs import difference
 from once import once
 
 from keras_dml import optimizers
 
 
-@functools.cache
-def programs():
-    """`clipped_training.py` for 2 and for 4 devices, at the same time."""
-    pool = concurrent.futures.ThreadPoolExecutor()
-    return {
-        devices: pool.submit(
-            subprocess.run,
-            [sys.executable, "-m", "tests.support.clipped_training", devices],
-            cwd=local_workers.ROOT,
-            capture_output=True,
-            text=True,
-            timeout=600,
-        )
-        for devices in ("2", "4")
-    }
-
-
 @once
-def results(devices):
-    """What was found on so many devices."""
-    program = programs()["4" if devices == "4" else "2"].result()
-    assert program.returncode == 0, program.stderr[-3000:]
-    return json.loads(program.stdout.strip().splitlines()[-1])[devices]
+def program(devices):
+    """What `clipped_training.py` prints for 2 devices (and 1, and refusals) or for 4."""
+    return device_programs.printed("clipped_training", devices)
 
 
-def difference(a, b):
-    """The largest difference of two lists of weights, relative to the largest weight."""
-    a, b = (np.concatenate([np.ravel(w) for w in weights]) for weights in (a, b))
-    return np.abs(a - b).max() / np.abs(a).max()
+def results(of):
+    """What was found on "1", "2" or "4" devices, or of "refusals"."""
+    return program(4 if of == "4" else 2)[of]
 
 
 RUNS = [
@@ -54,24 +29,28 @@ RUNS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", ["2", "4"])
 @pytest.mark.parametrize("run", [run for run in RUNS if not run.startswith("stock")])
 def test_the_weights_are_those_of_one_device(run, devices):
     assert difference(results("1")["runs"][run], results(devices)["runs"][run]) < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", [run for run in RUNS if run.split()[0] in ("ours", "keras_sgd")])
 def test_the_thresholds_are_low_enough_to_show_something(run):
     runs = results("1")["runs"]
     assert difference(runs[run], runs[f"{run.split()[0]} none"]) > 0.1
 
 
+@pytest.mark.slow
 def test_clipped_before_the_sum_it_is_something_else():
     """Keras alone: the comparison above would notice it."""
     run = "stock global_clipnorm"
     assert difference(results("1")["runs"][run], results("2")["runs"][run]) > 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", ["1", "2", "4"])
 def test_an_overflow_on_any_replica_is_no_step_but_a_lower_scale(devices):
     found = results(devices)["overflow"]
@@ -79,6 +58,7 @@ def test_an_overflow_on_any_replica_is_no_step_but_a_lower_scale(devices):
     assert found["scale"] == 2.0**14
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", ["2", "4"])
 def test_a_loop_of_ones_own_needs_no_scaling(devices):
     """The example of BUILD.md; its loss is that of the global batch."""
@@ -88,6 +68,7 @@ def test_a_loop_of_ones_own_needs_no_scaling(devices):
     assert len(found["loss"]) == 5 and found["loss"][-1] < found["loss"][0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", clipped_training.REFUSED)
 def test_what_replicas_cannot_do_is_one_line(name):
     argument = "jit_compile" if "jit" in name else "gradient_accumulation_steps"

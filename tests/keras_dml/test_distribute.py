@@ -1,51 +1,32 @@
 """Many devices train to what one device trains to, with the same global batches."""
 
-import concurrent.futures
-import functools
 import json
 import subprocess
-import sys
 
+import device_programs
 import distributed_training
 import local_workers
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 from once import once
 
 from keras_dml.distribute import gather_candidates, place_among_replicas
 
-CASES = [*distributed_training.CASES, "rankmi_model", "dropout"]
-OF_WORKERS = [*distributed_training.of_workers(), "rankmi_model", "dropout"]
+QUICK = [*distributed_training.quick_cases(), "rankmi_model", "dropout"]
+LONGER = [*distributed_training.more_cases(), "proxies"]
+MORE = [pytest.param(case, marks=pytest.mark.slow) for case in LONGER]
 CONTRASTIVE = distributed_training.first_of("contrastive")
 LOSSES = [case for case, (_, _, recipe) in distributed_training.CASES.items() if recipe == "plain"]
 # Compiled by XLA in the quick tests; the others in the longer ones.
 QUICK_XLA = [distributed_training.first_of(loss) for loss in ("contrastive", "ce")]
 
 
-@functools.cache
-def programs():
-    """`distributed_training.py` for 2 and for 4 devices, at the same time."""
-    pool = concurrent.futures.ThreadPoolExecutor()
-    return {
-        devices: pool.submit(
-            subprocess.run,
-            [sys.executable, "-m", "tests.support.distributed_training", str(devices)],
-            cwd=local_workers.ROOT,
-            capture_output=True,
-            text=True,
-            timeout=600,
-        )
-        for devices in (2, 4)
-    }
-
-
 @once
-def results(devices):
+def results(devices, *more):
     """What `distributed_training.py` prints for so many devices."""
-    program = programs()[devices].result()
-    assert program.returncode == 0, program.stderr[-3000:]
-    return json.loads(program.stdout.strip().splitlines()[-1])
+    return device_programs.printed("distributed_training", devices, *more)
 
 
 @once
@@ -56,62 +37,52 @@ def of_workers(*words):
     return [json.loads(out.strip().splitlines()[-1]) for out in printed]
 
 
-@once
-def more_on_four_devices():
-    """What `distributed_training.py` prints for the cases that the quick tests leave out."""
-    command = [sys.executable, "-m", "tests.support.distributed_training", "4", "more"]
-    program = subprocess.run(
-        command, cwd=local_workers.ROOT, capture_output=True, text=True, timeout=600
-    )
-    assert program.returncode == 0, program.stderr[-3000:]
-    return json.loads(program.stdout.strip().splitlines()[-1])
+def trained(case, devices):
+    """What so many devices train."""
+    more = () if case in QUICK else ("more",)
+    return results(max(devices, 2), *more)["one" if devices == 1 else "many"][case]
 
 
-def one(case):
-    """What one device trains."""
-    return results(2)["one"][case]
+devices_and_workers = pytest.mark.parametrize(
+    "find",
+    [lambda: [results(2)], pytest.param(lambda: of_workers(), marks=pytest.mark.slow)],
+    ids=["two devices", "two workers"],
+)
 
 
 def difference(a, b):
     """The largest difference of two runs' weights, relative to the largest weight."""
-    a, b = (np.concatenate([np.ravel(w) for w in run["weights"]]) for run in (a, b))
-    return np.abs(a - b).max() / np.abs(a).max()
+    return device_programs.difference(a["weights"], b["weights"])
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [*QUICK, *MORE])
 def test_the_weights_are_those_of_one_device(case):
-    assert difference(one(case), results(2)["many"][case]) < 1e-5
-
-
-@pytest.mark.parametrize(
-    "case", [*distributed_training.of_four_devices(), "rankmi_model", "dropout"]
-)
-def test_the_weights_on_four_devices_are_those_of_one(case):
-    assert difference(one(case), results(4)["many"][case]) < 1e-5
+    assert difference(trained(case, 1), trained(case, 2)) < tolerance(case)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", distributed_training.of_more_on_four_devices())
-def test_the_weights_on_four_devices_are_those_of_one_for_every_loss(case):
-    assert difference(one(case), more_on_four_devices()["many"][case]) < 1e-5
+@pytest.mark.parametrize("case", [*QUICK, *MORE])
+def test_the_weights_on_four_devices_are_those_of_one(case):
+    assert difference(trained(case, 1), trained(case, 4)) < tolerance(case)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [*QUICK, *MORE])
 def test_the_logs_are_those_of_one_device(case):
-    logs = results(2)["many"][case]["logs"]
-    assert logs == pytest.approx(one(case)["logs"], rel=1e-5)
+    logs = trained(case, 2)["logs"]
+    assert logs == pytest.approx(trained(case, 1)["logs"], rel=tolerance(case))
     loss, *_ = distributed_training.CASES.get(case, (case,))
     if loss in distributed_training.WITH_PARTS:
         assert logs["loss"] == pytest.approx(logs["tightness"] + logs["contrastive"], rel=1e-5)
 
 
-@pytest.mark.parametrize("case", OF_WORKERS)
+@pytest.mark.slow
+@pytest.mark.parametrize("case", QUICK)
 def test_two_workers_hold_the_weights_of_one_process(case):
     check_workers(case, *(worker["cases"][case] for worker in of_workers()))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", distributed_training.of_more_workers())
+@pytest.mark.parametrize("case", LONGER)
 def test_two_workers_hold_the_weights_of_one_process_for_every_loss(case):
     check_workers(case, *(worker[case] for worker in of_workers("more")))
 
@@ -122,26 +93,35 @@ def tolerance(case):
 
 
 def check_workers(case, first, second):
-    assert difference(one(case), first) < tolerance(case)
-    expected = {name: one(case)["logs"][name] for name in first["logs"]}
+    assert difference(trained(case, 1), first) < tolerance(case)
+    expected = {name: trained(case, 1)["logs"][name] for name in first["logs"]}
     assert first["logs"] == pytest.approx(expected, rel=tolerance(case))
     assert first == second
 
 
+@pytest.mark.slow
 def test_several_steps_an_execution_train_to_the_same():
     """Three at once of five: the data end amid the second execution."""
-    for run in (results(2), *of_workers()):
-        assert difference(one("rankmi_model"), run["several_steps"]) < 1e-5
-        assert run["several_steps"]["logs"] == pytest.approx(one("rankmi_model")["logs"], rel=1e-5)
+    expected = trained("rankmi_model", 1)
+    for found in (results(2, "more"), *of_workers()):
+        assert difference(expected, found["several_steps"]) < 1e-5
+        assert found["several_steps"]["logs"] == pytest.approx(expected["logs"], rel=1e-5)
 
 
 def test_pairs_within_the_replicas_alone_train_something_else():
     """So the comparison above would notice a loss that did not gather."""
-    assert difference(one(CONTRASTIVE), results(2)["not_gathered"]) > 1e-3
+    assert difference(trained(CONTRASTIVE, 1), results(2)["not_gathered"]) > 1e-3
 
 
-@pytest.mark.parametrize("replicas", [2, 4])
-def test_every_replica_gets_all_rows_its_offset_and_the_gradient_of_all_uses(replicas):
+@pytest.mark.parametrize(
+    ("replicas", "workers"),
+    [
+        (2, False),
+        pytest.param(4, False, marks=pytest.mark.slow),
+        pytest.param(2, True, marks=pytest.mark.slow),
+    ],
+)
+def test_every_replica_gets_all_rows_its_offset_and_the_gradient_of_all_uses(replicas, workers):
     """Replica r holds rows 10r and 10r + 1 and weighs gathered row j by (r + 1) j."""
     expected = [[10.0 * replica + row] for replica in range(replicas) for row in range(2)]
     uses = sum(replica + 1 for replica in range(replicas))
@@ -149,10 +129,11 @@ def test_every_replica_gets_all_rows_its_offset_and_the_gradient_of_all_uses(rep
         [[uses * 2.0 * replica], [uses * (2.0 * replica + 1)]] for replica in range(replicas)
     ]
     offsets = [2 * replica for replica in range(replicas)]
-    assert results(replicas)["gathered"] == [[expected] * replicas, offsets, gradients]
-    if replicas == 2:
+    if workers:
         for index, worker in enumerate(of_workers()):
             assert worker["gathered"] == [[expected], [offsets[index]], [gradients[index]]]
+    else:
+        assert results(replicas)["gathered"] == [[expected] * replicas, offsets, gradients]
 
 
 def test_unequal_replicas_are_a_clear_error():
@@ -164,22 +145,22 @@ def test_unequal_replicas_are_a_clear_error():
         assert "the global batch must be a multiple of the 2 replicas" in message
 
 
-def test_every_image_is_embedded_once_whatever_the_batch_size():
-    for found in (results(2), results(4), *of_workers()):
+@devices_and_workers
+def test_every_image_is_embedded_once_whatever_the_batch_size(find):
+    for found in find():
         for embeddings in found["embedded"].values():
             assert embeddings == list(range(distributed_training.IMAGES))
 
 
-def test_batch_norm_on_each_replicas_own_images_and_its_averaged_statistics():
-    replicas = results(2)["batch_norm"]
-    workers = [worker["batch_norm"] for worker in of_workers()]
-    for before, after in (
-        [replicas["before"], replicas["after"]],
-        [[value for worker in workers for value in worker[when]] for when in ("before", "after")],
-    ):
-        assert not np.allclose(before[0], before[1], rtol=1e-2)
-        mean = np.mean(before, axis=0)
-        np.testing.assert_allclose(after, [mean, mean], rtol=1e-6)
+@devices_and_workers
+def test_batch_norm_on_each_replicas_own_images_and_its_averaged_statistics(find):
+    before, after = (
+        [value for found in find() for value in found["batch_norm"][when]]
+        for when in ("before", "after")
+    )
+    assert not np.allclose(before[0], before[1], rtol=1e-2)
+    mean = np.mean(before, axis=0)
+    np.testing.assert_allclose(after, [mean, mean], rtol=1e-6)
 
 
 def test_synchronised_batch_norm_is_that_of_one_device():
@@ -220,10 +201,7 @@ def test_a_strategy_of_one_replica_gets_its_own_tensor_back():
     assert same is True
 
 
-@pytest.mark.parametrize(
-    "case",
-    [case if case in QUICK_XLA else pytest.param(case, marks=pytest.mark.slow) for case in LOSSES],
-)
+@tiers.parametrize("case", LOSSES, QUICK_XLA)
 def test_compiled_by_xla_it_trains_to_the_same(case):
     strategy = tf.distribute.get_strategy()
     plain, compiled = (

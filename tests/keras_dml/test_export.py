@@ -161,6 +161,7 @@ def run_python(code, *arguments):
     return done.stdout
 
 
+@pytest.mark.slow
 def test_a_mirrored_model_in_mixed_precision_is_copied_and_exported_in_float32(tmp_path):
     code = """
         import sys, numpy as np, tensorflow as tf, keras

@@ -120,7 +120,14 @@ ADDONS = """
 """
 
 
-@pytest.mark.parametrize("name", ["TripletSemiHardLoss", "ContrastiveLoss", "triplet_hard_loss"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "TripletSemiHardLoss",
+        pytest.param("ContrastiveLoss", marks=pytest.mark.slow),
+        pytest.param("triplet_hard_loss", marks=pytest.mark.slow),
+    ],
+)
 def test_a_saved_model_with_a_loss_of_addons_loads_after_the_package_is_imported(name, tmp_path):
     from keras_dml import addons
 

@@ -170,6 +170,7 @@ def run(arguments):
     return done.stdout
 
 
+@pytest.mark.slow
 @needs_scann
 def test_moved_saved_models_answer_in_a_process_without_this_package(tmp_path):
     model = make_model()

@@ -65,6 +65,7 @@ ERRORS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_it_works_without_all_else_and_says_what_to_install(backend, tmp_path):
     if importlib.util.find_spec(backend) is None:

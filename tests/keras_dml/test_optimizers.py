@@ -222,7 +222,7 @@ def test_the_schedule_drives_the_optimizer():
     np.testing.assert_allclose(variables[0].numpy(), expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("make", [optimizers.SGD, optimizers.Adam])
+@pytest.mark.parametrize("make", optimizers.OPTIMIZERS.values())
 def test_the_configuration_comes_back(make):
     optimizer = make(
         optimizers.WarmCosine(0.1, 50, 5),
@@ -299,7 +299,7 @@ def test_it_trains_under_mixed_float16():
     assert losses[-1] < 0.3 * losses[0]
 
 
-@pytest.mark.parametrize("make", [optimizers.SGD, optimizers.Adam])
+@pytest.mark.parametrize("make", optimizers.OPTIMIZERS.values())
 @pytest.mark.parametrize("decay", [-1e-4, math.nan, math.inf, None, "0.1"])
 def test_a_decay_that_is_no_number_above_0(make, decay):
     message = (
@@ -310,7 +310,7 @@ def test_a_decay_that_is_no_number_above_0(make, decay):
 
 
 def test_keras_own_weight_decay_is_refused():
-    message = r"use coupled_weight_decay here\. Received: weight_decay=0\.01"
+    message = r"use coupled_weight_decay here, or .*\. Received: weight_decay=0\.01"
     with pytest.raises(ValueError, match=message):
         optimizers.SGD(0.1, weight_decay=0.01)
 
@@ -350,3 +350,91 @@ def test_a_factor_for_a_variable_that_is_not_there():
 def test_warm_cosine_bad_input(arguments, message):
     with pytest.raises(ValueError, match=message):
         optimizers.WarmCosine(*arguments)
+
+
+def test_adamw_is_keras_own_without_multipliers():
+    ours, theirs = (layer_with_variables().trainable_variables for _ in range(2))
+    steps = gradients(ours)
+    schedule = optimizers.WarmCosine(0.05, STEPS, 2)
+    found = run(
+        optimizers.AdamW(schedule, decoupled_weight_decay=DECAY, decayed="all"), ours, steps
+    )
+    expected = run(keras.optimizers.AdamW(schedule, weight_decay=DECAY), theirs, steps)
+    for a, b in zip(found, expected):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_adamw_decays_kernels_alone_at_the_rate_of_each():
+    variables = layer_with_variables().trainable_variables
+    before = [v.numpy() for v in variables]
+    steps = gradients(variables)
+    factors = {variables[0].path: 0.25}
+    optimizer = optimizers.AdamW(
+        0.02, decoupled_weight_decay=DECAY, learning_rate_multipliers=factors
+    )
+    after = run(optimizer, variables, steps)
+    for i, variable in enumerate(variables):
+        rate, decay = (0.02 * 0.25, DECAY) if is_kernel(variable) else (0.02, 0.0)
+        w = before[i].astype("float64")
+        m, v = np.zeros_like(w), np.zeros_like(w)
+        for t, step in enumerate(steps, start=1):
+            m, v = 0.9 * m + 0.1 * step[i], 0.999 * v + 0.001 * step[i] ** 2
+            w = w - rate * decay * w
+            scale = rate * math.sqrt(1 - 0.999**t) / (1 - 0.9**t)
+            w = w - scale * m / (np.sqrt(v) + 1e-7)
+        np.testing.assert_allclose(after[i], w, rtol=1e-5, atol=1e-6)
+
+
+def test_rmsprop_is_keras_own_with_coupled_decay():
+    ours, theirs = (layer_with_variables().trainable_variables for _ in range(2))
+    steps = gradients(ours)
+    run(optimizers.RMSprop(0.01, momentum=0.5, coupled_weight_decay=DECAY), ours, steps)
+    stock = keras.optimizers.RMSprop(0.01, momentum=0.5)
+    for step in steps:
+        decayed = [g + DECAY * v.numpy() * is_kernel(v) for g, v in zip(step, theirs)]
+        stock.apply([tf.constant(g) for g in decayed], theirs)
+    for a, b in zip(ours, theirs):
+        np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_an_average_of_the_weights_takes_their_place_at_the_end_of_fit():
+    model = layer_with_variables()
+    steps = []
+
+    class Watch(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            steps.append([v.numpy() for v in self.model.trainable_variables])
+
+    model.compile(optimizers.AdamW(0.1, use_ema=True, ema_momentum=0.75), "mse")
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(12, 3)), rng.normal(size=(12, 4))
+    model.fit(x, y, batch_size=4, verbose=0, callbacks=[Watch()])
+    average = steps[0]
+    for weights in steps[1:]:
+        average = [0.75 * a + 0.25 * w for a, w in zip(average, weights)]
+    for expected, variable, last in zip(average, model.trainable_variables, steps[-1]):
+        np.testing.assert_allclose(variable.numpy(), expected, rtol=1e-5, atol=1e-6)
+        assert np.abs(last - expected).max() > 1e-4
+
+
+def test_without_an_update_there_is_no_average_to_take():
+    model = layer_with_variables()
+    before = model.get_weights()
+    optimizer = optimizers.SGD(0.1, use_ema=True)
+    optimizer.build(model.trainable_variables)
+    optimizer.finalize_variable_values(model.trainable_variables)
+    for a, b in zip(before, model.get_weights()):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop"])
+def test_an_optimizer_holds_the_variables_that_keras_own_holds(name):
+    """And none of the model's: they would be saved twice, and no earlier checkpoint would fit."""
+    held = []
+    for module in (optimizers, keras.optimizers):
+        keras.backend.clear_session()  # names count from the beginning
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)], name="model")
+        optimizer = getattr(module, name)(0.01)
+        optimizer.build(model.trainable_variables)
+        held.append([variable.path.split("/", 1)[1] for variable in optimizer.variables])
+    assert held[0] == held[1]

@@ -19,7 +19,11 @@ def _value(needed):
     """What a name of `private.NEEDED` stands for."""
     owner, _, attribute = needed.name.rpartition(".")
     if needed.of_instance:
-        made = {"keras.Model": keras.Model, "keras.layers.Lambda": lambda: keras.layers.Lambda(abs)}
+        made = {
+            "keras.Model": keras.Model,
+            "keras.layers.Lambda": lambda: keras.layers.Lambda(abs),
+            "keras.layers.Layer": keras.layers.Layer,
+        }
         return getattr(made[owner](), attribute)
     words = needed.name.split(".")
     for end in range(len(words), 0, -1):

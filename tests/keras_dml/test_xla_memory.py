@@ -14,10 +14,16 @@ from keras_dml import losses
     ("name", "arguments"),
     [
         ("triplet", {}),
-        ("triplet", {"mining": "semihard"}),
-        ("quadruplet", {}),
-        ("fastap", {}),
-        ("lifted_structure", {}),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                ("triplet", {"mining": "semihard"}),
+                ("quadruplet", {}),
+                ("fastap", {}),
+                ("lifted_structure", {}),
+            )
+        ),
+        ("smooth_ap", {}),
     ],
 )
 def test_no_array_of_a_compiled_step_is_larger_than_a_few_matrices(name, arguments):

@@ -35,7 +35,15 @@ def files(tmp_path_factory):
     return ImageTable.from_paths(paths, LABELS)
 
 
-@pytest.fixture(scope="module", params=["files", "files in memory", "arrays", "grey arrays"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        "files",
+        "arrays",
+        pytest.param("files in memory", marks=pytest.mark.slow),
+        pytest.param("grey arrays", marks=pytest.mark.slow),
+    ],
+)
 def table(request, files):
     if request.param == "files":
         return files
@@ -193,6 +201,7 @@ np.savez(sys.argv[1], *[value.numpy() for value in (*images.values, *labels.valu
 """
 
 
+@pytest.mark.slow
 def test_two_replicas_share_the_batch_and_a_process_may_end_amid_one(tmp_path):
     """The other process leaves an endless iterator behind: it must end all the same."""
     table = ImageTable.from_arrays(pictures(3), np.arange(NUM_IMAGES) // 3)
@@ -222,7 +231,10 @@ def contexts(pipelines, replicas):
     return [tf.distribute.InputContext(pipelines, number, replicas) for number in range(pipelines)]
 
 
-PLACES = [(1, 2), (2, 2), (2, 6), (3, 6)]
+PLACES = [
+    (2, 6),
+    *(pytest.param(*place, marks=pytest.mark.slow) for place in ((1, 2), (2, 2), (3, 6))),
+]
 
 
 @pytest.mark.parametrize(("pipelines", "replicas"), PLACES)

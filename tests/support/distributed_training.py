@@ -2,7 +2,7 @@
 
 `python -m tests.support.distributed_training DEVICES` splits the CPU into logical devices, which
 can only be done before TensorFlow starts, and would stay for every other test. With `TF_CONFIG` it
-is one of several workers, one device each; `more` trains what the quick tests leave out there.
+is one of several workers, one device each; `more` trains the cases that the quick tests leave out.
 """
 
 import json
@@ -30,6 +30,7 @@ CASES = {str(case): (case.name, case.arguments, "plain") for case in NON_DEFAULT
     "sgd": ("multi_similarity", {"beta": 10.0}, "sgd"),
     "adam": ("multi_similarity", {"beta": 10.0}, "adam"),
     "clipped": ("multi_similarity", {"beta": 10.0}, "clipped"),
+    "averaged": ("multi_similarity", {"beta": 10.0}, "averaged"),
 }
 RECIPES = {
     "plain": lambda path: keras.optimizers.SGD(0.05),
@@ -44,12 +45,16 @@ RECIPES = {
         0.01, coupled_weight_decay=0.1, learning_rate_multipliers={path: 0.1}
     ),
     "clipped": lambda path: optimizers.SGD(0.5, global_clipnorm=0.1),
+    "averaged": lambda path: optimizers.AdamW(
+        0.01,
+        decoupled_weight_decay=0.1,
+        learning_rate_multipliers={path: 0.1},
+        use_ema=True,
+        ema_momentum=0.5,
+    ),
 }
 # Losses whose parts are recorded too.
 WITH_PARTS = ("contrastive", "ce", "quadruplet")
-# Losses that two workers train, one device a worker, where stock Keras fails; the longer checks
-# train the others.
-OF_WORKERS = ("contrastive", "quadruplet")
 # Images to embed, a number that no batch size and no number of replicas divides.
 IMAGES = 23
 
@@ -122,6 +127,22 @@ def train_dropout(strategy):
         classifier = models.classifier_model(embedding, CLASSES, dropout=0.5, seed=3)
         model = models.DistributedModel(classifier.input, classifier.output)
         model.compile(keras.optimizers.SGD(0.5), losses.get("ce"))
+    return fitted(model)
+
+
+def train_proxies(strategy):
+    """A loss that exchanges sums, over a head of several centers with a regulariser and a rate."""
+    with strategy.scope():
+        keras.utils.set_random_seed(1)
+        embedding = keras.Model(*network(), name="net")
+        regularizer = models.CenterRegularizer(2)
+        classes = models.proxy_model(
+            embedding, CLASSES, centers=2, pooling="soft", proxies_regularizer=regularizer
+        )
+        model = models.DistributedModel(classes.input, classes.output)
+        faster = optimizers.multipliers(classes.get_layer("proxy_head"), 10)
+        optimizer = optimizers.SGD(0.01, learning_rate_multipliers=faster)
+        model.compile(optimizer, losses.ProxyAnchorLoss(alpha=8.0))
     return fitted(model)
 
 
@@ -213,13 +234,11 @@ def devices(count):
 
 
 def on_logical_devices(count):
-    """What the quick tests ask of so many devices; on one as well if they are two."""
-    many, few = devices(count), count == 2
-    quick = CASES if few else of_four_devices()
-    results = {"many": everything(many, quick)}
-    if few:
-        results["one"] = everything(tf.distribute.get_strategy(), CASES)
-        results["several_steps"] = train_rankmi(many, steps_per_execution=3)
+    """The quick cases on so many devices; on one as well if they are two."""
+    many = devices(count)
+    results = {"many": everything(many)}
+    if count == 2:
+        results["one"] = everything(tf.distribute.get_strategy())
         results["not_gathered"] = train_without_gathering(many)
         results["batch_norm"] = train_batch_norm(many, synchronized=False)
         results["unequal"] = [unequal_rows(many, known) for known in (True, False)]
@@ -228,9 +247,20 @@ def on_logical_devices(count):
     return {**results, "gathered": gathered(many), "embedded": embedded(many)}
 
 
-def everything(strategy, cases):
-    """These cases by their names, and what is no loss in `fit`."""
-    found = trained(strategy, cases)
+def more_on_logical_devices(count):
+    """The other cases on so many devices; on one as well if they are two."""
+    many = devices(count)
+    results = {"many": {**trained(many, more_cases()), "proxies": train_proxies(many)}}
+    if count == 2:
+        one = tf.distribute.get_strategy()
+        results["one"] = {**trained(one, more_cases()), "proxies": train_proxies(one)}
+        results["several_steps"] = train_rankmi(many, steps_per_execution=3)
+    return results
+
+
+def everything(strategy):
+    """The quick cases by their names, and what is no loss in `fit`."""
+    found = trained(strategy, quick_cases())
     return {**found, "rankmi_model": train_rankmi(strategy), "dropout": train_dropout(strategy)}
 
 
@@ -241,37 +271,29 @@ def trained(strategy, cases):
     }
 
 
-def of_four_devices():
-    """The cases that four devices train too; the longer checks train the others there."""
-    return [*of_workers(), *(first_of(loss) for loss in ("ce", "multi_similarity")), "clipped"]
+def quick_cases():
+    """What the quick tests train: the losses whose oracle says so, and each recipe but one."""
+    losses_of_these = [case for case in NON_DEFAULT if case.quick]
+    return [*map(str, losses_of_these), "adam", "clipped"]
 
 
-def of_more_on_four_devices():
-    """Those of the longer checks."""
-    return [case for case in CASES if case not in of_four_devices()]
-
-
-def of_workers():
-    """The cases that two workers train."""
-    return [*(first_of(loss) for loss in OF_WORKERS), "adam", "clipped"]
-
-
-def of_more_workers():
-    """Those that they train in the longer checks."""
-    return [case for case in CASES if case not in of_workers()]
+def more_cases():
+    """What the longer checks alone train."""
+    return [case for case in CASES if case not in quick_cases()]
 
 
 def as_worker_of(cases):
     """What one of several workers gets of these cases."""
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
-    return {case: train(strategy, *CASES[case], model=models.DistributedModel) for case in cases}
+    found = {case: train(strategy, *CASES[case], model=models.DistributedModel) for case in cases}
+    return {**found, "proxies": train_proxies(strategy)}
 
 
 def as_worker():
     """What one of several workers gets."""
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     distributed = {"model": models.DistributedModel}
-    cases = {case: train(strategy, *CASES[case], **distributed) for case in of_workers()}
+    cases = {case: train(strategy, *CASES[case], **distributed) for case in quick_cases()}
     cases |= {"rankmi_model": train_rankmi(strategy), "dropout": train_dropout(strategy)}
     return {
         "cases": cases,
@@ -284,9 +306,9 @@ def as_worker():
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["more"]:
-        results = as_worker_of(of_more_workers())
-    elif sys.argv[1:] == ["4", "more"]:
-        results = {"many": trained(devices(4), of_more_on_four_devices())}
+        results = as_worker_of(more_cases())
+    elif sys.argv[2:] == ["more"]:
+        results = more_on_logical_devices(int(sys.argv[1]))
     elif "TF_CONFIG" in os.environ:
         results = as_worker()
     else:

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable
 
 import oracles
+import pytest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -13,6 +14,7 @@ class Case:
     Attributes:
         pairs: the loss compares images with each other (not logits with a classifier).
         numeric: its gradient is that of its value (not one that it sets itself).
+        quick: the quick tests compile its training too.
     """
 
     name: str
@@ -20,15 +22,16 @@ class Case:
     arguments: dict = dataclasses.field(default_factory=dict)
     pairs: bool = True
     numeric: bool = True
+    quick: bool = False
 
     def __str__(self):
         given = ",".join(f"{key}={value}" for key, value in self.arguments.items())
         return f"{self.name}({given})"
 
 
-def _cases(loss, oracle, arguments, pairs, sets_gradient):
+def _cases(loss, oracle, arguments, pairs, sets_gradient, quick):
     return [
-        Case(loss, oracle, given, pairs, numeric=not sets_gradient(given))
+        Case(loss, oracle, given, pairs, numeric=not sets_gradient(given), quick=quick)
         for given in ({}, *arguments)
     ]
 
@@ -40,3 +43,9 @@ NON_DEFAULT = [
     case for case in CASES if case.arguments or sum(other.name == case.name for other in CASES) == 1
 ]
 """Those with arguments, and the losses that take none: what is saved, loaded and fitted."""
+
+FITTED = [
+    pytest.param(case, id=str(case), marks=() if case.quick else pytest.mark.slow)
+    for case in NON_DEFAULT
+]
+"""`NON_DEFAULT`, for `pytest.mark.parametrize`, the others marked as longer checks."""

@@ -96,3 +96,32 @@ def write_inshop(root, train=(1, 1, 2), query=(3, 4), gallery=(4, 3, 3), content
     head = f"{len(lines)}\nimage_name item_id evaluation_status\n"
     (root / "list_eval_partition.txt").write_text(head + "".join(lines))
     return root
+
+
+def write_groceries(root, train=(0, 0, 1), val=(1, 41), test=(42, 41, 42, 41), content=b""):
+    """The Grocery Store Dataset with one photo for each class id given, and 81 in its catalog.
+
+    Class ids 2k and 2k + 1 are of the coarse class k.
+    """
+
+    def name(class_id):
+        return f"Fruit/Kind_{class_id // 2}/Kind_{class_id}"
+
+    lines = [
+        "Class Name (str),Class ID (int),Coarse Class Name (str),Coarse Class ID (int),"
+        "Iconic Image Path (str),Product Description Path (str)\n"
+    ]
+    for class_id in range(81):
+        picture = f"iconic-images-and-descriptions/{name(class_id)}/Kind_{class_id}"
+        write_image(root / f"{picture}_Iconic.jpg", content)
+        paths = f"/{picture}_Iconic.jpg,/{picture}_Description.txt"
+        lines.append(f"Kind_{class_id},{class_id},Kind_{class_id // 2},{class_id // 2},{paths}\n")
+    (root / "classes.csv").write_text("".join(lines))
+    for side, ids in (("train", train), ("val", val), ("test", test)):
+        lines = []
+        for image, class_id in enumerate(ids):
+            path = f"{side}/{name(class_id)}/Kind_{class_id}_{image:03}.jpg"
+            write_image(root / path, content)
+            lines.append(f"{path}, {class_id}, {class_id // 2}\n")
+        (root / f"{side}.txt").write_text("".join(lines))
+    return root

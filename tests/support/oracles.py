@@ -15,7 +15,7 @@ ORACLES = []
 """What each decorator says, as keywords."""
 
 
-def oracle(loss, *arguments, pairs=True, sets_gradient=lambda given: False):
+def oracle(loss, *arguments, pairs=True, sets_gradient=lambda given: False, quick=False):
     """Registers the oracle of a loss, which takes its arguments and knows their defaults itself.
 
     Args:
@@ -24,19 +24,21 @@ def oracle(loss, *arguments, pairs=True, sets_gradient=lambda given: False):
         pairs: the loss compares images with each other (not logits with a classifier).
         sets_gradient: from a set of arguments, whether the loss sets its own gradient with them, so
             that central differences of its value would not find it.
+        quick: the quick tests compile its training too (`fit`, two devices), which takes seconds;
+            the longer checks do so with every loss.
     """
 
     def add(function):
         ORACLES.append(
             {"loss": loss, "oracle": function, "arguments": arguments, "pairs": pairs,
-             "sets_gradient": sets_gradient}
+             "sets_gradient": sets_gradient, "quick": quick}
         )  # fmt: skip
         return function
 
     return add
 
 
-@oracle("ce", {"epsilon": 0.3}, pairs=False)
+@oracle("ce", {"epsilon": 0.3}, pairs=False, quick=True)
 def cross_entropy(class_ids, logits, epsilon=0.1):
     tightness, contrastive = [], []
     for y, row in zip(class_ids, logits):
@@ -50,7 +52,7 @@ def cross_entropy(class_ids, logits, epsilon=0.1):
     return np.array(tightness), np.array(contrastive)
 
 
-@oracle("contrastive", {"margin": 1.3, "normalize": True, "pair_reduction": "mean"})
+@oracle("contrastive", {"margin": 1.3, "normalize": True, "pair_reduction": "mean"}, quick=True)
 def contrastive(class_ids, z, margin=1.0, normalize=False, pair_reduction="sum"):
     z = unit(z) if normalize else z
     tightness, contrastive = [], []
@@ -68,7 +70,7 @@ def contrastive(class_ids, z, margin=1.0, normalize=False, pair_reduction="sum")
     return np.array(tightness), np.array(contrastive)
 
 
-@oracle("multi_similarity", {"epsilon": 0.1, "base": 0.3, "alpha": 3.0, "beta": 10.0})
+@oracle("multi_similarity", {"epsilon": 0.1, "base": 0.3, "alpha": 3.0, "beta": 10.0}, quick=True)
 def multi_similarity(class_ids, z, alpha=2.0, beta=50.0, base=0.5, epsilon=None):
     f = unit(z)
     tightness, contrastive = [], []
@@ -428,3 +430,232 @@ def quadruplet(class_ids, z, margin=0.2, second_margin=0.1, normalize=True):
                 tightness[i] += weight * distance[i][j]
                 contrastive[i] += weight * (second_margin - negative)
     return tightness, contrastive
+
+
+@oracle("supcon", {"temperature": 0.3})
+def supcon(class_ids, z, temperature=0.1):
+    f, n = unit(z), len(z)
+    tightness, contrastive, kept = np.zeros(n), np.zeros(n), 0
+    for i in range(n):
+        positives = [j for j in range(n) if j != i and class_ids[j] == class_ids[i]]
+        if not positives:
+            continue
+        kept += 1
+        tightness[i] = -sum(f[i] @ f[j] / temperature for j in positives) / len(positives)
+        everyone = sum(math.exp(f[i] @ f[j] / temperature) for j in range(n) if j != i)
+        contrastive[i] = math.log(everyone)
+    return tightness * n / max(kept, 1), contrastive * n / max(kept, 1)
+
+
+@oracle("nt_xent", {"temperature": 0.2})
+def nt_xent(class_ids, z, temperature=0.07):
+    f, n = unit(z), len(z)
+    tightness, contrastive, num_pairs = np.zeros(n), np.zeros(n), 0
+    for i in range(n):
+        negatives = [k for k in range(n) if class_ids[k] != class_ids[i]]
+        for p in range(n):
+            if p == i or class_ids[p] != class_ids[i] or not negatives:
+                continue
+            num_pairs += 1
+            logit = f[i] @ f[p] / temperature
+            rivals = sum(math.exp(f[i] @ f[k] / temperature) for k in negatives)
+            tightness[i] -= logit
+            contrastive[i] += math.log(math.exp(logit) + rivals)
+    return tightness * n / max(num_pairs, 1), contrastive * n / max(num_pairs, 1)
+
+
+# Its weights are constants of the gradient, not of the value.
+@oracle("circle", {"margin": 0.25, "scale": 20.0}, sets_gradient=lambda given: True)
+def circle(class_ids, z, margin=0.4, scale=80.0):
+    f, n = unit(z), len(z)
+    tightness, contrastive, kept = np.zeros(n), np.zeros(n), 0
+    for i in range(n):
+        together, apart = [], []
+        for j in range(n):
+            s = float(f[i] @ f[j])
+            if j != i and class_ids[j] == class_ids[i]:
+                together.append(-scale * max(0, 1 + margin - s) * (s - 1 + margin))
+            elif class_ids[j] != class_ids[i]:
+                apart.append(scale * max(0, s + margin) * (s - margin))
+        if together and apart:
+            kept += 1
+            tightness[i] = math.log(sum(math.exp(e) for e in together))
+            apart = sum(math.exp(e) for e in apart)
+            contrastive[i] = math.log(math.exp(-tightness[i]) + apart)
+    return tightness * n / max(kept, 1), contrastive * n / max(kept, 1)
+
+
+# Weights of negatives are constants of the gradient, not of the value.
+@oracle(
+    "margin",
+    {"sampling": "all", "margin": 0.3, "beta": 1.0, "nu": 0.5},
+    {"sampling": "all", "boundaries": 1},
+    sets_gradient=lambda given: given.get("sampling") != "all",
+)
+def margin(class_ids, z, margin=0.2, beta=1.2, nu=0.0, sampling="distance_weighted", boundaries=0):
+    n = len(z)
+    betas = [beta] * n
+    if boundaries:
+        betas = [row[-1] if boundaries == 1 else row[class_ids[i] - boundaries]
+                 for i, row in enumerate(z)]  # fmt: skip
+        z = z[:, :-boundaries]
+    f = unit(z)
+    tightness, contrastive, opened = np.zeros(n), np.zeros(n), 0.0
+    for i in range(n):
+        to = [math.sqrt(sum((f[i] - f[j]) ** 2)) for j in range(n)]
+        together = [j for j in range(n) if j != i and class_ids[j] == class_ids[i]]
+        apart = [j for j in range(n) if class_ids[j] != class_ids[i]]
+        if not together or not apart:
+            continue
+        times, shares = 1.0, distance_weighted([to[k] for k in apart], z.shape[1])
+        if sampling == "all":
+            times, shares = len(apart), [1.0] * len(apart)
+        for j in together:
+            hinge = max(0.0, margin + to[j] - betas[i])
+            tightness[i] += times * (hinge + nu * betas[i])
+            opened += times * (hinge > 0)
+        for k, share in zip(apart, shares):
+            hinge = max(0.0, margin + betas[i] - to[k])
+            contrastive[i] += len(together) * share * hinge
+            opened += len(together) * share * (hinge > 0)
+    weight = n / opened if opened else 0.0
+    return weight * tightness, weight * contrastive
+
+
+def smooth_rank(i, candidates, similarities, temperature):
+    """The smooth rank of candidate i among others, one query's similarities given."""
+    return 1 + sum(
+        1 / (1 + math.exp((similarities[i] - similarities[j]) / temperature))
+        for j in candidates
+        if j != i
+    )
+
+
+@oracle("smooth_ap", {"temperature": 0.2, "query_in_database": True}, {"temperature": 0.05})
+def smooth_ap(class_ids, z, temperature=0.01, query_in_database=False):
+    f, n = unit(z), len(z)
+    tightness, values, kept = np.zeros(n), np.zeros(n), 0
+    for q in range(n):
+        database = [j for j in range(n) if j != q or query_in_database]
+        positives = [j for j in database if class_ids[j] == class_ids[q]]
+        if not [j for j in positives if j != q]:
+            continue
+        kept += 1
+        s = [float(f[q] @ f[j]) for j in range(n)]
+        within = [smooth_rank(i, positives, s, temperature) for i in positives]
+        ranks = [smooth_rank(i, database, s, temperature) for i in positives]
+        values[q] = 1 - np.mean([one / other for one, other in zip(within, ranks)])
+        tightness[q] = -np.mean([math.log(one / len(database)) for one in within])
+    weight = n / max(kept, 1)
+    return weight * tightness, weight * (values - tightness)
+
+
+@oracle(
+    "recall_at_k",
+    {"temperature": 0.5, "rank_temperature": 0.1, "query_in_database": True},
+    {"rank_temperature": 0.05},
+)
+def recall_at_k(
+    class_ids, z, ks=(1, 2, 4, 8, 16), temperature=1.0, rank_temperature=0.01,
+    query_in_database=False,
+):  # fmt: skip
+    f, n = unit(z), len(z)
+    tightness, values, kept = np.zeros(n), np.zeros(n), 0
+    for q in range(n):
+        positives = [j for j in range(n) if j != q and class_ids[j] == class_ids[q]]
+        database = [j for j in range(n) if j != q or query_in_database]
+        if not positives:
+            continue
+        kept += 1
+        s = [float(f[q] @ f[j]) for j in range(n)]
+        for result, among in ((tightness, positives), (values, database)):
+            recall = 0.0
+            for k in ks:
+                k = min(k, n)
+                found = sum(
+                    1
+                    / (1 + math.exp((smooth_rank(i, among, s, rank_temperature) - k) / temperature))
+                    for i in positives
+                )
+                recall += min(k, found) / min(k, len(positives)) / len(ks)
+            result[q] = 1 - recall
+    weight = n / max(kept, 1)
+    return weight * tightness, weight * (values - tightness)
+
+
+def cross_entropy_of_cosines(class_ids, cosines, scale, target):
+    """Parts of the cross-entropy of s·c, but s·target(c) for the own class."""
+    tightness, contrastive = [], []
+    for y, row in zip(class_ids, cosines):
+        logits = [scale * (target(c) if k == y else c) for k, c in enumerate(row)]
+        tightness.append(-logits[y])
+        contrastive.append(math.log(sum(math.exp(a) for a in logits)))
+    return np.array(tightness), np.array(contrastive)
+
+
+@oracle("norm_softmax", {"temperature": 0.3}, pairs=False)
+def norm_softmax(class_ids, cosines, temperature=0.05):
+    return cross_entropy_of_cosines(class_ids, cosines, 1 / temperature, lambda c: c)
+
+
+@oracle("cosface", {"scale": 10.0, "margin": 0.2}, pairs=False)
+def cosface(class_ids, cosines, scale=64.0, margin=0.35):
+    return cross_entropy_of_cosines(class_ids, cosines, scale, lambda c: c - margin)
+
+
+@oracle("soft_triple", {"scale": 10.0, "margin": 0.2}, pairs=False)
+def soft_triple(class_ids, cosines, scale=20.0, margin=0.01):
+    return cosface(class_ids, cosines, scale, margin)
+
+
+@oracle(
+    "arcface",
+    {"scale": 8.0, "margin": 1.6},
+    {"scale": 8.0, "easy_margin": True},
+    pairs=False,
+)
+def arcface(class_ids, cosines, scale=64.0, margin=0.5, easy_margin=False):
+    def target(c):
+        angle = math.acos(min(max(c, -1), 1))
+        # Beyond ±1, no cosine of anything: what the formula without arccos says there.
+        added = math.cos(angle + margin) if abs(c) < 1 else c * math.cos(margin)
+        if easy_margin:
+            return added if c > 0 else c
+        return added if angle + margin < math.pi else c - margin * math.sin(margin)
+
+    return cross_entropy_of_cosines(class_ids, cosines, scale, target)
+
+
+@oracle(
+    "subcenter_arcface",
+    {"scale": 8.0, "margin": 0.3, "easy_margin": True},
+    pairs=False,
+)
+def subcenter_arcface(class_ids, cosines, scale=64.0, margin=0.5, easy_margin=False):
+    return arcface(class_ids, cosines, scale, margin, easy_margin)
+
+
+@oracle("proxy_nca", {"temperature": 0.5, "partition": "negatives"}, pairs=False)
+def proxy_nca(class_ids, cosines, temperature=1 / 9, partition="all"):
+    tightness, contrastive = [], []
+    for y, row in zip(class_ids, cosines):
+        squares = [2 - 2 * c for c in row]
+        tightness.append(squares[y] / temperature)
+        summed = [d for k, d in enumerate(squares) if partition == "all" or k != y]
+        contrastive.append(math.log(sum(math.exp(-d / temperature) for d in summed)))
+    return np.array(tightness), np.array(contrastive)
+
+
+@oracle("proxy_anchor", {"alpha": 5.0, "margin": 0.3}, pairs=False)
+def proxy_anchor(class_ids, cosines, alpha=32.0, margin=0.1):
+    n, num_classes = cosines.shape
+    pulled, pushed = {}, []
+    for k in range(num_classes):
+        of_class = [i for i in range(n) if class_ids[i] == k]
+        if of_class:
+            near = sum(math.exp(-alpha * (cosines[i, k] - margin)) for i in of_class)
+            pulled[k] = math.log(1 + near) / len(of_class)
+        others = [i for i in range(n) if class_ids[i] != k]
+        pushed.append(math.log(1 + sum(math.exp(alpha * (cosines[i, k] + margin)) for i in others)))
+    tightness = [n / len(pulled) * pulled[y] for y in class_ids]
+    return np.array(tightness), np.full(n, sum(pushed) / num_classes)

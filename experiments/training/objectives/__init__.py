@@ -1,15 +1,17 @@
 """One object for each kind of training: a new kind is a file here and its line in `KINDS`."""
 
-from experiments.options import RunOptions
+from experiments.options import RunOptions, loss_flags
 from experiments.options.errors import UsageError
 from experiments.training.objectives.alternating import Alternating
 from experiments.training.objectives.base import Objective
 from experiments.training.objectives.classifier import BesideClassifier, Classifier
 from experiments.training.objectives.pairs import OverPairs
+from experiments.training.objectives.proxies import OverProxies
 from keras_dml import losses
 
 KINDS: dict[str, type[Objective]] = {
     "pairs": OverPairs,
+    "proxies": OverProxies,
     "classifier": Classifier,
     "beside_classifier": BesideClassifier,
     "statistics_network": Alternating,
@@ -21,7 +23,8 @@ def objective_of(options: RunOptions) -> Objective:
     """The kind of training that the loss of these options asks for.
 
     Raises:
-        ValueError: unknown loss; dropout before a classifier that there is not.
+        ValueError: unknown loss; dropout before a classifier that there is not; options of proxies
+            that there are not; prefixes for a loss that is not over embeddings.
     """
     kind = KINDS[losses.get(options.loss).kind]
     if options.dropout and not kind.has_classifier:
@@ -30,6 +33,24 @@ def objective_of(options: RunOptions) -> Objective:
             f"dropout is before the classifier, which only losses {', '.join(named)} have. "
             f"Received: dropout={options.dropout}"
         )
+    if options.matryoshka is not None and kind not in (OverPairs, BesideClassifier):
+        raise UsageError(
+            f"matryoshka is for losses over embeddings alone, which {options.loss} is not. "
+            f"Received: matryoshka={','.join(options.matryoshka)}"
+        )
+    of_proxies = {
+        **{f"{loss_flags.PROXIES}{name}": value for name, value in options.proxies.items()},
+        **{name: getattr(options, name) for name in ("proxies_factor", "proxies_merging")},
+    }
+    for name, value in of_proxies.items():
+        if value is not None and kind is not OverProxies:
+            named = [
+                name for name, loss in losses.LOSSES.items() if KINDS[loss.kind] is OverProxies
+            ]
+            raise UsageError(
+                f"{name} is of the proxies, which only losses {', '.join(named)} have. "
+                f"Received: {name}={value}"
+            )
     return kind(options)
 
 

@@ -8,7 +8,10 @@ import keras
 import tensorflow as tf
 
 from experiments.options import RunOptions
+from experiments.options.errors import UsageError
+from experiments.options.values import whole_numbers
 from experiments.training.evaluators import (
+    CatalogScores,
     ClassMeanAccuracy,
     Evaluator,
     RawPixels,
@@ -67,6 +70,14 @@ class Objective(abc.ABC):
             return batches
         return batches.map(lambda images, ids: (images, dict.fromkeys(outputs, ids)))
 
+    def rate_factors(self, model: keras.Model) -> Mapping[str, float]:
+        """Factors on the learning rate of layers beside the embedding, by variable.
+
+        Args:
+            model: the fitted one, from `training_model`.
+        """
+        return {}
+
     def updates(self, steps: int) -> int:
         """How often the embedding has been updated after so many steps."""
         return steps
@@ -81,19 +92,46 @@ class Objective(abc.ABC):
 
     def evaluators(self) -> list[Evaluator]:
         """What looks at the embeddings before, during and after the training, in this order."""
-        return [RetrievalScores(), self.accuracy(), RawPixels()]
+        return [
+            RetrievalScores(self.prefixes()[:-1]),
+            CatalogScores(),
+            self.accuracy(),
+            RawPixels(),
+        ]
 
     def accuracy(self) -> Evaluator:
         """How test images of the training classes are given their class."""
         return ClassMeanAccuracy()
 
     def loss(self) -> losses.EmbeddingLoss:
-        """The loss that the options name, with what was given for it.
+        """The loss that the options name, with what was given for it, perhaps over prefixes.
 
         Raises:
             ValueError: something was given that it does not take or that is out of range.
+            TypeError: prefixes for a loss that is not over embeddings alone.
         """
-        return losses.get(self.options.loss, **self.options.loss_arguments)
+        loss = losses.get(self.options.loss, **self.options.loss_arguments)
+        prefixes = self.prefixes()
+        return losses.MatryoshkaLoss(loss, prefixes) if prefixes else loss
+
+    def prefixes(self) -> tuple[int, ...]:
+        """The lengths of the embedding's prefixes that learn too; none, or the last is the whole.
+
+        Raises:
+            ValueError: lengths that are no whole numbers or not of this embedding; levels beside.
+        """
+        options = self.options
+        if options.matryoshka is None:
+            return ()
+        prefixes = whole_numbers("matryoshka", options.matryoshka)
+        given = f"Received: matryoshka={','.join(options.matryoshka)}"
+        if options.levels is not None:
+            raise UsageError(f"matryoshka must not be given with levels. {given}")
+        if options.embedding_size is not None and prefixes[-1:] != (options.embedding_size,):
+            raise UsageError(
+                f"matryoshka must end with embedding_size, {options.embedding_size}. {given}"
+            )
+        return prefixes
 
 
 def parts(loss: losses.EmbeddingLoss) -> list[LossPart]:

@@ -5,6 +5,7 @@ from typing import Any
 
 import keras
 
+from experiments.options.errors import UsageError
 from experiments.training.objectives.base import Objective, parts
 from keras_dml import models
 
@@ -23,12 +24,28 @@ class OverPairs(Objective):
     def training_model(self, embedding: keras.Model, num_classes: int) -> keras.Model:
         """The embedding, or each level's part of it."""
         outputs = {
-            level: embedding.get_layer(f"{level}_embeddings").output for level in self.outputs()
+            level: self._with_boundaries(
+                embedding.get_layer(f"{level}_embeddings").output, num_classes, f"{level}_boundary"
+            )
+            for level in self.outputs()
         }
+        output = outputs or self._with_boundaries(embedding.output, num_classes, "boundary")
         # Same layers in a model of its own: what is compiled would be saved with its optimizer.
-        return models.DistributedModel(
-            embedding.input, outputs or embedding.output, name="training"
-        )
+        return models.DistributedModel(embedding.input, output, name="training")
+
+    def _with_boundaries(
+        self, output: keras.KerasTensor, num_classes: int, name: str
+    ) -> keras.KerasTensor:
+        """The embeddings, with learned boundaries behind them if the loss reads some."""
+        boundaries = self.loss().boundaries
+        if not boundaries:
+            return output
+        if boundaries not in (1, num_classes):
+            raise UsageError(
+                f"boundaries must be 1, or {num_classes}, one for each training class. "
+                f"Received: boundaries={boundaries}"
+            )
+        return models.Boundary(None if boundaries == 1 else num_classes, name=name)(output)
 
     def compile_arguments(self, total_steps: int) -> dict[str, Any]:
         """The loss, and its parts as metrics, for each output."""

@@ -75,6 +75,7 @@ def test_an_error_on_the_way_loses_nothing_that_was_written(tmp_path):
     np.testing.assert_array_equal(array, ROWS)
 
 
+@pytest.mark.slow
 def test_killed(tmp_path):
     """kill -9 at any moment: rows on disk stay, what was cut in two is computed again."""
     path = tmp_path / "e.npy"

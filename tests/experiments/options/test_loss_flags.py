@@ -17,7 +17,7 @@ from experiments.options import (
 from experiments.options.help import help_text
 from experiments.options.loss_flags import flags_of_losses, taken_by
 from keras_dml import losses, models, optimizers
-from keras_dml.models.head import POOLINGS
+from keras_dml.models import POOLINGS
 
 
 def options(*words):
@@ -80,7 +80,9 @@ def test_choices_are_refused_before_anything_is_built():
 def test_what_is_read_from_the_source_is_what_is_imported():
     assert set(catalog.names()) == set(losses.LOSSES)
     assert registries.words("keras_dml.optimizers", "OPTIMIZERS") == tuple(optimizers.OPTIMIZERS)
-    assert registries.words("keras_dml.models.head", "POOLINGS") == POOLINGS
+    assert registries.words("keras_dml.models.pooling", "POOLINGS") == tuple(POOLINGS)
+    for name, function in POOLINGS.items():
+        assert function.__name__ == f"{name}_pooling"  # where the help finds what it says
     own = registries.words("keras_dml.models.backbones", "BACKBONES")
     assert set(own) < set(models.backbone_names())
     names = registries.words("pipelines.datasets.registry", "NAMES")

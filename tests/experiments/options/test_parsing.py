@@ -100,10 +100,11 @@ def test_a_value_can_be_changed_into_another():
 
 
 def test_the_flags_of_a_run_are_resolved_as_in_earlier_versions():
-    assert resolved(options("--flagfile=glyphs.flags")) == OF_AN_EARLIER_VERSION
-    assert resolved(options("--flagfile=glyphs.flags", "--debug", "--output_dir=x")) == (
-        OF_AN_EARLIER_VERSION
-    )
+    now = resolved(options("--flagfile=glyphs.flags"))
+    # Options that came since then have their defaults.
+    assert set(OF_AN_EARLIER_VERSION.splitlines()) <= set(now.splitlines())
+    assert resolved(options(*OF_AN_EARLIER_VERSION.splitlines())) == now
+    assert resolved(options("--flagfile=glyphs.flags", "--debug", "--output_dir=x")) == now
 
 
 def begun(folder, text):
@@ -123,6 +124,17 @@ def test_a_run_of_an_earlier_version_goes_on(tmp_path):
     RunFolder(begun(tmp_path, text), resolved_now)
     with pytest.raises(ValueError, match="there --epochs=12, now --epochs=13"):
         RunFolder(tmp_path, resolved_now.replace("--epochs=12", "--epochs=13"))
+
+
+def test_an_option_that_came_since_then_counts_as_its_default(tmp_path):
+    """And flags that this version does not take are shown as they are."""
+    begun(tmp_path, OF_AN_EARLIER_VERSION)
+    now = resolved(options("--flagfile=glyphs.flags", "--freeze_backbone"))
+    with pytest.raises(ValueError, match="now --freeze_backbone, there --nofreeze_backbone"):
+        RunFolder(tmp_path, now)
+    begun(tmp_path, OF_AN_EARLIER_VERSION + "--zebra=1\n")
+    with pytest.raises(ValueError, match="there --zebra=1"):
+        RunFolder(tmp_path, now)
 
 
 @pytest.mark.parametrize("recipe", recipes.names())

@@ -8,6 +8,7 @@ import pytest
 
 from experiments.training.evaluators import (
     ACCURACY,
+    CatalogScores,
     ClassifierAccuracy,
     ClassMeanAccuracy,
     Evaluator,
@@ -88,6 +89,31 @@ def test_the_scores_are_those_of_the_library_with_a_gallery_and_without():
         )
         assert findings.result["scores"]["nmi"] == pytest.approx(expected["nmi"])
         assert findings.scores[0][0] == "NMI"
+
+
+def test_a_catalog_is_a_question_of_its_own():
+    rng = np.random.default_rng(0)
+    photos, pictures, labels = rng.normal(size=(6, 3)), rng.normal(size=(2, 3)), [0, 1] * 3
+    data = Split(table([0, 1]), table(labels), catalog=table([1, 0], seed=2))
+    run = SimpleNamespace(data=data, ks=[1, 2, 4])
+    embeddings = {"test": photos, "catalog": pictures}
+    assert set(CatalogScores().sides(data)) == set(embeddings)
+    assert set(RetrievalScores().sides(data)) == {"test"}
+    row = dict(CatalogScores().measure(run, None, embeddings))
+    # K = 4 is more than the two pictures.
+    assert set(row) == {f"catalog/recall@{k}/{name}" for k in (1, 2) for name in ("cosine", "l2")}
+    unit = photos / np.linalg.norm(photos, axis=1, keepdims=True)
+    nearest = np.argmax(unit @ (pictures / np.linalg.norm(pictures, axis=1, keepdims=True)).T, 1)
+    assert row["catalog/recall@1/cosine"] == np.mean(np.array([1, 0])[nearest] == labels)
+    assert row["catalog/recall@2/l2"] == 1.0
+    end = Finished(None, photos, None, [row], row, pictures)
+    rows = CatalogScores().finish(run, end).rows
+    assert rows["photo to catalog, cosine"] == {1: row["catalog/recall@1/cosine"], 2: 1.0}
+
+    without = SimpleNamespace(data=Split(table([0, 1]), table(labels)), ks=[1])
+    assert not CatalogScores().sides(without.data)
+    assert dict(CatalogScores().measure(without, None, {"test": photos})) == {}
+    assert CatalogScores().finish(without, Finished(None, photos, None, [], {})) == Findings()
 
 
 def test_raw_pixels_are_compared_once_where_it_is_asked_for(tmp_path, monkeypatch, capsys):

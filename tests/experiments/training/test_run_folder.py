@@ -51,8 +51,15 @@ class First:
         self.process.communicate()
 
 
-@pytest.mark.parametrize("kept", [CHECKPOINT, "result.json"])
-@pytest.mark.parametrize("seen", ["nothing", "flags"])
+@pytest.mark.parametrize(
+    ("kept", "seen"),
+    [
+        (CHECKPOINT, "flags"),
+        pytest.param(CHECKPOINT, "nothing", marks=pytest.mark.slow),
+        pytest.param("result.json", "nothing", marks=pytest.mark.slow),
+        pytest.param("result.json", "flags", marks=pytest.mark.slow),
+    ],
+)
 def test_a_folder_that_another_run_has_used_meanwhile_is_refused(tmp_path, kept, seen):
     path = tmp_path / "run"
     if seen == "nothing":
@@ -71,6 +78,7 @@ def test_a_folder_that_another_run_has_used_meanwhile_is_refused(tmp_path, kept,
     RunFolder(path, "--seed=0\n").open()
 
 
+@pytest.mark.slow
 def test_a_folder_that_another_run_has_left_without_a_checkpoint_is_taken(tmp_path):
     second = RunFolder(tmp_path / "run", "--seed=1\n")
     first = First(second.path, "--seed=0\n")
@@ -81,6 +89,7 @@ def test_a_folder_that_another_run_has_left_without_a_checkpoint_is_taken(tmp_pa
     assert not (second.path / RANKMI).exists()
 
 
+@pytest.mark.slow
 def test_the_second_run_trains_nothing_of_the_first(
     finished,
     photos,

@@ -15,7 +15,8 @@ from keras_dml.losses import catalog
 pytestmark = pytest.mark.any_backend
 
 ROOT = pathlib.Path(catalog.__file__).parents[2]
-CLASSES = [*losses.LOSSES.values(), models.RankMI, models.StatisticsNetwork]
+CLASSES = [*losses.LOSSES.values(), models.RankMI, models.StatisticsNetwork, models.ProxyHead]
+NOT_GIVEN = ("reduction", "name", "dtype", "seed", "zero_at", "num_classes")
 every_class = pytest.mark.parametrize("described", CLASSES, ids=lambda cls: cls.__name__)
 
 
@@ -33,7 +34,7 @@ def live_kind(annotation):
 def test_it_is_what_the_signature_says(described):
     live = []
     for parameter in inspect.signature(described).parameters.values():
-        elsewhere = parameter.name in ("reduction", "name", "dtype", "seed", "zero_at")
+        elsewhere = parameter.name in NOT_GIVEN
         if elsewhere or parameter.kind is parameter.VAR_KEYWORD:
             continue
         kind, choices = live_kind(parameter.annotation)
@@ -59,10 +60,11 @@ def test_every_choice_is_taken_and_no_other(described):
     for argument in catalog.arguments(described):
         if described is models.RankMI or argument.choices is None:
             continue
+        needed = {"num_classes": 3} if described is models.ProxyHead else {}
         for choice in argument.choices:
-            assert getattr(described(**{argument.name: choice}), argument.name) == choice
+            assert getattr(described(**needed, **{argument.name: choice}), argument.name) == choice
         with pytest.raises(ValueError, match=f"{argument.name} must be one of"):
-            described(**{argument.name: "neither"})
+            described(**needed, **{argument.name: "neither"})
 
 
 def test_the_arguments_of_one_and_those_of_rankmi():
@@ -170,4 +172,4 @@ def test_the_command_lines_catalog_brings_no_keras():
     run = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT
     )
-    assert run.stdout.splitlines() == ["ce margin", "set()"]
+    assert run.stdout.splitlines() == ["arcface margin", "set()"]

@@ -3,9 +3,16 @@
 import numpy as np
 import pytest
 from backend import value_and_gradient
-from peers.goldens import FILE, LEARNING_BATCHES, LEARNING_CASES
+from peers.goldens import (
+    BOUNDARIES,
+    FILE,
+    LEARNING_BATCHES,
+    LEARNING_CASES,
+    PROXY_CASES,
+    SMOOTH_AP,
+)
 
-from keras_dml import losses
+from keras_dml import losses, models
 from keras_dml.losses.base import EmbeddingLoss
 from keras_dml.negatives import distance_weighted
 from keras_dml.pairs import Pairs, normalize, safe_sqrt
@@ -43,6 +50,52 @@ def test_the_peers_value_and_gradient(case, batch):
     assert value == pytest.approx(float(GOLDENS[f"{PEER}/{batch}/{case}/value"]), rel=1e-5)
     theirs = GOLDENS[f"{PEER}/{batch}/{case}/gradient"]
     np.testing.assert_allclose(gradient, theirs, atol=2e-5 * np.abs(theirs).max())
+
+
+def check(batch, case, value, gradient, of_weights=None):
+    """Against the peer's value and gradients."""
+    assert value == pytest.approx(float(GOLDENS[f"{PEER}/{batch}/{case}/value"]), rel=1e-5)
+    for name, ours in (("gradient", gradient), ("of weights", of_weights)):
+        if ours is not None:
+            theirs = GOLDENS[f"{PEER}/{batch}/{case}/{name}"]
+            np.testing.assert_allclose(ours, theirs, atol=3e-5 * np.abs(theirs).max())
+
+
+def test_the_peers_smooth_ap():
+    ids, z = GOLDENS["inputs/square/ids"], GOLDENS["inputs/square/z"]
+    loss = losses.SmoothAPLoss(**SMOOTH_AP, dtype="float64")
+    check("square", "smooth_ap", *value_and_gradient(loss, ids, z))
+
+
+@pytest.mark.parametrize("batch", LEARNING_BATCHES)
+@pytest.mark.parametrize("case", PROXY_CASES)
+def test_the_peers_value_and_gradients_at_embeddings_and_proxies(case, batch):
+    ids, z = GOLDENS[f"inputs/{batch}/ids"], GOLDENS[f"inputs/{batch}/z"]
+    arguments, centers, pooling = PROXY_CASES[case]
+    proxies = GOLDENS[f"inputs/{batch}/proxies/{centers}"]
+    head = models.ProxyHead(len(proxies) // centers, centers, pooling, dtype="float64")
+    head.build(z.shape)
+    loss = losses.get(case.split(",")[0], dtype="float64", **arguments)
+
+    def of_both(class_ids, stacked):
+        """The loss of embeddings with the proxies below them, to have both gradients."""
+        head.proxies = stacked[len(z) :]
+        return loss(class_ids, head(stacked[: len(z)]))
+
+    del head.proxies  # a plain tensor takes the variable's place
+    value, gradient = value_and_gradient(of_both, ids, np.concatenate([z, proxies]))
+    check(batch, case, value, gradient[: len(z)], gradient[len(z) :])
+
+
+def test_the_peers_learned_boundaries():
+    batch = "small"  # of the large one the peer adds 200,000 numbers in float32
+    ids, z = GOLDENS[f"inputs/{batch}/ids"], GOLDENS[f"inputs/{batch}/z"]
+    boundaries = GOLDENS[f"inputs/{batch}/boundaries"]
+    rows = np.concatenate([z, np.tile(boundaries, (len(z), 1))], axis=1)
+    loss = losses.MarginLoss(**BOUNDARIES, boundaries=len(boundaries), dtype="float64")
+    value, gradient = value_and_gradient(loss, ids, rows)
+    at_z, at_boundaries = gradient[:, : z.shape[1]], gradient[:, z.shape[1] :]
+    check(batch, "boundaries", value, at_z, at_boundaries.sum(axis=0))
 
 
 @pytest.mark.parametrize("batch", LEARNING_BATCHES)

@@ -8,7 +8,7 @@ import oracles
 import pytest
 from backend import compiled, parts, value_and_gradient
 from batches import batch, small_model
-from loss_cases import CASES, NON_DEFAULT
+from loss_cases import CASES, FITTED, NON_DEFAULT
 
 from keras_dml import losses
 from keras_dml.metrics import LossPart
@@ -19,6 +19,7 @@ PAIR_CASES = [case for case in CASES if case.pairs]
 every_case = pytest.mark.parametrize("case", CASES, ids=str)
 pair_cases = pytest.mark.parametrize("case", PAIR_CASES, ids=str)
 non_default = pytest.mark.parametrize("case", NON_DEFAULT, ids=str)
+fitted = pytest.mark.parametrize("case", FITTED)
 
 
 def make(case, **more):
@@ -130,7 +131,7 @@ def test_configuration_round_trip_with_non_default_arguments(case):
     assert float(copy(ids, z)) == float(loss(ids, z))
 
 
-@non_default
+@fitted
 def test_fit_lowers_the_loss_and_the_compiled_model_is_saved(case, tmp_path):
     ids, x = batch(seed=5, sizes=(20, 10, 15, 19), dimensions=8)
     model, loss = small_model(), make(case)
@@ -149,7 +150,7 @@ def test_fit_lowers_the_loss_and_the_compiled_model_is_saved(case, tmp_path):
     )
 
 
-@non_default
+@fitted
 def test_fit_under_mixed_precision(case):
     ids, x = batch(seed=5, sizes=(20, 10, 15, 19), dimensions=8)
     model = small_model("mixed_bfloat16")

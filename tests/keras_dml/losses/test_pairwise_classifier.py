@@ -35,6 +35,7 @@ def test_a_classifier_gives_the_assignments_and_gets_no_gradient():
     assert float(from_eigenvalue(ids, z)) == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_the_classifier_of_the_model_is_shared_while_both_train(tmp_path):
     """The loss sees the layer's weights of each moment, not those of its construction."""
     ids, x = batch(seed=5, sizes=(20, 10, 15, 19), dimensions=8)

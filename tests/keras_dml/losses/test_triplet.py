@@ -91,7 +91,13 @@ def test_anchors_without_a_triplet_are_left_out_of_the_mean():
     assert float(losses.TripletLoss(0.9)(ids, z)) == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize("loss", [*SEVERAL, losses.TripletLoss(0.4, "hard", dtype="float64")])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        losses.TripletLoss(0.4, "hard", dtype="float64"),
+        *(pytest.param(loss, marks=pytest.mark.slow) for loss in SEVERAL),
+    ],
+)
 def test_compiled_by_xla_it_is_the_same(loss):
     if keras.backend.backend() == "jax":
         import jax
@@ -107,8 +113,16 @@ def test_compiled_by_xla_it_is_the_same(loss):
 
 
 @pytest.mark.skipif(keras.backend.backend() == "jax", reason="JAX knows every shape")
-@pytest.mark.parametrize("number", [2, 32])
-@pytest.mark.parametrize("by_xla", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("by_xla", "number"),
+    [
+        (False, 32),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in ((False, 2), (True, 2), (True, 32))
+        ),
+    ],
+)
 def test_a_batch_size_that_the_graph_does_not_know(by_xla, number, monkeypatch):
     few(monkeypatch, number)
     import tensorflow as tf

@@ -48,6 +48,7 @@ def test_divergence_of_known_distributions():
     assert np.isnan(DistanceHistograms(np.array([0, 0]), np.array([1, 1])).divergence())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spread", [0.7, 3.0])
 def test_the_bound_comes_up_to_twice_the_divergence(spread):
     z, labels = classes(spread, num_classes=40)
@@ -92,5 +93,6 @@ def test_numpy_scalars_are_numbers():
             distance_histograms(z, labels, bins=bins)
     with pytest.raises(ValueError, match="seed must be a whole number.*Received: seed=-1"):
         mutual_information_bound(z, labels, seed=-1)
-    with pytest.raises(ValueError, match="steps must be a whole number.*Received: steps="):
+    refused = r"steps must be a whole number.*Received: steps=np\.int64\(0\)"
+    with pytest.raises(ValueError, match=refused):
         mutual_information_bound(z, labels, steps=np.int64(0))

@@ -37,7 +37,14 @@ class Subclass(DistributedModel):
 
 
 @pytest.mark.parametrize(
-    "how", [{}, {"steps_per_execution": 3}, {"run_eagerly": True}, {"jit_compile": True}]
+    "how",
+    [
+        {"steps_per_execution": 3},
+        *(
+            pytest.param(how, marks=pytest.mark.slow)
+            for how in ({}, {"run_eagerly": True}, {"jit_compile": True})
+        ),
+    ],
 )
 def test_it_trains_and_evaluates_as_keras_own(how):
     """Seven batches: three steps an execution end amid the third."""

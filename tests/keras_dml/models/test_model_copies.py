@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 
 from keras_dml import models
 from keras_dml.cloning import all_layers, copied, same_layer
@@ -27,7 +28,9 @@ FAMILIES = {
     "VGG16": 32,
     "Xception": 71,
 }
-QUICK = ("EfficientNetB0", "MobileNetV3Small")
+
+# Normalization that is adapted, squeeze-and-excitation, plain residual blocks.
+IN_THE_GATE = ("EfficientNetB0", "MobileNetV3Small", "ResNet50")
 
 
 @pytest.fixture
@@ -95,10 +98,8 @@ def application(name):
     return set_statistics(model, images(FAMILIES[name], 8))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES],
-)
+@pytest.mark.slow
+@tiers.parametrize("name", FAMILIES, IN_THE_GATE, pytest.mark.thorough)
 def test_copies_of_an_application_compute_what_it_does(name, policy, tmp_path):
     model, x = application(name), images(FAMILIES[name])
     expected = embed(model, x)

@@ -410,15 +410,25 @@ def test_levels_that_are_none(levels, near):
 
 def test_embedding_of_a_backbone_without_maps():
     vectors = models.embedding_model(tiny_backbone())
-    message = r"backbone must give feature maps .* Received: backbone\.output\.shape=\(None, 12\)"
+    np.testing.assert_array_equal(
+        models.embedding_model(vectors)(images(), training=False), vectors(images(), training=False)
+    )
+    message = "pooling must be one of 'average' for this backbone: it gives vectors.*'max'"
     with pytest.raises(ValueError, match=message):
-        models.embedding_model(vectors)
+        models.embedding_model(vectors, pooling="max")
+    inputs = keras.Input((4, 5, 4, 3))
+    message = r"backbone must give feature maps .* Received: backbone\.output\.shape=\(None, 4, 5"
+    with pytest.raises(ValueError, match=message):
+        models.embedding_model(keras.Model(inputs, keras.layers.ReLU()(inputs)))
+    inputs = keras.Input((4, 4, 3))
+    with pytest.raises(ValueError, match="backbone must give .* Received: several outputs"):
+        models.embedding_model(keras.Model(inputs, {"a": keras.layers.ReLU()(inputs)}))
 
 
 def test_unknown_pooling():
-    message = "pooling must be one of 'average', 'max'. Received: pooling='sum'"
+    message = "pooling must be one of 'average', 'max', .*'cls_average'. Received: pooling='mean'"
     with pytest.raises(ValueError, match=message):
-        models.embedding_model(tiny_backbone(), pooling="sum")
+        models.embedding_model(tiny_backbone(), pooling="mean")
 
 
 def test_embedding_size_below_1():

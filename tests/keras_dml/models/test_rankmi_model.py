@@ -141,7 +141,14 @@ def descended(loss, parameters, rate, h=1e-6):
 
 
 @pytest.mark.parametrize(
-    ("k", "sampling"), [(1, "all"), (3, "all"), (1, "uniform"), (1, "distance_weighted")]
+    ("k", "sampling"),
+    [
+        (1, "distance_weighted"),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in ((1, "all"), (3, "all"), (1, "uniform"))
+        ),
+    ],
 )
 def test_six_steps_are_those_of_algorithm_1(k, sampling):
     model = rankmi(k=k, sampling=sampling, seed=7)
@@ -173,7 +180,7 @@ def same(one, other):
 
 def test_the_phases_touch_only_their_own_network_and_optimizer():
     adam = keras.optimizers.Adam
-    model = rankmi("float32", adam(0.01), adam(0.01))
+    model = rankmi("float32", adam(0.01), adam(0.01), run_eagerly=True)
     x = images(2).astype("float32")
     for changed, kept in ((0, 1), (1, 0)):
         sides = [
@@ -191,7 +198,7 @@ def test_the_phases_touch_only_their_own_network_and_optimizer():
 
 
 def test_logs():
-    model = rankmi("float32", k=2, sampling="distance_weighted")
+    model = rankmi("float32", k=2, sampling="distance_weighted", run_eagerly=True)
     history = fit(model, images(6).astype("float32"))
     assert set(history) == {
         "loss", "statistics_loss", "mutual_information", "positive_kept", "negative_kept",
@@ -239,7 +246,9 @@ def test_not_decreasing_counts_the_distances_where_v_rises():
 @pytest.mark.parametrize("sampling", models.rankmi.SAMPLINGS)
 def test_nothing_within_the_margins_gives_zero_loss_and_moves_nothing(sampling):
     network_near = network("float32", zero_at=0.2)
-    model = rankmi("float32", statistics_network=network_near, beta=0.2, sampling=sampling)
+    model = rankmi(
+        "float32", statistics_network=network_near, beta=0.2, sampling=sampling, run_eagerly=True
+    )
     x = np.eye(6, dtype="float32")[None, IDS]  # positives at 0, negatives far
     before = weights(model) + statistics_weights(model)
     history = fit(model, x)
@@ -249,7 +258,7 @@ def test_nothing_within_the_margins_gives_zero_loss_and_moves_nothing(sampling):
 
 
 def test_one_image_and_one_class_are_harmless():
-    model = rankmi("float32", sampling="distance_weighted")
+    model = rankmi("float32", sampling="distance_weighted", run_eagerly=True)
     x = images(1)[0].astype("float32")
     for rows in ([0], [0, 1, 2], [0]):
         logs = model.train_on_batch(x[rows], IDS[rows], return_dict=True)
@@ -258,6 +267,7 @@ def test_one_image_and_one_class_are_harmless():
     assert all(np.isfinite(w).all() for w in weights(model) + statistics_weights(model))
 
 
+@pytest.mark.slow
 def test_steps_per_execution_and_xla_train_to_the_same():
     x = images(7).astype("float32")
     runs = []
@@ -355,6 +365,7 @@ def changes(before, after):
     return max(np.abs(a - b).max() for a, b in zip(before, after, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", [0, 1])
 def test_loss_scaling_changes_no_step(phase):
     """Gradients are divided by the scale, so the loss must have been multiplied by it."""
@@ -390,6 +401,7 @@ def test_evaluate_weighs_batches_by_their_pairs():
         assert last_alone[name] == pytest.approx(value)
 
 
+@pytest.mark.slow
 def test_sample_weights_weigh_anchors():
     x = images(1)[0].astype("float32")
     given = np.linspace(0, 2, len(IDS)).astype("float32")
@@ -408,6 +420,7 @@ def test_sample_weights_weigh_anchors():
         rankmi("float32", run_eagerly=True).train_on_batch(x, IDS, np.ones((len(IDS), 3)))
 
 
+@pytest.mark.slow
 def test_regularisers_of_both_networks_count():
     def trained(strength):
         keras.utils.set_random_seed(2)
@@ -449,4 +462,6 @@ def test_what_the_user_is_told():
     with pytest.raises(ValueError, match="as its only output"):
         models.RankMI(two)
     small = IDS.astype("uint8")
-    assert np.isfinite(rankmi("float32").train_on_batch(x, small, return_dict=True)["loss"])
+    assert np.isfinite(
+        rankmi("float32", run_eagerly=True).train_on_batch(x, small, return_dict=True)["loss"]
+    )

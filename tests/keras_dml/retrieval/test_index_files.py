@@ -5,6 +5,8 @@ import json
 import logging
 import os
 import sys
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -157,12 +159,12 @@ def test_folders_that_are_no_index(tmp_path):
         load_index(tmp_path)
     folder = tmp_path / "index"
     for name, change, message in (
-        ("embeddings.npy", lambda data: data[:-4], "could only read"),
-        ("embeddings.npy", None, "No such file"),
-        ("embeddings.npy", lambda data: data[:-4] + b"\xff\xff\xff\x7f", "holds NaN"),
-        ("ids.npy", lambda data: data[: len(data) // 2], "ids|read"),
-        ("ids.npy", None, "No such file"),
+        ("embeddings.npy", lambda data: data[:-4], "embeddings.npy is no longer what was written"),
+        ("embeddings.npy", None, "embeddings.npy is missing"),
+        ("ids.npy", lambda data: data[: len(data) // 2], "ids.npy is no longer what was written"),
+        ("ids.npy", None, "ids.npy is missing"),
         ("index.json", lambda data: data[:9], "damaged"),
+        ("index.json", lambda _: b"[" * 100_000, "damaged.*RecursionError"),
         ("index.json", lambda _: b"[]", "damaged"),
         ("index.json", lambda data: data.replace(b"cosine", b"chebyshev"), "no kind and metric"),
         ("index.json", lambda data: data.replace(b'"items": 3', b'"items": 4'), r"shape \(3, 3\)"),
@@ -177,6 +179,129 @@ def test_folders_that_are_no_index(tmp_path):
         with pytest.raises(ValueError, match=rf"path holds an index.*({message}).*path='.*index'"):
             load_index(folder)
         (folder / "index.json").write_bytes(b"{}")  # so that the next save replaces it
+
+
+def without_checksums(folder):
+    """As version 0.1.0 wrote an index."""
+    path = folder / "index.json"
+    description = json.loads(path.read_text())
+    del description["sha256"]
+    path.write_text(json.dumps(description))
+
+
+def test_a_damaged_index_of_before_there_were_checksums(tmp_path):
+    folder = tmp_path / "index"
+    for name, change, message in (
+        ("embeddings.npy", lambda data: data, None),
+        ("embeddings.npy", lambda data: data[:-4], "could only read"),
+        ("embeddings.npy", lambda data: data.replace(b"{", b"(", 1), "damaged"),
+        ("embeddings.npy", None, "No such file"),
+        ("embeddings.npy", lambda data: data[:-4] + b"\xff\xff\xff\x7f", "holds NaN"),
+        ("ids.npy", lambda data: data[: len(data) // 2], "ids|read"),
+        ("ids.npy", None, "No such file"),
+    ):
+        ExactIndex(np.eye(3), ids=["first", "second", "third"]).save(folder)
+        without_checksums(folder)
+        data = (folder / name).read_bytes()
+        (folder / name).unlink()
+        if change is not None:
+            (folder / name).write_bytes(change(data))
+        if message is None:
+            assert load_index(folder).ids.tolist() == ["first", "second", "third"]
+            continue
+        with pytest.raises(ValueError, match=rf"path holds an index.*({message}).*path='.*index'"):
+            load_index(folder)
+
+
+@needs_scann
+def test_one_flipped_bit_in_any_file_is_found_before_scann_reads_it(tmp_path):
+    """Damaged, ScaNN's own files end the process."""
+    rows = np.random.default_rng(0).normal(size=(2_000, 4)).astype(np.float32)
+    ScannIndex(rows, "cosine", None, TreeAH(num_leaves=20)).save(tmp_path / "index")
+    files = [path for path in (tmp_path / "index").rglob("*") if path.is_file()]
+    assert len(files) >= 5
+    for path in files:
+        data = path.read_bytes()
+        if path.name == "index.json" or not data:
+            continue
+        flipped = bytearray(data)
+        flipped[len(data) // 2] ^= 1
+        path.write_bytes(flipped)
+        with pytest.raises(ValueError, match=f"{path.name} is no longer what was written"):
+            load_index(tmp_path / "index")
+        path.write_bytes(data)
+    same(load_index(tmp_path / "index"), ExactIndex(rows), rows[:3], 1)
+
+
+class Slow:
+    """NumPy's `concatenate`, which another thread gets ahead of."""
+
+    def __init__(self, monkeypatch):
+        self.joined = np.concatenate
+        monkeypatch.setattr(np, "concatenate", self)
+
+    def __call__(self, *arguments, **named):
+        found = self.joined(*arguments, **named)
+        time.sleep(1e-3)
+        return found
+
+
+@pytest.mark.parametrize("index_class", INDEXES)
+def test_searched_by_many_threads_while_items_are_added(index_class, monkeypatch):
+    """Each item lies on an axis that its id names, a row ahead of where it would be by number."""
+    axes, start, more = 64, 8, 200
+    id_of = {number: f"item {number + 1}" for number in range(start + more)}
+
+    def row(number):
+        turn = 2 * np.pi * number / (start + more)
+        return np.array([[np.cos(turn), np.sin(turn), *np.zeros(axes - 2)]], np.float32)
+
+    index = index_class(
+        np.concatenate([row(number) for number in range(start)]),
+        "l2",
+        [id_of[number] for number in range(start)],
+    )
+    Slow(monkeypatch)
+    wrong, done = [], threading.Event()
+
+    def search(seed):
+        numbers = np.random.default_rng(seed)
+        while not done.is_set():
+            there = index.num_items
+            number = int(numbers.integers(there))
+            ids, scores = index.search(row(number), 1)
+            if ids[0, 0] != id_of[number] or scores[0, 0] != 0:
+                wrong.append((number, there, ids[0, 0], scores[0, 0]))
+
+    threads = [threading.Thread(target=search, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for number in range(start, start + more):
+        index.add(row(number), [id_of[number]])
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert index.num_items == start + more
+    assert index.ids.tolist() == list(id_of.values())
+    ids, _ = index.search(np.concatenate([row(number) for number in id_of]), 1)
+    assert ids[:, 0].tolist() == list(id_of.values())
+
+
+def test_what_is_saved_is_of_one_moment(monkeypatch, tmp_path):
+    """Another thread adds between the writing of the rows and of their ids."""
+    index = ExactIndex(np.eye(3), ids=["a", "b", "c"])
+    written = np.save
+
+    def adding(path, array):
+        if index.num_items == 3:
+            index.add(np.eye(3)[:1], ["d"])
+        written(path, array)
+
+    monkeypatch.setattr(np, "save", adding)
+    index.save(tmp_path / "index")
+    assert index.num_items == 4
+    assert load_index(tmp_path / "index").ids.tolist() == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("k", [0, 4, 1.0, True, None])

@@ -241,6 +241,11 @@ def test_a_damaged_tree(tmp_path):
     ScannIndex(clustered(200), tree=TreeAH(5)).save(tmp_path / "index")
     data = (tmp_path / "index" / "searcher" / "hashed_dataset.npy").read_bytes()
     (tmp_path / "index" / "searcher" / "hashed_dataset.npy").write_bytes(data[:100])
+    with pytest.raises(ValueError, match="damaged: searcher/hashed_dataset.npy is no longer what"):
+        load_index(tmp_path / "index")
+    description = json.loads((tmp_path / "index" / "index.json").read_text())
+    del description["sha256"]  # as version 0.1.0 wrote it
+    (tmp_path / "index" / "index.json").write_text(json.dumps(description))
     with pytest.raises(ValueError, match="path holds an index that is damaged: ScaNN cannot read"):
         load_index(tmp_path / "index")
 

@@ -39,7 +39,9 @@ def test_arguments_that_digits_does_not_take(name):
         load_dataset("digits", **{name: 5})
 
 
-@pytest.mark.parametrize("recipe", ["digits_ce", "digits_spce"])
+@pytest.mark.parametrize(
+    "recipe", ["digits_ce", pytest.param("digits_spce", marks=pytest.mark.slow)]
+)
 def test_a_short_run_records_accuracy_everywhere(recipe, tmp_path, capsys):
     folder = tmp_path / "run"
     shorter = ["--steps_per_epoch=3", "--epochs=2", "--eval_every=1", "--filters=8"]

@@ -67,6 +67,21 @@ def test_images_in_the_root_are_left_out_with_one_warning(tmp_path, caplog):
     assert "left out 2 images that lie in no class folder, the first is 1.jpg" in record.message
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes in the file system")
+def test_what_only_looks_like_an_image_is_left_out_and_named(tmp_path, caplog):
+    """Reading a pipe would wait for ever; TensorFlow takes no name that is not UTF-8."""
+    write(tmp_path, "a/1.png", "b/1.png")
+    os.mkfifo(tmp_path / "a" / "pipe.png")
+    with open(os.path.join(os.fsencode(tmp_path), b"b", b"\xff.png"), "wb"):
+        pass
+    (tmp_path / "b" / "gone.png").symlink_to(tmp_path / "nowhere")
+    found = [path for _, path in contents(folder(tmp_path), tmp_path)]
+    assert found == ["a/1.png", "b/1.png", "b/gone.png"]
+    said = [record.getMessage() for record in caplog.records]
+    assert sum(line.endswith("pipe.png, which is no regular file") for line in said) == 1
+    assert sum("\\udcff.png', whose name is no UTF-8" in line for line in said) == 1
+
+
 def test_links_to_folders_are_followed_but_not_in_circles(tmp_path):
     write(tmp_path, "elsewhere/1.jpg", "data/a/1.jpg")
     os.symlink(tmp_path / "elsewhere", tmp_path / "data" / "b")
@@ -129,6 +144,6 @@ def test_one_class_cannot_be_split(tmp_path):
 def test_unknown_dataset():
     with pytest.raises(
         ValueError,
-        match=r"one of cars, cub, digits, folder, glyphs, inshop, sop, tfds:NAME. .*dataset=birds",
+        match="one of cars, cub, digits, folder, glyphs, groceries, inshop, sop, tfds:NAME.*birds",
     ):
         load_dataset("birds")

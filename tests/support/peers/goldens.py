@@ -14,8 +14,9 @@ this order, from the root of the project:
 
 The first command draws the inputs and starts the file, the second reads the inputs from it and adds
 its results. Arrays by name: `inputs/…`, and for a case of a peer `PEER/BATCH/CASE/value` and
-`…/gradient`, the gradient with respect to the embeddings (or similarities, or distances). The
-tests find the arguments of a case under its name: ADDONS_CASES and LEARNING_CASES.
+`…/gradient`, the gradient with respect to the embeddings (or similarities, or distances), and
+`…/of weights`, that with respect to proxies or boundaries. The tests find the arguments of a case
+under its name: ADDONS_CASES, LEARNING_CASES, PROXY_CASES.
 """
 
 import pathlib
@@ -53,7 +54,29 @@ LEARNING_CASES = {
     "fastap": {"num_bins": 10},
     "ice": {"scale": 16.0},
     "triplet": {"margin": 0.2},
+    "supcon": {"temperature": 0.1},
+    "nt_xent": {"temperature": 0.2},
+    "circle": {"margin": 0.4, "scale": 80.0},
+    "margin": {"margin": 0.2, "beta": 1.2, "sampling": "all"},
     "distance weights": {"nearest": 0.5, "farthest": 1.4},
+}
+
+SMOOTH_AP = {"temperature": 0.05, "query_in_database": True}
+"""Of the batch "square": the peer's is right for m classes of m images in order alone."""
+
+BOUNDARIES = {"margin": 0.2, "nu": 0.3, "sampling": "all"}
+"""Of the margin loss with a boundary for each class, which start at `inputs/BATCH/boundaries`."""
+
+# Case: arguments of the loss, centers and pooling of the head.
+PROXY_CASES = {
+    "norm_softmax": ({"temperature": 0.05}, 1, "max"),
+    "cosface": ({"scale": 64.0, "margin": 0.35}, 1, "max"),
+    "arcface": ({"scale": 64.0, "margin": 0.5}, 1, "max"),
+    "arcface, other": ({"scale": 8.0, "margin": 1.6}, 1, "max"),
+    "subcenter_arcface": ({"scale": 16.0, "margin": 0.3}, 3, "max"),
+    "soft_triple": ({"scale": 20.0, "margin": 0.01}, 3, "soft"),
+    "proxy_nca": ({"temperature": 1 / 9}, 1, "max"),
+    "proxy_anchor": ({"alpha": 32.0, "margin": 0.1}, 1, "max"),
 }
 
 SUMMED = ("contrastive tightness", "ice")
@@ -92,6 +115,13 @@ def draw_inputs():
         "script/kernel 1": 0.4 * rng.normal(size=(10, 16)),
         "script/kernel 2": 0.4 * rng.normal(size=(16, 8)),
     }
+    # What came later is drawn by itself, so that the first ones stay as they were.
+    rng = np.random.default_rng(2027)
+    arrays |= {"square/ids": np.arange(5).repeat(5), "square/z": embeddings(25, 8)}
+    for name, classes, dimensions in (("small", 6, 8), ("large", 2, 12)):
+        for centers in (1, 3):
+            arrays[f"{name}/proxies/{centers}"] = embeddings(classes * centers, dimensions)
+        arrays[f"{name}/boundaries"] = np.linspace(0.9, 1.3, classes)
     arrays["labels"][:, 0] |= ~arrays["labels"].any(axis=1)
     arrays["script/x"] += 2 * rng.normal(size=(8, 10))[arrays["script/ids"]]
     return {
@@ -181,6 +211,12 @@ def pytorch_metric_learning(inputs):
         "triplet": lambda margin: losses.TripletMarginLoss(
             margin, distance=distances.LpDistance(power=1), reducer=means
         ),
+        "supcon": losses.SupConLoss,
+        "nt_xent": losses.NTXentLoss,
+        "circle": lambda margin, scale: losses.CircleLoss(margin, scale),
+        "margin": lambda margin, beta, sampling: losses.MarginLoss(
+            margin, beta=beta, triplets_per_anchor=sampling
+        ),
     }
     results = {}
     for batch in LEARNING_BATCHES:
@@ -195,7 +231,69 @@ def pytorch_metric_learning(inputs):
         cutoffs = LEARNING_CASES["distance weights"]
         miner = miners.DistanceWeightedMiner(cutoffs["nearest"], cutoffs["farthest"])
         results[f"{batch}/distance weights/value"] = _miner_weights(miner, z.detach(), ids)
+        results |= _with_weights(batch, inputs, losses)
+    results |= _called(
+        "square/smooth_ap", losses.SmoothAPLoss(SMOOTH_AP["temperature"]), inputs, "square"
+    )
     return results
+
+
+def _called(name, loss, inputs, batch, weight=None):
+    """A loss of the peer called on a batch, perhaps with this weight of its own."""
+    import torch
+
+    ids = torch.tensor(inputs[f"inputs/{batch}/ids"]).long()
+    z = torch.tensor(inputs[f"inputs/{batch}/z"], requires_grad=True)
+    value = loss(z, ids)
+    value.backward()
+    called = {f"{name}/value": value.detach().numpy(), f"{name}/gradient": z.grad.numpy()}
+    if weight is not None:
+        called[f"{name}/of weights"] = weight.grad.numpy()
+    return called
+
+
+def _with_weights(batch, inputs, losses):
+    """The losses that own proxies or boundaries."""
+    import torch
+
+    classes = len(inputs[f"inputs/{batch}/boundaries"])
+    sizes = {"num_classes": classes, "embedding_size": inputs[f"inputs/{batch}/z"].shape[1]}
+    theirs = {
+        "norm_softmax": losses.NormalizedSoftmaxLoss,
+        "cosface": losses.CosFaceLoss,
+        "arcface": losses.ArcFaceLoss,
+        "subcenter_arcface": losses.SubCenterArcFaceLoss,
+        "soft_triple": losses.SoftTripleLoss,
+        "proxy_nca": losses.ProxyNCALoss,
+        "proxy_anchor": losses.ProxyAnchorLoss,
+    }
+    renamed = {
+        "soft_triple": lambda scale, margin: {"la": scale, "margin": margin},
+        "proxy_nca": lambda temperature: {"softmax_scale": 1 / temperature},
+    }
+    results = {}
+    for case, (arguments, centers, _) in PROXY_CASES.items():
+        name = case.split(",")[0]
+        given = renamed.get(name, dict)(**arguments)
+        if "arcface" in name:
+            given["margin"] = np.degrees(given["margin"])
+        if centers > 1:
+            given["centers_per_class" if name == "soft_triple" else "sub_centers"] = centers
+        loss = theirs[name](**sizes, **given)
+        (weight,) = loss.parameters()
+        proxies = torch.tensor(inputs[f"inputs/{batch}/proxies/{centers}"])
+        turned = weight.shape != proxies.shape
+        weight.data = proxies.T.clone() if turned else proxies.clone()
+        results |= _called(f"{batch}/{case}", loss, inputs, batch, weight)
+        if turned:
+            results[f"{batch}/{case}/of weights"] = results[f"{batch}/{case}/of weights"].T
+
+    loss = losses.MarginLoss(
+        BOUNDARIES["margin"], nu=BOUNDARIES["nu"], triplets_per_anchor="all",
+        learn_beta=True, num_classes=classes,
+    )  # fmt: skip
+    loss.beta.data = torch.tensor(inputs[f"inputs/{batch}/boundaries"])
+    return results | _called(f"{batch}/boundaries", loss, inputs, batch, loss.beta)
 
 
 def _miner_weights(miner, embeddings, ids):
@@ -224,7 +322,7 @@ def main(arguments):
     peer = arguments[1]
     arrays = draw_inputs()
     if peer != "tensorflow-addons":
-        arrays = dict(np.load(FILE))
+        arrays |= dict(np.load(FILE))
         arrays = {name: a for name, a in arrays.items() if not name.startswith(f"{peer}/")}
     for name, result in peers[peer](arrays).items():
         arrays[f"{peer}/{name}"] = result

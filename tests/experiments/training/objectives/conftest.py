@@ -46,6 +46,7 @@ def tiny(level_names):
         levels = [f"--levels={','.join(level_names)}", "--embedding_size=5"]
         options = parse(RunOptions, ["run", *small, *levels, *words])
         objective = objective_of(options)
+        keras.utils.set_random_seed(3)
         backbone, embedding = fit.embedding_model(options)
         model = objective.training_model(embedding, 4)
         optimizer = backbone_optimizer(options, backbone, 0.01)

@@ -1,0 +1,245 @@
+"""Features of a frozen backbone on disk: images go through it once, then a head alone trains."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pathlib
+import shutil
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from experiments.embedding.table_embedder import (
+    IdentifiedEmbedder,
+    TableEmbedder,
+    embedding_key,
+    embeddings_on_disk,
+)
+from experiments.options.errors import UsageError
+from experiments.training.plan import RunPlan
+from keras_dml.cloning import all_layers
+from keras_dml.private import Functional
+from pipelines import ImageTable, feature_batches, training_batches
+
+FOLDER = "features"
+RECORD = "features.json"
+# Of the seeds of views, so that they are none of a training step's.
+_OF_VIEWS = 0x76696577
+# Features are small: so many rows go through the head at once.
+_ROWS = 4096
+
+
+class ImageFeed:
+    """What a training takes in: augmented images, all of the model learning on them or not.
+
+    Args:
+        run: `RunPlan`.
+        embedding: from images to embeddings.
+    """
+
+    def __init__(self, run: RunPlan, embedding: keras.Model) -> None:
+        self._run = run
+        self._embedder = TableEmbedder(embedding, run.preprocessing, run.options.eval_batch_size)
+
+    def batches(self, start_step: int, context: tf.distribute.InputContext) -> tf.data.Dataset:
+        """The batches (inputs, class ids) from a step on, of one input pipeline."""
+        run = self._run
+        return training_batches(
+            run.data.train,
+            run.sampler,
+            run.augmentation,
+            seed=run.options.seed,
+            start_step=start_step,
+            input_context=context,
+        )
+
+    def embeddings(self, side: str, description: str) -> np.ndarray:
+        """Of the images of a side of the data, by the model as it is now."""
+        return self._embedder(self._run.data.tables[side], description)
+
+    def close(self) -> None:
+        """The training is over: remove what it alone needed."""
+
+
+class _File(NamedTuple):
+    """A file of features: what is in it, where, and who makes it."""
+
+    name: str
+    path: pathlib.Path
+    table: ImageTable
+    model: IdentifiedEmbedder
+
+
+class FeatureFeed:
+    """What a frozen backbone gave for the images, from disk, in place of the images.
+
+    A file is known by a fingerprint of the frozen part, of its images and of what is done to these
+    before: another backbone or other images have another file. A process that is killed while it
+    writes one leaves what the next goes on behind.
+
+    Args:
+        run: `RunPlan`; `options.cache_dir` is where the files go. Without it they lie in the run's
+            folder, which is open, until the training is over.
+        trunk: the frozen part, from images to features.
+        head: from features to embeddings.
+
+    Raises:
+        UsageError: the folder cannot be made; another process is writing the same file.
+        FloatingPointError: features that are not finite.
+    """
+
+    def __init__(self, run: RunPlan, trunk: keras.Model, head: keras.Model) -> None:
+        self._run = run
+        self._embed = tf.function(
+            lambda features: head(features, training=False), reduce_retracing=True
+        )
+        given = run.options.cache_dir
+        self._own = given is None
+        self._folder = run.folder.file(FOLDER) if given is None else pathlib.Path(given)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"cache_dir cannot be made: {error}") from error
+        self._shape = trunk.output.shape[1:]
+        files = self._files(trunk)
+        self._tell_and_clear(files)
+        began = time.perf_counter()
+        self._features = {file.name: self._computed(file) for file in files}
+        rows = sum(len(file.table) for file in files)
+        seconds = time.perf_counter() - began
+        print(f"features of {rows:,} images in {self._folder}: {seconds:.1f} s", flush=True)
+
+    def batches(self, start_step: int, context: tf.distribute.InputContext) -> tf.data.Dataset:
+        """As `ImageFeed.batches`; the inputs are features."""
+        run = self._run
+        views = [self._features[name] for name in _view_names(run.options.cached_views)]
+        return feature_batches(
+            views,
+            run.data.train.labels,
+            run.sampler,
+            seed=run.options.seed,
+            start_step=start_step,
+            input_context=context,
+        )
+
+    def embeddings(self, side: str, description: str) -> np.ndarray:
+        """As `ImageFeed.embeddings`, by the head alone.
+
+        Raises:
+            FloatingPointError: embeddings that are not finite.
+        """
+        features = self._features[side]
+        parts = [
+            self._embed(np.ascontiguousarray(features[first : first + _ROWS])).numpy()
+            for first in range(0, len(features), _ROWS)
+        ]
+        embeddings = np.concatenate(parts).astype("float32")
+        if not np.isfinite(embeddings).all():
+            raise FloatingPointError("the embeddings are no longer finite")
+        return embeddings
+
+    def close(self) -> None:
+        """As `ImageFeed.close`: the files in the run's own folder."""
+        if self._own:
+            self._features = {}
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._run.folder.file(RECORD).unlink(missing_ok=True)
+
+    def _files(self, trunk: keras.Model) -> list[_File]:
+        run, options = self._run, self._run.options
+        key = model_fingerprint(trunk)
+        # Training images as an evaluation sees them: to train on, where no views are asked for, and
+        # for the evaluators that look at them.
+        sides = {"test", *(side for each in run.evaluators for side in each.sides(run.data))}
+        plain = TableEmbedder(trunk, run.preprocessing, options.eval_batch_size)
+        wanted = [
+            (side, table, IdentifiedEmbedder(plain, key))
+            for side, table in run.data.tables.items()
+            if side in sides or side in _view_names(options.cached_views)
+        ]
+        for view in range(options.cached_views or 0):
+            seeds = view_seeds(options.seed, view, len(run.data.train))
+            embedder = TableEmbedder(trunk, run.augmentation, options.eval_batch_size, seeds)
+            model = IdentifiedEmbedder(embedder, f"{key}; view {view} of seed {options.seed}")
+            wanted.append((_view_name(view), run.data.train, model))
+        files = []
+        for name, table, model in wanted:
+            digest = hashlib.sha256(embedding_key(model, table).encode()).hexdigest()[:20]
+            path = self._folder / f"{name.replace(' ', '-')}-{digest}.npy"
+            files.append(_File(name, path, table, model))
+        return files
+
+    def _tell_and_clear(self, files: Sequence[_File]) -> None:
+        """Say which features are no longer those that the run began with; drop these."""
+        record = self._run.folder.file(RECORD)
+        before = json.loads(record.read_text()) if record.is_file() else {}
+        now = {file.name: file.path.name for file in files}
+        others = [name for name in now if before.get(name, now[name]) != now[name]]
+        if others:
+            print(
+                "the backbone or the images are no longer those of the cached features: "
+                f"{', '.join(others)} anew",
+                flush=True,
+            )
+        self._run.folder.write_json(RECORD, now)
+        if self._own:
+            for path in self._folder.iterdir():
+                if not path.name.startswith(tuple(now.values())):
+                    path.unlink()
+
+    def _computed(self, file: _File) -> np.ndarray:
+        done = embeddings_on_disk(file.model, file.table, file.path, f"features, {file.name}")
+        return done.array().reshape(-1, *self._shape)
+
+
+def view_seeds(seed: int, view: int, images: int) -> np.ndarray:
+    """Seeds of the augmentation, int64 `[images, 2]`: a pure function of (seed, view, image)."""
+    drawn = np.random.SeedSequence((_OF_VIEWS, seed, view)).generate_state(2 * images, np.uint64)
+    return drawn.view(np.int64).reshape(-1, 2)
+
+
+def model_fingerprint(model: keras.Model) -> str:
+    """Text that is another one for other weights, or for layers that compute something else.
+
+    What layers are called says nothing: Keras numbers those without a name as it makes them.
+    """
+    digest = hashlib.sha256()
+    for layer in all_layers(model):
+        if isinstance(layer, (Functional, keras.Sequential)):
+            continue  # its layers follow
+        digest.update(f"{type(layer).__name__} {_without_names(_config(layer))}".encode())
+    for variable in model.variables:
+        array = variable.numpy()
+        digest.update(f"{array.dtype}{array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
+
+
+def _config(layer: keras.layers.Layer) -> Any:
+    try:
+        return layer.get_config()
+    except NotImplementedError:  # a class that says nothing of its arguments
+        return {}
+
+
+def _without_names(config: Any) -> Any:
+    if isinstance(config, dict):
+        kept = {key: _without_names(value) for key, value in config.items() if key != "name"}
+        return dict(sorted(kept.items(), key=lambda item: str(item[0])))
+    if isinstance(config, (list, tuple)):
+        return [_without_names(value) for value in config]
+    return str(config)
+
+
+def _view_name(view: int) -> str:
+    return f"training view {view}"
+
+
+def _view_names(views: int | None) -> list[str]:
+    """What the features are called that a head trains on."""
+    return ["training"] if views is None else [_view_name(view) for view in range(views)]

@@ -1,0 +1,115 @@
+"""What of a model trains when, and which flags of that fit each other."""
+
+import dataclasses
+
+import keras
+
+from experiments.options import RunOptions
+from experiments.options.errors import UsageError
+from experiments.training.optimizer import Rate
+from keras_dml.cloning import all_layers
+
+__all__ = ["Phase", "Trainability", "check_fine_tuning"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Phase:
+    """A part of a training with an optimizer and a schedule of its own.
+
+    Attributes:
+        first_epoch, last_epoch: epochs that are finished when it begins and when it ends.
+        first_step: steps that are taken when it begins.
+        steps: how many it has.
+        rate: its learning rate, as from `Objective.learning_rate`.
+        head_alone: whether the backbone waits.
+    """
+
+    first_epoch: int
+    last_epoch: int
+    first_step: int
+    steps: int
+    rate: Rate
+    head_alone: bool
+
+
+class Trainability:
+    """Which layers and variables of a backbone train, to be had back after it has been frozen.
+
+    Args:
+        backbone: as it is to train.
+    """
+
+    def __init__(self, backbone: keras.Model) -> None:
+        self._backbone = backbone
+        self._layers = [(layer, layer.trainable) for layer in all_layers(backbone)]
+        self._variables = [(variable, variable.trainable) for variable in backbone.variables]
+
+    def freeze(self) -> None:
+        """Let nothing of it train."""
+        self._backbone.trainable = False
+
+    def restore(self) -> None:
+        """Let train what did."""
+        # From the outermost layer to the innermost, since each sets all that it holds.
+        for layer, trains in self._layers:
+            layer.trainable = trains
+        for variable, trains in self._variables:
+            variable.trainable = trains
+
+
+def check_fine_tuning(options: RunOptions) -> None:
+    """Refuse flags that make no sense together.
+
+    Raises:
+        UsageError: features cached of a backbone that trains, of several levels or by several
+            machines; parts of a backbone to train that is frozen; flags of what is not asked for.
+    """
+    if options.freeze_backbone:
+        for name in ("lora_rank", "head_epochs", "layer_decay", "rematerialize"):
+            value = getattr(options, name)
+            if value is not None and value is not False:
+                raise UsageError(
+                    f"{name} is for a backbone that trains, which freeze_backbone leaves as it is. "
+                    f"Received: {name}={value}"
+                )
+    if options.head_epochs is not None and options.head_epochs >= options.epochs:
+        raise UsageError(
+            f"head_epochs must be below epochs={options.epochs} (--freeze_backbone trains the head "
+            f"alone to the end). Received: head_epochs={options.head_epochs}"
+        )
+    if options.lora_rank is not None and options.layer_decay is not None:
+        raise UsageError(
+            "layer_decay is for a backbone all of which trains; with lora_rank give "
+            f"--pretrained_factor. Received: layer_decay={options.layer_decay}"
+        )
+    if options.lora_layers is not None and options.lora_rank is None:
+        raise UsageError(
+            "lora_layers is for --lora_rank=N. "
+            f"Received: lora_layers={','.join(options.lora_layers)}"
+        )
+    _check_cache(options)
+
+
+def _check_cache(options: RunOptions) -> None:
+    if options.cache_features:
+        if not options.freeze_backbone:
+            raise UsageError(
+                "cache_features needs --freeze_backbone: features of a backbone that trains change "
+                "with every step. Received: freeze_backbone=False"
+            )
+        if options.levels is not None:
+            raise UsageError(
+                "cache_features takes the features of the last layer alone. "
+                f"Received: levels={','.join(options.levels)}"
+            )
+        if options.strategy == "multi_worker":
+            raise UsageError(
+                "cache_features trains a head in seconds, on one machine. "
+                "Received: strategy=multi_worker"
+            )
+        return
+    for name in ("cached_views", "cache_dir"):
+        if getattr(options, name) is not None:
+            raise UsageError(
+                f"{name} is for --cache_features. Received: {name}={getattr(options, name)}"
+            )

@@ -1,0 +1,40 @@
+"""Training by the cosines of the embedding to learned proxies of the training classes."""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import keras
+
+from experiments.training.evaluators import ClassifierAccuracy, Evaluator
+from experiments.training.objectives.base import Objective, parts
+from keras_dml import losses, models, optimizers
+
+
+class OverProxies(Objective):
+    """A loss over the cosines to proxies; levels of the embedding are taken together."""
+
+    def training_model(self, embedding: keras.Model, num_classes: int) -> keras.Model:
+        """The embedding and its head, as the loss is defined with and the options change it."""
+        options = self.options
+        loss = cast(type[losses.ProxyLoss], losses.LOSSES[options.loss])
+        given: dict[str, Any] = {**loss.head, **options.proxies}
+        if options.proxies_merging is not None:
+            regularizer = models.CenterRegularizer(given.get("centers", 1), options.proxies_merging)
+            given["proxies_regularizer"] = regularizer
+        cosines = models.proxy_model(embedding, num_classes, **given)
+        return models.DistributedModel(embedding.input, cosines.output, name="training")
+
+    def compile_arguments(self, total_steps: int) -> dict[str, Any]:
+        """The loss, and its parts as metrics."""
+        loss = self.loss()
+        return {"loss": loss, "metrics": parts(loss)}
+
+    def rate_factors(self, model: keras.Model) -> Mapping[str, float]:
+        """That of the proxies."""
+        factor = self.options.proxies_factor
+        head = model.get_layer("proxy_head")
+        return {} if factor is None else optimizers.multipliers(head, factor)
+
+    def accuracy(self) -> Evaluator:
+        """By the nearest proxy."""
+        return ClassifierAccuracy("proxy_head")

@@ -1,0 +1,84 @@
+"""The circle loss."""
+
+import keras
+from keras import ops
+
+from keras_dml.checks import check_positive
+from keras_dml.losses.base import PairLoss
+from keras_dml.losses.registry import register
+from keras_dml.pairs import Pairs, kept_weights, log_sum_exp
+from keras_dml.types import Config, Parts, Tensor
+
+
+@register("circle")
+@keras.saving.register_keras_serializable("keras_dml")
+class CircleLoss(PairLoss):
+    """Circle loss: each similarity weighs by how far it is from where it should be.
+
+    On cosine similarities `S_ij`, with the weights `a⁺_ij = max(0, 1 + m − S_ij)` and
+    `a⁻_ij = max(0, S_ij + m)`, which are constants for the gradient,
+    `A_i = log Σ_{j∈P_i} exp(−γ a⁺_ij (S_ij − 1 + m))` and
+    `B_i = log Σ_{j∈N_i} exp(γ a⁻_ij (S_ij − m))`, the loss is `log(1 + exp(A_i + B_i))`:
+
+    - tightness `T_i = A_i`
+    - contrastive `C_i = log(exp(−A_i) + exp(B_i))`
+
+    Anchors without positives or without negatives are left out of the mean: their value is 0 and
+    the others' are multiplied by n / n_kept, counted over the global batch.
+
+    Args:
+        margin: m, above 0: positives are wanted above 1 − m, negatives below m.
+        scale: γ, above 0. The paper takes 80 and m = 0.4 for fine-grained retrieval, 128 (persons)
+            and 256 (faces) with m = 0.25.
+        reduction, name, dtype: as in `EmbeddingLoss`.
+
+    Raises:
+        ValueError: `margin` or `scale` not above 0, or wrong shapes.
+
+    Reference: Sun et al., "Circle Loss: A Unified Perspective of Pair Similarity Optimization",
+    CVPR 2020, Eq. 5 to 8.
+    """
+
+    def __init__(
+        self,
+        margin: float = 0.4,
+        scale: float = 80.0,
+        reduction: str | None = "sum_over_batch_size",
+        name: str | None = "circle",
+        dtype: str | None = None,
+    ) -> None:
+        super().__init__(reduction=reduction, name=name, dtype=dtype)
+        self.margin = check_positive("margin", margin)
+        self.scale = check_positive("scale", scale)
+
+    def compute_pair_parts(self, pairs: Pairs) -> Parts:
+        """The two parts `[n]`."""
+        pulling, pushing, weights = self._weighed(pairs)
+        # Not ops.logaddexp, which Keras computes in float32 on JAX.
+        larger = ops.maximum(-pulling, pushing)
+        contrastive = larger + ops.softplus(-ops.abs(pulling + pushing))
+        return weights * pulling, weights * contrastive
+
+    def compute_pair_loss(self, pairs: Pairs) -> Tensor:
+        """The loss `[n]` without the cancellation of its parts."""
+        pulling, pushing, weights = self._weighed(pairs)
+        return weights * ops.softplus(pulling + pushing)
+
+    def _weighed(self, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
+        """A and B of each anchor, and the weights of the mean, each `[n]`."""
+        similarities = pairs.similarities()
+        constant = ops.stop_gradient(similarities)
+        weight = ops.maximum(1.0 + self.margin - constant, 0.0)
+        pulling = -self.scale * weight * (similarities - (1.0 - self.margin))
+        weight = ops.maximum(constant + self.margin, 0.0)
+        pushing = self.scale * weight * (similarities - self.margin)
+        both = ops.logical_and(ops.any(pairs.positive, axis=-1), ops.any(pairs.negative, axis=-1))
+        return (
+            log_sum_exp(pulling, pairs.positive),
+            log_sum_exp(pushing, pairs.negative),
+            kept_weights(both, similarities.dtype),
+        )
+
+    def get_config(self) -> Config:
+        """The constructor's arguments."""
+        return {**super().get_config(), "margin": self.margin, "scale": self.scale}

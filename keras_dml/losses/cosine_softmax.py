@@ -1,0 +1,260 @@
+"""Cross-entropies of class cosines: NormSoftmax, CosFace, ArcFace and its centers, SoftTriple."""
+
+import math
+from collections.abc import Mapping
+from typing import ClassVar
+
+import keras
+from keras import ops
+
+from keras_dml.checks import check_number, check_positive
+from keras_dml.losses.proxies import ProxyLoss
+from keras_dml.losses.registry import register
+from keras_dml.pairs import log_sum_exp, masked_sum, safe_sqrt
+from keras_dml.types import Config, Parts, Tensor
+
+
+class _CosineSoftmax(ProxyLoss):
+    """Cross-entropy of logits `s c_k`, but `s ψ(c_y)` for the own class y.
+
+    Subclasses set `scale` and say ψ.
+    """
+
+    scale: float
+
+    def compute_cosine_parts(self, own: Tensor, cosines: Tensor) -> Parts:
+        """The two parts `[n]`."""
+        target = self._target(own, cosines)
+        logits = ops.where(own, target[:, None], self.scale * cosines)
+        return -target, ops.logsumexp(logits, axis=-1)
+
+    def compute_cosine_loss(self, own: Tensor, cosines: Tensor) -> Tensor:
+        """The loss `[n]` without the cancellation of its parts."""
+        others = log_sum_exp(self.scale * cosines, ops.logical_not(own))
+        return ops.softplus(others - self._target(own, cosines))
+
+    def _target(self, own: Tensor, cosines: Tensor) -> Tensor:
+        return self.scale * self.target_cosine(masked_sum(cosines, own))
+
+    def target_cosine(self, cosine: Tensor) -> Tensor:
+        """ψ: what stands for the cosine `[n]` of each image to its own class."""
+        return cosine
+
+
+@register("norm_softmax")
+@keras.saving.register_keras_serializable("keras_dml")
+class NormSoftmaxLoss(_CosineSoftmax):
+    """NormSoftmax: cross-entropy of the cosines to a proxy of each class, over a temperature.
+
+    With cosines `c_ik` to K classes, `y` the own class:
+
+    - tightness `T_i = −c_iy / σ`
+    - contrastive `C_i = log Σ_k exp(c_ik / σ)`, the own class included
+
+    Args:
+        temperature: σ, above 0.
+        reduction, name, dtype: as in `EmbeddingLoss`.
+
+    Raises:
+        ValueError: `temperature` not above 0, or as `keras_dml.losses.ProxyLoss` does.
+
+    Reference: Zhai and Wu, "Classification is a Strong Baseline for Deep Metric Learning", BMVC
+    2019, Eq. 2.
+    """
+
+    def __init__(
+        self,
+        temperature: float = 0.05,
+        reduction: str | None = "sum_over_batch_size",
+        name: str | None = "norm_softmax",
+        dtype: str | None = None,
+    ) -> None:
+        super().__init__(reduction=reduction, name=name, dtype=dtype)
+        self.temperature = check_positive("temperature", temperature)
+        self.scale = 1.0 / self.temperature
+
+    def get_config(self) -> Config:
+        """The constructor's arguments."""
+        return {**super().get_config(), "temperature": self.temperature}
+
+
+@register("cosface")
+@keras.saving.register_keras_serializable("keras_dml")
+class CosFaceLoss(_CosineSoftmax):
+    """CosFace: cross-entropy of scaled cosines, of which the own class's is lowered by a margin.
+
+    - tightness `T_i = −s (c_iy − m)`
+    - contrastive `C_i = log(exp(s (c_iy − m)) + Σ_{k≠y} exp(s c_ik))`
+
+    At m = 0 it is NormSoftmax with σ = 1 / s.
+
+    Args:
+        scale: s, above 0.
+        margin: m, at least 0, on the cosine.
+        reduction, name, dtype: as in `EmbeddingLoss`.
+
+    Raises:
+        ValueError: `scale` not above 0, `margin` below 0, or as `keras_dml.losses.ProxyLoss` does.
+
+    Reference: Wang et al., "CosFace: Large Margin Cosine Loss for Deep Face Recognition", CVPR
+    2018, Eq. 4.
+    """
+
+    def __init__(
+        self,
+        scale: float = 64.0,
+        margin: float = 0.35,
+        reduction: str | None = "sum_over_batch_size",
+        name: str | None = "cosface",
+        dtype: str | None = None,
+    ) -> None:
+        super().__init__(reduction=reduction, name=name, dtype=dtype)
+        self.scale = check_positive("scale", scale)
+        self.margin = check_number("margin", margin, least=0)
+
+    def target_cosine(self, cosine: Tensor) -> Tensor:
+        """`c − m`."""
+        return cosine - self.margin
+
+    def get_config(self) -> Config:
+        """The constructor's arguments."""
+        return {**super().get_config(), "scale": self.scale, "margin": self.margin}
+
+
+@register("soft_triple")
+@keras.saving.register_keras_serializable("keras_dml")
+class SoftTripleLoss(CosFaceLoss):
+    """SoftTriple: CosFace over a head of several centers a class, pooled softly.
+
+    With the class cosines of `keras_dml.models.ProxyHead(centers=10, pooling="soft")`, the values
+    and parts of `CosFaceLoss`. The regulariser that merges centers which are not needed is the
+    head's, `keras_dml.models.CenterRegularizer`.
+
+    Args:
+        scale: λ, above 0.
+        margin: δ, at least 0, on the cosine.
+        reduction, name, dtype: as in `EmbeddingLoss`.
+
+    Raises:
+        ValueError: as `CosFaceLoss` does.
+
+    Reference: Qian et al., "SoftTriple Loss: Deep Metric Learning Without Triplet Sampling", ICCV
+    2019, Eq. 6 to 8.
+    """
+
+    head: ClassVar[Mapping[str, int | float | str]] = {
+        "centers": 10,
+        "pooling": "soft",
+        "temperature": 0.1,
+    }
+
+    def __init__(
+        self,
+        scale: float = 20.0,
+        margin: float = 0.01,
+        reduction: str | None = "sum_over_batch_size",
+        name: str | None = "soft_triple",
+        dtype: str | None = None,
+    ) -> None:
+        super().__init__(scale, margin, reduction=reduction, name=name, dtype=dtype)
+
+
+@register("arcface")
+@keras.saving.register_keras_serializable("keras_dml")
+class ArcFaceLoss(_CosineSoftmax):
+    """ArcFace: cross-entropy of scaled cosines, with a margin on the angle to the own class.
+
+    `ψ(c) = cos(θ + m)` for the angle θ of the cosine c, as long as θ + m < π; beyond, where it
+    would rise again, `c − m sin m` (up to m = 2.33 it falls with θ throughout). With `easy_margin`
+    it is `cos(θ + m)` for c > 0, else c.
+
+    - tightness `T_i = −s ψ(c_iy)`
+    - contrastive `C_i = log(exp(s ψ(c_iy)) + Σ_{k≠y} exp(s c_ik))`
+
+    At m = 0 it is NormSoftmax with σ = 1 / s. There is no arccos in it, and no clipping: an image
+    on its proxy has a finite gradient. ψ drops at θ + m = π, by 0.117 for m = 0.5.
+
+    Args:
+        scale: s, above 0.
+        margin: m in radians, from 0 up to, not including, π.
+        easy_margin: no margin for images farther than a right angle from their class.
+        reduction, name, dtype: as in `EmbeddingLoss`.
+
+    Raises:
+        ValueError: `scale` not above 0, `margin` outside [0, π), or as
+            `keras_dml.losses.ProxyLoss` does.
+
+    Reference: Deng et al., "ArcFace: Additive Angular Margin Loss for Deep Face Recognition", CVPR
+    2019, Eq. 3; beyond π the authors' code.
+    """
+
+    def __init__(
+        self,
+        scale: float = 64.0,
+        margin: float = 0.5,
+        easy_margin: bool = False,
+        reduction: str | None = "sum_over_batch_size",
+        name: str | None = "arcface",
+        dtype: str | None = None,
+    ) -> None:
+        super().__init__(reduction=reduction, name=name, dtype=dtype)
+        self.scale = check_positive("scale", scale)
+        self.margin = check_number("margin", margin, least=0, below=math.pi)
+        self.easy_margin = bool(easy_margin)
+
+    def target_cosine(self, cosine: Tensor) -> Tensor:
+        """`cos(θ + m)`, or what takes its place."""
+        cosine_of_margin, sine_of_margin = math.cos(self.margin), math.sin(self.margin)
+        # By rounding c may lie beyond ±1; the root is then 0, without a gradient.
+        sine = safe_sqrt((1.0 - cosine) * (1.0 + cosine))
+        farther = cosine * cosine_of_margin - sine * sine_of_margin
+        if self.easy_margin:
+            return ops.where(cosine > 0, farther, cosine)
+        beyond = cosine - self.margin * sine_of_margin
+        return ops.where(cosine > -cosine_of_margin, farther, beyond)
+
+    def get_config(self) -> Config:
+        """The constructor's arguments."""
+        return {
+            **super().get_config(),
+            "scale": self.scale,
+            "margin": self.margin,
+            "easy_margin": self.easy_margin,
+        }
+
+
+@register("subcenter_arcface")
+@keras.saving.register_keras_serializable("keras_dml")
+class SubCenterArcFaceLoss(ArcFaceLoss):
+    """Sub-center ArcFace: ArcFace over a head of several centers a class; the nearest one counts.
+
+    With the class cosines of `keras_dml.models.ProxyHead(centers=3, pooling="max")`, the values and
+    parts of `ArcFaceLoss`. Only the nearest center of each class learns from an image, so that
+    mislabelled ones gather at centers of their own; `keras_dml.models.dominant_centers` says which
+    center of a class most of its images are at.
+
+    Args:
+        scale: s, above 0.
+        margin: m in radians, from 0 up to, not including, π.
+        easy_margin: no margin for images farther than a right angle from their class.
+        reduction, name, dtype: as in `EmbeddingLoss`.
+
+    Raises:
+        ValueError: as `ArcFaceLoss` does.
+
+    Reference: Deng et al., "Sub-center ArcFace: Boosting Face Recognition by Large-scale Noisy Web
+    Faces", ECCV 2020, Eq. 3.
+    """
+
+    head: ClassVar[Mapping[str, int | float | str]] = {"centers": 3, "pooling": "max"}
+
+    def __init__(
+        self,
+        scale: float = 64.0,
+        margin: float = 0.5,
+        easy_margin: bool = False,
+        reduction: str | None = "sum_over_batch_size",
+        name: str | None = "subcenter_arcface",
+        dtype: str | None = None,
+    ) -> None:
+        super().__init__(scale, margin, easy_margin, reduction=reduction, name=name, dtype=dtype)

@@ -1,0 +1,152 @@
+"""The margin loss."""
+
+import dataclasses
+from typing import Literal
+
+import keras
+from keras import ops
+
+from keras_dml.checks import check_choice, check_number, check_positive, check_whole
+from keras_dml.class_ids import one_hot
+from keras_dml.errors import ArgumentError
+from keras_dml.losses.base import PairLoss
+from keras_dml.losses.registry import register
+from keras_dml.negatives import distance_weighted
+from keras_dml.pairs import Pairs, count, mean_over_pairs, safe_sqrt
+from keras_dml.types import Config, Parts, Tensor
+
+_BETA = 1.2
+
+
+@dataclasses.dataclass(frozen=True)
+class _BoundedPairs(Pairs):
+    """Pairs, and each anchor's boundary `[a]` between positive and negative distances."""
+
+    boundary: Tensor | float = _BETA
+
+
+@register("margin")
+@keras.saving.register_keras_serializable("keras_dml")
+class MarginLoss(PairLoss):
+    """Margin loss: positives nearer than a boundary, negatives farther, each by a margin.
+
+    With `D_ij = ‖f_i − f_j‖`, a positive pair has the hinge `h⁺_ij = max(0, m + D_ij − β_i)`, a
+    negative one `h⁻_ij = max(0, m + β_i − D_ij)`. With weights `w_ij` of the pairs and M, the sum
+    of the weights of all hinges of the global batch that are above 0:
+
+    - tightness `T_i = (n / M) Σ_{j∈P_i} w_ij h⁺_ij`, plus ν's part
+    - contrastive `C_i = (n / M) Σ_{j∈N_i} w_ij h⁻_ij`
+
+    so that the mean over anchors is the mean of the open hinges; without one it is 0. M and the
+    weights are constants for the gradient. They are, by `sampling`:
+
+    - `"distance_weighted"`: 1 for a positive pair, and for a negative one the number of positives
+      of the anchor times its probability under `keras_dml.negatives.distance_weighted`. The paper
+      draws one negative for each positive pair so; this is the draw in expectation, since a loss
+      knows no step that a draw could be a function of.
+    - `"all"`: the number of triplets that the pair is in, `|N_i|` for a positive, `|P_i|` for a
+      negative. No triplet is formed: O(n²).
+
+    Anchors without positives or without negatives have no term.
+
+    With `boundaries` the boundary is learned: each row of `y_pred` is the embedding with B
+    boundaries behind it, as the layer `keras_dml.models.Boundary` gives them, and `β_i` is the one
+    of the anchor's class, or the only one.
+
+    Args:
+        margin: m, above 0.
+        beta: β, the boundary where it is not learned.
+        nu: ν, at least 0, a weight on the boundaries: the sum of `ν |P_i| β_i / M`, with `"all"`
+            of `ν |P_i| |N_i| β_i / M`, is added to the tightness, and pulls learned ones down.
+        sampling: weights of the pairs, `"distance_weighted"` or `"all"`, as above.
+        boundaries: B, how many learned boundaries there are behind each embedding: 0, 1, or one
+            for each class, whose ids then must be 0 … B − 1. (Another gives its image NaN.)
+        reduction, name, dtype: as in `EmbeddingLoss`.
+
+    Raises:
+        ValueError: a number out of its range, `beta` beside `boundaries`, unknown `sampling`, rows
+            without room for an embedding beside the boundaries, or wrong shapes.
+
+    Reference: Wu et al., "Sampling Matters in Deep Embedding Learning", ICCV 2017, section 4.2.
+    """
+
+    def __init__(
+        self,
+        margin: float = 0.2,
+        beta: float = 1.2,
+        nu: float = 0.0,
+        sampling: Literal["distance_weighted", "all"] = "distance_weighted",
+        boundaries: int = 0,
+        reduction: str | None = "sum_over_batch_size",
+        name: str | None = "margin",
+        dtype: str | None = None,
+    ) -> None:
+        super().__init__(reduction=reduction, name=name, dtype=dtype)
+        self.margin = check_positive("margin", margin)
+        self.beta = check_number("beta", beta)
+        self.nu = check_number("nu", nu, least=0)
+        self.sampling = check_choice("sampling", sampling, ("distance_weighted", "all"))
+        self.boundaries = check_whole("boundaries", boundaries, least=0)
+        if self.boundaries and self.beta != _BETA:
+            raise ArgumentError(
+                "beta must not be given with boundaries, which are learned: set their start in the "
+                f"layer that holds them. Received: beta={beta}, boundaries={boundaries}"
+            )
+
+    def pairs_of(self, class_ids: Tensor, embeddings: Tensor) -> Pairs:
+        """The pairs of what stands before the boundaries, with each anchor's boundary."""
+        z: Tensor = embeddings
+        boundary: Tensor | float = self.beta
+        if self.boundaries:
+            dimensions = embeddings.shape[1] - self.boundaries
+            if dimensions < 1:
+                raise ArgumentError(
+                    f"y_pred must hold embeddings with {self.boundaries} boundaries behind them. "
+                    f"Received: y_pred.shape={tuple(embeddings.shape)}"
+                )
+            z, learned = embeddings[:, :dimensions], embeddings[:, dimensions:]
+            boundary = learned[:, 0]
+            if self.boundaries > 1:
+                own = one_hot(class_ids, self.boundaries)
+                boundary = ops.sum(ops.where(own, learned, ops.zeros_like(learned)), axis=-1)
+                known = ops.any(own, axis=-1)
+                boundary = ops.where(known, boundary, ops.full_like(boundary, float("nan")))
+        pairs = super().pairs_of(class_ids, z)
+        return _BoundedPairs(**vars(pairs), boundary=boundary)
+
+    def compute_pair_parts(self, pairs: Pairs) -> Parts:
+        """The two parts `[n]`."""
+        distances = safe_sqrt(pairs.squared_distances())
+        dtype = distances.dtype
+        positives, negatives = count(pairs.positive, dtype), count(pairs.negative, dtype)
+        together = ops.cast(pairs.positive, dtype) * ops.minimum(negatives, 1.0)[:, None]
+        if self.sampling == "all":
+            together = together * negatives[:, None]
+            apart = ops.cast(pairs.negative, dtype) * positives[:, None]
+        else:
+            dimensions = ops.shape(pairs.anchors)[-1]
+            apart = distance_weighted(distances, pairs.negative, dimensions) * positives[:, None]
+        # Not a cast, which makes of a Python number a float32 first.
+        boundary = ops.convert_to_tensor(getattr(pairs, "boundary", self.beta), dtype=dtype)
+        boundary = ops.broadcast_to(boundary, ops.shape(positives))
+        beyond = distances - boundary[:, None]
+        near, far = self.margin + beyond, self.margin - beyond
+        open_near = ops.where(near > 0, together, ops.zeros_like(together))
+        open_far = ops.where(far > 0, apart, ops.zeros_like(apart))
+        opened = ops.sum(open_near, axis=-1) + ops.sum(open_far, axis=-1)
+        # Also at ν = 0, since comparisons would hide the NaN of an unknown class.
+        tightness = ops.sum(open_near * near, axis=-1)
+        tightness = tightness + self.nu * ops.sum(together, axis=-1) * boundary
+        contrastive = ops.sum(open_far * far, axis=-1)
+        return mean_over_pairs(tightness, opened), mean_over_pairs(contrastive, opened)
+
+    def get_config(self) -> Config:
+        """The constructor's arguments."""
+        return {
+            **super().get_config(),
+            "margin": self.margin,
+            "beta": self.beta,
+            "nu": self.nu,
+            "sampling": self.sampling,
+            "boundaries": self.boundaries,
+        }

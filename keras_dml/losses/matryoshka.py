@@ -1,0 +1,118 @@
+"""Any loss over embeddings, summed over their prefixes."""
+
+import functools
+import operator
+from collections.abc import Sequence
+from typing import Self
+
+import keras
+
+from keras_dml.checks import check_number, check_wholes
+from keras_dml.errors import ArgumentError, ArgumentTypeError
+from keras_dml.losses.base import EmbeddingLoss
+from keras_dml.types import Config, Parts, Tensor
+
+
+@keras.saving.register_keras_serializable("keras_dml")
+class MatryoshkaLoss(EmbeddingLoss):
+    """Matryoshka: a loss summed over prefixes of the embedding, so that each is one by itself.
+
+    With prefix lengths `m_1 < … < m_L`, the last of them d, and weights `w_l`:
+    `Σ_l w_l L(y, z[:, :m_l])`; its parts are the sums of the parts. A loss that normalises its
+    embeddings normalises each prefix anew. Search with a short prefix, normalised anew too, takes
+    so much less memory and time, and can be re-scored with the whole.
+
+    Example:
+        >>> loss = MatryoshkaLoss(keras_dml.losses.MultiSimilarityLoss(), dims=(32, 64, 128))
+        >>> model.compile("adam", loss)  # of a model with embeddings [n, 128]
+
+    Args:
+        loss: a loss over embeddings alone: not over logits or cosines of classes, without learned
+            boundaries behind them, and not RankMI's. Its `reduction` is not used.
+        dims: the lengths, increasing, of which the last is d.
+        weights: w, a number of at least 0 for each length; None: all 1.
+        reduction, name: as in `EmbeddingLoss`. dtype: likewise; None: that of `loss`.
+
+    Raises:
+        TypeError: `loss` is no such loss.
+        ValueError: no lengths, or some below 1, not increasing or (when called) not ending with d;
+            not as many weights as lengths, or one below 0.
+
+    Reference: Kusupati et al., "Matryoshka Representation Learning", NeurIPS 2022, Eq. 1.
+    """
+
+    def __init__(
+        self,
+        loss: EmbeddingLoss,
+        dims: Sequence[int],
+        weights: Sequence[float] | None = None,
+        reduction: str | None = "sum_over_batch_size",
+        name: str | None = "matryoshka",
+        dtype: str | None = None,
+    ) -> None:
+        if (
+            not isinstance(loss, EmbeddingLoss)
+            or loss.kind not in ("pairs", "beside_classifier")
+            or loss.boundaries
+        ):
+            raise ArgumentTypeError(
+                "loss must be a keras_dml.losses.EmbeddingLoss over embeddings alone. "
+                f"Received: loss={loss!r}"
+            )
+        super().__init__(reduction=reduction, name=name, dtype=dtype or loss.dtype)
+        self.loss = loss
+        self.dims = check_wholes("dims", dims, least=1)
+        if list(self.dims) != sorted(set(self.dims)):
+            raise ArgumentError(
+                f"dims must be increasing lengths of prefixes. Received: dims={self.dims}"
+            )
+        given = [1.0] * len(self.dims) if weights is None else list(weights)
+        if len(given) != len(self.dims):
+            raise ArgumentError(
+                f"weights must be one number for each of dims={self.dims}. "
+                f"Received: weights={tuple(given)}"
+            )
+        self.weights = tuple(
+            check_number(f"weights[{number}]", weight, least=0)
+            for number, weight in enumerate(given)
+        )
+
+    def checked_labels(self, labels: Tensor) -> Tensor:
+        """As the loss takes them."""
+        return self.loss.checked_labels(labels)
+
+    def compute_loss(self, class_ids: Tensor, embeddings: Tensor) -> Tensor:
+        """The loss `[n]`."""
+        values = [w * self.loss.compute_loss(class_ids, z) for w, z in self._prefixes(embeddings)]
+        return functools.reduce(operator.add, values)
+
+    def compute_parts(self, class_ids: Tensor, embeddings: Tensor) -> Parts:
+        """The two parts `[n]`."""
+        prefixes = self._prefixes(embeddings)
+        parts = [(w, self.loss.compute_parts(class_ids, z)) for w, z in prefixes]
+        tightness = functools.reduce(operator.add, [w * both[0] for w, both in parts])
+        return tightness, functools.reduce(operator.add, [w * both[1] for w, both in parts])
+
+    def _prefixes(self, embeddings: Tensor) -> list[tuple[float, Tensor]]:
+        dimensions = embeddings.shape[1]
+        if dimensions is not None and dimensions != self.dims[-1]:
+            raise ArgumentError(
+                f"dims must end with d = {dimensions}, the length of the embeddings. "
+                f"Received: dims={self.dims}"
+            )
+        return [(w, embeddings[:, :length]) for w, length in zip(self.weights, self.dims)]
+
+    def get_config(self) -> Config:
+        """The constructor's arguments."""
+        return {
+            **super().get_config(),
+            "loss": keras.saving.serialize_keras_object(self.loss),
+            "dims": self.dims,
+            "weights": self.weights,
+        }
+
+    @classmethod
+    def from_config(cls, config: Config) -> Self:
+        """The loss of this configuration."""
+        loss = keras.saving.deserialize_keras_object(config["loss"])
+        return cls(**{**config, "loss": loss})

@@ -1,0 +1,72 @@
+"""The normalised, temperature-scaled cross-entropy of positive pairs."""
+
+import keras
+from keras import ops
+
+from keras_dml.checks import check_positive
+from keras_dml.losses.base import PairLoss
+from keras_dml.losses.ice import matched_pairs
+from keras_dml.losses.registry import register
+from keras_dml.pairs import Pairs, count, log_sum_exp, masked_sum, mean_over_pairs
+from keras_dml.types import Config, Parts, Tensor
+
+
+@register("nt_xent")
+@keras.saving.register_keras_serializable("keras_dml")
+class NTXentLoss(PairLoss):
+    """NT-Xent: each positive pair recognised among the anchor's negatives, a mean over pairs.
+
+    On cosine similarities `S_ij`, with `E_i = log Σ_{k∈N_i} exp(S_ik / τ)`, the mean over the
+    positive pairs (i, p) of the global batch of `−S_ip / τ + log(exp(S_ip / τ) + exp(E_i))`:
+
+    - tightness `T_i ∝ Σ_{p∈P_i} −S_ip / τ`
+    - contrastive `C_i ∝ Σ_{p∈P_i} log(exp(S_ip / τ) + exp(E_i))`
+
+    with the factor n / (number of positive pairs). That is ICE with the scale 1/τ and its own
+    gradient, averaged over pairs. SimCLR's denominator holds all images but the anchor, which is
+    the same where each has one positive. Anchors without positives or without negatives have no
+    term.
+
+    Args:
+        temperature: τ, above 0.
+        reduction, name, dtype: as in `EmbeddingLoss`.
+
+    Raises:
+        ValueError: `temperature` not above 0, or wrong shapes.
+
+    Reference: Chen et al., "A Simple Framework for Contrastive Learning of Visual
+    Representations", ICML 2020, Eq. 1, with positives by class.
+    """
+
+    def __init__(
+        self,
+        temperature: float = 0.07,
+        reduction: str | None = "sum_over_batch_size",
+        name: str | None = "nt_xent",
+        dtype: str | None = None,
+    ) -> None:
+        super().__init__(reduction=reduction, name=name, dtype=dtype)
+        self.temperature = check_positive("temperature", temperature)
+
+    def compute_pair_parts(self, pairs: Pairs) -> Parts:
+        """The two parts `[n]`."""
+        logits, rivals, matched = self._compared(pairs)
+        partition = rivals + ops.softplus(logits - rivals)
+        return _mean(-logits, matched), _mean(partition, matched)
+
+    def compute_pair_loss(self, pairs: Pairs) -> Tensor:
+        """The loss `[n]` without the cancellation of its parts."""
+        logits, rivals, matched = self._compared(pairs)
+        return _mean(ops.softplus(rivals - logits), matched)
+
+    def _compared(self, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
+        logits = pairs.similarities() / self.temperature
+        return logits, log_sum_exp(logits, pairs.negative)[:, None], matched_pairs(pairs)
+
+    def get_config(self) -> Config:
+        """The constructor's arguments."""
+        return {**super().get_config(), "temperature": self.temperature}
+
+
+def _mean(values: Tensor, matched: Tensor) -> Tensor:
+    return mean_over_pairs(masked_sum(values, matched), count(matched, values.dtype))

@@ -1,0 +1,82 @@
+"""The Proxy-Anchor loss."""
+
+import keras
+from keras import ops
+
+from keras_dml.checks import check_number, check_positive
+from keras_dml.distribute import gather_candidates
+from keras_dml.losses.proxies import ProxyLoss
+from keras_dml.losses.registry import register
+from keras_dml.pairs import masked_sum
+from keras_dml.types import Config, Parts, Tensor
+
+
+@register("proxy_anchor")
+@keras.saving.register_keras_serializable("keras_dml")
+class ProxyAnchorLoss(ProxyLoss):
+    """Proxy-Anchor: each proxy an anchor, with the images of its class and all others around it.
+
+    With cosines `c_ik`, `L⁺_k = log(1 + Σ_{i: y_i=k} exp(−α (c_ik − δ)))` and
+    `L⁻_k = log(1 + Σ_{i: y_i≠k} exp(α (c_ik + δ)))`, the loss is the mean of `L⁺` over the classes
+    with an image in the global batch, plus the mean of `L⁻` over all classes. Per image, so that
+    Keras' mean is that:
+
+    - tightness `T_i = n L⁺_{y_i} / (|K⁺| n_{y_i})`: of n images, `n_k` are of class k, and `|K⁺|`
+      classes have an image
+    - contrastive `C_i = (1/K) Σ_k L⁻_k`, the same for all
+
+    Sample weights weigh these shares. Proxies of classes without an image are pushed away, no more.
+    A class id outside 0 … K − 1 makes the whole batch NaN. Replicas exchange 3 K + 1 numbers.
+
+    Args:
+        alpha: α, above 0, the sharpness.
+        margin: δ, at least 0, on the cosine.
+        reduction, name, dtype: as in `EmbeddingLoss`.
+
+    Raises:
+        ValueError: `alpha` not above 0, `margin` below 0, or as `keras_dml.losses.ProxyLoss` does.
+
+    Reference: Kim et al., "Proxy Anchor Loss for Deep Metric Learning", CVPR 2020, Eq. 4.
+    """
+
+    def __init__(
+        self,
+        alpha: float = 32.0,
+        margin: float = 0.1,
+        reduction: str | None = "sum_over_batch_size",
+        name: str | None = "proxy_anchor",
+        dtype: str | None = None,
+    ) -> None:
+        super().__init__(reduction=reduction, name=name, dtype=dtype)
+        self.alpha = check_positive("alpha", alpha)
+        self.margin = check_number("margin", margin, least=0)
+
+    def compute_cosine_parts(self, own: Tensor, cosines: Tensor) -> Parts:
+        """The two parts `[n]`."""
+        nothing = ops.full_like(cosines, -1e30)
+        pulling = ops.where(own, -self.alpha * (cosines - self.margin), nothing)
+        pushing = ops.where(own, nothing, self.alpha * (cosines + self.margin))
+        sums = ops.logsumexp(ops.stack([pulling, pushing]), axis=1)
+        of_replicas, _ = gather_candidates(sums[None])
+        # The 1 beside each sum is one more exponent, 0.
+        exponents = ops.concatenate([ops.zeros_like(sums)[None], of_replicas], axis=0)
+        pulled, pushed = ops.unstack(ops.logsumexp(exponents, axis=0), 2, axis=0)
+
+        unknown = ops.logical_not(ops.any(own, axis=-1, keepdims=True))
+        membership = ops.cast(ops.concatenate([own, unknown], axis=-1), cosines.dtype)
+        counts, _ = gather_candidates(ops.sum(membership, axis=0)[None])
+        counts = ops.sum(counts, axis=0)
+        sizes, strangers = counts[:-1], counts[-1]
+        present = ops.sum(ops.cast(sizes > 0, cosines.dtype))
+        share = ops.sum(sizes) / (ops.maximum(present, 1.0) * ops.maximum(sizes, 1.0))
+        tightness = masked_sum(ops.broadcast_to(share * pulled, ops.shape(cosines)), own)
+        # Not ops.mean, which Keras computes in float32 on JAX.
+        mean = ops.sum(pushed) / ops.cast(ops.shape(pushed)[0], pushed.dtype)
+        contrastive = ops.broadcast_to(mean, ops.shape(tightness))
+        sound = strangers == 0
+        nan = ops.full_like(tightness, float("nan"))
+        return ops.where(sound, tightness, nan), ops.where(sound, contrastive, nan)
+
+    def get_config(self) -> Config:
+        """The constructor's arguments."""
+        return {**super().get_config(), "alpha": self.alpha, "margin": self.margin}

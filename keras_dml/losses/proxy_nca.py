@@ -1,0 +1,80 @@
+"""The Proxy-NCA and Proxy-NCA++ losses."""
+
+from typing import Literal
+
+import keras
+from keras import ops
+
+from keras_dml.checks import check_choice, check_positive
+from keras_dml.losses.proxies import ProxyLoss
+from keras_dml.losses.registry import register
+from keras_dml.pairs import log_sum_exp, masked_sum
+from keras_dml.types import Config, Parts, Tensor
+
+
+@register("proxy_nca")
+@keras.saving.register_keras_serializable("keras_dml")
+class ProxyNCALoss(ProxyLoss):
+    """Proxy-NCA(++): the own class's proxy nearer than the others, by squared distances.
+
+    With cosines `c_ik`, squared distances `D²_ik = 2 − 2 c_ik`, y the own class:
+
+    - tightness `T_i = D²_iy / t`
+    - contrastive `C_i = log Σ_k exp(−D²_ik / t)`
+
+    over the classes that `partition` names: `"all"`, Proxy-NCA++, which is NormSoftmax at
+    σ = t / 2; or the `"negatives"` k ≠ y, Proxy-NCA as printed. The latter has no bound at 0 (every
+    image on its proxy, proxies at right angles: −2 / t + log(K − 1)), so that a falling value says
+    little.
+
+    Args:
+        temperature: t, above 0. Vectors scaled by 3, as in the authors' code, are t = 1/9.
+        partition: the classes in the sum, `"all"` or `"negatives"`, as above.
+        reduction, name, dtype: as in `EmbeddingLoss`.
+
+    Raises:
+        ValueError: `temperature` not above 0, unknown `partition`, or as
+            `keras_dml.losses.ProxyLoss` does.
+
+    References: Movshovitz-Attias et al., "No Fuss Distance Metric Learning using Proxies", ICCV
+    2017, Eq. 4; Teh et al., "ProxyNCA++: Revisiting and Revitalizing Proxy Neighborhood Component
+    Analysis", ECCV 2020, Eq. 6.
+    """
+
+    def __init__(
+        self,
+        temperature: float = 0.1111111111111111,
+        partition: Literal["all", "negatives"] = "all",
+        reduction: str | None = "sum_over_batch_size",
+        name: str | None = "proxy_nca",
+        dtype: str | None = None,
+    ) -> None:
+        super().__init__(reduction=reduction, name=name, dtype=dtype)
+        self.temperature = check_positive("temperature", temperature)
+        self.partition = check_choice("partition", partition, ("all", "negatives"))
+
+    def compute_cosine_parts(self, own: Tensor, cosines: Tensor) -> Parts:
+        """The two parts `[n]`."""
+        exponents = self._exponents(cosines)
+        if self.partition == "all":
+            contrastive = ops.logsumexp(exponents, axis=-1)
+        else:
+            contrastive = log_sum_exp(exponents, ops.logical_not(own))
+        return -masked_sum(exponents, own), contrastive
+
+    def compute_cosine_loss(self, own: Tensor, cosines: Tensor) -> Tensor:
+        """The loss `[n]` without the cancellation of its parts."""
+        exponents = self._exponents(cosines)
+        gap = log_sum_exp(exponents, ops.logical_not(own)) - masked_sum(exponents, own)
+        return ops.softplus(gap) if self.partition == "all" else gap
+
+    def _exponents(self, cosines: Tensor) -> Tensor:
+        return (2.0 * cosines - 2.0) / self.temperature
+
+    def get_config(self) -> Config:
+        """The constructor's arguments."""
+        return {
+            **super().get_config(),
+            "temperature": self.temperature,
+            "partition": self.partition,
+        }

@@ -1,0 +1,100 @@
+"""The recall@k surrogate."""
+
+from collections.abc import Sequence
+
+import keras
+from keras import ops
+
+from keras_dml.checks import check_positive, check_wholes
+from keras_dml.losses.base import PairLoss
+from keras_dml.losses.registry import register
+from keras_dml.pairs import Pairs, count, kept_weights, masked_sum
+from keras_dml.smooth_ranks import smooth_ranks
+from keras_dml.types import Config, Parts, Tensor
+
+
+@register("recall_at_k")
+@keras.saving.register_keras_serializable("keras_dml")
+class RecallAtKLoss(PairLoss):
+    """Recall@k surrogate: one minus the share of positives that smoothly rank among the first k.
+
+    On cosine similarities, with the smooth rank `r_i` of a positive i among the query's candidates
+    (`keras_dml.smooth_ranks`, at the temperature τ₂) and a temperature τ₁ outside,
+
+    `loss_q = 1 − mean_k min(k, Σ_{i∈P_q} σ((k − r_i) / τ₁)) / min(k, |P_q|)`
+
+    - tightness `T_q`: the same with the ranks among the positives alone
+    - contrastive `C_q = loss_q − T_q ≥ 0`: what the negatives add to the ranks
+
+    A k above n counts as n. With τ₁ = 1 a perfect ranking is not 0 (one positive, k = 1: 0.5).
+    Where the inner sum reaches k there is no gradient from that k. Queries without positives are
+    left out of the mean: their value is 0 and the others' are multiplied by n / n_kept, counted
+    over the global batch. Memory and time as in `SmoothAPLoss`.
+
+    Args:
+        ks: the k, one or more whole numbers of at least 1.
+        temperature: τ₁, above 0, of the step at k.
+        rank_temperature: τ₂, above 0, of the ranks.
+        query_in_database: leave each query among its own candidates, as the authors' code does; it
+            pushes every rank up by about 1. Set it to repeat their numbers.
+        reduction, name, dtype: as in `EmbeddingLoss`.
+
+    Raises:
+        ValueError: no k, or one below 1, a temperature not above 0, or wrong shapes.
+
+    Reference: Patel et al., "Recall@k Surrogate Loss with Large Batches and Similarity Mixup",
+    CVPR 2022, Eq. 5 to 8.
+    """
+
+    def __init__(
+        self,
+        ks: Sequence[int] = (1, 2, 4, 8, 16),
+        temperature: float = 1.0,
+        rank_temperature: float = 0.01,
+        query_in_database: bool = False,
+        reduction: str | None = "sum_over_batch_size",
+        name: str | None = "recall_at_k",
+        dtype: str | None = None,
+    ) -> None:
+        super().__init__(reduction=reduction, name=name, dtype=dtype)
+        self.ks = check_wholes("ks", ks, least=1)
+        self.temperature = check_positive("temperature", temperature)
+        self.rank_temperature = check_positive("rank_temperature", rank_temperature)
+        self.query_in_database = bool(query_in_database)
+
+    def compute_pair_loss(self, pairs: Pairs) -> Tensor:
+        """The loss `[n]`."""
+        return self._missed(pairs, self._ranks(pairs)[1])
+
+    def compute_pair_parts(self, pairs: Pairs) -> Parts:
+        """The two parts `[n]`."""
+        among_positives, among_all = self._ranks(pairs)
+        tightness = self._missed(pairs, among_positives)
+        return tightness, self._missed(pairs, among_all) - tightness
+
+    def _ranks(self, pairs: Pairs) -> tuple[Tensor, Tensor]:
+        candidate = ops.logical_or(pairs.positive, pairs.negative)
+        if self.query_in_database:
+            candidate = ops.logical_or(candidate, pairs.itself())
+        return smooth_ranks(pairs.similarities(), pairs.positive, candidate, self.rank_temperature)
+
+    def _missed(self, pairs: Pairs, ranks: Tensor) -> Tensor:
+        """The loss `[n]` of these ranks `[a, c]` of the positives."""
+        number = count(pairs.positive, ranks.dtype)
+        images = ops.cast(ops.shape(pairs.candidates)[0], ranks.dtype)
+        recall = ops.zeros_like(number)
+        for k in self.ks:
+            k = ops.minimum(ops.cast(k, ranks.dtype), images)
+            within = masked_sum(ops.sigmoid((k - ranks) / self.temperature), pairs.positive)
+            recall += ops.minimum(within, k) / ops.maximum(ops.minimum(number, k), 1.0)
+        return kept_weights(number > 0, ranks.dtype) * (1.0 - recall / len(self.ks))
+
+    def get_config(self) -> Config:
+        """The constructor's arguments."""
+        return {
+            **super().get_config(),
+            "ks": self.ks,
+            "temperature": self.temperature,
+            "rank_temperature": self.rank_temperature,
+            "query_in_database": self.query_in_database,
+        }

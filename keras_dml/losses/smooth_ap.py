@@ -1,0 +1,93 @@
+"""The Smooth-AP loss."""
+
+import keras
+from keras import ops
+
+from keras_dml.checks import check_positive
+from keras_dml.losses.base import PairLoss
+from keras_dml.losses.registry import register
+from keras_dml.pairs import Pairs, count, kept_weights, masked_sum
+from keras_dml.smooth_ranks import smooth_ranks
+from keras_dml.types import Config, Parts, Tensor
+
+
+@register("smooth_ap")
+@keras.saving.register_keras_serializable("keras_dml")
+class SmoothAPLoss(PairLoss):
+    """Smooth-AP: one minus the average precision of each query's ranking, by smooth ranks.
+
+    On cosine similarities, with the smooth ranks `r⁺_i` of a positive i among the query's positives
+    and `r_i` among all other images (`keras_dml.smooth_ranks`), `AP_q = mean_{i∈P_q} r⁺_i / r_i`
+    and the loss is `1 − AP_q`. With M = n − 1 other images its parts are those of FastAP:
+
+    - tightness `T_q = −mean_i log(r⁺_i / M)`
+    - contrastive `C_q = 1 − AP_q − T_q`
+
+    Queries without positives are left out of the mean: their value is 0 and the others' are
+    multiplied by n / n_kept, counted over the global batch. O(n²) memory; O(n² p) time, p the
+    largest number of positives that a query has. Pairs of similarities that differ by more than
+    about 10 τ have no gradient.
+
+    Args:
+        temperature: τ, above 0.
+        query_in_database: rank each query among its own positives, as the authors' code does to the
+            profit of the value (M is n then); set it to repeat their numbers.
+        reduction, name, dtype: as in `EmbeddingLoss`.
+
+    Raises:
+        ValueError: `temperature` not above 0, or wrong shapes.
+
+    Reference: Brown et al., "Smooth-AP: Smoothing the Path Towards Large-Scale Image Retrieval",
+    ECCV 2020, Eq. 6 and 7.
+    """
+
+    def __init__(
+        self,
+        temperature: float = 0.01,
+        query_in_database: bool = False,
+        reduction: str | None = "sum_over_batch_size",
+        name: str | None = "smooth_ap",
+        dtype: str | None = None,
+    ) -> None:
+        super().__init__(reduction=reduction, name=name, dtype=dtype)
+        self.temperature = check_positive("temperature", temperature)
+        self.query_in_database = bool(query_in_database)
+
+    def compute_pair_parts(self, pairs: Pairs) -> Parts:
+        """The two parts `[n]`."""
+        loss, among_positives, positive, weights = self._ranked(pairs)
+        number = ops.maximum(count(positive, weights.dtype), 1.0)
+        others = ops.cast(ops.shape(pairs.candidates)[0], weights.dtype)
+        others = others if self.query_in_database else ops.maximum(others - 1.0, 1.0)
+        tightness = weights * masked_sum(ops.log(others / among_positives), positive) / number
+        return tightness, loss - tightness
+
+    def compute_pair_loss(self, pairs: Pairs) -> Tensor:
+        """The loss `[n]` without the logarithms of its parts."""
+        return self._ranked(pairs)[0]
+
+    def _ranked(self, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The loss, r⁺ `[a, c]` (1 where no positive is), the positives, the weights of anchors."""
+        positive, candidate = pairs.positive, ops.logical_or(pairs.positive, pairs.negative)
+        similarities = pairs.similarities()
+        weights = kept_weights(ops.any(positive, axis=-1), similarities.dtype)
+        if self.query_in_database:
+            itself = pairs.itself()
+            positive, candidate = (
+                ops.logical_or(positive, itself),
+                ops.logical_or(candidate, itself),
+            )
+        ranks = smooth_ranks(similarities, positive, candidate, self.temperature)
+        one = ops.ones_like(similarities)
+        among_positives, among_all = (ops.where(positive, rank, one) for rank in ranks)
+        number = ops.maximum(count(positive, similarities.dtype), 1.0)
+        precision = masked_sum(among_positives / among_all, positive) / number
+        return weights * (1.0 - precision), among_positives, positive, weights
+
+    def get_config(self) -> Config:
+        """The constructor's arguments."""
+        return {
+            **super().get_config(),
+            "temperature": self.temperature,
+            "query_in_database": self.query_in_database,
+        }

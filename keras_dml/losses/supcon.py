@@ -1,0 +1,58 @@
+"""The supervised contrastive loss."""
+
+import keras
+from keras import ops
+
+from keras_dml.checks import check_positive
+from keras_dml.losses.base import PairLoss
+from keras_dml.losses.registry import register
+from keras_dml.pairs import Pairs, count, kept_weights, log_sum_exp, masked_sum
+from keras_dml.types import Config, Parts
+
+
+@register("supcon")
+@keras.saving.register_keras_serializable("keras_dml")
+class SupConLoss(PairLoss):
+    """Supervised contrastive loss (SupCon): each positive by its share of all other images.
+
+    On cosine similarities `S_ij`, with the sum over positives outside the logarithm (L_out):
+
+    - tightness `T_i = −mean_{j∈P_i} S_ij / τ`
+    - contrastive `C_i = log Σ_{j≠i} exp(S_ij / τ)`
+
+    Anchors without positives are left out of the mean: their value is 0 and the others' are
+    multiplied by n / n_kept, counted over the global batch. (The authors' code counts them as 0,
+    and multiplies the value by τ / 0.07.) A batch of one class with three images or more is not 0.
+
+    Args:
+        temperature: τ, above 0.
+        reduction, name, dtype: as in `EmbeddingLoss`.
+
+    Raises:
+        ValueError: `temperature` not above 0, or wrong shapes.
+
+    Reference: Khosla et al., "Supervised Contrastive Learning", NeurIPS 2020, Eq. 2.
+    """
+
+    def __init__(
+        self,
+        temperature: float = 0.1,
+        reduction: str | None = "sum_over_batch_size",
+        name: str | None = "supcon",
+        dtype: str | None = None,
+    ) -> None:
+        super().__init__(reduction=reduction, name=name, dtype=dtype)
+        self.temperature = check_positive("temperature", temperature)
+
+    def compute_pair_parts(self, pairs: Pairs) -> Parts:
+        """The two parts `[n]`."""
+        logits = pairs.similarities() / self.temperature
+        positives = count(pairs.positive, logits.dtype)
+        tightness = -masked_sum(logits, pairs.positive) / ops.maximum(positives, 1.0)
+        contrastive = log_sum_exp(logits, ops.logical_or(pairs.positive, pairs.negative))
+        weights = kept_weights(positives > 0, logits.dtype)
+        return weights * tightness, weights * contrastive
+
+    def get_config(self) -> Config:
+        """The constructor's arguments."""
+        return {**super().get_config(), "temperature": self.temperature}

@@ -1,0 +1,313 @@
+"""Backbones of KerasHub, by preset or from a folder, as models from images in 0..255."""
+
+import contextlib
+import difflib
+import inspect
+import json
+import math
+import os
+import pathlib
+import re
+from collections.abc import Iterator, Mapping
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_dml.cloning import all_layers, finalize
+from keras_dml.errors import ArgumentError
+from keras_dml.extras import needing
+from keras_dml.models.pooling import TokenLayout
+from keras_dml.types import Tensor
+
+__all__ = ["PREFIX", "hub_backbone"]
+
+PREFIX = "hub:"
+_CONFIG, _CONVERTER = "config.json", "image_converter.json"
+_PREPROCESSOR = "preprocessor_config.json"
+
+
+def hub_backbone(name: str, image_size: int, random: bool = False) -> keras.Model:
+    """A KerasHub backbone: images `[n, s, s, 3]` in 0..255 to maps, tokens or vectors.
+
+    KerasHub's backbones take images that are scaled already, some of them in a dict. Here scale and
+    offset of the preset's image converter are part of the model, which takes the images themselves.
+    Position embeddings are interpolated to `image_size`, bicubically as their authors do, and keep
+    that size in files. Of an image and text model it is the part that sees. Tokens end in a
+    `TokenLayout`.
+
+    Args:
+        name: `"hub:"` and a preset (`"hub:dinov2_base"`), a handle (`"hub:hf://OWNER/MODEL"`) or a
+            local folder: a Keras preset with its image converter, or what Hugging Face or timm keep
+            for a model that KerasHub converts.
+        image_size: s, pixels; a multiple of the backbone's patch.
+        random: random weights instead of the preset's.
+
+    Raises:
+        MissingExtraError: KerasHub is not installed.
+        ValueError: no such preset or folder, one that is gated, out of reach or sees no images, an
+            image size that the backbone does not take.
+
+    Example:
+        >>> hub_backbone("hub:dinov2_small", 224).output_shape  # doctest: +SKIP
+        (None, 257, 384)
+    """
+    preset = os.path.expanduser(name.removeprefix(PREFIX))
+    with needing("hub", f"backbone {name}"):
+        import keras_hub
+    _check_there(keras_hub, name, preset)
+    with _refusing(keras_hub, name, preset):
+        whole = keras_hub.models.Backbone.from_preset(preset, load_weights=not random)
+        scaling = _scaling(keras_hub, name, preset)
+    seeing = getattr(whole, "vision_encoder", None)
+    backbone = whole if seeing is None else seeing
+    if len(backbone.inputs) != 1 or len(backbone.inputs[0].shape) != 4:
+        raise _sees_nothing(name, type(whole).__name__)
+    _check_side(name, backbone, image_size)
+    backbone = _of_size(name, backbone, image_size)
+    inputs = keras.Input((image_size, image_size, 3), name="images")
+    scale = 1.0 if scaling.scale is None else scaling.scale
+    offset = 0.0 if scaling.offset is None else scaling.offset
+    x = keras.layers.Rescaling(scale, offset, name="input_scaling")(inputs)
+    x = backbone(dict.fromkeys(backbone.input, x) if isinstance(backbone.input, dict) else x)
+    others = _others(x, backbone, image_size)
+    if others is not None:
+        x = TokenLayout(others > 0, max(others - 1, 0), name="tokens")(x)
+    return keras.Model(inputs, x, name=re.sub(r"[^A-Za-z0-9.]+", "_", name).strip("_"))
+
+
+@contextlib.contextmanager
+def _refusing(keras_hub: ModuleType, name: str, preset: str) -> Iterator[None]:
+    """What KerasHub and the hubs raise, each in its own way, as one line of ours."""
+    try:
+        yield
+    except ArgumentError:
+        raise
+    except Exception as error:
+        if isinstance(error, ImportError) and (error.name or "").startswith("safetensors"):
+            with needing("hub", f"backbone {name}"):
+                raise
+        lines = " ".join(str(error).split())
+        said = f"{type(error).__name__}: {lines[:300]}" if lines else type(error).__name__
+        if pathlib.Path(preset).is_dir():
+            raise ArgumentError(
+                f"backbone {name} could not be read from its folder ({said})"
+            ) from error
+        raise ArgumentError(
+            f"backbone {name} could not be fetched ({said}). Without a network, or if it is gated, "
+            f"fetch {_handle(keras_hub, preset)} where you may, unpack it, and give "
+            f"backbone={PREFIX}FOLDER"
+        ) from error
+
+
+def _check_there(keras_hub: ModuleType, name: str, preset: str) -> None:
+    """Refuse, before anything is fetched, what is no preset or sees no images."""
+    presets = keras_hub.models.Backbone.presets
+    path = pathlib.Path(preset)
+    if path.is_dir():
+        if not (path / _CONFIG).is_file():
+            raise ArgumentError(
+                f"backbone {name} must be the folder of a preset, which holds a {_CONFIG}: there "
+                f"is none. Received: backbone={name!r}"
+            )
+        kind = _class_in(keras_hub, path / _CONFIG)
+    elif preset in presets:
+        kinds = [kind for kind in _backbones(keras_hub) if preset in kind.presets]
+        kind = max(kinds, key=lambda kind: len(kind.__mro__), default=None)
+    elif "://" in preset:
+        kind = None
+    else:
+        near = difflib.get_close_matches(preset, presets, 3, cutoff=0.5)
+        what = "no file" if path.is_file() else "no such preset or folder"
+        raise ArgumentError(
+            f"backbone must be {PREFIX} and a KerasHub preset"
+            f"{', such as ' + ', '.join(near) if near else ''}, or a preset's folder: "
+            f"{'it is a file' if path.is_file() else what}. Received: backbone={name!r}"
+        )
+    takes = set() if kind is None else set(inspect.signature(kind).parameters)
+    if "vocabulary_size" in takes and not takes & {"image_shape", "vision_encoder"}:
+        raise _sees_nothing(name, kind.__name__)
+
+
+def _backbones(keras_hub: ModuleType) -> Iterator[Any]:
+    base = keras_hub.models.Backbone
+    for kind in vars(keras_hub.models).values():
+        if inspect.isclass(kind) and issubclass(kind, base) and kind is not base:
+            yield kind
+
+
+def _class_in(keras_hub: ModuleType, config: pathlib.Path) -> Any:
+    """The class that a Keras preset is of; None for other folders."""
+    try:
+        named = json.loads(config.read_text(encoding="utf-8")).get("class_name", "")
+    except (OSError, ValueError, AttributeError) as error:
+        raise ArgumentError(f"{config} is no JSON object that can be read") from error
+    return getattr(keras_hub.models, named, None)
+
+
+def _sees_nothing(name: str, kind: str) -> ArgumentError:
+    return ArgumentError(
+        f"backbone must take images alone: {name} is a {kind}, which does not. "
+        f"Received: backbone={name!r}"
+    )
+
+
+def _handle(keras_hub: ModuleType, preset: str) -> str:
+    found = keras_hub.models.Backbone.presets.get(preset, {})
+    return found.get("kaggle_handle", preset)
+
+
+class _Scaling(NamedTuple):
+    """`scale * image + offset`, each a number or one for every color; None for none."""
+
+    scale: float | list[float] | None
+    offset: float | list[float] | None
+
+
+def _scaling(keras_hub: ModuleType, name: str, preset: str) -> _Scaling:
+    """What the preset's weights expect of images in 0..255."""
+    folder, converter = pathlib.Path(preset), None
+    # Of a Keras preset it is a file of its own, which `Backbone.save_to_preset` does not write.
+    if not folder.is_dir() or _is_foreign(folder) or (folder / _CONVERTER).is_file():
+        converter = keras_hub.layers.ImageConverter.from_preset(preset)
+    if converter is not None:
+        return _Scaling(converter.scale, converter.offset)
+    # KerasHub reads Hugging Face's for some of its models alone.
+    if (folder / _PREPROCESSOR).is_file():
+        return _of_hugging_face(json.loads((folder / _PREPROCESSOR).read_text(encoding="utf-8")))
+    wanted = _PREPROCESSOR if folder.is_dir() and _is_foreign(folder) else _CONVERTER
+    raise ArgumentError(
+        f"backbone {name} does not say how its images are scaled: it has no {wanted}. Give a "
+        "folder that has one, or write keras_hub.layers.ImageConverter(scale=…, offset=…)"
+        f".save_to_preset(FOLDER) beside a Keras preset. Received: backbone={name!r}"
+    )
+
+
+def _of_hugging_face(config: Mapping[str, Any]) -> _Scaling:
+    """Of a `preprocessor_config.json`: `(rescale_factor * image - mean) / std`, with defaults."""
+    factor = config.get("rescale_factor", 1 / 255) if config.get("do_rescale", True) else 1.0
+    if not config.get("do_normalize", True):
+        return _Scaling(factor, None)
+    means, deviations = config["image_mean"], config["image_std"]
+    return _Scaling(
+        [factor / deviation for deviation in deviations],
+        [-mean / deviation for mean, deviation in zip(means, deviations, strict=True)],
+    )
+
+
+def _is_foreign(folder: pathlib.Path) -> bool:
+    """Whether a folder is none of Keras but of Hugging Face or timm."""
+    return "registered_name" not in json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
+
+
+def _patch(backbone: keras.Model) -> int | None:
+    patch = getattr(backbone, "patch_size", None)
+    sides = patch if isinstance(patch, (tuple, list)) else (patch,)
+    return int(sides[0]) if sides[0] else None
+
+
+def _check_side(name: str, backbone: keras.Model, image_size: int) -> None:
+    patch = _patch(backbone)
+    if patch and image_size % patch:
+        below = image_size // patch * patch
+        near = f"{below} or {below + patch}" if below else str(patch)
+        raise ArgumentError(
+            f"image_size must be a multiple of {patch}, the patch of {name}, such as {near}. "
+            f"Received: image_size={image_size}"
+        )
+
+
+def _of_size(name: str, backbone: keras.Model, image_size: int) -> keras.Model:
+    """The backbone for images of this size, with the same weights.
+
+    Keeps none that nothing learns: DINOv2 and DINOv3 have a mask token for their own pretraining.
+    """
+    given = tuple(backbone.inputs[0].shape[1:3])
+    config = backbone.get_config()
+    changes: dict[str, Any] = {}
+    if "image_shape" in config and given not in ((image_size, image_size), (None, None)):
+        changes["image_shape"] = (image_size, image_size, 3)
+    if config.get("use_mask_token"):
+        changes["use_mask_token"] = False
+    # DINOv2 writes its position embeddings into files in the size of the preset, and interpolates
+    # them anew when they are read: what a training made of them would come back blurred.
+    target_side = tuple(changes.get("image_shape", given))[:2]
+    if tuple(config.get("position_embedding_shape", target_side))[:2] != target_side:
+        changes["position_embedding_shape"] = (*target_side, 3)
+    if not changes:
+        return backbone
+    try:
+        target = type(backbone).from_config({**config, **changes})
+    except ValueError as error:
+        raise ArgumentError(
+            f"backbone {name} cannot be built for this image size: {' '.join(str(error).split())}. "
+            f"Received: image_size={image_size}"
+        ) from error
+    patches = (image_size // (_patch(backbone) or image_size)) ** 2
+    antialias = config.get("antialias_in_interpolation", False)
+    for old, new in zip(all_layers(backbone), all_layers(target), strict=True):
+        _copy_weights(name, old, new, patches, antialias)
+    finalize(target)
+    return target
+
+
+def _copy_weights(
+    name: str, source: keras.Layer, target: keras.Layer, patches: int, antialias: bool
+) -> None:
+    """Weights of one layer, not of those within it, into the same layer for another image size."""
+    olds, news = _own(source), _own(target)
+    named = {variable.name: variable for variable in olds}
+    # By place, since not all have names of their own, unless the mask token is gone.
+    same = olds if len(olds) == len(news) else [named[variable.name] for variable in news]
+    for new, old in zip(news, same, strict=True):
+        # What DINOv2 computes with, of which `position_embeddings` is what it keeps in files.
+        old = named.get(f"interpolated_{new.name}", old)
+        if not keras.backend.is_float_dtype(old.dtype):
+            continue  # positions, 0 to t - 1, which the new layer has made for itself
+        values = ops.convert_to_numpy(old.value)
+        if values.shape != tuple(new.shape):
+            values = _resized(name, values, tuple(new.shape), patches, antialias)
+        new.assign(values)
+
+
+def _own(layer: keras.Layer) -> list[keras.Variable]:
+    """Variables of a layer that are those of no layer within it."""
+    inner = {id(variable) for one in all_layers(layer)[1:] for variable in one.variables}
+    return [variable for variable in layer.variables if id(variable) not in inner]
+
+
+def _resized(
+    name: str, values: np.ndarray, shape: tuple[int, ...], patches: int, antialias: bool
+) -> np.ndarray:
+    """Position embeddings `[…, t, c]` for another number of patches: those of other tokens, which
+    come first, as they are, those of the patches, a square, interpolated."""
+    number, channels = values.shape[-2:]
+    others = shape[-2] - patches
+    side, target = math.isqrt(max(number - others, 0)), math.isqrt(patches)
+    fits = side and side**2 == number - others and channels == shape[-1]
+    if not fits or others < 0:
+        raise ArgumentError(
+            f"backbone {name} takes images of the size of its preset alone: weights {values.shape} "
+            f"cannot become {shape}"
+        )
+    rows = values.reshape(number, channels)
+    grid = ops.image.resize(
+        ops.convert_to_tensor(rows[others:].reshape(1, side, side, channels)),
+        (target, target),
+        interpolation="bicubic",
+        antialias=antialias,
+        data_format="channels_last",
+    )
+    grid = ops.convert_to_numpy(grid).reshape(-1, channels)
+    return np.concatenate([rows[:others], grid]).reshape(shape)
+
+
+def _others(x: Tensor, backbone: keras.Model, image_size: int) -> int | None:
+    """How many tokens are no patches; None where that is not known, or there are no tokens."""
+    if not hasattr(x, "shape") or len(x.shape) != 3 or x.shape[1] is None:
+        return None
+    patch = _patch(backbone)
+    others = None if patch is None else x.shape[1] - (image_size // patch) ** 2
+    return others if others is not None and others >= 0 else None

@@ -1,0 +1,173 @@
+"""Saved Keras models, `.keras` files, as backbones: anybody's, and what stands in their way."""
+
+import json
+import os
+import pathlib
+import re
+import zipfile
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+
+from keras_dml.errors import ArgumentError
+from keras_dml.extras import needing
+from keras_dml.private import Functional
+
+__all__ = ["ENDING", "load_keras_file", "saved_backbone"]
+
+ENDING = ".keras"
+_HUB = "keras_hub"
+# What Keras writes for a Python function without a name.
+_CODE = "__lambda__"
+
+
+def load_keras_file(path: str | os.PathLike[str], trust_code: bool = False) -> keras.Model:
+    """The model of a `.keras` file, uncompiled; what stands in its way is said in one line.
+
+    Args:
+        path: of the file.
+        trust_code: run the Python code that its `Lambda` layers hold. That may do anything: only
+            for files whose origin you trust.
+
+    Raises:
+        MissingExtraError: it is made of KerasHub's layers, which is not installed.
+        ValueError: no such file, none of Keras, classes in it that are not registered (names all of
+            them), or Python code that is not trusted.
+
+    Example:
+        >>> load_keras_file("backbone.keras").output_shape  # doctest: +SKIP
+        (None, 7, 7, 1280)
+    """
+    path = pathlib.Path(path).expanduser()
+    received = f"Received: {str(path)!r}"
+    config = _config(path)
+    classes = set(_custom_classes(config))
+    if any(module.partition(".")[0] == _HUB for _, module in classes):
+        with needing("hub", path.name):
+            import keras_hub  # noqa: F401 registers its classes
+    unknown = sorted(name for name, module in classes if not _is_known(name, module))
+    if unknown:
+        raise ArgumentError(
+            f"{path.name} holds custom classes that are not registered: {', '.join(unknown)}. "
+            "Decorate them with @keras.saving.register_keras_serializable() and import their "
+            f"modules first (--import_modules on the command line). {received}"
+        )
+    lambdas = sorted(set(_lambdas(config)))
+    if lambdas and not trust_code:
+        raise ArgumentError(
+            f"{path.name} holds Python code in Lambda layers, which loading would run: "
+            f"{', '.join(lambdas)}. Make Layer classes of them, or say trust_code if you trust "
+            f"whoever wrote the file. {received}"
+        )
+    try:
+        return keras.saving.load_model(path, compile=False, safe_mode=not trust_code)
+    except Exception as error:  # layers of others may raise anything
+        raise ArgumentError(f"{path.name} cannot be loaded: {_first(error)}. {received}") from error
+
+
+def saved_backbone(
+    path: str | os.PathLike[str], image_size: int, trust_code: bool = False
+) -> keras.Model:
+    """A saved model as a backbone: images `[n, s, s, 3]` in 0..255 to maps, tokens or vectors.
+
+    A functional model for images of this size is taken as it is; any other is the one layer of a
+    functional model around it: functional for images of several sizes, sequential, or subclassed.
+
+    Args:
+        path: of a `.keras` file whose model takes such images, and scales them itself.
+        image_size: s.
+        trust_code: as of `load_keras_file`.
+
+    Raises:
+        MissingExtraError: as `load_keras_file`.
+        ValueError: as `load_keras_file`; or the model does not take images of this size, or gives
+            something else than one of the three.
+
+    Example:
+        >>> saved_backbone("backbone.keras", 224).output_shape  # doctest: +SKIP
+        (None, 7, 7, 1280)
+    """
+    model = load_keras_file(path, trust_code)
+    name = pathlib.Path(path).name
+    inputs = getattr(model, "inputs", None) or []
+    shape = (None, image_size, image_size, 3)
+    as_it_is = isinstance(model, Functional) and len(inputs) == 1
+    if as_it_is and tuple(inputs[0].shape) == shape and hasattr(model.input, "shape"):
+        return model
+    if len(inputs) > 1:
+        raise ArgumentError(
+            f"{name} must take images alone. Received: a model of {len(inputs)} inputs"
+        )
+    for tensor in inputs:
+        wanted = tuple(tensor.shape)
+        if len(wanted) != 4 or any(a not in (None, b) for a, b in zip(wanted, shape)):
+            raise ArgumentError(
+                f"{name} takes inputs of shape {wanted}, not images of image_size={image_size}: "
+                "give the image_size that it was saved for, or a model of RGB images [n, h, w, 3]"
+            )
+    images = keras.Input(shape[1:], name="images")
+    # A sequential model has no structured input of its own.
+    structured = inputs and not isinstance(model, keras.Sequential)
+    given = keras.tree.map_structure(lambda _: images, model.input) if structured else images
+    try:
+        outputs = model(given)
+    except Exception as error:  # its own code may raise anything
+        raise ArgumentError(
+            f"{name} does not take images [n, {image_size}, {image_size}, 3]: {_first(error)}"
+        ) from error
+    return keras.Model(images, outputs, name=f"{model.name}_backbone")
+
+
+def _config(path: pathlib.Path) -> Any:
+    """What the file says of its model."""
+    if not path.is_file():
+        raise ArgumentError(f"No such file: {path}")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return json.loads(archive.read("config.json"))
+    except Exception as error:  # a damaged file may end in nearly any
+        raise ArgumentError(f"{path} is no .keras file that can be read") from error
+
+
+def _objects(config: Any) -> Iterator[dict[str, Any]]:
+    """Every serialized object in a configuration, however deep."""
+    if isinstance(config, dict):
+        if "class_name" in config and "config" in config:
+            yield config
+        for key, value in config.items():
+            if key != "compile_config":  # losses and the like, which are not loaded
+                yield from _objects(value)
+    elif isinstance(config, (list, tuple)):
+        for value in config:
+            yield from _objects(value)
+
+
+def _custom_classes(config: Any) -> Iterator[tuple[str, str]]:
+    """Registered name and module of each object that is none of Keras' own."""
+    for one in _objects(config):
+        module, registered = one.get("module"), one.get("registered_name")
+        own = module == "builtins" or str(module).partition(".")[0] == "keras"
+        if registered and not (module and own) and one["class_name"] != "function":
+            yield str(registered), str(module)
+
+
+def _is_known(registered: str, module: str) -> bool:
+    # KerasHub's own are found by their modules.
+    hub = module.partition(".")[0] == _HUB
+    return hub or keras.saving.get_registered_object(registered) is not None
+
+
+def _lambdas(config: Any) -> Iterator[str]:
+    """Names of the layers that hold Python code."""
+    for one in _objects(config):
+        if one["class_name"] != _CODE and isinstance(one["config"], dict):
+            held = one["config"].values()
+            if any(isinstance(x, dict) and x.get("class_name") == _CODE for x in held):
+                yield str(one["config"].get("name", one["class_name"]))
+
+
+def _first(error: Exception) -> str:
+    """An error's first sentence, without the configurations that Keras appends."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return re.split(r"(?<=[a-z)'`])\. |Full object config", text)[0][:300].rstrip(". ")

@@ -1,0 +1,128 @@
+"""Low-rank additions to the attention of a frozen backbone: LoRA, by Keras' own `enable_lora`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+from keras_dml.checks import check_whole
+from keras_dml.cloning import all_layers, copied, same_layer
+from keras_dml.errors import ArgumentError
+
+__all__ = ["LORA_LAYERS", "enable_lora", "has_lora", "with_merged_lora"]
+
+LORA_LAYERS = {
+    "keras.layers.MultiHeadAttention (DINOv2, ViT, DeiT and SigLIP of keras-hub)": (
+        "query",
+        "value",
+    ),
+    "keras-hub's cached attention": ("query_dense", "value_dense"),
+    "DINOv3 of keras-hub": ("q_proj", "v_proj"),
+}
+"""What the queries' and values' layers are called, family by family."""
+
+_OF_LORA = ("lora_rank", "lora_alpha")
+
+
+def enable_lora(
+    backbone: keras.Model, rank: int, layers: Sequence[str] | None = None
+) -> list[keras.layers.Layer]:
+    """Freeze a backbone but for low-rank additions to some of its kernels, in place.
+
+    A kernel W `[i, o]` computes as W + A·B with A `[i, r]` drawn at random, B `[r, o]` of zeros: at
+    first nothing changes, and of the whole backbone A and B alone train. Biases stay as they are.
+
+    Args:
+        backbone: a built `keras.Model`.
+        rank: r, at least 1.
+        layers: names of dense, `EinsumDense`, `Embedding` or convolution layers, wherever they are
+            in it; None: those that `LORA_LAYERS` knows as an attention's queries and values.
+
+    Returns:
+        The layers that got additions.
+
+    Raises:
+        ValueError: no layer of these names can have them (says which could), or some has them
+            already; rank below 1.
+
+    Reference: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 2022, Eq. 3,
+    and section 4.2 for the choice of queries and values.
+
+    Example:
+
+        keras_dml.models.enable_lora(backbone, rank=4)
+        embedding = keras_dml.models.embedding_model(backbone, embedding_size=64)
+        ...
+        keras_dml.models.with_merged_lora(embedding).save("embedding.keras")
+    """
+    rank = check_whole("rank", rank, least=1)
+    names = {name for family in LORA_LAYERS.values() for name in family}
+    names = names if layers is None else set(layers)
+    able = [layer for layer in all_layers(backbone) if callable(_enabler(layer))]
+    chosen = [layer for layer in able if layer.name in names]
+    if not chosen:
+        there = sorted({layer.name for layer in able})
+        shown = f"{', '.join(there[:12])}{', …' if len(there) > 12 else ''}" if there else "none"
+        raise ArgumentError(
+            f"layers must be names of layers of {backbone.name} that can have low-rank additions "
+            f"({shown}). Received: layers={sorted(names)}, none of which is there, so that nothing "
+            "of the backbone would train"
+        )
+    again = [layer.path for layer in chosen if layer.lora_enabled]
+    if again:
+        raise ArgumentError(
+            f"backbone must have no low-rank additions yet. Received: {again[0]}, which has some"
+        )
+    # A layer trains where those around it do, and a variable where it says so itself.
+    around = _with_those_around(backbone, chosen)
+    backbone.trainable = True
+    for layer in all_layers(backbone):
+        if id(layer) not in around:
+            layer.trainable = False
+    for variable in backbone.variables:
+        variable.trainable = False
+    for layer in chosen:
+        layer.enable_lora(rank)
+    return chosen
+
+
+def with_merged_lora(model: keras.Model) -> keras.Model:
+    """A copy of a model in which low-rank additions have become part of the kernels: W + A·B.
+
+    Args:
+        model: a functional or sequential `keras.Model`, with additions or without.
+
+    Raises:
+        ValueError: as `keras_dml.models.with_frozen_statistics`, where a layer cannot be copied.
+    """
+    # Keras merges what it saves, and a copy gets what a file would keep.
+    return copied(model, lambda layer: same_layer(layer, _without_lora))
+
+
+def has_lora(model: keras.Model) -> bool:
+    """Whether some layer of a model, however deep, has low-rank additions."""
+    return any(getattr(layer, "lora_enabled", False) for layer in all_layers(model))
+
+
+def _enabler(layer: keras.layers.Layer) -> Any:
+    # Models have one of their own in keras-hub, for all of their layers.
+    return None if isinstance(layer, keras.Model) else getattr(layer, "enable_lora", None)
+
+
+def _with_those_around(backbone: keras.Model, chosen: Sequence[keras.layers.Layer]) -> set[int]:
+    """The ids of the chosen layers, and of every layer or model that holds one."""
+    ids = {id(layer) for layer in chosen}
+    return {
+        id(layer)
+        for layer in all_layers(backbone)
+        if ids & {id(inner) for inner in all_layers(layer)}
+    }
+
+
+def _without_lora(config: Any) -> Any:
+    """A layer's configuration without low-rank additions, however deep they are in it."""
+    if isinstance(config, dict):
+        return {key: _without_lora(value) for key, value in config.items() if key not in _OF_LORA}
+    if isinstance(config, (list, tuple)):
+        return type(config)(_without_lora(value) for value in config)
+    return config

@@ -1,0 +1,292 @@
+"""From a backbone's maps or tokens to one vector: the poolings, and what tokens are.
+
+`POOLINGS` is the only list of them: the flag, its help and what is refused follow from it.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import keras
+from keras import ops
+
+from keras_dml.checks import check_positive, check_whole
+from keras_dml.errors import ArgumentError
+from keras_dml.private import Functional
+from keras_dml.types import Config, Tensor
+
+__all__ = ["POOLINGS", "Features", "GeneralizedMeanPooling", "TokenLayout", "features_of", "pooled"]
+
+
+@keras.saving.register_keras_serializable("keras_dml")
+class TokenLayout(keras.layers.Layer):
+    """What a transformer's tokens `[n, t, c]` are; they pass through it unchanged.
+
+    The last layer of a backbone that gives tokens, so that poolings know which of them are patches
+    of the image; it stays with the model in files and copies.
+
+    Args:
+        class_token: whether the first token is the class token.
+        registers: how many tokens behind it stand for no patch either (DINOv2's registers, the
+            distillation token of DeiT).
+
+    Raises:
+        ValueError: `registers` is no whole number of at least 0.
+
+    Example:
+        >>> tokens = keras.Input((1 + 4 + 16, 8))
+        >>> TokenLayout(class_token=True, registers=4)(tokens).shape
+        (None, 21, 8)
+    """
+
+    def __init__(self, class_token: bool = True, registers: int = 0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.class_token = bool(class_token)
+        self.registers = check_whole("registers", registers, least=0)
+
+    def call(self, tokens: Tensor) -> Tensor:
+        """The tokens."""
+        return tokens
+
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        """The input's shape."""
+        return input_shape
+
+    def get_config(self) -> Config:
+        """The constructor's arguments."""
+        own = {"class_token": self.class_token, "registers": self.registers}
+        return {**super().get_config(), **own}
+
+
+@keras.saving.register_keras_serializable("keras_dml")
+class TokenSlice(keras.layers.Layer):
+    """Tokens `[n, t, c]` from one on, `[n, t − start, c]`, or the first alone, `[n, c]`.
+
+    Args:
+        start: the first that is kept; None: the first of all, as a vector.
+    """
+
+    def __init__(self, start: int | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.start = start
+
+    def call(self, tokens: Tensor) -> Tensor:
+        """The part."""
+        return tokens[:, 0] if self.start is None else tokens[:, self.start :]
+
+    def get_config(self) -> Config:
+        """The constructor's arguments."""
+        return {**super().get_config(), "start": self.start}
+
+
+@keras.saving.register_keras_serializable("keras_dml")
+class GeneralizedMeanPooling(keras.layers.Layer):
+    """Generalized mean over positions: `(mean_i x_i^p)^(1/p)` of each channel, p learned.
+
+    p = 1 is the average, p → ∞ the maximum. Activations below 0 count as 0, as behind a ReLU.
+    Computes in float32 under any precision policy (`dtype="float64"` is possible), each channel
+    relative to its largest activation, so that no power overflows.
+
+    Args:
+        p: the exponent to begin with, above 0.
+
+    Call arguments:
+        features: maps `[n, h, w, c]` or tokens `[n, t, c]`.
+
+    Returns:
+        `[n, c]`.
+
+    Raises:
+        ValueError: `p` is no positive number.
+
+    Reference: Radenović, Tolias and Chum, "Fine-tuning CNN Image Retrieval with No Human
+    Annotation", TPAMI 2019, Eq. 3, which begins with p = 3.
+
+    Example:
+        >>> GeneralizedMeanPooling(p=1.0)(ops.reshape(ops.arange(6.0), (1, 3, 2)))  # doctest: +SKIP
+        [[2., 3.]]
+    """
+
+    def __init__(self, p: float = 3.0, dtype: str = "float32", **kwargs: Any) -> None:
+        super().__init__(dtype=dtype, **kwargs)
+        self.initial_p = check_positive("p", p)
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        """Make p, one for all channels."""
+        start = keras.initializers.Constant(self.initial_p)
+        self.p = self.add_weight(shape=(), initializer=start, name="p")
+
+    def call(self, features: Tensor) -> Tensor:
+        """The means `[n, c]`."""
+        positions = tuple(range(1, len(features.shape) - 1))
+        x = ops.maximum(features, 0.0)
+        largest = ops.stop_gradient(ops.max(x, axis=positions, keepdims=True))
+        largest = ops.maximum(largest, 1e-6)
+        # The slope of x^p at 0 is infinite for p below 1.
+        shares = ops.maximum(x / largest, 1e-6)
+        means = ops.mean(shares**self.p, axis=positions)
+        return ops.squeeze(largest, positions) * means ** (1.0 / self.p)
+
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        """`(n, c)`."""
+        return (input_shape[0], input_shape[-1])
+
+    def get_config(self) -> Config:
+        """The constructor's arguments."""
+        return {**super().get_config(), "p": self.initial_p}
+
+
+class Features(NamedTuple):
+    """What a backbone gives.
+
+    Attributes:
+        values: maps `[n, h, w, c]`, tokens `[n, t, c]` or vectors `[n, c]`.
+        class_token: whether the first of the tokens is one; None: nobody has said so.
+        others: how many tokens are no patches, the class token among them.
+    """
+
+    values: Tensor
+    class_token: bool | None = False
+    others: int = 0
+
+    @property
+    def described(self) -> str:
+        """What they are, for messages."""
+        if len(self.values.shape) == 4:
+            return "maps, which have no class token"
+        if len(self.values.shape) == 2:
+            return "vectors, which are pooled already"
+        return "tokens without a class token"
+
+
+def features_of(backbone: keras.Model) -> Features:
+    """What a backbone gives, its `TokenLayout` considered.
+
+    Tokens without a layout are all taken for patches by `average`, `max`, `sum` and `gem`; `cls`
+    and `cls_average` take the word of who asks for them that the first is the class token.
+
+    Args:
+        backbone: a functional or sequential `keras.Model`.
+
+    Raises:
+        ValueError: it gives neither maps, tokens nor vectors.
+    """
+    values = backbone.output
+    rank = len(values.shape) if hasattr(values, "shape") else None
+    if rank not in (2, 3, 4):
+        given = "several outputs" if rank is None else f"backbone.output.shape={values.shape}"
+        raise ArgumentError(
+            "backbone must give feature maps [n, h, w, c], tokens [n, t, c] or vectors [n, c]. "
+            f"Received: {given}"
+        )
+    if rank != 3:
+        return Features(values)
+    layout = _layout(backbone)
+    if layout is None:
+        return Features(values, class_token=None)
+    return Features(values, layout.class_token, layout.class_token + layout.registers)
+
+
+def _layout(model: keras.Model) -> TokenLayout | None:
+    """The layer that a model ends with, if it is one or a model that ends with one."""
+    last = model.layers[-1]
+    if isinstance(last, (Functional, keras.Sequential)):
+        return _layout(last)
+    return last if isinstance(last, TokenLayout) else None
+
+
+def pooled(features: Features, pooling: str, name: str) -> Tensor:
+    """One vector `[n, d]` of a backbone's features, by one of `POOLINGS`.
+
+    Args:
+        features: as from `features_of`.
+        pooling: a name of POOLINGS.
+        name: of the layer that gives the vector.
+
+    Raises:
+        ValueError: the backbone cannot give this pooling.
+    """
+    if len(features.values.shape) == 2:
+        if pooling != "average":
+            raise _refused(features, pooling)
+        return keras.layers.Identity(name=name)(features.values)
+    return POOLINGS[pooling](features, name)
+
+
+def average_pooling(features: Features, name: str) -> Tensor:
+    """The mean over all positions (Lin et al. 2014, Network in Network)."""
+    return _over_positions(
+        features, keras.layers.GlobalAveragePooling2D, keras.layers.GlobalAveragePooling1D, name
+    )
+
+
+def max_pooling(features: Features, name: str) -> Tensor:
+    """The largest value of each channel (MAC, Tolias et al. 2016)."""
+    return _over_positions(
+        features, keras.layers.GlobalMaxPooling2D, keras.layers.GlobalMaxPooling1D, name
+    )
+
+
+def sum_pooling(features: Features, name: str) -> Tensor:
+    """Average and max added (the published code of Kim et al. 2020, Proxy Anchor)."""
+    both = [average_pooling(features, f"{name}_average"), max_pooling(features, f"{name}_max")]
+    return keras.layers.Add(name=name)(both)
+
+
+def gem_pooling(features: Features, name: str) -> Tensor:
+    """Generalized mean with a learned exponent, 3 at first (Radenović et al. 2019)."""
+    return _over_positions(features, GeneralizedMeanPooling, GeneralizedMeanPooling, name)
+
+
+def cls_pooling(features: Features, name: str) -> Tensor:
+    """A transformer's class token (Dosovitskiy et al. 2021, ViT)."""
+    if not _has_class_token(features):
+        raise _refused(features, "cls")
+    return TokenSlice(name=name)(features.values)
+
+
+def cls_average_pooling(features: Features, name: str) -> Tensor:
+    """Class token and mean of the patches in a row, twice as long (Oquab et al. 2024, DINOv2)."""
+    if not _has_class_token(features):
+        raise _refused(features, "cls_average")
+    patches = features._replace(others=max(features.others, 1))
+    parts = [cls_pooling(features, f"{name}_cls"), average_pooling(patches, f"{name}_average")]
+    return keras.layers.Concatenate(name=name)(parts)
+
+
+POOLINGS: dict[str, Callable[[Features, str], Tensor]] = {
+    "average": average_pooling,
+    "max": max_pooling,
+    "sum": sum_pooling,
+    "gem": gem_pooling,
+    "cls": cls_pooling,
+    "cls_average": cls_average_pooling,
+}
+"""Poolings by name; of each the first line says what it does, and where it comes from."""
+
+
+def _over_positions(
+    features: Features,
+    of_maps: Callable[..., keras.layers.Layer],
+    of_tokens: Callable[..., keras.layers.Layer],
+    name: str,
+) -> Tensor:
+    if len(features.values.shape) == 4:
+        return of_maps(name=name)(features.values)
+    patches = features.values
+    if features.others:
+        patches = TokenSlice(features.others, name=f"{name}_patches")(patches)
+    return of_tokens(name=name)(patches)
+
+
+def _has_class_token(features: Features) -> bool:
+    return len(features.values.shape) == 3 and features.class_token is not False
+
+
+def _refused(features: Features, pooling: str) -> ArgumentError:
+    others = [name for name in POOLINGS if not name.startswith("cls")]
+    if len(features.values.shape) == 2:
+        others = ["average"]
+    return ArgumentError(
+        f"pooling must be one of {', '.join(map(repr, others))} for this backbone: it gives "
+        f"{features.described}. Received: pooling={pooling!r}"
+    )

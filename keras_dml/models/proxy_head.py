@@ -1,0 +1,348 @@
+"""Heads with weights: proxies of classes for the losses over cosines, learned boundaries."""
+
+from typing import Literal, Self
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_dml.checks import (
+    check_choice,
+    check_number,
+    check_positive,
+    check_whole,
+    checked_class_ids,
+)
+from keras_dml.class_ids import as_labels
+from keras_dml.errors import ArgumentError
+from keras_dml.pairs import normalize
+from keras_dml.types import Config, Tensor, TensorLike
+
+__all__ = ["Boundary", "CenterRegularizer", "ProxyHead", "dominant_centers", "proxy_model"]
+
+
+@keras.saving.register_keras_serializable("keras_dml")
+class ProxyHead(keras.layers.Layer):
+    """Embeddings `[n, d]` to the cosines `[n, K]` to learned proxies of K classes.
+
+    Owns one weight, `proxies` `[K·C, d]`: class k has the rows `k C … k C + C − 1`. Embeddings and
+    proxies are l2-normalised inside; a zero row has the cosine 0 to all. With C > 1 centers a class
+    its cosine is, by `pooling`:
+
+    - `"max"`: that of the nearest center (sub-center ArcFace)
+    - `"soft"`: the mean of its centers' cosines `c_j` by the weights `softmax_j(c_j / γ)`
+      (SoftTriple)
+
+    The cosines are float32 whatever the precision policy. Memory is `[n, K C]`, never `[n, K, d]`.
+    The learning rate of the proxies is the optimizer's matter,
+    `keras_dml.optimizers.multipliers(head, 100)`: Adam takes no notice of scaled gradients.
+
+    Example:
+        >>> head = ProxyHead(num_classes=3)
+        >>> head(np.ones((2, 8), "float32")).shape
+        TensorShape([2, 3])
+
+    Args:
+        num_classes: K, at least 2.
+        centers: C, proxies of each class, at least 1.
+        pooling: how a class's centers make one cosine, `"max"` or `"soft"`.
+        temperature: γ of the soft pooling, above 0.
+        proxies_initializer: a Keras initializer; None: N(0, 1/d), of a length of about 1. The
+            length of a proxy changes no cosine, but how far a step turns it.
+        proxies_regularizer: a Keras regularizer, such as `CenterRegularizer`, or None.
+        dtype: float32 or float64. name, trainable: as in every Keras layer.
+
+    Raises:
+        ValueError: a number out of its range, unknown `pooling`, another dtype, or inputs that are
+            no `[n, d]`.
+
+    References: Movshovitz-Attias et al. 2017; Deng et al. 2020, Eq. 3; Qian et al. 2019, Eq. 5.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        centers: int = 1,
+        pooling: Literal["max", "soft"] = "max",
+        temperature: float = 0.1,
+        proxies_initializer: keras.initializers.Initializer | None = None,
+        proxies_regularizer: keras.regularizers.Regularizer | None = None,
+        dtype: object = "float32",
+        **kwargs: object,
+    ) -> None:
+        super().__init__(dtype=dtype or "float32", **kwargs)
+        _check_full_precision(self)
+        self.num_classes = check_whole("num_classes", num_classes, least=2)
+        self.centers = check_whole("centers", centers, least=1)
+        self.pooling = check_choice("pooling", pooling, ("max", "soft"))
+        self.temperature = check_positive("temperature", temperature)
+        self.proxies_initializer = keras.initializers.get(
+            proxies_initializer
+            # The "fan out" of [K·C, d] is d.
+            or keras.initializers.VarianceScaling(1.0, "fan_out", "untruncated_normal")
+        )
+        self.proxies_regularizer = keras.regularizers.get(proxies_regularizer)
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        """Make the proxies."""
+        dimensions = _dimensions(input_shape)
+        self.proxies = self.add_weight(
+            name="proxies",
+            shape=(self.num_classes * self.centers, dimensions),
+            initializer=self.proxies_initializer,
+            regularizer=self.proxies_regularizer,
+        )
+
+    def center_cosines(self, embeddings: Tensor) -> Tensor:
+        """The cosines `[n, K, C]` of embeddings `[n, d]` to all centers."""
+        z = normalize(ops.cast(embeddings, self.compute_dtype))
+        proxies = normalize(ops.convert_to_tensor(self.proxies))
+        cosines = ops.matmul(z, ops.transpose(proxies))
+        return ops.reshape(cosines, (-1, self.num_classes, self.centers))
+
+    def call(self, embeddings: Tensor) -> Tensor:
+        """The class cosines `[n, K]`."""
+        cosines = self.center_cosines(embeddings)
+        if self.centers == 1:
+            return ops.squeeze(cosines, axis=-1)
+        if self.pooling == "max":
+            return ops.max(cosines, axis=-1)
+        return ops.sum(ops.softmax(cosines / self.temperature, axis=-1) * cosines, axis=-1)
+
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        """`[n, K]`."""
+        return (input_shape[0], self.num_classes)
+
+    def get_config(self) -> Config:
+        """The constructor's arguments."""
+        return {
+            **super().get_config(),
+            "num_classes": self.num_classes,
+            "centers": self.centers,
+            "pooling": self.pooling,
+            "temperature": self.temperature,
+            "proxies_initializer": keras.initializers.serialize(self.proxies_initializer),
+            "proxies_regularizer": keras.regularizers.serialize(self.proxies_regularizer),
+        }
+
+
+@keras.saving.register_keras_serializable("keras_dml")
+class Boundary(keras.layers.Layer):
+    """Embeddings `[n, d]` with learned boundaries behind each, `[n, d + B]`, for `MarginLoss`.
+
+    Owns one weight, `boundaries` `[B]`: one for all classes, or one for each.
+
+    Example:
+        >>> boundary = Boundary()  # behind the embedding; then MarginLoss(boundaries=1)
+        >>> boundary(np.ones((2, 8), "float32")).shape
+        TensorShape([2, 9])
+
+    Args:
+        num_classes: B, a boundary for each class; None: a single one.
+        initial: where they start, above 0: a distance between unit vectors.
+        dtype: float32 or float64. name, trainable: as in every Keras layer.
+
+    Raises:
+        ValueError: a number out of its range, another dtype, or inputs that are no `[n, d]`.
+
+    Reference: Wu et al., "Sampling Matters in Deep Embedding Learning", ICCV 2017, section 4.2.
+    """
+
+    def __init__(
+        self,
+        num_classes: int | None = None,
+        initial: float = 1.2,
+        dtype: object = "float32",
+        **kwargs: object,
+    ) -> None:
+        super().__init__(dtype=dtype or "float32", **kwargs)
+        _check_full_precision(self)
+        if num_classes is not None:
+            num_classes = check_whole("num_classes", num_classes, least=2)
+        self.num_classes = num_classes
+        self.initial = check_positive("initial", initial)
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        """Make the boundaries."""
+        _dimensions(input_shape)
+        self.boundaries = self.add_weight(
+            name="boundaries",
+            shape=(self.num_classes or 1,),
+            initializer=keras.initializers.Constant(self.initial),
+        )
+
+    def call(self, embeddings: Tensor) -> Tensor:
+        """The embeddings with the boundaries behind them."""
+        embeddings = ops.cast(embeddings, self.compute_dtype)
+        shape = (ops.shape(embeddings)[0], self.num_classes or 1)
+        behind = ops.broadcast_to(ops.convert_to_tensor(self.boundaries)[None], shape)
+        return ops.concatenate([embeddings, behind], axis=-1)
+
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        """`[n, d + B]`."""
+        return (input_shape[0], _dimensions(input_shape) + (self.num_classes or 1))
+
+    def get_config(self) -> Config:
+        """The constructor's arguments."""
+        return {
+            **super().get_config(),
+            "num_classes": self.num_classes,
+            "initial": self.initial,
+        }
+
+
+@keras.saving.register_keras_serializable("keras_dml")
+class CenterRegularizer(keras.regularizers.Regularizer):
+    """SoftTriple's regulariser: merges the centers of a class that are not needed.
+
+    `τ / (K C (C − 1)) Σ_k Σ_{t<u} √(2 + 1e-5 − 2 p_kt · p_ku)` over the l2-normalised centers of
+    each of K classes; 0 for one center a class. The 1e-5 keeps the gradient of coincident centers
+    finite.
+
+    Example:
+        >>> head = ProxyHead(3, centers=4, pooling="soft", proxies_regularizer=CenterRegularizer(4))
+
+    Args:
+        centers: C, proxies of each class, as in the `ProxyHead` that it is given to.
+        weight: τ, at least 0.
+
+    Raises:
+        ValueError: a number out of its range, or a weight whose rows are no multiple of `centers`.
+
+    Reference: Qian et al. 2019, Eq. 9; τ = 0.2 is the authors'.
+    """
+
+    def __init__(self, centers: int, weight: float = 0.2) -> None:
+        self.centers = check_whole("centers", centers, least=1)
+        self.weight = check_number("weight", weight, least=0)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The regulariser of proxies `[K·C, d]`."""
+        rows, dimensions = x.shape
+        if rows % self.centers:
+            raise ArgumentError(
+                "centers must divide the number of proxies, as in the head that they are of. "
+                f"Received: centers={self.centers} for {rows} proxies"
+            )
+        if self.centers == 1:
+            return ops.zeros((), dtype=x.dtype)
+        classes = rows // self.centers
+        p = ops.reshape(normalize(ops.convert_to_tensor(x)), (classes, self.centers, dimensions))
+        cosines = ops.matmul(p, ops.transpose(p, (0, 2, 1)))
+        above = np.triu(np.ones((self.centers, self.centers), dtype=bool), k=1)
+        # What is not counted is 1, whose root has a gradient that nothing can turn into NaN.
+        squares = ops.where(above[None], 2.0 + 1e-5 - 2.0 * cosines, ops.ones_like(cosines))
+        roots = ops.where(above[None], ops.sqrt(squares), ops.zeros_like(cosines))
+        return self.weight / (rows * (self.centers - 1)) * ops.sum(roots)
+
+    def get_config(self) -> Config:
+        """The constructor's arguments."""
+        return {"centers": self.centers, "weight": self.weight}
+
+    @classmethod
+    def from_config(cls, config: Config) -> Self:
+        """The regulariser of this configuration."""
+        return cls(**config)
+
+
+def proxy_model(
+    embedding: keras.Model,
+    num_classes: int,
+    centers: int = 1,
+    pooling: Literal["max", "soft"] = "max",
+    temperature: float = 0.1,
+    proxies_initializer: keras.initializers.Initializer | None = None,
+    proxies_regularizer: keras.regularizers.Regularizer | None = None,
+    name: str = "proxy_model",
+) -> keras.Model:
+    """An embedding model with a `ProxyHead`: images to the cosines to K classes.
+
+    Example:
+        >>> classes = proxy_model(embedding, num_classes=100)
+        >>> faster = keras_dml.optimizers.multipliers(classes.get_layer("proxy_head"), 100)
+        >>> optimizer = keras_dml.optimizers.Adam(1e-4, learning_rate_multipliers=faster)
+        >>> classes.compile(optimizer, keras_dml.losses.ArcFaceLoss())
+
+    Args:
+        embedding: a `keras.Model` from images to embeddings `[n, d]`; it stays what is evaluated,
+            indexed and served.
+        num_classes, centers, pooling, temperature, proxies_initializer, proxies_regularizer: as in
+            `ProxyHead`.
+        name: the model's name.
+
+    Returns:
+        A `keras.Model` from images to cosines `[n, K]`, sharing the layers of `embedding`; its
+        layer `proxy_head` holds the proxies.
+
+    Raises:
+        ValueError: `embedding` does not give `[n, d]`, or as `ProxyHead` does.
+    """
+    head = ProxyHead(
+        num_classes,
+        centers,
+        pooling,
+        temperature,
+        proxies_initializer,
+        proxies_regularizer,
+        name="proxy_head",
+    )
+    return keras.Model(embedding.input, head(embedding.output), name=name)
+
+
+def dominant_centers(
+    head: ProxyHead, embeddings: TensorLike, class_ids: TensorLike, threshold: float = 75.0
+) -> tuple[np.ndarray, np.ndarray]:
+    """The center of each class that most of its images are nearest to, and the images near it.
+
+    Images farther from it than the threshold are likely to be mislabelled: the authors drop them,
+    keep the dominant centers alone, and train anew.
+
+    Example:
+        >>> centers, near = dominant_centers(head, embedding.predict(images), class_ids)
+
+    Args:
+        head: a built `ProxyHead`.
+        embeddings: `[n, d]`, of the training images.
+        class_ids: `[n]` or `[n, 1]`, in 0 … K − 1.
+        threshold: the largest angle to the dominant center, in degrees, from 0 to 180.
+
+    Returns:
+        `(centers, near)`: int `[K]`, a number below C for each class, −1 for one without images;
+        bool `[n]`, the images within the threshold of the dominant center of their class.
+
+    Raises:
+        ValueError: class ids outside 0 … K − 1, or a threshold outside [0, 180].
+
+    Reference: Deng et al. 2020, section 3.3.
+    """
+    threshold = check_number("threshold", threshold, least=0, most=180)
+    ids = ops.convert_to_numpy(checked_class_ids(as_labels(class_ids, "class_ids"))).astype(int)
+    outside = (ids < 0) | (ids >= head.num_classes)
+    if outside.any():
+        raise ArgumentError(
+            f"class_ids must be from 0 to {head.num_classes - 1}, the classes of the head. "
+            f"Received: {ids[outside][0]} in class_ids"
+        )
+    cosines = ops.convert_to_numpy(head.center_cosines(ops.convert_to_tensor(embeddings)))
+    own = cosines[np.arange(len(ids)), ids]
+    votes = np.zeros((head.num_classes, head.centers), dtype=int)
+    np.add.at(votes, (ids, own.argmax(axis=1)), 1)
+    centers = np.where(votes.any(axis=1), votes.argmax(axis=1), -1)
+    near = own[np.arange(len(ids)), centers[ids]] >= np.cos(np.radians(threshold))
+    return centers, near
+
+
+def _check_full_precision(layer: keras.Layer) -> None:
+    if layer.compute_dtype not in ("float32", "float64"):
+        raise ArgumentError(
+            "dtype must be float32 or float64, since half precision merges cosines. "
+            f"Received: dtype={layer.compute_dtype}"
+        )
+
+
+def _dimensions(input_shape: tuple[int | None, ...]) -> int:
+    if len(input_shape) != 2 or input_shape[1] is None:
+        raise ArgumentError(
+            f"inputs must be embeddings [n, d] of a known d. Received: shape {tuple(input_shape)}"
+        )
+    return input_shape[1]

@@ -1,0 +1,56 @@
+"""Our own modules as child processes."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+CHILD = """
+import os, sys, time
+from experiments.options.child import end_with_parent
+end_with_parent()
+print(os.getpid(), flush=True)
+time.sleep(60)
+"""
+PARENT = f"""
+import subprocess, sys
+from experiments.options.child import child_environment
+subprocess.run([sys.executable, "-c", {CHILD!r}], env=child_environment())
+"""
+
+
+def is_alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as stream:
+            return stream.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux alone can do that")
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGKILL])
+def test_a_child_ends_with_its_parent(sent):
+    parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
+    with parent:
+        child = int(parent.stdout.readline())
+        assert is_alive(child)
+        os.kill(parent.pid, sent)
+        parent.wait(10)
+        for _ in range(100):
+            if not is_alive(child):
+                return
+            time.sleep(0.05)
+        os.kill(child, signal.SIGKILL)
+    pytest.fail("the child was still there five seconds later")
+
+
+def test_a_process_that_is_nobodys_child_goes_on(monkeypatch):
+    program = "from experiments.options.child import end_with_parent; end_with_parent(); print(1)"
+    environment = {name: text for name, text in os.environ.items() if name != "KERAS_DML_PARENT"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (0, "1\n")

@@ -1,0 +1,122 @@
+"""Runs on KerasHub's presets and on a saved model: trained, killed, resumed, exported, served."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tiers
+from hub_presets import preset
+from tiny_run import TINY, command, final_weights, history
+from without import ROOT
+
+from experiments import evaluate
+from experiments.options.command_line import run_command
+from experiments.training.run_folder import RunFolder
+from keras_dml import models
+
+pytestmark = pytest.mark.slow
+WORDS = [word for word in TINY if word.split("=")[0] not in ("--backbone", "--weights")]
+WORDS += [
+    "--optimizer=sgd",
+    "--pretrained_factor=0.5",
+    "--learning_rate=0.01",
+    "--steps_per_epoch=2",
+    "--deterministic",
+]
+thorough = pytest.mark.thorough
+KINDS = ("dinov2", "dinov3", "vit", "siglip", "file")
+
+
+def backbone_of(kind, root):
+    """The flag for a tiny random backbone, written into `root`."""
+    if kind == "file":
+        inputs = keras.Input((None, None, 3))
+        x = keras.layers.Rescaling(1 / 255)(inputs)
+        x = keras.layers.Conv2D(8, 3, strides=2, name="projection")(x)
+        keras.Model(inputs, keras.layers.BatchNormalization()(x)).save(root / "mine.keras")
+        return f"--backbone={root / 'mine.keras'}"
+    pytest.importorskip("keras_hub", reason="KerasHub is in the extra hub")
+    preset(kind, root / kind)
+    return f"--backbone=hub:{root / kind}"
+
+
+class Killed(BaseException):
+    pass
+
+
+def killed_after_its_first_checkpoint(monkeypatch, *words):
+    save = RunFolder.save_checkpoint
+
+    def last_breath(self, *arguments):
+        save(self, *arguments)
+        self._lock.close()
+        raise Killed
+
+    with monkeypatch.context() as context:
+        context.setattr(RunFolder, "save_checkpoint", last_breath)
+        with pytest.raises(Killed):
+            command(*words)
+
+
+@tiers.parametrize("kind", KINDS, ("dinov2", "siglip", "file"), thorough)
+def test_trained_resumed_exported_and_served(kind, photos, tmp_path, capfd, monkeypatch):
+    words = [*WORDS, f"--data_dir={photos}", backbone_of(kind, tmp_path)]
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert command(*words, f"--output_dir={whole}") == 0
+    killed_after_its_first_checkpoint(monkeypatch, *words, f"--output_dir={killed}")
+    assert command(*words, f"--output_dir={killed}") == 0
+    assert "continued after epoch 1" in capfd.readouterr().out
+    one, two = final_weights(whole), final_weights(killed)
+    assert one.keys() == two.keys()
+    for name in one:
+        np.testing.assert_array_equal(one[name], two[name], err_msg=name)
+    assert history(whole) == history(killed) and len(history(whole)) == 2
+
+    with np.load(whole / "test_embeddings.npz") as kept:
+        paths, embeddings = kept["paths"], kept["embeddings"]
+    files = tf.constant([pathlib.Path(str(path)).read_bytes() for path in paths])
+    served = tf.saved_model.load(str(whole / "saved_model")).signatures["serving_default"]
+    np.testing.assert_allclose(served(files)["embeddings"], embeddings, atol=1e-4)
+    assert models.load_keras_file(whole / "best.keras").output_shape == (None, 8)
+    assert run_command(evaluate.main, ["evaluate", f"--run={whole}"]) == 0
+    assert "weights: its own" in (whole / "report.html").read_text()
+
+
+@thorough
+def test_two_devices_train_as_one(photos, tmp_path):
+    for kind in KINDS:
+        words = [*WORDS, f"--data_dir={photos}", backbone_of(kind, tmp_path), "--epochs=1"]
+        found = []
+        for more in ([], ["--strategy=mirrored", "--logical_devices=2"]):
+            folder = tmp_path / f"{kind}{len(more)}"
+            subprocess.run(
+                [sys.executable, "-m", "experiments.run", *words, *more, f"--output_dir={folder}"],
+                cwd=ROOT, check=True, timeout=300, env={**os.environ}, capture_output=True,
+            )  # fmt: skip
+            found.append(final_weights(folder))
+        for name, values in found[0].items():
+            other = found[1][name]
+            np.testing.assert_allclose(
+                values, other, rtol=1e-4, atol=1e-5, err_msg=f"{kind} {name}"
+            )
+
+
+def test_mistakes_are_one_line(photos, tmp_path, capfd):
+    words = [*WORDS, f"--data_dir={photos}", f"--output_dir={tmp_path / 'run'}"]
+    file = backbone_of("file", tmp_path)
+    for more, said in (
+        ([f"--backbone=hub:{tmp_path}"], "which holds a config.json"),
+        ([f"--backbone={tmp_path / 'gone.keras'}"], "No such file"),
+        ([file, "--pooling=cls"], "pooling must be one of 'average', 'max', 'sum', 'gem'"),
+        ([file, "--import_modules=no_such_module"], "import_modules must name modules"),
+        ([file, "--weights=none"], "weights must be left out"),
+    ):
+        assert command(*words, *more) == 2
+        lines = capfd.readouterr().err.splitlines()
+        assert lines[-1].startswith("error: ") and said in lines[-1]
+        assert not (tmp_path / "run" / "checkpoint.npz").exists()

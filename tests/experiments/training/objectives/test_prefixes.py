@@ -1,0 +1,54 @@
+"""--matryoshka: the loss over prefixes, and recall of each."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from experiments.training.evaluators import Finished, RetrievalScores
+from keras_dml import losses, metrics
+
+
+def test_the_loss_is_summed_over_prefixes_and_recall_is_measured_for_each(objective):
+    one = objective("--loss=snca", "--sigma=0.2", "--matryoshka=2,4,8", "--embedding_size=8")
+    loss = one.loss()
+    assert isinstance(loss, losses.MatryoshkaLoss)
+    assert (loss.dims, loss.loss.sigma) == ((2, 4, 8), 0.2)
+    (scores,) = [each for each in one.evaluators() if isinstance(each, RetrievalScores)]
+    assert scores.prefixes == (2, 4)
+    assert not isinstance(objective("--loss=snca").loss(), losses.MatryoshkaLoss)
+
+
+def test_recall_of_prefixes():
+    rng = np.random.default_rng(0)
+    embeddings, labels = rng.normal(size=(30, 6)).astype("float32"), np.arange(30) % 5
+    data = SimpleNamespace(test=SimpleNamespace(labels=labels), gallery=None)
+    run = SimpleNamespace(data=data, ks=[1, 2])
+    scores = RetrievalScores((2,))
+    measured = dict(scores.measure(run, None, {"test": embeddings}))
+    expected = metrics.recall_at_k(embeddings[:, :2], labels, ks=[1, 2])
+    assert measured["test/recall@2/cosine/first 2"] == pytest.approx(expected[2])
+    whole = metrics.recall_at_k(embeddings, labels, ks=[1, 2])
+    assert measured["test/recall@1/cosine"] == pytest.approx(whole[1])
+    findings = scores.finish(run, Finished(None, embeddings, None, [], {}))
+    assert findings.rows["first 2, cosine"][1] == pytest.approx(expected[1])
+    assert findings.result["scores"]["recall@1/cosine/first 2"] == pytest.approx(expected[1])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--loss=snca", "--matryoshka=4,a"], "matryoshka must be whole numbers"),
+        (
+            ["--loss=snca", "--matryoshka=4,8", "--embedding_size=16"],
+            "must end with embedding_size",
+        ),
+        (["--loss=snca", "--matryoshka=8,4,8", "--embedding_size=8"], "dims must be increasing"),
+        (["--loss=arcface", "--matryoshka=4,8"], "embeddings alone, which arcface is not"),
+        (["--loss=rankmi", "--matryoshka=4,8"], "embeddings alone, which rankmi is not"),
+        (["--loss=snca", "--matryoshka=4,8", "--levels=a,b"], "must not be given with levels"),
+    ],
+)
+def test_what_is_refused(words, message, objective):
+    with pytest.raises(ValueError, match=message):
+        objective(*words).loss()

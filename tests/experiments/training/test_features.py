@@ -1,0 +1,188 @@
+"""Features of a frozen backbone on disk, and the head that trains on them."""
+
+import pathlib
+import shutil
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from tiny_run import TINY, command, final_weights, history
+
+from experiments.embedding.embedding_file import EmbeddingFile
+from experiments.options import RunOptions, UsageError, parse
+from experiments.training.features import model_fingerprint, view_seeds
+from experiments.training.fine_tuning import check_fine_tuning
+from keras_dml import models
+
+PLAIN = ["--crop=none", "--noflip", "--freeze_backbone"]
+# Of weights that nobody has trained, so that a run is of seconds.
+HEAD = [*TINY, "--freeze_backbone", "--loss=ce", "--deterministic"]
+
+
+def run_of(folder, photos, *more, code=0):
+    assert command(*HEAD, f"--data_dir={photos}", f"--output_dir={folder}", *more) == code
+    return folder
+
+
+@pytest.fixture(scope="module")
+def cached(photos, tmp_path_factory):
+    root = tmp_path_factory.mktemp("cached")
+    flags = ["--cache_features", f"--cache_dir={root / 'features'}"]
+    return run_of(root / "run", photos, *PLAIN, *flags)
+
+
+@pytest.mark.slow
+def test_a_head_on_cached_features_learns_what_it_learns_on_images(cached, photos, tmp_path):
+    on_images = run_of(tmp_path / "images", photos, *PLAIN)
+    ours, theirs = history(cached), history(on_images)
+    assert [row.keys() for row in ours] == [row.keys() for row in theirs]
+    for row, expected in zip(ours, theirs):
+        assert row == pytest.approx(expected, rel=1e-4)
+    embeddings = [np.load(f / "test_embeddings.npz")["embeddings"] for f in (cached, on_images)]
+    np.testing.assert_allclose(*embeddings, atol=1e-5)
+    # Of the head alone: of the backbone nothing changes.
+    assert len(final_weights(cached)) < len(final_weights(on_images))
+    assert len(list(cached.parent.glob("features/*.npy"))) == 2
+
+
+@pytest.mark.slow
+def test_backbone_and_head_are_exported_as_one(cached):
+    served = tf.saved_model.load(str(cached / "saved_model")).signatures["serving_default"]
+    with np.load(cached / "test_embeddings.npz") as saved:
+        encoded = [pathlib.Path(path).read_bytes() for path in saved["paths"]]
+        ours = served(tf.constant(encoded))["embeddings"].numpy()
+        np.testing.assert_allclose(ours, saved["embeddings"], atol=1e-4)
+    whole = keras.saving.load_model(cached / "best.keras", compile=False)
+    assert whole.input_shape == (None, 16, 16, 3)
+    assert not (cached / "features").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", ["contrastive", "rankmi", "center"])
+def test_other_losses_on_the_same_features(loss, cached, photos, tmp_path, capsys):
+    shared = f"--cache_dir={cached.parent / 'features'}"
+    before = {path: path.stat().st_mtime_ns for path in cached.parent.glob("features/*.npy")}
+    run_of(tmp_path / "run", photos, "--cache_features", shared, f"--loss={loss}")
+    assert before == {p: p.stat().st_mtime_ns for p in cached.parent.glob("features/*.npy")}
+    assert "test/recall@1/cosine" in history(tmp_path / "run")[-1]
+
+
+@pytest.mark.slow
+def test_views_are_drawn_and_leave_nothing_in_the_runs_folder(photos, tmp_path, capsys):
+    folder = run_of(tmp_path / "run", photos, "--cache_features", "--cached_views=3")
+    out = capsys.readouterr().out
+    assert "features of 80 images" in out  # 3 · 20 to train, 20 to test
+    assert not (folder / "features").exists()
+    assert not (folder / "features.json").exists()
+
+
+def test_the_views_of_an_image_are_a_function_of_seed_view_and_image():
+    assert (view_seeds(1, 2, 5) == view_seeds(1, 2, 9)[:5]).all()
+    drawn = [view_seeds(seed, view, 50) for seed in (0, 1) for view in (0, 1)]
+    assert len(np.unique(np.concatenate(drawn), axis=0)) == 200
+
+
+@pytest.mark.slow
+def test_another_backbone_and_other_images_are_noticed(photos, tmp_path, capsys):
+    mine = shutil.copytree(photos, tmp_path / "photos")
+    folder, weights = tmp_path / "run", tmp_path / "net.weights.h5"
+    models.build_backbone("small_convnet", 16).save_weights(weights)
+    flags = ["--cache_features", f"--weights={weights}"]
+    # Stopped amid its training, again and again, so that its features stay.
+    stopped = [*flags, "--learning_rate=1e30", "--schedule=constant", "--optimizer=sgd"]
+    run_of(folder, mine, *stopped, code=1)
+    first = features_of(folder)
+    assert "anew" not in capsys.readouterr().out
+    run_of(folder, mine, *stopped, code=1)
+    assert "anew" not in capsys.readouterr().out
+    assert features_of(folder).keys() == first.keys()
+
+    models.build_backbone("small_convnet", 16).save_weights(weights)
+    run_of(folder, mine, *stopped, code=1)
+    assert "those of the cached features: training, test anew" in capsys.readouterr().out
+    second = features_of(folder)
+    assert len(second) == 2
+    assert not first.keys() & second.keys()
+
+    (picture,) = (mine / "class9").glob("0.png")
+    picture.write_bytes((mine / "class8" / "0.png").read_bytes())
+    run_of(folder, mine, *stopped, code=1)
+    assert "those of the cached features: test anew" in capsys.readouterr().out
+    third = features_of(folder)
+    (kept,) = third.keys() & second.keys()
+    assert kept.startswith("training")
+
+
+@pytest.mark.slow
+def test_a_killed_process_loses_no_row_on_disk(photos, tmp_path, monkeypatch):
+    whole = run_of(tmp_path / "whole", photos, "--cache_features", "--cached_views=2")
+    append, done = EmbeddingFile.append, []
+
+    def killed(self, batch):
+        done.append((self.path.name, self.done))
+        if len(done) == 9:  # amid the second file
+            raise KeyboardInterrupt
+        append(self, batch)
+
+    def watched(self, batch):
+        done.append((self.path.name, self.done))
+        append(self, batch)
+
+    flags = ["--cache_features", "--cached_views=2", "--eval_batch_size=4"]
+    with monkeypatch.context() as patch:
+        patch.setattr(EmbeddingFile, "append", killed)
+        run_of(tmp_path / "killed", photos, *flags, code=130)
+    left_at = done[-1]
+    assert left_at[1] > 0
+    done.clear()
+    monkeypatch.setattr(EmbeddingFile, "append", watched)
+    run_of(tmp_path / "killed", photos, *flags)
+    assert done[0] == left_at
+    for row, expected in zip(history(tmp_path / "killed"), history(whole)):
+        assert row == pytest.approx(expected, rel=1e-4)
+
+
+def features_of(folder):
+    return {path.name: np.load(path) for path in folder.glob("features/*.npy")}
+
+
+def net(name="conv", filters=4, scale=1 / 255):
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((8, 8, 3))
+    x = keras.layers.Rescaling(scale)(inputs)
+    return keras.Model(inputs, keras.layers.Conv2D(filters, 3, name=name)(x))
+
+
+def test_the_fingerprint_is_of_what_a_model_computes():
+    first = model_fingerprint(net())
+    assert first == model_fingerprint(net("another_name"))
+    assert first != model_fingerprint(net(scale=1 / 127.5))
+    assert first != model_fingerprint(net(filters=5))
+    other = net()
+    other.weights[0].assign_add(keras.ops.ones_like(other.weights[0]) * 1e-7)
+    assert first != model_fingerprint(other)
+
+
+REFUSED = [
+    (["--cache_features"], "cache_features needs --freeze_backbone"),
+    (["--cache_features", "--freeze_backbone", "--levels=stage1_conv2_relu"], "last layer alone"),
+    (["--cache_features", "--freeze_backbone", "--strategy=multi_worker"], "one machine"),
+    (["--cached_views=2"], "cached_views is for --cache_features. Received: cached_views=2"),
+    (["--cache_dir=x", "--freeze_backbone"], "cache_dir is for --cache_features"),
+]
+
+
+@pytest.mark.parametrize(("flags", "message"), REFUSED)
+def test_flags_that_make_no_sense_together(flags, message):
+    with pytest.raises(UsageError, match=message):
+        check_fine_tuning(parse(RunOptions, ["run", *flags]))
+
+
+@pytest.mark.parametrize("flags", [["--loss=contrastive"], ["--loss=ce"], ["--loss=rankmi"]])
+def test_a_run_in_which_nothing_would_learn(flags, photos, tmp_path, capsys):
+    given = [word for word in HEAD if not word.startswith("--embedding_size")]
+    given += [f"--data_dir={photos}", f"--output_dir={tmp_path / 'run'}", *flags]
+    assert command(*given) == 2
+    assert "freeze_backbone leaves nothing of the embedding that" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()

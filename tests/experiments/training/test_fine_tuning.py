@@ -1,0 +1,180 @@
+"""Head first, low-rank additions, averages of the weights: trained, stopped, exported."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from tiny_run import TINY, command, final_weights, history
+from tiny_transformer import tiny_transformer
+
+from experiments.options import RunOptions, UsageError, parse
+from experiments.training import fit
+from experiments.training.fine_tuning import Trainability, check_fine_tuning
+from experiments.training.optimizer import SCHEDULES, backbone_optimizer, optimizer, scheduled
+from experiments.training.run_folder import RunFolder
+from keras_dml import models, optimizers
+
+RUN = [*TINY, "--epochs=3", "--deterministic"]
+
+
+def options(*words):
+    return parse(RunOptions, ["run", *words])
+
+
+REFUSED = [
+    (["--freeze_backbone", "--lora_rank=2"], "lora_rank is for a backbone that trains"),
+    (["--freeze_backbone", "--head_epochs=2"], "head_epochs is for a backbone that trains"),
+    (["--freeze_backbone", "--rematerialize"], "rematerialize is for a backbone that trains"),
+    (["--epochs=3", "--head_epochs=3"], "head_epochs must be below epochs=3.*head_epochs=3"),
+    (["--lora_rank=2", "--layer_decay=0.5"], "layer_decay is for a backbone all of which trains"),
+    (["--lora_layers=query"], "lora_layers is for --lora_rank=N. Received: lora_layers=query"),
+]
+
+
+@pytest.mark.parametrize(("flags", "message"), REFUSED)
+def test_flags_that_make_no_sense_together(flags, message):
+    with pytest.raises(UsageError, match=message):
+        check_fine_tuning(options(*flags))
+
+
+NO_BLOCKS = [
+    (["--lora_rank=2"], "lora_layers must be names of layers of small_convnet.*nothing of the"),
+    (["--rematerialize"], "backbone must be a transformer"),
+]
+
+
+@pytest.mark.parametrize(("flags", "message"), NO_BLOCKS)
+def test_what_a_convolutional_net_does_not_have(flags, message):
+    small = ["--backbone=small_convnet", "--filters=4", "--weights=none", "--image_size=16"]
+    with pytest.raises(ValueError, match=message):
+        fit.embedding_model(options(*small, *flags))
+
+
+def test_every_optimizer_and_schedule_is_made_of_the_flags():
+    for name, made in optimizers.OPTIMIZERS.items():
+        found = optimizer(
+            options(f"--optimizer={name}", "--weight_decay=0.1", "--global_clipnorm=2"), 0.1
+        )
+        assert type(found) is made
+        decays = {"coupled": found.coupled_weight_decay, "decoupled": found.decoupled_weight_decay}
+        expected = "decoupled" if name == "adamw" else "coupled"
+        assert decays.pop(expected) == 0.1
+        assert [*decays.values()] == [0.0]
+        assert found.global_clipnorm == 2
+    for name in SCHEDULES:
+        rate = scheduled(options(f"--schedule={name}", *STEP.get(name, [])), 0.5, 10)
+        assert callable(rate) == (name != "constant")
+
+
+STEP = {"step": ["--decay_steps=4", "--decay_factor=0.5"]}
+
+
+def test_the_rate_falls_in_steps():
+    rate = scheduled(options("--schedule=step", *STEP["step"]), 0.8, 10)
+    assert [float(rate(i)) for i in (0, 3, 4, 7, 8)] == pytest.approx([0.8, 0.8, 0.4, 0.4, 0.2])
+    with pytest.raises(UsageError, match="schedule=step needs --decay_steps=N"):
+        scheduled(options("--schedule=step"), 0.8, 10)
+    with pytest.raises(UsageError, match="decay_steps is for --schedule=step"):
+        scheduled(options("--decay_steps=3"), 0.8, 10)
+
+
+def test_layer_decay_times_the_factor_of_the_backbone():
+    flags = ["--layer_decay=0.5", "--pretrained_factor=0.1", "--ema=0.9"]
+    made = backbone_optimizer(options(*flags), tiny_transformer(), 0.1)
+    found = sorted(set(made.learning_rate_multipliers.values()))
+    assert found == pytest.approx([0.0125, 0.025, 0.05, 0.1])
+    assert made.use_ema and made.ema_momentum == 0.9
+
+
+def test_a_backbone_that_waited_trains_as_it_did():
+    backbone = tiny_transformer()
+    models.enable_lora(backbone, 2)
+    backbone.get_layer("patches").trainable = True
+    expected = [v.path for v in backbone.trainable_variables]
+    kept = Trainability(backbone)
+    kept.freeze()
+    assert backbone.trainable_variables == []
+    kept.restore()
+    assert [v.path for v in backbone.trainable_variables] == expected
+
+
+# Runs.
+
+
+@pytest.fixture
+def transformer(monkeypatch):
+    """Small nets are tiny transformers here, of the weights that the seed gives."""
+    monkeypatch.setattr(models, "build_backbone", lambda *_: tiny_transformer(seed=3))
+
+
+CASES = {
+    "head_epochs": ["--loss=ce", "--head_epochs=1", "--ema=0.7", "--optimizer=adamw"],
+    "lora": ["--loss=multi_similarity", "--lora_rank=2", "--ema=0.5", "--weight_decay=0.1"],
+    "layers": ["--loss=ce", "--layer_decay=0.5", "--rematerialize", "--global_clipnorm=0.5"],
+    "rankmi": ["--loss=rankmi", "--head_epochs=1", "--ema=0.5", "--optimizer=rmsprop"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("transformer")
+@pytest.mark.parametrize("case", CASES)
+def test_stopped_and_continued_at_any_epoch_it_is_the_same_run(case, photos, tmp_path, monkeypatch):
+    flags = [*RUN, "--learning_rate=0.01", f"--data_dir={photos}", *CASES[case]]
+    assert command(*flags, f"--output_dir={tmp_path / 'whole'}") == 0
+    stopped = tmp_path / "stopped"
+    save = RunFolder.save_checkpoint
+
+    def save_and_stop(self, model, state):
+        save(self, model, state)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "save_checkpoint", save_and_stop)
+        for _ in range(3):
+            assert command(*flags, f"--output_dir={stopped}") == 130
+    assert command(*flags, f"--output_dir={stopped}") == 0
+    assert history(stopped) == history(tmp_path / "whole")
+    expected, found = final_weights(tmp_path / "whole"), final_weights(stopped)
+    assert expected.keys() == found.keys()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(array, found[name], err_msg=name)
+    last, again = (
+        keras.saving.load_model(folder / "last.keras", compile=False).get_weights()
+        for folder in (tmp_path / "whole", stopped)
+    )
+    for a, b in zip(last, again):
+        np.testing.assert_array_equal(a, b)
+    _check_exported(stopped, case)
+
+
+def _check_exported(folder, case):
+    """What is served gives the embeddings of the evaluation, and has no low-rank additions."""
+    served = tf.saved_model.load(str(folder / "saved_model")).signatures["serving_default"]
+    with np.load(folder / "test_embeddings.npz") as saved:
+        encoded = [tf.io.read_file(path).numpy() for path in saved["paths"]]
+        ours = served(tf.constant(encoded))["embeddings"].numpy()
+        np.testing.assert_allclose(ours, saved["embeddings"], atol=1e-4)
+    assert not models.has_lora(keras.saving.load_model(folder / "best.keras", compile=False))
+    if "--ema" in str(CASES[case]):
+        # What is evaluated is not what the checkpoint goes on with.
+        raw = [array for array in final_weights(folder).values() if array.shape == (8, 8)]
+        (kernel,) = (
+            layer.kernel.numpy()
+            for layer in keras.saving.load_model(folder / "last.keras", compile=False).layers
+            if layer.name == "projection"
+        )
+        assert raw
+        assert not np.array_equal(raw[0], kernel)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("transformer")
+def test_in_the_first_epochs_the_backbone_waits(photos, tmp_path):
+    flags = [*RUN, f"--data_dir={photos}", "--loss=ce", "--head_epochs=2", "--eval_every=2"]
+    folder = tmp_path / "run"
+    assert command(*flags, f"--output_dir={folder}") == 0
+    rates = [row["train/learning_rate"] for row in history(folder)]
+    assert len(rates) == 2
+    before = tiny_transformer(seed=3).get_layer("patches").kernel.numpy()
+    last = keras.saving.load_model(folder / "last.keras", compile=False)
+    assert not np.array_equal(last.get_layer("patches").kernel.numpy(), before)

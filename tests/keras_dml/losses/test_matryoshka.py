@@ -1,0 +1,110 @@
+"""A loss over prefixes: the sum of what it says of each."""
+
+import keras
+import numpy as np
+import pytest
+from backend import parts, value_and_gradient
+from batches import batch, small_model
+
+from keras_dml import losses
+
+pytestmark = pytest.mark.any_backend
+
+Z = np.array(
+    [(1, 0, 0.5), (0.5, 1, 0), (0, 1, 1), (-1, 0.5, 1), (0.5, -1, 1), (1, 1, -0.5)], dtype=float
+)
+CLASS_IDS = np.array([0, 0, 1, 1, 2, 0])
+
+
+def test_the_worked_example():
+    loss = losses.MatryoshkaLoss(losses.SupConLoss(dtype="float64"), (2, 3))
+    assert loss.dtype == "float64"
+    computed = [part.mean() for part in parts(loss, CLASS_IDS, Z)]
+    assert computed == pytest.approx([-12.306570, 15.848080], abs=1e-6)
+    assert float(loss(CLASS_IDS, Z)) == pytest.approx(3.541510, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        losses.ContrastiveLoss(dtype="float64"),
+        losses.FastAPLoss(dtype="float64"),
+        losses.SimplifiedPairwiseCrossEntropyLoss(dtype="float64"),
+        losses.CenterLoss(dtype="float64"),
+    ],
+    ids=lambda loss: loss.name,
+)
+def test_value_and_gradient_are_the_weighted_sums_over_prefixes(inner):
+    ids, z = batch(seed=1)
+    dims, weights = (1, 4, 6), (0.5, 2.0, 1.0)
+    value, gradient = value_and_gradient(losses.MatryoshkaLoss(inner, dims, weights), ids, z)
+    expected, slopes = 0.0, np.zeros_like(z)
+    for length, weight in zip(dims, weights):
+        of_prefix, slope = value_and_gradient(inner, ids, z[:, :length])
+        expected += weight * of_prefix
+        slopes[:, :length] += weight * slope
+    assert value == pytest.approx(expected, rel=1e-12)
+    np.testing.assert_allclose(gradient, slopes, atol=1e-12)
+
+
+def test_the_whole_alone_is_the_loss_itself():
+    ids, z = batch()
+    loss = losses.MatryoshkaLoss(losses.SNCALoss(), [6])
+    assert float(loss(ids, z)) == float(losses.SNCALoss()(ids, z))
+
+
+def test_groups_are_labels_where_the_loss_takes_them():
+    groups = np.array([[1, 0], [1, 1], [0, 1]])
+    z = batch()[1][:3]
+    inner = losses.SimplifiedPairwiseCrossEntropyLoss()
+    expected = float(inner(groups, z[:, :2])) + float(inner(groups, z))
+    value = float(losses.MatryoshkaLoss(inner, (2, 6))(groups, z))
+    assert value == pytest.approx(expected, rel=1e-6)
+
+
+def test_it_is_saved_with_the_loss_that_it_is_made_of(tmp_path):
+    loss = losses.MatryoshkaLoss(losses.TripletLoss(0.3, "hard"), (2, 4), (0.5, 1.0), name="mine")
+    copy = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(loss))
+    assert copy.get_config() == loss.get_config()
+    ids, x = batch(seed=5, sizes=(20, 10, 15, 19), dimensions=8)
+    assert float(copy(ids, x[:, :4])) == float(loss(ids, x[:, :4]))
+    model = small_model()
+    model.compile("sgd", loss)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert loaded.loss.get_config() == loss.get_config()
+
+
+@pytest.mark.parametrize(
+    ("dims", "weights", "message"),
+    [
+        ((), None, "dims must be one or more whole numbers"),
+        ((0, 6), None, "dims must be one or more whole numbers of at least 1"),
+        ((3, 3, 6), None, r"dims must be increasing.*dims=\(3, 3, 6\)"),
+        ((6, 3), None, r"dims must be increasing.*dims=\(6, 3\)"),
+        ((3, 6), (1.0,), r"weights must be one number for each of dims=\(3, 6\).*weights=\(1.0,\)"),
+        ((3, 6), (1.0, -1.0), r"weights\[1\] must be a number of at least 0"),
+        ((3, 7), None, r"dims must end with d = 6.*dims=\(3, 7\)"),
+        ((3, 5), None, r"dims must end with d = 6.*dims=\(3, 5\)"),
+    ],
+)
+def test_what_is_refused(dims, weights, message):
+    ids, z = batch()
+    with pytest.raises(ValueError, match=message):
+        losses.MatryoshkaLoss(losses.SNCALoss(), dims, weights)(ids, z)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        losses.ArcFaceLoss(),
+        losses.CrossEntropyLoss(),
+        losses.MarginLoss(boundaries=1),
+        "snca",
+        None,
+    ],
+    ids=["cosines", "logits", "boundaries", "a name", "nothing"],
+)
+def test_losses_without_prefixes(loss):
+    with pytest.raises(TypeError, match="loss must be a .*EmbeddingLoss over embeddings alone"):
+        losses.MatryoshkaLoss(loss, (2, 4))

@@ -1,0 +1,133 @@
+"""The losses over class cosines: which of them are one, and their edges."""
+
+import math
+
+import numpy as np
+import pytest
+from backend import compiled, value_and_gradient
+from batches import batch
+
+from keras_dml import losses, models
+
+pytestmark = pytest.mark.any_backend
+
+OF_COSINES = [name for name, loss in losses.LOSSES.items() if loss.kind == "proxies"]
+every_loss = pytest.mark.parametrize("name", OF_COSINES)
+
+
+def cosines(seed=0):
+    """Class ids and the cosines of 11 images to 4 classes."""
+    ids, z = batch(seed)
+    rng = np.random.default_rng(seed)
+    proxies = rng.normal(size=(4, z.shape[1]))
+    product = z @ proxies.T
+    return ids, product / np.linalg.norm(z, axis=1)[:, None] / np.linalg.norm(proxies, axis=1)
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        losses.CosFaceLoss(10.0, 0.0, dtype="float64"),
+        losses.ArcFaceLoss(10.0, 0.0, dtype="float64"),
+        losses.ArcFaceLoss(10.0, 0.0, easy_margin=True, dtype="float64"),
+        losses.SoftTripleLoss(10.0, 0.0, dtype="float64"),
+        losses.ProxyNCALoss(0.2, dtype="float64"),
+    ],
+    ids=["cosface", "arcface", "arcface, easy", "soft_triple", "proxy_nca"],
+)
+def test_without_a_margin_they_are_norm_softmax(same):
+    ids, c = cosines()
+    expected, gradient = value_and_gradient(losses.NormSoftmaxLoss(0.1, dtype="float64"), ids, c)
+    value, computed = value_and_gradient(same, ids, c)
+    assert value == pytest.approx(expected, rel=1e-12)
+    np.testing.assert_allclose(computed, gradient, atol=1e-12)
+
+
+@every_loss
+@pytest.mark.parametrize("on", [1.0, 1.0 + 1e-7, -1.0, -1.0 - 1e-7, 0.0])
+def test_an_image_on_its_proxy_or_opposite_is_finite(name, on):
+    c = np.full((3, 3), 0.1)
+    np.fill_diagonal(c, on)
+    value, gradient = value_and_gradient(losses.get(name), np.arange(3), c, "float32")
+    assert np.isfinite(value)
+    assert np.isfinite(gradient).all()
+
+
+def test_arcface_on_the_sphere_has_a_gradient_of_the_length_of_the_sine():
+    """Near the proxy the slope in c grows without bound, and the sphere's shrinks likewise."""
+    margin = 0.5
+    loss = losses.ArcFaceLoss(1.0, margin, dtype="float64", reduction="sum")
+    for angle in (1e-3, 0.3, 1.2, 2.0):
+        c = np.array([[math.cos(angle), -1.0]])
+        _, gradient = value_and_gradient(loss, np.zeros(1, int), c)
+        target = math.cos(angle + margin)
+        share = 1 / (1 + math.exp(target + 1))  # of the other class
+        along_sphere = gradient[0, 0] * -math.sin(angle)
+        assert along_sphere == pytest.approx(share * math.sin(angle + margin), rel=1e-6)
+
+
+def test_arcface_never_rises_with_the_angle():
+    angles = np.linspace(0, math.pi, 2001)
+    for margin in (0.1, 0.5, 1.6, 2.3):
+        target = np.asarray(losses.ArcFaceLoss(1.0, margin).target_cosine(np.cos(angles)))
+        assert (np.diff(target) <= 1e-6).all()
+
+
+def test_a_zero_embedding_is_as_near_to_all():
+    ids = np.array([0, 2])
+    expected = pytest.approx(math.log(5), rel=1e-6)
+    for loss in (losses.NormSoftmaxLoss(), losses.CosFaceLoss(margin=0.0), losses.ProxyNCALoss()):
+        assert float(loss(ids, np.zeros((2, 5)))) == expected
+
+
+@every_loss
+@pytest.mark.parametrize("strange", [-1, 4, 1.5])
+def test_a_class_that_the_head_does_not_have(name, strange):
+    ids, c = cosines()
+    ids = ids.astype("float32")
+    ids[3] = strange
+    loss = losses.get(name, reduction=None)
+    for values in (loss(ids, c), *loss.parts(ids, c)):
+        lost = np.isnan(np.asarray(values))
+        assert lost.all() if name == "proxy_anchor" else np.flatnonzero(lost).tolist() == [3]
+
+
+@every_loss
+def test_fewer_than_two_classes(name):
+    with pytest.raises(ValueError, match=r"at least 2 classes.*y_pred.shape=\(3, 1\)"):
+        losses.get(name)(np.zeros(3, int), np.ones((3, 1)))
+
+
+def test_proxy_anchor_of_a_batch_of_one_class_has_nothing_to_push_from_it():
+    c = np.full((4, 2), -0.3)
+    push = np.asarray(losses.ProxyAnchorLoss(2.0, 0.1).parts(np.zeros(4, int), c)[1])
+    expected = np.log(1 + 4 * math.exp(2.0 * (-0.3 + 0.1))) / 2  # from the other class's proxy
+    np.testing.assert_allclose(push, expected, rtol=1e-5)
+
+
+def test_proxy_anchor_weighs_shares_by_sample_weights():
+    ids, c = cosines(3)
+    weights = np.linspace(0, 1, len(ids)).astype("float32")
+    loss = losses.ProxyAnchorLoss(5.0)
+    each = np.asarray(losses.ProxyAnchorLoss(5.0, reduction=None)(ids, c))
+    weighted = float(loss(ids, c, sample_weight=weights))
+    assert weighted == pytest.approx(float(np.mean(weights * each)), rel=1e-5)
+
+
+@every_loss
+def test_a_compiled_graph(name):
+    ids, c = cosines(1)
+    loss = losses.get(name)
+    assert float(compiled(loss)(ids, np.float32(c))) == pytest.approx(float(loss(ids, c)), rel=1e-4)
+
+
+@pytest.mark.parametrize("margin", [-0.1, math.pi, float("nan")])
+def test_margins_of_arcface_that_are_refused(margin):
+    with pytest.raises(ValueError, match="margin must be a number of at least 0 and below 3.14"):
+        losses.ArcFaceLoss(margin=margin)
+
+
+def test_what_the_losses_say_of_their_heads_a_head_takes():
+    for name in OF_COSINES:
+        head = models.ProxyHead(3, **losses.LOSSES[name].head)
+        assert head(np.ones((2, 4), "float32")).shape == (2, 3)

@@ -1,0 +1,186 @@
+"""SupCon, NT-Xent, circle, margin, Smooth-AP and recall@k: what the shared tests do not ask."""
+
+import numpy as np
+import oracles
+import pytest
+from backend import compiled, value_and_gradient
+from batches import batch, softmax
+
+from keras_dml import losses
+
+pytestmark = pytest.mark.any_backend
+
+
+def projected(gradient, z):
+    """A gradient at the l2-normalised embeddings as one at the embeddings."""
+    f = oracles.unit(z)
+    along = (gradient * f).sum(axis=1, keepdims=True)
+    return (gradient - along * f) / np.linalg.norm(z, axis=1, keepdims=True)
+
+
+def test_with_one_positive_each_supcon_nt_xent_and_snca_agree():
+    _, z = batch(seed=4, sizes=(12,), dimensions=5)
+    ids = np.arange(12) // 2
+    expected, gradient = value_and_gradient(losses.SupConLoss(0.2, dtype="float64"), ids, z)
+    for other in (losses.NTXentLoss(0.2, dtype="float64"), losses.SNCALoss(0.2, dtype="float64")):
+        value, others = value_and_gradient(other, ids, z)
+        assert value == pytest.approx(expected, rel=1e-12)
+        np.testing.assert_allclose(others, gradient, atol=1e-12)
+
+
+def test_nt_xent_is_ice_averaged_over_pairs():
+    ids, z = batch(seed=6)
+    of_anchors = losses.get("ice", scale=5.0, reweight=False, dtype="float64", reduction="sum")
+    pairs = sum(n * (n - 1) for n in np.bincount(ids))
+    value, gradient = value_and_gradient(losses.NTXentLoss(0.2, dtype="float64"), ids, z)
+    summed, of_sum = value_and_gradient(of_anchors, ids, z)
+    assert value == pytest.approx(summed / pairs, rel=1e-12)
+    np.testing.assert_allclose(gradient, of_sum / pairs, atol=1e-12)
+
+
+def test_supcon_of_one_class_follows_the_formula():
+    same = np.tile([[1.0, 2.0]], (5, 1))
+    value, _ = value_and_gradient(losses.SupConLoss(dtype="float64"), np.zeros(5, int), same)
+    assert value == pytest.approx(np.log(4))
+    value, _ = value_and_gradient(losses.SupConLoss(dtype="float64"), np.zeros(2, int), same[:2])
+    assert value == pytest.approx(0.0, abs=1e-12)
+
+
+def test_coincident_points():
+    same, ids = np.tile([[1.0, 2.0]], (6, 1)), np.repeat([0, 1], 3)
+    for loss, expected in (
+        (losses.NTXentLoss(dtype="float64"), np.log(1 + 3)),
+        # Closed positive hinges, negative ones of m + β, whatever the negatives weigh.
+        (losses.MarginLoss(dtype="float64"), 1.4),
+        (losses.MarginLoss(sampling="all", dtype="float64"), 1.4),
+        # Ranks by halves: 1 + 1/2 of the other positive, 1 + 4/2 of all.
+        (losses.SmoothAPLoss(dtype="float64"), 1 - 1.5 / 3),
+    ):
+        value, gradient = value_and_gradient(loss, ids, same)
+        assert value == pytest.approx(expected)
+        assert np.isfinite(gradient).all()
+
+
+def test_the_gradient_of_the_circle_loss_is_the_papers():
+    ids, z = batch(seed=7)
+    margin, scale = 0.3, 15.0
+    f = oracles.unit(z)
+    s, same = f @ f.T, ids[:, None] == ids
+    positive, negative = same & ~np.eye(len(ids), dtype=bool), ~same
+    kept = positive.any(axis=1) & negative.any(axis=1)
+    attracting, repelling = np.maximum(0, 1 + margin - s), np.maximum(0, s + margin)
+    a, b = -scale * attracting * (s - 1 + margin), scale * repelling * (s - margin)
+    together = softmax(np.where(positive, a, -1e9))
+    apart = softmax(np.where(negative, b, -1e9))
+    odds = (np.exp(a) * positive).sum(axis=1) * (np.exp(b) * negative).sum(axis=1)
+    weights = (-attracting * together * positive + repelling * apart) * scale
+    weights *= (kept * odds / (1 + odds) / kept.sum())[:, None]
+    expected = projected((weights + weights.T) @ f, z)
+    loss = losses.CircleLoss(margin, scale, dtype="float64")
+    np.testing.assert_allclose(value_and_gradient(loss, ids, z)[1], expected, atol=1e-10)
+
+
+def test_the_gradient_of_the_margin_loss_holds_its_weights_constant():
+    ids, z = batch(seed=8, dimensions=4)
+    margin, beta = 0.2, 1.1
+    f = oracles.unit(z)
+    distance = np.sqrt(((f[:, None] - f) ** 2).sum(axis=2))
+    same = ids[:, None] == ids
+    weights, opened = np.zeros_like(distance), 0.0
+    for i in range(len(ids)):
+        together = [j for j in range(len(ids)) if j != i and same[i, j]]
+        apart = [j for j in range(len(ids)) if not same[i, j]]
+        if not together:
+            continue
+        shares = oracles.distance_weighted(distance[i, apart], 4)
+        for j in together:
+            weights[i, j] = margin + distance[i, j] > beta
+        for j, share in zip(apart, shares):
+            weights[i, j] = -len(together) * share * (margin + beta > distance[i, j])
+        opened += abs(weights[i]).sum()
+    slopes = (weights + weights.T) / opened / np.where(distance > 0, distance, 1)
+    gradient = slopes.sum(axis=1, keepdims=True) * f - slopes @ f
+    loss = losses.MarginLoss(margin, beta, dtype="float64")
+    value, computed = value_and_gradient(loss, ids, z)
+    np.testing.assert_allclose(computed, projected(gradient, z), atol=1e-10)
+    expected = oracles.mean_loss(oracles.margin, ids, z, margin=margin, beta=beta)
+    assert value == pytest.approx(expected, rel=1e-9)
+
+
+def test_learned_boundaries_are_those_of_the_anchors_classes():
+    ids, z = batch(seed=9)
+    betas = np.linspace(0.8, 1.4, 4)
+    rows = np.concatenate([z, np.tile(betas, (len(ids), 1))], axis=1)
+    given = {"sampling": "all", "nu": 0.3, "boundaries": 4}
+    loss = losses.MarginLoss(dtype="float64", **given)
+    value, gradient = value_and_gradient(loss, ids, rows)
+    # The oracle takes boundaries from the end of a row: those of class 0 stand B from it.
+    expected = oracles.mean_loss(oracles.margin, ids, rows, **given)
+    assert value == pytest.approx(expected, rel=1e-9)
+    numeric = oracles.numeric_gradient(oracles.margin, ids, rows, **given)
+    np.testing.assert_allclose(gradient, numeric, atol=1e-7)
+    assert np.abs(gradient[:, 6:]).max() > 1e-3
+    alike = losses.MarginLoss(beta=1.0, sampling="all", dtype="float64")
+    rows[:, 6:] = 1.0
+    learned = losses.MarginLoss(sampling="all", boundaries=4, dtype="float64")
+    assert float(learned(ids, rows)) == pytest.approx(float(alike(ids, z)), rel=1e-12)
+
+
+def test_a_class_without_a_boundary_of_its_own():
+    ids, z = batch(seed=9)
+    each = losses.MarginLoss(boundaries=2, reduction=None)(ids, np.float32(z))
+    assert np.isnan(np.asarray(each)).tolist() == (ids > 1).tolist()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"beta": 1.0, "boundaries": 1}, "beta must not be given with boundaries.*beta=1.0"),
+        ({"nu": -0.1}, r"nu must be a number of at least 0.*nu=-0\.1"),
+        ({"boundaries": -1}, "boundaries must be a whole number of at least 0"),
+    ],
+)
+def test_what_the_margin_loss_refuses(given, message):
+    with pytest.raises(ValueError, match=message):
+        losses.MarginLoss(**given)
+
+
+def test_boundaries_need_room():
+    with pytest.raises(ValueError, match=r"with 3 boundaries behind them.*\(4, 3\)"):
+        losses.MarginLoss(boundaries=3)(np.arange(4), np.ones((4, 3)))
+
+
+@pytest.mark.parametrize("ks", [(), (0, 2), 3, "12", (1.5,)])
+def test_ks_that_are_refused(ks):
+    with pytest.raises((ValueError, TypeError), match=r"ks must be one or more whole numbers"):
+        losses.RecallAtKLoss(ks)
+
+
+def test_a_k_beyond_the_batch_is_the_batch():
+    ids, z = batch(seed=1)
+    few = losses.RecallAtKLoss((2, 11), dtype="float64")
+    many = losses.RecallAtKLoss((2, 500), dtype="float64")
+    assert float(few(ids, z)) == float(many(ids, z))
+
+
+def test_sharp_ranks_are_average_precision_and_recall():
+    """At a low temperature the ranks are those of sorting."""
+    ids, z = batch(seed=3, sizes=(8, 9, 7), dimensions=5)
+    f = oracles.unit(z)
+    precisions, recalls = [], []
+    for q in range(len(ids)):
+        nearest = np.array([j for j in np.argsort(-(f @ f[q])) if j != q])
+        hits = ids[nearest] == ids[q]
+        precisions.append(np.mean(np.cumsum(hits)[hits] / (1 + np.flatnonzero(hits))))
+        recalls.append((hits[:2].sum() + 0.5 * hits[2]) / 3)  # the step is at the rank 3
+    smooth_ap = losses.SmoothAPLoss(1e-6, dtype="float64")
+    assert float(smooth_ap(ids, z)) == pytest.approx(1 - np.mean(precisions), abs=1e-9)
+    recall = losses.RecallAtKLoss((3,), 1e-3, 1e-6, dtype="float64")
+    assert float(recall(ids, z)) == pytest.approx(1 - np.mean(recalls), abs=1e-9)
+
+
+@pytest.mark.parametrize("name", ["smooth_ap", "recall_at_k"])
+def test_ranking_compiles_for_a_batch_of_unknown_size(name):
+    ids, z = batch(seed=2)
+    loss = losses.get(name)
+    assert float(compiled(loss)(ids, np.float32(z))) == pytest.approx(float(loss(ids, z)), rel=1e-5)

@@ -1,0 +1,91 @@
+"""The blocks of a transformer: learning rates by depth, gradients by a second computation."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from tiny_transformer import tiny_transformer
+
+from keras_dml import models, optimizers
+
+
+def images():
+    return np.random.default_rng(0).uniform(0, 255, (4, 16, 16, 3)).astype("float32")
+
+
+def test_the_multipliers_fall_from_the_last_block_to_the_patches():
+    backbone = tiny_transformer()
+    assert [b.name for b in models.transformer_blocks(backbone)] == ["block_0", "block_1"]
+    factors = models.layer_multipliers(backbone, 0.5)
+    by_layer = {}
+    for path, factor in factors.items():
+        by_layer.setdefault(path.split("/")[0], set()).add(factor)
+    assert by_layer == {"patches": {0.125}, "block_0": {0.25}, "block_1": {0.5}, "norm": {1.0}}
+    assert len(factors) == len(backbone.trainable_variables)
+
+
+def test_an_optimizer_takes_them():
+    model = models.embedding_model(tiny_transformer(), 4)
+    factors = models.layer_multipliers(tiny_transformer(), 0.1)
+    model.compile(optimizers.SGD(1.0, learning_rate_multipliers=factors), "mse")
+    before = [v.numpy() for v in model.trainable_variables]
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(model(images(), training=True) ** 2)
+    gradients = tape.gradient(loss, model.trainable_variables)
+    model.optimizer.apply(gradients, model.trainable_variables)
+    for variable, old, gradient in zip(model.trainable_variables, before, gradients):
+        factor = factors.get(variable.path, 1.0)
+        np.testing.assert_allclose(old - variable.numpy(), factor * gradient, rtol=1e-3, atol=1e-5)
+
+
+def test_blocks_within_blocks_and_more_than_nine():
+    names = [b.name for b in models.transformer_blocks(tiny_transformer(blocks=11))]
+    assert names == [f"block_{number}" for number in range(11)]
+    inner = tiny_transformer()
+    inputs = keras.Input((16, 16, 3))
+    outer = keras.Model(inputs, inner(inputs))
+    assert len(models.transformer_blocks(outer)) == 2
+    assert len(models.layer_multipliers(outer, 0.5)) == len(inner.trainable_variables)
+
+
+@pytest.mark.parametrize("function", [models.transformer_blocks, models.rematerialize_blocks])
+def test_a_convolutional_net_has_no_blocks(function):
+    with pytest.raises(ValueError, match="must be a transformer.*small_convnet"):
+        function(models.small_convnet(16))
+
+
+@pytest.mark.parametrize("decay", [0, 1.5, float("nan"), "half"])
+def test_decays_that_are_none(decay):
+    with pytest.raises(ValueError, match="decay must be"):
+        models.layer_multipliers(tiny_transformer(), decay)
+
+
+def gradients(rematerialize, inside=True):
+    backbone = tiny_transformer()
+    if rematerialize:
+        models.rematerialize_blocks(backbone)
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(backbone(x, training=True) ** 3)
+        return loss, tape.gradient(loss, backbone.trainable_variables)
+
+    function = tf.function(step) if inside else step
+    loss, found = function(tf.constant(images()))
+    graph = function.get_concrete_function(tf.constant(images())).graph if inside else None
+    count = 0 if graph is None else sum(op.type == "Softmax" for op in graph.get_operations())
+    return float(loss), [g.numpy() for g in found], count
+
+
+def test_rematerialized_gradients_are_the_same_by_a_second_computation():
+    loss, expected, once = gradients(False)
+    again, found, twice = gradients(True)
+    assert again == pytest.approx(loss, rel=1e-6)
+    for a, b in zip(expected, found):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+    assert (once, twice) == (2, 4)
+
+
+def test_what_would_change_when_computed_twice_is_refused():
+    with pytest.raises(ValueError, match="without dropout and without batch norm.*seed_generator"):
+        models.rematerialize_blocks(tiny_transformer(dropout=0.1))

@@ -1,0 +1,250 @@
+"""Backbones of KerasHub from tiny random presets: scaling, sizes, tokens, what is refused."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+from hub_presets import OFFSET, SCALE, SIZE, preset
+
+from keras_dml import models
+from keras_dml.cloning import all_layers
+from keras_dml.float32 import float32_copy
+
+pytest.importorskip("keras_hub", reason="KerasHub is in the extra hub")
+TOKENS = {"dinov2": (True, 2), "dinov3": (True, 4), "vit": (True, 0)}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Folder and backbone of each preset."""
+    root = tmp_path_factory.mktemp("presets")
+
+    class Made(dict):
+        def __missing__(self, kind):
+            self[kind] = root / kind, preset(kind, root / kind, kind != "bert")
+            return self[kind]
+
+    return Made()
+
+
+def first(quick, *others):
+    """One kind in the quick tests, the others among the longer checks."""
+    return [quick, *(pytest.param(kind, marks=pytest.mark.slow) for kind in others)]
+
+
+def images(size=SIZE, n=2):
+    return np.random.default_rng(0).uniform(0, 255, (n, size, size, 3)).astype("float32")
+
+
+def build(made, kind, size=SIZE, **arguments):
+    return models.build_backbone(f"hub:{made[kind][0]}", size, **arguments)
+
+
+@pytest.mark.parametrize("kind", first("vit", "dinov2", "dinov3", "siglip", "resnet"))
+def test_images_in_0_to_255_give_what_the_scaled_ones_give_the_backbone(kind, made):
+    theirs = made[kind][1]
+    theirs = getattr(theirs, "vision_encoder", theirs)
+    scaled = images() * SCALE + OFFSET
+    given = dict.fromkeys(theirs.input, scaled) if isinstance(theirs.input, dict) else scaled
+    expected = theirs(given, training=False).numpy()
+    ours = build(made, kind)
+    found = ours(images(), training=False).numpy()
+    assert ours.input_shape == (None, SIZE, SIZE, 3) and expected.std() > 0.01
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", first("dinov3", "dinov2", "vit"))
+def test_what_the_tokens_are(kind, made):
+    layout = build(made, kind).layers[-1]
+    assert (layout.class_token, layout.registers) == TOKENS[kind]
+    tokens = build(made, kind)(images(), training=False).numpy()
+    first = sum(TOKENS[kind])
+    for pooling, expected in (
+        ("cls", tokens[:, 0]), ("average", tokens[:, first:].mean(axis=1))
+    ):  # fmt: skip
+        model = models.embedding_model(build(made, kind), pooling=pooling)
+        np.testing.assert_allclose(model(images(), training=False), expected, atol=1e-5)
+    assert tokens.shape[1] == first + (SIZE // 4) ** 2
+
+
+@pytest.mark.slow
+def test_siglip_gives_vectors_which_no_pooling_is_for(made):
+    assert models.embedding_model(build(made, "siglip")).output_shape == (None, 8)
+    with pytest.raises(ValueError, match="it gives vectors, which are pooled already.*'cls'"):
+        models.embedding_model(build(made, "siglip"), pooling="cls")
+    with pytest.raises(ValueError, match="it gives maps, which have no class token"):
+        models.embedding_model(build(made, "resnet"), pooling="cls_average")
+
+
+@pytest.mark.parametrize("size", first(32, 16))
+@pytest.mark.parametrize("kind", first("siglip", "dinov2", "dinov3", "vit"))
+def test_another_image_size_has_the_same_weights(kind, size, made):
+    ours, own = build(made, kind, size), build(made, kind)
+    assert ours(images(size), training=False).shape[0] == 2
+    differing = []
+    for a, b in zip(ours.weights, own.weights, strict=True):
+        if a.shape != b.shape or not np.array_equal(a, b):
+            differing.append(a.path)
+    assert all("position" in path or "embeddings" in path for path in differing)
+    assert bool(differing) is (kind != "dinov3")  # whose positions are rotary
+
+
+def test_position_embeddings_that_vary_slowly_are_followed(made, tmp_path):
+    """A plane over the patches stays the same plane where it is sampled otherwise."""
+    backbone = made["vit"][1]
+    table = next(v for v in backbone.weights if "position_embedding" in v.path)
+    kept, values = table.numpy(), table.numpy()
+    y, x = np.mgrid[:6, :6]
+    values[1:] = ((y + 0.5) / 6 + 2 * (x + 0.5) / 6).reshape(36, 1)
+    values[0] = 7.0
+    table.assign(values)
+    folder = tmp_path / "plane"
+    backbone.save_to_preset(str(folder))
+    (folder / "image_converter.json").write_bytes(
+        (made["vit"][0] / "image_converter.json").read_bytes()
+    )
+    table.assign(kept)
+    resized = models.build_backbone(f"hub:{folder}", 48)
+    found = next(v for v in resized.weights if "position_embedding" in v.path).numpy()
+    np.testing.assert_array_equal(found[0], 7.0)
+    y, x = np.mgrid[:12, :12]
+    plane = ((y + 0.5) / 12 + 2 * (x + 0.5) / 12)[4:-4, 4:-4]
+    grid = found[1:].reshape(12, 12, 8)[4:-4, 4:-4]
+    np.testing.assert_allclose(grid, np.repeat(plane[..., None], 8, axis=2), atol=0.01)
+
+
+@pytest.mark.parametrize("kind", first("dinov2", "dinov3", "vit", "siglip", "resnet"))
+def test_files_and_copies_give_the_same_at_a_size_of_their_own(kind, made, tmp_path):
+    model = models.embedding_model(build(made, kind, 16), 3)
+    rng = np.random.default_rng(1)
+    for variable in model.trainable_variables:
+        variable.assign(variable + rng.normal(0, 0.01, variable.shape))
+    expected = model(images(16), training=False).numpy()
+    assert np.abs(expected).max() > 1e-3
+    model.save(tmp_path / "model.keras")
+    again = models.load_keras_file(tmp_path / "model.keras")
+    for copy in (again, float32_copy(model), models.with_frozen_statistics(model)):
+        np.testing.assert_allclose(copy(images(16), training=False), expected, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_statistics_of_a_convolutional_preset_are_frozen(made):
+    for asked, expected in (
+        (None, models.FrozenStatisticsBatchNormalization),
+        (False, keras.layers.BatchNormalization),
+    ):
+        layers = all_layers(build(made, "resnet", frozen_batch_norm=asked))
+        norms = {type(x) for x in layers if isinstance(x, keras.layers.BatchNormalization)}
+        assert norms == {expected}
+
+
+@pytest.mark.slow
+def test_random_weights_of_a_preset(made):
+    kernels = [build(made, "vit", weights=w)(images()).numpy() for w in (None, "imagenet", "none")]
+    np.testing.assert_array_equal(kernels[0], kernels[1])
+    assert np.abs(kernels[2] - kernels[0]).max() > 0.01
+
+
+# What is refused
+
+
+@pytest.mark.parametrize("kind", first("vit", "dinov2", "dinov3", "siglip"))
+def test_a_side_that_is_no_multiple_of_the_patch(kind, made):
+    message = "image_size must be a multiple of 4, the patch of hub:.*, such as 20 or 24. .*=22"
+    with pytest.raises(ValueError, match=message):
+        build(made, kind, 22)
+
+
+@pytest.mark.parametrize("name", ["bert_base_en", "bert"])
+def test_a_preset_that_sees_nothing(name, made):
+    preset_name = f"hub:{made['bert'][0] if name == 'bert' else name}"
+    with pytest.raises(ValueError, match="must take images alone: .* is a BertBackbone.*Received"):
+        models.build_backbone(preset_name, 24)
+
+
+def test_folders_and_names_that_are_none(made, tmp_path):
+    near = "KerasHub preset, such as .*dinov2_base.* no such preset or folder. Received: .*bas'"
+    with pytest.raises(ValueError, match=near):
+        models.build_backbone("hub:dinov2_bas", 28)
+    with pytest.raises(ValueError, match="which holds a config.json: there is none. Received"):
+        models.build_backbone(f"hub:{tmp_path}", 28)
+    (tmp_path / "file").write_text("{")
+    with pytest.raises(ValueError, match="preset's folder: it is a file"):
+        models.build_backbone(f"hub:{tmp_path / 'file'}", 28)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ValueError, match="config.json is no JSON object that can be read"):
+        models.build_backbone(f"hub:{tmp_path}", 28)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "nothing"}))
+    with pytest.raises(ValueError, match="could not be read from its folder .*nothing"):
+        models.build_backbone(f"hub:{tmp_path}", 28)
+
+
+def test_a_preset_without_its_scaling(tmp_path):
+    preset("vit", tmp_path / "bare", converter=False)
+    with pytest.raises(ValueError, match="are scaled: it has no image_converter.json"):
+        models.build_backbone(f"hub:{tmp_path / 'bare'}", SIZE)
+
+
+def test_without_a_network_the_message_says_what_to_fetch(monkeypatch):
+    import keras_hub
+
+    def offline(*_, **__):
+        raise ConnectionError("Failed to resolve\nthe host")
+
+    monkeypatch.setattr(keras_hub.models.Backbone, "from_preset", offline)
+    message = (
+        r"hub:dinov2_base could not be fetched \(ConnectionError: Failed to resolve the host\). "
+        r"Without a network, .* fetch kaggle://keras/dinov2/.* and give backbone=hub:FOLDER"
+    )
+    with pytest.raises(ValueError, match=message):
+        models.build_backbone("hub:dinov2_base", 224)
+
+
+def test_weights_and_filters_are_not_for_presets(made):
+    with pytest.raises(ValueError, match="weights must be left out or 'none' for .*'w.h5'"):
+        build(made, "vit", weights="w.h5")
+    with pytest.raises(ValueError, match="filters are for small_convnet alone"):
+        build(made, "vit", filters=(8,))
+
+
+def test_a_folder_of_hugging_face(tmp_path):
+    """A tiny ViT in the names and layout of its checkpoints."""
+    numpy_files = pytest.importorskip("safetensors.numpy")
+    rng, d, wide, layers = np.random.default_rng(0), 8, 16, 1
+    norm = {"weight": (d,), "bias": (d,)}
+    dense = lambda a, b: {"weight": (b, a), "bias": (b,)}  # noqa: E731
+    block = "vit.encoder.layer.0"
+    parts = {
+        "vit.embeddings": {"cls_token": (1, 1, d), "position_embeddings": (1, 37, d)},
+        "vit.embeddings.patch_embeddings.projection": {"weight": (d, 3, 4, 4), "bias": (d,)},
+        **{f"{block}.attention.attention.{x}": dense(d, d) for x in ("query", "key", "value")},
+        f"{block}.attention.output.dense": dense(d, d),
+        f"{block}.intermediate.dense": dense(d, wide),
+        f"{block}.output.dense": dense(wide, d),
+        f"{block}.layernorm_before": norm, f"{block}.layernorm_after": norm, "vit.layernorm": norm,
+    }  # fmt: skip
+    arrays = {
+        f"{part}.{name}": rng.normal(size=shape).astype("float32")
+        for part, shapes in parts.items() for name, shape in shapes.items()
+    }  # fmt: skip
+    numpy_files.save_file(arrays, tmp_path / "model.safetensors", {"format": "pt"})
+    config = {
+        "model_type": "vit", "architectures": ["ViTModel"], "image_size": 24, "patch_size": 4,
+        "num_hidden_layers": layers, "num_attention_heads": 2, "hidden_size": d,
+        "intermediate_size": wide, "hidden_dropout_prob": 0.0, "qkv_bias": True,
+        "attention_probs_dropout_prob": 0.0, "layer_norm_eps": 1e-6,
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({
+        "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5], "rescale_factor": 1 / 255,
+        "do_resize": True, "do_rescale": True, "do_normalize": True, "resample": 2,
+        "size": {"height": 24, "width": 24},
+    }))  # fmt: skip
+    backbone = models.build_backbone(f"hub:{tmp_path}", 24)
+    scaling = backbone.get_layer("input_scaling")
+    np.testing.assert_allclose(scaling(np.full((1, 2, 2, 3), 255.0)), 1.0, atol=1e-5)
+    np.testing.assert_allclose(scaling(np.zeros((1, 2, 2, 3))), -1.0, atol=1e-5)
+    token = next(v for v in backbone.weights if v.path.endswith("class_token"))
+    np.testing.assert_array_equal(token, arrays["vit.embeddings.cls_token"])
+    assert models.build_backbone(f"hub:{tmp_path}", 32)(images(32)).shape == (2, 65, d)

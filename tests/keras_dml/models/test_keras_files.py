@@ -1,0 +1,269 @@
+"""Anybody's saved model as a backbone: functional, sequential, nested, subclassed; and refused."""
+
+import json
+import sys
+import zipfile
+
+import keras
+import numpy as np
+import pytest
+
+from keras_dml import models
+from keras_dml.export import check_export
+from keras_dml.float32 import float32_copy
+
+
+def images(size=16, n=2):
+    return np.random.default_rng(0).uniform(0, 255, (n, size, size, 3)).astype("float32")
+
+
+@keras.saving.register_keras_serializable("test_keras_files")
+class Subclassed(keras.Model):
+    """Of its own `call`; with `norm`, batch norm that it makes itself."""
+
+    def __init__(self, width=5, norm=False, **kwargs):
+        super().__init__(**kwargs)
+        self.width, self.norm = width, norm
+        self.scaling = keras.layers.Rescaling(1 / 255)
+        self.conv = keras.layers.Conv2D(width, 3, strides=4)
+        self.batch_norm = keras.layers.BatchNormalization() if norm else None
+
+    def call(self, inputs):
+        x = self.conv(self.scaling(inputs))
+        return x if self.batch_norm is None else self.batch_norm(x)
+
+    def get_config(self):
+        return {**super().get_config(), "width": self.width, "norm": self.norm}
+
+
+class Unregistered(keras.layers.Layer):
+    def call(self, inputs):
+        return inputs * 2
+
+
+class Another(Unregistered):
+    pass
+
+
+def functional(size=16, layers=(), name="mine"):
+    inputs = keras.Input((size, size, 3))
+    x = keras.layers.Rescaling(1 / 255)(inputs)
+    x = keras.layers.Conv2D(4, 3, strides=2, name="features")(x)
+    x = keras.layers.BatchNormalization(name="projection")(x)
+    for layer in layers:
+        x = layer(x)
+    return keras.Model(inputs, x, name=name)
+
+
+def nested():
+    inputs = keras.Input((16, 16, 3))
+    inner = keras.Sequential([keras.layers.Conv2D(6, 3), keras.layers.BatchNormalization()])
+    return keras.Model(inputs, keras.layers.ReLU()(inner(functional()(inputs))))
+
+
+def sequential():
+    layers = [keras.layers.Rescaling(1 / 255), keras.layers.Conv2D(4, 5), keras.layers.ReLU()]
+    return keras.Sequential([keras.Input((16, 16, 3)), *layers])
+
+
+def subclassed():
+    model = Subclassed()
+    model(images())
+    return model
+
+
+def of_a_dict():
+    inputs = {"pixels": keras.Input((16, 16, 3), name="pixels")}
+    return keras.Model(inputs, keras.layers.Conv2D(4, 3)(inputs["pixels"]))
+
+
+def tokens():
+    return functional(layers=[keras.layers.Reshape((49, 4))])
+
+
+def vectors():
+    return functional(layers=[keras.layers.Flatten(), keras.layers.Dense(3, name="embeddings")])
+
+
+KINDS = {
+    "functional": functional, "any size": lambda: functional(None), "nested": nested,
+    "sequential": sequential, "subclassed": subclassed, "a dict": of_a_dict, "tokens": tokens,
+    "vectors": vectors,
+}  # fmt: skip
+QUICK = ("any size", "nested", "subclassed", "vectors")
+SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS if kind not in QUICK]
+
+
+def saved(model, tmp_path):
+    model.save(tmp_path / "mine.keras")
+    return str(tmp_path / "mine.keras")
+
+
+@pytest.mark.parametrize("kind", [*QUICK, *SLOW])
+def test_any_model_is_a_backbone_that_is_saved_copied_and_exported(kind, tmp_path):
+    theirs = KINDS[kind]()
+    path = saved(theirs, tmp_path)
+    backbone = models.build_backbone(path, 16)
+    given = {"pixels": images()} if kind == "a dict" else images()
+    expected = np.asarray(theirs(given, training=False))
+    np.testing.assert_allclose(backbone(images(), training=True), expected, rtol=1e-5, atol=1e-6)
+    model = models.embedding_model(backbone, 3, feature_batch_norm=True)
+    assert model.input_shape == (None, 16, 16, 3) and model.output_shape == (None, 3)
+    embeddings = model(images(), training=False).numpy()
+    model.save(tmp_path / "embedding.keras")
+    again = models.load_keras_file(tmp_path / "embedding.keras")
+    for copy in (again, float32_copy(model), models.with_frozen_statistics(again)):
+        np.testing.assert_allclose(copy(images(), training=False), embeddings, atol=1e-5)
+
+    import tensorflow as tf
+
+    def preprocessing(data):
+        return tf.image.resize(tf.io.decode_png(data, 3), (16, 16))
+
+    check_export(model, preprocessing)
+
+
+def test_an_embedding_model_of_ours_goes_on_as_a_backbone(tmp_path):
+    ours = models.embedding_model(models.small_convnet(16, filters=(4,)), 3)
+    backbone = models.build_backbone(saved(ours, tmp_path), 16)
+    model = models.embedding_model(backbone)
+    np.testing.assert_allclose(model(images()), ours(images(), training=False), atol=1e-6)
+
+
+def test_half_precision_is_left_behind(tmp_path):
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        theirs = functional()
+    finally:
+        keras.config.set_dtype_policy("float32")
+    model = models.embedding_model(models.build_backbone(saved(theirs, tmp_path), 16), 3)
+    exact = float32_copy(model)
+    assert {v.dtype for v in exact.weights} == {"float32"}
+    np.testing.assert_allclose(exact(images()), model(images(), training=False), atol=0.05)
+
+
+# Frozen statistics
+
+
+@pytest.mark.parametrize("kind", ["functional", "any size", "nested", "vectors"])
+def test_statistics_are_frozen_unless_asked_otherwise(kind, tmp_path):
+    from keras_dml.cloning import all_layers
+
+    path = saved(KINDS[kind](), tmp_path)
+    for asked, expected in (
+        (None, models.FrozenStatisticsBatchNormalization),
+        (False, keras.layers.BatchNormalization),
+    ):
+        backbone = models.build_backbone(path, 16, frozen_batch_norm=asked)
+        norms = [x for x in all_layers(backbone) if isinstance(x, keras.layers.BatchNormalization)]
+        assert norms and {type(x) for x in norms} == {expected}
+
+
+def test_statistics_of_a_subclassed_model_are_refused_by_name(tmp_path):
+    model = Subclassed(norm=True)
+    model(images())
+    path = saved(model, tmp_path)
+    with pytest.raises(
+        ValueError, match="statistics cannot be frozen in .*batch_norm.* use keras_"
+    ):
+        models.build_backbone(path, 16)
+    backbone = models.build_backbone(path, 16, frozen_batch_norm=False)
+    assert backbone.output_shape == (None, 4, 4, 5)
+
+
+# What is refused
+
+
+def test_classes_that_are_not_registered_are_all_named(tmp_path):
+    path = saved(functional(layers=[Unregistered(), Another(), keras.layers.ReLU()]), tmp_path)
+    message = (
+        "mine.keras holds custom classes that are not registered: Another, Unregistered. Decorate "
+        r"them .*import_modules.* Received: '.*mine.keras'"
+    )
+    with pytest.raises(ValueError, match=message):
+        models.build_backbone(path, 16)
+    one = keras.saving.custom_object_scope({"Unregistered": Unregistered})
+    with one, pytest.raises(ValueError, match="not registered: Another. Decorate"):
+        models.build_backbone(path, 16)
+    with keras.saving.custom_object_scope({"Unregistered": Unregistered, "Another": Another}):
+        assert models.build_backbone(path, 16).output_shape == (None, 7, 7, 4)
+
+
+def test_code_is_run_only_if_it_is_trusted(tmp_path):
+    path = saved(
+        functional(layers=[keras.layers.Lambda(lambda x: x * 3.0, name="thrice")]), tmp_path
+    )
+    with pytest.raises(ValueError, match="Python code in Lambda layers.* thrice. .* trust_code"):
+        models.build_backbone(path, 16)
+    backbone = models.build_backbone(path, 16, trust_code=True)
+    plain = keras.Model(backbone.input, backbone.get_layer("projection").output)
+    np.testing.assert_allclose(backbone(images()), 3 * plain(images()), rtol=1e-5)
+    # Loading the next file is as safe as it was.
+    with pytest.raises(ValueError, match="trust_code"):
+        models.load_keras_file(path)
+
+
+@pytest.mark.parametrize(
+    ("model", "size", "message"),
+    [
+        (
+            functional,
+            32,
+            r"shape \(None, 16, 16, 3\), not images of image_size=32: give the image_",
+        ),
+        (lambda: of_channels(1), 16, r"takes inputs of shape \(None, 16, 16, 1\)"),
+        (lambda: of_two_inputs(), 16, "must take images alone. Received: a model of 2 inputs"),
+        (lambda: keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)]), 16, r"\(None, 4\)"),
+    ],
+)
+def test_models_that_take_something_else(model, size, message, tmp_path):
+    with pytest.raises(ValueError, match=f"mine.keras .*{message}|mine.keras {message}"):
+        models.build_backbone(saved(model(), tmp_path), size)
+
+
+def of_channels(channels):
+    inputs = keras.Input((16, 16, channels))
+    return keras.Model(inputs, keras.layers.Conv2D(2, 3)(inputs))
+
+
+def of_two_inputs():
+    pair = [keras.Input((16, 16, 3)), keras.Input((16, 16, 3))]
+    return keras.Model(pair, keras.layers.Add()(pair))
+
+
+def test_files_that_are_none(tmp_path):
+    with pytest.raises(ValueError, match="No such file: .*gone.keras"):
+        models.build_backbone(str(tmp_path / "gone.keras"), 16)
+    (tmp_path / "noise.keras").write_bytes(b"noise")
+    with pytest.raises(ValueError, match="noise.keras is no .keras file that can be read"):
+        models.build_backbone(str(tmp_path / "noise.keras"), 16)
+    with zipfile.ZipFile(tmp_path / "other.keras", "w") as archive:
+        archive.writestr("config.json", json.dumps({"class_name": "Nothing", "config": {}}))
+    with pytest.raises(ValueError, match="other.keras cannot be loaded"):
+        models.build_backbone(str(tmp_path / "other.keras"), 16)
+
+
+def test_weights_are_in_the_file(tmp_path):
+    path = saved(functional(), tmp_path)
+    for weights in ("none", "packaged", "w.h5"):
+        with pytest.raises(ValueError, match=f"weights must be left out for .*weights='{weights}'"):
+            models.build_backbone(path, 16, weights=weights)
+    with pytest.raises(ValueError, match="filters are for small_convnet alone"):
+        models.build_backbone(path, 16, filters=(8,))
+
+
+def test_a_file_of_kerashub_without_kerashub_names_the_extra(tmp_path, monkeypatch):
+    from keras_dml.extras import MissingExtraError
+
+    layer = {"module": "keras_hub.src.models.x", "class_name": "X", "config": {},
+             "registered_name": "keras_hub>X"}  # fmt: skip
+    with zipfile.ZipFile(tmp_path / "hub.keras", "w") as archive:
+        archive.writestr(
+            "config.json", json.dumps({"class_name": "F", "config": {"layers": [layer]}})
+        )
+    monkeypatch.setitem(sys.modules, "keras_hub", None)
+    for name in (str(tmp_path / "hub.keras"), "hub:dinov2_base"):
+        with pytest.raises(
+            MissingExtraError, match=r"needs keras_hub.*: pip install 'keras-dml\[hub"
+        ):
+            models.build_backbone(name, 16)

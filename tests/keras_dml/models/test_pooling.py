@@ -1,0 +1,156 @@
+"""Poolings of maps, tokens and vectors, against plain NumPy."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_dml import models
+
+C = 5
+
+
+def maps(shape=(2, 3, 4, C), seed=0):
+    return np.random.default_rng(seed).uniform(0.1, 3, shape).astype("float32")
+
+
+def of_maps(values, pooling, **arguments):
+    inputs = keras.Input(values.shape[1:])
+    backbone = keras.Model(inputs, keras.layers.Activation("linear")(inputs))
+    return models.embedding_model(backbone, pooling=pooling, **arguments)
+
+
+def of_tokens(values, pooling, class_token, registers):
+    inputs = keras.Input(values.shape[1:])
+    layout = models.TokenLayout(class_token, registers, name="tokens")
+    return models.embedding_model(keras.Model(inputs, layout(inputs)), pooling=pooling)
+
+
+def expected(positions, pooling):
+    """Of positions `[n, m, c]`."""
+    average, largest = positions.mean(axis=1), positions.max(axis=1)
+    gem = (positions.astype("float64").clip(0) ** 3).mean(axis=1) ** (1 / 3)
+    return {"average": average, "max": largest, "sum": average + largest, "gem": gem}[pooling]
+
+
+OVER_POSITIONS = pytest.mark.parametrize("pooling", ["average", "max", "sum", "gem"])
+
+
+@OVER_POSITIONS
+def test_of_maps(pooling):
+    values = maps()
+    found = of_maps(values, pooling)(values).numpy()
+    np.testing.assert_allclose(found, expected(values.reshape(2, 12, C), pooling), rtol=1e-5)
+
+
+@OVER_POSITIONS
+@pytest.mark.parametrize(("class_token", "registers"), [(False, 0), (True, 0), (True, 3)])
+def test_of_tokens_patches_alone_count(pooling, class_token, registers):
+    values = maps((2, 13, C))
+    values[:, : class_token + registers] += 100
+    found = of_tokens(values, pooling, class_token, registers)(values).numpy()
+    patches = values[:, class_token + registers :]
+    np.testing.assert_allclose(found, expected(patches, pooling), rtol=1e-5)
+
+
+@pytest.mark.parametrize("registers", [0, 4])
+def test_class_token_alone_and_beside_the_patches(registers):
+    values = maps((2, 13, C))
+    found = of_tokens(values, "cls", True, registers)(values).numpy()
+    np.testing.assert_array_equal(found, values[:, 0])
+    found = of_tokens(values, "cls_average", True, registers)(values).numpy()
+    patches = values[:, 1 + registers :].mean(axis=1)
+    np.testing.assert_allclose(found, np.concatenate([values[:, 0], patches], axis=1), rtol=1e-5)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "cls_average"])
+def test_a_class_token_that_there_is_none(pooling):
+    ours = "pooling must be one of 'average', 'max', 'sum', 'gem' for this backbone: it gives"
+    received = f"Received: pooling='{pooling}'"
+    with pytest.raises(ValueError, match=f"{ours} maps, which have no class token. {received}"):
+        of_maps(maps(), pooling)
+    with pytest.raises(ValueError, match=f"{ours} tokens without a class token. {received}"):
+        of_tokens(maps((2, 4, C)), pooling, False, 0)
+
+
+def test_tokens_that_nobody_has_described():
+    values = maps((2, 10, C))
+    average = of_maps(values, "average")(values).numpy()
+    np.testing.assert_allclose(average, values.mean(axis=1), rtol=1e-5)
+    np.testing.assert_array_equal(of_maps(values, "cls")(values), values[:, 0])
+    both = of_maps(values, "cls_average")(values).numpy()
+    np.testing.assert_allclose(both[:, C:], values[:, 1:].mean(axis=1), rtol=1e-5)
+
+
+def test_the_layout_is_found_in_a_model_within_a_model_and_after_a_file(tmp_path):
+    inputs = keras.Input((8, C))
+    inner = keras.Model(inputs, models.TokenLayout(True, 2)(inputs), name="inner")
+    outer_inputs = keras.Input((8, C))
+    keras.Model(outer_inputs, inner(outer_inputs)).save(tmp_path / "tokens.keras")
+    backbone = keras.saving.load_model(tmp_path / "tokens.keras")
+    values = maps((2, 8, C))
+    found = models.embedding_model(backbone, pooling="average")(values).numpy()
+    np.testing.assert_allclose(found, values[:, 3:].mean(axis=1), rtol=1e-5)
+
+
+@pytest.mark.parametrize("pooling", list(models.POOLINGS))
+@pytest.mark.parametrize("half", ["float32", "mixed_bfloat16", "mixed_float16"])
+def test_every_pooling_is_saved_and_copied_in_every_precision(pooling, half, tmp_path):
+    from keras_dml.float32 import float32_copy
+
+    keras.config.set_dtype_policy(half)
+    try:
+        inputs = keras.Input((9, C))
+        layout = models.TokenLayout(registers=1)(inputs)
+        model = models.embedding_model(keras.Model(inputs, layout), 3, pooling=pooling)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    values = maps((2, 9, C))
+    found = model(values).numpy()
+    assert found.dtype == "float32"
+    model.save(tmp_path / "pooled.keras")
+    again = keras.saving.load_model(tmp_path / "pooled.keras")
+    np.testing.assert_array_equal(again(values), found)
+    exact = float32_copy(model)(values).numpy()
+    np.testing.assert_allclose(exact, found, atol=0 if half == "float32" else 0.1)
+
+
+def test_the_exponent_of_gem_learns():
+    model = of_maps(maps(), "gem", embedding_size=2)
+    layer = model.get_layer("features")
+    assert float(layer.p.numpy()) == 3.0 and layer.trainable_variables == [layer.p]
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    model.fit(maps((8, 3, 4, C)), np.ones((8, 2)), epochs=2, verbose=0)
+    assert float(layer.p.numpy()) != 3.0
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-30, 1e-4, 1e15, 1e30])
+def test_gem_neither_overflows_nor_loses_small_values(scale):
+    import tensorflow as tf
+
+    layer = models.GeneralizedMeanPooling(p=5.0)
+    values = tf.constant(maps() * np.float32(scale))
+    with tf.GradientTape() as tape:
+        tape.watch(values)
+        found = layer(values)
+    gradient = tape.gradient(found, values).numpy()
+    assert np.isfinite(found).all() and np.isfinite(gradient).all()
+    if scale >= 1e-4:
+        wanted = ((values.numpy().astype("float64") ** 5).mean(axis=(1, 2))) ** (1 / 5)
+        np.testing.assert_allclose(found, wanted, rtol=1e-4)
+        assert (gradient > 0).all()
+
+
+def test_gem_of_negative_activations_and_of_p_that_is_none():
+    values = -maps((2, 7, C))
+    assert np.abs(models.GeneralizedMeanPooling()(values)).max() < 1e-5
+    for p in (0, -1, float("nan"), "3", True):
+        with pytest.raises((ValueError, TypeError), match="p must be a number above 0. Received"):
+            models.GeneralizedMeanPooling(p=p)
+    config = models.GeneralizedMeanPooling(p=2.5, name="gem").get_config()
+    assert models.GeneralizedMeanPooling.from_config(config).initial_p == 2.5
+
+
+@pytest.mark.parametrize("registers", [-1, 1.5, None])
+def test_registers_that_are_no_number(registers):
+    with pytest.raises((ValueError, TypeError), match="registers must be a whole number"):
+        models.TokenLayout(registers=registers)

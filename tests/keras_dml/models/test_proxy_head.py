@@ -1,0 +1,198 @@
+"""Heads with weights: cosines to proxies, several centers, saving, rates, boundaries."""
+
+import keras
+import numpy as np
+import pytest
+from batches import batch
+
+from keras_dml import losses, models, optimizers
+
+
+def embedding(policy="float32", dimensions=4):
+    """A small embedding model, the same each time."""
+    keras.utils.set_random_seed(2)
+    inputs = keras.Input((8,))
+    x = keras.layers.Dense(12, "tanh", dtype=policy)(inputs)
+    return keras.Model(inputs, keras.layers.Dense(dimensions, dtype=policy, name="z")(x))
+
+
+def data():
+    ids, x = batch(seed=5, sizes=(20, 10, 15, 19), dimensions=8)
+    return x.astype("float32"), ids
+
+
+def unit(x):
+    return x / np.linalg.norm(x, axis=-1, keepdims=True)
+
+
+@pytest.mark.parametrize("centers", [1, 3])
+@pytest.mark.parametrize("pooling", ["max", "soft"])
+def test_cosines_are_those_of_the_formula(centers, pooling):
+    head = models.ProxyHead(5, centers, pooling, temperature=0.3, dtype="float64")
+    z = np.random.default_rng(0).normal(size=(7, 6)) * 3
+    cosines = np.asarray(head(z))
+    proxies = unit(np.asarray(head.proxies))
+    assert proxies.shape == (5 * centers, 6)
+    for i in range(7):
+        for k in range(5):
+            of_class = proxies[k * centers : (k + 1) * centers] @ unit(z[i])
+            weights = np.exp(of_class / 0.3) / np.exp(of_class / 0.3).sum()
+            expected = of_class.max() if pooling == "max" else (weights * of_class).sum()
+            assert cosines[i, k] == pytest.approx(expected, abs=1e-12)
+
+
+def test_zero_and_huge_embeddings():
+    head = models.ProxyHead(3)
+    z = np.zeros((3, 4), "float32")
+    z[1], z[2] = 1e30, 1e-30
+    cosines = np.asarray(head(z))
+    assert (cosines[0] == 0).all()
+    np.testing.assert_allclose(cosines[1], cosines[2], rtol=1e-5)
+    assert np.isfinite(cosines).all()
+
+
+def test_proxies_start_at_a_length_of_about_one():
+    keras.utils.set_random_seed(0)
+    head = models.ProxyHead(500, centers=2)
+    head.build((None, 64))
+    lengths = np.linalg.norm(np.asarray(head.proxies), axis=1)
+    assert np.mean(lengths) == pytest.approx(1.0, abs=0.02)
+
+
+def test_under_mixed_precision_cosines_are_float32():
+    model = models.proxy_model(embedding("mixed_bfloat16"), 4)
+    x, ids = data()
+    assert model(x).dtype == "float32"
+    model.compile(keras.optimizers.Adam(0.02), losses.ArcFaceLoss(8.0, 0.2))
+    history = model.fit(x, ids, batch_size=32, epochs=4, verbose=0).history["loss"]
+    assert history[-1] < history[0]
+
+
+def compiled_model(embedding, **head):
+    model = models.proxy_model(embedding, 4, **head)
+    faster = optimizers.multipliers(model.get_layer("proxy_head"), 100)
+    optimizer = optimizers.SGD(1e-4, learning_rate_multipliers=faster)
+    model.compile(optimizer, losses.SoftTripleLoss())
+    return model
+
+
+def test_saved_in_a_keras_file_it_trains_on_to_the_bit(tmp_path):
+    x, ids = data()
+    regularizer = models.CenterRegularizer(2)
+    head = {"centers": 2, "pooling": "soft", "proxies_regularizer": regularizer}
+    model = compiled_model(embedding(), **head)
+    model.fit(x, ids, epochs=1, verbose=0, shuffle=False)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(loaded(x), model(x))
+    for each in (model, loaded):
+        each.fit(x, ids, epochs=1, verbose=0, shuffle=False)
+    for ours, theirs in zip(model.get_weights(), loaded.get_weights()):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_proxies_have_a_learning_rate_of_their_own_and_the_embedding_learns_too():
+    x, ids = data()
+    moved = {}
+    for factor in (1, 100):
+        base = embedding()
+        model = models.proxy_model(base, 4)
+        head = model.get_layer("proxy_head")
+        keras.utils.set_random_seed(3)
+        head.proxies.assign(keras.random.normal(head.proxies.shape))
+        before = [np.array(head.proxies), np.array(base.get_layer("z").kernel)]
+        faster = optimizers.multipliers(head, factor)
+        model.compile(optimizers.SGD(1e-4, learning_rate_multipliers=faster), losses.CosFaceLoss())
+        model.train_on_batch(x, ids)
+        after = [np.array(head.proxies), np.array(base.get_layer("z").kernel)]
+        moved[factor] = [b - a for a, b in zip(before, after)]
+    np.testing.assert_allclose(moved[100][0], 100 * moved[1][0], rtol=1e-2, atol=1e-6)
+    np.testing.assert_allclose(moved[100][1], moved[1][1], atol=1e-8)
+    assert np.abs(moved[1][1]).max() > 1e-6
+
+
+def test_the_regulariser_is_part_of_the_loss_and_merges_centers():
+    x, ids = data()
+    regularizer = models.CenterRegularizer(3, weight=0.5)
+    model = models.proxy_model(embedding(), 4, 3, "soft", proxies_regularizer=regularizer)
+    model.compile(keras.optimizers.SGD(0.0), losses.SoftTripleLoss())
+    logged = model.train_on_batch(x, ids)
+    head = model.get_layer("proxy_head")
+    alone = float(losses.SoftTripleLoss()(ids, model(x)))
+    added = float(regularizer(head.proxies.value))
+    assert float(logged) == pytest.approx(alone + added, rel=1e-5)
+    together = np.ones((12, 4), "float32")
+    assert float(regularizer(keras.ops.convert_to_tensor(together))) == pytest.approx(
+        0.5 * np.sqrt(1e-5) / 2, rel=1e-2
+    )
+    assert float(models.CenterRegularizer(1)(keras.ops.ones((3, 4)))) == 0.0
+
+
+def test_a_pair_loss_beside_a_proxy_loss():
+    x, ids = data()
+    base = embedding()
+    head = models.ProxyHead(4)
+    outputs = {"embeddings": base.output, "cosines": head(base.output)}
+    model = keras.Model(base.input, outputs)
+    model.compile(
+        keras.optimizers.Adam(0.01),
+        loss={"embeddings": losses.MultiSimilarityLoss(), "cosines": losses.ProxyAnchorLoss()},
+    )
+    both = {"embeddings": ids, "cosines": ids}
+    history = model.fit(x, both, batch_size=64, epochs=4, verbose=0).history
+    assert history["loss"][-1] < history["loss"][0]
+    assert {"embeddings_loss", "cosines_loss"} <= set(history)
+
+
+def test_dominant_centers_and_the_images_near_them():
+    head = models.ProxyHead(3, centers=2)
+    head.build((None, 2))
+    head.set_weights([np.array([(1, 0), (0, 1), (-1, 0), (0, -1), (1, 1), (1, -1)], "float32")])
+    z = np.array([(1, 0.1), (1, -0.1), (0.1, 1), (-0.1, -1), (-0.5, -1)])
+    centers, near = models.dominant_centers(head, z, np.array([0, 0, 0, 1, 1]))
+    assert centers.tolist() == [0, 1, -1]
+    assert near.tolist() == [True, True, False, True, True]
+    _, near = models.dominant_centers(head, z, np.array([0, 0, 0, 1, 1]), threshold=10)
+    assert near.tolist() == [True, True, False, True, False]
+    with pytest.raises(ValueError, match="class_ids must be from 0 to 2.*Received: 3"):
+        models.dominant_centers(head, z, np.full(5, 3))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_classes": 1}, "num_classes must be a whole number of at least 2"),
+        ({"centers": 0}, "centers must be a whole number of at least 1"),
+        ({"pooling": "mean"}, "pooling must be one of 'max', 'soft'.*pooling='mean'"),
+        ({"temperature": 0.0}, "temperature must be a number above 0"),
+        ({"dtype": "float16"}, "dtype must be float32 or float64.*dtype=float16"),
+        ({"dtype": "mixed_bfloat16"}, "dtype must be float32 or float64.*dtype=bfloat16"),
+    ],
+)
+def test_what_a_head_refuses(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        models.ProxyHead(**{"num_classes": 3, **arguments})
+
+
+def test_shapes_that_are_refused():
+    with pytest.raises(ValueError, match=r"inputs must be embeddings \[n, d\].*\(2, 3, 4\)"):
+        models.ProxyHead(3)(np.ones((2, 3, 4)))
+    with pytest.raises(ValueError, match="centers must divide.*centers=4 for 6 proxies"):
+        models.CenterRegularizer(4)(keras.ops.ones((6, 2)))
+
+
+@pytest.mark.parametrize("num_classes", [None, 4])
+def test_learned_boundaries_move_and_are_saved(num_classes, tmp_path):
+    x, ids = data()
+    base = embedding()
+    layer = models.Boundary(num_classes, initial=1.1)
+    model = keras.Model(base.input, layer(base.output))
+    loss = losses.MarginLoss(nu=0.01, boundaries=num_classes or 1)
+    model.compile(keras.optimizers.SGD(0.1), loss)
+    model.fit(x, ids, batch_size=64, epochs=2, verbose=0)
+    learned = np.asarray(layer.boundaries)
+    assert learned.shape == (num_classes or 1,)
+    assert (np.abs(learned - 1.1) > 1e-4).any()
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(loaded(x), model(x))

@@ -1,0 +1,97 @@
+import pytest
+from official_layouts import write_groceries
+
+from pipelines.datasets import groceries as groceries_module
+from pipelines.datasets.registry import load_dataset
+
+HEAD = (
+    "Class Name (str),Class ID (int),Coarse Class Name (str),Coarse Class ID (int),"
+    "Iconic Image Path (str),Product Description Path (str)\n"
+)
+
+
+def test_the_official_boundary_and_a_catalog_of_the_test_classes(tmp_path):
+    split = load_dataset("groceries", write_groceries(tmp_path))
+    assert split.train.class_names == ("Kind_0", "Kind_1")
+    assert split.train.labels.tolist() == [0, 0, 1, 1]
+    assert split.test.class_names == split.catalog.class_names == ("Kind_41", "Kind_42")
+    # The lists one behind the other; the division into them plays no part.
+    assert split.test.labels.tolist() == [0, 1, 0, 1, 0]
+    assert split.test.paths[0] == str(tmp_path / "val/Fruit/Kind_20/Kind_41/Kind_41_001.jpg")
+    assert split.catalog.labels.tolist() == [0, 1]
+    picture = "iconic-images-and-descriptions/Fruit/Kind_21/Kind_42/Kind_42_Iconic.jpg"
+    assert split.catalog.paths[1] == str(tmp_path / picture)
+    assert split.gallery is None and not split.same_classes
+    assert list(split.tables) == ["training", "test", "catalog"]
+
+
+def test_coarse_ids_are_kept_as_they_are(tmp_path):
+    split = load_dataset("groceries", write_groceries(tmp_path, train=(0, 1, 6, 7)))
+    assert split.train.coarse_ids.tolist() == [0, 0, 3, 3]
+    assert split.test.coarse_ids.tolist() == split.catalog.coarse_ids.tolist() == [20, 21]
+    assert split.train.select_classes([3, 0]).select([0]).coarse_ids.tolist() == [3, 0]
+
+
+@pytest.mark.parametrize(
+    "folder", ["dataset", "GroceryStoreDataset/dataset", "GroceryStoreDataset-master/dataset"]
+)
+def test_as_it_is_downloaded_or_cloned(tmp_path, folder):
+    write_groceries(tmp_path / folder)
+    assert len(load_dataset("groceries", tmp_path).train) == 4
+
+
+def test_another_boundary_takes_the_catalog_along(tmp_path):
+    write_groceries(tmp_path, train=(0, 1, 2, 3))
+    split = load_dataset("groceries", tmp_path, train_classes=1, test_classes=2)
+    assert split.train.class_names == ("Kind_0",)
+    assert split.catalog.class_names == ("Kind_1", "Kind_2")
+    message = "official boundary, class ids up to 40 train, leaves no class to test"
+    with pytest.raises(ValueError, match=message):
+        load_dataset("groceries", write_groceries(tmp_path / "half", val=(1,), test=(2,)))
+
+
+def test_other_counts_give_a_warning(tmp_path, caplog, monkeypatch):
+    write_groceries(tmp_path)
+    load_dataset("groceries", tmp_path)
+    (record,) = caplog.records
+    assert "found 9 images of 4 classes" in record.message
+    assert "the full Grocery Store Dataset has 5421 of 81" in record.message
+    caplog.clear()
+    monkeypatch.setattr(groceries_module, "NUM_IMAGES", 9)
+    monkeypatch.setattr(groceries_module, "NUM_CLASSES", 4)
+    load_dataset("groceries", tmp_path)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "message"),
+    [
+        ("classes.csv", "", "classes.csv is empty"),
+        ("classes.csv", "name,id\n", "line 1: expected the columns' names 'Class Name .str.,Class"),
+        ("classes.csv", f"{HEAD}Kind,x,Kind,0,/a,/b\n", "csv, line 2: expected 'Class Name"),
+        ("classes.csv", f"{HEAD}A,0,K,0,/a,/b\nB,0,K,0,/a,/b\n", "class id 0 twice, to A and B"),
+        ("classes.csv", f"{HEAD}A,0,K,0,/a,/b\n", "no class for 1 of the class ids of train.txt"),
+        ("train.txt", "train/a.jpg 0 0\n", "line 1: expected 'path,class_id,coarse_class_id'"),
+        ("train.txt", "train/a.jpg, 0, 0\n", "1 images listed in train.txt are not in .*a.jpg"),
+        ("val.txt", "test/Fruit/Kind_21/Kind_42/Kind_42_000.jpg, 42, 7\n",
+         "classes.csv and val.txt in .* class id 42 is of the coarse class 21 in the one and 7"),
+    ],
+)  # fmt: skip
+def test_bad_lists(tmp_path, file, text, message):
+    write_groceries(tmp_path)
+    (tmp_path / file).write_text(text)
+    with pytest.raises(ValueError, match=message):
+        load_dataset("groceries", tmp_path)
+
+
+def test_a_picture_of_the_catalog_is_missing(tmp_path):
+    next(write_groceries(tmp_path).rglob("Kind_42_Iconic.jpg")).unlink()
+    with pytest.raises(ValueError, match="1 images listed in classes.csv are not in"):
+        load_dataset("groceries", tmp_path)
+
+
+@pytest.mark.parametrize("missing", ["classes.csv", "test.txt"])
+def test_a_part_is_missing(tmp_path, missing):
+    (write_groceries(tmp_path) / missing).unlink()
+    with pytest.raises(ValueError, match="holds no .*github.com/marcusklasson"):
+        load_dataset("groceries", tmp_path)

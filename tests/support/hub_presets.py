@@ -1,0 +1,50 @@
+"""Tiny random presets of KerasHub, with their image converters, as folders."""
+
+SCALE, OFFSET = (0.017, 0.018, 0.019), (-2.1, -2.0, -1.8)
+SIZE, PATCH = 24, 4
+
+
+def kinds():
+    """Functions that make a backbone, by name."""
+    from keras_hub import models
+
+    vit = {"num_layers": 2, "num_heads": 2, "hidden_dim": 8}
+    shape = (SIZE, SIZE, 3)
+
+    def siglip():
+        text = models.SigLIPTextEncoder(11, 8, 8, 1, 2, 16, max_sequence_length=4)
+        return models.SigLIPBackbone(
+            models.SigLIPVisionEncoder(PATCH, 8, 2, 2, 16, image_shape=shape), text
+        )
+
+    return {
+        "dinov2": lambda: models.DINOV2Backbone(
+            patch_size=PATCH, intermediate_dim=16, num_register_tokens=2, image_shape=shape,
+            position_embedding_shape=shape, **vit,
+        ),
+        "dinov3": lambda: models.DINOV3Backbone(
+            patch_size=PATCH, intermediate_dim=16, image_shape=shape, **vit
+        ),
+        "vit": lambda: models.ViTBackbone(
+            image_shape=shape, patch_size=PATCH, mlp_dim=16, **vit
+        ),
+        "siglip": siglip,
+        "resnet": lambda: models.ResNetBackbone(
+            [64], [3], [64], [1], [1], "basic_block", use_pre_activation=False
+        ),
+        "bert": lambda: models.BertBackbone(20, 1, 2, 8, 16),
+    }  # fmt: skip
+
+
+def preset(kind, folder, converter=True):
+    """Write a preset of this kind into `folder` and return its backbone."""
+    import keras
+    import keras_hub
+
+    keras.utils.set_random_seed(0)
+    backbone = kinds()[kind]()
+    backbone.save_to_preset(str(folder))
+    if converter:
+        layer = keras_hub.layers.ImageConverter(scale=list(SCALE), offset=list(OFFSET))
+        layer.save_to_preset(str(folder))
+    return backbone

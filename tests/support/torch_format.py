@@ -1,0 +1,118 @@
+"""Files as `torch.save` writes them, in both of its formats, without PyTorch."""
+
+import collections
+import io
+import pickle
+import sys
+import types
+import zipfile
+from unittest import mock
+
+import numpy as np
+
+KINDS = {
+    "float32": "FloatStorage", "float64": "DoubleStorage", "float16": "HalfStorage",
+    "int64": "LongStorage", "int32": "IntStorage", "int16": "ShortStorage", "int8": "CharStorage",
+    "uint8": "ByteStorage", "bool": "BoolStorage", "bfloat16": "BFloat16Storage",
+}  # fmt: skip
+
+
+class Tensor:
+    """A tensor for `save`: an array's numbers, or a view of some that are kept in a row.
+
+    Args:
+        numbers: an array; what the storage holds is all of it.
+        kind: of KINDS; None: the array's dtype. `"bfloat16"` numbers are uint16.
+        offset, shape, strides: of the view, in numbers; None: the whole array.
+    """
+
+    def __init__(self, numbers, kind=None, offset=0, shape=None, strides=None):
+        self.numbers = np.asarray(numbers, order="C")
+        self.kind = KINDS[kind or str(self.numbers.dtype)]
+        self.offset = offset
+        self.shape = self.numbers.shape if shape is None else shape
+        default = [stride // self.numbers.itemsize for stride in self.numbers.strides]
+        self.strides = tuple(default) if strides is None else strides
+
+    def __reduce__(self):
+        torch_utils = sys.modules["torch._utils"]
+        storage = (self.kind, self.numbers)
+        none = collections.OrderedDict()
+        arguments = (_Storage(storage), self.offset, self.shape, self.strides, False, none)
+        return torch_utils._rebuild_tensor_v2, arguments
+
+
+class _Storage:
+    def __init__(self, content):
+        self.kind, self.numbers = content
+
+
+def state_dict(arrays):
+    """An ordered dict of tensors with the `_metadata` that PyTorch's modules give theirs."""
+    state = collections.OrderedDict(
+        (name, array if isinstance(array, Tensor) else Tensor(array))
+        for name, array in arrays.items()
+    )
+    state._metadata = collections.OrderedDict({"": {"version": 1}})
+    return state
+
+
+def save(content, path, zipped=False, length=None):
+    """Write `content`, whose tensors are `Tensor`s, as `torch.save` would.
+
+    Args:
+        content: a `state_dict`, or anything that can be pickled.
+        path: of the file.
+        zipped: the format since PyTorch 1.6, else the older one.
+        length: what the pickle says of every storage's length; None: the truth.
+    """
+    storages = {}
+
+    class Pickler(pickle.Pickler):
+        def persistent_id(self, thing):
+            if not isinstance(thing, _Storage):
+                return None
+            key = str(1000 + len(storages))
+            storages[key] = thing.numbers
+            number = thing.numbers.size if length is None else length
+            words = ("storage", getattr(sys.modules["torch"], thing.kind), key, "cpu", number)
+            return words if zipped else (*words, None)
+
+    def pickled(thing):
+        stream = io.BytesIO()
+        Pickler(stream, protocol=2).dump(thing)
+        return stream.getvalue()
+
+    with mock.patch.dict(sys.modules, _modules()):
+        body = pickled(content)
+    if zipped:
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("archive/data.pkl", body)
+            archive.writestr("archive/byteorder", b"little")
+            for key, numbers in storages.items():
+                archive.writestr(f"archive/data/{key}", numbers.tobytes())
+        return
+    system = {"protocol_version": 1001, "little_endian": True, "type_sizes": {"int": 4}}
+    head = [pickled(thing) for thing in (0x1950A86A20F9469CFC6C, 1001, system)]
+    tail = [pickled(list(storages))]
+    for numbers in storages.values():
+        tail += [numbers.size.to_bytes(8, "little"), numbers.tobytes()]
+    path.write_bytes(b"".join([*head, body, *tail]))
+
+
+def _modules():
+    """Modules `torch` and `torch._utils` with the names that a file of tensors mentions."""
+    torch, utils = types.ModuleType("torch"), types.ModuleType("torch._utils")
+    for kind in KINDS.values():
+        setattr(torch, kind, type(kind, (), {"__module__": "torch"}))
+
+    def _rebuild_tensor_v2():
+        raise NotImplementedError
+
+    _rebuild_tensor_v2.__module__, _rebuild_tensor_v2.__qualname__ = (
+        utils.__name__,
+        ("_rebuild_tensor_v2"),
+    )
+    utils._rebuild_tensor_v2 = _rebuild_tensor_v2
+    torch._utils = utils
+    return {"torch": torch, "torch._utils": utils}
