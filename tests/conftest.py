@@ -3,6 +3,8 @@
 import os
 import tempfile
 
+import pytest
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 if os.environ.get("KERAS_BACKEND") == "jax":
@@ -26,3 +28,13 @@ def pytest_configure(config):
         import tensorflow as tf
 
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+
+
+@pytest.fixture(autouse=True)
+def _dtype_policy_of_its_own():
+    """A run that a test starts in this process sets the policy for all that follow: taken back."""
+    from keras import config  # after the environment above
+
+    before = config.dtype_policy()
+    yield
+    config.set_dtype_policy(before)
