@@ -9,7 +9,7 @@ import pathlib
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from experiments.options import (
     Options,
@@ -28,6 +28,7 @@ from experiments.options.run_options import (
     EvaluationOptions,
     ImageSizeOptions,
 )
+from experiments.options.values import whole_numbers
 
 if TYPE_CHECKING:
     import numpy as np
@@ -165,7 +166,7 @@ def main(argv: list[str]) -> None:
     quiet_tensorflow()
     from experiments.embedding import model_embeddings
     from experiments.embedding.labeled_embeddings import embeddings_from_file
-    from experiments.embedding.table_embedder import catalog_recalls
+    from experiments.embedding.table_embedder import catalog_recalls, prefix_recalls
     from experiments.options.data import recall_at
     from experiments.training.run_folder import known_bad_images
     from keras_dml import metrics
@@ -173,6 +174,7 @@ def main(argv: list[str]) -> None:
     trained = 0
     if kind == "embeddings":
         embedded = embeddings_from_file(source)
+        _prefixes(options, embedded.embeddings.shape[1])  # refused before anything is written
         gallery = None if embedded.gallery is None else len(embedded.gallery)
         ks = recall_at(options, len(embedded.labels), gallery)
         output.mkdir(parents=True, exist_ok=True)
@@ -198,13 +200,22 @@ def main(argv: list[str]) -> None:
         gallery=embedded.gallery,
         gallery_labels=embedded.gallery_labels,
     )
+    prefixes = prefix_recalls(
+        embedded.embeddings,
+        embedded.labels,
+        ks,
+        _prefixes(options, embedded.embeddings.shape[1]),
+        embedded.gallery,
+        embedded.gallery_labels,
+    )
     catalog: dict[str, dict[int, float]] = {}
     if embedded.catalog is not None and embedded.catalog_labels is not None:
         catalog = catalog_recalls(
             embedded.embeddings, embedded.labels, ks, embedded.catalog, embedded.catalog_labels
         )
     try:
-        table = _write(output, f"{kind} {source}", options, embedded, scores, catalog, trained)
+        title = f"{kind} {source}"
+        table = _write(output, title, options, embedded, scores, prefixes, catalog, trained)
     except OSError as error:
         raise UsageError(f"the results cannot be written: {error}") from error
     print(f"\n{table}\n\npage: {output / 'evaluation.html'}")
@@ -232,12 +243,26 @@ def _parse(argv: list[str]) -> EvaluateOptions:
     return parse(EvaluateOptions, [argv[0], f"--flagfile={flags}", *argv[1:]])
 
 
+def _prefixes(options: EvaluateOptions, dimensions: int) -> list[int]:
+    """The lengths below that of the embeddings, whose recall is measured beside theirs."""
+    if options.matryoshka is None:
+        return []
+    lengths = whole_numbers("matryoshka", options.matryoshka)
+    if lengths != tuple(sorted(set(lengths))) or lengths[0] < 1 or lengths[-1] > dimensions:
+        raise UsageError(
+            f"matryoshka must be increasing lengths, up to the {dimensions} of the embeddings. "
+            f"Received: matryoshka={','.join(options.matryoshka)}"
+        )
+    return [length for length in lengths if length < dimensions]
+
+
 def _write(
     output: pathlib.Path,
     title: str,
     options: EvaluateOptions,
     embedded: LabeledEmbeddings,
     scores: Mapping[str, float],
+    prefixes: Mapping[int, Mapping[str, Mapping[int, float]]],
     catalog: Mapping[str, Mapping[int, float]],
     trained: int,
 ) -> str:
@@ -247,6 +272,8 @@ def _write(
     from experiments.report.scores import (
         as_json,
         catalog_rows,
+        prefix_rows,
+        prefix_scores,
         score_lines,
         score_rows,
         shown_lines,
@@ -255,7 +282,7 @@ def _write(
     from keras_dml.atomic import replacing
 
     rows = {f"embedding, {metric}": row for metric, row in score_rows(scores).items()}
-    rows |= catalog_rows(catalog)
+    rows |= prefix_rows(prefixes) | catalog_rows(catalog)
     zeros = {"zero_rows": rows_of_zeros(embedded.embeddings)}
     if embedded.gallery is not None:
         zeros["gallery_zero_rows"] = rows_of_zeros(embedded.gallery)
@@ -278,7 +305,9 @@ def _write(
         del facts["dataset"], facts["split"]
     with replacing(output / "evaluation.json") as unfinished:
         counts = {name: len(numbers) for name, numbers in zeros.items()}
-        found = {"scores": as_json(scores)} | ({"catalog_recall": catalog} if catalog else {})
+        found: dict[str, Any] = {"scores": as_json(scores) | prefix_scores(prefixes)}
+        if catalog:
+            found["catalog_recall"] = catalog
         result = facts | counts | found | {"table": table}
         unfinished.write_text(json.dumps(result, indent=1) + "\n")
     summary = [

@@ -29,6 +29,8 @@ from experiments.photos.index_settings import (
 )
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from keras_dml.nearness import Metric
     from keras_dml.retrieval import Index, TreeAH
 
@@ -74,7 +76,7 @@ INDEX holds {INDEX}/, {SETTINGS} (which model, which images), {SKIPPED}, and {EM
         None,
         _HOW,
         "With tree and hashing (from 20,000 images on), or (--noapproximate) exactly, whatever the "
-        "number. One of the four below means the former.",
+        "number. target_recall, num_leaves, leaves_to_search or reorder mean the former.",
     )
     target_recall: float | None = option(
         None,
@@ -87,6 +89,14 @@ INDEX holds {INDEX}/, {SETTINGS} (which model, which images), {SKIPPED}, and {EM
     reorder: int | None = option(
         None, _HOW, "How many of the nearest by hashing are compared again exactly."
     )
+    prefix: int | None = option(
+        None,
+        _HOW,
+        "Compare the first so many numbers of an embedding with all images, then all numbers with "
+        "the nearest: for models that were trained with --matryoshka.",
+        lower_bound=1,
+    )
+    candidates: int = option(200, _HOW, "prefix: how many are compared again.", lower_bound=1)
 
 
 _REQUIRED = ("saved_model", "images", "output")
@@ -113,7 +123,8 @@ def main(argv: list[str]) -> None:
         files, lambda: ImageEmbedder(saved_model), options.batch_size
     )
     _write_skipped(output / SKIPPED, bad)
-    if tree is None and options.approximate is None and len(embedded.files) > EXACT_ITEMS:
+    exactly = options.approximate is not None or options.prefix is not None
+    if tree is None and not exactly and len(embedded.files) > EXACT_ITEMS:
         tree = _tree({})
     if tree is not None and not scann_loads():
         tree = None  # so that the same command builds it once ScaNN is installed
@@ -122,9 +133,17 @@ def main(argv: list[str]) -> None:
         "metric": options.metric,
         "tree": tree and dataclasses.asdict(tree),
     }
+    prefix = options.prefix and {"length": options.prefix, "candidates": options.candidates}
+    if prefix:  # only then, so that an index from before is not built again
+        built |= {"prefix": prefix}
     if settings["built"] != built or not _loads(output / INDEX):
         paths = [file.path for file in embedded.files]
-        index = build_index(embedded.embeddings, cast("Metric", options.metric), paths, tree)
+        metric = cast("Metric", options.metric)
+        index = (
+            _prefix_index(embedded.embeddings, metric, paths, prefix)
+            if prefix
+            else build_index(embedded.embeddings, metric, paths, tree)
+        )
         _save(index, output / INDEX)
         settings |= {"built": built, "search": _how_searched(index)}
         write_settings(output, settings)
@@ -143,6 +162,17 @@ def _asked_of_the_tree(options: IndexOptions) -> dict[str, Any] | None:
         raise UsageError(f"give {', '.join(missing)}")
     tree = {name: getattr(options, name) for name in _OF_THE_TREE}
     tree = {name: value for name, value in tree.items() if value is not None}
+    if options.prefix is None and "candidates" in options.on_command_line:
+        raise UsageError(
+            f"candidates is how many --prefix compares again. Received: --candidates="
+            f"{options.candidates} without --prefix"
+        )
+    if options.prefix is not None and (tree or options.approximate is not None):
+        given = next(iter(tree), "approximate")
+        raise UsageError(
+            "prefix is a way of its own to answer a query, without a tree. "
+            f"Received: --prefix={options.prefix} beside --{given}"
+        )
     if tree and options.approximate is False:
         raise UsageError(f"--noapproximate has no tree: leave out --{next(iter(tree))}")
     return tree if tree or options.approximate else None
@@ -154,6 +184,20 @@ def _tree(given: Mapping[str, Any]) -> TreeAH:
     if "leaves_to_search" not in given:
         given = {"target_recall": TARGET_RECALL, **given}
     return TreeAH(**given)
+
+
+def _prefix_index(
+    embeddings: np.ndarray, metric: Metric, paths: list[str], prefix: Mapping[str, int]
+) -> Index:
+    from keras_dml.retrieval import PrefixIndex
+
+    dimensions = embeddings.shape[1]
+    if prefix["length"] >= dimensions:
+        raise UsageError(
+            f"prefix must be less than the {dimensions} dimensions of the model's embeddings. "
+            f"Received: prefix={prefix['length']}"
+        )
+    return PrefixIndex(embeddings, metric, paths, **prefix)
 
 
 def _loads(path: pathlib.Path) -> bool:
@@ -179,6 +223,14 @@ def _save(index: Index, path: pathlib.Path) -> None:
 
 
 def _how_searched(index: Index) -> str:
+    from keras_dml.retrieval import PrefixIndex
+
+    if isinstance(index, PrefixIndex):
+        return (
+            f"a search compares {index.length:,} of {index.dimensions:,} numbers, then all of them "
+            f"with the {index.candidates:,} nearest, and finds {100 * index.measured_recall:.1f} % "
+            "of the 10 nearest"
+        )
     # The index without ScaNN has neither.
     tree, recall = getattr(index, "tree", None), getattr(index, "measured_recall", None)
     if tree is None or recall is None:

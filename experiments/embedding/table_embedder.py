@@ -206,6 +206,24 @@ def recalls(
     return {metric: recall_at_k(embeddings, labels, ks, metric, **gallery) for metric in METRICS}
 
 
+def prefix_recalls(
+    embeddings: np.ndarray,
+    labels: np.ndarray,
+    ks: Sequence[int],
+    prefixes: Sequence[int],
+    gallery: np.ndarray | None = None,
+    gallery_labels: np.ndarray | None = None,
+) -> dict[int, dict[str, dict[int, float]]]:
+    """`recalls` with the first numbers of each embedding alone, for each of the lengths."""
+    found = {}
+    for length in prefixes:
+        items = None if gallery is None else gallery[:, :length]
+        found[length] = recalls(
+            embeddings[:, :length], labels, ks, gallery=items, gallery_labels=gallery_labels
+        )
+    return found
+
+
 def catalog_recalls(
     embeddings: np.ndarray,
     labels: np.ndarray,

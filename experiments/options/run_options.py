@@ -257,12 +257,6 @@ class LossOptions(Options):
 
     loss: str = option("multi_similarity", LOSS, _losses)
     given_for_loss: Mapping[str, Any] = flags_of(loss_flags.flags_of_losses)
-    matryoshka: tuple[str, ...] | None = option(
-        None,
-        LOSS,
-        "Lengths such as 32,64,128, the last of them embedding_size: the loss, over embeddings, is "
-        "summed over the prefixes of these lengths, and recall measured for each.",
-    )
     center_weight: float = option(
         0.1,
         LOSS,
@@ -448,6 +442,12 @@ class ScoringOptions(Options):
     recall_at: tuple[str, ...] = option(("1", "2", "4", "8"), EVALUATION, "The K of recall at K.")
     eval_batch_size: int = option(
         64, EVALUATION, "Images embedded at once, on each device.", lower_bound=1
+    )
+    matryoshka: tuple[str, ...] | None = option(
+        None,
+        EVALUATION,
+        "Increasing lengths such as 32,64,128: recall is measured for each prefix of the embedding "
+        "too. In training the last is embedding_size, and the loss is summed over the prefixes.",
     )
 
 

@@ -39,6 +39,31 @@ def catalog_rows(
     return {f"{CATALOG}, {metric}": dict(by_k.items()) for metric, by_k in recalls.items()}
 
 
+def prefix_rows(
+    found: Mapping[int, Mapping[str, Mapping[int, float]]],
+) -> dict[str, dict[int | str, float]]:
+    """The rows of an embedding's prefixes: `{"first 64, cosine": {1: share, …}}`.
+
+    Args:
+        found: length -> distance -> {K: share}.
+    """
+    return {
+        f"first {length}, {metric}": {int(k): share for k, share in by_k.items()}
+        for length, of_one in found.items()
+        for metric, by_k in of_one.items()
+    }
+
+
+def prefix_scores(found: Mapping[int, Mapping[str, Mapping[int, float]]]) -> dict[str, float]:
+    """The same numbers by the names of a log: `{"recall@1/cosine/first 64": share}`."""
+    return {
+        f"recall@{k}/{metric}/first {length}": float(share)
+        for length, of_one in found.items()
+        for metric, by_k in of_one.items()
+        for k, share in by_k.items()
+    }
+
+
 def recalls_alone(rows: Mapping[str, Mapping[int | str, float]]) -> dict[str, dict[int, float]]:
     """The rows without the columns behind recall at K."""
     return {

@@ -16,6 +16,7 @@ import numpy as np
 from experiments.embedding.table_embedder import (
     TableEmbedder,
     catalog_recalls,
+    prefix_recalls,
     raw_pixels,
     recalls,
 )
@@ -23,6 +24,8 @@ from experiments.report.page import best_raw_pixels
 from experiments.report.scores import (
     as_json,
     catalog_rows,
+    prefix_rows,
+    prefix_scores,
     score_lines,
     score_rows,
     shown_lines,
@@ -157,29 +160,25 @@ class RetrievalScores(Evaluator):
         self, run: RunPlan, model: keras.Model, embeddings: Mapping[str, np.ndarray]
     ) -> Iterator[tuple[str, float]]:
         """Recall at each K for each distance."""
-        for length in (None, *self.prefixes):
-            first = {side: vectors[:, :length] for side, vectors in embeddings.items()}
-            gallery = _gallery(run.data, first.get("gallery"))
-            found = recalls(first["test"], run.data.test.labels, run.ks, **gallery)
-            behind = "" if length is None else f"/first {length}"
-            for metric, by_k in found.items():
-                for k, share in by_k.items():
-                    yield f"test/recall@{k}/{metric}{behind}", float(share)
+        labels, gallery = run.data.test.labels, _gallery(run.data, embeddings.get("gallery"))
+        found = recalls(embeddings["test"], labels, run.ks, **gallery)
+        for metric, by_k in found.items():
+            for k, share in by_k.items():
+                yield f"test/recall@{k}/{metric}", float(share)
+        of_prefixes = prefix_recalls(embeddings["test"], labels, run.ks, self.prefixes, **gallery)
+        for name, share in prefix_scores(of_prefixes).items():
+            yield f"test/{name}", share
 
     def finish(self, run: RunPlan, end: Finished) -> Findings:
         """As from `keras_dml.metrics.evaluate`."""
         gallery = _gallery(run.data, end.gallery)
         scores = metrics.evaluate(end.embeddings, run.data.test.labels, run.ks, **gallery)
         rows = {f"embedding, {metric}": row for metric, row in score_rows(scores).items()}
-        result = {"scores": as_json(scores)}
-        for length in self.prefixes:
-            gallery = _gallery(run.data, None if end.gallery is None else end.gallery[:, :length])
-            found = recalls(end.embeddings[:, :length], run.data.test.labels, run.ks, **gallery)
-            for metric, by_k in found.items():
-                rows[f"first {length}, {metric}"] = {int(k): share for k, share in by_k.items()}
-                result["scores"] |= {
-                    f"recall@{k}/{metric}/first {length}": float(share) for k, share in by_k.items()
-                }
+        found = prefix_recalls(
+            end.embeddings, run.data.test.labels, run.ks, self.prefixes, **gallery
+        )
+        rows |= prefix_rows(found)
+        result = {"scores": as_json(scores) | prefix_scores(found)}
         return Findings(
             rows=rows, scores=score_lines(scores), printed=[shown_lines(scores)], result=result
         )

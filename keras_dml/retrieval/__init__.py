@@ -14,6 +14,7 @@ from keras_dml.nearness import METRICS, Metric
 from keras_dml.retrieval.exact import ExactIndex
 from keras_dml.retrieval.files import read_index
 from keras_dml.retrieval.index import Index
+from keras_dml.retrieval.prefix import PrefixIndex
 from keras_dml.retrieval.scann_index import ScannIndex, import_scann
 from keras_dml.retrieval.tree import TreeAH
 
@@ -75,6 +76,8 @@ def load_index(path: str | os.PathLike[str]) -> Index:
         ValueError: `path` is no index, damaged, or written by a newer library.
     """
     saved = read_index(path)
+    if saved.kind == PrefixIndex.kind:
+        return PrefixIndex(saved.items, saved.metric, **saved.prefix())
     if saved.kind == ExactIndex.kind or not scann_loads():
         return ExactIndex(saved.items, saved.metric)
     return ScannIndex(saved.items, saved.metric, tree=saved.tree(import_scann()))
@@ -84,6 +87,7 @@ __all__ = [
     "METRICS",
     "ExactIndex",
     "Index",
+    "PrefixIndex",
     "ScannIndex",
     "TreeAH",
     "build_index",

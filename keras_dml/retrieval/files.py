@@ -35,6 +35,7 @@ _WHAT_DAMAGE_RAISES = (
 )
 # Raised by one whenever an older library could not read what is written.
 FORMAT = 1
+_KINDS = ("exact", "prefix", "scann")
 _DESCRIPTION = "index.json"
 _SEARCHER = "searcher"
 _CHECKSUMS = "sha256"
@@ -103,6 +104,22 @@ class SavedIndex:
         except (TypeError, ValueError) as error:
             raise _damaged(self.searcher.parent, error) from error
 
+    def prefix(self) -> dict[str, int]:
+        """What `PrefixIndex` takes.
+
+        Raises:
+            ValueError: it is damaged.
+        """
+        try:
+            found = {name: self.description[name] for name in ("length", "candidates")}
+        except KeyError as error:
+            raise _damaged(self.searcher.parent, error) from error
+        if not all(type(value) is int for value in found.values()) or not (
+            0 < found["length"] < self.items.dimensions and found["candidates"] > 0
+        ):
+            raise _damaged(self.searcher.parent, f"a prefix of {found}")
+        return found
+
 
 def _damaged(path: str | os.PathLike[str], error: object) -> ArgumentError:
     return ArgumentError(
@@ -163,7 +180,7 @@ def _read_items(folder: pathlib.Path, description: Mapping[str, Any]) -> Items:
         raise ArgumentError(f"{EMBEDDINGS} holds {rows.dtype} of shape {rows.shape}")
     if not np.isfinite(rows).all():
         raise ArgumentError(f"{EMBEDDINGS} holds NaN or infinity")
-    if description["kind"] not in ("exact", "scann") or description["metric"] not in METRICS:
+    if description["kind"] not in _KINDS or description["metric"] not in METRICS:
         raise ArgumentError(f"{_DESCRIPTION} names no kind and metric of this library")
     return Items(rows, _array(folder / "ids.npy") if description["ids"] else None)
 

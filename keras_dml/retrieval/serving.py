@@ -89,7 +89,7 @@ class SearchModule(tf.Module):
 
     def _in_blocks(self, queries: tf.Tensor, k: int) -> tuple[tf.Tensor, tf.Tensor]:
         count, dimensions = self._rows.shape
-        wide = min(k + _SPARE, count) * dimensions
+        wide = self._asked(k) * dimensions
         step = max(1, min(_SCORE_BLOCK // count, _PAIR_BLOCK // wide))
         rows = tf.TensorArray(tf.int32, 0, dynamic_size=True, element_shape=[None, k])
         scores = tf.TensorArray(tf.float32, 0, dynamic_size=True, element_shape=[None, k])
@@ -104,7 +104,11 @@ class SearchModule(tf.Module):
         nearness = tf.matmul(queries, self._rows, transpose_b=True)
         if self._metric == "l2":
             nearness -= self._halves
-        return tf.math.top_k(nearness, min(k + _SPARE, self._rows.shape[0])).indices
+        return tf.math.top_k(nearness, self._asked(k)).indices
+
+    def _asked(self, k: int) -> int:
+        """How many candidates there are."""
+        return min(k + _SPARE, self._rows.shape[0])
 
     def _ranked(
         self, queries: tf.Tensor, candidates: tf.Tensor, k: int
@@ -122,6 +126,42 @@ class SearchModule(tf.Module):
         best = tf.math.top_k(tf.cast(scores, tf.float32), k)
         rows = tf.gather(candidates, best.indices, batch_dims=1)
         return rows, best.values if self._metric == "cosine" else -best.values
+
+
+class PrefixSearchModule(SearchModule):
+    """The same with the candidates that are nearest by the first numbers of each embedding.
+
+    Args:
+        short: their first numbers, float32 `[n, length]`, normalised anew for "cosine".
+        candidates: how many are scored again; k, if that is more.
+        rows, ids, metric, middle: as in `SearchModule`.
+    """
+
+    def __init__(
+        self,
+        rows: npt.NDArray[np.float32],
+        ids: np.ndarray,
+        metric: Metric,
+        middle: npt.NDArray[np.float64],
+        short: npt.NDArray[np.float32],
+        candidates: int,
+    ) -> None:
+        super().__init__(rows, ids, metric, middle)
+        self._number = candidates
+        self._short = tf.Variable(short, trainable=False, name="short")
+        if metric == "l2":
+            halves = 0.5 * tf.reduce_sum(tf.square(short), axis=1)
+            self._halves = tf.Variable(halves, trainable=False, name="halves")
+
+    def _candidates(self, queries: tf.Tensor, k: int) -> tf.Tensor:
+        # The length of a query's prefix does not change which items are near by the cosine.
+        nearness = tf.matmul(queries[:, : self._short.shape[1]], self._short, transpose_b=True)
+        if self._metric == "l2":
+            nearness -= self._halves
+        return tf.math.top_k(nearness, self._asked(k)).indices
+
+    def _asked(self, k: int) -> int:
+        return min(max(k, self._number), self._rows.shape[0])
 
 
 class ScannSearchModule(SearchModule):

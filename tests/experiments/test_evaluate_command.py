@@ -100,6 +100,22 @@ def test_anybodys_embeddings(tmp_path, capsys):
     assert (result["zero_rows"], result["gallery_zero_rows"]) == (7, 0)
 
 
+def test_the_prefixes_of_anybodys_embeddings(tmp_path, capsys):
+    file = tmp_path / "mine.npz"
+    np.savez(file, embeddings=EMBEDDINGS, labels=LABELS)
+    options = [f"--embeddings={file}", "--recall_at=1,3", "--noclustering"]
+    assert command(*options, "--matryoshka=1,2,4") == 0
+    scores, page = read(tmp_path / "mine-evaluation")
+    expected = metrics.recall_at_k(EMBEDDINGS[:, :2], LABELS, [1, 3], "l2")
+    assert scores["recall@3/l2/first 2"] == expected[3]
+    assert scores["recall@3/l2"] != expected[3] and "recall@1/l2/first 4" not in scores
+    assert "first 1, cosine" in capsys.readouterr().out and "first 2, l2" in page
+    for lengths in ("2,1", "0,1", "3,5", "1,1"):
+        assert command(*options, f"--matryoshka={lengths}") == 2
+        message = f"up to the 4 of the embeddings. Received: matryoshka={lengths}"
+        assert message in capsys.readouterr().err
+
+
 def test_a_catalog_in_a_file_is_searched_too(tmp_path, capsys):
     catalog = {"catalog_embeddings": EMBEDDINGS[::5], "catalog_labels": LABELS[::5]}
     np.savez(tmp_path / "mine.npz", embeddings=EMBEDDINGS, labels=LABELS, **catalog)

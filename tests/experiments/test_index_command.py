@@ -192,6 +192,17 @@ def test_a_tree(tmp_path, photos, command, monkeypatch, capsys):
     assert load_index(tmp_path / "index" / "index").tree.num_leaves == 2
 
 
+def test_search_short_and_rescore_long(tmp_path, photos, command, embedded, capsys):
+    assert command("--prefix=2", "--candidates=3") == 0
+    out = capsys.readouterr().out
+    assert "a search compares 2 of 48 numbers, then all of them with the 3 nearest, and fi" in out
+    index = load_index(tmp_path / "index" / "index")
+    assert (index.length, index.candidates) == (2, 3)
+    before = sum(embedded)
+    assert command("--prefix=2", "--candidates=4") == 0  # another index of the same embeddings
+    assert load_index(tmp_path / "index" / "index").candidates == 4 and sum(embedded) == before
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -206,6 +217,10 @@ def test_a_tree(tmp_path, photos, command, monkeypatch, capsys):
         (["--batch_size=0"], "batch_size"),
         (["--noapproximate", "--reorder=5"], "--noapproximate has no tree: leave out --reorder"),
         (["--target_recall=1.5"], "target_recall must be"),
+        (["--prefix=9999"], "prefix must be less than the 48 dimensions of the model's embeddings"),
+        (["--prefix=0"], "flag --prefix=0: 0 is not a positive integer"),
+        (["--prefix=2", "--num_leaves=3"], "--prefix=2 beside --num_leaves"),
+        (["--candidates=9"], "--candidates=9 without --prefix"),
         (["word"], "flags start with --. Received: word"),
     ],
 )

@@ -1,0 +1,144 @@
+"""Search with the first numbers of each embedding, re-scored with all of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from keras_dml.checks import check_whole
+from keras_dml.errors import ArgumentError
+from keras_dml.nearness import Metric
+from keras_dml.retrieval.exact import ExactProducts
+from keras_dml.retrieval.index import Index
+from keras_dml.retrieval.rows import center, centered, normalized
+from keras_dml.retrieval.tree import RECALL_NEIGHBORS
+from keras_dml.retrieval.tree_searcher import recall_of_others, recall_sample
+
+if TYPE_CHECKING:
+    from keras_dml.retrieval.items import Items
+    from keras_dml.retrieval.serving import SearchModule
+
+
+class PrefixIndex(Index):
+    """Search short, re-score long: for embeddings whose prefixes are embeddings themselves.
+
+    A query's first `length` numbers (normalised anew for "cosine") are compared with those of all
+    items; the `candidates` nearest, k if that is more, are ordered by the whole embeddings. So
+    scores are those of `ExactIndex`, where items may be missing, and a query costs
+    `length / dimensions` of an exact one. With `candidates` of all items it is `ExactIndex`.
+
+    Made for embeddings that were trained with `losses.MatryoshkaLoss`; how much it finds of
+    others, `measured_recall` says. In memory: the items and their prefixes, in float32.
+
+    Example:
+        >>> index = PrefixIndex(embeddings, length=64)  # [n, 512]
+        >>> ids, scores = index.search(queries, k=10)
+        >>> index.measured_recall
+        0.998
+
+    See `Index` for the other arguments, order and errors.
+
+    Args:
+        length: numbers compared with all items, from 1 to d - 1.
+        candidates: items scored again for each query, at least 1.
+
+    Raises:
+        ValueError: `length` or `candidates` out of range.
+
+    Reference: Kusupati et al., "Matryoshka Representation Learning", NeurIPS 2022, section 4.3.1
+    (adaptive retrieval).
+    """
+
+    kind = "prefix"
+
+    def __init__(
+        self,
+        embeddings: npt.ArrayLike | Items,
+        metric: Metric = "cosine",
+        ids: npt.ArrayLike | None = None,
+        *,
+        length: int,
+        candidates: int = 200,
+    ) -> None:
+        self._length = check_whole("length", length, least=1)
+        self._candidates = check_whole("candidates", candidates, least=1)
+        self._recall: float | None = None
+        super().__init__(embeddings, metric, ids)
+
+    @property
+    def length(self) -> int:
+        """Numbers compared with all items."""
+        return self._length
+
+    @property
+    def candidates(self) -> int:
+        """Items scored again for each query."""
+        return self._candidates
+
+    @property
+    def measured_recall(self) -> float:
+        """Share of the exact 10 nearest other items that a search finds; 1 where there is one item.
+
+        Measured with 1,000 of the items (all, if fewer) as queries, when it is first asked for.
+        """
+        with self._ready():
+            if self._recall is None:
+                self._recall = self._measured()
+            return self._recall
+
+    def parameters(self) -> dict[str, object]:  # noqa: D102, as in Index
+        return {"length": self._length, "candidates": self._candidates}
+
+    def serving_module(self) -> SearchModule:  # noqa: D102, as in Index
+        from keras_dml.retrieval.serving import PrefixSearchModule
+
+        with self._ready():
+            items = self._items.first(self._built)
+            middle = center(items.rows, self._metric)
+            rows = centered(items.rows, middle)
+            # Of what is centred already, so that distances keep their digits in float32.
+            short = self._prefixes(rows)
+            return PrefixSearchModule(
+                rows, items.ids, self._metric, middle, short=short, candidates=self._candidates
+            )
+
+    def _build(self, first: bool) -> None:
+        if self._length >= self.dimensions:
+            raise ArgumentError(
+                f"length must be less than the {self.dimensions} dimensions of the embeddings. "
+                f"Received: length={self._length}"
+            )
+        self._recall = None
+        self._products = ExactProducts(self._prefixes(self._rows), self._metric)
+
+    def _prefixes(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        prefixes = np.ascontiguousarray(rows[:, : self._length])
+        return normalized(prefixes, out=prefixes) if self._metric == "cosine" else prefixes
+
+    @property
+    def _block(self) -> int:
+        return self._products.block
+
+    def _nearest(self, queries: npt.NDArray[np.float32], k: int) -> tuple[np.ndarray, np.ndarray]:
+        asked = min(max(k, self._candidates), self._built)
+        nearest = self._products.nearest(self._prefixes(queries), asked)
+        return self._ranked(queries, nearest, k)
+
+    def _measured(self) -> float:
+        if self._built == 1:
+            return 1.0
+        sample = recall_sample(self._built)
+        k = min(RECALL_NEIGHBORS, self._built - 1) + 1
+        whole = ExactProducts(self._rows, self._metric)
+        step = min(self._block, whole.block)
+        found = 0.0
+        for start in range(0, len(sample), step):
+            own = sample[start : start + step]
+            queries = self._rows[own]
+            _, exact = self._ranked(queries, whole.nearest(queries, k), k)
+            rows, scores = self._nearest(queries, k)
+            nearness = self._nearness
+            found += len(own) * recall_of_others(own, nearness(exact), rows, nearness(scores))
+        return found / len(sample)
