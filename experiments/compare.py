@@ -3,7 +3,6 @@
 import dataclasses
 import fnmatch
 import html
-import json
 import pathlib
 import subprocess
 import sys
@@ -76,6 +75,7 @@ def main(argv: list[str]) -> None:
     )
 
     # Keras comes with it: not before a mistyped flag is answered.
+    from experiments.training.run_files import read_finished
     from keras_dml.atomic import replacing
 
     rows, histories = [], {}
@@ -83,10 +83,8 @@ def main(argv: list[str]) -> None:
         folder = output / recipe.stem
         print(f"[{number}/{len(recipes)}] {recipe.stem}", flush=True)
         _run(recipe, folder, forwarded)
-        result = json.loads((folder / "result.json").read_text())
+        result, histories[recipe.stem] = read_finished(folder)
         rows.append(_row(recipe.stem, result))
-        lines = (folder / "metrics.jsonl").read_text().splitlines()
-        histories[recipe.stem] = [json.loads(line) for line in lines]
     rows.sort(key=lambda row: -row["R@1, cosine"])
     table = _table(rows)
     with replacing(output / "comparison.md") as temporary:

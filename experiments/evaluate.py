@@ -168,7 +168,7 @@ def main(argv: list[str]) -> None:
     from experiments.embedding.labeled_embeddings import embeddings_from_file
     from experiments.embedding.table_embedder import catalog_recalls, prefix_recalls
     from experiments.options.data import recall_at
-    from experiments.training.run_folder import known_bad_images
+    from experiments.training.run_files import kept_model, known_bad_images
     from keras_dml import metrics
 
     trained = 0
@@ -187,7 +187,7 @@ def main(argv: list[str]) -> None:
         if kind == "saved_model":
             embedder = model_embeddings.saved_model(source, options, sides.queries)
         else:
-            path = source / "best.keras" if kind == "run" else source
+            path = kept_model(source) if kind == "run" else source
             embedder = model_embeddings.keras_model(path, options, kind)
         output.mkdir(parents=True, exist_ok=True)
         dtype = "float16" if options.float16 else "float32"

@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import time
+import zlib
 from typing import IO, Self
 
 import numpy as np
@@ -24,9 +25,10 @@ class EmbeddingFile:
     """Rows of embeddings in a `.npy` file, `[rows, d]`, that is filled from the top.
 
     While it grows it is called `PATH.partial`; `PATH.json` says what is embedded with what, and how
-    many rows are on disk for certain. A process that is killed, or a machine that goes down, leaves
-    these rows, and the next `EmbeddingFile` of the same key goes on behind them. With its last row
-    the file gets its own name, and is then reused by the same key. The rows of another key are
+    many rows are on disk for certain, and their CRC-32. A process that is killed, or a machine that
+    goes down, leaves these rows, and the next `EmbeddingFile` of the same key goes on behind them,
+    unless they are no longer what was written. With its last row the file gets its own name, and is
+    then reused by the same key. The rows of another key are
     dropped when the first of the new ones is written.
 
         with EmbeddingFile(path, len(table), key) as file:
@@ -66,6 +68,7 @@ class EmbeddingFile:
         self._stream: IO[bytes] | None = None
         self._dimensions: int | None = None
         self._synced = 0.0
+        self._crc32 = 0
 
     def __enter__(self) -> Self:
         self._stream = open(self._partial, "a+b")
@@ -148,6 +151,7 @@ class EmbeddingFile:
         if self._dimensions is None:
             self._begin(batch.shape[1])
         self._open_stream.write(rows.data)
+        self._crc32 = zlib.crc32(rows.data, self._crc32)
         self.done += len(rows)
         if self.done == self.rows:
             self._sync()
@@ -163,30 +167,48 @@ class EmbeddingFile:
         same = {"key": self.key, "rows": self.rows, "dtype": self.dtype.name}
         if {name: state.get(name) for name in same} != same:
             return
-        self._dimensions, done = state["dimensions"], state["done"]
+        try:
+            self._dimensions, done = int(state["dimensions"]), int(state["done"])
+        except (KeyError, TypeError, ValueError):  # damaged
+            return
         written = os.fstat(self._open_stream.fileno()).st_size
         needed = len(self._header()) + done * self._dimensions * self.dtype.itemsize
-        if written >= needed:
+        # Of an earlier version there is none.
+        crc32 = state.get("crc32")
+        if written >= needed and self._is_sound(self._open_stream, needed, crc32):
             self._open_stream.truncate(needed)
             self.done = done
             if done == self.rows:  # killed between the last row and the name
                 self._finish()
-        elif not written and done == self.rows and self._is_whole():
+        elif not written and done == self.rows and self._is_whole(needed, crc32):
             self.done = done
             self._partial.unlink()
             self._close()
         else:
             self._dimensions = None
 
-    def _is_whole(self) -> bool:
+    def _is_whole(self, needed: int, crc32: int | None) -> bool:
         try:
-            found = np.load(self.path, mmap_mode="r")
-        except (OSError, ValueError, EOFError):
+            with open(self.path, "rb") as stream:
+                size = os.fstat(stream.fileno()).st_size
+                return size == needed and self._is_sound(stream, needed, crc32)
+        except OSError:
             return False
-        return found.shape == (self.rows, self._dimensions) and found.dtype == self.dtype
+
+    def _is_sound(self, stream: IO[bytes], needed: int, crc32: int | None) -> bool:
+        """Whether the first bytes of a file are header and rows that were written."""
+        header = self._header()
+        stream.seek(0)
+        if stream.read(len(header)) != header:
+            return False
+        self._crc32, left = 0, needed - len(header)
+        while left and (chunk := stream.read(min(left, 1 << 20))):
+            self._crc32 = zlib.crc32(chunk, self._crc32)
+            left -= len(chunk)
+        return not left and crc32 in (None, self._crc32)
 
     def _begin(self, dimensions: int) -> None:
-        self._dimensions = dimensions
+        self._dimensions, self._crc32 = dimensions, 0
         # The old state goes first: it must never speak of the new rows.
         self._state.unlink(missing_ok=True)
         self._open_stream.truncate(0)
@@ -204,7 +226,7 @@ class EmbeddingFile:
         self._open_stream.flush()
         os.fsync(self._open_stream.fileno())
         state = {"key": self.key, "rows": self.rows, "dtype": self.dtype.name}
-        state |= {"dimensions": self._dimensions, "done": self.done}
+        state |= {"dimensions": self._dimensions, "done": self.done, "crc32": self._crc32}
         with replacing(self._state) as temporary:
             temporary.write_text(json.dumps(state) + "\n")
         self._synced = time.monotonic()

@@ -12,13 +12,13 @@ import numpy as np
 import tensorflow as tf
 
 import pipelines
+from experiments.embedding.fingerprint import file_sha256
 from experiments.embedding.labeled_embeddings import PICTURES, LabeledEmbeddings
 from experiments.embedding.saved_model import ImageEmbedder, fingerprint
 from experiments.embedding.table_embedder import (
     IdentifiedEmbedder,
     TableEmbedder,
     embeddings_on_disk,
-    file_fingerprint,
 )
 from experiments.options import data as options_data
 from experiments.options.errors import RunError, UsageError
@@ -174,7 +174,7 @@ def keras_model(
         _check_by_a_call(model, takes, received)
     transform = options_data.evaluation_transform(dataclasses.replace(options, image_size=takes))
     embedder = TableEmbedder(model, transform, options.eval_batch_size)
-    return IdentifiedEmbedder(embedder, file_fingerprint(path))
+    return IdentifiedEmbedder(embedder, file_sha256(path))
 
 
 def _image_size(model: keras.Model, received: str) -> int | None:

@@ -193,12 +193,6 @@ def table_fingerprint(table: ImageTable) -> str:
     return digest.hexdigest()
 
 
-def file_fingerprint(path: str | os.PathLike[str]) -> str:
-    """Text that is another one for a file of other contents."""
-    with open(path, "rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
 def recalls(
     embeddings: np.ndarray, labels: np.ndarray, ks: Sequence[int], **gallery: np.ndarray | None
 ) -> dict[str, dict[int, float]]:

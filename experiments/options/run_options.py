@@ -488,7 +488,8 @@ class RepetitionOptions(Options):
     deterministic: bool = option(
         False,
         RUN,
-        "Bit-identical results from one run to the next, at some cost in speed.",
+        "Bit-identical results from one run to the next, with the same number of threads on the "
+        "same kind of machine, at some cost in speed.",
     )
 
 

@@ -13,11 +13,12 @@ import numpy as np
 import tensorflow as tf
 
 from experiments.options.progress import progress_bar
+from experiments.training.checkpoint import State
+from experiments.training.devices import threads
 from experiments.training.evaluators import score
 from experiments.training.features import FeatureFeed, ImageFeed
 from experiments.training.fine_tuning import Phase
 from experiments.training.plan import RunPlan
-from experiments.training.run_folder import State
 from keras_dml import models
 from keras_dml.atomic import replacing
 
@@ -123,7 +124,7 @@ class EvaluateAndSave(keras.callbacks.Callback):
         self.feed = feed
         self.state = state
         self.seconds = state.seconds
-        self.history = run.folder.read_history()
+        self.history = list(run.folder.history)
         self._began = 0.0
         if run.folder.writes:
             # Written anew, so that no point is shown twice after a kill.
@@ -146,8 +147,7 @@ class EvaluateAndSave(keras.callbacks.Callback):
             with averaged_weights(self.model):
                 self._evaluate(epoch + 1, step, logs or {})
         self.state = State(epoch + 1, step, self.seconds)
-        self.run.folder.save_checkpoint(self.model, self.state)
-        self.run.folder.settle_best(step)
+        self.run.folder.save_checkpoint(self.model, self.state, threads())
 
     def _evaluate(self, epoch: int, step: int, logs: Mapping[str, Any]) -> None:
         run, objective = self.run, self.run.objective

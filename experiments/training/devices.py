@@ -1,10 +1,20 @@
 """What the options say of the devices: seed, determinism, precision, strategy."""
 
+import os
+
 import keras
 import tensorflow as tf
 
 from experiments.options import RunOptions
 from experiments.options.errors import UsageError
+
+
+def threads() -> int:
+    """How many threads a kernel of TensorFlow may share, on which the sums of floats depend."""
+    asked = tf.config.threading.get_intra_op_parallelism_threads()
+    word = os.environ.get("TF_NUM_INTRAOP_THREADS", "")
+    # As TensorFlow counts: the cores that this process may use.
+    return asked or (int(word) if word.isdecimal() else 0) or len(os.sched_getaffinity(0))
 
 
 def devices(options: RunOptions) -> tf.distribute.Strategy:

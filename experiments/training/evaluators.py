@@ -6,7 +6,6 @@ Each is one object in the list that the run's objective gives, `Objective.evalua
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +29,8 @@ from experiments.report.scores import (
     score_rows,
     shown_lines,
 )
-from experiments.training.run_folder import RAW_PIXELS, State
+from experiments.training.checkpoint import State
+from experiments.training.run_files import RAW_PIXELS
 from keras_dml import metrics
 from keras_dml.metrics import class_mean_accuracy
 from pipelines import Split
@@ -279,12 +279,16 @@ class ClassMeanAccuracy(ClosedSetAccuracy):
 class RawPixels(Evaluator):
     """Recall of the pixels themselves, the floor to beat: computed once, where it is asked for."""
 
+    def __init__(self) -> None:
+        self._found: Mapping[str, Mapping[str, float]] | None = None
+
     def before(self, run: RunPlan, state: State, embedder: TableEmbedder) -> None:
         """Compute it unless the run's folder has it; print R@1."""
         folder, data = run.folder, run.data
         if not run.options.raw_pixels or not folder.writes:
             return
-        if not folder.file(RAW_PIXELS).is_file():
+        self._found = folder.read_json(RAW_PIXELS)
+        if self._found is None:
             pixels = {
                 side: raw_pixels(table, run.options.eval_batch_size)
                 for side, table in data.tables.items()
@@ -293,7 +297,8 @@ class RawPixels(Evaluator):
             gallery = _gallery(data, pixels.get("gallery"))
             found = recalls(pixels["test"], data.test.labels, run.ks, **gallery)
             folder.write_json(RAW_PIXELS, found)
-        name, best = best_raw_pixels(self._rows(run))
+            self._found = folder.read_json(RAW_PIXELS)
+        name, best = best_raw_pixels(self._rows())
         if best is not None:
             print(f"{name}: R@1 {100 * best:.1f} %")
 
@@ -301,13 +306,12 @@ class RawPixels(Evaluator):
         """A row of the table for each distance."""
         if not run.options.raw_pixels:
             return Findings()
-        return Findings(rows=self._rows(run))
+        return Findings(rows=self._rows())
 
-    def _rows(self, run: RunPlan) -> dict[str, dict[int | str, float]]:
-        saved = json.loads(run.folder.file(RAW_PIXELS).read_text())
+    def _rows(self) -> dict[str, dict[int | str, float]]:
         return {
             f"raw pixels, {metric}": {int(k): v for k, v in by_k.items()}
-            for metric, by_k in saved.items()
+            for metric, by_k in (self._found or {}).items()
         }
 
 

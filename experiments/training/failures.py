@@ -8,7 +8,8 @@ import tensorflow as tf
 from experiments.options.command_line import LOST_WORKER
 from experiments.options.data import not_an_image
 from experiments.options.errors import RunError, UsageError
-from experiments.training.run_folder import CHECKPOINT, RunFolder
+from experiments.training.run_files import CHECKPOINT
+from experiments.training.run_folder import RunFolder
 from pipelines import Split, find_bad_images
 
 

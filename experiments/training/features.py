@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import pathlib
 import shutil
 import time
@@ -176,8 +175,7 @@ class FeatureFeed:
 
     def _tell_and_clear(self, files: Sequence[_File]) -> None:
         """Say which features are no longer those that the run began with; drop these."""
-        record = self._run.folder.file(RECORD)
-        before = json.loads(record.read_text()) if record.is_file() else {}
+        before = self._run.folder.read_json(RECORD) or {}
         now = {file.name: file.path.name for file in files}
         others = [name for name in now if before.get(name, now[name]) != now[name]]
         if others:

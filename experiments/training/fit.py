@@ -1,5 +1,6 @@
 """What learns: the embedding, the model around it that is fitted, and its training."""
 
+import logging
 import re
 from typing import cast
 
@@ -10,14 +11,17 @@ from experiments.options import RunOptions
 from experiments.options.errors import UsageError
 from experiments.options.values import import_modules, whole_numbers
 from experiments.training.callbacks import callbacks
+from experiments.training.checkpoint import State
+from experiments.training.devices import threads
 from experiments.training.features import FeatureFeed, ImageFeed
 from experiments.training.fine_tuning import Phase, Trainability
 from experiments.training.optimizer import backbone_optimizer
 from experiments.training.plan import RunPlan
-from experiments.training.run_folder import State
 from experiments.training.workers import Workers
 from keras_dml import models
 from keras_dml.errors import ArgumentError
+
+_LOGGER = logging.getLogger("experiments")
 
 
 class Learner:
@@ -157,7 +161,16 @@ def restored(run: RunPlan, learner: Learner, workers: Workers) -> State:
         learner.begin(next(each for each in run.phases if state.epoch <= each.last_epoch))
         return learner.model
 
-    return run.folder.restore_checkpoint(model_at, workers)
+    state = run.folder.restore_checkpoint(model_at, workers)
+    before, now = run.folder.threads, threads()
+    if run.options.deterministic and before not in (None, now):
+        _LOGGER.warning(
+            "deterministic holds for one number of threads: the run was begun with %d, and goes on "
+            "with %d, so its numbers may be others in the last bits",
+            before,
+            now,
+        )
+    return state
 
 
 def fit(run: RunPlan, learner: Learner, strategy: tf.distribute.Strategy, state: State) -> None:

@@ -7,11 +7,11 @@ import keras
 import numpy as np
 
 from experiments.embedding.embedding_file import EmbeddingFile
+from experiments.embedding.fingerprint import file_sha256
 from experiments.embedding.table_embedder import (
     IdentifiedEmbedder,
     TableEmbedder,
     embeddings_on_disk,
-    file_fingerprint,
 )
 from experiments.options import RunOptions, resolved
 from experiments.report.neighbors import EmbeddedTable, embedded_table, retrieval_rows
@@ -20,6 +20,7 @@ from experiments.report.scores import recalls_alone
 from experiments.training.callbacks import exported, save_model
 from experiments.training.evaluators import Findings, Finished, score
 from experiments.training.plan import RunPlan
+from experiments.training.run_files import BEST
 from experiments.training.workers import Workers
 from keras_dml.atomic import replacing
 from keras_dml.export import export_saved_model, float32_copy
@@ -59,7 +60,7 @@ def leave(
     if embedded is None:
         workers.meet()
         return None
-    history = run.folder.read_history()
+    history = run.folder.history
     end = Finished(
         model,
         embedded.of["test"],
@@ -88,7 +89,8 @@ def _best_model(run: RunPlan, embedding: keras.Model) -> keras.Model:
     if not folder.writes:
         return float32_copy(embedding)
     save_model(embedding, folder.file("last.keras"))
-    return float32_copy(load_keras_file(folder.file("best.keras"), run.options.trust_code))
+    folder.check_best()
+    return float32_copy(load_keras_file(folder.file(BEST), run.options.trust_code))
 
 
 def _weights(options: RunOptions) -> str:
@@ -101,7 +103,7 @@ def _embed(run: RunPlan, model: keras.Model, workers: Workers) -> Embedded | Non
     folder = run.folder
     tables = {side: table for side, table in run.data.tables.items() if side != "training"}
     embedder = TableEmbedder(model, run.preprocessing, run.options.eval_batch_size)
-    key = file_fingerprint(folder.file("best.keras")) if folder.writes else ""
+    key = file_sha256(folder.file(BEST)) if folder.writes else ""
     identified = IdentifiedEmbedder(embedder, key)
     files = {
         side: embeddings_on_disk(
@@ -166,8 +168,7 @@ def _report(run: RunPlan, end: Finished, findings: Findings, seconds: float) -> 
         ),
     )
     table = "\n".join([recall_table(findings.rows), *findings.printed])
-    folder.write_json(
-        "result.json",
+    folder.write_result(
         {
             "recall": recalls_alone(findings.rows),
             **findings.result,

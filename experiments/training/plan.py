@@ -9,7 +9,8 @@ from experiments.options import data as described
 from experiments.training.evaluators import Evaluator
 from experiments.training.fine_tuning import Phase, check_fine_tuning
 from experiments.training.objectives import Objective, objective_of
-from experiments.training.run_folder import BAD_IMAGES, RunFolder, State, known_bad_images
+from experiments.training.run_files import BAD_IMAGES, known_bad_images
+from experiments.training.run_folder import RunFolder, State
 from experiments.training.workers import Workers
 from pipelines import BalancedSampler, EvaluationTransform, RandomSampler, Split, TrainTransform
 

@@ -26,7 +26,7 @@ TINY = [
 
 def final_weights(folder):
     with np.load(folder / "checkpoint.npz") as saved:
-        return {name: saved[name] for name in saved.files if name != "state_seconds"}
+        return {name: saved[name] for name in saved.files if name.startswith("variable_")}
 
 
 def history(folder):

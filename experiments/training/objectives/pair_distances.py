@@ -6,7 +6,6 @@ pairs are distributed) and figure 3 (what a pair of either kind costs at each di
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +13,12 @@ import numpy as np
 from keras import ops
 
 from experiments.embedding.table_embedder import TableEmbedder
+from experiments.options.errors import UsageError
 from experiments.report.distance_figure import BINS, distances_svg, rows_of_some_classes
 from experiments.report.figures import BLUE, INK, ORANGE, legend, lines_svg, svg
+from experiments.training.checkpoint import State
 from experiments.training.evaluators import Evaluator, Findings, Finished
-from experiments.training.run_folder import RANKMI, State
+from experiments.training.run_files import RANKMI
 from keras_dml.metrics import DistanceHistograms, distance_histograms
 
 if TYPE_CHECKING:
@@ -29,16 +30,26 @@ if TYPE_CHECKING:
 class PairDistances(Evaluator):
     """The distances of test pairs before and after the training, and V at its end."""
 
+    def __init__(self) -> None:
+        self._before: dict[str, Any] | None = None
+
     def before(self, run: RunPlan, state: State, embedder: TableEmbedder) -> None:
         """Keep the distances of the embeddings before the first step, once for a run."""
-        if state.step:
-            return
         test, folder = run.data.test, run.folder
+        self._before = folder.read_json(RANKMI)
+        if state.step:
+            if folder.writes and self._before is None:
+                raise UsageError(
+                    f"{folder.file(RANKMI)} is missing or damaged, and the checkpoint has no copy: "
+                    "delete the run's checkpoints, and the same command begins anew"
+                )
+            return
         rows = rows_of_some_classes(test.labels)
         # Of several workers all have to take part in this.
         embeddings = embedder(test.select(rows), "distances before training")
-        if not folder.file(RANKMI).is_file():
-            folder.write_json(RANKMI, {"before": _histograms(embeddings, test.labels[rows])})
+        if self._before is None:
+            self._before = {"before": _histograms(embeddings, test.labels[rows])}
+            folder.write_json(RANKMI, self._before)
 
     def finish(self, run: RunPlan, end: Finished) -> Findings:
         """Keep those of the kept model's embeddings, and V; draw what was kept."""
@@ -46,8 +57,7 @@ class PairDistances(Evaluator):
         rows = rows_of_some_classes(labels)
         grid = np.linspace(0, 2, 201)
         values = model.statistics_network(ops.convert_to_tensor(grid[:, None], dtype="float32"))
-        seen = json.loads(run.folder.file(RANKMI).read_text())
-        seen |= {
+        seen = (self._before or {}) | {
             "after": _histograms(end.embeddings[rows], labels[rows]),
             "values": np.asarray(values, dtype=float)[:, 0].tolist(),
             "beta": float(ops.convert_to_numpy(model.beta)),

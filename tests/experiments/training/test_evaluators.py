@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 
+from experiments.training.checkpoint import State
 from experiments.training.evaluators import (
     ACCURACY,
     CatalogScores,
@@ -18,7 +19,8 @@ from experiments.training.evaluators import (
     RetrievalScores,
     score,
 )
-from experiments.training.run_folder import OF_THE_FLAGS, RAW_PIXELS, RunFolder, State
+from experiments.training.run_files import OF_THE_FLAGS, RAW_PIXELS
+from experiments.training.run_folder import RunFolder
 from keras_dml import metrics
 from pipelines import ImageTable, Split
 
@@ -126,9 +128,10 @@ def test_raw_pixels_are_compared_once_where_it_is_asked_for(tmp_path, monkeypatc
     assert not folder.file(RAW_PIXELS).exists()
 
     options.raw_pixels = True
-    RawPixels().before(run, State(), None)
+    evaluator = RawPixels()
+    evaluator.before(run, State(), None)
     said = capsys.readouterr().out
-    rows = RawPixels().finish(run, None).rows
+    rows = evaluator.finish(run, None).rows
     assert set(rows) == {"raw pixels, cosine", "raw pixels, l2"}
     share = rows["raw pixels, cosine"][1]
     assert f"raw pixels, cosine: R@1 {100 * share:.1f} %" in said

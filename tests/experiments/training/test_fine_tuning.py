@@ -124,8 +124,8 @@ def test_stopped_and_continued_at_any_epoch_it_is_the_same_run(case, photos, tmp
     stopped = tmp_path / "stopped"
     save = RunFolder.save_checkpoint
 
-    def save_and_stop(self, model, state):
-        save(self, model, state)
+    def save_and_stop(self, *arguments):
+        save(self, *arguments)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:

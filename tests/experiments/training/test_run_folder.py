@@ -15,7 +15,8 @@ import pytest
 from tiny_run import TINY, command
 
 from experiments.options import data as described
-from experiments.training.run_folder import CHECKPOINT, FLAGS_FILE, RANKMI, RunFolder
+from experiments.training.run_files import CHECKPOINT, FLAGS_FILE, RANKMI
+from experiments.training.run_folder import RunFolder
 
 # Opens the folder, writes when told to and waits to be killed.
 FIRST = """

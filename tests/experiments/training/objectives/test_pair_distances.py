@@ -6,9 +6,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from experiments.training.checkpoint import State
 from experiments.training.evaluators import Finished
 from experiments.training.objectives.pair_distances import PairDistances
-from experiments.training.run_folder import OF_THE_FLAGS, RANKMI, RunFolder, State
+from experiments.training.run_files import OF_THE_FLAGS, RANKMI
+from experiments.training.run_folder import RunFolder
 from keras_dml.metrics import DistanceHistograms, distance_histograms
 from keras_dml.models import StatisticsNetwork
 

@@ -1,0 +1,172 @@
+"""The files of a run's folder: what they are called, and how each is checked before it is used."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pathlib
+import zipfile
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from experiments.embedding.fingerprint import file_sha256
+from experiments.options import RunOptions, parse
+from experiments.training.checkpoint import DamagedError, Records, State, read_checkpoint
+
+FLAGS_FILE = "flags.txt"
+LOG = "metrics.jsonl"
+CHECKPOINT = "checkpoint.npz"
+# The one of the epoch before, and the best model of that time where it was another.
+CHECKPOINT_BEFORE = "checkpoint-before.npz"
+BEST = "best.keras"
+BEST_BEFORE = ".best-before.keras"
+BAD_IMAGES = "bad_images.txt"
+RAW_PIXELS = "raw_pixels.json"
+RANKMI = "rankmi.json"
+RESULT = "result.json"
+# What is kept for the rest of a run before its first checkpoint, and follows from its flags.
+OF_THE_FLAGS = (BAD_IMAGES, RAW_PIXELS, RANKMI)
+
+SHA256 = "sha256"
+_RECALL = "test/recall@1/cosine"
+
+
+def has_checkpoint(path: str | os.PathLike[str]) -> bool:
+    """Whether the run in a folder has something to go on from."""
+    return any((pathlib.Path(path) / name).is_file() for name in (CHECKPOINT, CHECKPOINT_BEFORE))
+
+
+def last_records(path: pathlib.Path) -> Records | None:
+    """Of the last whole checkpoint in a folder."""
+    for name in (CHECKPOINT, CHECKPOINT_BEFORE):
+        if (path / name).is_file():
+            try:
+                return read_checkpoint(path / name, variables=False).records
+            except DamagedError:
+                continue
+    return None
+
+
+def read_json(path: pathlib.Path) -> dict[str, Any] | None:
+    """The object that `RunFolder.write_json` wrote; None where it is missing or damaged.
+
+    One without a checksum, of an earlier version, is taken as it is.
+    """
+    try:
+        found = json.loads(path.read_text())
+        expected = found.pop(SHA256, None)
+        return found if expected is None or expected == digest(found) else None
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return None
+
+
+def digest(value: Mapping[str, Any]) -> str:
+    """SHA-256 of a JSON object, whatever it looks like as text."""
+    # As it is read: numbers that are keys have become words.
+    same = json.loads(json.dumps(value))
+    return hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()
+
+
+def known_bad_images(path: str | os.PathLike[str]) -> list[str] | None:
+    """The lines of the images that the run in a folder left out at its start.
+
+    None where there is no run that has begun, or none that leaves images out.
+    """
+    folder = pathlib.Path(path)
+    records = last_records(folder)
+    if records is not None:
+        text = records.files.get(BAD_IMAGES)
+        return None if text is None else text.splitlines()
+    listed = folder / BAD_IMAGES
+    if not listed.is_file() or not has_checkpoint(folder):
+        return None
+    return listed.read_text().splitlines()
+
+
+def read_finished(path: pathlib.Path) -> tuple[dict[str, Any], list[dict[str, float]]]:
+    """Result and log of a finished run's folder.
+
+    Raises:
+        DamagedError: one of them is no longer what was written.
+    """
+    log = path / LOG
+    result = read_json(path / RESULT)
+    if result is None:
+        raise DamagedError(f"{path / RESULT} is damaged or missing")
+    expected = result.get("files", {}).get(LOG)
+    if not is_readable(log) or expected not in (None, file_sha256(log)):
+        raise DamagedError(
+            f"{log} is damaged or missing: delete {path / RESULT}, and the same command writes "
+            "both anew from the checkpoint"
+        )
+    return result, [json.loads(line) for line in log.read_text().splitlines()]
+
+
+def kept_model(path: pathlib.Path) -> pathlib.Path:
+    """`best.keras` in the folder of a run, finished or not.
+
+    Raises:
+        DamagedError: it is no longer what the run wrote.
+    """
+    best, result = path / BEST, read_json(path / RESULT)
+    records = last_records(path) if result is None else None
+    expected = records.best if records else (result or {}).get("files", {}).get(BEST)
+    if expected is not None and best.is_file() and file_sha256(best) != expected:
+        raise DamagedError(
+            f"{best} is no longer what the run wrote (its SHA-256 is another one). To evaluate it "
+            f"all the same: --model={best}"
+        )
+    return best
+
+
+def log_of_an_earlier_version(
+    path: pathlib.Path, flags: str, state: State
+) -> list[dict[str, float]]:
+    """The log up to a checkpoint that has no copy of it: one of version 0.1.0.
+
+    Raises:
+        DamagedError: it does not have the evaluations that it should.
+    """
+    options = parse(RunOptions, ["run", *flags.splitlines()])
+    expected = [
+        {"epoch": epoch, "step": epoch * (state.step // state.epoch)}
+        for epoch in range(1, state.epoch + 1)
+        if epoch % options.eval_every == 0 or epoch == options.epochs
+    ]
+    try:
+        rows = [json.loads(line) for line in path.read_text().splitlines()] if expected else []
+        rows = [row for row in rows if row["step"] <= state.step]
+        found = [{name: row[name] for name in ("epoch", "step")} for row in rows]
+        whole = found == expected and all(
+            row.keys() == rows[0].keys() and isinstance(row[_RECALL], float) for row in rows
+        )
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        whole = False
+    if not whole:
+        raise DamagedError(f"{path} is damaged, and the checkpoint, of 0.1.0, has no copy")
+    return rows
+
+
+def is_readable(path: pathlib.Path) -> bool:
+    """Whether a log or a result is JSON, and has its own checksum where it has one."""
+    if path.name == RESULT:
+        return read_json(path) is not None
+    try:
+        return all(isinstance(json.loads(line), dict) for line in path.read_text().splitlines())
+    except (OSError, ValueError, RecursionError):
+        return False
+
+
+def is_whole_archive(path: pathlib.Path) -> bool:
+    """Whether a `.keras` file has its own checksums right, those of every zip archive."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return archive.testzip() is None
+    except Exception:  # of a damaged file zipfile raises anything
+        return False
+
+
+def log_text(history: Iterable[Mapping[str, float]]) -> str:
+    """The objects of a log as its file has them."""
+    return "".join(json.dumps(row) + "\n" for row in history)

@@ -1,0 +1,276 @@
+"""A run's folder with each of its files cut, changed or missing: the same end, or one line."""
+
+import json
+import os
+import pathlib
+import shutil
+import types
+
+import keras
+import numpy as np
+import pytest
+from tiny_run import TINY, command, final_weights, finished_run, history
+
+from experiments.options.errors import UsageError
+from experiments.training.checkpoint import State, read_checkpoint
+from experiments.training.run_files import (
+    BAD_IMAGES,
+    BEST,
+    BEST_BEFORE,
+    CHECKPOINT,
+    CHECKPOINT_BEFORE,
+    FLAGS_FILE,
+    LOG,
+    RANKMI,
+    RAW_PIXELS,
+    RESULT,
+    kept_model,
+    known_bad_images,
+    read_finished,
+)
+from experiments.training.run_folder import RunFolder
+
+FLAGS = "--seed=0\n--epochs=3\n"
+ALONE = types.SimpleNamespace(first=True, from_first=lambda array: array)
+
+
+def net():
+    model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(3)])
+    model.compile("adam", "mse")
+    model.build((None, 2))
+    return model
+
+
+def train(folder, model, first, last, scores):
+    """Epochs of a training that is a pure function of the epoch; `scores` says which is best."""
+    for epoch in range(first, last + 1):
+        for variable in model.variables:
+            variable.assign(variable.numpy() * 0.5 + epoch)
+        if scores[epoch - 1] > max((row[RECALL] for row in folder.history), default=-1):
+            folder.best_of(epoch).write_text(f"the model of epoch {epoch}")
+        row = {"epoch": epoch, "step": epoch, RECALL: scores[epoch - 1]}
+        folder.write_history([*folder.history, row])
+        folder.save_checkpoint(model, State(epoch, epoch, 0.0), threads=2)
+
+
+RECALL = "test/recall@1/cosine"
+KEPT = {RAW_PIXELS: {"cosine": {"1": 0.5}}, RANKMI: {"before": [[1, 2], [3, 4]]}}
+
+
+def begun(path, epochs, scores=(0.1, 0.2, 0.3)):
+    folder = RunFolder(path, FLAGS).open()
+    folder.write_text(BAD_IMAGES, "a.jpg\tcut\n")
+    for name, value in KEPT.items():
+        folder.write_json(name, value)
+    keras.utils.set_random_seed(0)
+    train(folder, net(), 1, epochs, scores)
+    folder._lock.close()
+    return folder
+
+
+def ended(path, scores=(0.1, 0.2, 0.3)):
+    """What a run has at its end that is continued in this folder."""
+    keras.utils.set_random_seed(0)
+    model = net()
+    left_out = known_bad_images(path)
+    folder = RunFolder(path, FLAGS).open()
+    try:
+        state = folder.restore_checkpoint(lambda state: model, ALONE)
+        train(folder, model, state.epoch + 1, 3, scores)
+        folder.check_best()
+        seen = [folder.read_json(name) for name in (RAW_PIXELS, RANKMI)]
+    finally:
+        folder._lock.close()
+    log = (path / LOG).read_text()
+    variables = np.concatenate([variable.numpy().ravel() for variable in model.variables])
+    flags = (path / FLAGS_FILE).read_text()
+    return (path / BEST).read_text(), log, variables.tolist(), left_out, seen, flags
+
+
+def cut(path):
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) * 2 // 3])
+
+
+def flip(path, place=0.5):
+    data = bytearray(path.read_bytes())
+    data[int(place * len(data))] ^= 1
+    path.write_bytes(bytes(data))
+
+
+DAMAGES = {"cut": cut, "flipped": flip, "missing": lambda path: path.unlink()}
+FILES = (
+    FLAGS_FILE,
+    LOG,
+    CHECKPOINT,
+    CHECKPOINT_BEFORE,
+    BEST,
+    BEST_BEFORE,
+    BAD_IMAGES,
+    RAW_PIXELS,
+    RANKMI,
+)
+
+
+@pytest.fixture(scope="module")
+def two_epochs(tmp_path_factory):
+    """A folder after two epochs, and what it has at the end."""
+    path = begun(tmp_path_factory.mktemp("runs") / "run", 2).path
+    return path, ended(shutil.copytree(path, path.with_name("whole")))
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", FILES)
+def test_whatever_is_damaged_the_run_ends_as_it_would_have(
+    name, damage, two_epochs, tmp_path, caplog
+):
+    shutil.copytree(two_epochs[0], tmp_path / "run")
+    DAMAGES[damage](tmp_path / "run" / name)
+    assert ended(tmp_path / "run") == two_epochs[1]
+    if name == CHECKPOINT and damage != "missing":
+        assert "checkpoint.npz is damaged" in caplog.text
+        assert "goes on from the checkpoint before, of epoch 1" in caplog.text
+
+
+@pytest.mark.parametrize("place", np.linspace(0, 0.999, 9))
+def test_a_bit_changed_anywhere_in_a_checkpoint_is_seen(place, two_epochs, tmp_path):
+    path = pathlib.Path(shutil.copy(two_epochs[0] / CHECKPOINT, tmp_path))
+    read_checkpoint(path)
+    flip(path, place)
+    with pytest.raises(UsageError, match="damaged"):
+        read_checkpoint(path)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_what_cannot_be_repaired_says_what_to_delete(damage, tmp_path):
+    # The best model is that of the first epoch: both checkpoints know it, and there is one file.
+    begun(tmp_path / "run", 2, scores=(0.3, 0.2, 0.1))
+    assert not (tmp_path / "run" / BEST_BEFORE).exists()
+    DAMAGES[damage](tmp_path / "run" / BEST)
+    with pytest.raises(UsageError, match=r"best.keras is missing or no longer.*Delete checkpoint"):
+        ended(tmp_path / "run")
+    for name in (CHECKPOINT, CHECKPOINT_BEFORE):
+        (tmp_path / "run" / name).unlink()
+    begun(tmp_path / "whole", 2, scores=(0.3, 0.2, 0.1))
+    runs = [ended(tmp_path / name, scores=(0.3, 0.2, 0.1)) for name in ("run", "whole")]
+    assert runs[0][:3] == runs[1][:3]
+
+
+def test_both_checkpoints_damaged_are_not_a_run_from_the_start(tmp_path):
+    begun(tmp_path / "run", 2)
+    for name in (CHECKPOINT, CHECKPOINT_BEFORE):
+        flip(tmp_path / "run" / name)
+    with pytest.raises(UsageError, match=r"Delete checkpoint.npz and checkpoint-before.npz"):
+        ended(tmp_path / "run")
+
+
+def kill_at(monkeypatch, path, call):
+    """Epoch 2 with a kill at its n-th renaming."""
+    replace, calls = os.replace, []
+
+    def counted(*arguments):
+        calls.append(arguments)
+        if len(calls) == call:
+            raise KeyboardInterrupt
+        replace(*arguments)
+
+    folder = RunFolder(path, FLAGS).open()
+    model = net()
+    try:
+        folder.restore_checkpoint(lambda state: model, ALONE)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "replace", counted)
+            train(folder, model, 2, 2, (0.1, 0.2, 0.3))
+    finally:
+        folder._lock.close()
+
+
+@pytest.mark.parametrize("call", range(1, 6))
+def test_a_kill_between_any_two_renamings_loses_nothing(call, tmp_path, monkeypatch):
+    begun(tmp_path / "whole", 1)
+    shutil.copytree(tmp_path / "whole", tmp_path / "run")
+    with pytest.raises(KeyboardInterrupt):
+        kill_at(monkeypatch, tmp_path / "run", call)
+    assert ended(tmp_path / "run") == ended(tmp_path / "whole")
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert names == {path.name for path in (tmp_path / "whole").iterdir()}
+
+
+def as_of_0_1_0(path):
+    """A checkpoint without records and checksum, JSON without."""
+    with np.load(path / CHECKPOINT) as saved:
+        arrays = {name: saved[name] for name in saved.files if name != "records"}
+    np.savez(path / CHECKPOINT, **arrays)
+    (path / CHECKPOINT_BEFORE).unlink(missing_ok=True)
+    (path / BEST_BEFORE).unlink(missing_ok=True)
+    for name, value in KEPT.items():
+        (path / name).write_text(json.dumps(value))
+    net().save(path / BEST)
+
+
+def test_a_folder_of_an_earlier_version_goes_on_and_its_damaged_log_is_refused(tmp_path):
+    begun(tmp_path / "whole", 2)
+    expected = ended(shutil.copytree(tmp_path / "whole", tmp_path / "new"))
+    as_of_0_1_0(tmp_path / "whole")
+    for name in (LOG, BEST):
+        for damage in DAMAGES.values():
+            run = shutil.copytree(tmp_path / "whole", tmp_path / "run")
+            damage(run / name)
+            with pytest.raises(UsageError, match=f"{name} is damaged"):
+                ended(run)
+            shutil.rmtree(run)
+    assert ended(tmp_path / "whole")[1:] == expected[1:]
+
+
+def test_a_finished_run_whose_files_are_changed_is_named(tmp_path):
+    folder = begun(tmp_path / "run", 3)
+    folder.write_result({"table": "t", "recall": {}})
+    path = folder.path
+    assert not (path / CHECKPOINT_BEFORE).exists() and not (path / BEST_BEFORE).exists()
+    result, log = read_finished(path)
+    assert result["table"] == "t" and len(log) == 3 and kept_model(path) == path / BEST
+    flip(path / LOG)
+    with pytest.raises(UsageError, match="delete .*result.json, and the same command writes both"):
+        read_finished(path)
+    (path / BEST).write_text("another model")
+    with pytest.raises(UsageError, match="best.keras is no longer what the run wrote"):
+        kept_model(path)
+    flip(path / RESULT)
+    assert RunFolder(path, FLAGS).result is None
+    (path / CHECKPOINT).unlink()
+    with pytest.raises(UsageError, match="no checkpoint to write it anew from: delete it"):
+        _ = RunFolder(path, FLAGS).result
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_a_run_with_its_checkpoint_and_result_damaged_ends_bit_for_bit(photos, tmp_path, capfd):
+    words = ["--deterministic", "--epochs=3", "--raw_pixels"]
+    whole = finished_run(tmp_path / "whole", photos, *words)
+    run = tmp_path / "run"
+    given = [*TINY, f"--data_dir={photos}", f"--output_dir={run}", *words]
+    save = RunFolder.save_checkpoint
+
+    def save_and_stop(self, model, state, threads):
+        save(self, model, state, threads)
+        if state.epoch == 2:
+            self._lock.close()
+            raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunFolder, "save_checkpoint", save_and_stop)
+        assert command(*given) == 130
+    flip(run / CHECKPOINT)
+    cut(run / RAW_PIXELS)
+    assert command(*given) == 0
+    assert "continued after epoch 1" in capfd.readouterr().out
+    flip(run / RESULT)
+    flip(run / LOG, 0.1)
+    assert command(*given) == 0
+    assert "R@1" in capfd.readouterr().out
+    assert history(whole) == history(run)
+    expected, found = final_weights(whole), final_weights(run)
+    for name, array in expected.items():
+        np.testing.assert_array_equal(array, found[name], err_msg=name)
+    results = [json.loads((folder / RESULT).read_text()) for folder in (whole, run)]
+    assert results[0]["scores"] == results[1]["scores"]
