@@ -21,6 +21,7 @@ from experiments.options import (
     words_of,
 )
 from experiments.options.child import child_command, child_environment
+from experiments.options.command_line import MISTAKE
 from experiments.report.figures import History, bars_svg, lines_svg
 from experiments.report.tables import html_table, markdown_table
 
@@ -125,7 +126,9 @@ def _run(recipe: pathlib.Path, folder: pathlib.Path, forwarded: Sequence[str]) -
         check=False,
     )
     if done.returncode:
-        raise RunError(f"{recipe.stem} ended with code {done.returncode}; what it said is above")
+        # A mistake in what the run was given is one in what the comparison was given.
+        kind = UsageError if done.returncode == MISTAKE else RunError
+        raise kind(f"{recipe.stem} ended with code {done.returncode}; what it said is above")
 
 
 def _row(name: str, result: Mapping[str, Any]) -> Row:
@@ -195,4 +198,4 @@ def _write_page(
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(main))
+    sys.exit(run_command(main, goes_on="the same command goes on where it stopped"))

@@ -390,4 +390,4 @@ def _distances(embedded: LabeledEmbeddings) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(main))
+    sys.exit(run_command(main, goes_on="the same command goes on where it stopped"))

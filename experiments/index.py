@@ -255,4 +255,4 @@ def _write_skipped(path: pathlib.Path, bad: Mapping[str, str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(main))
+    sys.exit(run_command(main, goes_on="the same command goes on where it stopped"))

@@ -83,7 +83,7 @@ def main(argv: list[str]) -> None:
         if archives:
             held = ", ".join(archive.holds for archive in archives)
             advice = f"; move what is there of {held} away, and the same command unpacks it anew"
-        raise RunError(f"{problem}{advice}")
+        raise UsageError(f"{problem}{advice}")
     print(f"{name}: {found} in {folder}, as published")
     print(f"train on it: python -m experiments.run --flagfile={name}.flags --data_dir={folder}")
 
@@ -137,7 +137,9 @@ def _fetch(archives: Sequence[Archive], name: str, folder: pathlib.Path) -> None
             "or unpacked, and repeat this command"
         ) from error
     except ArgumentError as error:
-        raise RunError(f"{one_line(error)}; move it away and repeat this command") from error
+        raise UsageError(f"{one_line(error)}; move it away and repeat this command") from error
+    except (BlockingIOError, PermissionError, NotADirectoryError, FileExistsError) as error:
+        raise UsageError(one_line(error)) from error
     except OSError as error:
         raise RunError(f"{one_line(error)}; the same command goes on") from error
     except KeyboardInterrupt:

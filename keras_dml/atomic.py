@@ -1,6 +1,7 @@
 """Files and folders that are written whole or not at all."""
 
 import contextlib
+import errno
 import os
 import pathlib
 import shutil
@@ -22,10 +23,24 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
     path = pathlib.Path(path)
     temporary = path.with_name(f".writing-{path.name}")
     try:
-        yield temporary
-        os.replace(temporary, path)
+        with naming(path):
+            yield temporary
+            os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Within it an OSError that names no file, as of writing to a full disk, names this one."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        # NumPy tells how many bytes of an array went through, and no number.
+        number = errno.EIO if error.errno is None else error.errno
+        raise OSError(number, error.strerror or str(error), os.fspath(path)) from error
 
 
 @contextlib.contextmanager
@@ -65,8 +80,9 @@ def replacing_folder(
     if aside.exists() and target.exists():
         shutil.rmtree(aside)
     try:
-        yield written
-        _rename(written, target, aside)
+        with naming(target):
+            yield written
+            _rename(written, target, aside)
     finally:
         shutil.rmtree(written, ignore_errors=True)
 

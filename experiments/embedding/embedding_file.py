@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from experiments.options.errors import UsageError
-from keras_dml.atomic import replacing
+from keras_dml.atomic import naming, replacing
 
 DTYPES = ("float32", "float16")
 # A kill loses at most so many seconds of embeddings; waiting for the disk each time would be slow.
@@ -115,7 +115,8 @@ class EmbeddingFile:
                 f"Received: {len(batch)} rows after {self.done}"
             )
         if len(batch):
-            self._append(batch)
+            with naming(self.path):
+                self._append(batch)
 
     def array(self) -> np.ndarray:
         """The finished embeddings, a read-only memory map `[rows, d]`.

@@ -30,7 +30,10 @@ _REFUSING = {
     "pipelines.errors": "ArgumentError",
     "pipelines.extras": "MissingExtraError",
 }
+MISTAKE = 2  # the exit code of a mistake in what was given
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+# What TensorFlow says of a full disk, by the same error as of a full memory.
+NO_SPACE = os.strerror(errno.ENOSPC)
 
 
 def quiet_tensorflow() -> None:
@@ -47,8 +50,16 @@ def mute() -> None:
     os.environ["TQDM_DISABLE"] = "1"
 
 
-def run_command(main: Callable[[list[str]], object], argv: Sequence[str] | None = None) -> int:
-    """Call `main(argv)` and return the exit code."""
+def run_command(
+    main: Callable[[list[str]], object], argv: Sequence[str] | None = None, goes_on: str = ""
+) -> int:
+    """Call `main(argv)` and return the exit code.
+
+    Args:
+        main: the command.
+        argv: its command line, the command's name first. Default: this process'.
+        goes_on: what the same command does after it was interrupted, as words.
+    """
     logging.basicConfig(format="note: %(message)s")
     end_with_parent()
     words = list(sys.argv if argv is None else argv)
@@ -59,8 +70,8 @@ def run_command(main: Callable[[list[str]], object], argv: Sequence[str] | None 
             print(request, flush=True)
     except BrokenPipeError:  # whoever read our output (`| head`) has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except KeyboardInterrupt:
-        _say("interrupted: the same command goes on from the last checkpoint")
+    except KeyboardInterrupt as error:
+        _say(": ".join(filter(None, ["interrupted", str(error) or goes_on])))
         return 130
     except Exception as error:
         return _failed(error, wants_debug(words))
@@ -74,21 +85,27 @@ def _failed(error: Exception, debug: bool) -> int:
         return 1
     if isinstance(error, _refusals()):
         _say(f"error: {one_line(error)}")
-        return 2
+        return MISTAKE
     if isinstance(error, OSError) and error.errno in _NO_SPACE:
         _say(f"stopped: {one_line(error)}")
         return 1
     if isinstance(error, OSError) and error.filename is not None:
         _say(f"error: {one_line(error)}")
-        return 2
+        return MISTAKE
     # By name: TensorFlow may not even be imported.
     if kind == "ResourceExhaustedError":
-        _say("error: out of memory: the model that the flags ask for is too large")
-        return 2
+        if NO_SPACE in str(error):
+            _say(f"stopped: {one_line(error)}")
+            return 1
+        _say(
+            "error: out of memory: the model that the flags ask for is too large (filters, "
+            "embedding_size, image_size, batch_size)"
+        )
+        return MISTAKE
     if kind in LOST_WORKER and os.environ.get("TF_CONFIG"):
         _say(
-            "stopped: another worker is gone; the same command on all of them goes on from the "
-            "last checkpoint"
+            "stopped: another worker is gone; the same command on all of them goes on, from the "
+            "last checkpoint where there is one"
         )
         return 1
     return _bug(error, debug)

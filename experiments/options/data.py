@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import os
 import re
 from collections.abc import Sequence
 
 import numpy as np
 
 import pipelines
-from experiments.options.errors import UsageError
+from experiments.options.errors import RunError, UsageError
 from experiments.options.run_options import (
     AugmentationOptions,
     BadImageOptions,
@@ -23,6 +25,7 @@ from pipelines.errors import ArgumentError
 from pipelines.split import Split
 
 __all__ = [
+    "check_still_there",
     "data",
     "evaluation_transform",
     "image_names",
@@ -32,6 +35,20 @@ __all__ = [
     "sampler",
     "training_transform",
 ]
+
+# What a read says on a disk or a mount that is gone.
+_LOST = {
+    os.strerror(number)
+    for number in (
+        errno.EIO,
+        errno.ESTALE,
+        errno.ENOTCONN,
+        errno.ENODEV,
+        errno.ENXIO,
+        errno.EHOSTDOWN,
+        errno.ETIMEDOUT,
+    )
+}
 
 
 def load(options: DataOptions) -> Split:
@@ -111,10 +128,30 @@ def not_an_image(
     )
 
 
+def check_still_there(bad: Sequence[tuple[int, str, str]], advice: str = "") -> None:
+    """RunError where images that were there a moment ago cannot be read: no fault of theirs.
+
+    Args:
+        bad: of `find_bad_images`.
+        advice: what to do when they are back.
+    """
+    from pipelines.images import bad_images  # TensorFlow: not before it is needed
+
+    for _, name, reason in bad:
+        if reason in _LOST or (
+            reason == bad_images.NO_SUCH_FILE
+            and (advice or not os.path.isdir(os.path.dirname(name)))
+        ):
+            text = f"{name} can no longer be read ({reason}): is its disk or mount gone?"
+            raise RunError(f"{text} When it is back {advice}" if advice else text)
+
+
 def _bad_images(split: Split) -> list[str]:
     lines = []
     for side, table in split.tables.items():
-        for row, _, reason in pipelines.find_bad_images(table):
+        found = pipelines.find_bad_images(table)
+        check_still_there(found)
+        for row, _, reason in found:
             name = image_names(side, table)[row]
             lines.append(f"{name}\t{reason}")
             print(f"left out: {name} ({reason})")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pathlib
 import types
 from collections.abc import Collection, Mapping, Sequence
@@ -124,6 +125,10 @@ def _read(
         raise UsageError(options.refusal(name, word) or one_line(error)) from error
     except absl_flags.Error as error:
         raise UsageError(one_line(error)) from error
+    for name, flag in flags.items():
+        given = values[name].value if flag.kind is float else None
+        if given is not None and not math.isfinite(given):
+            raise UsageError(f"{name} must be a finite number. Received: {name}={given}")
     if left_over:
         received = " ".join(left_over)
         refusal = options.refusal(None, received)

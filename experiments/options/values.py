@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import pathlib
 from collections.abc import Sequence
@@ -51,7 +52,7 @@ def numbers(name: str, words: Sequence[str], how_many: int) -> tuple[float, ...]
         found = tuple(float(word) for word in words)
     except ValueError:
         found = ()
-    if len(found) != how_many:
+    if len(found) != how_many or not all(map(math.isfinite, found)):
         raise UsageError(
             f"{name} must be {how_many} numbers with commas between them. "
             f"Received: {name}={','.join(words)}"

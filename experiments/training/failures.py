@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-from experiments.options.command_line import LOST_WORKER
-from experiments.options.data import not_an_image
+from experiments.options.command_line import LOST_WORKER, NO_SPACE
+from experiments.options.data import check_still_there, not_an_image
 from experiments.options.errors import RunError, UsageError
-from experiments.training.run_files import CHECKPOINT
+from experiments.training.run_files import CHECKPOINT, has_checkpoint
 from experiments.training.run_folder import RunFolder
 from pipelines import Split, find_bad_images
 
@@ -28,7 +28,11 @@ def explained(folder: RunFolder, data: Split) -> Iterator[None]:
         raise RunError(
             f"{error}; {kept}. Try a lower --learning_rate in a new --output_dir"
         ) from error
+    except KeyboardInterrupt as error:
+        raise KeyboardInterrupt(_what_next(folder)) from error
     except tf.errors.ResourceExhaustedError as error:
+        if NO_SPACE in str(error):
+            raise RunError(f"{error.message}; {_what_next(folder)}") from error
         raise RunError(
             "out of memory; the same command with a smaller --batch_size (or --eval_batch_size, or "
             "with --mixed_precision) in a new --output_dir needs less"
@@ -38,9 +42,17 @@ def explained(folder: RunFolder, data: Split) -> Iterator[None]:
             raise
         for side, table in data.tables.items():
             bad = find_bad_images(table)
+            check_still_there(bad, _what_next(folder))
             if bad:
-                where = " in a new --output_dir" if folder.file(CHECKPOINT).is_file() else ""
+                where = " in a new --output_dir" if has_checkpoint(folder.path) else ""
                 raise UsageError(f"{not_an_image(side, table, bad)}{where}") from error
         raise
     except OSError as error:
-        raise RunError(f"{error}; the same command goes on from the last checkpoint") from error
+        raise RunError(f"{error}; {_what_next(folder)}") from error
+
+
+def _what_next(folder: RunFolder) -> str:
+    """What the same command will do."""
+    if has_checkpoint(folder.path):
+        return "the same command goes on from the last checkpoint"
+    return "the same command begins anew, since there is no checkpoint yet"

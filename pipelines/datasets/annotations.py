@@ -61,14 +61,24 @@ def read_table(
 def check_images(folder: str, paths: Iterable[str], listed_in: str) -> None:
     """Raises ValueError unless all listed images are in `folder`: says how many, names five.
 
+    A list may come from anybody: a path that leads out of the folder is refused before it is looked
+    for. (What lies in the folder as a link is the user's own doing, and is followed.)
+
     Args:
         folder: what `paths` are relative to.
         paths: of the images.
         listed_in: the name of the list, for the message.
     """
     # Each folder is listed once, which network disks thank.
-    present = {}
+    present: dict[str, set[str]] = {}
     missing = []
+    paths = list(paths)
+    outside = [path for path in paths if _leads_out(path)]
+    if outside:
+        raise ArgumentError(
+            f"{len(outside)} images listed in {listed_in} lie outside of {folder}, from which "
+            f"nothing is read. The first: {first(outside)}"
+        )
     for path in paths:
         parent, name = os.path.split(os.path.join(folder, path))
         if parent not in present:
@@ -80,6 +90,11 @@ def check_images(folder: str, paths: Iterable[str], listed_in: str) -> None:
             f"{len(missing)} images listed in {listed_in} are not in {folder}. "
             f"The first: {first(missing)}"
         )
+
+
+def _leads_out(path: str) -> bool:
+    inner = os.path.normpath(path)
+    return os.path.isabs(path) or inner.split(os.sep)[0] == os.pardir or "\0" in path
 
 
 def first(items: Sequence[object]) -> str:

@@ -16,6 +16,7 @@ from tqdm import tqdm
 from pipelines.images.decode import decode_image
 from pipelines.table import ImageTable
 
+NO_SUCH_FILE = "no such file"
 _ROWS_AT_A_TIME = 1024
 _BAR_FROM = 1000  # rows; below that the check is over before a bar would tell anything
 _FIRST_BYTES = (b"\xff\xd8\xff", b"\x89PNG", b"BM", b"GIF8")
@@ -92,7 +93,7 @@ def _why_no_image(path: str) -> str | None:
         with open(path, "rb") as file:
             head = file.read(12)
     except FileNotFoundError:
-        return "no such file"
+        return NO_SUCH_FILE
     except OSError as error:
         return str(error.strerror)
     if not head:

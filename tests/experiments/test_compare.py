@@ -1,6 +1,7 @@
 """Comparing recipes, from the command line's side."""
 
 import json
+import subprocess
 
 import pytest
 from tiny_run import TINY
@@ -56,10 +57,18 @@ def test_finished_runs_are_not_run_again(compared):
 @pytest.mark.slow
 def test_a_failing_recipe_stops_the_comparison(compared, tmp_path, capfd):
     (tmp_path / "broken.flags").write_text("--dataset=folder\n--data_dir=/does/not/exist\n")
-    assert command(f"--recipes={tmp_path / 'broken.flags'}", f"--output_dir={tmp_path}") == 1
+    assert command(f"--recipes={tmp_path / 'broken.flags'}", f"--output_dir={tmp_path}") == 2
     err = capfd.readouterr().err
     assert "/does/not/exist" in err
     assert "broken ended with code 2" in err
+
+
+@pytest.mark.parametrize(("ended", "code"), [(2, 2), (1, 1), (-9, 1)])
+def test_a_mistake_in_a_run_is_one_in_the_comparison(ended, code, tmp_path, monkeypatch, capsys):
+    done = subprocess.CompletedProcess((), ended)
+    monkeypatch.setattr(compare.subprocess, "run", lambda *words, **more: done)
+    assert command("--recipes=cub.flags", f"--output_dir={tmp_path}") == code
+    assert f"cub ended with code {ended}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -189,7 +189,7 @@ def test_a_truncated_archive(name, checksum, tmp_path, monkeypatch, capsys, requ
     folder.mkdir()
     whole = path.read_bytes()
     (folder / path.name).write_bytes(whole[: len(whole) * 2 // 3])
-    assert command(f"--dataset={name}", f"--data_dir={folder}") == 1
+    assert command(f"--dataset={name}", f"--data_dir={folder}") == 2
     expected = "the checksum differs" if checksum else "is damaged or cut off: "
     line = capsys.readouterr().err.strip().splitlines()[-1]
     assert f"{path.name} " in line and expected in line and line.endswith("repeat this command")
@@ -218,7 +218,7 @@ def test_a_half_unpacked_folder_is_told_and_left_alone(tmp_path, cub_archive, mo
     root = write_cub(tmp_path / "data" / "CUB_200_2011")
     next(root.rglob("*.jpg")).unlink()
     for folder in (root, root.parent):
-        assert command("--dataset=cub", f"--data_dir={folder}") == 1
+        assert command("--dataset=cub", f"--data_dir={folder}") == 2
         err = capsys.readouterr().err
         assert "1 images listed in images.txt are not in" in err
         assert "move what is there of CUB_200_2011 away" in err
@@ -228,7 +228,7 @@ def test_a_half_unpacked_folder_is_told_and_left_alone(tmp_path, cub_archive, mo
 def test_other_counts_than_published(tmp_path, cub_archive, monkeypatch, capsys):
     serve(monkeypatch, "cub", cub_archive)
     monkeypatch.setattr(cub_module, "NUM_IMAGES", 11_788)
-    assert command("--dataset=cub", f"--data_dir={tmp_path / 'data'}") == 1
+    assert command("--dataset=cub", f"--data_dir={tmp_path / 'data'}") == 2
     assert "found 5 images of 4 classes; the full CUB-200-2011 has 11788" in capsys.readouterr().err
 
 
@@ -236,13 +236,13 @@ def test_an_archive_of_something_else(tmp_path, cub_archive, monkeypatch, capsys
     with tarfile.open(cub_archive, "w:gz") as archive:
         archive.add(__file__, "CUB_200/README")
     serve(monkeypatch, "cub", cub_archive)
-    assert command("--dataset=cub", f"--data_dir={tmp_path / 'data'}") == 1
+    assert command("--dataset=cub", f"--data_dir={tmp_path / 'data'}") == 2
     assert "tgz holds no CUB_200_2011: it is another archive" in capsys.readouterr().err
     assert contents(tmp_path / "data") == ["CUB_200_2011.tgz"]
 
 
 def test_in_shop_is_only_counted(tmp_path, capsys):
-    assert command("--dataset=inshop", f"--data_dir={tmp_path / 'none'}") == 1
+    assert command("--dataset=inshop", f"--data_dir={tmp_path / 'none'}") == 2
     err = capsys.readouterr().err
     assert "given out by hand: ask for it at mmlab" in err and len(err.splitlines()) == 1
     assert command("--dataset=inshop", f"--data_dir={write_inshop(tmp_path / 'data')}") == 0
@@ -264,6 +264,13 @@ def test_in_shop_is_only_counted(tmp_path, capsys):
 def test_bad_flags(arguments, message, capsys):
     assert command(*arguments) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_made_is_a_mistake(tmp_path, cub_archive, monkeypatch, capsys):
+    serve(monkeypatch, "cub", cub_archive)
+    (tmp_path / "file").write_text("")
+    assert command("--dataset=cub", f"--data_dir={tmp_path / 'file' / 'data'}") == 2
+    assert f"{tmp_path / 'file'}" in capsys.readouterr().err
 
 
 def test_the_help(capsys):

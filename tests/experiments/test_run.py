@@ -179,6 +179,9 @@ BAD_FOR_TINY = [
     (["--momentum=2", "--optimizer=sgd"], "momentum"),
     (["--backbone=inceptionv3"], "inceptionv3 cannot be built.*at least 75.*image_size=16"),
     (["--logical_devices=2"], "logical_devices needs --strategy=mirrored"),
+    (["--loss=center", "--center_weight=nan"], "center_weight must be a finite number.*nan"),
+    (["--crop_area=nan,1"], "crop_area must be 2 numbers"),
+    (["--ema=inf"], "ema"),
     (["--learning_rate=0"], "learning_rate must be a number above 0"),
 ]
 

@@ -61,6 +61,23 @@ def test_a_file_that_cannot_be_opened_is_a_mistake_and_a_full_disk_is_none(capsy
     assert ended(RunError("out of time"), capsys) == (1, "stopped: out of time\n")
 
 
+def test_an_interruption_promises_no_more_than_is_true(capsys):
+    assert ended(KeyboardInterrupt(), capsys) == (130, "interrupted\n")
+    known = KeyboardInterrupt("the same command begins anew")
+    assert ended(known, capsys) == (130, "interrupted: the same command begins anew\n")
+
+
+class ResourceExhaustedError(Exception):
+    """Of TensorFlow's, which is known by its name."""
+
+
+def test_a_full_disk_is_told_from_a_full_memory(capsys):
+    code, said = ended(ResourceExhaustedError("/a/b; No space left on device"), capsys)
+    assert (code, said) == (1, "stopped: /a/b; No space left on device\n")
+    code, said = ended(ResourceExhaustedError("OOM when allocating"), capsys)
+    assert code == 2 and "filters, embedding_size" in said
+
+
 @pytest.mark.parametrize(
     "error",
     [

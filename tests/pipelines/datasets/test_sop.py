@@ -116,3 +116,15 @@ def test_an_epoch_of_balanced_batches(full_size):
     most = np.maximum.reduceat(counts[by_class], starts)
     least = np.minimum.reduceat(counts[by_class], starts)
     assert (most - least).max() == 1
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../secret.jpg", "chair_final/../../secret.jpg"])
+def test_a_list_does_not_lead_out_of_its_folder(path, tmp_path):
+    root = write_sop(tmp_path / "sop")
+    (tmp_path / "secret.jpg").write_text("")
+    listed = root / "Ebay_test.txt"
+    lines = listed.read_text().splitlines()
+    lines[-1] = f"{lines[-1].rsplit(maxsplit=1)[0]} {path}"
+    listed.write_text("\n".join(lines) + "\n")
+    with pytest.raises(ValueError, match=f"1 images listed in Ebay_test.txt lie outside.*{path}"):
+        sop(root)

@@ -1,0 +1,89 @@
+"""What a failure in the middle of a run says: nothing that is not so."""
+
+import errno
+import shutil
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from experiments.options import RunError, UsageError
+from experiments.options.data import check_still_there
+from experiments.training import fit
+from experiments.training.checkpoint import State
+from experiments.training.failures import explained
+from experiments.training.run_files import CHECKPOINT
+from experiments.training.run_folder import RunFolder
+from pipelines import ImageTable, Split
+
+BEGINS, GOES_ON = "begins anew, since there is no checkpoint", "goes on from the last checkpoint"
+
+
+def split(folder):
+    """Two classes of pictures of which none is one."""
+    paths = [folder / name for name in ("a.png", "b.png")]
+    for path in paths:
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"\x89PNG broken")
+    table = ImageTable(np.array([0, 1]), ("a", "b"), paths=np.array(list(map(str, paths))))
+    return Split(table, table)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device", "/a/b"),
+        tf.errors.ResourceExhaustedError(None, None, "/a/b; No space left on device"),
+        KeyboardInterrupt(),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_what_the_same_command_does_depends_on_the_checkpoint(error, tmp_path):
+    folder = RunFolder(tmp_path / "run", "--seed=0\n").open()
+    kind = KeyboardInterrupt if isinstance(error, KeyboardInterrupt) else RunError
+    for said in (BEGINS, GOES_ON):
+        with pytest.raises(kind, match=said) as caught, explained(folder, split(tmp_path / "data")):
+            raise error
+        assert kind is KeyboardInterrupt or "/a/b" in str(caught.value)
+        folder.file(CHECKPOINT).touch()
+
+
+def test_a_lost_mount_is_not_answered_by_leaving_its_images_out(tmp_path):
+    folder = RunFolder(tmp_path / "run", "--seed=0\n").open()
+    data = split(tmp_path / "data")
+    skip = "a.png .*--skip_bad_images leaves such files out"
+    with pytest.raises(UsageError, match=skip), explained(folder, data):
+        raise tf.errors.InvalidArgumentError(None, None, "broken")
+    shutil.rmtree(tmp_path / "data")
+    lost = f"a.png can no longer be read.*mount.*{BEGINS}"
+    with pytest.raises(RunError, match=lost) as caught, explained(folder, data):
+        raise tf.errors.NotFoundError(None, None, "a.png")
+    assert "skip_bad_images" not in str(caught.value)
+
+
+@pytest.mark.parametrize("reason", ["Input/output error", "Stale file handle"])
+def test_a_disk_that_fails_is_named_while_images_are_checked(reason, tmp_path):
+    with pytest.raises(RunError, match=f"a.png can no longer be read .{reason}.*disk"):
+        check_still_there([(0, str(tmp_path / "a.png"), reason)])
+    check_still_there([(0, str(tmp_path / "a.png"), "no such file"), (1, "b", "the file is empty")])
+    with pytest.raises(RunError, match="no longer"):
+        check_still_there([(0, str(tmp_path / "gone" / "a.png"), "no such file")])
+
+
+def test_another_number_of_threads_is_said_where_it_matters(tmp_path, monkeypatch, caplog):
+    def restore(deterministic, before, now):
+        folder = types.SimpleNamespace(
+            restore_checkpoint=lambda model_at, workers: State(1, 1), threads=before
+        )
+        options = types.SimpleNamespace(deterministic=deterministic)
+        monkeypatch.setattr(fit, "threads", lambda: now)
+        caplog.clear()
+        fit.restored(types.SimpleNamespace(folder=folder, options=options), None, None)
+        return caplog.text
+
+    assert "begun with 2, and goes on with 8" in restore(True, 2, 8)
+    assert not restore(True, 2, 2) and not restore(True, None, 8) and not restore(False, 2, 8)
+    assert fit.threads() == 8
+    monkeypatch.undo()
+    assert fit.threads() >= 1
