@@ -11,8 +11,30 @@ from keras_dml.types import Tensor
 
 
 @dataclasses.dataclass(frozen=True)
+class Memory:
+    """Rows of earlier batches, and of this one, as candidates that are constants.
+
+    Attributes:
+        embeddings: `[m, d]`, as the model gave them.
+        class_ids: `[m]`, integers.
+        filled: bool `[m]`, the slots that hold a row; the others are no candidates.
+        own: int `[a]`, the slot of each anchor's own copy, which is neither its positive nor its
+            negative; −1 for an anchor that has none.
+    """
+
+    embeddings: Tensor
+    class_ids: Tensor
+    filled: Tensor
+    own: Tensor
+
+    def prefix(self, length: int) -> "Memory":
+        """The same with the first `length` dimensions alone."""
+        return dataclasses.replace(self, embeddings=self.embeddings[:, :length])
+
+
+@dataclasses.dataclass(frozen=True)
 class Pairs:
-    """The pairs of a batch: anchors of this replica, candidates of all replicas.
+    """The pairs of a batch: anchors of this replica, candidates of all replicas or of a memory.
 
     Attributes:
         anchors: embeddings `[a, d]`.
@@ -20,6 +42,8 @@ class Pairs:
         positive: bool `[a, c]`, another image of the same class.
         negative: bool `[a, c]`, an image of another class.
         first_row: the row of the first anchor among the candidates; 0 on one device.
+        own: int `[a]`, the candidate that is the anchor itself (−1: none); None: from `first_row`
+            on, one after the other.
     """
 
     anchors: Tensor
@@ -27,6 +51,7 @@ class Pairs:
     positive: Tensor
     negative: Tensor
     first_row: Tensor | int = 0
+    own: Tensor | None = None
 
     @classmethod
     def of_batch(cls, class_ids: Tensor, embeddings: Tensor) -> "Pairs":
@@ -45,10 +70,30 @@ class Pairs:
             first_row=offset,
         )
 
+    @classmethod
+    def of_memory(cls, class_ids: Tensor, embeddings: Tensor, memory: Memory) -> "Pairs":
+        """Pairs of class ids `[n]` and embeddings `[n, d]` against what a memory holds."""
+        # A memory keeps whole numbers, whatever the labels came as.
+        class_ids = ops.cast(class_ids, memory.class_ids.dtype)
+        columns = ops.arange(ops.shape(memory.embeddings)[0], dtype=memory.own.dtype)
+        itself = ops.equal(memory.own[:, None], columns[None, :])
+        other = ops.logical_and(memory.filled[None, :], ops.logical_not(itself))
+        same_class = ops.equal(class_ids[:, None], memory.class_ids[None, :])
+        return cls(
+            anchors=embeddings,
+            candidates=memory.embeddings,
+            positive=ops.logical_and(same_class, other),
+            negative=ops.logical_and(ops.logical_not(same_class), other),
+            own=memory.own,
+        )
+
     def itself(self) -> Tensor:
         """Bool `[a, c]`: where a candidate is the anchor itself."""
-        rows = ops.arange(ops.shape(self.anchors)[0]) + self.first_row
-        return ops.equal(rows[:, None], ops.arange(ops.shape(self.candidates)[0])[None, :])
+        rows = self.own
+        if rows is None:
+            rows = ops.arange(ops.shape(self.anchors)[0]) + self.first_row
+        columns = ops.arange(ops.shape(self.candidates)[0], dtype=rows.dtype)
+        return ops.equal(rows[:, None], columns[None, :])
 
     def similarities(self) -> Tensor:
         """Inner products `S_ij = a_i · c_j`, `[a, c]`."""

@@ -11,10 +11,12 @@ from experiments.options.errors import UsageError
 from experiments.options.help import shown
 
 __all__ = [
+    "MEMORY",
     "PROXIES",
     "STATISTICS",
     "checked",
     "flags_of_losses",
+    "flags_of_memory",
     "flags_of_proxies",
     "flags_of_statistics",
     "taken_by",
@@ -23,7 +25,9 @@ __all__ = [
 GROUP = "Loss"
 STATISTICS = "statistics_"
 PROXIES = "proxies_"
+MEMORY = "memory_"
 _STATISTICS_NETWORK = "keras_dml.models.statistics_network.StatisticsNetwork"
+_CROSS_BATCH_MEMORY = "keras_dml.models.cross_batch_memory.CrossBatchMemory"
 _PROXY_HEAD = "keras_dml.models.proxy_head.ProxyHead"
 
 
@@ -73,6 +77,22 @@ def flags_of_proxies() -> tuple[Flag, ...]:
             choices=argument.choices,
         )
         for argument in catalog.arguments(_PROXY_HEAD)
+    )
+
+
+def flags_of_memory() -> tuple[Flag, ...]:
+    """The flags of the memory of earlier batches."""
+    return tuple(
+        Flag(
+            f"{MEMORY}{argument.name.removeprefix(MEMORY)}",
+            argument.kind,
+            None,
+            GROUP,
+            f"losses over pairs: {argument.text} Default: "
+            f"{shown(argument.default) or 'no memory'}.",
+            choices=argument.choices,
+        )
+        for argument in catalog.arguments(_CROSS_BATCH_MEMORY)
     )
 
 

@@ -252,6 +252,8 @@ class LossOptions(Options):
     Attributes:
         given_for_loss: what was given for the loss alone, whether it takes it or not.
         proxies: arguments of `keras_dml.models.ProxyHead` that were given.
+        memory: arguments of `keras_dml.models.CrossBatchMemory` that were given, its memory_size by
+            the name size.
         statistics: the arguments of `keras_dml.models.StatisticsNetwork`.
     """
 
@@ -277,6 +279,7 @@ class LossOptions(Options):
         "not needed (SoftTriple: 0.2). Default: 0.",
         lower_bound=0.0,
     )
+    memory: Mapping[str, Any] = flags_of(loss_flags.flags_of_memory, prefix=loss_flags.MEMORY)
     statistics: Mapping[str, Any] = flags_of(
         loss_flags.flags_of_statistics, prefix=loss_flags.STATISTICS
     )

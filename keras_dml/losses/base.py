@@ -1,5 +1,6 @@
 """What every loss shares: its labels and embeddings, its two parts, its configuration."""
 
+import dataclasses
 from typing import ClassVar
 
 import keras
@@ -7,8 +8,8 @@ from keras import ops
 
 from keras_dml.checks import check_embeddings, check_rows, checked_class_ids
 from keras_dml.class_ids import are_apart, as_labels
-from keras_dml.errors import ArgumentError
-from keras_dml.pairs import Pairs, normalize
+from keras_dml.errors import ArgumentError, ArgumentTypeError
+from keras_dml.pairs import Memory, Pairs, normalize
 from keras_dml.types import Config, Parts, Tensor, TensorLike
 
 
@@ -42,6 +43,9 @@ class EmbeddingLoss(keras.losses.Loss):
             (`keras_dml.models.RankMI`).
         boundaries: how many learned boundaries it reads behind each embedding, those of a layer
             `keras_dml.models.Boundary`.
+        takes_memory: whether it compares anchors with candidates alone, never candidates with each
+            other or with sums over classes: then rows of earlier batches can be its candidates
+            (`keras_dml.models.CrossBatchMemory`).
         trained_by: module and name of the class whose constructor takes what a command line gives
             for this loss, a literal; None: the loss's own.
 
@@ -57,6 +61,7 @@ class EmbeddingLoss(keras.losses.Loss):
 
     kind: ClassVar[str] = "pairs"
     boundaries: int = 0
+    takes_memory: ClassVar[bool] = False
     trained_by: ClassVar[str | None] = None
 
     def __init__(
@@ -121,6 +126,27 @@ class EmbeddingLoss(keras.losses.Loss):
         """The two parts from checked class ids `[n]` and embeddings `[n, d]`."""
         raise NotImplementedError
 
+    def check_memory(self) -> None:
+        """Refuse what rows of earlier batches cannot be candidates of.
+
+        Raises:
+            TypeError: `takes_memory` is False.
+        """
+        if not self.takes_memory:
+            raise ArgumentTypeError(
+                "loss must compare anchors with candidates alone, for these to come from a memory, "
+                "not candidates with each other, with class sums or with learned classes. "
+                f"Received: loss={self!r}"
+            )
+
+    def compute_memory_loss(self, class_ids: Tensor, embeddings: Tensor, memory: Memory) -> Tensor:
+        """The loss `[n]` of anchors against a memory, where the loss `takes_memory`."""
+        raise NotImplementedError
+
+    def compute_memory_parts(self, class_ids: Tensor, embeddings: Tensor, memory: Memory) -> Parts:
+        """The two parts of `compute_memory_loss`."""
+        raise NotImplementedError
+
     def get_config(self) -> Config:
         """The constructor's arguments."""
         return {**super().get_config(), "dtype": self.dtype}
@@ -129,9 +155,11 @@ class EmbeddingLoss(keras.losses.Loss):
 class PairLoss(EmbeddingLoss):
     """A loss over pairs: anchors of this replica against the candidates of all replicas.
 
-    Embeddings are compared l2-normalised, unless a loss sets `self.normalize` to False.
+    Embeddings are compared l2-normalised, unless a loss sets `self.normalize` to False. One that
+    compares candidates with each other says `takes_memory = False`.
     """
 
+    takes_memory: ClassVar[bool] = True
     normalize = True
 
     def compute_loss(self, class_ids: Tensor, embeddings: Tensor) -> Tensor:
@@ -142,9 +170,27 @@ class PairLoss(EmbeddingLoss):
         """The two parts from checked class ids `[n]` and embeddings `[n, d]`."""
         return self.compute_pair_parts(self.pairs_of(class_ids, embeddings))
 
-    def pairs_of(self, class_ids: Tensor, embeddings: Tensor) -> Pairs:
-        """The pairs of class ids `[n]` and embeddings `[n, d]`, which are prepared for it."""
-        return Pairs.of_batch(class_ids, self.prepare(embeddings))
+    def compute_memory_loss(self, class_ids: Tensor, embeddings: Tensor, memory: Memory) -> Tensor:
+        """The loss `[n]` of anchors against a memory."""
+        return self.compute_pair_loss(self.pairs_of(class_ids, embeddings, memory))
+
+    def compute_memory_parts(self, class_ids: Tensor, embeddings: Tensor, memory: Memory) -> Parts:
+        """The two parts of `compute_memory_loss`."""
+        return self.compute_pair_parts(self.pairs_of(class_ids, embeddings, memory))
+
+    def pairs_of(
+        self, class_ids: Tensor, embeddings: Tensor, memory: Memory | None = None
+    ) -> Pairs:
+        """The pairs of class ids `[n]` and embeddings `[n, d]`, which are prepared for it.
+
+        Candidates are those of all replicas, or what a memory holds.
+        """
+        embeddings = self.prepare(embeddings)
+        if memory is None:
+            return Pairs.of_batch(class_ids, embeddings)
+        stored = self.prepare(ops.cast(memory.embeddings, embeddings.dtype))
+        memory = dataclasses.replace(memory, embeddings=stored)
+        return Pairs.of_memory(class_ids, embeddings, memory)
 
     def prepare(self, embeddings: Tensor) -> Tensor:
         """What the pairs are made of: the embeddings, l2-normalised if `self.normalize`."""

@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_dml.checks import check_choice, check_positive
-from keras_dml.errors import ArgumentError
+from keras_dml.errors import ArgumentError, ArgumentTypeError
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.pairs import Pairs, count, log_sum_exp, masked_softmax, masked_sum
@@ -77,6 +77,19 @@ class InstanceCrossEntropyLoss(PairLoss):
                 "anchor_gradient must be False when reweight is False: the value's own gradient "
                 f"moves the anchors. Received: anchor_gradient={anchor_gradient}, "
                 f"reweight={reweight}"
+            )
+
+    def check_memory(self) -> None:
+        """Refuse the gradient that moves candidates alone, which in a memory are constants.
+
+        Raises:
+            TypeError: the loss is reweighted without `anchor_gradient`.
+        """
+        if self.reweight and not self.anchor_gradient:
+            raise ArgumentTypeError(
+                "anchor_gradient must be True, or reweight False, for candidates from a memory, "
+                "which nothing moves: the gradient would be 0. "
+                f"Received: reweight={self.reweight}, anchor_gradient={self.anchor_gradient}"
             )
 
     def compute_pair_parts(self, pairs: Pairs) -> Parts:

@@ -41,6 +41,8 @@ class LiftedStructureLoss(PairLoss):
     normalise.
     """
 
+    takes_memory = False
+
     def __init__(
         self,
         margin: float = 1.0,

@@ -12,7 +12,7 @@ from keras_dml.errors import ArgumentError
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.negatives import distance_weighted
-from keras_dml.pairs import Pairs, count, mean_over_pairs, safe_sqrt
+from keras_dml.pairs import Memory, Pairs, count, mean_over_pairs, safe_sqrt
 from keras_dml.types import Config, Parts, Tensor
 
 _BETA = 1.2
@@ -93,7 +93,9 @@ class MarginLoss(PairLoss):
                 f"layer that holds them. Received: beta={beta}, boundaries={boundaries}"
             )
 
-    def pairs_of(self, class_ids: Tensor, embeddings: Tensor) -> Pairs:
+    def pairs_of(
+        self, class_ids: Tensor, embeddings: Tensor, memory: Memory | None = None
+    ) -> Pairs:
         """The pairs of what stands before the boundaries, with each anchor's boundary."""
         z: Tensor = embeddings
         boundary: Tensor | float = self.beta
@@ -105,13 +107,14 @@ class MarginLoss(PairLoss):
                     f"Received: y_pred.shape={tuple(embeddings.shape)}"
                 )
             z, learned = embeddings[:, :dimensions], embeddings[:, dimensions:]
+            memory = None if memory is None else memory.prefix(dimensions)
             boundary = learned[:, 0]
             if self.boundaries > 1:
                 own = one_hot(class_ids, self.boundaries)
                 boundary = ops.sum(ops.where(own, learned, ops.zeros_like(learned)), axis=-1)
                 known = ops.any(own, axis=-1)
                 boundary = ops.where(known, boundary, ops.full_like(boundary, float("nan")))
-        pairs = super().pairs_of(class_ids, z)
+        pairs = super().pairs_of(class_ids, z, memory)
         return _BoundedPairs(**vars(pairs), boundary=boundary)
 
     def compute_pair_parts(self, pairs: Pairs) -> Parts:

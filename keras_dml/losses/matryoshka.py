@@ -10,6 +10,7 @@ import keras
 from keras_dml.checks import check_number, check_wholes
 from keras_dml.errors import ArgumentError, ArgumentTypeError
 from keras_dml.losses.base import EmbeddingLoss
+from keras_dml.pairs import Memory
 from keras_dml.types import Config, Parts, Tensor
 
 
@@ -77,21 +78,43 @@ class MatryoshkaLoss(EmbeddingLoss):
             for number, weight in enumerate(given)
         )
 
+    def check_memory(self) -> None:
+        """As the loss does."""
+        self.loss.check_memory()
+
     def checked_labels(self, labels: Tensor) -> Tensor:
         """As the loss takes them."""
         return self.loss.checked_labels(labels)
 
     def compute_loss(self, class_ids: Tensor, embeddings: Tensor) -> Tensor:
         """The loss `[n]`."""
-        values = [w * self.loss.compute_loss(class_ids, z) for w, z in self._prefixes(embeddings)]
-        return functools.reduce(operator.add, values)
+        compute = self.loss.compute_loss
+        return _sum([w * compute(class_ids, z) for w, z in self._prefixes(embeddings)])
 
     def compute_parts(self, class_ids: Tensor, embeddings: Tensor) -> Parts:
         """The two parts `[n]`."""
-        prefixes = self._prefixes(embeddings)
-        parts = [(w, self.loss.compute_parts(class_ids, z)) for w, z in prefixes]
-        tightness = functools.reduce(operator.add, [w * both[0] for w, both in parts])
-        return tightness, functools.reduce(operator.add, [w * both[1] for w, both in parts])
+        compute = self.loss.compute_parts
+        return _sum_of_parts([(w, compute(class_ids, z)) for w, z in self._prefixes(embeddings)])
+
+    def compute_memory_loss(self, class_ids: Tensor, embeddings: Tensor, memory: Memory) -> Tensor:
+        """The loss `[n]` of anchors against a memory, whose rows are cut likewise."""
+        compute = self.loss.compute_memory_loss
+        return _sum(
+            [
+                w * compute(class_ids, z, memory.prefix(z.shape[1]))
+                for w, z in self._prefixes(embeddings)
+            ]
+        )
+
+    def compute_memory_parts(self, class_ids: Tensor, embeddings: Tensor, memory: Memory) -> Parts:
+        """The two parts of `compute_memory_loss`."""
+        compute = self.loss.compute_memory_parts
+        return _sum_of_parts(
+            [
+                (w, compute(class_ids, z, memory.prefix(z.shape[1])))
+                for w, z in self._prefixes(embeddings)
+            ]
+        )
 
     def _prefixes(self, embeddings: Tensor) -> list[tuple[float, Tensor]]:
         dimensions = embeddings.shape[1]
@@ -116,3 +139,11 @@ class MatryoshkaLoss(EmbeddingLoss):
         """The loss of this configuration."""
         loss = keras.saving.deserialize_keras_object(config["loss"])
         return cls(**{**config, "loss": loss})
+
+
+def _sum(values: list[Tensor]) -> Tensor:
+    return functools.reduce(operator.add, values)
+
+
+def _sum_of_parts(weighted: list[tuple[float, Parts]]) -> Parts:
+    return _sum([w * both[0] for w, both in weighted]), _sum([w * both[1] for w, both in weighted])

@@ -35,6 +35,8 @@ class NPairsLoss(PairLoss):
     NIPS 2016, Eq. 7; tensorflow-addons 0.23 `npairs_loss`.
     """
 
+    takes_memory = False
+
     def __init__(
         self,
         normalize: bool = False,

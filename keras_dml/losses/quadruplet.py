@@ -43,6 +43,8 @@ class QuadrupletLoss(PairLoss):
     Reference: Kemertas et al. 2020, Eq. 12, after Law et al. 2013 and Chen et al. 2017.
     """
 
+    takes_memory = False
+
     def __init__(
         self,
         margin: float = 0.2,

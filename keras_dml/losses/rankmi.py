@@ -55,6 +55,7 @@ class RankMILoss(PairLoss):
     """
 
     kind = "statistics_network"
+    takes_memory = False
     trained_by = "keras_dml.models.rankmi.RankMI"
 
     def __init__(

@@ -81,11 +81,13 @@ class RecallAtKLoss(PairLoss):
     def _missed(self, pairs: Pairs, ranks: Tensor) -> Tensor:
         """The loss `[n]` of these ranks `[a, c]` of the positives."""
         number = count(pairs.positive, ranks.dtype)
-        images = ops.cast(ops.shape(pairs.candidates)[0], ranks.dtype)
+        # The query too: a k beyond all images is all of them.
+        images = 1.0 + count(ops.logical_or(pairs.positive, pairs.negative), ranks.dtype)
         recall = ops.zeros_like(number)
         for k in self.ks:
             k = ops.minimum(ops.cast(k, ranks.dtype), images)
-            within = masked_sum(ops.sigmoid((k - ranks) / self.temperature), pairs.positive)
+            inside = ops.sigmoid((k[:, None] - ranks) / self.temperature)
+            within = masked_sum(inside, pairs.positive)
             recall += ops.minimum(within, k) / ops.maximum(ops.minimum(number, k), 1.0)
         return kept_weights(number > 0, ranks.dtype) * (1.0 - recall / len(self.ks))
 

@@ -57,9 +57,10 @@ class SmoothAPLoss(PairLoss):
         """The two parts `[n]`."""
         loss, among_positives, positive, weights = self._ranked(pairs)
         number = ops.maximum(count(positive, weights.dtype), 1.0)
-        others = ops.cast(ops.shape(pairs.candidates)[0], weights.dtype)
-        others = others if self.query_in_database else ops.maximum(others - 1.0, 1.0)
-        tightness = weights * masked_sum(ops.log(others / among_positives), positive) / number
+        others = count(ops.logical_or(pairs.positive, pairs.negative), weights.dtype)
+        others = others + 1.0 if self.query_in_database else ops.maximum(others, 1.0)
+        surprise = ops.log(others[:, None] / among_positives)
+        tightness = weights * masked_sum(surprise, positive) / number
         return tightness, loss - tightness
 
     def compute_pair_loss(self, pairs: Pairs) -> Tensor:

@@ -9,6 +9,7 @@ from keras_dml.models.backbones import (
     with_frozen_statistics,
 )
 from keras_dml.models.blocks import layer_multipliers, rematerialize_blocks, transformer_blocks
+from keras_dml.models.cross_batch_memory import CrossBatchMemory
 from keras_dml.models.distributed_model import DistributedModel, FunctionalDistributedModel
 from keras_dml.models.frozen_features import split_at_features
 from keras_dml.models.head import classifier_model, embedding_model
@@ -30,6 +31,7 @@ __all__ = [
     "POOLINGS",
     "Boundary",
     "CenterRegularizer",
+    "CrossBatchMemory",
     "DistributedModel",
     "FrozenStatisticsBatchNormalization",
     "FunctionalDistributedModel",

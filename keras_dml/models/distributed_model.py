@@ -1,7 +1,7 @@
 """A `keras.Model` that trains under every `tf.distribute` strategy; needs TensorFlow."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 
@@ -200,6 +200,13 @@ class FunctionalDistributedModel(DistributedModel, private.Functional):
     """What `DistributedModel(inputs, outputs)` makes."""
 
     __init__ = private.Functional.__init__
+
+
+if TYPE_CHECKING or keras.backend.backend() == "tensorflow":
+    TrainingModel = DistributedModel
+else:
+    TrainingModel = keras.Model
+"""Base of models that have a loss of their own on every backend; replicas are TensorFlow's."""
 
 
 class _AroundReplicas:

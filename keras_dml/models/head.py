@@ -102,6 +102,28 @@ def embedding_model(
     return keras.Model(backbone.input, x, name=name)
 
 
+def check_embedding_model(name: str, model: object) -> int | None:
+    """Refuse what is no embedding model that can be trained; d, where it is known.
+
+    Args:
+        name: of the argument, for the message.
+        model: what was given for it.
+
+    Raises:
+        ValueError: no built `keras.Model`, or one that does not give `[n, d]` alone.
+    """
+    # A subclassed model does not know its output's shape: it is looked at when it is called.
+    shape = getattr(model, "output_shape", (None, None))
+    built = isinstance(model, keras.Model) and model.built
+    if not built or not isinstance(shape, tuple) or len(shape) != 2:
+        raise ArgumentError(
+            f"{name} must be a built keras.Model with embeddings [n, d] as its only output. "
+            f"Received: {name}={model!r}, "
+            + (f"with output shape {shape}" if built else "not built")
+        )
+    return shape[1]
+
+
 def _within(backbone: keras.Model) -> keras.Model:
     """The backbone as the only layer of a model, in which its layers' names are its own affair."""
     inputs = keras.tree.map_structure(

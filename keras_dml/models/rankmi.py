@@ -24,6 +24,7 @@ from keras_dml.extras import TensorFlow
 from keras_dml.losses.base import is_sound
 from keras_dml.losses.rankmi import negative_costs, pair_means, positive_costs
 from keras_dml.models.distributed_model import DistributedModel
+from keras_dml.models.head import check_embedding_model
 from keras_dml.models.statistics_network import (
     HIGHEST,
     StatisticsNetwork,
@@ -100,7 +101,7 @@ class RankMI(DistributedModel):
         **kwargs: Any,
     ) -> None:
         super().__init__(name=name, **kwargs)
-        _check_embedding(embedding)
+        check_embedding_model("embedding", embedding)
         self.k = check_whole("k", k, least=1)
         self.alpha, self.first_beta = check_positive("alpha", alpha), check_distance("beta", beta)
         self.seed = check_seed("seed", seed)
@@ -371,15 +372,3 @@ def _mean_over_anchors(values: Tensor, weights: TensorLike | None, sound: Tensor
         values = values * one_per_image(of_each, "sample_weight", "have the shape")
     mean = ops.mean(values)
     return ops.where(sound, mean, ops.full_like(mean, float("nan")))
-
-
-def _check_embedding(embedding: object) -> None:
-    # A subclassed model does not know its output's shape: it is looked at when it is called.
-    shape = getattr(embedding, "output_shape", (None, None))
-    built = isinstance(embedding, keras.Model) and embedding.built
-    if not built or not isinstance(shape, tuple) or len(shape) != 2:
-        raise ArgumentError(
-            "embedding must be a built keras.Model with embeddings [n, d] as its only output. "
-            f"Received: embedding={embedding!r}, "
-            + (f"with output shape {shape}" if built else "not built")
-        )

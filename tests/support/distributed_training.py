@@ -146,6 +146,21 @@ def train_proxies(strategy):
     return fitted(model)
 
 
+def train_memory(strategy, steps_per_execution=1):
+    """A loss against a memory of two batches and a half, which is filled anew from the first."""
+    with strategy.scope():
+        keras.utils.set_random_seed(1)
+        model = models.CrossBatchMemory(
+            keras.Model(*network(), name="net"), 60, weight=0.5, start_step=1
+        )
+        loss = losses.SupConLoss()
+        parts = [LossPart(loss, "tightness"), LossPart(loss, "contrastive")]
+        model.compile(
+            optimizers.Adam(0.01), loss, metrics=parts, steps_per_execution=steps_per_execution
+        )
+    return fitted(model)
+
+
 def train_batch_norm(strategy, synchronized):
     """Batch norm's moving mean on each replica of this worker, before and after averaging."""
     with strategy.scope():
@@ -250,11 +265,12 @@ def on_logical_devices(count):
 def more_on_logical_devices(count):
     """The other cases on so many devices; on one as well if they are two."""
     many = devices(count)
-    results = {"many": {**trained(many, more_cases()), "proxies": train_proxies(many)}}
+    results = {"many": {**trained(many, more_cases()), **trained_otherwise(many)}}
     if count == 2:
         one = tf.distribute.get_strategy()
-        results["one"] = {**trained(one, more_cases()), "proxies": train_proxies(one)}
+        results["one"] = {**trained(one, more_cases()), **trained_otherwise(one)}
         results["several_steps"] = train_rankmi(many, steps_per_execution=3)
+        results["several_steps_with_memory"] = train_memory(many, steps_per_execution=3)
     return results
 
 
@@ -286,7 +302,12 @@ def as_worker_of(cases):
     """What one of several workers gets of these cases."""
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     found = {case: train(strategy, *CASES[case], model=models.DistributedModel) for case in cases}
-    return {**found, "proxies": train_proxies(strategy)}
+    return {**found, **trained_otherwise(strategy)}
+
+
+def trained_otherwise(strategy):
+    """What is not a loss in a plain model."""
+    return {"proxies": train_proxies(strategy), "memory": train_memory(strategy)}
 
 
 def as_worker():

@@ -38,6 +38,7 @@ def objective_of(options: RunOptions) -> Objective:
             f"matryoshka is for losses over embeddings alone, which {options.loss} is not. "
             f"Received: matryoshka={','.join(options.matryoshka)}"
         )
+    of_memory = {f"{loss_flags.MEMORY}{name}": value for name, value in options.memory.items()}
     of_proxies = {
         **{f"{loss_flags.PROXIES}{name}": value for name, value in options.proxies.items()},
         **{name: getattr(options, name) for name in ("proxies_factor", "proxies_merging")},
@@ -51,6 +52,15 @@ def objective_of(options: RunOptions) -> Objective:
                 f"{name} is of the proxies, which only losses {', '.join(named)} have. "
                 f"Received: {name}={value}"
             )
+    for name, value in of_memory.items():
+        if kind is not OverPairs:
+            named = [name for name, loss in losses.LOSSES.items() if loss.takes_memory]
+            raise UsageError(
+                f"{name} is of a memory of earlier batches, which only losses {', '.join(named)} "
+                f"take. Received: {name}={value} with loss={options.loss}"
+            )
+        if "size" not in options.memory:
+            raise UsageError(f"{name} is for --memory_size=N. Received: {name}={value}")
     return kind(options)
 
 

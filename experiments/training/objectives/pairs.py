@@ -31,7 +31,25 @@ class OverPairs(Objective):
         }
         output = outputs or self._with_boundaries(embedding.output, num_classes, "boundary")
         # Same layers in a model of its own: what is compiled would be saved with its optimizer.
-        return models.DistributedModel(embedding.input, output, name="training")
+        fitted = models.DistributedModel(embedding.input, output, name="training")
+        return self._remembering(fitted) if self.options.memory else fitted
+
+    def _remembering(self, fitted: keras.Model) -> keras.Model:
+        """The model with a memory of earlier batches."""
+        given = dict(self.options.memory)
+        size = given.pop("size")
+        if self.outputs():
+            raise UsageError(
+                "memory_size must not be given with levels, which are compared each by itself. "
+                f"Received: memory_size={size}"
+            )
+        if size < self.options.batch_size:
+            raise UsageError(
+                f"memory_size must be at least batch_size, {self.options.batch_size}. "
+                f"Received: memory_size={size}"
+            )
+        self.loss().check_memory()
+        return models.CrossBatchMemory(fitted, size, **given)
 
     def _with_boundaries(
         self, output: keras.KerasTensor, num_classes: int, name: str

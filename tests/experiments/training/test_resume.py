@@ -20,7 +20,12 @@ ARGUMENTS = [
     "--deterministic",
 ]
 # Three steps an epoch: RankMI is killed at odd steps, amid its alternation.
-LOSSES = {"ce": ["--loss=ce", "--dropout=0.5"], "rankmi": ["--loss=rankmi", "--optimizer=adam"]}
+LOSSES = {
+    "ce": ["--loss=ce", "--dropout=0.5"],
+    "rankmi": ["--loss=rankmi", "--optimizer=adam"],
+    # Of 12 steps the third is the first that is remembered, and from the fifth on rows give way.
+    "supcon": ["--loss=supcon", "--memory_size=20", "--memory_start_step=2"],
+}
 
 
 def start(data, folder, loss):
@@ -58,6 +63,7 @@ def runs(tmp_path_factory):
         ("ce", 1),
         pytest.param("ce", 3, marks=pytest.mark.slow),
         pytest.param("rankmi", 1, marks=pytest.mark.slow),
+        pytest.param("supcon", 1, marks=pytest.mark.thorough),
     ],
 )
 def test_a_killed_run_ends_like_one_that_was_not(photos, runs, tmp_path, loss, epoch):

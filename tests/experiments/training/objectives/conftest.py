@@ -39,11 +39,12 @@ def level_names():
 
 @pytest.fixture
 def tiny(level_names):
-    """Words of a command line -> `Tiny`."""
+    """Words of a command line -> `Tiny`, with two levels or none."""
 
-    def build(*words):
+    def build(*words, two_levels=True):
         small = ["--backbone=small_convnet", "--filters=4,6", "--weights=none", "--image_size=16"]
-        levels = [f"--levels={','.join(level_names)}", "--embedding_size=5"]
+        small += ["--embedding_size=5"]
+        levels = [f"--levels={','.join(level_names)}"] if two_levels else []
         options = parse(RunOptions, ["run", *small, *levels, *words])
         objective = objective_of(options)
         keras.utils.set_random_seed(3)

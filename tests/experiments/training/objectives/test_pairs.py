@@ -1,6 +1,9 @@
 """Losses over the embeddings alone: one output, or one for each level."""
 
+import numpy as np
 import pytest
+
+from keras_dml import models
 
 
 @pytest.mark.parametrize("name", ["ice", "multi_similarity"])
@@ -37,3 +40,40 @@ def test_every_step_updates_the_embedding(objective):
 def test_an_argument_of_another_loss_is_refused(objective):
     with pytest.raises(ValueError, match=r"sigma is no argument of loss fastap.*sigma=0\.5"):
         objective("--loss=fastap", "--sigma=0.5").compile_arguments(10)
+
+
+def test_with_a_memory_of_earlier_batches_the_embedding_stays_by_itself(tiny):
+    flags = ["--memory_size=20", "--memory_weight=0.5", "--memory_start_step=0"]
+    run = tiny("--loss=snca", "--batch_size=8", *flags, two_levels=False)
+    assert isinstance(run.model, models.CrossBatchMemory)
+    assert run.model.get_config()["weight"] == 0.5 and run.model.batch_term
+    logs = run.model.train_on_batch(run.images, run.class_ids, return_dict=True)
+    assert logs["loss"] == pytest.approx(logs["tightness"] + logs["contrastive"], rel=1e-4)
+    assert run.model.written.numpy() == 8
+    assert run.model.count_params() == run.embedding.count_params()
+    np.testing.assert_array_equal(run.model.predict(run.images, verbose=0), run.embeddings())
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--memory_weight=2"], r"memory_weight is for --memory_size=N. Received: memory_weight=2"),
+        (["--memory_size=100"], r"memory_size must be at least batch_size, 128.*memory_size=100"),
+        (["--memory_size=500", "--loss=n_pairs"], "loss must compare anchors with candidates"),
+        (["--memory_size=500", "--loss=ice"], "anchor_gradient must be True"),
+        (["--memory_size=500", "--loss=arcface"], "memory_size is of a memory of earlier batches"),
+        (["--memory_size=0"], "memory_size must be"),
+        (
+            ["--memory_size=500", "--memory_batch_term=false"],
+            "start_step must be 0 when batch_term is False",
+        ),
+    ],
+)
+def test_a_memory_that_does_not_fit_is_refused(tiny, flags, message):
+    with pytest.raises(ValueError, match=message):
+        tiny("--loss=snca", *flags, two_levels=False)
+
+
+def test_a_memory_of_levels_is_refused(tiny):
+    with pytest.raises(ValueError, match="memory_size must not be given with levels"):
+        tiny("--loss=snca", "--memory_size=500")

@@ -1,0 +1,340 @@
+"""The memory of earlier batches: its rows, its term of the loss, saving, what is refused."""
+
+import keras
+import numpy as np
+import oracles
+import pytest
+import tiers
+from batches import batch
+from loss_cases import CASES
+
+from keras_dml import losses, models
+from keras_dml.metrics import LossPart
+
+# The six points of the worked examples, and a second batch.
+Z = np.array(
+    [(1, 0, 0.5), (0.5, 1, 0), (0, 1, 1), (-1, 0.5, 1), (0.5, -1, 1), (1, 1, -0.5)], "float32"
+)
+IDS = np.array([0, 0, 1, 1, 2, 0])
+SECOND, SECOND_IDS = Z[::-1] + np.float32(0.25), IDS[::-1].copy()
+
+# Without arguments that learn something beside the embeddings.
+TAKERS = {
+    str(case): case
+    for case in CASES
+    if losses.LOSSES[case.name].takes_memory
+    and not case.arguments.get("boundaries")
+    and case.name != "ice"
+}
+
+
+def untouched(dimensions=3):
+    """A model whose embeddings are its inputs, as long as the learning rate is 0."""
+    inputs = keras.Input((dimensions,))
+    identity = keras.layers.Dense(dimensions, use_bias=False, kernel_initializer="identity")
+    return keras.Model(inputs, identity(inputs))
+
+
+def small_net():
+    keras.utils.set_random_seed(3)
+    inputs = keras.Input((6,))
+    return keras.Model(inputs, keras.layers.Dense(4)(keras.layers.Dense(8, "tanh")(inputs)))
+
+
+def remembering(model, loss, size=8, rate=0.0, parts=False, **arguments):
+    arguments = {"start_step": 0, **arguments}
+    memory = models.CrossBatchMemory(model, size, **arguments)
+    both = [LossPart(loss, "tightness"), LossPart(loss, "contrastive")] if parts else None
+    # A graph takes longer to make than these few steps take without one; JAX needs it.
+    eager = keras.backend.backend() == "tensorflow"
+    memory.compile(keras.optimizers.SGD(rate), loss, metrics=both, run_eagerly=eager)
+    return memory
+
+
+def step(model, x, ids, **more):
+    """The logs of this step alone."""
+    model.reset_metrics()
+    return model.train_on_batch(x, ids, return_dict=True, **more)
+
+
+def stored(model):
+    """What the memory holds: rows, class ids, how many were ever written, steps."""
+    return [
+        keras.ops.convert_to_numpy(variable.value)
+        for variable in (model.memory, model.memory_class_ids, model.written, model.step)
+    ]
+
+
+@pytest.mark.any_backend
+def test_the_worked_example():
+    """Of the second step: the batch, and against both batches as far as 8 rows hold them."""
+    model = remembering(untouched(), losses.SupConLoss(), parts=True)
+    step(model, Z, IDS)
+    found = step(model, SECOND, SECOND_IDS)
+    expected = {"tightness": -15.604070, "contrastive": 17.719988, "loss": 2.115918}
+    assert found == pytest.approx(expected, abs=2e-5)
+
+
+def test_the_oldest_rows_give_way():
+    model = remembering(untouched(), losses.SNCALoss())
+    step(model, Z, IDS)
+    rows, ids, written, steps = stored(model)
+    np.testing.assert_array_equal(rows[:6], Z)
+    np.testing.assert_array_equal(rows[6:], 0)
+    np.testing.assert_array_equal(ids, [*IDS, 0, 0])
+    assert (written, steps) == (6, 1)
+    step(model, SECOND, SECOND_IDS)
+    rows, ids, written, steps = stored(model)
+    np.testing.assert_array_equal(rows, [*SECOND[2:], *Z[4:], *SECOND[:2]])
+    np.testing.assert_array_equal(ids, [*SECOND_IDS[2:], *IDS[4:], *SECOND_IDS[:2]])
+    assert (written, steps) == (12, 2)
+
+
+@tiers.parametrize("name", TAKERS, ["contrastive()", "snca()", "supcon()"])
+def test_the_first_memory_term_is_the_batch_s_loss(name):
+    """With slots to spare, whose zeros are no candidates; and its parts are the batch's."""
+    case = TAKERS[name]
+    ids, z = batch()
+    loss = losses.get(case.name, **case.arguments)
+    model = remembering(
+        untouched(6), loss, 16, parts=True, weight=2.0, batch_term=False, name="memory"
+    )
+    found = step(model, z.astype("float32"), ids)
+    tightness, contrastive = case.oracle(ids, z, **case.arguments)
+    expected = {
+        "tightness": 2 * np.mean(tightness),
+        "contrastive": 2 * np.mean(contrastive),
+        "loss": 2 * np.mean(tightness + contrastive),
+    }
+    assert found == pytest.approx(expected, rel=1e-3, abs=2e-4)
+
+
+def loops(ids, z, memory_ids, memory, own, temperature=0.1):
+    """SupCon of anchors against a memory, one number at a time, and its numeric gradient."""
+
+    def value(z):
+        z, rows = oracles.unit(z), oracles.unit(memory)
+        values = []
+        for i, anchor in enumerate(z):
+            others = [j for j in range(len(rows)) if j != own[i]]
+            near = [rows[j] @ anchor for j in others if memory_ids[j] == ids[i]]
+            if near:
+                total = sum(np.exp(rows[j] @ anchor / temperature) for j in others)
+                values.append(np.log(total) - np.mean(near) / temperature)
+        return np.mean(values)
+
+    gradient = np.zeros_like(z)
+    for place in np.ndindex(z.shape):
+        near, far = z.copy(), z.copy()
+        near[place] -= 1e-6
+        far[place] += 1e-6
+        gradient[place] = (value(far) - value(near)) / 2e-6
+    return value(z), gradient
+
+
+def test_value_and_gradient_are_those_of_loops():
+    """The gradient is the anchors' own: the rows in the memory do not move, the batch's neither."""
+    rng = np.random.default_rng(0)
+    steps = [(rng.integers(0, 3, 6), rng.normal(size=(6, 3)).astype("float32")) for _ in range(3)]
+    model = remembering(untouched(), losses.SupConLoss(), 10, rate=1.0, batch_term=False)
+    (kernel,) = model.trainable_variables
+    memory, memory_ids = np.zeros((10, 3)), np.zeros(10, int)
+    for number, (ids, x) in enumerate(steps):
+        before = np.asarray(kernel).astype("float64")
+        z = x @ before
+        slots = (6 * number + np.arange(6)) % 10
+        memory[slots], memory_ids[slots] = z, ids
+        filled = min(10, 6 * (number + 1))
+        value, gradient = loops(ids, z, memory_ids[:filled], memory[:filled], slots)
+        assert step(model, x, ids)["loss"] == pytest.approx(value, rel=1e-4)
+        np.testing.assert_allclose(before - np.asarray(kernel), x.T @ gradient, atol=1e-3)
+
+
+@pytest.mark.any_backend
+def test_before_the_first_step_that_counts_nothing_is_written():
+    loss = losses.SupConLoss()
+    model = remembering(untouched(), loss, start_step=2, parts=True)
+    alone = float(loss(IDS, Z))
+    for _ in range(2):
+        found = step(model, Z, IDS)
+        assert found["loss"] == pytest.approx(alone, rel=1e-5)
+        assert found["tightness"] + found["contrastive"] == pytest.approx(alone, rel=1e-5)
+        assert stored(model)[2] == 0
+    assert step(model, Z, IDS)["loss"] == pytest.approx(2 * alone, rel=1e-5)
+
+
+@pytest.mark.any_backend
+def test_evaluation_neither_writes_nor_reads():
+    loss = losses.SupConLoss()
+    model = remembering(untouched(), loss, parts=True)
+    step(model, Z, IDS)
+    before = stored(model)
+    found = model.evaluate(SECOND, SECOND_IDS, verbose=0, return_dict=True)
+    alone = float(loss(SECOND_IDS, SECOND))
+    assert found["loss"] == pytest.approx(alone, rel=1e-5)
+    assert found["tightness"] + found["contrastive"] == pytest.approx(alone, rel=1e-4)
+    for old, new in zip(before, stored(model)):
+        np.testing.assert_array_equal(old, new)
+    np.testing.assert_allclose(model.predict(SECOND, verbose=0), SECOND, rtol=1e-6)
+
+
+def test_sample_weights_weigh_anchors():
+    loss = losses.ContrastiveLoss()
+    model = remembering(untouched(), loss, 6)
+    weights = np.array([2.0, 0, 1, 1, 0.5, 3], "float32")
+    found = step(model, Z, IDS, sample_weight=weights)["loss"]
+    assert found == pytest.approx(2 * float(loss(IDS, Z, sample_weight=weights)), rel=1e-5)
+    rows, *_ = stored(model)
+    np.testing.assert_array_equal(rows, Z)
+
+
+def test_prefixes_are_compared_with_those_of_the_memory():
+    loss = losses.MatryoshkaLoss(losses.SupConLoss(), (2, 3))
+    model = remembering(untouched(), loss, parts=True)
+    found = step(model, Z, IDS)
+    assert found["loss"] == pytest.approx(2 * 3.541510, rel=1e-4)
+    assert found["tightness"] == pytest.approx(2 * -12.306570, rel=1e-4)
+
+
+def test_learned_boundaries_stay_the_anchors_own():
+    inputs = keras.Input((3,))
+    model = keras.Model(inputs, models.Boundary()(untouched().call(inputs)))
+    loss = losses.MarginLoss(boundaries=1, sampling="all")
+    memory = remembering(model, loss, 6)
+    assert memory.memory.shape == (6, 4)
+    alone = float(losses.MarginLoss(sampling="all")(IDS, Z))
+    assert step(memory, Z, IDS)["loss"] == pytest.approx(2 * alone, rel=1e-5)
+
+
+def test_regularizers_count_once_without_the_batch_s_term():
+    inputs = keras.Input((3,))
+    identity = keras.layers.Dense(
+        3,
+        use_bias=False,
+        kernel_initializer="identity",
+        kernel_regularizer=keras.regularizers.L2(1),
+    )
+    model = keras.Model(inputs, identity(inputs))
+    loss = losses.ContrastiveLoss()
+    alone = float(loss(IDS, Z))
+    for batch_term in (True, False):
+        found = step(remembering(model, loss, batch_term=batch_term), Z, IDS)["loss"]
+        assert found == pytest.approx((1 + batch_term) * alone + 3, rel=1e-5)
+
+
+def test_class_ids_beyond_32_bits_are_told_apart():
+    ids = 2**40 + IDS
+    merged = np.where(ids == 2**40, 2**40 + 2**33, ids)
+    model = remembering(untouched(), losses.SupConLoss())
+    step(model, Z, ids)
+    plain = step(model, SECOND, ids[::-1].copy())["loss"]
+    assert plain == pytest.approx(2.115918, abs=1e-5)
+    step(model, Z, merged)
+    assert set(stored(model)[1]) == {*ids, 2**40 + 2**33}
+
+
+def training_data():
+    ids, x = batch(seed=5, sizes=(16, 12, 14, 22), dimensions=6)
+    return x.astype("float32"), ids
+
+
+def fitted(model, epochs):
+    x, ids = training_data()
+    model.fit(x, ids, batch_size=16, epochs=epochs, shuffle=False, verbose=0)
+    return model
+
+
+@pytest.mark.any_backend
+def test_saved_in_a_keras_file_it_trains_on_to_the_bit(tmp_path):
+    net = small_net()
+    model = models.CrossBatchMemory(net, 40, weight=0.5, start_step=2)
+    loss = losses.MultiSimilarityLoss()
+    both = [LossPart(loss, "tightness"), LossPart(loss, "contrastive")]
+    other = LossPart(losses.SNCALoss(), "tightness", "other")
+    model.compile(keras.optimizers.Adam(0.01), loss, metrics=[*both, other], jit_compile=False)
+    fitted(model, 1)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert {**loaded.get_config(), "model": None} == {**model.get_config(), "model": None}
+    assert [metric.name for metric in loaded.metrics] == [metric.name for metric in model.metrics]
+    for ours, theirs in zip(stored(model), stored(loaded)):
+        np.testing.assert_array_equal(ours, theirs)
+    ours, theirs = (fitted(each, 1) for each in (model, loaded))
+    for variable, other in zip(ours.variables, theirs.variables):
+        np.testing.assert_array_equal(*(keras.ops.convert_to_numpy(v) for v in (variable, other)))
+    assert stored(ours)[3] == 8
+
+
+@pytest.mark.any_backend
+@pytest.mark.parametrize(
+    "how",
+    [{"jit_compile": False}, pytest.param({"steps_per_execution": 3}, marks=pytest.mark.slow)],
+    ids=["plain", "several steps, XLA"],
+)
+def test_in_fit_it_trains_and_compiling_again_keeps_the_metrics_apart(how):
+    model = models.CrossBatchMemory(small_net(), 64, start_step=1)
+    loss = losses.ContrastiveLoss(normalize=True)
+    for _ in range(2):
+        both = [LossPart(loss, "tightness"), LossPart(loss, "contrastive")]
+        model.compile(keras.optimizers.Adam(0.01), loss, metrics=both, **how)
+    x, ids = training_data()
+    history = model.fit(x, ids, batch_size=16, epochs=6, verbose=0).history
+    assert history["loss"][-1] < history["loss"][1]
+    assert set(history) == {"loss", "tightness", "contrastive"}
+    total = np.add(history["tightness"], history["contrastive"])
+    np.testing.assert_allclose(history["loss"], total, rtol=1e-4)
+    assert model.count_params() == model.model.count_params()
+
+
+@pytest.mark.parametrize("loss", [
+    losses.QuadrupletLoss(), losses.LiftedStructureLoss(), losses.NPairsLoss(), losses.CenterLoss(),
+    losses.ArcFaceLoss(), losses.RankMILoss(), losses.MatryoshkaLoss(losses.NPairsLoss(), (3,)),
+    losses.InstanceCrossEntropyLoss(), "supcon", None,
+], ids=repr)  # fmt: skip
+def test_a_loss_without_fixed_candidates_is_refused(loss):
+    model = models.CrossBatchMemory(untouched(), 8)
+    with pytest.raises(TypeError, match="must"):
+        model.compile("sgd", loss)
+
+
+def test_ice_moves_its_anchors_if_it_is_told_to():
+    model = remembering(
+        untouched(), losses.InstanceCrossEntropyLoss(reweight=False), rate=1.0, batch_term=False
+    )
+    before = model.get_weights()[0]
+    step(model, Z, IDS)
+    assert np.abs(model.get_weights()[0] - before).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"memory_size": 0}, "memory_size must be .* Received: memory_size=0"),
+        ({"memory_size": 8, "weight": -1}, "weight must be"),
+        ({"memory_size": 8, "start_step": -1}, "start_step must be"),
+        ({"memory_size": 8, "batch_term": False}, "start_step must be 0 when batch_term is False"),
+    ],
+)
+def test_arguments_out_of_range(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        models.CrossBatchMemory(untouched(), **arguments)
+
+
+def test_other_mistakes():
+    with pytest.raises(ValueError, match=r"model must be a built keras.Model with embeddings"):
+        models.CrossBatchMemory(keras.Sequential([keras.layers.Dense(3)]), 8)
+    model = models.CrossBatchMemory(untouched(), 4, start_step=0)
+    with pytest.raises(ValueError, match="loss_weights cannot be given"):
+        model.compile("sgd", losses.SNCALoss(), loss_weights=[1.0])
+    model.compile("sgd", losses.SNCALoss(), run_eagerly=keras.backend.backend() == "tensorflow")
+    with pytest.raises(ValueError, match="memory_size=4 for a batch of 6"):
+        model.train_on_batch(Z, IDS)
+    with pytest.raises(ValueError, match=r"y must be class ids.*Received: y=None"):
+        model.train_on_batch(Z)
+
+
+def test_a_batch_of_one_and_class_ids_that_are_fractions():
+    model = remembering(untouched(), losses.ContrastiveLoss())
+    assert step(model, Z[:1], IDS[:1])["loss"] == 0.0
+    assert step(model, Z, IDS.astype("float32"))["loss"] > 0
+    assert np.isnan(step(model, Z, IDS + 0.5)["loss"])
