@@ -1,9 +1,14 @@
 """Cars-196 (Krause et al. 2013) in the two layouts that it is found in."""
 
+import json
 import os
+import subprocess
+import sys
+from typing import Any
 
 import numpy as np
 
+from pipelines.datasets import read_mat
 from pipelines.datasets.annotations import check_images, first
 from pipelines.datasets.files import checked_data_dir, warn_of_other_counts
 from pipelines.errors import ArgumentError
@@ -23,6 +28,8 @@ EXPECTED = (
 
 _LIST = "cars_annos.mat"
 _TRAIN_LIST, _TEST_LIST = "cars_train_annos.mat", "cars_test_annos_withlabels.mat"
+# To read one file of annotations, which takes one.
+_SECONDS = 120
 _BOX = ("bbox_x1", "bbox_y1", "bbox_x2", "bbox_y2")
 
 
@@ -107,32 +114,34 @@ def _images(root: str, name: str) -> str:
 
 def _read_list(file: str, path_field: str, folder: str) -> tuple[list[str], np.ndarray, np.ndarray]:
     """Paths, class ids int64 [n] and boxes int64 [n, 4] of one annotation file."""
-    entries = np.atleast_1d(_read_mat(file, "annotations"))
+    fields, entries = _read_mat(file, "annotations")
     wanted = (path_field, "class", *_BOX)
-    if not set(wanted) <= set(entries.dtype.names or ()):
+    if not set(wanted) <= set(fields or ()):
         raise ArgumentError(
             f"{file}: annotations must have the fields {', '.join(wanted)}. "
-            f"Received: {', '.join(entries.dtype.names or ()) or 'none'}"
+            f"Received: {', '.join(fields or ()) or 'none'}"
         )
-    if not len(entries):
+    if not entries:
         raise ArgumentError(f"{file} lists no images")
-    paths = entries[path_field].tolist()
-    numbers = np.stack([entries[name] for name in wanted[1:]], axis=1)
-    for entry, (path, row) in enumerate(zip(paths, numbers.tolist()), start=1):
+    places = [fields.index(name) for name in wanted]
+    rows = [[entry[place] for place in places] for entry in entries]
+    for number, (path, *row) in enumerate(rows, start=1):
         if not isinstance(path, str) or not all(isinstance(value, int) for value in row):
             raise ArgumentError(
-                f"{file}, annotation {entry}: expected a file name, and whole numbers for the "
+                f"{file}, annotation {number}: expected a file name, and whole numbers for the "
                 f"class and the box. Received: {path!r}, {row}"
             )
+    paths = [row[0] for row in rows]
+    numbers = np.array([row[1:] for row in rows], np.int64)
     check_images(folder, paths, os.path.basename(file))
     # Pixels are counted from 1, and the last row and column of a box belong to it.
-    classes, left, top, right, bottom = numbers.astype(np.int64).T
+    classes, left, top, right, bottom = numbers.T
     boxes = np.stack([top - 1, left - 1, bottom - top + 1, right - left + 1], axis=1)
     return [os.path.join(folder, path) for path in paths], classes, boxes
 
 
 def _class_names(file: str, class_ids: np.ndarray) -> list[str]:
-    names = [str(name) for name in np.atleast_1d(_read_mat(file, "class_names"))]
+    names = [str(name) for name in _read_mat(file, "class_names")[1]]
     nameless = [number for number in class_ids.tolist() if not 1 <= number <= len(names)]
     if nameless:
         raise ArgumentError(
@@ -142,15 +151,26 @@ def _class_names(file: str, class_ids: np.ndarray) -> list[str]:
     return [names[number - 1] for number in class_ids.tolist()]
 
 
-def _read_mat(file: str, variable: str) -> np.ndarray:
-    # Imported here: it takes a while, and only this dataset has files of MATLAB's.
+def _read_mat(file: str, variable: str) -> tuple[list[str], list[Any]]:
+    """Fields (none where it is no structure) and entries of a variable, as `read_mat` has them."""
     with needing("run", "the dataset cars"):
-        from scipy.io import loadmat
+        import scipy  # noqa: F401 the child's error would name no extra
 
-    try:
-        content = loadmat(file, squeeze_me=True)
-    except Exception as error:  # it raises whatever its parser stumbled over
-        raise ArgumentError(f"{file} cannot be read as a MATLAB file: {error}") from error
-    if variable not in content:
+    content = json.loads(_printed(file, variable))
+    if not content:
         raise ArgumentError(f"{file} holds no {variable}: is it another file of that name?")
-    return content[variable]
+    return content["fields"] or [], content["rows"]
+
+
+def _printed(file: str, variable: str) -> str:
+    command = [sys.executable, "-P", read_mat.__file__, os.path.abspath(file), variable]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=_SECONDS, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise ArgumentError(f"{file} cannot be read as a MATLAB file: it takes forever") from error
+    if done.returncode:
+        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        ended = f"it ends its reader, signal {-done.returncode}"
+        why = ended if done.returncode < 0 else (said or ["it ends its reader"])[-1]
+        raise ArgumentError(f"{file} cannot be read as a MATLAB file: {why}")
+    return done.stdout.decode()

@@ -1,9 +1,27 @@
+import json
+
 import pytest
 from official_layouts import write_cars, write_cars_devkit, write_mat
 
 from pipelines.datasets import cars as cars_module
+from pipelines.datasets import read_mat
 from pipelines.datasets.cars import cars
 from pipelines.datasets.registry import load_dataset
+
+
+@pytest.fixture(autouse=True)
+def _read_here(request, monkeypatch):
+    """Without a process for each file, which takes half a second, but in the tests of that."""
+    if "child" in request.node.name:
+        return
+
+    def printed(file, variable):
+        try:
+            return json.dumps(read_mat.variable_of(file, variable))
+        except Exception as error:
+            raise ValueError(f"{file} cannot be read as a MATLAB file: {error}") from error
+
+    monkeypatch.setattr(cars_module, "_printed", printed)
 
 
 def test_rows_classes_and_names(tmp_path):
@@ -130,3 +148,39 @@ def test_a_part_is_missing(tmp_path, missing, named):
     (tmp_path / missing).rename(tmp_path / "other")
     with pytest.raises(ValueError, match=f"holds no {named}. Expected Cars-196 in one of"):
         cars(tmp_path)
+
+
+def test_a_child_reads_the_lists(tmp_path):
+    table = cars(write_cars(tmp_path, (101, 7, 7, 10)), crop_to_box=True)
+    assert table.class_names == ("Car 7", "Car 10", "Car 101")
+    assert table.boxes.shape == (4, 4)
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        ("import os; os.kill(os.getpid(), 11)", "it ends its reader, signal 11"),
+        ("import time; time.sleep(9)", "it takes forever"),
+        ("import sys; sys.exit('Unknown mat file type')", "Unknown mat file type"),
+    ],
+)
+def test_a_file_that_ends_the_child_is_one_line(program, message, tmp_path, monkeypatch):
+    (tmp_path / "child.py").write_text(program)
+    monkeypatch.setattr(cars_module.read_mat, "__file__", str(tmp_path / "child.py"))
+    monkeypatch.setattr(cars_module, "_SECONDS", 0.5)
+    with pytest.raises(ValueError, match=f"cannot be read as a MATLAB file: {message}"):
+        cars(write_cars(tmp_path / "data"))
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_a_flipped_byte_anywhere_leaves_the_child_alone(tmp_path):
+    root = write_cars(tmp_path / "data")
+    file = root / "cars_annos.mat"
+    whole = file.read_bytes()
+    for place in range(0, len(whole), max(len(whole) // 100, 1)):
+        file.write_bytes(whole[:place] + bytes([whole[place] ^ 255]) + whole[place + 1 :])
+        try:
+            cars(root)
+        except ValueError as error:
+            assert "\n" not in str(error)
