@@ -26,6 +26,7 @@ from experiments.options.run_options import (
     BadImageOptions,
     DataOptions,
     EvaluationOptions,
+    ImageLimitOptions,
     ImageSizeOptions,
 )
 from experiments.options.values import whole_numbers
@@ -152,6 +153,7 @@ _NOT_READ = {
     "embeddings": (
         *DataOptions.__annotations__,
         *BadImageOptions.__annotations__,
+        *ImageLimitOptions.__annotations__,
         *ImageSizeOptions.__annotations__,
         "eval_batch_size",
     ),

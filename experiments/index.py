@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from experiments.options import (
-    Options,
     UsageError,
     option,
     parse,
@@ -19,6 +18,7 @@ from experiments.options import (
     registries,
     run_command,
 )
+from experiments.options.run_options import ImageLimitOptions
 from experiments.photos.index_settings import (
     EMBEDDINGS,
     INDEX,
@@ -44,7 +44,7 @@ _METRICS = registries.words("keras_dml.nearness", "METRICS")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class IndexOptions(Options):
+class IndexOptions(ImageLimitOptions):
     """Which images, by which model, and how they are searched."""
 
     command = "experiments.index"
@@ -53,9 +53,9 @@ class IndexOptions(Options):
   python -m experiments.index --saved_model=RUN/saved_model --images=FOLDER --output=INDEX
   python -m experiments.search --index=INDEX --query=photo.jpg      or --serve
 
-All images in FOLDER and below are taken. Those that cannot be read, or have more than 50 million
-pixels, are skipped and listed in INDEX/{SKIPPED}. A killed command goes on where it stopped when
-it is given again. Given again later, it embeds what is new or has changed in FOLDER and drops what
+All images in FOLDER and below are taken. Those that cannot be read, or have more than --max_pixels,
+are skipped and listed in INDEX/{SKIPPED}. A killed command goes on where it stopped when it is
+given again. Given again later, it embeds what is new or has changed in FOLDER and drops what
 is gone.
 
 Up to {EXACT_ITEMS:,} images a query is compared with all of them; beyond that, ScaNN's tree and
@@ -118,7 +118,7 @@ def main(argv: list[str]) -> None:
     files = list_images(images)
     tree = None if asked is None else _tree(asked)
     settings = open_folder(output, saved_model, fingerprint(saved_model), images)
-    folder = FolderEmbeddings(output, images, settings["fingerprint"])
+    folder = FolderEmbeddings(output, images, settings["fingerprint"], options.max_pixels)
     embedded, bad, new = folder.update(
         files, lambda: ImageEmbedder(saved_model), options.batch_size
     )

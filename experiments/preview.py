@@ -60,7 +60,7 @@ def main(argv: list[str]) -> None:
     augmentation = data.training_transform(options)
     evaluation = data.evaluation_transform(options)
     table = table.select(choose_queries(table.labels, options.images, seed=options.seed))
-    bad = find_bad_images(table)
+    bad = find_bad_images(table, max_pixels=options.max_pixels)
     if bad:
         raise UsageError(data.not_an_image("training", table, bad))
     images = _images(table, augmentation, evaluation, options.crops, options.seed)

@@ -61,7 +61,7 @@ def main(argv: list[str]) -> None:
     state = fit.restored(run, learner, workers)
 
     print(f"{run.name}: {describe(run, model, state)}")
-    with explained(folder, run.data):
+    with explained(folder, run.data, options.max_pixels):
         embedder = TableEmbedder(embedding, run.preprocessing, options.eval_batch_size)
         for evaluator in run.evaluators:
             evaluator.before(run, state, embedder)

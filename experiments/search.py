@@ -11,13 +11,13 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from experiments.options import (
-    Options,
     UsageError,
     option,
     parse,
     quiet_tensorflow,
     run_command,
 )
+from experiments.options.run_options import ImageLimitOptions
 
 if TYPE_CHECKING:
     from experiments.photos.visual_search import SearchResult, VisualSearch
@@ -32,7 +32,7 @@ _INDEX, _QUERY, _SERVER = "Index", "Queries", "A local web page"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SearchOptions(Options):
+class SearchOptions(ImageLimitOptions):
     """Which index, and what is asked of it."""
 
     command = "experiments.search"
@@ -78,7 +78,7 @@ def main(argv: list[str]) -> None:
     quiet_tensorflow()
     from experiments.photos.visual_search import VisualSearch
 
-    search = VisualSearch(index, options.saved_model, options.images)
+    search = VisualSearch(index, options.saved_model, options.images, options.max_pixels)
     if not search.images.is_dir():
         raise UsageError(
             f"the folder of the index's images is gone: {search.images}. Give --images=FOLDER, "

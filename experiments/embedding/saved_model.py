@@ -71,7 +71,8 @@ class ImageEmbedder:
         """One bad image fails its whole batch: halves are tried until it stands alone."""
         try:
             found = self._function(**{self._input: tf.constant(encoded)})["embeddings"]
-        except tf.errors.InvalidArgumentError as error:
+        # UnicodeDecodeError: a message with bytes of a damaged file in it.
+        except (tf.errors.InvalidArgumentError, UnicodeDecodeError) as error:
             if len(encoded) == 1:
                 bad[start] = _reason(encoded[0], error)
                 return
@@ -129,9 +130,10 @@ def _described(function: Any, path: pathlib.Path) -> tuple[str, int]:
     )
 
 
-def _reason(encoded: bytes, error: tf.errors.OpError) -> str:
+def _reason(encoded: bytes, error: tf.errors.OpError | UnicodeDecodeError) -> str:
     """Our own decoder's reason where it has one; else the model's."""
     table = ImageTable.from_encoded([encoded], [0])
     for _, _, reason in find_bad_images(table):
         return reason
-    return next(iter(error.message.strip().splitlines()), "the model refuses it")
+    message = error.message if isinstance(error, tf.errors.OpError) else ""
+    return next(iter(message.strip().splitlines()), "the model refuses it")

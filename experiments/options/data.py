@@ -85,7 +85,10 @@ def data(
     if not options.skip_bad_images or split.train.arrays is not None:
         _refuse_other_files(split)
         return split, []
-    lines = _bad_images(split) if left_out_before is None else list(left_out_before)
+    if left_out_before is None:
+        lines = _bad_images(split, options.max_pixels)
+    else:
+        lines = list(left_out_before)
     left_out = [line.rsplit("\t", 1)[0] for line in lines]
     left = {side: _without(side, table, left_out) for side, table in split.tables.items()}
     if not split.same_classes:
@@ -122,9 +125,11 @@ def not_an_image(
     row, _, reason = bad[0]
     more = f" ({len(bad) - 1} more like it)" if len(bad) > 1 else ""
     name = image_names(side, table)[row]
+    # Of an image that is too large.
+    raised = ", a higher --max_pixels takes them" if reason.endswith(" pixels") else ""
     return (
         f"not an image that can be read: {name} ({reason}){more}. "
-        "--skip_bad_images leaves such files out"
+        f"--skip_bad_images leaves such files out{raised}"
     )
 
 
@@ -146,10 +151,10 @@ def check_still_there(bad: Sequence[tuple[int, str, str]], advice: str = "") -> 
             raise RunError(f"{text} When it is back {advice}" if advice else text)
 
 
-def _bad_images(split: Split) -> list[str]:
+def _bad_images(split: Split, max_pixels: int) -> list[str]:
     lines = []
     for side, table in split.tables.items():
-        found = pipelines.find_bad_images(table)
+        found = pipelines.find_bad_images(table, max_pixels=max_pixels)
         check_still_there(found)
         for row, _, reason in found:
             name = image_names(side, table)[row]
@@ -185,6 +190,7 @@ def training_transform(options: AugmentationOptions) -> pipelines.TrainTransform
             aspect=_pair("crop_aspect", options.crop_aspect),
             flip=options.flip,
             jitter=_four("jitter", options.jitter),
+            max_pixels=options.max_pixels,
         )
     except ArgumentError as error:
         # The library's names of these arguments, which are flags of other names here.
@@ -194,7 +200,9 @@ def training_transform(options: AugmentationOptions) -> pipelines.TrainTransform
 
 def evaluation_transform(options: ImageSizeOptions) -> pipelines.EvaluationTransform:
     """How an evaluation sees an image."""
-    return pipelines.EvaluationTransform(options.image_size, _resize(options.resize))
+    return pipelines.EvaluationTransform(
+        options.image_size, _resize(options.resize), options.max_pixels
+    )
 
 
 def sampler(

@@ -7,7 +7,7 @@ import functools
 import importlib.util
 import pathlib
 
-__all__ = ["summary", "words"]
+__all__ = ["number", "summary", "words"]
 
 
 def words(module: str, name: str) -> tuple[str, ...]:
@@ -20,6 +20,18 @@ def words(module: str, name: str) -> tuple[str, ...]:
     """
     found = _value(*_assigned(module, name))
     return (found,) if isinstance(found, str) else tuple(found)
+
+
+def number(module: str, name: str) -> int:
+    """The whole number that a module assigns to a name, without importing it.
+
+    Raises:
+        LookupError: no such name, or none that is a number.
+    """
+    module, node = _assigned(module, name)
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        return node.value
+    raise LookupError(f"{name} of {module} is no number")
 
 
 def summary(module: str, function: str) -> str:

@@ -18,6 +18,7 @@ __all__ = [
     "AugmentationOptions",
     "BadImageOptions",
     "DataOptions",
+    "ImageLimitOptions",
     "ImageSizeOptions",
     "RunOptions",
     "SamplingOptions",
@@ -65,6 +66,19 @@ def _losses() -> str:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class ImageLimitOptions(Options):
+    """What an image may cost."""
+
+    max_pixels: int = option(
+        registries.number("pipelines.images.limits", "MOST_PIXELS"),
+        DATA,
+        "How many pixels an image file may have. One whose header announces more is never decoded: "
+        "a file of 17 KB can take 5 GB.",
+        lower_bound=1,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class DataOptions(Options):
     """Which images there are."""
 
@@ -93,7 +107,7 @@ class DataOptions(Options):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class BadImageOptions(DataOptions):
+class BadImageOptions(DataOptions, ImageLimitOptions):
     """Which images there are, and what becomes of files that are none."""
 
     skip_bad_images: bool = option(
@@ -104,7 +118,7 @@ class BadImageOptions(DataOptions):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ImageSizeOptions(Options):
+class ImageSizeOptions(ImageLimitOptions):
     """How an evaluation sees an image."""
 
     image_size: int = option(224, IMAGES, "Height and width that the model sees.", lower_bound=8)

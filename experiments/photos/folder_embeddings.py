@@ -19,6 +19,7 @@ from experiments.photos.image_files import ImageFile, image_path
 from experiments.photos.index_settings import EMBEDDINGS
 from experiments.report.pictures import checked_picture
 from keras_dml.atomic import replacing
+from pipelines.images.limits import MOST_PIXELS
 
 UNFINISHED = ".unfinished"
 # A bad image's row while the others are computed: finite, and no model's embedding.
@@ -55,9 +56,17 @@ class FolderEmbeddings:
         output: the folder to write to, which exists.
         images: the folder of the images.
         model: text that stands for the model, such as its `fingerprint`.
+        max_pixels: how many pixels an image may have.
     """
 
-    def __init__(self, output: pathlib.Path, images: pathlib.Path, model: str) -> None:
+    def __init__(
+        self,
+        output: pathlib.Path,
+        images: pathlib.Path,
+        model: str,
+        max_pixels: int = MOST_PIXELS,
+    ) -> None:
+        self._max_pixels = max_pixels
         self._path = output / EMBEDDINGS
         self._unfinished = output / UNFINISHED
         self._images = images
@@ -196,7 +205,7 @@ class FolderEmbeddings:
         except OSError as error:
             return str(error.strerror)
         try:
-            return checked_picture(encoded) if encoded else "the file is empty"
+            return checked_picture(encoded, self._max_pixels) if encoded else "the file is empty"
         except ValueError as error:
             return str(error)
 

@@ -145,7 +145,9 @@ def _add_search(app: flask.Flask, search: VisualSearch) -> None:
 
 def _add_pictures(app: flask.Flask, search: VisualSearch) -> None:
     """`GET /image/ITEM`; the last ones made are kept."""
-    picture = functools.lru_cache(_KEPT_PICTURES)(lambda item: thumbnail(search.file(item)))
+    picture = functools.lru_cache(_KEPT_PICTURES)(
+        lambda item: thumbnail(search.file(item), search.max_pixels)
+    )
 
     @app.get("/image/<item>")
     def image(item: str) -> flask.typing.ResponseReturnValue:

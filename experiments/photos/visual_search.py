@@ -11,6 +11,7 @@ from experiments.photos.image_files import image_path
 from experiments.photos.index_settings import INDEX, read_settings
 from experiments.report.pictures import checked_picture
 from keras_dml.retrieval import load_index
+from pipelines.images.limits import MOST_PIXELS
 
 # Searches at the same time. A PNG of 50 million pixels takes 1.4 GB while it is decoded.
 _AT_ONCE = 2
@@ -31,9 +32,11 @@ class VisualSearch:
         folder: `--output` of `experiments.index`.
         saved_model: where the model is now; None: where it was.
         images: where the images' folder is now; None: where it was.
+        max_pixels: how many pixels an image may have that is shown or looked for.
 
     Attributes:
         images: the folder of the images.
+        max_pixels: as given.
         num_items, metric: of the index.
 
     Raises:
@@ -45,7 +48,9 @@ class VisualSearch:
         folder: str | os.PathLike[str],
         saved_model: str | os.PathLike[str] | None = None,
         images: str | os.PathLike[str] | None = None,
+        max_pixels: int = MOST_PIXELS,
     ) -> None:
+        self.max_pixels = max_pixels
         folder = pathlib.Path(folder)
         settings = read_settings(folder)
         if settings["built"] is None:
@@ -97,7 +102,7 @@ class VisualSearch:
             ValueError: `encoded` is no image that the model can read, or too large a one.
         """
         with self._slots:
-            embeddings, bad = self._embedder([checked_picture(encoded)])
+            embeddings, bad = self._embedder([checked_picture(encoded, self.max_pixels)])
             if bad:
                 raise UsageError(bad[0])
             ids, scores = self._index.search(embeddings, min(k, self.num_items))

@@ -10,11 +10,10 @@ import numpy as np
 from PIL import Image
 
 from keras_dml.errors import ArgumentError
+from pipelines.images.limits import MOST_PIXELS, too_large, why_too_costly
 
 # A path, or an open binary file.
 Source: TypeAlias = str | os.PathLike[str] | IO[bytes]
-# Some formats take 28 bytes a pixel while they are decoded for a model: 1.4 GB.
-MOST_PIXELS = 50_000_000
 # On the longer side: enough for a dense screen.
 SIDE = 320
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF")
@@ -30,34 +29,38 @@ _TURNS = {
 }
 # Its limit is not ours: see `_open`.
 warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+Image.MAX_IMAGE_PIXELS = None
 
 
-def checked_picture(encoded: bytes) -> bytes:
+def checked_picture(encoded: bytes, max_pixels: int = MOST_PIXELS) -> bytes:
     """An image file that may be anything, looked at before a model decodes it.
 
     Args:
         encoded: `bytes`.
+        max_pixels: how many pixels it may have.
 
     Returns:
         `encoded`; of an animated GIF the first frame alone, as a PNG.
 
     Raises:
-        ValueError: no image, an animated WebP, more than `MOST_PIXELS`, a damaged GIF.
+        ValueError: no image, an animated WebP, more than `max_pixels`, a JPEG of too many scans, a
+            damaged GIF.
     """
-    image = _open(io.BytesIO(encoded))
+    image = _open(encoded, max_pixels)
     if image.format != "GIF" or not _is_animated(image):
         return encoded
     # TensorFlow decodes every frame, at the size of the largest: 200 KB can take 8 GB.
     return _png(_loaded(image, "black"))
 
 
-def thumbnail(source: Source) -> tuple[bytes, str]:
+def thumbnail(source: Source, max_pixels: int = MOST_PIXELS) -> tuple[bytes, str]:
     """An image file, made small.
 
     As the models see it: the first frame, whatever is transparent on white, turned upright.
 
     Args:
         source: path or open binary file.
+        max_pixels: how many pixels it may have.
 
     Returns:
         `(bytes, kind)`: a PNG of the same pixels, or a JPEG of at most `SIDE` pixels; kind is "png"
@@ -66,8 +69,9 @@ def thumbnail(source: Source) -> tuple[bytes, str]:
     Raises:
         ValueError: as `checked_picture`, or the image is damaged.
     """
-    image = _open(source)
-    turn = _TURNS.get(_orientation(source))
+    encoded = _bytes(source)
+    image = _open(encoded, max_pixels)
+    turn = _TURNS.get(_orientation(encoded))
     image.draft("RGB", (SIDE, SIDE))
     image = _loaded(image, "white")
     if turn is not None:
@@ -80,31 +84,34 @@ def thumbnail(source: Source) -> tuple[bytes, str]:
     return file.getvalue(), "jpeg"
 
 
-def _orientation(source: Source) -> int:
+def _bytes(source: Source) -> bytes:
+    if isinstance(source, str | os.PathLike):
+        return pathlib.Path(source).read_bytes()
+    source.seek(0)
+    return source.read()
+
+
+def _orientation(encoded: bytes) -> int:
     """The EXIF orientation, read as for the models: not by Pillow, which looks into XMP as well."""
     import tensorflow as tf
 
     from pipelines.images.orientation import read_orientation
 
-    if isinstance(source, str | os.PathLike):
-        encoded = pathlib.Path(source).read_bytes()
-    else:
-        place = source.tell()
-        source.seek(0)
-        encoded = source.read()
-        source.seek(place)
     return int(read_orientation(tf.constant(encoded)))
 
 
-def _open(source: Source) -> Image.Image:
+def _open(encoded: bytes, max_pixels: int) -> Image.Image:
     try:
-        image = Image.open(source, formats=_FORMATS)
+        image = Image.open(io.BytesIO(encoded), formats=_FORMATS)
     except Image.DecompressionBombError as error:
-        raise ArgumentError(_too_large()) from error
+        raise ArgumentError(too_large(max_pixels)) from error
     except Exception as error:  # of a damaged file Pillow raises anything
         raise ArgumentError("not a JPEG, PNG, WebP, BMP or GIF image") from error
-    if image.width * image.height > MOST_PIXELS:
-        raise ArgumentError(_too_large())
+    if image.width * image.height > max_pixels:
+        raise ArgumentError(too_large(max_pixels))
+    costly = why_too_costly(encoded)
+    if costly is not None:
+        raise ArgumentError(costly)
     if image.format == "WEBP" and _is_animated(image):
         raise ArgumentError("an animated WebP: only still images can be read")
     return image
@@ -116,10 +123,6 @@ def _is_animated(image: Image.Image) -> bool:
         return getattr(image, "is_animated", False)
     except Exception as error:  # IndexError, struct.error and others of a file that is cut
         raise ArgumentError(f"a damaged image ({error})") from error
-
-
-def _too_large() -> str:
-    return f"an image of more than {MOST_PIXELS // 10**6} million pixels"
 
 
 def _loaded(image: Image.Image, background: str) -> Image.Image:

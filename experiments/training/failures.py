@@ -11,11 +11,18 @@ from experiments.options.errors import RunError, UsageError
 from experiments.training.run_files import CHECKPOINT, has_checkpoint
 from experiments.training.run_folder import RunFolder
 from pipelines import Split, find_bad_images
+from pipelines.images.limits import MOST_PIXELS
 
 
 @contextlib.contextmanager
-def explained(folder: RunFolder, data: Split) -> Iterator[None]:
-    """Turns numbers that broke and files that are no images into errors that say what to do."""
+def explained(folder: RunFolder, data: Split, max_pixels: int = MOST_PIXELS) -> Iterator[None]:
+    """Turns numbers that broke and files that are no images into errors that say what to do.
+
+    Args:
+        folder: the run's.
+        data: its images.
+        max_pixels: how many pixels one may have.
+    """
     try:
         yield
     except FloatingPointError as error:
@@ -37,11 +44,12 @@ def explained(folder: RunFolder, data: Split) -> Iterator[None]:
             "out of memory; the same command with a smaller --batch_size (or --eval_batch_size, or "
             "with --mixed_precision) in a new --output_dir needs less"
         ) from error
-    except tf.errors.OpError as error:
+    # UnicodeDecodeError: a message of TensorFlow's with bytes of a damaged file in it.
+    except (tf.errors.OpError, UnicodeDecodeError) as error:
         if type(error).__name__ in LOST_WORKER:
             raise
         for side, table in data.tables.items():
-            bad = find_bad_images(table)
+            bad = find_bad_images(table, max_pixels=max_pixels)
             check_still_there(bad, _what_next(folder))
             if bad:
                 where = " in a new --output_dir" if has_checkpoint(folder.path) else ""

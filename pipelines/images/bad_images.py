@@ -5,18 +5,23 @@ error of a tf.data pipeline tells the reason but not the row.
 """
 
 import concurrent.futures
+import functools
 import os
+import pathlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
 from pipelines.images.decode import decode_image
+from pipelines.images.limits import MOST_PIXELS, why_too_costly
 from pipelines.table import ImageTable
 
 NO_SUCH_FILE = "no such file"
+# What comes of a message with bytes of a damaged file in it, which are no UTF-8.
+_OF_TENSORFLOW = (tf.errors.OpError, UnicodeDecodeError)
 _ROWS_AT_A_TIME = 1024
 _BAR_FROM = 1000  # rows; below that the check is over before a bar would tell anything
 _FIRST_BYTES = (b"\xff\xd8\xff", b"\x89PNG", b"BM", b"GIF8")
@@ -29,6 +34,7 @@ def find_bad_images(
     rows: Sequence[int] | np.ndarray | None = None,
     progress: bool | None = None,
     decode: bool = True,
+    max_pixels: int = MOST_PIXELS,
 ) -> list[tuple[int, str, str]]:
     """Decode the images of a table, whole, and list those that fail.
 
@@ -39,6 +45,7 @@ def find_bad_images(
         decode: False looks at each file's first bytes alone, which takes a hundredth of the time
             and finds what is missing, empty or of another kind, not what is damaged. (Bytes in
             memory were given as images: nothing is looked for.)
+        max_pixels: how many pixels an image may have; one of more is bad, and is not decoded.
 
     Returns:
         List of (row, name, reason): int, str and one line of text, in the order of `rows`. The name
@@ -51,6 +58,8 @@ def find_bad_images(
     if progress is None:
         progress = len(rows) >= _BAR_FROM
     found = []
+    unreadable = functools.partial(_why_unreadable, max_pixels) if decode else _why_no_image
+    undecodable = functools.partial(_why_undecodable, max_pixels)
     # TensorFlow lets go of Python's lock while it decodes, so threads run side by side.
     with (
         concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool,
@@ -60,10 +69,10 @@ def find_bad_images(
             part = rows[start : start + _ROWS_AT_A_TIME]
             if encoded is not None:
                 names = [f"image {row}" for row in part]
-                reasons = pool.map(_why_undecodable, encoded[part])
+                reasons = pool.map(undecodable, encoded[part])
             elif paths is not None:
                 names = [str(path) for path in paths[part]]
-                reasons = pool.map(_why_unreadable if decode else _why_no_image, names)
+                reasons = pool.map(unreadable, names)
             for row, name, reason in zip(part, names, reasons):
                 if reason is not None:
                     found.append((int(row), str(name), reason))
@@ -71,20 +80,23 @@ def find_bad_images(
     return found
 
 
-@tf.function(input_signature=[tf.TensorSpec([], tf.string)])
-def _decoded_size(encoded: tf.Tensor) -> tf.Tensor:
-    return tf.shape(decode_image(encoded))
+@functools.lru_cache(maxsize=8)
+def _decoded_size(max_pixels: int) -> Callable[[tf.Tensor], tf.Tensor]:
+    def size(encoded: tf.Tensor) -> tf.Tensor:
+        return tf.shape(decode_image(encoded, max_pixels))
+
+    return tf.function(size, input_signature=[tf.TensorSpec([], tf.string)])
 
 
-def _why_unreadable(path: str) -> str | None:
+def _why_unreadable(max_pixels: int, path: str) -> str | None:
     """None for a good file, else the reason in one line."""
     reason = _why_no_image(path)
     if reason is not None:
         return reason
     try:
-        return _why_undecodable(tf.io.read_file(str(path)))
-    except tf.errors.OpError as error:
-        return _one_line(error.message)
+        return _why_undecodable(max_pixels, pathlib.Path(path).read_bytes())
+    except OSError as error:
+        return str(error.strerror)
 
 
 def _why_no_image(path: str) -> str | None:
@@ -103,16 +115,21 @@ def _why_no_image(path: str) -> str | None:
     return "not a JPEG, PNG, WebP, BMP or GIF image"
 
 
-def _why_undecodable(encoded: bytes | tf.Tensor) -> str | None:
+def _why_undecodable(max_pixels: int, encoded: bytes) -> str | None:
     """None for the bytes of a good image, else the reason in one line."""
+    costly = why_too_costly(encoded)
+    if costly is not None:
+        return costly
     try:
-        _decoded_size(encoded)
-    except tf.errors.OpError:
+        _decoded_size(max_pixels)(encoded)
+    except _OF_TENSORFLOW:
         # A graph's error buries its reason in a trace; without a graph it is the message itself.
         try:
-            decode_image(encoded)
+            decode_image(encoded, max_pixels)
         except tf.errors.OpError as error:
             return _one_line(error.message)
+        except UnicodeDecodeError:
+            return "a damaged image"
     return None
 
 

@@ -18,6 +18,8 @@ import tensorflow as tf
 
 from pipelines.errors import ArgumentTypeError
 from pipelines.images import gif
+from pipelines.images.file_bytes import numbers, part
+from pipelines.images.limits import MOST_PIXELS, announced_size, check_pixels
 from pipelines.images.orientation import (
     UPRIGHT,
     is_jpeg,
@@ -76,6 +78,7 @@ class EncodedImage:
 
     Args:
         encoded: scalar string: a JPEG, PNG, WebP, BMP or GIF file, told apart by its first bytes.
+        max_pixels: how many pixels it may have; its header says so before anything is decoded.
 
     Attributes:
         size: int32 [2], height and width in pixels, of the upright image.
@@ -84,16 +87,19 @@ class EncodedImage:
             fewest operations. False of some upright JPEGs too.
 
     Raises (where the operations run):
-        tf.errors.InvalidArgumentError: another format, damaged data, or an animated WebP, which
-            TensorFlow's decoder must not see: it writes past its buffer.
+        tf.errors.InvalidArgumentError: another format, damaged data, more pixels than
+            `max_pixels`, or an animated WebP, which TensorFlow's decoder must not see: it writes
+            past its buffer.
     """
 
-    def __init__(self, encoded: tf.Tensor) -> None:
+    def __init__(self, encoded: tf.Tensor, max_pixels: int = MOST_PIXELS) -> None:
         self._encoded = encoded
         self.is_jpeg = is_jpeg(encoded)
         self.is_upright_jpeg = looks_upright(encoded)
         self.size, self._orientation, self._rgba = tf.cond(
-            self.is_upright_jpeg, lambda: _open_upright_jpeg(encoded), lambda: _open_other(encoded)
+            self.is_upright_jpeg,
+            lambda: _open_upright_jpeg(encoded, max_pixels),
+            lambda: _open_other(encoded, max_pixels),
         )
         self.size.set_shape([2])
 
@@ -179,23 +185,24 @@ class BoxedImage:
 Image: TypeAlias = EncodedImage | PixelImage | BoxedImage
 
 
-def open_image(source: Source) -> Image:
+def open_image(source: Source, max_pixels: int = MOST_PIXELS) -> Image:
     """`EncodedImage` of a scalar string tensor, `PixelImage` of a uint8 tensor.
 
-    A pair of such a tensor and a box, integers [4], gives the `BoxedImage`.
+    A pair of such a tensor and a box, integers [4], gives the `BoxedImage`. `max_pixels` is that of
+    `EncodedImage`.
 
     Raises:
         TypeError: `source` is none of these (at trace time).
     """
     if isinstance(source, tuple):
         image, box = source
-        return BoxedImage(_open_whole(image), box)
-    return _open_whole(source)
+        return BoxedImage(_open_whole(image, max_pixels), box)
+    return _open_whole(source, max_pixels)
 
 
-def _open_whole(source: tf.Tensor) -> EncodedImage | PixelImage:
+def _open_whole(source: tf.Tensor, max_pixels: int) -> EncodedImage | PixelImage:
     source = tf.convert_to_tensor(source)
-    return EncodedImage(source) if source.dtype == tf.string else PixelImage(source)
+    return EncodedImage(source, max_pixels) if source.dtype == tf.string else PixelImage(source)
 
 
 def image_size(encoded: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -204,9 +211,9 @@ def image_size(encoded: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     return height, width
 
 
-def decode_image(encoded: tf.Tensor) -> tf.Tensor:
+def decode_image(encoded: tf.Tensor, max_pixels: int = MOST_PIXELS) -> tf.Tensor:
     """The whole encoded image as uint8 [height, width, 3]."""
-    image = EncodedImage(encoded)
+    image = EncodedImage(encoded, max_pixels)
     return image.crop(tf.concat([[0, 0], image.size], 0))
 
 
@@ -311,26 +318,35 @@ def apart(function: Callable[[], tf.Tensor]) -> tf.Tensor:
     return tf.function(function, autograph=False, experimental_attributes={"_noinline": True})()
 
 
-def _open_upright_jpeg(encoded: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+def _open_upright_jpeg(
+    encoded: tf.Tensor, max_pixels: int
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """As `_open_other`, of a JPEG that `looks_upright`: without its pixels."""
+    return _jpeg_size(encoded, max_pixels), tf.constant(UPRIGHT), tf.zeros([0, 0, 4], tf.uint8)
+
+
+def _jpeg_size(encoded: tf.Tensor, max_pixels: int) -> tf.Tensor:
     size = tf.io.extract_jpeg_shape(encoded)[:2]
-    return size, tf.constant(UPRIGHT), tf.zeros([0, 0, 4], tf.uint8)
+    with tf.control_dependencies(check_pixels(size[0], size[1], max_pixels)):
+        return tf.identity(size)
 
 
-def _open_other(encoded: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+def _open_other(encoded: tf.Tensor, max_pixels: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Of everything else: size, int32 [2], orientation, pixels, uint8 [height, width, 4].
 
     Size and pixels are those of the upright image; a JPEG is not decoded yet and has none.
     """
-    return (_opened if tf.executing_eagerly() else _opened_apart)(encoded)
+    if tf.executing_eagerly():
+        return _opened(encoded, max_pixels)
+    return _opened_apart(max_pixels)(encoded)
 
 
-def _opened(encoded: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+def _opened(encoded: tf.Tensor, max_pixels: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     orientation = read_orientation(encoded)
     size, stored = tf.cond(
         is_jpeg(encoded),
-        lambda: (tf.io.extract_jpeg_shape(encoded)[:2], tf.zeros([0, 0, 4], tf.uint8)),
-        lambda: _decoded(encoded),
+        lambda: (_jpeg_size(encoded, max_pixels), tf.zeros([0, 0, 4], tf.uint8)),
+        lambda: _decoded(encoded, max_pixels),
     )
     rgba = tf.cond(
         orientation == UPRIGHT, lambda: stored, lambda: turned_pixels(stored, orientation)
@@ -338,22 +354,28 @@ def _opened(encoded: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     return turned_size(size, orientation), orientation, rgba
 
 
-def _decoded(encoded: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def _decoded(encoded: tf.Tensor, max_pixels: int) -> tuple[tf.Tensor, tf.Tensor]:
+    with tf.control_dependencies(check_pixels(*announced_size(encoded), max_pixels)):
+        encoded = tf.identity(encoded)
     header = tf.io.decode_raw(encoded, tf.uint8, fixed_length=_HEADER_BYTES)
-    pixels = _decode_rgba(encoded, header)
+    pixels = _decode_rgba(encoded, header, max_pixels)
     return tf.shape(pixels)[:2], pixels
 
 
-# As `apart` does it, but traced once in a process: for each pipeline anew it takes half a second.
-_opened_apart = tf.function(
-    _opened,
-    input_signature=[tf.TensorSpec([], tf.string)],
-    autograph=False,
-    experimental_attributes={"_noinline": True},
-)
+@functools.lru_cache(maxsize=8)
+def _opened_apart(
+    max_pixels: int,
+) -> Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor, tf.Tensor]]:
+    """As `apart` does it, but traced once in a process: for each pipeline takes half a second."""
+    return tf.function(
+        functools.partial(_opened, max_pixels=max_pixels),
+        input_signature=[tf.TensorSpec([], tf.string)],
+        autograph=False,
+        experimental_attributes={"_noinline": True},
+    )
 
 
-def _decode_rgba(encoded: tf.Tensor, header: tf.Tensor) -> tf.Tensor:
+def _decode_rgba(encoded: tf.Tensor, header: tf.Tensor, max_pixels: int) -> tf.Tensor:
     """Decode everything but JPEG to uint8 [height, width, 4]."""
     is_webp = _holds(header, 0, b"RIFF") & _holds(header, 8, b"WEBP")
     flags = tf.cast(header[20], tf.int32)
@@ -363,7 +385,7 @@ def _decode_rgba(encoded: tf.Tensor, header: tf.Tensor) -> tf.Tensor:
         (animated, lambda: _refuse(encoded, "an animated WebP: only still images can be read")),
         (is_webp, lambda: _decode_webp(encoded)),
         (_holds(header, 0, b"BM"), lambda: _decode_bmp(encoded, header)),
-        (_holds(header, 0, b"GIF8"), lambda: apart(lambda: _decode_gif(encoded))),
+        (_holds(header, 0, b"GIF8"), lambda: apart(lambda: _decode_gif(encoded, max_pixels))),
     ]
     # Each decoder stands in a branch of its own and cannot start unless its branch is taken: an
     # animated WebP in TensorFlow's decoder ends the whole process. Nested conditions, not one
@@ -404,8 +426,8 @@ def _decode_webp(encoded: tf.Tensor) -> tf.Tensor:
     return tf.cond(tf.shape(pixels)[-1] == 4, lambda: pixels, lambda: _opaque(pixels))
 
 
-def _decode_gif(encoded: tf.Tensor) -> tf.Tensor:
-    return _opaque(tf.io.decode_gif(gif.first_image(encoded))[0])
+def _decode_gif(encoded: tf.Tensor, max_pixels: int) -> tf.Tensor:
+    return _opaque(tf.io.decode_gif(gif.first_image(encoded, max_pixels))[0])
 
 
 def _decode_bmp(encoded: tf.Tensor, header: tf.Tensor) -> tf.Tensor:
@@ -430,9 +452,11 @@ def _decode_bmp(encoded: tf.Tensor, header: tf.Tensor) -> tf.Tensor:
 def _decode_palette_bmp(encoded: tf.Tensor, header: tf.Tensor) -> tf.Tensor:
     # TensorFlow takes the palette's indices for grey levels: look the colours up ourselves.
     indices = tf.io.decode_bmp(encoded)[..., 0]
-    start = 14 + tf.io.decode_raw(tf.strings.substr(encoded, 14, 4), tf.int32)[0]
-    end = tf.io.decode_raw(tf.strings.substr(encoded, 10, 4), tf.int32)[0]
-    # Four bytes a colour: blue, green, red and one that means nothing.
-    palette = tf.strings.substr(encoded, start, (end - start) // 4 * 4)
+    scale = tf.constant([1, 2**8, 2**16, 2**24], tf.int64)
+    start, end = (tf.reduce_sum(numbers(encoded, place, 4) * scale) for place in (14, 10))
+    start += 14
+    # Four bytes a colour: blue, green, red and one that means nothing. What a damaged header names
+    # may lie anywhere; of a piece that is not there TensorFlow would print the whole file.
+    palette = part(encoded, start, (end - start) // 4 * 4)
     colors = tf.reshape(tf.io.decode_raw(palette, tf.uint8), [-1, 4])[:, 2::-1]
     return tf.gather(colors, tf.cast(indices, tf.int32))

@@ -11,9 +11,8 @@ of length 0 is the last. (CompuServe, Graphics Interchange Format, version 89a.)
 import tensorflow as tf
 
 from pipelines.images.file_bytes import length, numbers, part
+from pipelines.images.limits import MOST_PIXELS, check_pixels
 
-# As an RGB file takes 28 bytes a pixel on its way to a model, 2.8 GB.
-MOST_PIXELS = 100_000_000
 _HEADER = 13  # bytes: signature and logical screen descriptor
 _DESCRIPTOR = 10  # bytes: an image's, from its 0x2C
 _LONGEST_STEP = 256  # a full sub-block and its length
@@ -22,7 +21,7 @@ _DOUBLINGS = 12
 _WINDOW = 2**_DOUBLINGS  # bytes
 
 
-def first_image(encoded: tf.Tensor) -> tf.Tensor:
+def first_image(encoded: tf.Tensor, max_pixels: int = MOST_PIXELS) -> tf.Tensor:
     """A GIF file that ends behind its first image.
 
     The image is moved to the corner of the screen, because TensorFlow makes the screen as large as
@@ -30,13 +29,14 @@ def first_image(encoded: tf.Tensor) -> tf.Tensor:
 
     Args:
         encoded: scalar string, the bytes of a GIF file.
+        max_pixels: how many pixels the image may have.
 
     Returns:
         Scalar string. A file that is damaged before the end of its first image, or has none, comes
         back as it is: the decoder stops there too, and says why.
 
     Raises (where the operations run):
-        tf.errors.InvalidArgumentError: the first image has more than `MOST_PIXELS`.
+        tf.errors.InvalidArgumentError: the first image has more than `max_pixels`.
     """
     header = numbers(encoded, 0, _HEADER)
     image, _ = _follow(encoded, _HEADER + _color_table(header[10]), 0, extensions=True)
@@ -55,10 +55,8 @@ def first_image(encoded: tf.Tensor) -> tf.Tensor:
         ]
     )
     # Not by the file's length but by its own word: a hundred bytes may announce 4 gigapixels.
-    few = tf.logical_not(is_image) | (width * height <= MOST_PIXELS)
-    reason = f"a GIF of more than {MOST_PIXELS // 10**6} million pixels"
-    checked = tf.debugging.Assert(few, [reason])
-    with tf.control_dependencies([] if checked is None else [checked]):
+    height, width = (tf.where(is_image, side, 0) for side in (height, width))
+    with tf.control_dependencies(check_pixels(height, width, max_pixels)):
         return tf.where(whole, first, encoded)
 
 

@@ -19,6 +19,7 @@ from pipelines.errors import ArgumentError
 from pipelines.images import decode
 from pipelines.images.decode import Source
 from pipelines.images.jitter import JITTER_NUMBERS, jitter_colors
+from pipelines.images.limits import MOST_PIXELS
 from pipelines.images.resample import resample, resample_for_training
 from pipelines.images.windows import (
     WINDOW_NUMBERS,
@@ -57,6 +58,8 @@ class TrainTransform:
         aspect: lowest and highest width/height of an area crop.
         flip: whether half of the images are mirrored left to right.
         jitter: strengths of brightness, contrast, saturation and hue; 0 leaves one out.
+        max_pixels: how many pixels an image file may have: one whose header announces more is
+            refused before it is decoded.
 
     Raises:
         ValueError: an argument is out of its range, or `resize` is smaller than a crop of fixed
@@ -70,6 +73,8 @@ class TrainTransform:
     aspect: tuple[float, float] = (3 / 4, 4 / 3)
     flip: bool = True
     jitter: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
+    # Not part of the name of what was computed: it changes no image.
+    max_pixels: int = dataclasses.field(default=MOST_PIXELS, repr=False)
 
     def __post_init__(self) -> None:
         if self.crop not in _CROPS:
@@ -135,6 +140,8 @@ class EvaluationTransform:
         image_size: side of the output in pixels.
         resize: size before the crop: None (`image_size`), an int (the shortest side; the ratio is
             kept), or (height, width) exactly.
+        max_pixels: how many pixels an image file may have: one whose header announces more is
+            refused before it is decoded.
 
     Raises:
         ValueError: a size is below 1, or `resize` is smaller than `image_size`.
@@ -142,6 +149,7 @@ class EvaluationTransform:
 
     image_size: int
     resize: int | tuple[int, int] | None = None
+    max_pixels: int = dataclasses.field(default=MOST_PIXELS, repr=False)
 
     def __post_init__(self) -> None:
         _check_sizes(self, crop_is_fixed=True)
@@ -152,7 +160,7 @@ class EvaluationTransform:
 
 
 def _augmented(transform: TrainTransform, source: Source, seed: tf.Tensor) -> tf.Tensor:
-    image = decode.open_image(source)
+    image = decode.open_image(source, transform.max_pixels)
     resized, window, flip_number, jitter_numbers = transform.draw(image.size, seed)
     read = resample_for_training if transform.crop == "area" else resample
     output = read(image, resized, window, transform.image_size)
@@ -167,7 +175,7 @@ def _augmented(transform: TrainTransform, source: Source, seed: tf.Tensor) -> tf
 
 
 def _central(transform: EvaluationTransform, source: Source) -> tf.Tensor:
-    image = decode.open_image(source)
+    image = decode.open_image(source, transform.max_pixels)
     resized = resized_size(image.size, transform.resize or transform.image_size)
     window = central_window(resized, transform.image_size)
     output = resample(image, resized, window, transform.image_size)
@@ -197,6 +205,8 @@ def _check_sizes(transform: TrainTransform | EvaluationTransform, crop_is_fixed:
     """Refuses sizes that do not fit, and makes ints of NumPy's integers."""
     image_size = whole_number("image_size", transform.image_size, at_least=1)
     object.__setattr__(transform, "image_size", image_size)
+    max_pixels = whole_number("max_pixels", transform.max_pixels, at_least=1)
+    object.__setattr__(transform, "max_pixels", max_pixels)
     resize = transform.resize
     if resize is None:
         return

@@ -76,10 +76,9 @@ def test_the_benchmark_prints_the_help_of_one_or_of_all(capsys):
 
 def test_the_introduction_of_the_index_names_its_files():
     from experiments.photos import index_settings
-    from experiments.report.pictures import MOST_PIXELS
 
     names = (index_settings.INDEX, index_settings.SETTINGS, index_settings.SKIPPED)
-    for name in (*names, index_settings.EMBEDDINGS, f"{MOST_PIXELS // 10**6} million"):
+    for name in (*names, index_settings.EMBEDDINGS):
         assert name in index.IndexOptions.intro
 
 

@@ -1,0 +1,98 @@
+"""Needs TensorFlow. What an image file may cost, read from its first bytes before it is decoded.
+
+Graph operations, so that a SavedModel refuses what a training does; but for the scans of a JPEG,
+for which its bytes are gone through.
+"""
+
+import re
+
+import tensorflow as tf
+
+from pipelines.images.file_bytes import numbers
+
+# Some formats take 28 bytes a pixel on their way to a model: 1.4 GB.
+MOST_PIXELS = 50_000_000
+# Encoders write up to some twenty. Each takes a nanosecond a pixel and more, and a dozen bytes.
+MOST_SCANS = 50
+_HEADER = 32  # bytes
+# What is a marker among a scan's data: no stuffed 0xFF, no restart.
+_MARKER = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")
+_SCAN, _END, _BARE = 0xDA, 0xD9, (0x01, 0xD8)
+
+
+def too_large(max_pixels: int) -> str:
+    """The reason why an image is refused."""
+    whole, rest = divmod(max_pixels, 10**6)
+    most = f"{max_pixels:,}" if rest else f"{whole:,} million"
+    return f"an image of more than {most} pixels"
+
+
+def check_pixels(height: tf.Tensor, width: tf.Tensor, max_pixels: int) -> list[tf.Operation]:
+    """The operations that must run before an image of that size is decoded.
+
+    Raises (where the operations run):
+        tf.errors.InvalidArgumentError: it has more than `max_pixels`.
+    """
+    # In floats, which do not overflow: a file may announce 2³¹ by 2³¹.
+    pixels = tf.abs(tf.cast(height, tf.float64) * tf.cast(width, tf.float64))
+    checked = tf.debugging.Assert(pixels <= max_pixels, [too_large(max_pixels)])
+    return [] if checked is None else [checked]
+
+
+def announced_size(encoded: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Height and width that the header of a PNG, WebP or BMP file announces, int64 scalars.
+
+    0 of other kinds. As TensorFlow's decoders read them: a BMP's height may be negative.
+    """
+    head = numbers(encoded, 0, _HEADER)
+    png = _begins(head, 0, b"\x89PNG\r\n\x1a\n")
+    bmp = _begins(head, 0, b"BM")
+    webp = _begins(head, 0, b"RIFF") & _begins(head, 8, b"WEBP")
+    bits = _little(head, 21, 4)  # of a lossless one
+    lossy = [_little(head, start, 2) % 2**14 for start in (26, 28)]
+    sizes = [
+        (png, _big(head, 20, 4), _big(head, 16, 4)),
+        (bmp, _signed(_little(head, 22, 4)), _signed(_little(head, 18, 4))),
+        (webp & _begins(head, 12, b"VP8X"), 1 + _little(head, 27, 3), 1 + _little(head, 24, 3)),
+        (webp & _begins(head, 12, b"VP8L"), 1 + bits // 2**14 % 2**14, 1 + bits % 2**14),
+        (webp & _begins(head, 12, b"VP8 "), lossy[1], lossy[0]),
+    ]
+    height = width = tf.constant(0, tf.int64)
+    for is_this, of_height, of_width in sizes:
+        height = tf.where(is_this, of_height, height)
+        width = tf.where(is_this, of_width, width)
+    return height, width
+
+
+def why_too_costly(encoded: bytes) -> str | None:
+    """Why a file is refused whose pixels are few: a JPEG of thousands of scans; None: it is not."""
+    if not encoded.startswith(b"\xff\xd8"):
+        return None
+    scans, place = 0, 2
+    # Marker by marker: a preview or a film behind the image has scans of its own.
+    while found := _MARKER.search(encoded, place):
+        code, place = encoded[found.start() + 1], found.end()
+        if code == _END:
+            return None
+        scans += code == _SCAN
+        if scans > MOST_SCANS:
+            return f"a JPEG of more than {MOST_SCANS} scans"
+        if code not in _BARE:
+            place += int.from_bytes(encoded[place : place + 2])
+    return None
+
+
+def _begins(head: tf.Tensor, start: int, expected: bytes) -> tf.Tensor:
+    return tf.reduce_all(head[start : start + len(expected)] == list(expected))
+
+
+def _little(head: tf.Tensor, start: int, size: int) -> tf.Tensor:
+    return tf.reduce_sum(head[start : start + size] * [256**place for place in range(size)])
+
+
+def _big(head: tf.Tensor, start: int, size: int) -> tf.Tensor:
+    return _little(tf.reverse(head[start : start + size], [0]), 0, size)
+
+
+def _signed(number: tf.Tensor) -> tf.Tensor:
+    return tf.where(number < 2**31, number, number - 2**32)

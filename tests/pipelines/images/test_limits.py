@@ -1,0 +1,144 @@
+"""Images that would cost too much are refused by what their first bytes say."""
+
+import io
+import struct
+import zlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from pipelines import EvaluationTransform, ImageTable, TrainTransform, find_bad_images
+from pipelines.images import limits
+from pipelines.images.decode import decode_image
+
+PICTURE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 50, 3), dtype=np.uint8))
+REFUSED = "an image of more than 50 million pixels"
+
+
+def encode(file_format, mode="RGB", **options):
+    file = io.BytesIO()
+    PICTURE.convert(mode).save(file, file_format, **options)
+    return file.getvalue()
+
+
+def put(data, *places):
+    """The bytes with some of them others."""
+    changed = bytearray(data)
+    for start, part in places:
+        changed[start : start + len(part)] = part
+    return bytes(changed)
+
+
+def png(side):
+    def chunk(kind, data):
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
+
+    header = struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0)
+    rows = zlib.compress(bytes((side + 7) // 8 + 1) * side, 9)
+    parts = chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + parts
+
+
+SIDE = 12_000
+LITTLE = SIDE.to_bytes(4, "little")
+JPEG = encode("JPEG")
+EXIF = b"Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06" + bytes(6)
+TURNED = encode("JPEG", exif=EXIF)
+FRAME = JPEG.index(b"\xff\xc0") + 5
+FILES = {
+    "PNG": png(SIDE),
+    "JPEG": put(JPEG, (FRAME, SIDE.to_bytes(2) * 2)),
+    "turned JPEG": put(TURNED, (TURNED.index(b"\xff\xc0") + 5, SIDE.to_bytes(2) * 2)),
+    "BMP": put(encode("BMP"), (18, LITTLE * 2)),
+    "BMP from the top": put(encode("BMP"), (18, LITTLE + (2**32 - SIDE).to_bytes(4, "little"))),
+    "BMP of 2^31": put(encode("BMP"), (18, b"\xff\xff\xff\x7f\0\0\0\x80")),
+    "lossy WebP": put(encode("WEBP"), (26, SIDE.to_bytes(2, "little") * 2)),
+    "lossless WebP": put(
+        encode("WEBP", lossless=True), (21, ((SIDE - 1) * (1 + 2**14)).to_bytes(4, "little"))
+    ),
+    "WebP with alpha": put(
+        encode("WEBP", mode="RGBA", exif=b"x"), (24, (SIDE - 1).to_bytes(3, "little") * 2)
+    ),
+    "GIF": put(encode("GIF"), (encode("GIF").index(b"\x2c\0\0\0\0") + 5, LITTLE[:2] * 2)),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_of_every_format_the_header_is_enough(name):
+    encoded = FILES[name]
+    assert len(encoded) < 20_000
+    for read in (decode_image, tf.function(decode_image)):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=REFUSED):
+            read(tf.constant(encoded))
+    assert find_bad_images(ImageTable.from_encoded([encoded], [0])) == [(0, "image 0", REFUSED)]
+
+
+@pytest.mark.parametrize(
+    ("file_format", "mode", "options"),
+    [
+        ("PNG", "RGB", {}),
+        ("JPEG", "RGB", {}),
+        ("BMP", "P", {}),
+        ("WEBP", "RGB", {}),
+        ("WEBP", "RGB", {"lossless": True}),
+        ("WEBP", "RGBA", {"exif": b"x"}),
+        ("GIF", "P", {}),
+    ],
+)
+def test_the_limit_is_the_last_that_is_taken(file_format, mode, options):
+    encoded = encode(file_format, mode, **options)
+    assert decode_image(encoded, max_pixels=2000).shape == (40, 50, 3)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="an image of more than 1,999 pixels"):
+        decode_image(encoded, max_pixels=1999)
+
+
+@pytest.mark.parametrize("transform", [EvaluationTransform, TrainTransform])
+def test_a_training_and_an_evaluation_keep_to_it(transform):
+    arguments = [tf.constant(JPEG), *([[0, 0]] if transform is TrainTransform else [])]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="more than 1,999"):
+        transform(8, max_pixels=1999)(*arguments)
+
+
+def test_the_limit_is_no_part_of_what_an_image_becomes():
+    assert str(EvaluationTransform(8, max_pixels=9)) == str(EvaluationTransform(8))
+    with pytest.raises(ValueError, match="max_pixels must be at least 1"):
+        EvaluationTransform(8, max_pixels=0)
+
+
+def of_scans(count, behind=b""):
+    """A progressive JPEG with its last scan again and again."""
+    data = encode("JPEG", progressive=True)
+    last = data.rindex(b"\xff\xda")
+    count -= data.count(b"\xff\xda")
+    return data[:-2] + data[last:-2] * count + data[-2:] + behind
+
+
+def test_a_jpeg_of_many_scans_is_refused():
+    few, many = of_scans(limits.MOST_SCANS), of_scans(limits.MOST_SCANS + 1)
+    assert limits.why_too_costly(few) is None
+    assert limits.why_too_costly(many) == "a JPEG of more than 50 scans"
+    # A film behind the image is none of its scans.
+    assert limits.why_too_costly(of_scans(10, behind=b"\xff\xda\0\x02" * 99)) is None
+    for size in range(0, len(few), 7):
+        limits.why_too_costly(few[:size])
+    assert limits.why_too_costly(FILES["PNG"]) is None
+    found = find_bad_images(ImageTable.from_encoded([few, many], [0, 1]))
+    assert [(row, reason) for row, _, reason in found] == [(1, "a JPEG of more than 50 scans")]
+
+
+@pytest.mark.parametrize("mode", ["P", "RGB"])
+def test_a_header_field_of_any_size_ends_in_a_reason_that_can_be_read(mode, tmp_path):
+    """TensorFlow's message had bytes of the file in it, which Python could not decode."""
+    paths = []
+    for place in range(10, 50, 4):
+        for value in (2**31 - 1, 2**31, 2**32 - 1):
+            path = tmp_path / f"{place}-{value}.bmp"
+            path.write_bytes(put(encode("BMP", mode), (place, value.to_bytes(4, "little"))))
+            paths.append(str(path))
+    found = find_bad_images(ImageTable.from_paths(paths, [0] * len(paths)))
+    assert {name for _, name, _ in found} >= {path for path in paths if "/10-" in path}
+    assert all(reason.isprintable() and "\\x" not in reason for _, _, reason in found)
