@@ -83,6 +83,27 @@ model (goals: an embedding step within 1.25 of contrastive, a statistics step be
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class ChunksOptions(_Benchmark):
+    """Of `benchmark chunks`."""
+
+    command = "experiments.benchmark chunks"
+    intro = """  python -m experiments.benchmark chunks [--batch_size=512] [--chunk_size=32]
+
+Peak memory of one training step of a large batch computed in pieces (--chunk_size of a run), beside
+a plain step of as many images as a piece has; random weights, batch norm on stored statistics, each
+in a process of its own:
+
+  s        seconds of the step, with the making of its graph
+  MB       the most that the process held beyond what it held before the step, its images included
+"""
+
+    backbone: str = option("resnet50", _MEASURED, "Which backbone.")
+    image_size: int = option(224, _MEASURED, "Height and width of the images.", lower_bound=8)
+    batch_size: int = option(512, _MEASURED, "Images of the large batch.", lower_bound=2)
+    chunk_size: int = option(32, _MEASURED, "Images of a piece.", lower_bound=2)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class PipelineOptions(SeedOptions, SamplingOptions, AugmentationOptions, DataOptions, _Benchmark):
     """Of `benchmark pipeline`: those of a run that say what a training batch is."""
 
@@ -194,6 +215,16 @@ def _rows_of_training() -> Iterator[str]:
             yield f"{backbone + f' {size}':<18}{step:<22}{milliseconds:>10.1f}{ratio:>15.2f}"
 
 
+def _chunks(options: ChunksOptions) -> Iterator[str]:
+    yield f"{'batch':>6}{'in pieces of':>14}{'s':>8}{'MB':>8}"
+    chunk = options.chunk_size
+    for batch_size, chunk_size in ((chunk, 0), (options.batch_size, chunk)):
+        words = (options.backbone, options.image_size, batch_size, chunk_size)
+        for row in json_rows("experiments.benchmarks.chunks", *map(str, words)):
+            pieces = chunk_size or "–"
+            yield f"{batch_size:>6}{pieces:>14}{row['seconds']:>8.1f}{row['mb']:>8.0f}"
+
+
 def _pipeline(options: PipelineOptions) -> Iterator[str]:
     from experiments.benchmarks import pipeline as benchmark_pipeline
     from experiments.options import data
@@ -228,6 +259,7 @@ def _retrieval(options: RetrievalOptions) -> Iterator[str]:
 BENCHMARKS: dict[str, tuple[type[Options], Callable[[Any], Iterable[str]]]] = {
     "losses": (LossesOptions, _losses),
     "training": (TrainingOptions, _training),
+    "chunks": (ChunksOptions, _chunks),
     "pipeline": (PipelineOptions, _pipeline),
     "retrieval": (RetrievalOptions, _retrieval),
 }

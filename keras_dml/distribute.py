@@ -5,7 +5,10 @@ replicas (the candidates). Keras divides each replica's mean by the number of re
 the gradients over them, so the value and the gradient are those of the global batch on one device.
 """
 
-from typing import Any
+import contextlib
+import contextvars
+from collections.abc import Iterator
+from typing import Any, TypeAlias
 
 import keras
 from keras import ops
@@ -63,6 +66,37 @@ def place_among_replicas() -> tuple[Tensor | int, int]:
 
     replica = tf.cast(context.replica_id_in_sync_group, tf.int32)
     return replica, context.num_replicas_in_sync
+
+
+_Piece: TypeAlias = tuple[Any, Any] | None
+_PIECE: contextvars.ContextVar[_Piece] = contextvars.ContextVar("piece", default=None)
+
+
+@contextlib.contextmanager
+def piece_of_batch(first_row: Tensor | int, rows: Tensor | int) -> Iterator[None]:
+    """Within it a layer is given a piece of its replica's batch.
+
+    Args:
+        first_row: of the piece, in the batch. rows: of the batch.
+    """
+    token = _PIECE.set((first_row, rows))
+    try:
+        yield
+    finally:
+        _PIECE.reset(token)
+
+
+def place_in_global_batch(rows: Tensor | int) -> tuple[Tensor | int, Tensor | int] | None:
+    """Where in the global batch the rows lie that a layer is given, and how many that one has.
+
+    None: they are the whole of it.
+    """
+    replica, replicas = place_among_replicas()
+    piece = _PIECE.get()
+    if piece is None:
+        return None if replicas == 1 else (replica * rows, replicas * rows)
+    first_row, of_replica = piece
+    return replica * of_replica + first_row, replicas * of_replica
 
 
 def sum_over_replicas(x: Tensor) -> Tensor:

@@ -418,6 +418,19 @@ class TrainingOptions(Options):
         "while it trains.",
         convert=normal_path,
     )
+    chunk_size: int | None = option(
+        None,
+        TRAINING,
+        "Compute a batch in pieces of N images on each device, with the loss and the weights of "
+        "the whole: the memory of a piece, one more forward pass. Not for rankmi. Default: all at "
+        "once.",
+        lower_bound=1,
+    )
+    chunk_statistics: bool = option(
+        False,
+        TRAINING,
+        "chunk_size: let batch norm take the statistics of each piece, in place of refusing it.",
+    )
     steps_per_epoch: int | None = option(
         None,
         TRAINING,

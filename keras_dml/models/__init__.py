@@ -9,10 +9,11 @@ from keras_dml.models.backbones import (
     with_frozen_statistics,
 )
 from keras_dml.models.blocks import layer_multipliers, rematerialize_blocks, transformer_blocks
+from keras_dml.models.cached_gradients import CachedGradients
 from keras_dml.models.cross_batch_memory import CrossBatchMemory
 from keras_dml.models.distributed_model import DistributedModel, FunctionalDistributedModel
 from keras_dml.models.frozen_features import split_at_features
-from keras_dml.models.head import classifier_model, embedding_model
+from keras_dml.models.head import GlobalBatchDropout, classifier_model, embedding_model
 from keras_dml.models.keras_files import load_keras_file
 from keras_dml.models.lora import LORA_LAYERS, enable_lora, has_lora, with_merged_lora
 from keras_dml.models.pooling import POOLINGS, GeneralizedMeanPooling, TokenLayout
@@ -30,12 +31,14 @@ __all__ = [
     "LORA_LAYERS",
     "POOLINGS",
     "Boundary",
+    "CachedGradients",
     "CenterRegularizer",
     "CrossBatchMemory",
     "DistributedModel",
     "FrozenStatisticsBatchNormalization",
     "FunctionalDistributedModel",
     "GeneralizedMeanPooling",
+    "GlobalBatchDropout",
     "InputScaling",
     "ProxyHead",
     "RankMI",

@@ -14,6 +14,7 @@ from keras_dml.errors import ArgumentError, ArgumentTypeError
 from keras_dml.losses.against_memory import AgainstMemory
 from keras_dml.losses.base import EmbeddingLoss
 from keras_dml.metrics.loss_part import LossPart
+from keras_dml.models.cached_gradients import CachedGradients
 from keras_dml.models.distributed_model import TrainingModel
 from keras_dml.models.head import check_embedding_model
 from keras_dml.pairs import Memory
@@ -90,7 +91,8 @@ class CrossBatchMemory(TrainingModel):
         name: str = "cross_batch_memory",
         **kwargs: Any,
     ) -> None:
-        super().__init__(name=name, **kwargs)
+        # The model is given its inputs as they are, and rounds them itself under mixed precision.
+        super().__init__(name=name, autocast=False, **kwargs)
         dimensions = check_embedding_model("model", model)
         if dimensions is None:
             raise ArgumentError(
@@ -160,6 +162,8 @@ class CrossBatchMemory(TrainingModel):
                 f"Received: loss={loss!r}"
             )
         loss.check_memory()
+        if isinstance(self.model, CachedGradients):
+            self.model.check_layers()
         if kwargs.pop("loss_weights", None) is not None:
             raise ArgumentError(
                 "loss_weights cannot be given: there is one output, and weight is the memory's. "
@@ -186,6 +190,12 @@ class CrossBatchMemory(TrainingModel):
     def metrics(self) -> list[keras.metrics.Metric]:
         """Those of every model, and the parts of the loss."""
         return [*super().metrics, *self._watched.parts]
+
+    def train_step(self, *args: Any) -> Any:
+        """As the backend's, or in chunks where the model is one of `CachedGradients`."""
+        if isinstance(self.model, CachedGradients):
+            return self.model.train_step_of(self, *args)
+        return super().train_step(*args)
 
     def compute_loss(
         self,

@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from keras_dml.checks import check_choice, check_number, check_seed, check_whole
-from keras_dml.distribute import place_among_replicas
+from keras_dml.distribute import place_in_global_batch
 from keras_dml.errors import ArgumentError
 from keras_dml.models.pooling import POOLINGS, Features, features_of, pooled
 from keras_dml.types import Tensor
@@ -18,22 +18,25 @@ _NAMES = ("features", "feature_norm", "projection", "embeddings", "dropout", "lo
 
 @keras.saving.register_keras_serializable("keras_dml")
 class GlobalBatchDropout(keras.layers.Dropout):
-    """Dropout whose mask is that of the global batch, however many replicas share it.
+    """Dropout whose mask is that of the global batch, however many replicas or chunks share it.
 
     Keras' own draws the same mask on every replica, since their seeds go alike. Here each replica
     draws the whole mask, as one device would, and takes its own rows; it must have as many rows as
-    every other.
+    every other. So does each chunk of `CachedGradients`. Arguments are those of Keras' `Dropout`.
     """
+
+    draws_for_global_batch = True
 
     def call(self, inputs: Tensor, training: bool = False) -> Tensor:
         """The inputs with a share of `rate` set to 0 and the others raised to make up for it."""
-        replica, replicas = place_among_replicas()
-        if not training or self.rate == 0 or replicas == 1:
+        shape = ops.shape(inputs)
+        place = place_in_global_batch(shape[0])
+        if not training or self.rate == 0 or place is None:
             return super().call(inputs, training=training)
-        rows = ops.shape(inputs)[0]
-        ones = ops.ones((replicas * rows, *inputs.shape[1:]), dtype=inputs.dtype)
+        first_row, rows = place
+        ones = ops.ones((rows, *shape[1:]), dtype=inputs.dtype)
         mask = keras.random.dropout(ones, self.rate, seed=self.seed_generator)
-        return inputs * mask[replica * rows : (replica + 1) * rows]
+        return inputs * ops.slice(mask, (first_row, *[0] * (len(shape) - 1)), shape)
 
 
 def embedding_model(

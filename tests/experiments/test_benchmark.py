@@ -49,6 +49,16 @@ def test_the_training_benchmark_prints_three_steps_beside_the_first(monkeypatch,
     assert all(float(row[-1]) > 0 for row in rows)
 
 
+@pytest.mark.slow
+def test_the_chunks_benchmark_prints_a_plain_step_and_one_in_pieces(capfd):
+    arguments = ["benchmark", "chunks", "--backbone=small_convnet", "--image_size=16"]
+    arguments += ["--batch_size=12", "--chunk_size=4"]
+    assert run_command(benchmark.main, arguments) == 0
+    rows = [line.split() for line in capfd.readouterr().out.splitlines()[1:]]
+    assert [row[:2] for row in rows] == [["4", "–"], ["12", "4"]]
+    assert all(float(row[2]) > 0 for row in rows)
+
+
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
     folder = tmp_path_factory.mktemp("photos")

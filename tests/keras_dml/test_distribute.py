@@ -15,7 +15,7 @@ from once import once
 from keras_dml.distribute import gather_candidates, place_among_replicas
 
 QUICK = [*distributed_training.quick_cases(), "rankmi_model", "dropout"]
-LONGER = [*distributed_training.more_cases(), "proxies", "memory"]
+LONGER = [*distributed_training.more_cases(), "proxies", "memory", "chunks"]
 MORE = [pytest.param(case, marks=pytest.mark.slow) for case in LONGER]
 CONTRASTIVE = distributed_training.first_of("contrastive")
 LOSSES = [case for case, (_, _, recipe) in distributed_training.CASES.items() if recipe == "plain"]
@@ -109,7 +109,7 @@ def test_several_steps_an_execution_train_to_the_same():
 
 
 @pytest.mark.slow
-def test_a_memory_is_filled_alike_by_several_steps_an_execution():
+def test_a_memory_is_filled_alike_by_several_steps_an_execution_in_chunks():
     expected, found = trained("memory", 1), results(2, "more")["several_steps_with_memory"]
     assert difference(expected, found) < 1e-5
 

@@ -146,19 +146,40 @@ def train_proxies(strategy):
     return fitted(model)
 
 
-def train_memory(strategy, steps_per_execution=1):
+def train_memory(strategy, steps_per_execution=1, chunk_size=None):
     """A loss against a memory of two batches and a half, which is filled anew from the first."""
     with strategy.scope():
         keras.utils.set_random_seed(1)
-        model = models.CrossBatchMemory(
-            keras.Model(*network(), name="net"), 60, weight=0.5, start_step=1
-        )
+        model = keras.Model(*network(), name="net")
+        if chunk_size:
+            model = models.CachedGradients(model, chunk_size)
+        model = models.CrossBatchMemory(model, 60, weight=0.5, start_step=1)
         loss = losses.SupConLoss()
         parts = [LossPart(loss, "tightness"), LossPart(loss, "contrastive")]
         model.compile(
             optimizers.Adam(0.01), loss, metrics=parts, steps_per_execution=steps_per_execution
         )
     return fitted(model)
+
+
+def train_chunks(strategy, chunk_size=None):
+    """A classifier behind dropout, in chunks of each replica's part of the batch or at once."""
+    with strategy.scope():
+        keras.utils.set_random_seed(1)
+        embedding = keras.Model(*network(), name="net")
+        classifier = models.classifier_model(embedding, CLASSES, dropout=0.5, seed=3)
+        outputs = {"embeddings": embedding.output, "logits": classifier.output}
+        model = models.DistributedModel(classifier.input, outputs)
+        if chunk_size:
+            model = models.CachedGradients(model, chunk_size)
+        both = {"embeddings": losses.SupConLoss(), "logits": losses.get("ce")}
+        model.compile(optimizers.SGD(0.1, global_clipnorm=1.0), both)
+    batches_of_both = batches().map(lambda x, ids: (x, dict.fromkeys(both, ids)))
+    history = model.fit(batches_of_both, shuffle=False, verbose=0).history
+    return {
+        "weights": [w.tolist() for w in model.get_weights() if w.dtype.kind == "f"],
+        "logs": {name: float(values[-1]) for name, values in history.items()},
+    }
 
 
 def train_batch_norm(strategy, synchronized):
@@ -270,7 +291,7 @@ def more_on_logical_devices(count):
         one = tf.distribute.get_strategy()
         results["one"] = {**trained(one, more_cases()), **trained_otherwise(one)}
         results["several_steps"] = train_rankmi(many, steps_per_execution=3)
-        results["several_steps_with_memory"] = train_memory(many, steps_per_execution=3)
+        results["several_steps_with_memory"] = train_memory(many, 3, chunk_size=5)
     return results
 
 
@@ -306,8 +327,13 @@ def as_worker_of(cases):
 
 
 def trained_otherwise(strategy):
-    """What is not a loss in a plain model."""
-    return {"proxies": train_proxies(strategy), "memory": train_memory(strategy)}
+    """What is no loss in a plain model; on many devices the last in chunks, on one at once."""
+    chunk_size = 5 if strategy.num_replicas_in_sync > 1 else None
+    return {
+        "proxies": train_proxies(strategy),
+        "memory": train_memory(strategy),
+        "chunks": train_chunks(strategy, chunk_size),
+    }
 
 
 def as_worker():

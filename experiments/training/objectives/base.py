@@ -18,7 +18,8 @@ from experiments.training.evaluators import (
     RetrievalScores,
 )
 from experiments.training.optimizer import Rate, scheduled
-from keras_dml import losses
+from keras_dml import losses, models
+from keras_dml.errors import ArgumentError
 from keras_dml.metrics import LossPart
 
 
@@ -58,6 +59,27 @@ class Objective(abc.ABC):
         Args:
             total_steps: of the whole training.
         """
+
+    def in_chunks(self, model: keras.Model) -> keras.Model:
+        """The fitted model, computed in pieces of the batch where the options ask for it.
+
+        Raises:
+            ValueError: layers with which pieces would not add up to the batch.
+        """
+        options = self.options
+        if options.chunk_size is None:
+            return model
+        chunked = models.CachedGradients(
+            model, options.chunk_size, batch_statistics=options.chunk_statistics, name="training"
+        )
+        if not options.chunk_statistics:
+            try:
+                chunked.check_layers()
+            except ArgumentError as error:
+                raise UsageError(
+                    f"chunk_size needs --frozen_batch_norm or --chunk_statistics: {error}"
+                ) from error
+        return chunked
 
     def outputs(self) -> Sequence[str]:
         """Names of the fitted model's outputs; none: it has one, without a name."""

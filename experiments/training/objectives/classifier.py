@@ -20,9 +20,10 @@ class Classifier(Objective):
         classifier = models.classifier_model(
             embedding, num_classes, self.options.dropout, seed=self.options.seed
         )
-        return models.DistributedModel(
+        fitted = models.DistributedModel(
             embedding.input, self.fitted_outputs(embedding, classifier), name="training"
         )
+        return self.in_chunks(fitted)
 
     def fitted_outputs(self, embedding: keras.Model, classifier: keras.Model) -> Any:
         """What the fitted model gives: the logits."""

@@ -32,6 +32,7 @@ class OverPairs(Objective):
         output = outputs or self._with_boundaries(embedding.output, num_classes, "boundary")
         # Same layers in a model of its own: what is compiled would be saved with its optimizer.
         fitted = models.DistributedModel(embedding.input, output, name="training")
+        fitted = self.in_chunks(fitted)
         return self._remembering(fitted) if self.options.memory else fitted
 
     def _remembering(self, fitted: keras.Model) -> keras.Model:

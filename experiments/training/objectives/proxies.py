@@ -22,7 +22,8 @@ class OverProxies(Objective):
             regularizer = models.CenterRegularizer(given.get("centers", 1), options.proxies_merging)
             given["proxies_regularizer"] = regularizer
         cosines = models.proxy_model(embedding, num_classes, **given)
-        return models.DistributedModel(embedding.input, cosines.output, name="training")
+        fitted = models.DistributedModel(embedding.input, cosines.output, name="training")
+        return self.in_chunks(fitted)
 
     def compile_arguments(self, total_steps: int) -> dict[str, Any]:
         """The loss, and its parts as metrics."""

@@ -2,6 +2,9 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
+import tiers
+from device_programs import difference
 
 from keras_dml import models
 
@@ -77,3 +80,46 @@ def test_a_memory_that_does_not_fit_is_refused(tiny, flags, message):
 def test_a_memory_of_levels_is_refused(tiny):
     with pytest.raises(ValueError, match="memory_size must not be given with levels"):
         tiny("--loss=snca", "--memory_size=500")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--chunk_size=3"], r"chunk_size needs --frozen_batch_norm or --chunk_statistics: .*norm"),
+        (["--chunk_statistics"], r"chunk_statistics is for --chunk_size=N"),
+        (["--chunk_size=3", "--loss=rankmi"], "chunk_size is for one network, and loss rankmi"),
+    ],
+)
+def test_chunks_that_do_not_add_up_are_refused(tiny, flags, message):
+    with pytest.raises(ValueError, match=message):
+        tiny("--loss=snca", *flags, two_levels=False)
+
+
+@tiers.parametrize("loss", ["snca", "margin", "memory", "ce", "center", "proxy_anchor"], ["memory"])
+def test_in_chunks_the_weights_are_those_of_the_whole_batch(tiny, loss):
+    flags = [f"--loss={loss}", "--frozen_batch_norm", "--batch_size=8"]
+    if loss == "memory":
+        flags[0] = "--loss=snca"
+        flags += ["--memory_size=20", "--memory_start_step=0"]
+    trained = []
+    for more in ([], ["--chunk_size=3"]):
+        run = tiny(*flags, *more, two_levels=False)
+        batches = tf.data.Dataset.from_tensors((run.images, run.class_ids)).repeat(2)
+        run.model.run_eagerly = True
+        history = run.model.fit(run.objective.targets(batches), verbose=0).history
+        trained.append((run.embedding.get_weights(), history))
+    (plain, logs), (chunked, chunked_logs) = trained
+    assert difference(plain, chunked) < 1e-5
+    assert set(logs) == set(chunked_logs)
+    assert chunked_logs["loss"] == pytest.approx(logs["loss"], rel=1e-4)
+
+
+@pytest.mark.slow
+def test_levels_are_computed_in_chunks_too(tiny):
+    trained = []
+    for more in ([], ["--chunk_size=3"]):
+        run = tiny("--loss=multi_similarity", "--frozen_batch_norm", *more)
+        batches = tf.data.Dataset.from_tensors((run.images, run.class_ids))
+        run.model.fit(run.objective.targets(batches), verbose=0)
+        trained.append(run.embedding.get_weights())
+    assert difference(*trained) < 1e-5

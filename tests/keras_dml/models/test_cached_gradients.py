@@ -1,0 +1,319 @@
+"""Chunks of a batch train to what the whole batch at once does, whatever the model and the loss."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tiers
+from device_programs import difference
+
+from keras_dml import losses, models, optimizers
+from keras_dml.metrics import LossPart
+
+BATCH, STEPS, CLASSES = 12, 2, 4
+RNG = np.random.default_rng(0)
+IMAGES = RNG.normal(size=(STEPS * BATCH, 6, 6, 1)).astype("float32")
+IDS = RNG.integers(0, CLASSES, STEPS * BATCH)
+
+
+def embedding(*random_layers, policy="float32"):
+    """A small net with a regularizer; the random layers come behind its convolution."""
+    keras.utils.set_random_seed(3)
+    inputs = keras.Input((6, 6, 1))
+    l2 = keras.regularizers.L2(0.1)
+    x = keras.layers.Conv2D(4, 3, activation="tanh", dtype=policy, kernel_regularizer=l2)(inputs)
+    for layer in random_layers:
+        x = layer(x)
+    x = keras.layers.Dense(5, dtype=policy)(keras.layers.Flatten()(x))
+    x = keras.layers.Activation("linear", dtype="float32", name="embeddings")(x)
+    return keras.Model(inputs, x)
+
+
+def fitted(model, loss=None, ids=IDS, optimizer=None, **how):
+    """The model after an epoch, and what that has logged; without a graph, which takes longer."""
+    loss = losses.MultiSimilarityLoss() if loss is None else loss
+    how = how or {"run_eagerly": True}
+    model.compile(optimizer or keras.optimizers.SGD(0.1, momentum=0.9), loss, **how)
+    history = model.fit(IMAGES, ids, batch_size=BATCH, shuffle=False, verbose=0).history
+    return model, {name: values[0] for name, values in history.items()}
+
+
+def check_equal(plain, chunked, tolerance=1e-5):
+    (model, logs), (other, other_logs) = plain, chunked
+    assert difference(model.get_weights(), other.get_weights()) < tolerance
+    assert other_logs == pytest.approx(logs, rel=tolerance)
+
+
+# 5 does not divide the batch: some images are computed a second time.
+@tiers.parametrize("chunk_size", [1, 4, 5], [5])
+def test_the_weights_are_those_of_the_whole_batch_with_dropout_too(chunk_size):
+    dropout = models.GlobalBatchDropout(0.4, seed=5)
+    start = embedding(dropout).get_weights()
+    plain = fitted(embedding(dropout))
+    chunked = fitted(
+        models.CachedGradients(embedding(models.GlobalBatchDropout(0.4, seed=5)), chunk_size)
+    )
+    check_equal(plain, chunked)
+    assert difference(start, plain[0].get_weights()) > 0.01
+
+
+def random_layers():
+    return (
+        keras.layers.RandomFlip(seed=1),
+        keras.layers.RandomTranslation(0.3, 0.3, seed=2),
+        keras.layers.Dropout(0.4, seed=3),
+    )
+
+
+@tiers.parametrize("chunk_size", [12, 50], [12])
+def test_a_chunk_that_holds_the_batch_repeats_it_to_the_bit(chunk_size):
+    plain, _ = fitted(embedding(*random_layers()))
+    chunked, _ = fitted(models.CachedGradients(embedding(*random_layers()), chunk_size))
+    for ours, theirs in zip(plain.variables, chunked.variables):
+        np.testing.assert_array_equal(ours.numpy(), theirs.numpy())
+
+
+def test_random_layers_draw_the_same_in_both_passes():
+    """Beside one tape over the chunks of a batch, each drawn by itself, all activations kept."""
+    naive, loss = embedding(*random_layers()), losses.MultiSimilarityLoss()
+    optimizer = keras.optimizers.SGD(0.1)
+    for first in range(0, len(IMAGES), BATCH):
+        with tf.GradientTape() as tape:
+            rows = range(first, first + BATCH, 4)
+            z = tf.concat([naive(IMAGES[row : row + 4], training=True) for row in rows], axis=0)
+            total = loss(IDS[first : first + BATCH], z) + sum(naive.losses)
+        variables = naive.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(total, variables), variables))
+    chunked = models.CachedGradients(embedding(*random_layers()), 4)
+    fitted(chunked, optimizer=keras.optimizers.SGD(0.1))
+    assert difference(naive.get_weights(), chunked.get_weights()) < 1e-6
+    # The seeds too, which the next step begins from.
+    for ours, theirs in zip(naive.non_trainable_variables, chunked.non_trainable_variables):
+        np.testing.assert_array_equal(ours.numpy(), theirs.numpy())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "how",
+    [{"jit_compile": False}, {"jit_compile": True}, {"steps_per_execution": 2}],
+    ids=["graph", "XLA", "several steps"],
+)
+@pytest.mark.parametrize("chunk_size", [4, 5])
+def test_however_the_steps_are_run(how, chunk_size):
+    check_equal(
+        fitted(embedding()), fitted(models.CachedGradients(embedding(), chunk_size), **how), 1e-5
+    )
+
+
+@tiers.parametrize("name", ["proxy_anchor", "soft_triple"], ["proxy_anchor"])
+def test_proxies_and_their_regularizer_train(name):
+    def build():
+        merging = models.CenterRegularizer(2)
+        return models.proxy_model(embedding(), CLASSES, 2, "soft", proxies_regularizer=merging)
+
+    def trained(model):
+        faster = optimizers.multipliers(model.get_layer("proxy_head"), 10)
+        optimizer = optimizers.SGD(0.01, learning_rate_multipliers=faster)
+        return fitted(model, losses.get(name), optimizer=optimizer)
+
+    check_equal(trained(build()), trained(models.CachedGradients(build(), 5)))
+
+
+def two_outputs():
+    base = embedding()
+    head = models.ProxyHead(CLASSES)
+    return keras.Model(base.input, {"embeddings": base.output, "cosines": head(base.output)})
+
+
+@pytest.mark.slow
+def test_a_model_of_two_outputs():
+    both = {"embeddings": losses.SupConLoss(), "cosines": losses.ArcFaceLoss(8.0)}
+    how = {
+        "loss": both,
+        "ids": dict.fromkeys(both, IDS),
+        "loss_weights": {"embeddings": 0.5, "cosines": 1.0},
+        "run_eagerly": True,
+    }
+    plain, chunked = (
+        fitted(two_outputs(), **how),
+        fitted(models.CachedGradients(two_outputs(), 4), **how),
+    )
+    check_equal(plain, chunked)
+    assert {"loss", "embeddings_loss", "cosines_loss"} == set(chunked[1])
+
+
+def test_with_a_memory_of_earlier_batches():
+    def trained(model):
+        memory = models.CrossBatchMemory(model, 30, weight=0.5, start_step=1)
+        return fitted(memory, losses.SupConLoss())
+
+    check_equal(trained(embedding()), trained(models.CachedGradients(embedding(), 5)))
+
+
+# The rounding of the gradients of chunks, which are half precision too.
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("policy", "tolerance"), [("mixed_float16", 2e-3), ("mixed_bfloat16", 1e-2)]
+)
+def test_under_mixed_precision_the_loss_is_scaled_once(policy, tolerance):
+    def trained(model):
+        optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1))
+        return fitted(model, optimizer=optimizer)
+
+    plain = trained(embedding(policy=policy))
+    chunked = trained(models.CachedGradients(embedding(policy=policy), 4))
+    check_equal(plain, chunked, tolerance)
+    assert plain[0].optimizer.iterations.numpy() == chunked[0].optimizer.iterations.numpy() == STEPS
+
+
+@pytest.mark.slow
+def test_under_a_global_policy_images_are_not_rounded_before_the_model():
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        images = np.full((2, 6, 6, 1), 200.6, "float32")
+        seen = []
+        inputs = keras.Input((6, 6, 1))
+        x = keras.layers.Lambda(lambda x: seen.append(x.dtype) or x, dtype="float32")(inputs)
+        inner = keras.Model(inputs, keras.layers.Flatten(dtype="float32")(x))
+        for model in (models.CachedGradients(inner, 2), models.CrossBatchMemory(inner, 2)):
+            np.testing.assert_array_equal(model(images), inner(images))
+    finally:
+        keras.config.set_dtype_policy("float32")
+
+
+@pytest.mark.slow
+def test_sample_weights_and_metrics():
+    weights = RNG.uniform(0, 2, len(IDS)).astype("float32")
+
+    def trained(model):
+        loss = losses.ContrastiveLoss()
+
+        model.compile(
+            keras.optimizers.SGD(0.01),
+            loss,
+            metrics=[LossPart(loss, "tightness")],
+            jit_compile=False,
+        )
+        data = {"sample_weight": weights, "batch_size": BATCH, "shuffle": False, "verbose": 0}
+        return model, {k: v[0] for k, v in model.fit(IMAGES, IDS, **data).history.items()}
+
+    check_equal(trained(embedding()), trained(models.CachedGradients(embedding(), 4)))
+
+
+@pytest.mark.slow
+def test_the_last_batch_may_be_smaller():
+    """22 images: batches of 12 and 10, whose chunks are others."""
+
+    def trained(model):
+        model.compile(keras.optimizers.SGD(0.1), losses.SupConLoss(), run_eagerly=True)
+        model.fit(IMAGES[:22], IDS[:22], batch_size=BATCH, shuffle=False, verbose=0)
+        return model.get_weights()
+
+    expected = trained(embedding())
+    assert difference(expected, trained(models.CachedGradients(embedding(), 4))) < 1e-6
+
+
+@pytest.mark.slow
+def test_frozen_statistics_pass_and_others_are_refused_unless_they_are_allowed():
+    norm = models.FrozenStatisticsBatchNormalization()
+    check_equal(
+        fitted(embedding(norm)),
+        fitted(models.CachedGradients(embedding(models.FrozenStatisticsBatchNormalization()), 4)),
+    )
+    norm = keras.layers.BatchNormalization(name="norm")
+    model = models.CachedGradients(embedding(norm), 4)
+    with pytest.raises(ValueError, match="batch norm .* Received: layer norm"):
+        fitted(model)
+    with pytest.raises(ValueError, match="batch norm .* Received: layer norm"):
+        fitted(models.CrossBatchMemory(model, 12))
+    norm.trainable = False
+    fitted(model)
+    norm.trainable = True
+    allowed = models.CachedGradients(model.model, 4, batch_statistics=True)
+    before = norm.moving_mean.numpy()
+    fitted(allowed)
+    # A chunk's share of the moving average each, once and not twice.
+    assert np.abs(norm.moving_mean.numpy() - before).max() > 1e-3
+
+
+def test_each_chunk_moves_the_averages_once():
+    norm = keras.layers.BatchNormalization(momentum=0.5)
+    inputs = keras.Input((2,))
+    model = models.CachedGradients(keras.Model(inputs, norm(inputs)), 2, batch_statistics=True)
+    model.compile(keras.optimizers.SGD(0.0), losses.ContrastiveLoss(), run_eagerly=True)
+    x = np.array([[1, 0], [1, 0], [4, 0], [4, 0]], "float32")
+    model.train_on_batch(x, np.array([0, 0, 1, 1]))
+    # 0 → 0.5 · 0 + 0.5 · 1 → 0.5 · 0.5 + 0.5 · 4
+    np.testing.assert_allclose(norm.moving_mean.numpy(), [2.25, 0], rtol=1e-6)
+
+
+def test_what_does_not_add_up_is_refused():
+    inputs = keras.Input((4,))
+    active = keras.layers.Dense(2, activity_regularizer="l2", name="active")
+    model = models.CachedGradients(keras.Model(inputs, active(inputs)), 2)
+    with pytest.raises(ValueError, match="activity_regularizer of layer active"):
+        model.compile("sgd", losses.SNCALoss())
+
+    class AddsLoss(keras.layers.Layer):
+        def call(self, x):
+            self.add_loss(keras.ops.sum(x))
+            return x
+
+    class DrawsFromTheGlobalSeed(keras.layers.Layer):
+        def call(self, x):
+            return x + keras.random.normal(keras.ops.shape(x))
+
+    data = np.ones((4, 4), "float32"), np.array([0, 0, 1, 1])
+    for layer, message in (
+        (AddsLoss, "losses of their activations"),
+        (DrawsFromTheGlobalSeed, "global seed"),
+    ):
+        model = models.CachedGradients(keras.Model(inputs, layer()(inputs)), 2)
+        model.compile("sgd", losses.SNCALoss(), run_eagerly=True)
+        with pytest.raises(ValueError, match=message):
+            model.train_on_batch(*data)
+
+
+@pytest.mark.parametrize("chunk_size", [0, -1, 2.0, True, None])
+def test_chunk_sizes_that_are_none(chunk_size):
+    with pytest.raises(
+        ValueError, match=f"chunk_size must be .* Received: chunk_size={chunk_size}"
+    ):
+        models.CachedGradients(embedding(), chunk_size)
+
+
+def test_models_that_are_refused():
+    with pytest.raises(ValueError, match=r"model must be a built keras.Model"):
+        models.CachedGradients(keras.Sequential([keras.layers.Dense(3)]), 8)
+    memory = models.CrossBatchMemory(embedding(), 20)
+    with pytest.raises(ValueError, match="CrossBatchMemory, which goes around"):
+        models.CachedGradients(memory, 8)
+
+
+@pytest.mark.slow
+def test_saved_in_a_keras_file_it_trains_on_to_the_bit(tmp_path):
+    model, _ = fitted(models.CachedGradients(embedding(), 5))
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    for each in (model, loaded):
+        each.fit(IMAGES, IDS, batch_size=BATCH, shuffle=False, verbose=0)
+    for ours, theirs in zip(model.get_weights(), loaded.get_weights()):
+        np.testing.assert_array_equal(ours, theirs)
+    assert loaded.chunk_size == 5 and loaded.get_layer("embeddings") is not None
+
+
+def test_no_more_than_a_chunk_is_computed_at_once():
+    sizes = []
+
+    class Sees(keras.layers.Layer):
+        def call(self, x):
+            sizes.append(x.shape[0])
+            return x
+
+    inputs = keras.Input((4,))
+    model = models.CachedGradients(keras.Model(inputs, keras.layers.Dense(2)(Sees()(inputs))), 3)
+    sizes.clear()
+    model.compile("sgd", losses.SNCALoss(), run_eagerly=True)
+    model.train_on_batch(np.ones((12, 4), "float32"), np.arange(12) // 2)
+    # A look at the model, and two passes over four chunks.
+    assert sizes == [3] * 9
