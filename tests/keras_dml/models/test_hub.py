@@ -248,3 +248,65 @@ def test_a_folder_of_hugging_face(tmp_path):
     token = next(v for v in backbone.weights if v.path.endswith("class_token"))
     np.testing.assert_array_equal(token, arrays["vit.embeddings.cls_token"])
     assert models.build_backbone(f"hub:{tmp_path}", 32)(images(32)).shape == (2, 65, d)
+
+
+def resnet18(images, weights):
+    """timm's and torchvision's ResNet-18 without its head, `[n, h, w, 3]` scaled, to maps."""
+    conv = lambda x, name, stride, pad: keras.ops.conv(  # noqa: E731
+        keras.ops.pad(x, ((0, 0), (pad, pad), (pad, pad), (0, 0))),
+        weights[f"{name}.weight"].transpose(2, 3, 1, 0), stride, "valid",
+    )  # fmt: skip
+
+    def norm(x, name):
+        mean, variance = weights[f"{name}.running_mean"], weights[f"{name}.running_var"]
+        return (x - mean) / np.sqrt(variance + 1e-5) * weights[f"{name}.weight"] + weights[
+            f"{name}.bias"
+        ]
+
+    x = keras.ops.relu(norm(conv(images, "conv1", 2, 3), "bn1"))
+    x = keras.ops.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))  # by zeros: nothing is below them
+    x = keras.ops.max_pool(x, 3, 2, "valid")
+    for stage in range(1, 5):
+        for block in range(2):
+            name, stride = f"layer{stage}.{block}", 2 if stage > 1 and block == 0 else 1
+            y = keras.ops.relu(norm(conv(x, f"{name}.conv1", stride, 1), f"{name}.bn1"))
+            y = norm(conv(y, f"{name}.conv2", 1, 1), f"{name}.bn2")
+            if stride == 2:
+                x = norm(conv(x, f"{name}.downsample.0", 2, 0), f"{name}.downsample.1")
+            x = keras.ops.relu(x + y)
+    return x
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_a_folder_of_timm(tmp_path):
+    """A random ResNet-18 in the names and layout of timm's files."""
+    numpy_files = pytest.importorskip("safetensors.numpy")
+    shapes, filters = {"conv1": (64, 3, 7, 7), "bn1": 64}, (64, 64, 128, 256, 512)
+    for stage in range(1, 5):
+        into, out = filters[stage - 1 : stage + 1]
+        for block in range(2):
+            name, first = f"layer{stage}.{block}", into if block == 0 else out
+            shapes |= {f"{name}.conv1": (out, first, 3, 3), f"{name}.bn1": out}
+            shapes |= {f"{name}.conv2": (out, out, 3, 3), f"{name}.bn2": out}
+            if stage > 1 and block == 0:
+                shapes |= {f"{name}.downsample.0": (out, into, 1, 1), f"{name}.downsample.1": out}
+    rng, arrays = np.random.default_rng(0), {}
+    for name, shape in shapes.items():
+        if isinstance(shape, tuple):
+            arrays[f"{name}.weight"] = rng.normal(0, np.sqrt(2 / np.prod(shape[1:])), shape)
+        else:
+            for part in ("weight", "bias", "running_mean", "running_var"):
+                arrays[f"{name}.{part}"] = rng.uniform(0.5, 1, shape)
+    arrays = {name: array.astype("float32") for name, array in arrays.items()}
+    numpy_files.save_file(arrays, tmp_path / "model.safetensors")
+    mean, std = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+    config = {"architecture": "resnet18", "num_classes": 0, "num_features": 512}
+    config["pretrained_cfg"] = {
+        "input_size": [3, 224, 224], "mean": mean, "std": std, "interpolation": "bicubic",
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    found = models.build_backbone(f"hub:{tmp_path}", 64)(images(64), training=False)
+    expected = resnet18((images(64) / 255 - np.float32(mean)) / np.float32(std), arrays)
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max())
+    assert found.shape == (2, 2, 2, 512)
