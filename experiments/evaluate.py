@@ -72,7 +72,8 @@ Embeddings are written as they are computed: the same command goes on where it w
         None,
         _WHAT,
         "A SavedModel from the bytes of image files to embeddings, with its preprocessing: image_"
-        "size and resize mean nothing to it.",
+        "size and resize mean nothing to it. It is code that runs with your rights: only of those "
+        "you trust.",
     )
     embeddings: str | None = option(
         None,

@@ -66,7 +66,10 @@ INDEX holds {INDEX}/, {SETTINGS} (which model, which images), {SKIPPED}, and {EM
 """
 
     saved_model: pathlib.Path | None = option(
-        None, _WHAT, "What embeds the images: a SavedModel, as a run leaves it behind."
+        None,
+        _WHAT,
+        "What embeds the images: a SavedModel, as a run leaves it behind. It is code that runs "
+        "with your rights: only of those you trust.",
     )
     images: pathlib.Path | None = option(None, _WHAT, "Their folder.")
     output: pathlib.Path | None = option(None, _WHAT, "Where to.")

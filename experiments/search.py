@@ -18,6 +18,7 @@ from experiments.options import (
     run_command,
 )
 from experiments.options.run_options import ImageLimitOptions
+from experiments.options.visible import visible
 
 if TYPE_CHECKING:
     from experiments.photos.visual_search import SearchResult, VisualSearch
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 DEFAULT_K = 10
 _OF_A_QUERY = ("k", "output")
-_OF_THE_SERVER = ("host", "port")
+_OF_THE_SERVER = ("host", "port", "allowed_host")
 _INDEX, _QUERY, _SERVER = "Index", "Queries", "A local web page"
 
 
@@ -50,7 +51,10 @@ serves a page onto which you drop an image. Programs may ask it, too, and get JS
 
     index: pathlib.Path | None = option(None, _INDEX, "What python -m experiments.index wrote.")
     saved_model: pathlib.Path | None = option(
-        None, _INDEX, "Where its model is now, if it has been moved since."
+        None,
+        _INDEX,
+        "Where its model is now, if it has been moved since. A SavedModel is code that runs with "
+        "your rights: only of those you trust.",
     )
     images: pathlib.Path | None = option(
         None, _INDEX, "Where its images are now, if they have been moved since."
@@ -66,6 +70,13 @@ serves a page onto which you drop an image. Programs may ask it, too, and get JS
         _SERVER,
         "127.0.0.1: this computer only; 0.0.0.0: whoever reaches it may search and see the images, "
         "there is no password.",
+    )
+    allowed_host: tuple[str, ...] = option(
+        (),
+        _SERVER,
+        "A name that the page may be asked by, beside localhost, this computer's and addresses: "
+        "that of a web server in front of it. May be repeated.",
+        repeated=True,
     )
     port: int = option(8000, _SERVER, "0: any free one.", lower_bound=0, upper_bound=65535)
 
@@ -85,7 +96,7 @@ def main(argv: list[str]) -> None:
             "where it is now"
         )
     if serve:
-        server = serve.open_server(search, options.host, options.port)
+        server = serve.open_server(search, options.host, options.port, options.allowed_host)
         serve.run(server, options.host)
     else:
         answers = _answer(search, options, page)
@@ -148,9 +159,9 @@ def _show(metric: str, answers: Iterable[Answer], page: pathlib.Path) -> None:
 
     lines = [f"rank  {score_name(metric)}"]
     for name, results in answers:
-        lines.append(name)
+        lines.append(visible(name))
         for rank, result in enumerate(results, start=1):
-            lines.append(f"{rank:>4}  {result.score:.4f}  {result.path}")
+            lines.append(f"{rank:>4}  {result.score:.4f}  {visible(result.path)}")
     # A name may hold what the terminal's encoding cannot say, bytes that are no UTF-8 for instance.
     encoding = sys.stdout.encoding or "utf-8"
     text = "\n".join([*lines, f"pictures: {page}"])

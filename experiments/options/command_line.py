@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from experiments.options.child import end_with_parent
 from experiments.options.errors import HelpRequested, RunError, UsageError, one_line
 from experiments.options.parsing import wants_debug
+from experiments.options.visible import visible
 from experiments.recipes import RecipeError
 
 __all__ = ["LOST_WORKER", "RunError", "UsageError", "mute", "quiet_tensorflow", "run_command"]
@@ -34,6 +35,14 @@ MISTAKE = 2  # the exit code of a mistake in what was given
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 # What TensorFlow says of a full disk, by the same error as of a full memory.
 NO_SPACE = os.strerror(errno.ENOSPC)
+
+
+class _Notes(logging.Formatter):
+    """Names files as they may be shown."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line, but for a traceback."""
+        return "\n".join(map(visible, super().format(record).split("\n")))
 
 
 def quiet_tensorflow() -> None:
@@ -60,7 +69,9 @@ def run_command(
         argv: its command line, the command's name first. Default: this process'.
         goes_on: what the same command does after it was interrupted, as words.
     """
-    logging.basicConfig(format="note: %(message)s")
+    notes = logging.StreamHandler()
+    notes.setFormatter(_Notes("note: %(message)s"))
+    logging.basicConfig(handlers=[notes])
     end_with_parent()
     words = list(sys.argv if argv is None else argv)
     try:
@@ -142,6 +153,7 @@ def _bug(error: Exception, debug: bool) -> int:
 
 
 def _say(text: str) -> None:
-    # A message may name a file whose name the terminal's encoding cannot say.
+    # A message may name a file whose name the terminal's encoding cannot say, or would obey.
     encoding = sys.stderr.encoding or "utf-8"
+    text = "\n".join(map(visible, text.split("\n")))
     print(text.encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr)

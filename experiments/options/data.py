@@ -21,6 +21,7 @@ from experiments.options.run_options import (
     ScoringOptions,
 )
 from experiments.options.values import numbers, whole_numbers
+from experiments.options.visible import visible
 from pipelines.errors import ArgumentError
 from pipelines.split import Split
 
@@ -159,7 +160,7 @@ def _bad_images(split: Split, max_pixels: int) -> list[str]:
         for row, _, reason in found:
             name = image_names(side, table)[row]
             lines.append(f"{name}\t{reason}")
-            print(f"left out: {name} ({reason})")
+            print(f"left out: {visible(name)} ({reason})")
     return lines
 
 

@@ -11,17 +11,19 @@ import logging
 import secrets
 import socket
 import urllib.parse
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, TypeAlias
 
 import flask
 import flask.typing
 import waitress
+from waitress.channel import HTTPChannel
 from werkzeug.exceptions import HTTPException
 
 from experiments.options.errors import UsageError
+from experiments.options.visible import visible
 from experiments.photos.search_page import score_name
-from experiments.photos.visual_search import SearchResult, VisualSearch
+from experiments.photos.visual_search import BusyError, SearchResult, VisualSearch
 from experiments.report.pictures import thumbnail
 
 # What waitress makes: one server, or one for each address of a name.
@@ -33,10 +35,33 @@ MOST_NEIGHBORS = 100
 _COUNTS = (5, 10, 20, 50, MOST_NEIGHBORS)
 _EXAMPLES = 20
 _THREADS = 8
+# Open at once: many that send nothing leave room for one that does, until their time is over.
+_CONNECTIONS = 500
+_SECONDS_TO_ARRIVE = 60
+_SECONDS_BETWEEN_LOOKS = 5
 _KEPT_PICTURES = 2000
 
 
-def create_app(search: VisualSearch, host: str = "127.0.0.1") -> flask.Flask:
+class _Channel(HTTPChannel):
+    """A connection whose request has to arrive in a time, in however many small pieces it comes."""
+
+    last_activity: float
+    _began: float | None = None
+
+    def handle_read(self) -> None:
+        """As a connection without anything new since the first piece of a half-sent request."""
+        super().handle_read()
+        if self.request is None:
+            self._began = None
+            return
+        if self._began is None:
+            self._began = self.last_activity
+        self.last_activity = self._began
+
+
+def create_app(
+    search: VisualSearch, host: str = "127.0.0.1", allowed_hosts: Sequence[str] = ()
+) -> flask.Flask:
     """The web application.
 
     `GET /` is the page (`/?example=ITEM`: with the neighbors of an item), `POST /search?k=10`
@@ -46,23 +71,24 @@ def create_app(search: VisualSearch, host: str = "127.0.0.1") -> flask.Flask:
     Args:
         search: `VisualSearch`, or what has its methods.
         host: what the server is bound to; a name that clients may call it by.
+        allowed_hosts: further names.
     """
     app = flask.Flask(__name__, static_folder=None, template_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = MOST_BYTES
     app.json.sort_keys = False  # type: ignore[attr-defined]  # of Flask's own provider
-    _guard(app, host)
+    _guard(app, {name.lower() for name in (host, *allowed_hosts)})
     _add_page(app, search)
     _add_search(app, search)
     _add_pictures(app, search)
     return app
 
 
-def _guard(app: flask.Flask, host: str) -> None:
+def _guard(app: flask.Flask, names: Collection[str]) -> None:
     """Other sites are refused, what answers say to browsers is closed to them, errors are JSON."""
 
     @app.before_request
     def refuse_other_sites() -> None:
-        if not _is_ours(flask.request.host, host):
+        if not _is_ours(flask.request.host, names):
             flask.abort(403, "This name is not the server's: use its IP address or localhost.")
         # A page of another site may send forms here, though it cannot read the answer.
         origin = flask.request.headers.get("Origin")
@@ -86,6 +112,11 @@ def _guard(app: flask.Flask, host: str) -> None:
             text = f"The upload is too large: at most {MOST_BYTES // 2**20} MB."
         return {"error": text}, error.code or 500
 
+    @app.errorhandler(BusyError)
+    def wait(error: BusyError) -> flask.typing.ResponseReturnValue:
+        text = "Too many searches at once: try again in a few seconds."
+        return {"error": text}, 503, {"Retry-After": "5"}
+
 
 def _add_page(app: flask.Flask, search: VisualSearch) -> None:
     """`GET /`."""
@@ -104,8 +135,9 @@ def _add_page(app: flask.Flask, search: VisualSearch) -> None:
                 score=score_name(search.metric),
                 search=search,
                 # A name that is no UTF-8 is shown with question marks.
-                folder=search.images.name.encode(errors="replace").decode(),
-                examples=[(item, search.path(item)) for item in examples],
+                folder=visible(search.images.name.encode(errors="replace").decode()),
+                model=visible("/".join(search.saved_model.parts[-2:])),
+                examples=[(item, visible(search.path(item))) for item in examples],
                 most_bytes=MOST_BYTES,
                 counts=_COUNTS,
             )
@@ -160,22 +192,28 @@ def _add_pictures(app: flask.Flask, search: VisualSearch) -> None:
         return response.make_conditional(flask.request)
 
 
-def open_server(search: VisualSearch, host: str, port: int) -> Server:
-    """A server that is bound but does not answer yet.
+def open_server(
+    search: VisualSearch, host: str, port: int, allowed_hosts: Sequence[str] = ()
+) -> Server:
+    """A server that is bound but does not answer yet; arguments as of `create_app`.
 
     Raises:
         ValueError: the address cannot be bound.
     """
     # It says so for every request that has to wait.
     logging.getLogger("waitress.queue").setLevel(logging.ERROR)
-    app = create_app(search, host)
+    app = create_app(search, host, allowed_hosts)
     try:
-        return waitress.create_server(
+        server = waitress.create_server(
             app,
             host=host,
             port=port,
             threads=_THREADS,
             max_request_body_size=_MOST_READ,
+            connection_limit=_CONNECTIONS,
+            channel_timeout=_SECONDS_TO_ARRIVE,
+            cleanup_interval=_SECONDS_BETWEEN_LOOKS,
+            asyncore_use_poll=True,  # select takes 1024 files of a process at most
             ident=None,
         )
     except OSError as error:
@@ -186,6 +224,10 @@ def open_server(search: VisualSearch, host: str, port: int) -> Server:
         raise UsageError(
             f"host must be a name or address of this computer. Received: host={host}"
         ) from error
+    # A name of several addresses has a server for each.
+    for each in getattr(server, "map", {0: server}).values():
+        each.channel_class = _Channel
+    return server
 
 
 def run(server: Server, host: str) -> None:
@@ -214,7 +256,7 @@ def _name_and_port(origin: str) -> str | None:
         return None
 
 
-def _is_ours(requested: str, host: str) -> bool:
+def _is_ours(requested: str, names: Collection[str]) -> bool:
     """Whether a request's Host header can be meant for this server.
 
     A page of a stranger whose name was pointed at this computer after it was loaded (DNS rebinding)
@@ -222,7 +264,7 @@ def _is_ours(requested: str, host: str) -> bool:
     """
     try:
         name = urllib.parse.urlsplit(f"//{requested}").hostname or ""
-        if name in ("localhost", host.lower(), socket.gethostname().lower()):
+        if name in ("localhost", socket.gethostname().lower(), *names):
             return True
         return bool(ipaddress.ip_address(name))
     except ValueError:

@@ -1,8 +1,10 @@
 """An index of images with its model: images in, the most similar ones out. Needs TensorFlow."""
 
+import contextlib
 import os
 import pathlib
 import threading
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from experiments.embedding.saved_model import ImageEmbedder, fingerprint
@@ -15,6 +17,12 @@ from pipelines.images.limits import MOST_PIXELS
 
 # Searches at the same time. A PNG of 50 million pixels takes 1.4 GB while it is decoded.
 _AT_ONCE = 2
+# So long a search waits for others to end: two slow images must not hold all that come after.
+_PATIENCE = 2.0  # seconds
+
+
+class BusyError(Exception):
+    """Other searches have not ended in time."""
 
 
 class SearchResult(NamedTuple):
@@ -37,6 +45,7 @@ class VisualSearch:
     Attributes:
         images: the folder of the images.
         max_pixels: as given.
+        saved_model: where the model is.
         num_items, metric: of the index.
 
     Raises:
@@ -59,18 +68,18 @@ class VisualSearch:
                 "command again, which goes on where it stopped"
             )
         self.images = pathlib.Path(images or settings["images"])
-        saved_model = saved_model or settings["saved_model"]
-        if fingerprint(saved_model) != settings["fingerprint"]:
+        self.saved_model = pathlib.Path(saved_model or settings["saved_model"])
+        if fingerprint(self.saved_model) != settings["fingerprint"]:
             raise UsageError(
                 f"saved_model is not the one that the index in {folder} was made with: its "
-                f"embeddings do not compare. Received: saved_model={saved_model}"
+                f"embeddings do not compare. Received: saved_model={self.saved_model}"
             )
         # First the index: ScaNN's operations may be part of the model, too.
         try:
             self._index = load_index(folder / INDEX)
         except ValueError as error:
             raise UsageError(f"{error}. Its python -m experiments.index builds it again") from error
-        self._embedder = ImageEmbedder(saved_model)
+        self._embedder = ImageEmbedder(self.saved_model)
         self.num_items, self.metric = self._index.num_items, self._index.metric
         self._paths = self._index.ids.tolist()
         self._item_of = {path: item for item, path in enumerate(self._paths)}
@@ -100,8 +109,9 @@ class VisualSearch:
 
         Raises:
             ValueError: `encoded` is no image that the model can read, or too large a one.
+            BusyError: other threads' searches do not end.
         """
-        with self._slots:
+        with self._slot():
             embeddings, bad = self._embedder([checked_picture(encoded, self.max_pixels)])
             if bad:
                 raise UsageError(bad[0])
@@ -109,11 +119,21 @@ class VisualSearch:
         paths = ids[0].tolist()
         return [SearchResult(self._item_of[p], p, s) for p, s in zip(paths, scores[0].tolist())]
 
+    @contextlib.contextmanager
+    def _slot(self) -> Iterator[None]:
+        if not self._slots.acquire(timeout=_PATIENCE):
+            raise BusyError
+        try:
+            yield
+        finally:
+            self._slots.release()
+
     def search_item(self, item: int, k: int) -> list[SearchResult]:
         """The neighbors of an item of the index, itself left out; see `search`.
 
         Raises:
             OSError: its file cannot be read.
+            ValueError, BusyError: as `search`.
         """
         results = self.search(self.file(item).read_bytes(), k + 1)
         return [result for result in results if result.item != item][:k]

@@ -8,8 +8,10 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 
@@ -20,7 +22,9 @@ from PIL import Image
 pytest.importorskip("flask")
 pytest.importorskip("waitress")
 
-from experiments.photos import serve
+from experiments import search as search_command
+from experiments.photos import serve, visual_search
+from experiments.photos.search_page import write_neighbors
 from experiments.photos.visual_search import VisualSearch
 
 
@@ -135,6 +139,89 @@ def test_a_file_that_is_gone(index, tmp_path):
         answer = client.get(address)
         assert answer.status_code == 404 and "gone" in answer.json["error"]
     assert client.get("/search?item=0").status_code == 200
+
+
+def test_a_further_name(index):
+    client = serve.create_app(VisualSearch(index), allowed_hosts=["Photos.example"]).test_client()
+    for name, code in [("photos.example:80", 200), ("x.photos.example", 403), ("localhost", 200)]:
+        assert client.get("/", headers={"Host": name}).status_code == code
+
+
+def test_the_page_names_its_model_and_says_what_a_model_is(client, index):
+    model = "/".join(VisualSearch(index).saved_model.parts[-2:])
+    assert f"by the SavedModel {model}. A model is code" in client.get("/").text
+
+
+def test_slow_images_do_not_hold_all_that_come_after(index, monkeypatch):
+    monkeypatch.setattr(visual_search, "_PATIENCE", 0.1)
+    search = VisualSearch(index)
+    client = serve.create_app(search).test_client()
+    with search._slot(), search._slot():
+        for answer in (upload(client, png(1)), client.get("/search?item=0")):
+            assert answer.status_code == 503 and answer.headers["Retry-After"] == "5"
+            assert answer.json == {
+                "error": "Too many searches at once: try again in a few seconds."
+            }
+        assert client.get("/").status_code == client.get("/image/2").status_code == 200
+    assert upload(client, png(1)).status_code == 200
+    assert upload(client, b"no image").status_code == 400
+    assert upload(client, png(1)).status_code == 200
+
+
+HOSTILE = "a\u202egnp.\x1b[31m\u2066\n.png"
+SHOWN = r"a\u202egnp.\u001b[31m\u2066\u000a.png"
+
+
+def test_names_neither_turn_the_writing_nor_steer_the_terminal(index, tmp_path, capsys):
+    search = VisualSearch(index)
+    search._paths[0] = HOSTILE
+    page = serve.create_app(search).test_client().get("/").text
+    assert SHOWN in page and "\u202e" not in page
+    result = visual_search.SearchResult(0, HOSTILE, 1.0)
+    write_neighbors(tmp_path / "page.html", search, [(HOSTILE, [result])])
+    written = (tmp_path / "page.html").read_text()
+    assert SHOWN in written and not set("\u202e\u2066\x1b") & set(written)
+    search_command._show("cosine", [(HOSTILE, [result])], tmp_path / "page.html")
+    assert capsys.readouterr().out.splitlines()[1:3] == [SHOWN, f"   1  1.0000  {SHOWN}"]
+
+
+@pytest.fixture
+def running(index, monkeypatch):
+    """The port of a server in a thread, whose requests have a second to arrive."""
+    monkeypatch.setattr(serve, "_SECONDS_TO_ARRIVE", 1)
+    monkeypatch.setattr(serve, "_SECONDS_BETWEEN_LOOKS", 0.2)
+    server = serve.open_server(VisualSearch(index), "127.0.0.1", 0)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    yield server.effective_port
+    server.close()
+
+
+def test_half_sent_requests_block_nobody_and_end(running):
+    half = b"POST /search HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n"
+    idle = [socket.create_connection(("127.0.0.1", running), timeout=20) for _ in range(150)]
+    for each in idle:
+        each.sendall(half)
+    assert send(running, png(1))[0] == 200
+    ended, began = False, time.monotonic()
+    while not ended and time.monotonic() - began < 10:
+        try:
+            idle[0].sendall(b"x")  # one that sends on, a byte at a time, has no more time
+            idle[0].settimeout(0.1)
+            ended = idle[0].recv(1) == b""
+        except TimeoutError:
+            continue
+        except OSError:
+            ended = True
+    assert ended
+    assert all(_is_closed(each) for each in idle[1:])
+
+
+def _is_closed(connection):
+    try:
+        return connection.recv(1) == b""
+    except ConnectionError:
+        return True
 
 
 @pytest.fixture

@@ -1,0 +1,19 @@
+import pytest
+
+from experiments.options import UsageError, run_command
+from experiments.options.visible import visible
+
+
+@pytest.mark.parametrize(
+    "name", ["cat.png", "é ü.png", "قطة.png", "猫.png", "a\tb", "👩\u200d🌾.png"]
+)
+def test_a_name_of_any_language_stays_as_it_is(name):
+    assert visible(name) == name
+
+
+def test_messages_and_notes_do_not_steer_the_terminal(capsys):
+    def main(argv):
+        raise UsageError("no image: a\u202egnp\x1b]0;x\x07.png")
+
+    assert run_command(main, ["command"]) == 2
+    assert capsys.readouterr().err == "error: no image: a\\u202egnp\\u001b]0;x\\u0007.png\n"
