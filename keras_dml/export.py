@@ -45,12 +45,12 @@ def export_saved_model(
 ) -> None:
     """Writes a SavedModel that takes images and returns embeddings, or neighbors.
 
-    Its signatures, each of n ≥ 1 images, as many as a call gives:
+    Its signatures, each of n images, as many as a call gives, none as well:
 
     - `serving_default`: `images`, strings `[n]` (bytes of image files) →
       `embeddings`, float32 `[n, d]`;
     - `embed_images`: `images`, float32 `[n, height, width, channels]` as `preprocessing` returns
-      them → `embeddings`;
+      them (another size is InvalidArgument) → `embeddings`;
     - `search`, with an index: `images`, strings `[n]` → `ids`, int64 or strings
       `[n, neighbors]`, nearest first, and float32 `[n, neighbors]` `similarities` for an index
       of metric "cosine", `distances` for "l2".
@@ -208,14 +208,19 @@ def _embedding_functions(
             f"shape {image.shape}. Received: a function that returns {returned}"
         )
 
+    # A model of images of any size is served those of one.
+    size = image.shape.merge_with(returned.shape)
+    decoded = tf.TensorSpec([None, *size], tf.float32, name="images")
+
     def embed(images: tf.Tensor) -> dict[str, tf.Tensor]:
+        # A loaded signature does not look at the size of what it is given.
+        images = tf.ensure_shape(images, decoded.shape)
         with tf.name_scope("embed"):  # the model's name, too, may be none of an outermost scope
             return {"embeddings": tf.cast(model(images, training=False), tf.float32)}
 
     def embed_files(images: tf.Tensor) -> dict[str, tf.Tensor]:
         return embed(tf.map_fn(traced, images, fn_output_signature=image))
 
-    decoded = tf.TensorSpec([None, *image.shape], tf.float32, name="images")
     return decoded, embed, embed_files
 
 

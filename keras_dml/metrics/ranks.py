@@ -1,5 +1,6 @@
 """How many items are nearer to a query than its nearest match, counted without any sorting."""
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -44,9 +45,6 @@ def rank_bounds(
         near items are in doubt: they count in `high` alone.
     """
     left, right, errors = _factors(queries, items, metric)
-    if errors is None:  # beyond float32's range: nothing is known
-        has_match = _has_match(codes, item_codes, own_rows)
-        return np.where(has_match, 0, len(items)), np.full(len(queries), len(items))
     # In the order of the classes, matches lie together.
     order, item_order = (np.argsort(c, kind="stable") for c in (codes, item_codes))
     left, right, errors = left[order], right[item_order], errors[order]
@@ -80,18 +78,14 @@ def pair_blocks(
             bar.update(block.stop - start)
 
 
-def _has_match(codes: np.ndarray, item_codes: np.ndarray, own_rows: bool) -> np.ndarray:
-    sizes = np.bincount(item_codes, minlength=codes.max() + 1)
-    return sizes[codes] > (1 if own_rows else 0)
-
-
 def _factors(
     queries: _Rows, items: _Rows, metric: Metric
-) -> tuple[_Rows, _Rows, npt.NDArray[np.float64] | None]:
+) -> tuple[_Rows, _Rows, npt.NDArray[np.float64]]:
     """Matrices whose product is the nearness of every pair, and its greatest error for each query.
 
     For "l2" the nearness is minus half the squared distance, x·y - |x|²/2 - |y|²/2, of vectors
-    moved by minus their mean, which loses fewer digits.
+    moved by minus their mean, which loses fewer digits, and scaled to about 1 by a power of two,
+    which loses none: squares of numbers below 1e-22 are no float32, nor are those above 1e19.
     """
     # A sum of d float32 products is wrong by at most d·2⁻²⁴ times the vectors' lengths, in any
     # order; the 8 more cover rounded inputs, thresholds and the rounding of a score to float32.
@@ -99,12 +93,12 @@ def _factors(
     if metric == "cosine":
         return queries, items, np.full(len(queries), unit)
     center = items.mean(axis=0, dtype=np.float64)
-    queries, items = ((rows - center).astype(np.float32) for rows in (queries, items))
+    largest = max(float(np.abs(rows - center).max()) for rows in (queries, items))
+    scale = math.ldexp(1.0, min(-math.frexp(largest)[1], 1000))
+    queries, items = (((rows - center) * scale).astype(np.float32) for rows in (queries, items))
     halves = [
         0.5 * np.einsum("nd,nd->n", rows, rows, dtype=np.float64) for rows in (queries, items)
     ]
-    if max(half.max() for half in halves) > np.finfo(np.float32).max / 8:
-        return queries, items, None
     ones = [np.ones(len(half)) for half in halves]
     left = np.column_stack([queries, ones[0], -halves[0]]).astype(np.float32)
     right = np.column_stack([items, -halves[1], ones[1]]).astype(np.float32)

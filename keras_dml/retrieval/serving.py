@@ -1,5 +1,6 @@
 """An index as TensorFlow operations, to go inside a SavedModel. Needs TensorFlow."""
 
+import math
 import pathlib
 from collections.abc import Callable
 
@@ -57,8 +58,12 @@ class SearchModule(tf.Module):
         )
         self._halves = None
         if metric == "l2":
-            halves = 0.5 * tf.reduce_sum(tf.square(rows), axis=1)
-            self._halves = tf.Variable(halves, trainable=False, name="halves")
+            self._prepare_distances(rows)
+
+    def _prepare_distances(self, rows: "npt.NDArray[np.float32] | tf.Variable") -> None:
+        self._scale = _scale(rows)
+        halves = 0.5 * tf.reduce_sum(tf.square(rows * self._scale), axis=1)
+        self._halves = tf.Variable(halves, trainable=False, name="halves")
 
     def search(self, embeddings: tf.Tensor, k: int) -> tuple[tf.Tensor, tf.Tensor]:
         """The k nearest items of each query, nearest first, as `Index.search`.
@@ -101,10 +106,15 @@ class SearchModule(tf.Module):
 
     def _candidates(self, queries: tf.Tensor, k: int) -> tf.Tensor:
         """Row numbers int32 `[q, c]`, c at least k."""
-        nearness = tf.matmul(queries, self._rows, transpose_b=True)
-        if self._metric == "l2":
-            nearness -= self._halves
-        return tf.math.top_k(nearness, self._asked(k)).indices
+        return tf.math.top_k(self._nearness(queries, self._rows), self._asked(k)).indices
+
+    def _nearness(self, queries: tf.Tensor, rows: tf.Variable) -> tf.Tensor:
+        """What is larger the nearer they are, by float32 products."""
+        if self._metric == "cosine":
+            return tf.matmul(queries, rows, transpose_b=True)
+        # Squares of numbers below 1e-22 would all be 0.
+        products = tf.matmul(queries * self._scale, rows, transpose_b=True)
+        return products * self._scale - self._halves
 
     def _asked(self, k: int) -> int:
         """How many candidates there are."""
@@ -150,14 +160,11 @@ class PrefixSearchModule(SearchModule):
         self._number = candidates
         self._short = tf.Variable(short, trainable=False, name="short")
         if metric == "l2":
-            halves = 0.5 * tf.reduce_sum(tf.square(short), axis=1)
-            self._halves = tf.Variable(halves, trainable=False, name="halves")
+            self._prepare_distances(short)
 
     def _candidates(self, queries: tf.Tensor, k: int) -> tf.Tensor:
         # The length of a query's prefix does not change which items are near by the cosine.
-        nearness = tf.matmul(queries[:, : self._short.shape[1]], self._short, transpose_b=True)
-        if self._metric == "l2":
-            nearness -= self._halves
+        nearness = self._nearness(queries[:, : self._short.shape[1]], self._short)
         return tf.math.top_k(nearness, self._asked(k)).indices
 
     def _asked(self, k: int) -> int:
@@ -233,3 +240,10 @@ def _assets(folder: pathlib.Path) -> tuple[np.ndarray | tf.Tensor, ...]:
         np.zeros((), np.float32),
         array("dataset.npy", np.float32),
     )
+
+
+def _scale(rows: "npt.NDArray[np.float32] | tf.Variable") -> np.float32:
+    """A power of two that takes rows to about 1: products of theirs are only scaled, exactly."""
+    largest = float(tf.reduce_max(tf.abs(rows)))
+    exponent = -math.frexp(largest)[1] if largest else 0
+    return np.float32(math.ldexp(1.0, min(max(exponent, -126), 126)))

@@ -296,3 +296,19 @@ def test_export_refuses_what_it_cannot_serve(tmp_path):
     with pytest.raises(ValueError, match="functional or sequential"):
         export_saved_model(keras.layers.Dense(2), tmp_path / "new", preprocessing)
     assert [entry.name for entry in tmp_path.iterdir()] == ["photos"]
+
+
+@pytest.mark.parametrize("shape", [(SIZE, SIZE, 3), (None, None, 3)])
+def test_signatures_take_no_image_and_none_of_another_size(shape, tmp_path):
+    inputs = keras.Input(shape)
+    outputs = keras.layers.Dense(5)(keras.layers.GlobalAveragePooling2D()(inputs))
+    export_saved_model(keras.Model(inputs, outputs), tmp_path / "model", preprocessing)
+    loaded = tf.saved_model.load(str(tmp_path / "model"))
+    embed = loaded.signatures["embed_images"]
+    for count in (0, 2):
+        assert embed(images=images(count))["embeddings"].shape == (count, 5)
+    for size in (SIZE - 1, SIZE + 1, 1):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="is not compatible with expected"):
+            embed(images=tf.constant(images(2, size)))
+    none = loaded.signatures["serving_default"](tf.constant([], tf.string))
+    assert none["embeddings"].shape == (0, 5)

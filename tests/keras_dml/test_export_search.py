@@ -14,7 +14,7 @@ import tensorflow as tf
 from keras_dml.export import export_saved_model
 from keras_dml.float32 import is_float32
 from keras_dml.retrieval import METRICS, ExactIndex, ScannIndex, TreeAH
-from keras_dml.retrieval.serving import SearchModule
+from keras_dml.retrieval.serving import PrefixSearchModule, SearchModule
 
 needs_scann = pytest.mark.skipif(
     importlib.util.find_spec("scann") is None, reason="ScaNN is not installed (Linux only)"
@@ -222,3 +222,26 @@ def test_saved_model_cli_shows_and_runs_an_export(tmp_path):
     query = f"images={tmp_path / 'query.npy'}"
     found = run([*cli, "run", *model_of, "--signature_def", "search", "--inputs", query])
     assert "[[b'n49'" in found and "[[1." in found
+
+
+@pytest.mark.parametrize("kind", ["exact", "prefix"])
+def test_no_image_has_no_neighbor_and_any_scale_its_own(kind):
+    generator = np.random.default_rng(0)
+    rows = generator.normal(size=(50, 6)).astype(np.float32)
+    queries = generator.normal(size=(9, 6)).astype(np.float32)
+    expected = None
+    for exponent in (0, -60, -80, -115, 60, 110):
+        scale = np.float32(2.0**exponent)
+        small = rows * scale
+        arguments = (small, np.arange(50), "l2", np.zeros(6))
+        if kind == "exact":
+            module = SearchModule(*arguments)
+        else:
+            module = PrefixSearchModule(*arguments, short=small[:, :3], candidates=20)
+        ids, distances = module.search(tf.constant(queries * scale), 5)
+        found = ids.numpy(), distances.numpy() / scale
+        expected = expected or found
+        np.testing.assert_array_equal(found[0], expected[0], err_msg=str(exponent))
+        np.testing.assert_allclose(found[1], expected[1], rtol=1e-6)
+        ids, distances = module.search(tf.zeros([0, 6]), 5)
+        assert ids.shape == distances.shape == (0, 5)

@@ -139,3 +139,12 @@ def test_numpy_scalars_are_numbers():
     for k in (np.float64("nan"), np.float32(1), np.bool_(True)):
         with pytest.raises(ValueError, match="Received: k="):
             nearest_neighbors(z, k)
+
+
+@pytest.mark.parametrize("exponent", [-115, -80, -75, 60, 120])
+def test_recall_by_distance_does_not_depend_on_the_scale(exponent):
+    """Squares of numbers below 1e-22 are 0 in float32, those above 1e19 infinite."""
+    embeddings, labels = awkward_set(0)
+    assert recall_at_k(embeddings * 2.0**exponent, labels, [1, 2, 8], "l2") == recall_at_k(
+        embeddings, labels, [1, 2, 8], "l2"
+    )
