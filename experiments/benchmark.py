@@ -94,7 +94,8 @@ a plain step of as many images as a piece has; random weights, batch norm on sto
 in a process of its own:
 
   s        seconds of the step, with the making of its graph
-  MB       the most that the process held beyond what it held before the step, its images included
+  before   megabytes that the process held before the step: TensorFlow, the model, the images
+  MB       the most that it held in all
 """
 
     backbone: str = option("resnet50", _MEASURED, "Which backbone.")
@@ -216,13 +217,16 @@ def _rows_of_training() -> Iterator[str]:
 
 
 def _chunks(options: ChunksOptions) -> Iterator[str]:
-    yield f"{'batch':>6}{'in pieces of':>14}{'s':>8}{'MB':>8}"
+    yield f"{'batch':>6}{'in pieces of':>14}{'s':>8}{'before':>8}{'MB':>8}"
     chunk = options.chunk_size
     for batch_size, chunk_size in ((chunk, 0), (options.batch_size, chunk)):
         words = (options.backbone, options.image_size, batch_size, chunk_size)
         for row in json_rows("experiments.benchmarks.chunks", *map(str, words)):
             pieces = chunk_size or "–"
-            yield f"{batch_size:>6}{pieces:>14}{row['seconds']:>8.1f}{row['mb']:>8.0f}"
+            yield (
+                f"{batch_size:>6}{pieces:>14}{row['seconds']:>8.1f}"
+                f"{row['before']:>8.0f}{row['peak']:>8.0f}"
+            )
 
 
 def _pipeline(options: PipelineOptions) -> Iterator[str]:
