@@ -4,8 +4,6 @@ import base64
 import html
 import re
 
-from experiments.options.visible import visible
-
 
 def picture_cell(kind: str, picture: str, name: str, note: str, mark: str = "") -> str:
     """A framed picture with its name and a note under it, as HTML.
@@ -19,7 +17,7 @@ def picture_cell(kind: str, picture: str, name: str, note: str, mark: str = "") 
     """
     return (
         f'<figure class="{kind}"><span class="frame">{picture}{mark}</span><figcaption>'
-        f'<span class="name" title="{html.escape(visible(name))}">{breaking(name)}</span>{note}'
+        f'<span class="name" title="{html.escape(name)}">{breaking(name)}</span>{note}'
         "</figcaption></figure>"
     )
 
@@ -35,9 +33,9 @@ def embedded_picture(encoded: bytes, kind: str, alt: str, attributes: str = "") 
     """
     data = base64.b64encode(encoded).decode()
     shown = f"{attributes} " if attributes else ""
-    return f'<img src="data:image/{kind};base64,{data}" {shown}alt="{html.escape(visible(alt))}">'
+    return f'<img src="data:image/{kind};base64,{data}" {shown}alt="{html.escape(alt)}">'
 
 
 def breaking(name: str) -> str:
     """HTML of a name, plain text, that may break into lines behind each _ and /."""
-    return re.sub("([_/])", r"\1<wbr>", html.escape(visible(name)))
+    return re.sub("([_/])", r"\1<wbr>", html.escape(name))
