@@ -16,11 +16,11 @@ O(n² + k·d) time more.
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 from keras import ops
 from keras.backend import standardize_dtype
 
+from keras_dml.gradients import WithGradient, with_gradient
 from keras_dml.hinges import places_in
 from keras_dml.types import Tensor
 
@@ -49,15 +49,13 @@ def squared_distances(anchors: Tensor, candidates: Tensor) -> Tensor:
     return _between(anchors, candidates)
 
 
-@ops.custom_gradient
-def _within(x: Tensor) -> tuple[Tensor, Callable[..., Any]]:
+@with_gradient
+def _within(x: Tensor) -> WithGradient:
     (centered,) = _centered(x)
     distances, close, any_close = _forward(x, x, centered, centered)
 
-    def gradient(*args: Tensor, upstream: Tensor | None = None) -> Tensor:
-        if upstream is None:
-            (upstream,) = args
-        far = ops.where(close, ops.zeros_like(upstream), upstream)
+    def gradient(upstream: Tensor) -> Tensor:
+        far = _of_far_pairs(upstream, close, any_close)
         both = far + ops.transpose(far)
         by_product = 2.0 * (
             ops.sum(both, axis=1, keepdims=True) * centered - ops.matmul(both, centered)
@@ -68,15 +66,13 @@ def _within(x: Tensor) -> tuple[Tensor, Callable[..., Any]]:
     return distances, gradient
 
 
-@ops.custom_gradient
-def _between(anchors: Tensor, candidates: Tensor) -> tuple[Tensor, Callable[..., Any]]:
+@with_gradient
+def _between(anchors: Tensor, candidates: Tensor) -> WithGradient:
     c, a = _centered(candidates, anchors)
     distances, close, any_close = _forward(anchors, candidates, a, c)
 
-    def gradient(*args: Tensor, upstream: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        if upstream is None:
-            (upstream,) = args
-        far = ops.where(close, ops.zeros_like(upstream), upstream)
+    def gradient(upstream: Tensor) -> tuple[Tensor, Tensor]:
+        far = _of_far_pairs(upstream, close, any_close)
         turned = ops.transpose(far)
         to_a = 2.0 * (ops.sum(far, axis=1, keepdims=True) * a - ops.matmul(far, c))
         to_c = 2.0 * (ops.sum(turned, axis=1, keepdims=True) * c - ops.matmul(turned, a))
@@ -109,9 +105,9 @@ def _forward(
     a_squares = ops.sum(ops.square(a), axis=-1)
     c_squares = a_squares if c is a else ops.sum(ops.square(c), axis=-1)
     squares = a_squares[:, None] + c_squares[None, :]
-    distances = squares - 2.0 * ops.matmul(a, ops.transpose(c))
+    distances = squares + ops.matmul(-2.0 * a, ops.transpose(c))
     close = distances <= _ROOT_EPSILON[standardize_dtype(distances.dtype)] * squares
-    distances = ops.where(close, ops.zeros_like(distances), distances)
+    distances = ops.where(close, 0.0, distances)
     # An image and itself are always close, and 0 already.
     any_close = ops.sum(ops.cast(close, "int32")) > ops.shape(close)[0]
 
@@ -125,6 +121,14 @@ def _forward(
         return ops.reshape(flat, ops.shape(distances))
 
     return ops.cond(any_close, some, lambda: distances), close, any_close
+
+
+def _of_far_pairs(upstream: Tensor, close: Tensor, any_close: Tensor) -> Tensor:
+    """The upstream without that of close pairs, which does not go through the product.
+
+    What each image has with itself may stay: it moves the image by nothing.
+    """
+    return ops.cond(any_close, lambda: ops.where(close, 0.0, upstream), lambda: upstream)
 
 
 def _gradient_of_close(

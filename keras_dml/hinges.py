@@ -174,54 +174,43 @@ def hinge_sums_against_all(
         `(positive part, negative part)`, each `[a]`, differentiable in `distances` and `others`.
     """
     others, other = ops.reshape(others, (-1,)), ops.reshape(other, (-1,))
-    rank, place = _ranks_and_places(ops.stop_gradient(distances + margin), positive, others, other)
     # Sums around a centre keep digits that sums of millions of distances would lose in float32.
     number = ops.maximum(ops.sum(ops.cast(other, others.dtype)), 1.0)
     centre = ops.stop_gradient(ops.sum(_only(others, other)) / number)
-    ranks = _size(distances) + 1
-    smaller = ops.cumsum(ops.segment_sum(ops.ones_like(place), place, ranks))
-    sum_smaller = ops.cumsum(ops.segment_sum(_only(others - centre, other), place, ranks))
-    counts = _only(ops.cast(ops.take(smaller, rank), distances.dtype), positive)
-    sums = ops.sum(_only(ops.take(sum_smaller, rank), positive), axis=-1)
-    return (
-        ops.sum(counts * distances, axis=-1),
-        ops.sum(counts, axis=-1) * (margin - centre) - sums,
-    )
+    around = _only(others - centre, other)
 
-
-def _ranks_and_places(values: Tensor, positive: Tensor, others: Tensor, other: Tensor) -> OfBoth:
-    """Where the positives of all rows stand when sorted, and where the other numbers would.
-
-    Returns:
-        rank: int32 `[a, c]`, the place of each positive in the sorted vector of all positives.
-        place: int32, of the shape of `others`; a positive is larger than such a number if its rank
-            is at least this; for a number that takes no part, beyond all ranks.
-    """
-
-    def among(values: Tensor, mask: Tensor) -> OfBoth:
-        flat = ops.reshape(ops.where(mask, values, INFINITY), (-1,))
+    def among(distances: Tensor, positive: Tensor) -> OfBoth:
+        values = ops.where(positive, ops.stop_gradient(distances) + margin, INFINITY)
+        size = _size(values)
+        flat = ops.reshape(values, (-1,))
         order = ops.argsort(flat)
+        # A positive is larger than another number if its rank is at least that number's place.
+        rank = ops.scatter(ops.cast(order, "int32")[:, None], ops.arange(size), (size,))
+        rank = ops.reshape(rank, ops.shape(values))
         place = places_in(ops.take(flat, order), ops.stop_gradient(others))
-        rank = ops.scatter(
-            ops.cast(order, "int32")[:, None], ops.arange(_size(values)), (_size(values),)
+        place = ops.where(other, place, size)
+        smaller = ops.cumsum(ops.segment_sum(ops.ones_like(place), place, size + 1))
+        sum_smaller = ops.cumsum(ops.segment_sum(around, place, size + 1))
+        counts = _only(ops.cast(ops.take(smaller, rank), distances.dtype), positive)
+        sums = ops.sum(_only(ops.take(sum_smaller, rank), positive), axis=-1)
+        return (
+            ops.sum(counts * distances, axis=-1),
+            ops.sum(counts, axis=-1) * (margin - centre) - sums,
         )
-        return ops.reshape(rank, ops.shape(values)), place
 
     def among_first(most: int, otherwise: Callable[[], OfBoth]) -> OfBoth:
-        columns, few, is_few = _few_positives(positive, values.dtype, most)
+        columns, few, is_few = _few_positives(positive, distances.dtype, most)
 
         def among_few() -> OfBoth:
-            rank, place = among(ops.take_along_axis(values, columns, axis=-1), few)
-            return _spread(columns, _only(rank, few), values), place
+            return among(ops.take_along_axis(distances, columns, axis=-1), few)
 
         return _cond(is_few, among_few, otherwise)
 
     # The shorter the sorted vector, the faster each of the others finds its place.
-    rank, place = among_first(
+    return among_first(
         VERY_FEW_POSITIVES,
-        lambda: among_first(FEW_POSITIVES, lambda: among(values, positive)),
+        lambda: among_first(FEW_POSITIVES, lambda: among(distances, positive)),
     )
-    return rank, ops.where(other, place, _size(values))
 
 
 def places_in(in_order: Tensor, values: Tensor) -> Tensor:
@@ -231,14 +220,23 @@ def places_in(in_order: Tensor, values: Tensor) -> Tensor:
     """
     size = ops.shape(in_order)[0]
     place = ops.zeros_like(values, dtype="int32")
-    bits = 31 if in_order.shape[0] is None else int(size).bit_length()
+    known = in_order.shape[0]
+    bits = 31 if known is None else int(size).bit_length()
+    if known is not None:
+        # Up to a power of two less one, so that no step can leave it: the largest, once more.
+        rest = ops.broadcast_to(in_order[-1:], (2**bits - 1 - known,))
+        in_order = ops.concatenate([in_order, rest])
     for bit in reversed(range(bits)):
-        further = place + 2**bit
-        # Beyond the end, or past 2³¹: no place.
-        inside = ops.logical_and(further > 0, further <= size)
-        entry = ops.take(in_order, ops.where(inside, further, 1) - 1)
-        place = ops.where(ops.logical_and(inside, entry <= values), further, place)
-    return place
+        last = place + (2**bit - 1)
+        if known is None:
+            # Beyond the end, or past 2³¹: no place.
+            inside = ops.logical_and(last >= 0, last < size)
+            entry = ops.take(in_order, ops.where(inside, last, 0))
+            further = ops.logical_and(inside, entry <= values)
+        else:
+            further = ops.take(in_order, last) <= values
+        place = ops.where(further, last + 1, place)
+    return ops.minimum(place, size)
 
 
 def _by_number_of_positives(
@@ -324,4 +322,4 @@ def _size(matrix: Tensor) -> Tensor:
 
 
 def _only(values: Tensor, mask: Tensor) -> Tensor:
-    return ops.where(mask, values, ops.zeros_like(values))
+    return ops.where(mask, values, 0)

@@ -1,13 +1,16 @@
 """The arithmetic that the losses over pairs share: products, distances, masks, masked sums."""
 
 import dataclasses
-from collections.abc import Callable
 
 from keras import ops
 
 from keras_dml.close_pairs import squared_distances
 from keras_dml.distribute import gather_candidates
+from keras_dml.gradients import WithGradient, with_gradient
 from keras_dml.types import Tensor
+
+# Exponents of what is left out: far below all others, and finite, so that no row is NaN.
+_LEFT_OUT = -1e30
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,11 +64,11 @@ class Pairs:
         rows = ops.arange(ops.shape(embeddings)[0]) + offset
         columns = ops.arange(ops.shape(candidates)[0])
         same_class = ops.equal(class_ids[:, None], candidate_ids[None, :])
-        itself = ops.equal(rows[:, None], columns[None, :])
+        another = ops.not_equal(rows[:, None], columns[None, :])
         return cls(
             anchors=embeddings,
             candidates=candidates,
-            positive=ops.logical_and(same_class, ops.logical_not(itself)),
+            positive=ops.logical_and(same_class, another),
             negative=ops.logical_not(same_class),
             first_row=offset,
         )
@@ -95,11 +98,17 @@ class Pairs:
         columns = ops.arange(ops.shape(self.candidates)[0], dtype=rows.dtype)
         return ops.equal(rows[:, None], columns[None, :])
 
-    def similarities(self) -> Tensor:
-        """Inner products `S_ij = a_i · c_j`, `[a, c]`."""
+    def similarities(self, scale: float = 1.0) -> Tensor:
+        """Inner products `S_ij = a_i · c_j`, times a `scale` above 0: `[a, c]`.
+
+        The scale goes into the embeddings, which are fewer numbers than their products.
+        """
+        root = scale**0.5
+        anchors = self.anchors if scale == 1.0 else self.anchors * root
         if self.candidates is self.anchors:
-            return gram(self.anchors)
-        return ops.matmul(self.anchors, ops.transpose(self.candidates))
+            return gram(anchors)
+        candidates = self.candidates if scale == 1.0 else self.candidates * root
+        return ops.matmul(anchors, ops.transpose(candidates))
 
     def squared_distances(self) -> Tensor:
         """`D_ij² = ‖a_i − c_j‖²`, `[a, c]`, exactly 0 for coincident embeddings.
@@ -109,18 +118,15 @@ class Pairs:
         return squared_distances(self.anchors, self.candidates)
 
 
-@ops.custom_gradient
-def gram(x: Tensor) -> tuple[Tensor, Callable[..., Tensor]]:
+@with_gradient
+def gram(x: Tensor) -> WithGradient:
     """Inner products `x xᵀ` of the rows of `x` `[n, d]`: `[n, n]`.
 
     The gradient is `(G + Gᵀ) x` for the upstream `G`: one matrix product, where differentiating
     the product of two separate factors takes two.
     """
 
-    def gradient(*args: Tensor, upstream: Tensor | None = None) -> Tensor:
-        if upstream is None:
-            (upstream,) = args
-
+    def gradient(upstream: Tensor) -> Tensor:
         def together() -> Tensor:
             return ops.matmul(upstream + ops.transpose(upstream), x)
 
@@ -130,35 +136,51 @@ def gram(x: Tensor) -> tuple[Tensor, Callable[..., Tensor]]:
         # A condition that always holds while x is finite: XLA computes into a branch nothing that
         # comes before it. Without one it puts the exponentials of a loss into the sum, and takes
         # each of them twice (multi-similarity and SNCA at n = 2,048: 1.5 times as long).
-        return ops.cond(ops.sum(ops.abs(x)) < float("inf"), together, apart)
+        return ops.cond(x[0, 0] < float("inf"), together, apart)
 
     return ops.matmul(x, ops.transpose(x)), gradient
 
 
-def normalize(x: Tensor) -> Tensor:
+@with_gradient
+def normalize(x: Tensor) -> WithGradient:
     """Rows of `x` `[n, d]` at length 1; a zero row stays zero and has a zero gradient.
 
     Rows whose squares would overflow or underflow (numbers beyond 1e18, or none above 1e-18) are
     first brought nearer to 1; to all others nothing is done. Zero is what has no number above
     1e-37, where float32 ends.
     """
-    largest = ops.stop_gradient(ops.max(ops.abs(x), axis=-1, keepdims=True))
+    largest = ops.maximum(ops.max(x, axis=-1, keepdims=True), -ops.min(x, axis=-1, keepdims=True))
     zero = largest <= 1e-37  # not the other way round, which would hide a NaN
     nearer_to_1 = ops.where(largest < 1e-18, 1e25, ops.ones_like(largest))
-    x = x * ops.where(largest > 1e18, 1e-25, nearer_to_1)
-    squares = ops.sum(ops.square(x), axis=-1, keepdims=True)
-    return ops.where(zero, 0.0, x * ops.rsqrt(ops.where(zero, 1.0, squares)))
+    nearer_to_1 = ops.where(largest > 1e18, 1e-25, nearer_to_1)
+    nearer = x * nearer_to_1
+    squares = ops.sum(ops.square(nearer), axis=-1, keepdims=True)
+    inverse = ops.where(zero, 0.0, ops.rsqrt(ops.where(zero, 1.0, squares)))
+    unit = nearer * inverse
+
+    def gradient(upstream: Tensor) -> Tensor:
+        along = ops.sum(upstream * unit, axis=-1, keepdims=True)
+        return (upstream - along * unit) * (inverse * nearer_to_1)
+
+    return unit, gradient
 
 
-def safe_sqrt(x: Tensor) -> Tensor:
+@with_gradient
+def safe_sqrt(x: Tensor) -> WithGradient:
     """Square root of `x ≥ 0` with gradient 0, not infinity, at 0."""
-    zero = x <= 0  # not the other way round, which would hide a NaN
-    return ops.where(zero, 0.0, ops.sqrt(ops.where(zero, 1.0, x)))
+    root = ops.sqrt(x)
+    return root, lambda upstream: ops.divide_no_nan(0.5 * upstream, root)
 
 
 def masked_sum(values: Tensor, mask: Tensor) -> Tensor:
     """Sum over the last axis of the `values` that the bool `mask` keeps."""
-    return ops.sum(ops.where(mask, values, ops.zeros_like(values)), axis=-1)
+
+    @with_gradient
+    def of_kept(values: Tensor) -> WithGradient:
+        total = ops.sum(ops.where(mask, values, 0.0), axis=-1)
+        return total, lambda upstream: ops.where(mask, upstream[..., None], 0.0)
+
+    return of_kept(values)
 
 
 def count(mask: Tensor, dtype: str) -> Tensor:
@@ -168,29 +190,53 @@ def count(mask: Tensor, dtype: str) -> Tensor:
 
 def log_one_plus_sum_exp(exponents: Tensor, mask: Tensor) -> Tensor:
     """`log(1 + Σ_{mask} exp(e))` over the last axis, without overflow; 0 where nothing is kept."""
-    lowest = ops.full_like(exponents, -1e30)
-    kept = ops.where(mask, exponents, lowest)
-    peak = ops.stop_gradient(ops.maximum(ops.max(kept, axis=-1, keepdims=True), 0.0))
-    total = ops.exp(-peak) + ops.sum(ops.exp(kept - peak), axis=-1, keepdims=True)
-    return ops.squeeze(ops.log(total) + peak, axis=-1)
+    return ops.softplus(_log_sum_exp(exponents, mask))
 
 
 def log_sum_exp(exponents: Tensor, mask: Tensor) -> Tensor:
     """`log Σ_{mask} exp(e)` over the last axis, without overflow; 0 where nothing is kept."""
-    mask = ops.broadcast_to(mask, ops.shape(exponents))
-    kept = ops.where(mask, exponents, ops.full_like(exponents, -1e30))
-    peak = ops.stop_gradient(ops.max(kept, axis=-1, keepdims=True))
-    total = ops.sum(ops.exp(kept - peak), axis=-1)
-    logarithm = ops.log(total) + ops.squeeze(peak, axis=-1)
-    return ops.where(ops.any(mask, axis=-1), logarithm, ops.zeros_like(logarithm))
+    logarithm = _log_sum_exp(exponents, mask)
+    some = ops.broadcast_to(ops.any(mask, axis=-1), ops.shape(logarithm))
+    return ops.where(some, logarithm, 0.0)
+
+
+def _log_sum_exp(exponents: Tensor, mask: Tensor) -> Tensor:
+    """`log Σ_{mask} exp(e)`, around -1e30 where nothing is kept.
+
+    By the softmax, which backends compute in one pass, and which is its gradient.
+    """
+
+    @with_gradient
+    def of_kept(exponents: Tensor) -> WithGradient:
+        kept = ops.where(mask, exponents, _LEFT_OUT)
+        shares = ops.softmax(kept, axis=-1)
+        # The largest share is 1 / Σ exp(e − peak).
+        logarithm = ops.max(kept, axis=-1) - ops.log(ops.max(shares, axis=-1))
+        return logarithm, lambda upstream: upstream[..., None] * shares
+
+    return of_kept(exponents)
 
 
 def masked_softmax(exponents: Tensor, mask: Tensor) -> Tensor:
     """Softmax over the entries of the last axis that the bool `mask` keeps; 0 elsewhere."""
-    kept = ops.where(mask, exponents, ops.full_like(exponents, -1e30))
-    shares = ops.exp(kept - ops.stop_gradient(ops.max(kept, axis=-1, keepdims=True)))
-    shares = ops.where(mask, shares, ops.zeros_like(shares))
-    return shares / ops.maximum(ops.sum(shares, axis=-1, keepdims=True), 1.0)
+    shares = ops.softmax(ops.where(mask, exponents, _LEFT_OUT), axis=-1)
+    return ops.where(ops.any(mask, axis=-1, keepdims=True), shares, 0.0)
+
+
+def log_add_exp(a: Tensor, b: Tensor) -> Tensor:
+    """`log(exp(a) + exp(b))` with a gradient that is smooth where a = b, too.
+
+    Not `ops.logaddexp`, which Keras computes in float32 on JAX.
+    """
+    return a + ops.softplus(b - a)
+
+
+def mean(values: Tensor) -> Tensor:
+    """The mean of all numbers of a tensor.
+
+    Not `ops.mean`, which Keras computes in float32 on JAX.
+    """
+    return ops.sum(values) / ops.cast(ops.size(values), values.dtype)
 
 
 def kept_weights(kept: Tensor, dtype: str) -> Tensor:

@@ -12,7 +12,7 @@ from keras_dml.class_ids import are_apart, as_labels
 from keras_dml.errors import ArgumentError
 from keras_dml.hinges import hinge_sums, semihard_counts
 from keras_dml.losses.base import is_sound
-from keras_dml.pairs import Pairs, log_sum_exp, masked_sum, safe_sqrt
+from keras_dml.pairs import Pairs, log_add_exp, log_sum_exp, masked_sum, mean, safe_sqrt
 from keras_dml.types import Tensor, TensorLike
 
 METRICS = ("L2", "squared-L2", "angular")
@@ -118,7 +118,7 @@ def triplet_hard_loss(
         each = ops.softplus(farthest - nearest)
     else:
         each = ops.maximum(farthest - nearest + margin, 0.0)
-    return returned(ops.mean(each))
+    return returned(mean(each))
 
 
 @registered
@@ -142,7 +142,7 @@ def lifted_struct_loss(
     """
     pairs, distances, returned = _distances(labels, embeddings, "L2")
     of_anchor = log_sum_exp(margin - distances, pairs.negative)
-    of_pair = ops.logaddexp(of_anchor[:, None], of_anchor[None, :]) + distances
+    of_pair = log_add_exp(of_anchor[:, None], of_anchor[None, :]) + distances
     # An image without negatives has log 0; then no image has any.
     kept = ops.logical_and(pairs.positive, ops.any(pairs.negative))
     total = ops.sum(masked_sum(ops.square(ops.maximum(of_pair, 0.0)), kept))
@@ -298,4 +298,4 @@ def _cross_entropy(shares: Tensor, similarities: Tensor) -> Tensor:
     """The mean over rows of −Σ_j t_j log softmax(s)_j, t the row of `shares` scaled to sum 1."""
     sums = ops.sum(shares, axis=-1)
     targets = shares / ops.where(sums > 0, sums, 1.0)[:, None]
-    return -ops.mean(ops.sum(targets * ops.log_softmax(similarities, axis=-1), axis=-1))
+    return -mean(ops.sum(targets * ops.log_softmax(similarities, axis=-1), axis=-1))

@@ -6,7 +6,7 @@ from keras import ops
 from keras_dml.checks import check_positive
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
-from keras_dml.pairs import Pairs, kept_weights, log_sum_exp
+from keras_dml.pairs import Pairs, kept_weights, log_add_exp, log_sum_exp
 from keras_dml.types import Config, Parts, Tensor
 
 
@@ -54,10 +54,7 @@ class CircleLoss(PairLoss):
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """The two parts `[n]`."""
         pulling, pushing, weights = self._weighed(pairs)
-        # Not ops.logaddexp, which Keras computes in float32 on JAX.
-        larger = ops.maximum(-pulling, pushing)
-        contrastive = larger + ops.softplus(-ops.abs(pulling + pushing))
-        return weights * pulling, weights * contrastive
+        return weights * pulling, weights * log_add_exp(-pulling, pushing)
 
     def compute_pair_loss(self, pairs: Pairs) -> Tensor:
         """The loss `[n]` without the cancellation of its parts."""

@@ -6,10 +6,11 @@ import keras
 from keras import ops
 
 from keras_dml.checks import check_choice, check_positive
+from keras_dml.gradients import WithGradient, with_gradient
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
-from keras_dml.pairs import Pairs, count, masked_sum, safe_sqrt
-from keras_dml.types import Config, Parts
+from keras_dml.pairs import Pairs, count
+from keras_dml.types import Config, Parts, Tensor
 
 
 @register("contrastive")
@@ -55,13 +56,33 @@ class ContrastiveLoss(PairLoss):
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """The two parts `[n]`."""
         squared = pairs.squared_distances()
-        missing = ops.maximum(self.margin - safe_sqrt(squared), 0.0)
-        tightness = masked_sum(squared, pairs.positive)
-        contrastive = masked_sum(ops.square(missing), pairs.negative)
+        tightness, contrastive = self._sums(squared, pairs)
         if self.pair_reduction == "mean":
             tightness /= ops.maximum(count(pairs.positive, squared.dtype), 1.0)
             contrastive /= ops.maximum(count(pairs.negative, squared.dtype), 1.0)
         return tightness, contrastive
+
+    def _sums(self, squared: Tensor, pairs: Pairs) -> Parts:
+        """The sums `[n]` of D² over positives and of the squared hinges over negatives.
+
+        As one function of D², whose slope is 1 or `−(m − D) / D`: one matrix goes back, not two.
+        """
+
+        @with_gradient
+        def sums(squared: Tensor) -> WithGradient:
+            distances = ops.sqrt(squared)
+            missing = ops.where(pairs.negative, ops.relu(self.margin - distances), 0.0)
+            near = ops.sum(ops.where(pairs.positive, squared, 0.0), axis=-1)
+            far = ops.sum(ops.square(missing), axis=-1)
+
+            def gradient(upstream: Tensor) -> Tensor:
+                pull, push = upstream[0, :, None], upstream[1, :, None]
+                pushed = -push * ops.divide_no_nan(missing, distances)
+                return ops.where(pairs.positive, pull, pushed)
+
+            return ops.stack([near, far]), gradient
+
+        return tuple(ops.unstack(sums(squared), 2))
 
     def get_config(self) -> Config:
         """The constructor's arguments."""

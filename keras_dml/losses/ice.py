@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_dml.checks import check_choice, check_positive
 from keras_dml.errors import ArgumentError, ArgumentTypeError
+from keras_dml.gradients import WithGradient, with_gradient
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.pairs import Pairs, count, log_sum_exp, masked_softmax, masked_sum
@@ -94,7 +95,7 @@ class InstanceCrossEntropyLoss(PairLoss):
 
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """The two parts `[n]`."""
-        logits = self.scale * pairs.similarities()
+        logits = pairs.similarities(self.scale)
         matched = matched_pairs(pairs)
         rivals = log_sum_exp(logits, pairs.negative)[:, None]
         partition = rivals + ops.softplus(logits - rivals)
@@ -102,28 +103,42 @@ class InstanceCrossEntropyLoss(PairLoss):
 
     def compute_pair_loss(self, pairs: Pairs) -> Tensor:
         """The loss `[n]` without the cancellation of its parts, and with the gradient it sets."""
-        similarities = self._similarities(pairs)
-        logits = self.scale * similarities
-        if self.reweight:
-            logits = ops.stop_gradient(logits)
         matched = matched_pairs(pairs)
-        gaps = log_sum_exp(logits, pairs.negative)[:, None] - logits
-        terms = ops.softplus(gaps)  # −log p
-        value = self._over_positives(terms, matched)
-        if not self.reweight:
-            return value
-        # log(1 − p) = gap + log p: exact where 1 − p itself would underflow.
-        pull = masked_softmax(gaps - terms, matched)
-        pushing = ops.logical_and(pairs.negative, _any(matched))
-        weights = ops.stop_gradient(ops.where(pushing, 0.5 * ops.exp(-gaps), -0.5 * pull))
-        carrier = ops.sum(weights * similarities, axis=-1)
-        return value + (carrier - ops.stop_gradient(carrier))
 
-    def _similarities(self, pairs: Pairs) -> Tensor:
-        if self.reweight and not self.anchor_gradient:
-            anchors = ops.stop_gradient(pairs.anchors)
-            return ops.matmul(anchors, ops.transpose(pairs.candidates))
-        return pairs.similarities()
+        def gaps_and_terms(logits: Tensor) -> tuple[Tensor, Tensor]:
+            gaps = log_sum_exp(logits, pairs.negative)[:, None] - logits
+            return gaps, ops.softplus(gaps)  # −log p
+
+        @with_gradient
+        def reweighted(logits: Tensor) -> WithGradient:
+            gaps, terms = gaps_and_terms(logits)
+            # log(1 − p) = gap + log p: exact where 1 − p itself would underflow.
+            pull = masked_softmax(gaps - terms, matched)
+            push = masked_softmax(logits, pairs.negative)
+            some = ops.cast(_any(matched), push.dtype)
+
+            def gradient(upstream: Tensor) -> Tensor:
+                halves = upstream[:, None] * (0.5 / self.scale)
+                return (halves * some) * push - halves * pull
+
+            return self._over_positives(terms, matched), gradient
+
+        if self.reweight:
+            return reweighted(self._logits(pairs))
+        return self._over_positives(gaps_and_terms(pairs.similarities(self.scale))[1], matched)
+
+    def _logits(self, pairs: Pairs) -> Tensor:
+        """`s S` `[a, c]`, of which the anchors, as anchors, get a gradient if they are to."""
+        if self.anchor_gradient:
+            return pairs.similarities(self.scale)
+        anchors = self.scale * ops.stop_gradient(pairs.anchors)
+
+        @with_gradient
+        def against_anchors(candidates: Tensor) -> WithGradient:
+            logits = ops.matmul(anchors, ops.transpose(candidates))
+            return logits, lambda upstream: ops.matmul(ops.transpose(upstream), anchors)
+
+        return against_anchors(pairs.candidates)
 
     def _over_positives(self, values: Tensor, matched: Tensor) -> Tensor:
         total = masked_sum(values, matched)

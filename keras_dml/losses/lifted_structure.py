@@ -7,7 +7,15 @@ from keras_dml.checks import check_positive
 from keras_dml.distribute import gather_candidates
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
-from keras_dml.pairs import Pairs, count, log_sum_exp, masked_sum, mean_over_pairs, safe_sqrt
+from keras_dml.pairs import (
+    Pairs,
+    count,
+    log_add_exp,
+    log_sum_exp,
+    masked_sum,
+    mean_over_pairs,
+    safe_sqrt,
+)
 from keras_dml.types import Config, Parts
 
 
@@ -61,8 +69,7 @@ class LiftedStructureLoss(PairLoss):
         nearest = log_sum_exp(self.margin - distances, pairs.negative)
         # The partner may be on another replica, and only there are all of its negatives summed.
         of_partner, _ = gather_candidates(nearest)
-        # log(e^a + e^b) with a gradient that is smooth where a = b.
-        both = nearest[:, None] + ops.softplus(of_partner[None, :] - nearest[:, None])
+        both = log_add_exp(nearest[:, None], of_partner[None, :])
         hinges = ops.maximum(both + distances, 0.0)
         # The two images of a positive pair have the same negatives: none or some for both.
         open_pairs = ops.logical_and(

@@ -60,7 +60,7 @@ class NTXentLoss(PairLoss):
         return _mean(ops.softplus(rivals - logits), matched)
 
     def _compared(self, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
-        logits = pairs.similarities() / self.temperature
+        logits = pairs.similarities(1.0 / self.temperature)
         return logits, log_sum_exp(logits, pairs.negative)[:, None], matched_pairs(pairs)
 
     def get_config(self) -> Config:

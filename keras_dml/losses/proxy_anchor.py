@@ -7,7 +7,7 @@ from keras_dml.checks import check_number, check_positive
 from keras_dml.distribute import gather_candidates
 from keras_dml.losses.proxies import ProxyLoss
 from keras_dml.losses.registry import register
-from keras_dml.pairs import masked_sum
+from keras_dml.pairs import masked_sum, mean
 from keras_dml.types import Config, Parts, Tensor
 
 
@@ -70,9 +70,7 @@ class ProxyAnchorLoss(ProxyLoss):
         present = ops.sum(ops.cast(sizes > 0, cosines.dtype))
         share = ops.sum(sizes) / (ops.maximum(present, 1.0) * ops.maximum(sizes, 1.0))
         tightness = masked_sum(ops.broadcast_to(share * pulled, ops.shape(cosines)), own)
-        # Not ops.mean, which Keras computes in float32 on JAX.
-        mean = ops.sum(pushed) / ops.cast(ops.shape(pushed)[0], pushed.dtype)
-        contrastive = ops.broadcast_to(mean, ops.shape(tightness))
+        contrastive = ops.broadcast_to(mean(pushed), ops.shape(tightness))
         sound = strangers == 0
         nan = ops.full_like(tightness, float("nan"))
         return ops.where(sound, tightness, nan), ops.where(sound, contrastive, nan)

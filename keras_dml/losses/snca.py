@@ -46,7 +46,7 @@ class SNCALoss(PairLoss):
 
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """The two parts `[n]`."""
-        exponents = pairs.similarities() / self.sigma
+        exponents = pairs.similarities(1.0 / self.sigma)
         tightness = -log_sum_exp(exponents, pairs.positive)
         contrastive = log_sum_exp(exponents, ops.logical_or(pairs.positive, pairs.negative))
         weights = kept_weights(ops.any(pairs.positive, axis=-1), exponents.dtype)

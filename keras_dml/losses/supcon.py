@@ -46,7 +46,7 @@ class SupConLoss(PairLoss):
 
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """The two parts `[n]`."""
-        logits = pairs.similarities() / self.temperature
+        logits = pairs.similarities(1.0 / self.temperature)
         positives = count(pairs.positive, logits.dtype)
         tightness = -masked_sum(logits, pairs.positive) / ops.maximum(positives, 1.0)
         contrastive = log_sum_exp(logits, ops.logical_or(pairs.positive, pairs.negative))

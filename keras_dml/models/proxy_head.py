@@ -96,7 +96,7 @@ class ProxyHead(keras.layers.Layer):
     def center_cosines(self, embeddings: Tensor) -> Tensor:
         """The cosines `[n, K, C]` of embeddings `[n, d]` to all centers."""
         z = normalize(ops.cast(embeddings, self.compute_dtype))
-        proxies = normalize(ops.convert_to_tensor(self.proxies))
+        proxies = normalize(ops.copy(self.proxies))
         cosines = ops.matmul(z, ops.transpose(proxies))
         return ops.reshape(cosines, (-1, self.num_classes, self.centers))
 
@@ -227,7 +227,7 @@ class CenterRegularizer(keras.regularizers.Regularizer):
         if self.centers == 1:
             return ops.zeros((), dtype=x.dtype)
         classes = rows // self.centers
-        p = ops.reshape(normalize(ops.convert_to_tensor(x)), (classes, self.centers, dimensions))
+        p = ops.reshape(normalize(ops.copy(x)), (classes, self.centers, dimensions))
         cosines = ops.matmul(p, ops.transpose(p, (0, 2, 1)))
         above = np.triu(np.ones((self.centers, self.centers), dtype=bool), k=1)
         # What is not counted is 1, whose root has a gradient that nothing can turn into NaN.
