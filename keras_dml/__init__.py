@@ -10,7 +10,7 @@ import importlib
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from keras_dml import addons, callbacks, losses, metrics, models, optimizers
+from keras_dml import addons, callbacks, losses, metrics, mining, models, optimizers
 
 if TYPE_CHECKING:  # what type checkers and editors see; see __getattr__
     from keras_dml import export, retrieval
@@ -23,6 +23,7 @@ __all__ = [
     "export",
     "losses",
     "metrics",
+    "mining",
     "models",
     "optimizers",
     "retrieval",

@@ -45,12 +45,7 @@ def distance_weighted(
     Embedding Learning", ICCV 2017, Eq. 2-4; the defaults are those of pytorch-metric-learning's
     `DistanceWeightedMiner`.
     """
-    nearest, farthest = check_number("nearest", nearest), check_number("farthest", farthest)
-    if not 0 < nearest < farthest < 2:
-        raise ArgumentError(
-            "nearest and farthest must be distances with 0 < nearest < farthest < 2. "
-            f"Received: nearest={nearest}, farthest={farthest}"
-        )
+    nearest, farthest = check_distances(nearest, farthest)
     distances = ops.stop_gradient(distances)
     d = ops.clip(distances, nearest, farthest)
     dimensions = ops.cast(dimensions, distances.dtype)
@@ -61,6 +56,22 @@ def distance_weighted(
     kept = ops.where(some_near, near, negative)
     exponents = ops.where(some_near, -log_density, ops.zeros_like(d))
     return masked_softmax(exponents, kept)
+
+
+def check_distances(nearest: object, farthest: object) -> tuple[float, float]:
+    """Both as floats, if 0 < nearest < farthest < 2; ValueError otherwise."""
+    low, high = check_number("nearest", nearest), check_number("farthest", farthest)
+    if not 0 < low < high < 2:
+        raise ArgumentError(
+            "nearest and farthest must be distances with 0 < nearest < farthest < 2. "
+            f"Received: nearest={nearest}, farthest={farthest}"
+        )
+    return low, high
+
+
+def fixed_noise(shape: tuple[Tensor | int, ...], seed: int, step: Tensor | int = 0) -> Tensor:
+    """Uniform numbers in [0, 1) of this shape: a pure function of (seed, step, place)."""
+    return keras.random.uniform(shape, seed=_StepSeed(seed, step))
 
 
 def draw_negatives(
@@ -90,7 +101,7 @@ def draw_negatives(
     """
     seed = check_seed("seed", seed)
     anchors, candidates = ops.shape(probabilities)
-    noise = keras.random.uniform((candidates, candidates), seed=_StepSeed(seed, step))
+    noise = fixed_noise((candidates, candidates), seed, step)
     noise = ops.slice(noise, (first_row, 0), (anchors, candidates))
 
     tickets = ops.cast(ops.round(_TICKETS * ops.stop_gradient(probabilities)), noise.dtype)

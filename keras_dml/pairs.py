@@ -143,7 +143,7 @@ def gram(x: Tensor) -> WithGradient:
 
 @with_gradient
 def normalize(x: Tensor) -> WithGradient:
-    """Rows of `x` `[n, d]` at length 1; a zero row stays zero and has a zero gradient.
+    """Rows of a tensor `x` `[n, d]` at length 1; a zero row stays 0 and has a zero gradient.
 
     Rows whose squares would overflow or underflow (numbers beyond 1e18, or none above 1e-18) are
     first brought nearer to 1; to all others nothing is done. Zero is what has no number above
@@ -265,3 +265,8 @@ def mean_over_pairs(sums: Tensor, weights: Tensor) -> Tensor:
     total = ops.sum(of_all)
     anchors = ops.cast(ops.shape(of_all)[0], weights.dtype)
     return sums * ops.where(total > 0, anchors / ops.where(total > 0, total, 1.0), 0.0)
+
+
+def pair_means(values: Tensor, kept: Tensor) -> Tensor:
+    """Values `[n]` whose Keras mean over anchors is that of `values` `[a, c]` over `kept` pairs."""
+    return mean_over_pairs(masked_sum(values, kept), count(kept, values.dtype))

@@ -39,6 +39,7 @@ from keras_dml.losses.registry import REGISTERED
 from keras_dml.losses.smooth_ap import SmoothAPLoss as SmoothAPLoss
 from keras_dml.losses.snca import SNCALoss as SNCALoss
 from keras_dml.losses.supcon import SupConLoss as SupConLoss
+from keras_dml.losses.tcm import ThresholdConsistentMarginLoss as ThresholdConsistentMarginLoss
 from keras_dml.losses.triplet import TripletLoss as TripletLoss
 
 LOSSES: dict[str, type[EmbeddingLoss]] = dict(sorted(REGISTERED.items()))

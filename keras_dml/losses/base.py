@@ -1,7 +1,8 @@
 """What every loss shares: its labels and embeddings, its two parts, its configuration."""
 
 import dataclasses
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import ClassVar, Self
 
 import keras
 from keras import ops
@@ -9,6 +10,7 @@ from keras import ops
 from keras_dml.checks import check_embeddings, check_rows, checked_class_ids
 from keras_dml.class_ids import are_apart, as_labels
 from keras_dml.errors import ArgumentError, ArgumentTypeError
+from keras_dml.mining import Strategy, check_mining, mined, mining_from_config
 from keras_dml.pairs import Memory, Pairs, normalize
 from keras_dml.types import Config, Parts, Tensor, TensorLike
 
@@ -157,10 +159,30 @@ class PairLoss(EmbeddingLoss):
 
     Embeddings are compared l2-normalised, unless a loss sets `self.normalize` to False. One that
     compares candidates with each other says `takes_memory = False`.
+
+    Args:
+        mining: which of the pairs it sees: a strategy of `keras_dml.mining`, a function from
+            (similarities, positive, negative) to the masks that stay, or a list of these, one after
+            the other; None: all. Of the losses that take it.
+        reduction, name, dtype: as in `EmbeddingLoss`.
+
+    Raises:
+        TypeError: `mining` is none of these.
+        ValueError: as `EmbeddingLoss` does; when called, if a function's masks have another shape.
     """
 
     takes_memory: ClassVar[bool] = True
     normalize = True
+
+    def __init__(
+        self,
+        reduction: str | None = "sum_over_batch_size",
+        name: str | None = None,
+        dtype: str | None = None,
+        mining: Strategy | Sequence[Strategy] | None = None,
+    ) -> None:
+        super().__init__(reduction=reduction, name=name, dtype=dtype)
+        self.strategies = check_mining(mining)
 
     def compute_loss(self, class_ids: Tensor, embeddings: Tensor) -> Tensor:
         """The loss `[n]` from checked class ids `[n]` and embeddings `[n, d]`."""
@@ -187,10 +209,12 @@ class PairLoss(EmbeddingLoss):
         """
         embeddings = self.prepare(embeddings)
         if memory is None:
-            return Pairs.of_batch(class_ids, embeddings)
-        stored = self.prepare(ops.cast(memory.embeddings, embeddings.dtype))
-        memory = dataclasses.replace(memory, embeddings=stored)
-        return Pairs.of_memory(class_ids, embeddings, memory)
+            pairs = Pairs.of_batch(class_ids, embeddings)
+        else:
+            stored = self.prepare(ops.cast(memory.embeddings, embeddings.dtype))
+            memory = dataclasses.replace(memory, embeddings=stored)
+            pairs = Pairs.of_memory(class_ids, embeddings, memory)
+        return mined(pairs, self.strategies, unit=self.normalize)
 
     def prepare(self, embeddings: Tensor) -> Tensor:
         """What the pairs are made of: the embeddings, l2-normalised if `self.normalize`."""
@@ -204,6 +228,18 @@ class PairLoss(EmbeddingLoss):
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """The two parts `[n]` from the batch's `keras_dml.pairs.Pairs`."""
         raise NotImplementedError
+
+    def get_config(self) -> Config:
+        """The constructor's arguments."""
+        strategies = keras.saving.serialize_keras_object(list(self.strategies))
+        return {**super().get_config(), **({"mining": strategies} if self.strategies else {})}
+
+    @classmethod
+    def from_config(cls, config: Config) -> Self:
+        """The loss of this configuration."""
+        if "mining" in config:
+            config = {**config, "mining": mining_from_config(config["mining"])}
+        return cls(**config)
 
 
 class LabelsAsTheyAre(keras.losses.Loss):

@@ -118,7 +118,7 @@ def table() -> str:
         given = ", ".join(
             parameter.arg if default is None else f"{parameter.arg}={_shown(default)}"
             for parameter, default in _parameters(definition)
-            if parameter.arg not in _OF_EVERY_LOSS
+            if parameter.arg not in _OF_EVERY_LOSS and not _is_no_mining(parameter, default)
         )
         what = summary(name).rstrip(".").replace("|", "\\|")
         rows.append(f"| {what} | `{name}` | `{definition.name}({given})` |")
@@ -194,6 +194,10 @@ def _kind(annotation: ast.expr) -> tuple[type | None, tuple[str, ...] | None]:
     match annotation:
         case ast.BinOp(left=left, op=ast.BitOr(), right=ast.Constant(value=None)):
             return _kind(left)
+        case ast.BinOp(left=left, op=ast.BitOr()):
+            # Words or an object: the words can be given on a command line.
+            kind, choices = _kind(left)
+            return (kind, choices) if choices else (None, None)
         case ast.Name(id=name):
             return _KINDS.get(name), None
         case ast.Subscript(value=ast.Name(id="Literal"), slice=words):
@@ -213,6 +217,11 @@ def _entries(docstring: str) -> dict[str, str]:
         if colon and name.isidentifier():
             entries[name] = " ".join(text.split())
     return entries
+
+
+def _is_no_mining(parameter: ast.arg, default: ast.expr | None) -> bool:
+    # The one argument that a dozen losses share; a row of the table says what is a loss's own.
+    return parameter.arg == "mining" and ast.unparse(default or parameter) == "None"
 
 
 def _shown(default: ast.expr) -> str:

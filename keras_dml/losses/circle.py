@@ -1,11 +1,14 @@
 """The circle loss."""
 
+from collections.abc import Sequence
+
 import keras
 from keras import ops
 
 from keras_dml.checks import check_positive
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
+from keras_dml.mining import Strategy
 from keras_dml.pairs import Pairs, kept_weights, log_add_exp, log_sum_exp
 from keras_dml.types import Config, Parts, Tensor
 
@@ -30,7 +33,7 @@ class CircleLoss(PairLoss):
         margin: m, above 0: positives are wanted above 1 − m, negatives below m.
         scale: γ, above 0. The paper takes 80 and m = 0.4 for fine-grained retrieval, 128 (persons)
             and 256 (faces) with m = 0.25.
-        reduction, name, dtype: as in `EmbeddingLoss`.
+        reduction, name, dtype, mining: as in `PairLoss`.
 
     Raises:
         ValueError: `margin` or `scale` not above 0, or wrong shapes.
@@ -46,8 +49,9 @@ class CircleLoss(PairLoss):
         reduction: str | None = "sum_over_batch_size",
         name: str | None = "circle",
         dtype: str | None = None,
+        mining: Strategy | Sequence[Strategy] | None = None,
     ) -> None:
-        super().__init__(reduction=reduction, name=name, dtype=dtype)
+        super().__init__(reduction=reduction, name=name, dtype=dtype, mining=mining)
         self.margin = check_positive("margin", margin)
         self.scale = check_positive("scale", scale)
 

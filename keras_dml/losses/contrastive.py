@@ -1,5 +1,6 @@
 """The contrastive loss."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 import keras
@@ -9,6 +10,7 @@ from keras_dml.checks import check_choice, check_positive
 from keras_dml.gradients import WithGradient, with_gradient
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
+from keras_dml.mining import Strategy
 from keras_dml.pairs import Pairs, count
 from keras_dml.types import Config, Parts, Tensor
 
@@ -31,7 +33,7 @@ class ContrastiveLoss(PairLoss):
         normalize: take distances between l2-normalised embeddings.
         pair_reduction: `"sum"` over j as in the paper, or `"mean"`: each part divided by the number
             of its pairs, so that its size does not grow with the batch.
-        reduction, name, dtype: as in `EmbeddingLoss`.
+        reduction, name, dtype, mining: as in `PairLoss`.
 
     Raises:
         ValueError: `margin` not above 0, unknown `pair_reduction`, or wrong shapes.
@@ -47,8 +49,9 @@ class ContrastiveLoss(PairLoss):
         reduction: str | None = "sum_over_batch_size",
         name: str | None = "contrastive",
         dtype: str | None = None,
+        mining: Strategy | Sequence[Strategy] | None = None,
     ) -> None:
-        super().__init__(reduction=reduction, name=name, dtype=dtype)
+        super().__init__(reduction=reduction, name=name, dtype=dtype, mining=mining)
         self.margin = check_positive("margin", margin)
         self.normalize = bool(normalize)
         self.pair_reduction = check_choice("pair_reduction", pair_reduction, ("sum", "mean"))
@@ -76,9 +79,9 @@ class ContrastiveLoss(PairLoss):
             far = ops.sum(ops.square(missing), axis=-1)
 
             def gradient(upstream: Tensor) -> Tensor:
-                pull, push = upstream[0, :, None], upstream[1, :, None]
-                pushed = -push * ops.divide_no_nan(missing, distances)
-                return ops.where(pairs.positive, pull, pushed)
+                pull, push = ops.unstack(upstream, 2)
+                pushed = -push[:, None] * ops.divide_no_nan(missing, distances)
+                return ops.where(pairs.positive, pull[:, None], pushed)
 
             return ops.stack([near, far]), gradient
 

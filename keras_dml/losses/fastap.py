@@ -1,6 +1,6 @@
 """The FastAP loss."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import keras
 from keras import ops
@@ -8,6 +8,7 @@ from keras import ops
 from keras_dml.checks import check_whole
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
+from keras_dml.mining import Strategy
 from keras_dml.pairs import Pairs, count, kept_weights
 from keras_dml.types import Config, Parts, Tensor
 
@@ -42,7 +43,7 @@ class FastAPLoss(PairLoss):
 
     Args:
         num_bins: L, the bins of the distance histogram, a whole number of at least 1.
-        reduction, name, dtype: as in `EmbeddingLoss`.
+        reduction, name, dtype, mining: as in `PairLoss`.
 
     Raises:
         ValueError: `num_bins` not a whole number above 0, or wrong shapes.
@@ -57,8 +58,9 @@ class FastAPLoss(PairLoss):
         reduction: str | None = "sum_over_batch_size",
         name: str | None = "fastap",
         dtype: str | None = None,
+        mining: Strategy | Sequence[Strategy] | None = None,
     ) -> None:
-        super().__init__(reduction=reduction, name=name, dtype=dtype)
+        super().__init__(reduction=reduction, name=name, dtype=dtype, mining=mining)
         self.num_bins = check_whole("num_bins", num_bins, least=1)
 
     def compute_pair_loss(self, pairs: Pairs) -> Tensor:

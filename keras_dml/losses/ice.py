@@ -1,5 +1,6 @@
 """The instance cross-entropy loss."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 import keras
@@ -10,6 +11,7 @@ from keras_dml.errors import ArgumentError, ArgumentTypeError
 from keras_dml.gradients import WithGradient, with_gradient
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
+from keras_dml.mining import Strategy
 from keras_dml.pairs import Pairs, count, log_sum_exp, masked_softmax, masked_sum
 from keras_dml.types import Config, Parts, Tensor
 
@@ -48,7 +50,7 @@ class InstanceCrossEntropyLoss(PairLoss):
             not, as an anchor, the anchor itself. If true it moves too: then the gradient is that of
             the mean over anchors of `L_a / (2 s Σ_{i∈P_a} (1 − p_ai))` with a constant divisor.
         pair_reduction: `"sum"` over the anchor's positives as in the paper, or `"mean"`.
-        reduction, name, dtype: as in `EmbeddingLoss`.
+        reduction, name, dtype, mining: as in `PairLoss`.
 
     Raises:
         ValueError: `scale` not above 0, unknown `pair_reduction`, `anchor_gradient` without
@@ -67,8 +69,9 @@ class InstanceCrossEntropyLoss(PairLoss):
         reduction: str | None = "sum_over_batch_size",
         name: str | None = "ice",
         dtype: str | None = None,
+        mining: Strategy | Sequence[Strategy] | None = None,
     ) -> None:
-        super().__init__(reduction=reduction, name=name, dtype=dtype)
+        super().__init__(reduction=reduction, name=name, dtype=dtype, mining=mining)
         self.scale = check_positive("scale", scale)
         self.reweight = bool(reweight)
         self.anchor_gradient = bool(anchor_gradient)

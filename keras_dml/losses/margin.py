@@ -1,6 +1,7 @@
 """The margin loss."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Literal
 
 import keras
@@ -11,6 +12,7 @@ from keras_dml.class_ids import one_hot
 from keras_dml.errors import ArgumentError
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
+from keras_dml.mining import Strategy
 from keras_dml.negatives import distance_weighted
 from keras_dml.pairs import Memory, Pairs, count, mean_over_pairs, safe_sqrt
 from keras_dml.types import Config, Parts, Tensor
@@ -61,7 +63,7 @@ class MarginLoss(PairLoss):
         sampling: weights of the pairs, `"distance_weighted"` or `"all"`, as above.
         boundaries: B, how many learned boundaries there are behind each embedding: 0, 1, or one
             for each class, whose ids then must be 0 … B − 1. (Another gives its image NaN.)
-        reduction, name, dtype: as in `EmbeddingLoss`.
+        reduction, name, dtype, mining: as in `PairLoss`.
 
     Raises:
         ValueError: a number out of its range, `beta` beside `boundaries`, unknown `sampling`, rows
@@ -80,8 +82,9 @@ class MarginLoss(PairLoss):
         reduction: str | None = "sum_over_batch_size",
         name: str | None = "margin",
         dtype: str | None = None,
+        mining: Strategy | Sequence[Strategy] | None = None,
     ) -> None:
-        super().__init__(reduction=reduction, name=name, dtype=dtype)
+        super().__init__(reduction=reduction, name=name, dtype=dtype, mining=mining)
         self.margin = check_positive("margin", margin)
         self.beta = check_number("beta", beta)
         self.nu = check_number("nu", nu, least=0)

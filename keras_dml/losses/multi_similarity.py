@@ -1,13 +1,15 @@
 """The multi-similarity loss."""
 
+from collections.abc import Sequence
+
 import keras
-from keras import ops
 
 from keras_dml.checks import check_number, check_positive
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
+from keras_dml.mining import Strategy, informative
 from keras_dml.pairs import Pairs, log_one_plus_sum_exp
-from keras_dml.types import Config, Parts, Tensor
+from keras_dml.types import Config, Parts
 
 
 @register("multi_similarity")
@@ -27,7 +29,7 @@ class MultiSimilarityLoss(PairLoss):
         beta: β, above 0, the sharpness of the negatives.
         base: m, the similarity that separates them.
         epsilon: mining margin ε ≥ 0, or None for no mining.
-        reduction, name, dtype: as in `EmbeddingLoss`.
+        reduction, name, dtype, mining: as in `PairLoss`.
 
     Raises:
         ValueError: `alpha` or `beta` not above 0, `base` not finite, `epsilon` below 0, or wrong
@@ -46,8 +48,9 @@ class MultiSimilarityLoss(PairLoss):
         reduction: str | None = "sum_over_batch_size",
         name: str | None = "multi_similarity",
         dtype: str | None = None,
+        mining: Strategy | Sequence[Strategy] | None = None,
     ) -> None:
-        super().__init__(reduction=reduction, name=name, dtype=dtype)
+        super().__init__(reduction=reduction, name=name, dtype=dtype, mining=mining)
         self.alpha = check_positive("alpha", alpha)
         self.beta = check_positive("beta", beta)
         self.base = check_number("base", base)
@@ -58,21 +61,11 @@ class MultiSimilarityLoss(PairLoss):
         similarities = pairs.similarities()
         positive, negative = pairs.positive, pairs.negative
         if self.epsilon is not None:
-            positive, negative = self._informative(similarities, positive, negative)
+            positive, negative = informative(similarities, positive, negative, self.epsilon)
         excess = similarities - self.base
         tightness = log_one_plus_sum_exp(-self.alpha * excess, positive) / self.alpha
         contrastive = log_one_plus_sum_exp(self.beta * excess, negative) / self.beta
         return tightness, contrastive
-
-    def _informative(
-        self, similarities: Tensor, positive: Tensor, negative: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        nearest_negative = ops.max(ops.where(negative, similarities, -3.0), axis=-1, keepdims=True)
-        farthest_positive = ops.min(ops.where(positive, similarities, 3.0), axis=-1, keepdims=True)
-        return (
-            ops.logical_and(positive, similarities < nearest_negative + self.epsilon),
-            ops.logical_and(negative, similarities > farthest_positive - self.epsilon),
-        )
 
     def get_config(self) -> Config:
         """The constructor's arguments."""

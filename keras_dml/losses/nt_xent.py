@@ -1,5 +1,7 @@
 """The normalised, temperature-scaled cross-entropy of positive pairs."""
 
+from collections.abc import Sequence
+
 import keras
 from keras import ops
 
@@ -7,7 +9,8 @@ from keras_dml.checks import check_positive
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.ice import matched_pairs
 from keras_dml.losses.registry import register
-from keras_dml.pairs import Pairs, count, log_sum_exp, masked_sum, mean_over_pairs
+from keras_dml.mining import Strategy
+from keras_dml.pairs import Pairs, log_sum_exp, pair_means
 from keras_dml.types import Config, Parts, Tensor
 
 
@@ -29,7 +32,7 @@ class NTXentLoss(PairLoss):
 
     Args:
         temperature: τ, above 0.
-        reduction, name, dtype: as in `EmbeddingLoss`.
+        reduction, name, dtype, mining: as in `PairLoss`.
 
     Raises:
         ValueError: `temperature` not above 0, or wrong shapes.
@@ -44,20 +47,21 @@ class NTXentLoss(PairLoss):
         reduction: str | None = "sum_over_batch_size",
         name: str | None = "nt_xent",
         dtype: str | None = None,
+        mining: Strategy | Sequence[Strategy] | None = None,
     ) -> None:
-        super().__init__(reduction=reduction, name=name, dtype=dtype)
+        super().__init__(reduction=reduction, name=name, dtype=dtype, mining=mining)
         self.temperature = check_positive("temperature", temperature)
 
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """The two parts `[n]`."""
         logits, rivals, matched = self._compared(pairs)
         partition = rivals + ops.softplus(logits - rivals)
-        return _mean(-logits, matched), _mean(partition, matched)
+        return pair_means(-logits, matched), pair_means(partition, matched)
 
     def compute_pair_loss(self, pairs: Pairs) -> Tensor:
         """The loss `[n]` without the cancellation of its parts."""
         logits, rivals, matched = self._compared(pairs)
-        return _mean(ops.softplus(rivals - logits), matched)
+        return pair_means(ops.softplus(rivals - logits), matched)
 
     def _compared(self, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
         logits = pairs.similarities(1.0 / self.temperature)
@@ -66,7 +70,3 @@ class NTXentLoss(PairLoss):
     def get_config(self) -> Config:
         """The constructor's arguments."""
         return {**super().get_config(), "temperature": self.temperature}
-
-
-def _mean(values: Tensor, matched: Tensor) -> Tensor:
-    return mean_over_pairs(masked_sum(values, matched), count(matched, values.dtype))

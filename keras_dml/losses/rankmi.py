@@ -13,7 +13,7 @@ from keras_dml.errors import ArgumentError, ArgumentTypeError
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.negatives import distance_weighted
-from keras_dml.pairs import Pairs, count, masked_sum, mean_over_pairs, safe_sqrt
+from keras_dml.pairs import Pairs, count, masked_sum, mean_over_pairs, pair_means, safe_sqrt
 from keras_dml.types import Config, Parts, Tensor
 
 
@@ -133,11 +133,6 @@ def positive_costs(values: Tensor) -> Tensor:
 def negative_costs(values: Tensor) -> Tensor:
     """What a negative pair costs where V has these values: `softplus(V) − log 2`."""
     return ops.softplus(values) - math.log(2.0)
-
-
-def pair_means(costs: Tensor, kept: Tensor) -> Tensor:
-    """Values `[n]` of the anchors whose mean is that of `costs` `[a, c]` over the `kept` pairs."""
-    return mean_over_pairs(masked_sum(costs, kept), count(kept, costs.dtype))
 
 
 @keras.saving.register_keras_serializable("keras_dml")

@@ -8,6 +8,7 @@ from keras import ops
 from keras_dml.checks import check_positive, check_wholes
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
+from keras_dml.mining import Strategy
 from keras_dml.pairs import Pairs, count, kept_weights, masked_sum
 from keras_dml.smooth_ranks import smooth_ranks
 from keras_dml.types import Config, Parts, Tensor
@@ -37,7 +38,7 @@ class RecallAtKLoss(PairLoss):
         rank_temperature: τ₂, above 0, of the ranks.
         query_in_database: leave each query among its own candidates, as the authors' code does; it
             pushes every rank up by about 1. Set it to repeat their numbers.
-        reduction, name, dtype: as in `EmbeddingLoss`.
+        reduction, name, dtype, mining: as in `PairLoss`.
 
     Raises:
         ValueError: no k, or one below 1, a temperature not above 0, or wrong shapes.
@@ -55,8 +56,9 @@ class RecallAtKLoss(PairLoss):
         reduction: str | None = "sum_over_batch_size",
         name: str | None = "recall_at_k",
         dtype: str | None = None,
+        mining: Strategy | Sequence[Strategy] | None = None,
     ) -> None:
-        super().__init__(reduction=reduction, name=name, dtype=dtype)
+        super().__init__(reduction=reduction, name=name, dtype=dtype, mining=mining)
         self.ks = check_wholes("ks", ks, least=1)
         self.temperature = check_positive("temperature", temperature)
         self.rank_temperature = check_positive("rank_temperature", rank_temperature)

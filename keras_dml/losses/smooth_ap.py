@@ -1,11 +1,14 @@
 """The Smooth-AP loss."""
 
+from collections.abc import Sequence
+
 import keras
 from keras import ops
 
 from keras_dml.checks import check_positive
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
+from keras_dml.mining import Strategy
 from keras_dml.pairs import Pairs, count, kept_weights, masked_sum
 from keras_dml.smooth_ranks import smooth_ranks
 from keras_dml.types import Config, Parts, Tensor
@@ -32,7 +35,7 @@ class SmoothAPLoss(PairLoss):
         temperature: τ, above 0.
         query_in_database: rank each query among its own positives, as the authors' code does to the
             profit of the value (M is n then); set it to repeat their numbers.
-        reduction, name, dtype: as in `EmbeddingLoss`.
+        reduction, name, dtype, mining: as in `PairLoss`.
 
     Raises:
         ValueError: `temperature` not above 0, or wrong shapes.
@@ -48,8 +51,9 @@ class SmoothAPLoss(PairLoss):
         reduction: str | None = "sum_over_batch_size",
         name: str | None = "smooth_ap",
         dtype: str | None = None,
+        mining: Strategy | Sequence[Strategy] | None = None,
     ) -> None:
-        super().__init__(reduction=reduction, name=name, dtype=dtype)
+        super().__init__(reduction=reduction, name=name, dtype=dtype, mining=mining)
         self.temperature = check_positive("temperature", temperature)
         self.query_in_database = bool(query_in_database)
 

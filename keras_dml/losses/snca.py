@@ -1,11 +1,14 @@
 """The scalable neighbourhood component analysis loss."""
 
+from collections.abc import Sequence
+
 import keras
 from keras import ops
 
 from keras_dml.checks import check_positive
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
+from keras_dml.mining import Strategy
 from keras_dml.pairs import Pairs, kept_weights, log_sum_exp
 from keras_dml.types import Config, Parts
 
@@ -25,7 +28,7 @@ class SNCALoss(PairLoss):
 
     Args:
         sigma: temperature σ, above 0.
-        reduction, name, dtype: as in `EmbeddingLoss`.
+        reduction, name, dtype, mining: as in `PairLoss`.
 
     Raises:
         ValueError: `sigma` not above 0, or wrong shapes.
@@ -40,8 +43,9 @@ class SNCALoss(PairLoss):
         reduction: str | None = "sum_over_batch_size",
         name: str | None = "snca",
         dtype: str | None = None,
+        mining: Strategy | Sequence[Strategy] | None = None,
     ) -> None:
-        super().__init__(reduction=reduction, name=name, dtype=dtype)
+        super().__init__(reduction=reduction, name=name, dtype=dtype, mining=mining)
         self.sigma = check_positive("sigma", sigma)
 
     def compute_pair_parts(self, pairs: Pairs) -> Parts:

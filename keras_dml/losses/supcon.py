@@ -1,11 +1,14 @@
 """The supervised contrastive loss."""
 
+from collections.abc import Sequence
+
 import keras
 from keras import ops
 
 from keras_dml.checks import check_positive
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
+from keras_dml.mining import Strategy
 from keras_dml.pairs import Pairs, count, kept_weights, log_sum_exp, masked_sum
 from keras_dml.types import Config, Parts
 
@@ -26,7 +29,7 @@ class SupConLoss(PairLoss):
 
     Args:
         temperature: τ, above 0.
-        reduction, name, dtype: as in `EmbeddingLoss`.
+        reduction, name, dtype, mining: as in `PairLoss`.
 
     Raises:
         ValueError: `temperature` not above 0, or wrong shapes.
@@ -40,8 +43,9 @@ class SupConLoss(PairLoss):
         reduction: str | None = "sum_over_batch_size",
         name: str | None = "supcon",
         dtype: str | None = None,
+        mining: Strategy | Sequence[Strategy] | None = None,
     ) -> None:
-        super().__init__(reduction=reduction, name=name, dtype=dtype)
+        super().__init__(reduction=reduction, name=name, dtype=dtype, mining=mining)
         self.temperature = check_positive("temperature", temperature)
 
     def compute_pair_parts(self, pairs: Pairs) -> Parts:

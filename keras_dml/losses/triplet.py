@@ -1,5 +1,6 @@
 """The triplet loss."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 import keras
@@ -9,6 +10,7 @@ from keras_dml.checks import check_choice, check_positive
 from keras_dml.hinges import all_counts, hardest_counts, hinge_sums, semihard_counts
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
+from keras_dml.mining import Strategy
 from keras_dml.pairs import Pairs, count, kept_weights, mean_over_pairs, safe_sqrt
 from keras_dml.types import Config, Parts, Tensor
 
@@ -42,7 +44,8 @@ class TripletLoss(PairLoss):
     Args:
         margin: η, above 0: by how much farther a negative should be than a positive, in units of
             the distance.
-        mining: which triplets, `"all"`, `"semihard"` or `"hard"`, as above.
+        mining: which triplets, `"all"`, `"semihard"` or `"hard"`, as above. Or all triplets of the
+            pairs that a strategy of `keras_dml.mining` leaves, as in `PairLoss`.
         normalize: take distances between l2-normalised embeddings.
         average: `"anchors"`, the mean over anchors of each one's mean, or `"triplets"`, the mean
             over all triplets of the global batch.
@@ -58,16 +61,18 @@ class TripletLoss(PairLoss):
     def __init__(
         self,
         margin: float = 0.2,
-        mining: Literal["all", "semihard", "hard"] = "all",
+        mining: Literal["all", "semihard", "hard"] | Strategy | Sequence[Strategy] = "all",
         normalize: bool = True,
         average: Literal["anchors", "triplets"] = "anchors",
         reduction: str | None = "sum_over_batch_size",
         name: str | None = "triplet",
         dtype: str | None = None,
     ) -> None:
-        super().__init__(reduction=reduction, name=name, dtype=dtype)
+        strategies = None if isinstance(mining, str) else mining
+        super().__init__(reduction=reduction, name=name, dtype=dtype, mining=strategies)
+        triplets = mining if isinstance(mining, str) else "all"
+        self.mining = check_choice("mining", triplets, tuple(MININGS))
         self.margin = check_positive("margin", margin)
-        self.mining = check_choice("mining", mining, tuple(MININGS))
         self.normalize = bool(normalize)
         self.average = check_choice("average", average, ("anchors", "triplets"))
 
@@ -79,9 +84,9 @@ class TripletLoss(PairLoss):
     def get_config(self) -> Config:
         """The constructor's arguments."""
         return {
+            "mining": self.mining,
             **super().get_config(),
             "margin": self.margin,
-            "mining": self.mining,
             "normalize": self.normalize,
             "average": self.average,
         }

@@ -22,7 +22,7 @@ from keras_dml.class_ids import as_labels
 from keras_dml.errors import ArgumentError
 from keras_dml.extras import TensorFlow
 from keras_dml.losses.base import is_sound
-from keras_dml.losses.rankmi import negative_costs, pair_means, positive_costs
+from keras_dml.losses.rankmi import negative_costs, positive_costs
 from keras_dml.models.distributed_model import DistributedModel
 from keras_dml.models.head import check_embedding_model
 from keras_dml.models.statistics_network import (
@@ -32,7 +32,7 @@ from keras_dml.models.statistics_network import (
     estimate_beta,
 )
 from keras_dml.negatives import distance_weighted, draw_negatives
-from keras_dml.pairs import Pairs, normalize, safe_sqrt
+from keras_dml.pairs import Pairs, normalize, pair_means, safe_sqrt
 from keras_dml.types import Config, Logs, Tensor, TensorLike
 
 tf = TensorFlow("RankMI")

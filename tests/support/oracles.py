@@ -465,6 +465,38 @@ def nt_xent(class_ids, z, temperature=0.07):
 
 
 # Its weights are constants of the gradient, not of the value.
+@oracle(
+    "tcm",
+    {
+        "positive_margin": 0.7,
+        "negative_margin": 0.2,
+        "positive_weight": 0.5,
+        "negative_weight": 2.0,
+    },
+)
+def threshold_consistent_margin(
+    class_ids,
+    z,
+    positive_margin=0.9,
+    negative_margin=0.5,
+    positive_weight=1.0,
+    negative_weight=1.0,
+):
+    f, n = np.array([row / max(np.linalg.norm(row), 1e-30) for row in z]), len(z)
+    sums, numbers = np.zeros((2, n)), [0, 0]
+    for i in range(n):
+        for j in range(n):
+            s = float(f[i] @ f[j])
+            if j != i and class_ids[i] == class_ids[j] and s <= positive_margin:
+                sums[0, i] += positive_margin - s
+                numbers[0] += 1
+            if class_ids[i] != class_ids[j] and s >= negative_margin:
+                sums[1, i] += s - negative_margin
+                numbers[1] += 1
+    weights = positive_weight, negative_weight
+    return tuple(w * n * part / max(m, 1) for w, part, m in zip(weights, sums, numbers))
+
+
 @oracle("circle", {"margin": 0.25, "scale": 20.0}, sets_gradient=lambda given: True)
 def circle(class_ids, z, margin=0.4, scale=80.0):
     f, n = unit(z), len(z)

@@ -23,8 +23,9 @@ every_class = pytest.mark.parametrize("described", CLASSES, ids=lambda cls: cls.
 def live_kind(annotation):
     """The type and the choices of an annotation; None for an object's."""
     if typing.get_origin(annotation) in (types.UnionType, typing.Union):
-        annotation, none = typing.get_args(annotation)
-        assert none is type(None)
+        annotation, *others = typing.get_args(annotation)
+        if others != [type(None)] and typing.get_origin(annotation) is not typing.Literal:
+            return None, None  # an object, or a list of them
     if typing.get_origin(annotation) is typing.Literal:
         return str, typing.get_args(annotation)
     return (annotation if annotation in (bool, int, float, str) else None), None

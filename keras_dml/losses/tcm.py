@@ -1,0 +1,86 @@
+"""The threshold-consistent margin loss."""
+
+from collections.abc import Sequence
+
+import keras
+from keras import ops
+
+from keras_dml.checks import check_number
+from keras_dml.losses.base import PairLoss
+from keras_dml.losses.registry import register
+from keras_dml.mining import Strategy
+from keras_dml.pairs import Pairs, pair_means
+from keras_dml.types import Config, Parts
+
+
+@register("tcm")
+@keras.saving.register_keras_serializable("keras_dml")
+class ThresholdConsistentMarginLoss(PairLoss):
+    """Threshold-consistent margin: one similarity threshold that serves all classes.
+
+    On cosine similarities `S_ij`, over the ordered pairs of the global batch:
+
+    - tightness: `w⁺` times the mean of `m⁺ − S_ij` over the positive pairs with `S_ij ≤ m⁺`
+    - contrastive: `w⁻` times the mean of `S_ij − m⁻` over the negative pairs with `S_ij ≥ m⁻`
+
+    Each mean has its own number of pairs, those on the bound included; without such pairs it is 0.
+    Only pairs on the wrong side have a gradient, and all of them the same. A regularizer beside
+    another loss, which brings the classes apart; by itself it leaves untouched what is beyond the
+    margins.
+
+    Example:
+        >>> loss, margin = keras_dml.losses.NormSoftmaxLoss(), ThresholdConsistentMarginLoss()
+        >>> model.compile("adam", {"cosines": loss, "embeddings": margin})  # of two outputs
+
+    Args:
+        positive_margin: m⁺, in [−1, 1], the similarity that positives should have.
+        negative_margin: m⁻, in [−1, 1], the similarity that negatives should stay below.
+        positive_weight: w⁺, at least 0.
+        negative_weight: w⁻, at least 0.
+        reduction, name, dtype, mining: as in `PairLoss`.
+
+    Raises:
+        ValueError: a margin or a weight out of its range, or wrong shapes.
+
+    Reference: Zhang et al., "Threshold-Consistent Margin Loss for Open-World Deep Metric Learning",
+    2023.
+    """
+
+    def __init__(
+        self,
+        positive_margin: float = 0.9,
+        negative_margin: float = 0.5,
+        positive_weight: float = 1.0,
+        negative_weight: float = 1.0,
+        reduction: str | None = "sum_over_batch_size",
+        name: str | None = "tcm",
+        dtype: str | None = None,
+        mining: Strategy | Sequence[Strategy] | None = None,
+    ) -> None:
+        super().__init__(reduction=reduction, name=name, dtype=dtype, mining=mining)
+        self.positive_margin = check_number("positive_margin", positive_margin, least=-1, most=1)
+        self.negative_margin = check_number("negative_margin", negative_margin, least=-1, most=1)
+        self.positive_weight = check_number("positive_weight", positive_weight, least=0)
+        self.negative_weight = check_number("negative_weight", negative_weight, least=0)
+
+    def compute_pair_parts(self, pairs: Pairs) -> Parts:
+        """The two parts `[n]`."""
+        similarities = pairs.similarities()
+        missing = self.positive_margin - similarities
+        excess = similarities - self.negative_margin
+        too_far = ops.logical_and(pairs.positive, missing >= 0)
+        too_near = ops.logical_and(pairs.negative, excess >= 0)
+        return (
+            self.positive_weight * pair_means(missing, too_far),
+            self.negative_weight * pair_means(excess, too_near),
+        )
+
+    def get_config(self) -> Config:
+        """The constructor's arguments."""
+        return {
+            **super().get_config(),
+            "positive_margin": self.positive_margin,
+            "negative_margin": self.negative_margin,
+            "positive_weight": self.positive_weight,
+            "negative_weight": self.negative_weight,
+        }

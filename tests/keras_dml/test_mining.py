@@ -1,0 +1,204 @@
+"""Which pairs a strategy leaves, by loops; that losses see them, and count no others."""
+
+import keras
+import numpy as np
+import oracles
+import pytest
+from backend import compiled, parts, value_and_gradient
+from batches import batch
+
+from keras_dml import losses, mining
+from keras_dml.negatives import distance_weighted
+from keras_dml.pairs import Memory, Pairs, normalize
+
+pytestmark = pytest.mark.any_backend
+
+MINED = [name for name, loss in losses.LOSSES.items() if getattr(loss, "takes_memory", False)]
+
+
+@keras.saving.register_keras_serializable("tests")
+def similar_alone(similarities, positive, negative):
+    return similarities < 0.4, similarities > 0.0
+
+
+def masks_of_loops(strategy, s, positive, negative):
+    """The masks that a strategy leaves, one anchor at a time."""
+    left = np.zeros((2, *s.shape), bool)
+    for i, row in enumerate(s):
+        p, n = list(np.flatnonzero(positive[i])), list(np.flatnonzero(negative[i]))
+        if strategy == "hard":
+            p, n = sorted(p, key=lambda j: row[j])[:1], sorted(n, key=lambda j: -row[j])[:1]
+        elif strategy == "easy":
+            p = sorted(p, key=lambda j: -row[j])[:1]
+        elif strategy == "semihard":
+            chosen = []
+            for j in p:
+                below = [k for k in n if row[k] < row[j]]
+                chosen += [max(below, key=lambda k: row[k])] if below else n and [
+                    min(n, key=lambda k: row[k])
+                ]  # fmt: skip
+            n = chosen
+        elif strategy == "informative":
+            p, n = (
+                [j for j in p if any(row[j] < row[k] + 0.1 for k in n)],
+                [k for k in n if any(row[k] > row[j] - 0.1 for j in p)],
+            )
+        left[0, i, p], left[1, i, n] = True, True
+    return left
+
+
+STRATEGIES = [
+    (mining.Hard(), "hard"),
+    (mining.SemiHard(), "semihard"),
+    (mining.EasyPositive(), "easy"),
+    (mining.MultiSimilarity(0.1), "informative"),
+]
+
+
+@pytest.mark.parametrize(("strategy", "name"), STRATEGIES, ids=lambda each: str(each))
+@pytest.mark.parametrize("sizes", [(5, 1, 3, 2), (4,), (1, 1, 1)])
+def test_masks_are_those_of_the_loops(strategy, name, sizes):
+    ids, z = batch(seed=3, sizes=sizes)
+    pairs = Pairs.of_batch(ids, normalize(keras.ops.convert_to_tensor(z)))
+    s = np.asarray(pairs.similarities())
+    expected = masks_of_loops(name, s, np.asarray(pairs.positive), np.asarray(pairs.negative))
+    left = mining.mined(pairs, (strategy,), unit=True)
+    np.testing.assert_array_equal(left.positive, expected[0])
+    np.testing.assert_array_equal(left.negative, expected[1])
+
+
+def test_distance_weighted_keeps_about_as_many_negatives_and_by_their_weights():
+    ids, z = np.repeat(np.arange(60), 4), np.random.default_rng(0).normal(size=(240, 8))
+    pairs = Pairs.of_batch(ids, normalize(keras.ops.convert_to_tensor(z)))
+    kept = [
+        np.asarray(mining.mined(pairs, (mining.DistanceWeighted(seed),), unit=True).negative)
+        for seed in (0, 0, 1)
+    ]
+    np.testing.assert_array_equal(kept[0], kept[1])
+    assert (kept[0] != kept[2]).any()
+    distances = np.sqrt(np.maximum(2 - 2 * np.asarray(pairs.similarities()), 0))
+    weights = np.asarray(distance_weighted(distances, pairs.negative, 8))
+    expected = np.minimum(3 * weights, 1)
+    assert kept[0].sum() == pytest.approx(expected.sum(), rel=0.15)
+    assert not kept[0][weights == 0].any()
+    likely = expected > np.median(expected[np.asarray(pairs.negative)])
+    assert kept[0][likely].sum() == pytest.approx(expected[likely].sum(), rel=0.15)
+
+
+@pytest.mark.parametrize("name", MINED)
+def test_a_strategy_that_keeps_all_changes_nothing(name):
+    ids, z = batch(seed=1)
+    everything = losses.get(name, mining=lambda s, positive, negative: (positive, negative))
+    value, gradient = value_and_gradient(everything, ids, z, "float32")
+    expected, by = value_and_gradient(losses.get(name), ids, z, "float32")
+    assert value == pytest.approx(expected, rel=1e-6)
+    np.testing.assert_allclose(gradient, by, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", MINED)
+def test_nothing_left_is_zero_with_a_zero_gradient(name):
+    ids, z = batch(seed=1)
+    none = losses.get(name, mining=lambda s, positive, negative: (s > 2, s > 2))
+    value, gradient = value_and_gradient(none, ids, z, "float32")
+    assert value == pytest.approx(0.0, abs=1e-6)
+    np.testing.assert_allclose(gradient, 0.0, atol=1e-6)
+
+
+def test_the_mined_pairs_are_the_losses_pairs():
+    ids, z = batch(seed=5, sizes=(4, 3, 2, 1))
+    for mined, other in [
+        (losses.TripletLoss(0.3, mining=mining.Hard()), losses.TripletLoss(0.3, mining="hard")),
+        (
+            losses.MultiSimilarityLoss(mining=mining.MultiSimilarity(0.1)),
+            losses.MultiSimilarityLoss(epsilon=0.1),
+        ),
+    ]:
+        value, gradient = value_and_gradient(mined, ids, z, "float32")
+        expected, by = value_and_gradient(other, ids, z, "float32")
+        assert value == pytest.approx(expected, rel=1e-6)
+        np.testing.assert_allclose(gradient, by, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("normalized", [True, False])
+def test_means_count_what_is_left(normalized):
+    ids, z = batch(seed=2)
+    f = oracles.unit(z) if normalized else z
+    squared = np.array([[np.sum((a - b) ** 2) for b in f] for a in f])
+    same = ids[:, None] == ids[None]
+    other = ~np.eye(len(ids), dtype=bool)
+    first = masks_of_loops("easy", 1 - squared / 2, same & other, ~same)
+    positive, negative = masks_of_loops("hard", 1 - squared / 2, *first)
+    missing = np.maximum(1.3 - np.sqrt(squared), 0) ** 2
+    expected = [
+        np.mean([values[row].mean() if row.any() else 0.0 for values, row in zip(table, mask)])
+        for table, mask in ((squared, positive), (missing, negative))
+    ]
+    loss = losses.ContrastiveLoss(
+        1.3,
+        normalize=normalized,
+        pair_reduction="mean",
+        dtype="float64",
+        mining=[mining.EasyPositive(), mining.Hard()],
+    )
+    assert [part.mean() for part in parts(loss, ids, z)] == pytest.approx(expected, rel=1e-9)
+    assert float(compiled(loss)(ids, z)) == pytest.approx(sum(expected), rel=1e-9)
+
+    snca = losses.SNCALoss(0.3, dtype="float64", mining=lambda s, p, n: (p & (ids < 1)[:, None], n))
+    values = oracles.snca(np.where(ids < 1, ids, np.arange(100, 100 + len(ids))), z, 0.3)
+    kept = np.sum(values, axis=0)
+    same_zero = (ids < 1)[:, None] & same & other
+    assert (np.sum(parts(snca, ids, z), axis=0) != 0).tolist() == same_zero.any(1).tolist()
+    assert np.count_nonzero(kept) == same_zero.any(1).sum()
+
+
+def test_a_memory_is_mined_too():
+    ids, z = batch(seed=6, sizes=(3, 3, 2))
+    rng = np.random.default_rng(1)
+    memory = Memory(
+        keras.ops.convert_to_tensor(rng.normal(size=(12, 6)).astype("float32")),
+        keras.ops.convert_to_tensor(rng.integers(0, 3, 12)),
+        keras.ops.ones(12, dtype="bool"),
+        keras.ops.full((len(ids),), -1, dtype="int32"),
+    )
+    embeddings = keras.ops.convert_to_tensor(z.astype("float32"))
+    class_ids = keras.ops.convert_to_tensor(ids)
+    loss = losses.ContrastiveLoss(normalize=True, mining=mining.Hard())
+    pairs = loss.pairs_of(class_ids, embeddings, memory)
+    assert np.asarray(pairs.negative).sum(axis=1).tolist() == [1] * len(ids)
+    assert np.asarray(pairs.positive).sum(axis=1).max() == 1
+    for seed in (mining.DistanceWeighted(), mining.SemiHard()):
+        loss = losses.ContrastiveLoss(normalize=True, mining=seed)
+        assert loss.pairs_of(class_ids, embeddings, memory).negative.shape == (8, 12)
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [mining.MultiSimilarity(0.2), [mining.EasyPositive(), mining.Hard()], similar_alone],
+    ids=str,
+)
+@pytest.mark.parametrize("name", ["contrastive", "triplet"])
+def test_configuration_round_trip(name, strategy):
+    loss = losses.get(name, mining=strategy)
+    copy = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(loss))
+    assert copy.get_config() == loss.get_config()
+    ids, z = batch()
+    assert float(copy(ids, z)) == float(loss(ids, z))
+    assert copy.strategies[-1] is similar_alone or repr(copy.strategies) == repr(loss.strategies)
+
+
+@pytest.mark.parametrize("bad", ["hard", 3, mining.Hard, [mining.Hard(), None]])
+def test_what_is_no_strategy_is_refused(bad):
+    with pytest.raises(TypeError, match=r"mining must be a strategy.*Received: mining="):
+        losses.ContrastiveLoss(mining=bad)
+
+
+@pytest.mark.parametrize(
+    ("function", "given"),
+    [
+        (lambda s, positive, negative: positive, "gave"),
+        (lambda s, positive, negative: (positive[:2], negative), r"\(2, 11\), \(11, 11\)"),
+    ],
+)
+def test_a_function_that_gives_no_masks_is_refused(function, given):
+    with pytest.raises(ValueError, match=f"mining must give two masks.*{given}"):
+        losses.ContrastiveLoss(mining=function)(*batch())
