@@ -174,7 +174,7 @@ def test_a_memory_is_mined_too():
 @pytest.mark.parametrize(
     "strategy",
     [mining.MultiSimilarity(0.2), [mining.EasyPositive(), mining.Hard()], similar_alone],
-    ids=str,
+    ids=["one", "several", "function"],
 )
 @pytest.mark.parametrize("name", ["contrastive", "triplet"])
 def test_configuration_round_trip(name, strategy):

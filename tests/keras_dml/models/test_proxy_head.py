@@ -122,8 +122,9 @@ def test_the_regulariser_is_part_of_the_loss_and_merges_centers():
     added = float(regularizer(head.proxies.value))
     assert float(logged) == pytest.approx(alone + added, rel=1e-5)
     together = np.ones((12, 4), "float32")
+    # float32 leaves 2.4e-7 of 2 − 2·p·q, a fortieth of the 1e-5 beside it.
     assert float(regularizer(keras.ops.convert_to_tensor(together))) == pytest.approx(
-        0.5 * np.sqrt(1e-5) / 2, rel=1e-2
+        0.5 * np.sqrt(1e-5) / 2, rel=0.03
     )
     assert float(models.CenterRegularizer(1)(keras.ops.ones((3, 4)))) == 0.0
 
