@@ -290,7 +290,7 @@ def test_in_fit_it_trains_and_compiling_again_keeps_the_metrics_apart(how):
     losses.QuadrupletLoss(), losses.LiftedStructureLoss(), losses.NPairsLoss(), losses.CenterLoss(),
     losses.ArcFaceLoss(), losses.RankMILoss(), losses.MatryoshkaLoss(losses.NPairsLoss(), (3,)),
     losses.InstanceCrossEntropyLoss(), "supcon", None,
-], ids=repr)  # fmt: skip
+], ids=lambda loss: getattr(loss, "name", None) or repr(loss))  # fmt: skip
 def test_a_loss_without_fixed_candidates_is_refused(loss):
     model = models.CrossBatchMemory(untouched(), 8)
     with pytest.raises(TypeError, match="must"):
