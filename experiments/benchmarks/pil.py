@@ -20,7 +20,7 @@ _ENHANCE = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)
 
 @dataclasses.dataclass(frozen=True)
 class PilTransform:
-    """What is done to an image; the fields are those of `pipelines.TrainTransform`.
+    """What is done to an image; the fields are among those of `pipelines.TrainTransform`.
 
     An area crop is cut out of the image as it is stored, which spares resizing it first.
     """

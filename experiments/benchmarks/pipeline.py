@@ -53,7 +53,12 @@ def measure(
         make = {_DECODING: _stream(_decoding(table, sampler, plain, seed))}
         for suffix, applied in transforms.items():
             make[_OURS + suffix] = _stream(training_batches(table, sampler, applied, seed))
-            pil_transform = PilTransform(**dataclasses.asdict(applied))
+            pil_transform = PilTransform(
+                **{
+                    field.name: getattr(applied, field.name)
+                    for field in dataclasses.fields(PilTransform)
+                }
+            )
             pool = PilPool(_images(table), table.boxes, workers, pil_transform)
             stack.callback(pool.close)
             make[_PIL + suffix] = _pool(pool, sampler)

@@ -175,13 +175,12 @@ def one_backbone(monkeypatch):
     monkeypatch.setattr(models, "build_backbone", _backbone)
 
 
+# One of each kind; the thorough checks build and train all.
+KINDS_OF_TRAINING = ("cub", "cub_center", "cub_contrastive", "cub_rankmi", "sop_ice_lmh")
+
+
 @pytest.mark.usefixtures("one_backbone")
-@tiers.parametrize(
-    # One of each kind of training; the longer checks build all.
-    "name",
-    NUMBERS,
-    ("cub", "cub_center", "cub_contrastive", "cub_rankmi", "sop_ice_lmh"),
-)
+@tiers.parametrize("name", NUMBERS, KINDS_OF_TRAINING, (pytest.mark.slow, pytest.mark.thorough))
 def test_everything_but_the_training_is_built(name, data_dirs):
     options, embedding, model, batches = built(name, data_dirs)
     images, labels = next(iter(batches))
@@ -201,7 +200,7 @@ def test_everything_but_the_training_is_built(name, data_dirs):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
+@tiers.parametrize(
     ("name", "backbone"),
     [
         *((name, "small_convnet") for name in NUMBERS),
@@ -209,6 +208,8 @@ def test_everything_but_the_training_is_built(name, data_dirs):
         ("sop_rankmi", "resnet50"),
         ("cub_ice_lmh", "bn_inception"),
     ],
+    [*((name, "small_convnet") for name in KINDS_OF_TRAINING), ("cub", "resnet50")],
+    pytest.mark.thorough,
 )
 def test_two_steps_of_every_recipe(name, backbone, data_dirs):
     """Of most with a small net in the backbone's place: tracing ResNet-50 takes half a minute."""
