@@ -14,6 +14,9 @@ from numpy.typing import ArrayLike
 
 from pipelines.errors import ArgumentError, ArgumentTypeError
 
+MOST_OF_A_BOX = 2**30
+"""The largest number of a box: a corner and a side together are an int32 for the decoders."""
+
 # The checks make arrays of what else is given.
 _Boxes: TypeAlias = np.ndarray | None
 
@@ -291,6 +294,12 @@ def _checked_boxes(boxes: ArrayLike, count: int) -> np.ndarray:
         raise ArgumentError(
             "boxes must be (y, x, height, width) with a height and a width of at least 1. "
             f"Received: {checked[empty[0]].tolist()} in row {empty[0]}"
+        )
+    far = np.flatnonzero((checked > MOST_OF_A_BOX).any(1) | (checked < -MOST_OF_A_BOX).any(1))
+    if len(far):
+        raise ArgumentError(
+            f"boxes must hold numbers of pixels from {-MOST_OF_A_BOX} to {MOST_OF_A_BOX}. "
+            f"Received: {checked[far[0]].tolist()} in row {far[0]}"
         )
     return _read_only(checked.astype(np.int64, copy=False))
 

@@ -1,9 +1,17 @@
 """Lists that come with a published dataset: lines of columns, and the images that they name."""
 
+import collections
+import math
 import os
+import re
 from collections.abc import Iterable, Sequence
 
+from pipelines.datasets.files import LOGGER
 from pipelines.errors import ArgumentError
+
+# What is echoed of a line or a name: a damaged file may be one line of megabytes.
+_SHOWN = 200  # characters
+_WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
 
 
 def read_table(
@@ -17,8 +25,8 @@ def read_table(
 
     Args:
         path: the file, UTF-8.
-        columns: name -> what makes a value of the word (`int`, `str`, ...; ValueError where it is
-            none). The last takes the rest of the line.
+        columns: name -> what makes a value of the word (`whole`, `decimal`, `str`, ...; ValueError
+            where it is none). The last takes the rest of the line.
         counted: whether the first line is the number of lines that follow the header.
         header: whether the columns' names come before the lines.
         separator: what stands between columns. None: blanks.
@@ -35,7 +43,7 @@ def read_table(
         lines = [(number, line) for number, line in enumerate(file, start=1) if line.strip()]
     promised = None
     if counted and lines:
-        promised = _parse(path, *lines.pop(0), {"number of images": int}, None)[0]
+        promised = _parse(path, *lines.pop(0), {"number of images": whole}, None)[0]
     if header and lines:
         number, line = lines.pop(0)
         names = line.decode("utf-8", "replace").split(separator)
@@ -46,7 +54,9 @@ def read_table(
         key, *values = _parse(path, number, line, columns, separator)
         if key in rows:
             name = next(iter(columns))
-            raise ArgumentError(f"{path}, line {number}: the {name} {key} is there already.")
+            raise ArgumentError(
+                f"{path}, line {number}: the {name} {_shortened(key)} is there already."
+            )
         rows[key] = tuple(values)
     if not rows:
         raise ArgumentError(f"{path} is empty: expected lines '{form}'.")
@@ -58,11 +68,30 @@ def read_table(
     return rows
 
 
+def whole(word: str) -> int:
+    """A whole number of 18 digits at most; ValueError of all else that Python takes for one.
+
+    An `int` reads `1_000` and the digits of other scripts too, and numbers that no array holds.
+    """
+    if not _WHOLE.fullmatch(word):
+        raise ValueError(word)
+    return int(word)
+
+
+def decimal(word: str) -> float:
+    """A finite number in plain digits; ValueError of all else."""
+    number = float(word)
+    if not word.isascii() or "_" in word or not math.isfinite(number):
+        raise ValueError(word)
+    return number
+
+
 def check_images(folder: str, paths: Iterable[str], listed_in: str) -> None:
     """Raises ValueError unless all listed images are in `folder`: says how many, names five.
 
-    A list may come from anybody: a path that leads out of the folder is refused before it is looked
-    for. (What lies in the folder as a link is the user's own doing, and is followed.)
+    Images that are listed more than once are warned of. A list may come from anybody: a path that
+    leads out of the folder is refused before it is looked for. (What lies in the folder as a link
+    is the user's own doing, and is followed.)
 
     Args:
         folder: what `paths` are relative to.
@@ -78,6 +107,15 @@ def check_images(folder: str, paths: Iterable[str], listed_in: str) -> None:
         raise ArgumentError(
             f"{len(outside)} images listed in {listed_in} lie outside of {folder}, from which "
             f"nothing is read. The first: {first(outside)}"
+        )
+    again = [path for path, times in collections.Counter(paths).items() if times > 1]
+    if again:
+        LOGGER.warning(
+            "%s of %s lists %d images more than once, the first is %s",
+            listed_in,
+            folder,
+            len(again),
+            first(again[:1]),
         )
     for path in paths:
         parent, name = os.path.split(os.path.join(folder, path))
@@ -99,7 +137,12 @@ def _leads_out(path: str) -> bool:
 
 def first(items: Sequence[object]) -> str:
     """The first five, for a message."""
-    return ", ".join(str(item) for item in items[:5])
+    return ", ".join(_shortened(item) for item in items[:5])
+
+
+def _shortened(item: object) -> str:
+    text = str(item)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text)} characters)"
 
 
 def _parse(path: str, number: int, line: bytes, columns: dict, separator: str | None) -> list:
@@ -114,5 +157,5 @@ def _parse(path: str, number: int, line: bytes, columns: dict, separator: str | 
 def _wrong_line(path: str, number: int, line: bytes, expected: str) -> ValueError:
     return ArgumentError(
         f"{path}, line {number}: expected {expected}. "
-        f"Received: {line.decode('utf-8', 'replace').strip()!r}"
+        f"Received: {_shortened(repr(line.decode('utf-8', 'replace').strip()))}"
     )

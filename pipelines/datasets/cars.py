@@ -14,7 +14,7 @@ from pipelines.datasets.files import checked_data_dir, warn_of_other_counts
 from pipelines.errors import ArgumentError
 from pipelines.extras import needing
 from pipelines.split import Split, split_by_id
-from pipelines.table import ImageTable
+from pipelines.table import MOST_OF_A_BOX, ImageTable
 
 NUM_IMAGES = 16_185
 NUM_CLASSES = 196
@@ -81,6 +81,9 @@ def read_cars(
             (_annotations(root, _TEST_LIST), "fname", _images(root, "cars_test")),
         ]
     parts = [_read_list(*one) for one in lists]
+    if crop_to_box:
+        for (file, _, _), (_, _, boxes) in zip(lists, parts):
+            _check_boxes(file, boxes)
     paths = [path for part, _, _ in parts for path in part]
     classes, boxes = (np.concatenate([part[column] for part in parts]) for column in (1, 2))
     class_ids = np.unique(classes)
@@ -126,10 +129,10 @@ def _read_list(file: str, path_field: str, folder: str) -> tuple[list[str], np.n
     places = [fields.index(name) for name in wanted]
     rows = [[entry[place] for place in places] for entry in entries]
     for number, (path, *row) in enumerate(rows, start=1):
-        if not isinstance(path, str) or not all(isinstance(value, int) for value in row):
+        if not isinstance(path, str) or not all(map(_is_number, row)):
             raise ArgumentError(
                 f"{file}, annotation {number}: expected a file name, and whole numbers for the "
-                f"class and the box. Received: {path!r}, {row}"
+                f"class and the box. Received: {first([repr(path), row])}"
             )
     paths = [row[0] for row in rows]
     numbers = np.array([row[1:] for row in rows], np.int64)
@@ -140,8 +143,28 @@ def _read_list(file: str, path_field: str, folder: str) -> tuple[list[str], np.n
     return [os.path.join(folder, path) for path in paths], classes, boxes
 
 
+def _is_number(value: object) -> bool:
+    """Whether it may stand for a class or a side of a box: not beyond what arrays take."""
+    return isinstance(value, int) and abs(value) < MOST_OF_A_BOX // 2
+
+
+def _check_boxes(file: str, boxes: np.ndarray) -> None:
+    empty = np.flatnonzero(boxes[:, 2:].min(axis=1) < 1)
+    if len(empty):
+        raise ArgumentError(
+            f"{file}, annotation {empty[0] + 1}: expected a box whose last row and column are not "
+            f"before its first. Received: y, x, height, width = {boxes[empty[0]].tolist()}"
+        )
+
+
 def _class_names(file: str, class_ids: np.ndarray) -> list[str]:
-    names = [str(name) for name in _read_mat(file, "class_names")[1]]
+    names = _read_mat(file, "class_names")[1]
+    wrong = [number for number, name in enumerate(names, 1) if not isinstance(name, str)]
+    if wrong:
+        raise ArgumentError(
+            f"{file}: class_names must be text, but {len(wrong)} are none. "
+            f"The first: {first(wrong)}"
+        )
     nameless = [number for number in class_ids.tolist() if not 1 <= number <= len(names)]
     if nameless:
         raise ArgumentError(

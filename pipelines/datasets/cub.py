@@ -1,15 +1,14 @@
 """Caltech-UCSD Birds-200-2011 (Wah et al. 2011) in its official layout."""
 
-import math
 import os
 
 import numpy as np
 
-from pipelines.datasets.annotations import check_images, first, read_table
+from pipelines.datasets.annotations import check_images, decimal, first, read_table, whole
 from pipelines.datasets.files import dataset_root, warn_of_other_counts
 from pipelines.errors import ArgumentError
 from pipelines.split import Split, split_by_id
-from pipelines.table import ImageTable
+from pipelines.table import MOST_OF_A_BOX, ImageTable
 
 NUM_IMAGES = 11_788
 NUM_CLASSES = 200
@@ -57,11 +56,11 @@ def read_cub(
     needed = ["images.txt", "image_class_labels.txt", "images"]
     needed += ["bounding_boxes.txt"] if crop_to_box else []
     root = dataset_root(data_dir, "CUB_200_2011", needed, EXPECTED)
-    images = read_table(os.path.join(root, "images.txt"), {"image_id": int, "path": str})
-    labels = _of_images(root, "image_class_labels.txt", {"class_id": int}, images)
+    images = read_table(os.path.join(root, "images.txt"), {"image_id": whole, "path": str})
+    labels = _of_images(root, "image_class_labels.txt", {"class_id": whole}, images)
     boxes = None
     if crop_to_box:
-        sides = dict.fromkeys(("x", "y", "width", "height"), _pixels)
+        sides = {"x": _pixels, "y": _pixels, "width": _extent, "height": _extent}
         boxes = _boxes(_of_images(root, "bounding_boxes.txt", sides, images))
     paths = [path for (path,) in images.values()]
     check_images(os.path.join(root, "images"), paths, "images.txt")
@@ -79,7 +78,7 @@ def read_cub(
 
 def _of_images(root: str, name: str, columns: dict, images: dict) -> list[tuple]:
     """The columns of a file that has a line for each image, in the order of `images`."""
-    rows = read_table(os.path.join(root, name), {"image_id": int, **columns})
+    rows = read_table(os.path.join(root, name), {"image_id": whole, **columns})
     unpaired = sorted(images.keys() ^ rows.keys())
     if unpaired:
         raise ArgumentError(
@@ -91,13 +90,20 @@ def _of_images(root: str, name: str, columns: dict, images: dict) -> list[tuple]
 
 def _boxes(sides: list[tuple]) -> np.ndarray:
     # The file counts pixels from 1.
-    x, y, width, height = np.array(sides).round().astype(np.int64).T
+    x, y, width, height = np.array(sides, np.int64).T
     return np.stack([y - 1, x - 1, height, width], axis=1)
 
 
-def _pixels(word: str) -> float:
-    number = float(word)
-    if not math.isfinite(number):
+def _pixels(word: str) -> int:
+    number = round(decimal(word))
+    if abs(number) > MOST_OF_A_BOX:
+        raise ValueError
+    return number
+
+
+def _extent(word: str) -> int:
+    number = _pixels(word)
+    if number < 1:
         raise ValueError
     return number
 
@@ -107,7 +113,7 @@ def _class_names(root: str, class_ids: np.ndarray) -> list[str] | None:
     path = os.path.join(root, "classes.txt")
     if not os.path.exists(path):
         return None
-    names = read_table(path, {"class_id": int, "name": str})
+    names = read_table(path, {"class_id": whole, "name": str})
     nameless = [number for number in class_ids.tolist() if number not in names]
     if nameless:
         raise ArgumentError(

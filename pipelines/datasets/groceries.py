@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from pipelines.datasets.annotations import check_images, first, read_table
+from pipelines.datasets.annotations import check_images, first, read_table, whole
 from pipelines.datasets.files import dataset_root, warn_of_other_counts
 from pipelines.errors import ArgumentError
 from pipelines.split import Split, split_by_id
@@ -26,13 +26,13 @@ _FOLDERS = ("GroceryStoreDataset-master/dataset", "GroceryStoreDataset/dataset",
 _CLASSES, _LISTS = "classes.csv", ("train.txt", "val.txt", "test.txt")
 _CLASS_COLUMNS = {
     "Class Name (str)": str,
-    "Class ID (int)": int,
+    "Class ID (int)": whole,
     "Coarse Class Name (str)": str,
-    "Coarse Class ID (int)": int,
+    "Coarse Class ID (int)": whole,
     "Iconic Image Path (str)": str,
     "Product Description Path (str)": str,
 }
-_IMAGE_COLUMNS = {"path": str, "class_id": int, "coarse_class_id": int}
+_IMAGE_COLUMNS = {"path": str, "class_id": whole, "coarse_class_id": whole}
 
 
 def load_split(

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterable
 
-from pipelines.datasets.annotations import check_images, first, read_table
+from pipelines.datasets.annotations import check_images, first, read_table, whole
 from pipelines.datasets.files import check_not_given, dataset_root, warn_of_other_counts
 from pipelines.errors import ArgumentError
 from pipelines.split import Split
@@ -16,7 +16,7 @@ EXPECTED = (
     "Expected the unpacked archive Stanford_Online_Products, that is Ebay_train.txt, Ebay_test.txt "
     "and a folder of images for each kind of product."
 )
-_COLUMNS = {"image_id": int, "class_id": int, "super_class_id": int, "path": str}
+_COLUMNS = {"image_id": whole, "class_id": whole, "super_class_id": whole, "path": str}
 
 
 def load_split(

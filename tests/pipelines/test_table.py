@@ -229,3 +229,9 @@ def boxed(boxes):
 def test_bad_input(build, error, message):
     with pytest.raises(error, match=message):
         build()
+
+
+@pytest.mark.parametrize("box", [[2**40, 0, 1, 1], [0, 0, 2**31, 1], [0, -(2**32), 1, 1]])
+def test_a_box_beyond_what_the_decoders_count_is_refused(box):
+    with pytest.raises(ValueError, match="boxes must hold numbers of pixels from .* in row 1"):
+        ImageTable.from_paths(["a", "b"], [0, 1], boxes=[[0, 0, 1, 1], box])

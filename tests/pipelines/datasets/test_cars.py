@@ -1,5 +1,6 @@
 import json
 
+import numpy as np
 import pytest
 from official_layouts import write_cars, write_cars_devkit, write_mat
 
@@ -115,6 +116,32 @@ def test_annotations_that_make_no_sense(tmp_path):
         cars(tmp_path)
     write_mat(file, (1, 0, 198), "relative_im_path", paths)
     with pytest.raises(ValueError, match="names 196 classes, and none for 2 .*first: 0, 198"):
+        cars(tmp_path)
+
+
+def test_numbers_beyond_all_images_and_boxes_that_end_before_they_begin(tmp_path):
+    write_cars(tmp_path, (1, 2, 3))
+    file, paths = tmp_path / "cars_annos.mat", [f"car_ims/{i:06}.jpg" for i in (1, 2, 3)]
+    for value in (np.uint64(2**63), 2**40, -(2**40)):
+        write_mat(file, (1, 2, 3), "relative_im_path", paths, **{"class": [1, value, 3]})
+        with pytest.raises(ValueError, match="cars_annos.mat, annotation 2: expected a file name"):
+            cars(tmp_path)
+    write_mat(file, (1, 2, 3), "relative_im_path", paths, bbox_x2=[31, 1, 33])
+    assert len(cars(tmp_path)) == 3
+    with pytest.raises(ValueError, match="cars_annos.mat, annotation 2: expected a box whose last"):
+        cars(tmp_path, crop_to_box=True)
+
+
+def test_names_of_classes_that_are_no_text(tmp_path, monkeypatch):
+    write_cars(tmp_path, (1, 2, 3))
+    read = cars_module._read_mat
+
+    def without_a_name(file, variable):
+        fields, entries = read(file, variable)
+        return fields, [entries[0], None, *entries[2:]] if variable == "class_names" else entries
+
+    monkeypatch.setattr(cars_module, "_read_mat", without_a_name)
+    with pytest.raises(ValueError, match="class_names must be text, but 1 are none. .*first: 2"):
         cars(tmp_path)
 
 

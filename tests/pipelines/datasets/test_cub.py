@@ -184,3 +184,35 @@ def test_glyphs_are_split_at_the_boundary():
     split = load_dataset("glyphs", train_classes=3, test_classes=2)
     assert (split.train.num_classes, split.test.num_classes) == (3, 2)
     assert not set(split.train.class_names) & set(split.test.class_names)
+
+
+@pytest.mark.parametrize("word", ["1_0", "١", "9" * 19, "1.0", "1e2", ""])
+def test_what_python_reads_as_a_number_and_no_list_means(tmp_path, word):
+    write_cub(tmp_path)
+    (tmp_path / "image_class_labels.txt").write_text(f"1 {word}\n2 1\n3 2\n4 101\n5 102\n")
+    with pytest.raises(ValueError, match="image_class_labels.txt, line 1: expected 'image_id clas"):
+        cub(tmp_path)
+
+
+@pytest.mark.parametrize("word", ["1e308", "9223372036854775808", "0.2", "-3", "nan", "1_0"])
+def test_a_box_that_no_image_has_names_its_line(tmp_path, word):
+    write_cub(tmp_path, [1, 101])
+    (tmp_path / "bounding_boxes.txt").write_text(f"1 1 1 30 20\n2 1 1 {word} 20\n")
+    with pytest.raises(ValueError, match="bounding_boxes.txt, line 2: expected 'image_id x y w"):
+        cub(tmp_path, crop_to_box=True)
+
+
+def test_of_a_long_line_the_beginning_is_shown(tmp_path):
+    write_cub(tmp_path)
+    (tmp_path / "images.txt").write_text("x" * 10**6)
+    with pytest.raises(ValueError, match=r"xxx\.\.\. \(1000002 characters\)") as refused:
+        cub(tmp_path)
+    assert len(str(refused.value)) < 1000
+
+
+def test_an_image_that_is_listed_twice_is_warned_of(tmp_path, caplog):
+    write_cub(tmp_path, [1, 2])
+    text = (tmp_path / "images.txt").read_text().splitlines()[0]
+    (tmp_path / "images.txt").write_text(f"{text}\n2 {text.split()[1]}\n")
+    assert len(cub(tmp_path)) == 2
+    assert "lists 1 images more than once, the first is 001.Bird_1/" in caplog.records[0].message

@@ -1,0 +1,309 @@
+"""Annotation files that are cut, flipped, swapped or bent on harm: a table, or one clear line."""
+
+import json
+import math
+import os
+import pathlib
+import re
+import shutil
+import time
+
+import numpy as np
+import pytest
+from mutations import OF_BYTES, OF_TEXT, mutated
+from official_layouts import (
+    write_cars,
+    write_cub,
+    write_groceries,
+    write_inshop,
+    write_mat,
+    write_sop,
+)
+from trials import Tally, seeds
+
+from pipelines.datasets import cars, cub, groceries, inshop, read_mat, sop
+from pipelines.datasets.registry import load_dataset
+from pipelines.errors import ArgumentError
+
+LISTS = {
+    "cub": (
+        write_cub,
+        ["images.txt", "image_class_labels.txt", "bounding_boxes.txt", "classes.txt"],
+    ),
+    "sop": (write_sop, ["Ebay_train.txt", "Ebay_test.txt"]),
+    "inshop": (write_inshop, ["list_eval_partition.txt"]),
+    "groceries": (write_groceries, ["classes.csv", "train.txt", "val.txt", "test.txt"]),
+}  # fmt: skip
+MODULES = {"cub": cub, "sop": sop, "inshop": inshop, "groceries": groceries, "cars": cars}
+_SECONDS = 5
+
+
+def load(name, root):
+    boxes = {"crop_to_box": True} if name in ("cub", "cars") else {}
+    return load_dataset(name, root, **boxes)
+
+
+def counts(split):
+    return {
+        side: (len(table), len(np.unique(table.labels))) for side, table in split.tables.items()
+    }
+
+
+class Good:
+    """A dataset that is whole, as its module takes it: other counts are warned of."""
+
+    def __init__(self, name, write, root, monkeypatch):
+        self.name, self.root = name, write(root)
+        self.counts = counts(load(name, self.root))
+        module = MODULES[name]
+        sides = {"training": "train", "test": "query" if name == "inshop" else "test"}
+        for place, attribute in enumerate(("NUM_IMAGES", "NUM_CLASSES")):
+            full = {sides.get(side, side): pair[place] for side, pair in self.counts.items()}
+            if not isinstance(getattr(module, attribute), dict):
+                full = full["train"] + full["test"]
+            monkeypatch.setattr(module, attribute, full)
+
+    def end_of(self, file, caplog, parsed_lines=True):
+        """How a load ends, whose file `file` was damaged: `(end, None)` or `(None, fault)`."""
+        caplog.clear()
+        began = time.monotonic()
+        try:
+            split = load(self.name, self.root)
+        except ArgumentError as error:
+            return self._refused(str(error), file, parsed_lines)
+        except Exception as error:
+            return None, f"{type(error).__name__}: {error}"
+        if time.monotonic() - began > _SECONDS:
+            return None, f"took {time.monotonic() - began:.0f} s"
+        for table in split.tables.values():
+            for path in table.paths:
+                inside = os.path.realpath(path).startswith(os.path.realpath(self.root) + os.sep)
+                if not inside or not os.path.exists(path):
+                    return None, f"names {path!r}"
+            if table.boxes is not None and table.boxes[:, 2:].min() < 1:
+                return None, f"boxes {table.boxes.tolist()}"
+        if counts(split) != self.counts and not caplog.records:
+            return None, f"{counts(split)} in place of {self.counts} without a word"
+        return ("another table" if counts(split) != self.counts else "a table"), None
+
+    def _refused(self, said, file, parsed_lines):
+        named = [pathlib.Path(file).name, *LISTS.get(self.name, (None, []))[1], "data_dir"]
+        if not any(name in said for name in named):
+            return None, f"names no file: {said[:300]}"
+        if (
+            parsed_lines
+            and "expected" in said
+            and not re.search(r"line \d|is empty|Expected", said)
+        ):
+            return None, f"names no line: {said[:300]}"
+        if len(said) > 4000:
+            return None, f"a message of {len(said)} characters: {said[:200]}"
+        return "refused", None
+
+
+def fuzz_lists(name, count, tmp_path, monkeypatch, caplog):
+    write, files = LISTS[name]
+    good = Good(name, write, tmp_path / name, monkeypatch)
+    tally = Tally(f"mutated annotation files of {name}")
+    for seed in seeds(count):
+        rng = np.random.default_rng([seed, 15])
+        file = good.root / files[rng.integers(len(files))]
+        whole = file.read_bytes()
+        what, content = mutated(whole, rng, OF_TEXT)
+        file.write_bytes(content)
+        end, fault = good.end_of(file, caplog)
+        if fault:
+            tally.fail(seed, f"{file.name}, {what}: {fault}")
+        else:
+            tally.add(end)
+        file.write_bytes(whole)
+    assert good.end_of(files[0], caplog)[0] == "a table"
+    return tally
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_damaged_lists(name, tmp_path, monkeypatch, caplog, capsys):
+    fuzz_lists(name, 40, tmp_path, monkeypatch, caplog).check(capsys)
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", LISTS)
+def test_many_damaged_lists(name, tmp_path, monkeypatch, caplog, capsys):
+    fuzz_lists(name, 2500, tmp_path, monkeypatch, caplog).check(capsys)
+
+
+def mutated_matlab(folder, rng):
+    """Damages the list of Cars-196 at `folder / "cars_annos.mat"`, byte by byte."""
+    file = folder / "cars_annos.mat"
+    what, content = mutated(file.read_bytes(), rng, OF_BYTES)
+    file.write_bytes(content)
+    return what
+
+
+VALUES = [
+    -1, 0, 2**31, 2**40, 2**62, np.uint64(2**63), 1.0, 1.5, math.nan, math.inf, True, "", "x",
+    "1", "../../x.jpg", "/etc/passwd", "car_ims/000001.jpg", "a\0b", "x" * 5000, [], [1, 2],
+    {"a": 1}, 1j, np.zeros((2, 2)), np.zeros(0), np.array("x", object),
+]  # fmt: skip
+FIELDS = ["bbox_x1", "bbox_y1", "bbox_x2", "bbox_y2", "class", "relative_im_path", "another"]
+
+
+def rewritten_matlab(folder, rng):
+    """Writes that list anew, as a whole file in which an entry or a field is something else."""
+    ids = (1, 1, 2, 99, 100)
+    paths = [f"car_ims/{image:06}.jpg" for image in range(1, len(ids) + 1)]
+    field = str(rng.choice(FIELDS))
+    if rng.random() < 0.15:
+        file_of = "fname" if field == "relative_im_path" else "relative_im_path"
+        write_mat(folder / "cars_annos.mat", ids[:3], file_of, paths[:3])
+        return f"three images, their names in {file_of}"
+    columns = {"class": list(ids), "relative_im_path": list(paths)}
+    values = columns.get(field, [30 + image for image in range(len(ids))])
+    for place in rng.integers(len(ids), size=rng.integers(1, 3)):
+        values[place] = VALUES[rng.integers(len(VALUES))]
+    write_mat(folder / "cars_annos.mat", ids, "relative_im_path", paths, **{field: values})
+    return f"{field}: {str(values)[:200]}"
+
+
+def fuzz_cars(damage, count, tmp_path, monkeypatch, caplog):
+    good = Good("cars", write_cars, tmp_path / "cars", monkeypatch)
+    file = good.root / "cars_annos.mat"
+    whole = file.read_bytes()
+    tally = Tally(f"annotation files of cars, {damage.__name__.replace('_', ' ')}")
+    for seed in seeds(count):
+        what = damage(good.root, np.random.default_rng([seed, 16]))
+        end, fault = good.end_of(file, caplog, parsed_lines=False)
+        if fault:
+            tally.fail(seed, f"{what}: {fault}")
+        else:
+            tally.add(end)
+        file.write_bytes(whole)
+    return tally
+
+
+@pytest.fixture
+def _read_here(monkeypatch):
+    """Without a process for each file: what `savemat` has written ends no reader."""
+
+    def printed(file, variable):
+        return json.dumps(read_mat.variable_of(file, variable))
+
+    monkeypatch.setattr(cars, "_printed", printed)
+
+
+@pytest.mark.usefixtures("_read_here")
+def test_other_entries_of_cars(tmp_path, monkeypatch, caplog, capsys):
+    fuzz_cars(rewritten_matlab, 40, tmp_path, monkeypatch, caplog).check(capsys)
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.usefixtures("_read_here")
+def test_many_other_entries_of_cars(tmp_path, monkeypatch, caplog, capsys):
+    fuzz_cars(rewritten_matlab, 2000, tmp_path, monkeypatch, caplog).check(capsys)
+
+
+@pytest.mark.slow
+def test_damaged_matlab_files(tmp_path, monkeypatch, caplog, capsys):
+    fuzz_cars(mutated_matlab, 3, tmp_path, monkeypatch, caplog).check(capsys)
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_many_damaged_matlab_files(tmp_path, monkeypatch, caplog, capsys):
+    fuzz_cars(mutated_matlab, 80, tmp_path, monkeypatch, caplog).check(capsys)
+
+
+NAMES = [
+    b"a", b"B", b"a b", b"a\nb", b"\xff\xfe", b".hidden", b"__MACOSX", b"...", b"-rf", b"%s{}",
+    "ü".encode(), "u\u0308".encode(), "\u202e".encode(), b"x" * 200, b"a\\b", b"\x1b[31m", b"'\"",
+    b"*", b"~", b"a.jpg",
+]  # fmt: skip
+ENDINGS = [b".jpg", b".JPG", b".jpeg", b".png", b".gif", b".txt", b"", b".jpg.part", b".jpg "]
+SHOWN_ENDINGS = (b".jpg", b".jpeg", b".png", b".gif")
+
+
+def grow(folder, rng, depth=0):
+    """Files, folders, links and pipes of any name."""
+    for _ in range(rng.integers(0, 7)):
+        name = NAMES[rng.integers(len(NAMES))]
+        kind = rng.choice(["file", "folder", "link", "lost link", "pipe", "outside"],
+                          p=[0.5, 0.3, 0.06, 0.05, 0.05, 0.04])  # fmt: skip
+        path = os.path.join(folder, name)
+        if kind in ("file", "pipe", "lost link"):
+            path += ENDINGS[rng.integers(len(ENDINGS))]
+        if os.path.lexists(path):
+            continue
+        if kind == "file":
+            pathlib.Path(os.fsdecode(path)).write_bytes(b"x")
+        elif kind == "pipe":
+            os.mkfifo(path)
+        elif kind == "lost link":
+            os.symlink(b"gone", path)
+        elif kind == "link":
+            os.symlink(b".." if rng.integers(2) else b".", path)
+        elif kind == "outside":
+            os.symlink(os.path.dirname(os.path.abspath(folder)), path)
+        elif depth < 3:
+            os.mkdir(path)
+            grow(path, rng, depth + 1)
+
+
+def shown_images(root):
+    """What a person would call the images of a folder's classes: regular, named, not hidden."""
+    found, others = set(), 0
+    for path, folders, files in os.walk(root):
+        folders[:] = [n for n in folders if not n.startswith(b".") and n != b"__MACOSX"]
+        for name in files:
+            file = os.path.join(path, name)
+            if name.startswith(b".") or not name.lower().endswith(SHOWN_ENDINGS):
+                continue
+            try:
+                file.decode()
+                named = path != root and (os.path.isfile(file) or not os.path.exists(file))
+            except UnicodeDecodeError:
+                named = False
+            found |= {os.fsdecode(file)} if named else set()
+            others += not named
+    return found, others
+
+
+def fuzz_folders(count, tmp_path, caplog):
+    tally = Tally("folders of strange names")
+    for seed in seeds(count):
+        root = tmp_path / str(seed)
+        root.mkdir()
+        grow(os.fsencode(root), np.random.default_rng([seed, 17]))
+        expected, others = shown_images(os.fsencode(root))
+        caplog.clear()
+        try:
+            split = load_dataset("folder", root)
+        except ArgumentError as error:
+            classes = {os.path.dirname(path) for path in expected}
+            if len(classes) > 1 or "Received: " not in str(error) or len(str(error)) > 4000:
+                tally.fail(seed, f"{len(classes)} classes, but: {str(error)[:300]}")
+            else:
+                tally.add("refused")
+        except Exception as error:
+            tally.fail(seed, f"{type(error).__name__}: {error}")
+        else:
+            paths = {path for table in split.tables.values() for path in table.paths}
+            if not expected <= paths:
+                tally.fail(seed, f"left out {sorted(expected - paths)[:3]}")
+            elif others and not caplog.records:
+                tally.fail(seed, f"left out {others} files without a word")
+            else:
+                tally.add("a table")
+        shutil.rmtree(root)
+    return tally
+
+
+def test_folders_of_strange_names(tmp_path, caplog, capsys):
+    fuzz_folders(60, tmp_path, caplog).check(capsys)
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_many_folders_of_strange_names(tmp_path, caplog, capsys):
+    fuzz_folders(2000, tmp_path, caplog).check(capsys)

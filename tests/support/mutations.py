@@ -1,0 +1,148 @@
+"""Files as they come from broken disks, half-done copies, other programs and bad people.
+
+Each function takes the bytes of a good file and a random generator, and returns what was done, in
+words for the message of a failing trial, and the bytes.
+"""
+
+_WORDS = [
+    b"", b"0", b"-1", b"-99999999999", b"1.5", b"nan", b"inf", b"1e308", b"1e3", b"0x10", b"1_000",
+    b"9223372036854775808", b"1180591620717411303424", b"9" * 5000, "١".encode(), "²".encode(),
+    b"../../../etc/passwd", b"/etc/passwd", b"..", b".", b"a\0b", b"x" * 5000, b"\xff\xfe",
+    b"1,1", b"'", b'"a b"', b"%s", b"None", b"True",
+]  # fmt: skip
+"""Where a word stood: numbers that are none, too large, too low; paths that lead elsewhere."""
+
+
+def cut(content, rng):
+    """The file ends early, at times at once."""
+    size = int(rng.integers(len(content)))
+    return f"cut to {size} bytes", content[:size]
+
+
+def flipped(content, rng, most=4, within=None):
+    """A few bits are others; `within`: among the first so many bytes."""
+    changed = bytearray(content)
+    places = rng.integers(min(within or len(content), len(content)), size=rng.integers(1, most + 1))
+    for place in places:
+        changed[place] ^= 1 << int(rng.integers(8))
+    return f"bits flipped at {sorted(map(int, places))}", bytes(changed)
+
+
+def overwritten(content, rng):
+    """A piece of noise, of zeros or of 0xFF in the middle."""
+    start = int(rng.integers(len(content)))
+    size = int(rng.integers(1, 64))
+    kind = rng.choice(["noise", "zeros", "ones"])
+    noise = {"noise": rng.bytes(size), "zeros": bytes(size), "ones": b"\xff" * size}[str(kind)]
+    return f"{size} bytes of {kind} at {start}", content[:start] + noise + content[start + size :]
+
+
+def appended(content, rng):
+    """Something behind the end."""
+    size = int(rng.integers(1, 300))
+    return f"{size} bytes appended", content + rng.bytes(size)
+
+
+def repeated(content, rng):
+    """A piece comes twice."""
+    start, end = sorted(map(int, rng.integers(len(content) + 1, size=2)))
+    return f"bytes {start} to {end} twice", content[:end] + content[start:]
+
+
+def without(content, rng):
+    """A piece is missing."""
+    start, end = sorted(map(int, rng.integers(len(content) + 1, size=2)))
+    return f"bytes {start} to {end} missing", content[:start] + content[end:]
+
+
+def inserted(content, rng):
+    """Bytes that are no UTF-8, or no text at all, between the others."""
+    start = int(rng.integers(len(content) + 1))
+    what = [b"\xff", b"\0", b"\xef\xbb\xbf", b"\xc3", b"\x1b[31m", b"\r", "\u2028".encode()]
+    piece = what[rng.integers(len(what))]
+    return f"{piece!r} at {start}", content[:start] + piece + content[start:]
+
+
+def other_word(content, rng):
+    """One word of a line, a column of it, is another."""
+    lines = content.split(b"\n")
+    number = int(rng.integers(len(lines)))
+    separator = b"," if b"," in lines[number] else b" "
+    words = lines[number].split(separator)
+    place = int(rng.integers(len(words)))
+    words[place] = _WORDS[rng.integers(len(_WORDS))]
+    lines[number] = separator.join(words)
+    return f"line {number + 1}, word {place + 1} is {words[place][:30]!r}", b"\n".join(lines)
+
+
+def other_columns(content, rng):
+    """A column is missing, or there is one more: in a line or in all."""
+    lines = content.split(b"\n")
+    first = int(rng.integers(len(lines)))
+    chosen = range(len(lines)) if rng.random() < 0.4 else [first]
+    more = bool(rng.integers(2))
+    for number in chosen:
+        separator = b"," if b"," in lines[number] else b" "
+        words = lines[number].split(separator)
+        words = [*words, b"7"] if more else words[:-1]
+        lines[number] = separator.join(words)
+    what = "one more" if more else "one less"
+    return f"{what} column in {len(chosen)} lines from {chosen[0] + 1}", b"\n".join(lines)
+
+
+def other_lines(content, rng):
+    """Lines come twice, are gone, or have changed places."""
+    lines = content.splitlines(keepends=True)
+    what = str(rng.choice(["twice", "gone", "swapped", "half of them gone"]))
+    first, second = map(int, rng.integers(len(lines), size=2))
+    if what == "twice":
+        lines.insert(second, lines[first])
+    elif what == "gone":
+        del lines[first]
+    elif what == "swapped":
+        lines[first], lines[second] = lines[second], lines[first]
+    else:
+        lines = [line for line in lines if rng.integers(2)]
+    return f"lines {first + 1} and {second + 1}: {what}", b"".join(lines)
+
+
+def other_ends(content, rng):
+    """The ends of the lines are those of another system, or the text is in another encoding."""
+    what = str(rng.choice(["crlf", "cr", "bom", "utf-16", "tabs", "no last end", "blank lines"]))
+    made = {
+        "crlf": lambda: content.replace(b"\n", b"\r\n"),
+        "cr": lambda: content.replace(b"\n", b"\r"),
+        "bom": lambda: b"\xef\xbb\xbf" + content,
+        "utf-16": lambda: content.decode().encode("utf-16"),
+        "tabs": lambda: content.replace(b" ", b"\t"),
+        "no last end": lambda: content.rstrip(b"\n"),
+        "blank lines": lambda: content.replace(b"\n", b"\n\n"),
+    }
+    return what, made[what]()
+
+
+def emptied(content, rng):
+    """Nothing is left, or nothing that can be seen."""
+    left = [b"", b"\n", b" \n\t\n", b"\0" * 64][rng.integers(4)]
+    return f"only {left[:4]!r} left", left
+
+
+OF_BYTES = (cut, flipped, flipped, overwritten, appended, repeated, without)
+"""What may happen to any file."""
+
+OF_TEXT = (
+    cut, flipped, overwritten, appended, repeated, inserted, other_word, other_word, other_word,
+    other_columns, other_lines, other_ends, emptied,
+)  # fmt: skip
+"""What may happen to a list of lines."""
+
+
+def mutated(content, rng, mutations):
+    """One or two of the mutations, one after the other."""
+    said = []
+    for _ in range(1 if rng.random() < 0.75 else 2):
+        if not content:
+            break
+        what, content = mutations[rng.integers(len(mutations))](content, rng)
+        said.append(what)
+    return "; ".join(said), content
