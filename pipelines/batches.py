@@ -14,7 +14,7 @@ import tensorflow as tf
 from pipelines.checks import whole_number
 from pipelines.errors import ArgumentError
 from pipelines.images.decode import Source
-from pipelines.process_end import refused_at_the_end
+from pipelines.python_calls import map_numpy
 from pipelines.table import ImageTable
 
 _BATCHES_AHEAD = 2
@@ -91,11 +91,9 @@ def training_batches(
         return transform(_read(table, *source), seed), label
 
     end_step = np.iinfo(np.int64).max if num_steps is None else start_step + num_steps
-    rows_of_steps = tf.data.Dataset.range(start_step, end_step).map(
-        lambda step: _run_numpy(
-            look_up, step, *_source_specs(table), (tf.int64, []), (tf.int64, [2])
-        )
-    )
+    steps = tf.data.Dataset.range(start_step, end_step)
+    specs = (*_source_specs(table), (tf.int64, []), (tf.int64, [2]))
+    rows_of_steps = map_numpy(steps, look_up, *specs)
     images = rows_of_steps.unbatch().map(load, num_parallel_calls=tf.data.AUTOTUNE)
     batches = images.batch(per_replica, drop_remainder=True)
     return _finish(batches, num_steps, fed)
@@ -161,9 +159,7 @@ def feature_batches(
         (tf.as_dtype(features[0].dtype), [share, *features[0].shape[1:]]),
         (tf.as_dtype(labels.dtype), [share]),
     ]
-    batches = tf.data.Dataset.range(start_step, end_step).map(
-        lambda step: _run_numpy(look_up, step, *specs)
-    )
+    batches = map_numpy(tf.data.Dataset.range(start_step, end_step), look_up, *specs)
     return _finish(batches.unbatch(), num_steps, fed)
 
 
@@ -226,9 +222,8 @@ def evaluation_batches(
             rows = np.minimum(first_row + slot * size + np.arange(size), len(table) - 1)
             return *_sources(table, rows), *(() if seeds is None else (seeds[rows],))
 
-        rows_of_elements = tf.data.Dataset.range(number * fed).map(
-            lambda element: _run_numpy(look_up, element, *_source_specs(table), *seed_specs)
-        )
+        elements = tf.data.Dataset.range(number * fed)
+        rows_of_elements = map_numpy(elements, look_up, *_source_specs(table), *seed_specs)
         images = rows_of_elements.unbatch().map(load, num_parallel_calls=tf.data.AUTOTUNE)
         return images.batch(size)
 
@@ -282,20 +277,6 @@ def _source_specs(table: ImageTable) -> tuple[tuple[tf.DType, Sequence[int]], ..
     if table.arrays is None:
         return (tf.string, []), *boxes
     return (tf.uint8, list(table.arrays.shape[1:])), *boxes
-
-
-def _run_numpy(
-    function: Callable[..., tuple[np.ndarray, ...]],
-    step: tf.Tensor,
-    *specs: tuple[tf.DType, Sequence[int]],
-) -> tuple[tf.Tensor, ...]:
-    """Call a NumPy function of the step; each spec is the (dtype, shape) of one row of a result."""
-    results = tf.numpy_function(
-        refused_at_the_end(function), [step], [dtype for dtype, _ in specs], stateful=False
-    )
-    return tuple(
-        tf.ensure_shape(result, [None, *shape]) for result, (_, shape) in zip(results, specs)
-    )
 
 
 def _read(table: ImageTable, image: tf.Tensor, *box: tf.Tensor) -> Source:

@@ -3,7 +3,7 @@
 import contextlib
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, overload
 
 import keras
@@ -53,6 +53,8 @@ class TableEmbedder:
         self._embed = tf.function(
             lambda images: self.strategy.run(embed, args=(images,)), reduce_retracing=True
         )
+        # So are the pipelines of whole tables: TensorFlow keeps a part of every graph that it saw.
+        self._pipelines: dict[int, tuple[ImageTable, Iterable[tf.Tensor]]] = {}
 
     def __call__(self, table: ImageTable, description: str = "embedding") -> np.ndarray:
         """The table's embeddings, with a progress bar.
@@ -72,6 +74,18 @@ class TableEmbedder:
         left = len(table) - first_row
         if not left:
             return
+        with progress_bar(description, total=len(table), initial=first_row) as bar:
+            for images in self._images(table, first_row):
+                of_all = self.strategy.experimental_local_results(self._embed(images))[0]
+                rows = of_all.numpy()[:left]  # without the last row's repetitions
+                left -= len(rows)
+                bar.update(len(rows))
+                yield rows.astype("float32")
+
+    def _images(self, table: ImageTable, first_row: int) -> Iterable[tf.Tensor]:
+        """Batches of the rows from `first_row` on; of a whole table they are made once."""
+        if not first_row and id(table) in self._pipelines:
+            return self._pipelines[id(table)][1]
         rest = table.select(np.arange(first_row, len(table))) if first_row else table
         seeds = None if self.seeds is None else self.seeds[first_row:]
         batches = self.strategy.distribute_datasets_from_function(
@@ -79,13 +93,10 @@ class TableEmbedder:
                 rest, self.transform, self.batch_size, context, seeds
             )
         )
-        with progress_bar(description, total=len(table), initial=first_row) as bar:
-            for images in batches:
-                of_all = self.strategy.experimental_local_results(self._embed(images))[0]
-                rows = of_all.numpy()[:left]  # without the last row's repetitions
-                left -= len(rows)
-                bar.update(len(rows))
-                yield rows.astype("float32")
+        if not first_row:
+            # With the table, so that no other one can have its id.
+            self._pipelines[id(table)] = table, batches
+        return batches
 
 
 class EmbedsTables(Protocol):
