@@ -18,7 +18,7 @@ from experiments.options import (
     run_command,
 )
 from experiments.options.run_options import ImageLimitOptions
-from experiments.options.visible import visible
+from pipelines.visible import visible
 
 if TYPE_CHECKING:
     from experiments.photos.visual_search import SearchResult, VisualSearch

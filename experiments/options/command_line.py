@@ -17,8 +17,8 @@ from collections.abc import Callable, Sequence
 from experiments.options.child import end_with_parent
 from experiments.options.errors import HelpRequested, RunError, UsageError, one_line
 from experiments.options.parsing import wants_debug
-from experiments.options.visible import visible
 from experiments.recipes import RecipeError
+from pipelines.visible import visible
 
 __all__ = ["LOST_WORKER", "RunError", "UsageError", "mute", "quiet_tensorflow", "run_command"]
 

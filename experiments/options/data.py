@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
+import json
 import os
 import re
 from collections.abc import Sequence
@@ -21,9 +23,9 @@ from experiments.options.run_options import (
     ScoringOptions,
 )
 from experiments.options.values import numbers, whole_numbers
-from experiments.options.visible import visible
 from pipelines.errors import ArgumentError
 from pipelines.split import Split
+from pipelines.visible import visible
 
 __all__ = [
     "check_still_there",
@@ -90,7 +92,7 @@ def data(
         lines = _bad_images(split, options.max_pixels)
     else:
         lines = list(left_out_before)
-    left_out = [line.rsplit("\t", 1)[0] for line in lines]
+    left_out = [_name_in(line) for line in lines]
     left = {side: _without(side, table, left_out) for side, table in split.tables.items()}
     if not split.same_classes:
         trained = np.unique(left["training"].labels)
@@ -159,9 +161,24 @@ def _bad_images(split: Split, max_pixels: int) -> list[str]:
         check_still_there(found)
         for row, _, reason in found:
             name = image_names(side, table)[row]
-            lines.append(f"{name}\t{reason}")
+            lines.append(_line_of(name, reason))
             print(f"left out: {visible(name)} ({reason})")
     return lines
+
+
+def _line_of(name: str, reason: str) -> str:
+    """One line of a bad image: of a name that would break it, a JSON string in its place."""
+    plain = name.isprintable() and not name.startswith('"')
+    return f"{name if plain else json.dumps(name)}\t{' '.join(reason.split())}"
+
+
+def _name_in(line: str) -> str:
+    """The name in a line; earlier versions wrote all of them as they are."""
+    name = line.rsplit("\t", 1)[0]
+    if name.startswith('"'):
+        with contextlib.suppress(ValueError):
+            return str(json.loads(name))
+    return name
 
 
 def image_names(side: str, table: pipelines.ImageTable) -> np.ndarray:

@@ -4,7 +4,6 @@ import html
 import os
 from collections.abc import Iterable, Sequence
 
-from experiments.options.visible import visible
 from experiments.photos.visual_search import SearchResult, VisualSearch
 from experiments.report.page import write_page
 from experiments.report.picture_cell import breaking, embedded_picture, picture_cell
@@ -38,15 +37,14 @@ def score_name(metric: str) -> str:
 
 
 def _section(search: VisualSearch, file: str, results: Sequence[SearchResult]) -> str:
-    name = visible(os.path.basename(file))
+    name = os.path.basename(file)
     cells = [picture_cell("query", _picture(file, name), name, "query")]
     for rank, result in enumerate(results, start=1):
-        path = visible(result.path)
-        picture = _picture(search.file(result.item), path)
+        picture = _picture(search.file(result.item), result.path)
         note = f"{rank} · {result.score:.3f}"
-        cells.append(picture_cell("neighbour", picture, path, note))
+        cells.append(picture_cell("neighbour", picture, result.path, note))
     row = '<div class="row">\n' + "\n".join(cells) + "\n</div>"
-    return f'<section class="card">\n<h2>{breaking(visible(file))}</h2>\n{row}\n</section>'
+    return f'<section class="card">\n<h2>{breaking(file)}</h2>\n{row}\n</section>'
 
 
 def _picture(file: str | os.PathLike[str], name: str) -> str:

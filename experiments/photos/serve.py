@@ -21,10 +21,10 @@ from waitress.channel import HTTPChannel
 from werkzeug.exceptions import HTTPException
 
 from experiments.options.errors import UsageError
-from experiments.options.visible import visible
 from experiments.photos.search_page import score_name
 from experiments.photos.visual_search import BusyError, SearchResult, VisualSearch
 from experiments.report.pictures import thumbnail
+from pipelines.visible import visible
 
 # What waitress makes: one server, or one for each address of a name.
 Server: TypeAlias = Any

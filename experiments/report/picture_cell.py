@@ -4,6 +4,8 @@ import base64
 import html
 import re
 
+from pipelines.visible import visible
+
 
 def picture_cell(kind: str, picture: str, name: str, note: str, mark: str = "") -> str:
     """A framed picture with its name and a note under it, as HTML.
@@ -11,13 +13,14 @@ def picture_cell(kind: str, picture: str, name: str, note: str, mark: str = "") 
     Args:
         kind: the frame's class in the page's style: "query", "match", "other" or another.
         picture: HTML, such as of `embedded_picture`.
-        name: plain text; may break into lines where the names of folders do.
+        name: plain text, made `visible`; may break into lines where the names of folders do.
         note: HTML behind the name.
         mark: HTML in the frame's corner.
     """
+    title = html.escape(visible(name))
     return (
         f'<figure class="{kind}"><span class="frame">{picture}{mark}</span><figcaption>'
-        f'<span class="name" title="{html.escape(name)}">{breaking(name)}</span>{note}'
+        f'<span class="name" title="{title}">{breaking(name)}</span>{note}'
         "</figcaption></figure>"
     )
 
@@ -28,14 +31,14 @@ def embedded_picture(encoded: bytes, kind: str, alt: str, attributes: str = "") 
     Args:
         encoded: the contents of an image file.
         kind: "png" or "jpeg".
-        alt: plain text.
+        alt: plain text, made `visible`.
         attributes: HTML before `alt`, without a space on either side.
     """
     data = base64.b64encode(encoded).decode()
     shown = f"{attributes} " if attributes else ""
-    return f'<img src="data:image/{kind};base64,{data}" {shown}alt="{html.escape(alt)}">'
+    return f'<img src="data:image/{kind};base64,{data}" {shown}alt="{html.escape(visible(alt))}">'
 
 
 def breaking(name: str) -> str:
-    """HTML of a name, plain text, that may break into lines behind each _ and /."""
-    return re.sub("([_/])", r"\1<wbr>", html.escape(name))
+    """HTML of a name, made `visible`, that may break into lines behind each _ and /."""
+    return re.sub("([_/])", r"\1<wbr>", html.escape(visible(name)))

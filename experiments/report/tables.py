@@ -2,13 +2,18 @@
 
 from collections.abc import Sequence
 
+from pipelines.visible import visible
+
 
 def aligned(lines: Sequence[Sequence[str]]) -> list[list[str]]:
     """The cells of a table padded to their columns' widths: the first to the left, others right.
 
+    No name in them steers the terminal: see `visible`.
+
     Args:
         lines: cells as text, as many in each line.
     """
+    lines = [list(map(visible, cells)) for cells in lines]
     widths = [max(map(len, column)) for column in zip(*lines)]
     return [[cells[0].ljust(widths[0]), *map(str.rjust, cells[1:], widths[1:])] for cells in lines]
 

@@ -77,11 +77,16 @@ def known_bad_images(path: str | os.PathLike[str]) -> list[str] | None:
     records = last_records(folder)
     if records is not None:
         text = records.files.get(BAD_IMAGES)
-        return None if text is None else text.splitlines()
+        return None if text is None else _lines(text)
     listed = folder / BAD_IMAGES
     if not listed.is_file() or not has_checkpoint(folder):
         return None
-    return listed.read_text().splitlines()
+    return _lines(listed.read_bytes().decode())
+
+
+def _lines(text: str) -> list[str]:
+    """Those that a line feed ends: `splitlines` would cut names at a dozen other characters."""
+    return [line for line in text.split("\n") if line]
 
 
 def read_finished(path: pathlib.Path) -> tuple[dict[str, Any], list[dict[str, float]]]:

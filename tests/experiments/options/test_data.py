@@ -8,6 +8,7 @@ from PIL import Image
 
 from experiments.options import RunOptions, parse
 from experiments.options import data as described
+from experiments.training.run_files import BAD_IMAGES, CHECKPOINT, known_bad_images
 
 
 @pytest.fixture
@@ -47,6 +48,52 @@ def test_a_bad_image_in_the_gallery_is_found_before_the_training(inshop):
     images(inshop, 6)[0].write_bytes(b"no image")
     with pytest.raises(ValueError, match=r"not an image that can be read: .*id_00000006"):
         data(inshop)
+
+
+BREAKING = ["a\nb.png", "a\r\tb.png", "a\u2028b.png", "a\x85 b.png", '"a".png']
+
+
+def test_names_that_would_break_a_line_are_left_out_again(tmp_path):
+    for side in ("train", "unseen"):
+        for name in ("good.png", "also good.png", f"not {side}.png", *BREAKING):
+            (tmp_path / "data" / side).mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (9, 8), "teal").save(tmp_path / "data" / side / name, "PNG")
+    for name in ("not train.png", *BREAKING):
+        (tmp_path / "data" / "train" / name).write_bytes(b"no image")
+    options = parse(
+        RunOptions,
+        ["run", "--dataset=folder", f"--data_dir={tmp_path / 'data'}", "--skip_bad_images"],
+    )
+    split, lines = described.data(options)
+    left = [path.rpartition("/")[2] for path in split.train.paths]
+    assert left == ["also good.png", "good.png"] and len(split.test) == 3 + len(BREAKING)
+    assert len(lines) == 1 + len(BREAKING) and all(
+        line.isprintable() for line in "".join(lines).split("\t")
+    )
+
+    written = tmp_path / BAD_IMAGES
+    written.write_text("".join(f"{line}\n" for line in lines))
+    (tmp_path / CHECKPOINT).write_bytes(b"")
+    assert known_bad_images(tmp_path) == lines
+    again, same = described.data(options, known_bad_images(tmp_path))
+    assert again.train.paths.tolist() == split.train.paths.tolist() and same == lines
+
+
+def test_a_list_of_bad_images_of_an_earlier_version(tmp_path):
+    for side in ("train", "unseen"):
+        for name in ("good.png", "a\u2028b.png", "a\\n.png"):
+            (tmp_path / "data" / side).mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (9, 8), "teal").save(tmp_path / "data" / side / name, "PNG")
+    folder = tmp_path / "data" / "train"
+    old = "".join(f"{folder / name}\tcut\n" for name in ("a\u2028b.png", "a\\n.png"))
+    (tmp_path / BAD_IMAGES).write_bytes(old.encode())
+    (tmp_path / CHECKPOINT).write_bytes(b"")
+    options = parse(
+        RunOptions,
+        ["run", "--dataset=folder", f"--data_dir={tmp_path / 'data'}", "--skip_bad_images"],
+    )
+    split, _ = described.data(options, known_bad_images(tmp_path))
+    assert split.train.paths.tolist() == [str(folder / "good.png")]
 
 
 def test_recall_goes_as_far_as_the_gallery(inshop):

@@ -249,6 +249,20 @@ def test_a_failed_report_leaves_the_old_one_and_no_other_file(tmp_path, monkeypa
     assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
 
 
+def test_no_name_turns_the_writing_or_steers_a_terminal(tmp_path):
+    name, shown = "a\u202egnp.\x1b[31m\u2066\r", r"a\u202egnp.\u001b[31m\u2066\u000d"
+    row = RetrievalRow(picture(0), name, [Neighbor(picture(1), f"{name}\n", 0.9, True)])
+    recall = {"embedding, cosine": {1: 1.0}, name: {}}
+    report = sample(
+        title=name, recall=recall, summary=[(name, name)], retrieval=[row], flags=f"--a={name}"
+    )
+    text = written(tmp_path, report)
+    assert not set(name) & set(text) - set("agnp.[31m")
+    # title twice, table, summary, picture's text, title and name of two cells, flags
+    assert text.count(shown) == 2 + 1 + 2 + 6 + 1 and shown + r"\u000a" in text
+    assert shown in recall_table(recall)
+
+
 def test_a_name_that_is_no_unicode_is_shown_all_the_same(tmp_path):
     assert "bad ? name" in written(tmp_path, sample(title="bad \udcff name"))
 
