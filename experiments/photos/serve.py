@@ -11,7 +11,7 @@ import logging
 import secrets
 import socket
 import urllib.parse
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeAlias
 
 import flask
@@ -34,9 +34,13 @@ _MOST_READ = 8 * MOST_BYTES
 MOST_NEIGHBORS = 100
 _COUNTS = (5, 10, 20, 50, MOST_NEIGHBORS)
 _EXAMPLES = 20
-_THREADS = 8
-# Open at once: many that send nothing leave room for one that does, until their time is over.
-_CONNECTIONS = 500
+_THREADS = 16
+# Requests that wait for a thread: what is sent beyond them is told at once to come again.
+_MOST_WAITING = 64
+# Open at once. From the smaller number on, a new one takes the place of the one that has been
+# silent, or busy with sending a request, for longest: those that send nothing hold nobody.
+_CONNECTIONS = 400
+_CROWDED = 300
 _SECONDS_TO_ARRIVE = 60
 _SECONDS_BETWEEN_LOOKS = 5
 _KEPT_PICTURES = 2000
@@ -47,6 +51,18 @@ class _Channel(HTTPChannel):
 
     last_activity: float
     _began: float | None = None
+
+    def __init__(self, server: Server, *arguments: Any, **more: Any) -> None:
+        super().__init__(server, *arguments, **more)
+        open_ones = server.active_channels.values()
+        if len(open_ones) > _CROWDED:
+            silent = [each for each in open_ones if each is not self and each._owes_a_request()]
+            if silent:
+                min(silent, key=lambda each: each.last_activity).will_close = True
+
+    def _owes_a_request(self) -> bool:
+        """Whether it has no answer to come, and is not about to be closed."""
+        return not (self.requests or self.total_outbufs_len or self.will_close)
 
     def handle_read(self) -> None:
         """As a connection without anything new since the first piece of a half-sent request."""
@@ -60,7 +76,10 @@ class _Channel(HTTPChannel):
 
 
 def create_app(
-    search: VisualSearch, host: str = "127.0.0.1", allowed_hosts: Sequence[str] = ()
+    search: VisualSearch,
+    host: str = "127.0.0.1",
+    allowed_hosts: Sequence[str] = (),
+    waiting: Callable[[], int] = lambda: 0,
 ) -> flask.Flask:
     """The web application.
 
@@ -72,13 +91,14 @@ def create_app(
         search: `VisualSearch`, or what has its methods.
         host: what the server is bound to; a name that clients may call it by.
         allowed_hosts: further names.
+        waiting: how many requests wait for a thread; of too many, searches are refused with 503.
     """
     app = flask.Flask(__name__, static_folder=None, template_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = MOST_BYTES
     app.json.sort_keys = False  # type: ignore[attr-defined]  # of Flask's own provider
     _guard(app, {name.lower() for name in (host, *allowed_hosts)})
     _add_page(app, search)
-    _add_search(app, search)
+    _add_search(app, search, waiting)
     _add_pictures(app, search)
     return app
 
@@ -150,11 +170,16 @@ def _add_page(app: flask.Flask, search: VisualSearch) -> None:
         return response
 
 
-def _add_search(app: flask.Flask, search: VisualSearch) -> None:
+def _add_search(app: flask.Flask, search: VisualSearch, waiting: Callable[[], int]) -> None:
     """`/search`, by an image that is sent and by an item."""
+
+    def refuse_if_many_wait() -> None:
+        if waiting() > _MOST_WAITING:
+            raise BusyError
 
     @app.post("/search")
     def search_upload() -> dict[str, Any]:
+        refuse_if_many_wait()
         file = flask.request.files.get("image")
         if file is None:
             flask.abort(400, "Send an image as the field `image` of a form.")
@@ -167,6 +192,7 @@ def _add_search(app: flask.Flask, search: VisualSearch) -> None:
 
     @app.get("/search")
     def search_item() -> dict[str, Any]:
+        refuse_if_many_wait()
         item, k = _item(flask.request.args.get("item", ""), search), _count(search)
         try:
             results = search.search_item(item, k)
@@ -202,7 +228,7 @@ def open_server(
     """
     # It says so for every request that has to wait.
     logging.getLogger("waitress.queue").setLevel(logging.ERROR)
-    app = create_app(search, host, allowed_hosts)
+    app = create_app(search, host, allowed_hosts, lambda: len(server.task_dispatcher.queue))
     try:
         server = waitress.create_server(
             app,

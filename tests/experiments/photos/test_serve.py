@@ -1,7 +1,6 @@
 """The search page's server: answers, refusals, and a real one under fire."""
 
 import concurrent.futures
-import http.client
 import io
 import json
 import os
@@ -16,6 +15,7 @@ import time
 import urllib.request
 
 import pytest
+from hostile_clients import send
 from photo_search import make_index, picture, png
 from PIL import Image
 
@@ -233,19 +233,6 @@ def server(index):
         address = process.stdout.readline()
         yield process, re.match(r"http://127\.0\.0\.1:(\d+) ", address)[1]
         process.kill()
-
-
-def send(port, data, name="photo.png", k=3):
-    """Status and JSON of an upload, over a connection of its own."""
-    head = f'--x\r\nContent-Disposition: form-data; name="image"; filename="{name}"\r\n\r\n'
-    body = head.encode() + data + b"\r\n--x--\r\n"
-    connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=60)
-    headers = {"Content-Type": "multipart/form-data; boundary=x"}
-    connection.request("POST", f"/search?k={k}", body, headers)
-    answer = connection.getresponse()
-    found = answer.status, json.loads(answer.read())
-    connection.close()
-    return found
 
 
 @pytest.mark.slow

@@ -1,0 +1,101 @@
+"""The search page under slow and hostile clients: it answers others, and gives nothing away."""
+
+import logging
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from hostile_clients import KINDS, Client, send, statuses
+from photo_search import make_index, png
+from trials import Tally, seeds
+
+pytest.importorskip("flask")
+pytest.importorskip("waitress")
+
+from experiments.photos import serve
+from experiments.photos.visual_search import VisualSearch
+
+SECRET = b"the contents of a file beside the photos"
+# Of the index's own files and of a system's, none of which a page or an answer holds.
+OUTSIDE = (SECRET, b"root:x:0", b'"fingerprint"', b"sha256")
+LONGEST = 5  # seconds that a good request may take, whoever else is there
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("hostile")
+    for place in (folder, folder / "photos"):
+        place.mkdir(exist_ok=True)
+        (place / "secret.txt").write_bytes(SECRET)
+    return make_index(folder)
+
+
+def try_all(port, trials, tally, longest=LONGEST):
+    """One hostile client after the other, and after each a good request; slowest of these."""
+    client, slowest = Client(port), 0.0
+    for seed in trials:
+        kind, answer = client.attack(seed)
+        found = statuses(answer)
+        if any(secret in answer for secret in OUTSIDE):
+            tally.fail(seed, f"{kind}: the answer holds what no client may see")
+        elif any(status >= 500 and status not in (501, 503, 505) for status in found):
+            tally.fail(seed, f"{kind}: answered {answer[:300]!r}")
+        else:
+            tally.add(f"answered {found[0]}" if found else "not answered")
+        began = time.monotonic()
+        try:
+            status, good = send(port, png(1), timeout=longest)
+            right = status == 200 and good["neighbours"][0]["path"] == "a/1.png"
+        except OSError as error:
+            status, right = error, False
+        took = time.monotonic() - began
+        slowest = max(slowest, took)
+        if not right:
+            tally.fail(seed, f"{kind}: then a good request ended after {took:.1f} s: {status}")
+            break
+    client.close()
+    return slowest
+
+
+@pytest.fixture
+def running(index):
+    """The port of a server in a thread of this process."""
+    server = serve.open_server(VisualSearch(index), "127.0.0.1", 0)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    yield server.effective_port
+    server.close()
+
+
+@pytest.mark.slow
+def test_one_hostile_client_of_each_kind(running, caplog, capsys):
+    tally = Tally("hostile clients")
+    with caplog.at_level(logging.WARNING):
+        try_all(running, seeds(len(KINDS)), tally, longest=20)
+    tally.check(capsys)
+    assert not [record.getMessage() for record in caplog.records if record.exc_info]
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_many_hostile_clients(index, tmp_path, capsys):
+    command = [sys.executable, "-m", "experiments.search", f"--index={index}", "--serve"]
+    tally = Tally("hostile clients")
+    with (
+        open(tmp_path / "stderr", "wb") as stderr,
+        subprocess.Popen([*command, "--port=0"], stdout=subprocess.PIPE, stderr=stderr) as process,
+    ):
+        try:
+            address = process.stdout.readline().decode()
+            slowest = try_all(address.rpartition(":")[2].split()[0], seeds(760), tally)
+            assert process.poll() is None, "the server has ended"
+        finally:
+            process.kill()
+            process.wait()
+    said = (tmp_path / "stderr").read_bytes()
+    with capsys.disabled():
+        print(f"\nslowest good request: {slowest:.2f} s; on the terminal: {len(said)} bytes")
+    tally.check(capsys)
+    assert b"Traceback" not in said and b"\x1b" not in said, said.decode(errors="replace")
