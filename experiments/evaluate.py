@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -165,8 +166,15 @@ _NOT_READ = {
 def main(argv: list[str]) -> None:
     """Embeddings, scores, page."""
     options = _parse(argv)
-    kind, source, output = options.kind, options.source, options.output
     quiet_tensorflow()
+    with contextlib.ExitStack() as held_folder:
+        table = _evaluate(options, held_folder)
+    print(f"\n{table}\n\npage: {options.output / 'evaluation.html'}")
+
+
+def _evaluate(options: EvaluateOptions, held_folder: contextlib.ExitStack) -> str:
+    """The table; the folder of the results is made when it is clear that there will be some."""
+    kind, source, output = options.kind, options.source, options.output
     from experiments.embedding import model_embeddings
     from experiments.embedding.labeled_embeddings import embeddings_from_file
     from experiments.embedding.table_embedder import catalog_recalls, prefix_recalls
@@ -180,7 +188,7 @@ def main(argv: list[str]) -> None:
         _prefixes(options, embedded.embeddings.shape[1])  # refused before anything is written
         gallery = None if embedded.gallery is None else len(embedded.gallery)
         ks = recall_at(options, len(embedded.labels), gallery)
-        output.mkdir(parents=True, exist_ok=True)
+        _open(output, held_folder)
     else:
         folder = source if kind == "run" else output
         sides = model_embeddings.dataset_sides(options, options.split, known_bad_images(folder))
@@ -192,7 +200,7 @@ def main(argv: list[str]) -> None:
         else:
             path = kept_model(source) if kind == "run" else source
             embedder = model_embeddings.keras_model(path, options, kind)
-        output.mkdir(parents=True, exist_ok=True)
+        _open(output, held_folder)
         dtype = "float16" if options.float16 else "float32"
         embedded = model_embeddings.embed(embedder, sides, output, dtype)
     scores = metrics.evaluate(
@@ -218,10 +226,17 @@ def main(argv: list[str]) -> None:
         )
     try:
         title = f"{kind} {source}"
-        table = _write(output, title, options, embedded, scores, prefixes, catalog, trained)
+        return _write(output, title, options, embedded, scores, prefixes, catalog, trained)
     except OSError as error:
         raise UsageError(f"the results cannot be written: {error}") from error
-    print(f"\n{table}\n\npage: {output / 'evaluation.html'}")
+
+
+def _open(output: pathlib.Path, held_folder: contextlib.ExitStack) -> None:
+    """Make the folder of the results, which no other process writes into till the stack ends."""
+    from experiments.embedding.held_folder import held
+
+    output.mkdir(parents=True, exist_ok=True)
+    held_folder.enter_context(held(output, "output_dir"))
 
 
 def _parse(argv: list[str]) -> EvaluateOptions:

@@ -24,6 +24,7 @@ from experiments.photos.index_settings import (
     INDEX,
     SETTINGS,
     SKIPPED,
+    Settings,
     open_folder,
     write_settings,
 )
@@ -31,6 +32,7 @@ from experiments.photos.index_settings import (
 if TYPE_CHECKING:
     import numpy as np
 
+    from experiments.photos.image_files import ImageFile
     from keras_dml.nearness import Metric
     from keras_dml.retrieval import Index, TreeAH
 
@@ -113,14 +115,28 @@ def main(argv: list[str]) -> None:
     asked = _asked_of_the_tree(options)
     saved_model, images, output = (getattr(options, name) for name in _REQUIRED)
     quiet_tensorflow()
-    from experiments.embedding.saved_model import ImageEmbedder, fingerprint
-    from experiments.photos.folder_embeddings import FolderEmbeddings, digest
+    from experiments.embedding.saved_model import fingerprint
     from experiments.photos.image_files import list_images
-    from keras_dml.retrieval import build_index, scann_loads
 
     files = list_images(images)
     tree = None if asked is None else _tree(asked)
-    settings = open_folder(output, saved_model, fingerprint(saved_model), images)
+    with open_folder(output, saved_model, fingerprint(saved_model), images) as settings:
+        _update(options, settings, files, tree, start)
+
+
+def _update(
+    options: IndexOptions,
+    settings: Settings,
+    files: list[ImageFile],
+    tree: TreeAH | None,
+    start: float,
+) -> None:
+    """Bring the opened folder up to date with the images, and say so."""
+    saved_model, images, output = (getattr(options, name) for name in _REQUIRED)
+    from experiments.embedding.saved_model import ImageEmbedder
+    from experiments.photos.folder_embeddings import FolderEmbeddings, digest
+    from keras_dml.retrieval import build_index, scann_loads
+
     folder = FolderEmbeddings(output, images, settings["fingerprint"], options.max_pixels)
     embedded, bad, new = folder.update(
         files, lambda: ImageEmbedder(saved_model), options.batch_size

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import keras
 
 from keras_dml.atomic import replacing_folder
+from keras_dml.checksums import write_checksums
 from keras_dml.cloning import all_layers
 from keras_dml.deprecation import renamed_arguments
 from keras_dml.errors import ArgumentError, ArgumentTypeError
@@ -61,7 +62,8 @@ def export_saved_model(
     model in mixed precision or under a distribution strategy, or with layers whose names TensorFlow
     takes within a scope alone (`"_norm"`), is exported as its `float32_copy`.
     Written beside `path` under a temporary name and then renamed; a SavedModel already there is
-    removed last.
+    removed last. `assets.extra/sha256.json`, which TensorFlow passes over, holds the files'
+    checksums; the commands of `experiments` compare them.
 
     Args:
         model: a built functional or sequential embedding model: float32 images
@@ -96,6 +98,7 @@ def export_saved_model(
             search = _search_function(embed_files, index, neighbors)
             archive.add_endpoint("search", search, [files])
         archive.write_out(str(folder), verbose=False)
+        write_checksums(folder)
 
 
 def check_export(model: keras.Model, preprocessing: Callable[[tf.Tensor], tf.Tensor]) -> None:

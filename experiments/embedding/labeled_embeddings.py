@@ -3,23 +3,18 @@
 import dataclasses
 import os
 import pathlib
-import zipfile
-import zlib
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from experiments.embedding.npz_file import UnreadableError, read_npz
 from experiments.options.errors import UsageError
 from keras_dml.retrieval.rows import row_blocks
 from pipelines import EvaluationTransform, ImageTable
 
 # Of the pictures on a page, where no model says what they are.
 PICTURES = EvaluationTransform(224)
-# What NumPy raises of a file that is none, is cut, damaged (zlib) or encrypted (RuntimeError).
-_UNREADABLE = (
-    ValueError, TypeError, AttributeError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error,
-)  # fmt: skip
 # Side -> the arrays of a file that hold it; the first must be there, the others may.
 _SIDES = {
     "queries": ("embeddings", "labels", "paths"),
@@ -64,10 +59,8 @@ def embeddings_from_file(path: str | os.PathLike[str]) -> LabeledEmbeddings:
         raise UsageError(f"embeddings must be a .npz file. Received: embeddings={path}, no file")
     known = [name for side in _SIDES.values() for name in side]
     try:
-        with np.load(path) as saved:
-            names = saved.files
-            arrays = {name: saved[name] for name in known if name in names}
-    except _UNREADABLE as error:
+        arrays, names = read_npz(path, known)
+    except UnreadableError as error:
         raise UsageError(
             f"embeddings must be a .npz file, as numpy.savez(FILE, embeddings=…, labels=…) writes "
             f"it. Received: embeddings={path} ({error})"

@@ -10,6 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from experiments.options.errors import UsageError
+from keras_dml.checksums import check_saved_model
+from keras_dml.errors import ArgumentError
 from keras_dml.retrieval.scann_index import import_scann
 from pipelines import ImageTable, find_bad_images
 
@@ -35,6 +37,13 @@ class ImageEmbedder:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         path = pathlib.Path(path)
         _check_is_saved_model(path)
+        try:
+            check_saved_model(path)
+        except ArgumentError as error:
+            raise UsageError(
+                f"saved_model is damaged: {error}. Copy or export it again. "
+                f"Received: saved_model={path}"
+            ) from error
         try:
             # A model with an index inside has operations that ScaNN registers.
             if b"Scann>" in (path / "saved_model.pb").read_bytes():

@@ -5,13 +5,14 @@ import hashlib
 import json
 import pathlib
 import shutil
-import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from experiments.embedding.checked_json import checked_text, read_checked
 from experiments.embedding.embedding_file import EmbeddingFile
+from experiments.embedding.npz_file import UnreadableError, read_npz
 from experiments.embedding.saved_model import ImageEmbedder
 from experiments.options.errors import UsageError
 from experiments.options.progress import progress_bar
@@ -122,11 +123,14 @@ class FolderEmbeddings:
         if not self._path.is_file():
             return None
         try:
-            with np.load(self._path) as saved:
-                columns = [saved[name].tolist() for name in ("paths", "sizes", "times")]
-                return Embedded(list(map(ImageFile, *columns)), saved["embeddings"])
-        except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
-            raise UsageError(f"{self._path} is damaged ({error}): delete it") from error
+            saved, _ = read_npz(self._path)
+            columns = [saved[name].tolist() for name in ("paths", "sizes", "times")]
+            return Embedded(list(map(ImageFile, *columns)), saved["embeddings"])
+        except (OSError, KeyError, UnreadableError) as error:
+            raise UsageError(
+                f"{self._path} is damaged ({error}): delete it, and the same command embeds the "
+                "images again"
+            ) from error
 
     def _keep(
         self,
@@ -153,14 +157,14 @@ class FolderEmbeddings:
     def _begin(self, todo: list[ImageFile]) -> list[ImageFile]:
         """The list of images that a killed process of the same model has begun, or else `todo`."""
         path = self._unfinished / "files.json"
-        if path.is_file():
-            begun = json.loads(path.read_text())
-            if begun["model"] == self._model:
-                return [ImageFile(*file) for file in begun["files"]]
+        begun = read_checked(path)
+        if begun is not None and begun["model"] == self._model:
+            return [ImageFile(*file) for file in begun["files"]]
+        if self._unfinished.exists():
             shutil.rmtree(self._unfinished)
         self._unfinished.mkdir(exist_ok=True)
         with replacing(path) as temporary:
-            temporary.write_text(json.dumps({"model": self._model, "files": todo}))
+            temporary.write_text(checked_text({"model": self._model, "files": todo}))
         return todo
 
     def _embed(

@@ -1,10 +1,13 @@
 """What `experiments.index` leaves for `experiments.search`: names, and of what the index is."""
 
-import json
+import contextlib
 import os
 import pathlib
+from collections.abc import Iterator
 from typing import Any, TypeAlias
 
+from experiments.embedding.checked_json import checked_text, read_checked
+from experiments.embedding.held_folder import held
 from experiments.options.errors import UsageError
 
 Settings: TypeAlias = dict[str, Any]
@@ -12,15 +15,17 @@ INDEX = "index"
 EMBEDDINGS = "embeddings.npz"
 SKIPPED = "skipped.txt"
 SETTINGS = "settings.json"
+_NAMES = {"saved_model", "fingerprint", "images", "built", "search"}
 
 
+@contextlib.contextmanager
 def open_folder(
     folder: str | os.PathLike[str],
     saved_model: pathlib.Path,
     fingerprint: str,
     images: pathlib.Path,
-) -> Settings:
-    """Make `folder`, or go on with one of the same model and images.
+) -> Iterator[Settings]:
+    """Make `folder`, or go on with one of the same model and images; no other process does so now.
 
     Args:
         folder: path.
@@ -28,43 +33,61 @@ def open_folder(
         fingerprint: of the model's files.
         images: folder of the images.
 
-    Returns:
+    Yields:
         dict: `saved_model`, `fingerprint`, `images`, `built` (what the index in it was built from,
         None if there is none yet) and `search` (a line about that index).
 
     Raises:
-        ValueError: `folder` holds an index of another model or of other images, or something else.
+        ValueError: `folder` holds an index of another model or of other images, or something else;
+            another process works in it.
     """
     folder = pathlib.Path(folder)
-    settings: Settings = {
-        "saved_model": str(saved_model),
-        "fingerprint": fingerprint,
-        "images": str(images),
-    }
+    _check_free(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with held(folder, "output"):
+        # Again: till now another process may have written here.
+        if (folder / SETTINGS).is_file():
+            yield _continued(folder, saved_model, fingerprint, images)
+            return
+        _check_free(folder)
+        settings: Settings = {
+            "saved_model": str(saved_model),
+            "fingerprint": fingerprint,
+            "images": str(images),
+            "built": None,
+            "search": "",
+        }
+        write_settings(folder, settings)
+        yield settings
+
+
+def _check_free(folder: pathlib.Path) -> None:
     if (folder / SETTINGS).is_file():
-        saved = read_settings(folder)
-        if saved["images"] != settings["images"]:
-            raise UsageError(
-                f"output {folder} holds an index of other images, those in {saved['images']}: "
-                f"give another --output. Received: images={images}"
-            )
-        if saved["fingerprint"] != fingerprint:
-            raise UsageError(
-                f"output {folder} holds an index made with another model than {saved_model} is "
-                f"now: its embeddings do not compare. Give another --output, or delete that one"
-            )
-        settings = saved | settings
-        if settings != saved:  # the same model, moved
-            write_settings(folder, settings)
-        return settings
+        return
     if folder.exists() and not (folder.is_dir() and all(map(_is_hidden, folder.iterdir()))):
         raise UsageError(
             "output must be a new or empty folder, or an index of the same images. "
             f"Received: output={folder}, which is something else"
         )
-    folder.mkdir(parents=True, exist_ok=True)
-    settings |= {"built": None, "search": ""}
-    write_settings(folder, settings)
+
+
+def _continued(
+    folder: pathlib.Path, saved_model: pathlib.Path, fingerprint: str, images: pathlib.Path
+) -> Settings:
+    saved = read_settings(folder)
+    if saved["images"] != str(images):
+        raise UsageError(
+            f"output {folder} holds an index of other images, those in {saved['images']}: "
+            f"give another --output. Received: images={images}"
+        )
+    if saved["fingerprint"] != fingerprint:
+        raise UsageError(
+            f"output {folder} holds an index made with another model than {saved_model} is "
+            f"now: its embeddings do not compare. Give another --output, or delete that one"
+        )
+    settings = saved | {"saved_model": str(saved_model)}
+    if settings != saved:  # the same model, moved
+        write_settings(folder, settings)
     return settings
 
 
@@ -75,18 +98,19 @@ def read_settings(folder: str | os.PathLike[str]) -> Settings:
         ValueError: `folder` is none of `experiments.index`, or damaged.
     """
     path = pathlib.Path(folder, SETTINGS)
-    try:
-        settings = json.loads(path.read_text())
-        if settings.keys() >= {"saved_model", "fingerprint", "images", "built", "search"}:
-            return settings
-    except OSError as error:
+    if not path.is_file():
         raise UsageError(
-            f"there is no index in {folder}: {SETTINGS} cannot be read ({error.strerror}). "
-            "python -m experiments.index makes one"
-        ) from error
-    except (ValueError, AttributeError):
-        pass
-    raise UsageError(f"{path} is damaged, or was not written by experiments.index")
+            f"there is no index in {folder}: it has no {SETTINGS}. python -m experiments.index "
+            "makes one"
+        )
+    settings = read_checked(path)
+    # Checked for an earlier version, which wrote no checksum.
+    if settings is None or not settings.keys() >= _NAMES:
+        raise UsageError(
+            f"{path} is damaged, or was not written by experiments.index: delete {folder}, and its "
+            "python -m experiments.index command makes it anew"
+        )
+    return settings
 
 
 def write_settings(folder: str | os.PathLike[str], settings: Settings) -> None:
@@ -94,7 +118,7 @@ def write_settings(folder: str | os.PathLike[str], settings: Settings) -> None:
     from keras_dml.atomic import replacing  # with Keras, which the names alone do not need
 
     with replacing(pathlib.Path(folder, SETTINGS)) as path:
-        path.write_text(json.dumps(settings, indent=1) + "\n")
+        path.write_text(checked_text(settings))
 
 
 def _is_hidden(path: pathlib.Path) -> bool:

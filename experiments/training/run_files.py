@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import pathlib
@@ -10,6 +9,7 @@ import zipfile
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from experiments.embedding.checked_json import read_checked
 from experiments.embedding.fingerprint import file_sha256
 from experiments.options import RunOptions, parse
 from experiments.training.checkpoint import DamagedError, Records, State, read_checkpoint
@@ -28,7 +28,6 @@ RESULT = "result.json"
 # What is kept for the rest of a run before its first checkpoint, and follows from its flags.
 OF_THE_FLAGS = (BAD_IMAGES, RAW_PIXELS, RANKMI)
 
-SHA256 = "sha256"
 _RECALL = "test/recall@1/cosine"
 
 
@@ -46,26 +45,6 @@ def last_records(path: pathlib.Path) -> Records | None:
             except DamagedError:
                 continue
     return None
-
-
-def read_json(path: pathlib.Path) -> dict[str, Any] | None:
-    """The object that `RunFolder.write_json` wrote; None where it is missing or damaged.
-
-    One without a checksum, of an earlier version, is taken as it is.
-    """
-    try:
-        found = json.loads(path.read_text())
-        expected = found.pop(SHA256, None)
-        return found if expected is None or expected == digest(found) else None
-    except (OSError, ValueError, AttributeError, RecursionError):
-        return None
-
-
-def digest(value: Mapping[str, Any]) -> str:
-    """SHA-256 of a JSON object, whatever it looks like as text."""
-    # As it is read: numbers that are keys have become words.
-    same = json.loads(json.dumps(value))
-    return hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()
 
 
 def known_bad_images(path: str | os.PathLike[str]) -> list[str] | None:
@@ -96,7 +75,7 @@ def read_finished(path: pathlib.Path) -> tuple[dict[str, Any], list[dict[str, fl
         DamagedError: one of them is no longer what was written.
     """
     log = path / LOG
-    result = read_json(path / RESULT)
+    result = read_checked(path / RESULT)
     if result is None:
         raise DamagedError(f"{path / RESULT} is damaged or missing")
     expected = result.get("files", {}).get(LOG)
@@ -114,7 +93,7 @@ def kept_model(path: pathlib.Path) -> pathlib.Path:
     Raises:
         DamagedError: it is no longer what the run wrote.
     """
-    best, result = path / BEST, read_json(path / RESULT)
+    best, result = path / BEST, read_checked(path / RESULT)
     records = last_records(path) if result is None else None
     expected = records.best if records else (result or {}).get("files", {}).get(BEST)
     if expected is not None and best.is_file() and file_sha256(best) != expected:
@@ -156,7 +135,7 @@ def log_of_an_earlier_version(
 def is_readable(path: pathlib.Path) -> bool:
     """Whether a log or a result is JSON, and has its own checksum where it has one."""
     if path.name == RESULT:
-        return read_json(path) is not None
+        return read_checked(path) is not None
     try:
         return all(isinstance(json.loads(line), dict) for line in path.read_text().splitlines())
     except (OSError, ValueError, RecursionError):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import fcntl
-import json
 import logging
 import os
 import pathlib
@@ -14,7 +12,9 @@ from typing import TYPE_CHECKING, Any, Self, TextIO, cast
 
 import numpy as np
 
+from experiments.embedding.checked_json import checked_text, read_checked
 from experiments.embedding.fingerprint import file_sha256
+from experiments.embedding.held_folder import hold
 from experiments.options import RunOptions, UsageError, parse, resolved
 from experiments.training.checkpoint import (
     Checkpoint,
@@ -33,15 +33,12 @@ from experiments.training.run_files import (
     LOG,
     OF_THE_FLAGS,
     RESULT,
-    SHA256,
-    digest,
     has_checkpoint,
     is_readable,
     is_whole_archive,
     last_records,
     log_of_an_earlier_version,
     log_text,
-    read_json,
 )
 
 # keras_dml brings Keras, which takes seconds: it is imported by what writes or restores, so that a
@@ -156,7 +153,7 @@ class RunFolder:
         Raises:
             ValueError: it is damaged, and there is no checkpoint to write it anew from.
         """
-        found = read_json(self.file(RESULT))
+        found = read_checked(self.file(RESULT))
         if found is not None or not self.file(RESULT).is_file() or has_checkpoint(self.path):
             return found
         raise UsageError(
@@ -184,9 +181,8 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(f"output_dir cannot be made: {error}") from error
-        lock = open(self.file(".lock"), "w")  # noqa: SIM115 held until the process ends
+        lock = hold(self.path, "output_dir")
         try:
-            self._hold(lock)
             self._check()
         except Exception:
             lock.close()
@@ -197,14 +193,6 @@ class RunFolder:
                 self.file(name).unlink(missing_ok=True)
         self.write_text(FLAGS_FILE, self.flags)
         return self
-
-    def _hold(self, lock: TextIO) -> None:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise UsageError(
-                f"output_dir {str(self.path)!r} is in use by another running process"
-            ) from error
 
     def write_text(self, name: str, text: str) -> None:
         """Write a file of the run in one go."""
@@ -219,12 +207,11 @@ class RunFolder:
 
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
         """Write a JSON object as a file of the run in one go, its checksum within."""
-        whole = {**value, SHA256: digest(value)}
-        self.write_text(name, json.dumps(whole, indent=1) + "\n")
+        self.write_text(name, checked_text(value))
 
     def read_json(self, name: str) -> dict[str, Any] | None:
         """What `write_json` wrote; None where it is missing or damaged."""
-        found = read_json(self.file(name))
+        found = read_checked(self.file(name))
         if found is not None and name in OF_THE_FLAGS:
             self._kept[name] = self.file(name).read_text()
         return found
@@ -392,7 +379,7 @@ class RunFolder:
         for name, text in records.files.items():
             # One that is whole may only know more than it did then.
             if not self.file(name).is_file() or (
-                name.endswith(".json") and read_json(self.file(name)) is None
+                name.endswith(".json") and read_checked(self.file(name)) is None
             ):
                 _LOGGER.warning("%s was damaged: written anew", self.file(name))
             self.write_text(name, text)

@@ -125,9 +125,14 @@ def _config(path: pathlib.Path) -> Any:
         raise ArgumentError(f"No such file: {path}")
     try:
         with zipfile.ZipFile(path) as archive:
-            return json.loads(archive.read("config.json"))
+            # The weights are read here and there, so that nobody would compare their checksum.
+            damaged = archive.testzip()
+            config = json.loads(archive.read("config.json"))
     except Exception as error:  # a damaged file may end in nearly any
         raise ArgumentError(f"{path} is no .keras file that can be read") from error
+    if damaged is not None:
+        raise ArgumentError(f"{path} is damaged: {damaged} in it is no longer what was written")
+    return config
 
 
 def _objects(config: Any) -> Iterator[dict[str, Any]]:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from keras_dml.atomic import replacing_folder
+from keras_dml.checksums import check_same, folder_checksums
 from keras_dml.errors import ArgumentError
 from keras_dml.nearness import METRICS, Metric
 from keras_dml.retrieval.items import EMBEDDINGS, Items
@@ -68,7 +69,9 @@ def save_index(
         write_searcher(folder / _SEARCHER)
         description = {"format": FORMAT, "kind": kind, "metric": metric}
         description |= {"items": len(items), "dimensions": items.dimensions}
-        description |= {"ids": items.has_ids, **parameters, _CHECKSUMS: _checksums(folder)}
+        description |= {"ids": items.has_ids, **parameters}
+        sums = {**folder_checksums(folder), _DESCRIPTION: _digest(description)}
+        description[_CHECKSUMS] = sums
         (folder / _DESCRIPTION).write_text(json.dumps(description, indent=1) + "\n")
 
 
@@ -151,30 +154,24 @@ def read_index(path: str | os.PathLike[str]) -> SavedIndex:
     return SavedIndex(description, items, folder / _SEARCHER)
 
 
-def _checksums(folder: pathlib.Path) -> dict[str, str]:
-    """SHA-256 of every file in the folder, by its path there."""
-    found = {}
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            with path.open("rb") as stream:
-                digest = hashlib.file_digest(stream, "sha256").hexdigest()
-            found[path.relative_to(folder).as_posix()] = digest
-    return found
+def _digest(description: Mapping[str, Any]) -> str:
+    """SHA-256 of what `index.json` says beside the checksums."""
+    said = {name: value for name, value in description.items() if name != _CHECKSUMS}
+    # As it is read: tuples have become lists.
+    text = json.dumps(json.loads(json.dumps(said)), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _check_sums(folder: pathlib.Path, expected: Mapping[str, str]) -> None:
+def _check_sums(folder: pathlib.Path, description: Mapping[str, Any]) -> None:
     """Before anything is loaded: ScaNN's own reader ends the process at many a flipped bit."""
-    found = _checksums(folder)
-    for name, digest in expected.items():
-        if found.get(name) != digest:
-            what = "is no longer what was written" if name in found else "is missing"
-            raise ArgumentError(f"{name} {what} (its SHA-256 says so)")
+    found = {**folder_checksums(folder), _DESCRIPTION: _digest(description)}
+    check_same(found, description[_CHECKSUMS])
 
 
 def _read_items(folder: pathlib.Path, description: Mapping[str, Any]) -> Items:
     # Indexes of 0.1.0 have none.
     if _CHECKSUMS in description:
-        _check_sums(folder, description[_CHECKSUMS])
+        _check_sums(folder, description)
     rows = _array(folder / EMBEDDINGS)
     if rows.dtype != np.float32 or rows.shape != (description["items"], description["dimensions"]):
         raise ArgumentError(f"{EMBEDDINGS} holds {rows.dtype} of shape {rows.shape}")

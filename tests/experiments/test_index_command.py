@@ -13,8 +13,10 @@ from photo_search import index_command, picture, png, save_color_model, write_ph
 from PIL import Image
 
 from experiments.embedding import saved_model as image_embedder
+from experiments.embedding.held_folder import held
 from experiments.photos.image_files import image_path, list_images
 from keras_dml import retrieval
+from keras_dml.checksums import write_checksums
 from keras_dml.export import export_saved_model
 from keras_dml.retrieval import ScannIndex, load_index
 from pipelines import EvaluationTransform
@@ -116,7 +118,7 @@ def test_a_killed_command_goes_on(tmp_path, photos, command, embedded, monkeypat
     lines = (tmp_path / "index" / "skipped.txt").read_text().splitlines()
     assert [line.split("\t")[0] for line in lines] == bad
     assert load_index(tmp_path / "index" / "index").num_items == 7
-    assert sorted(path.name for path in (tmp_path / "index").glob(".*")) == []
+    assert sorted(path.name for path in (tmp_path / "index").glob(".*")) == [".lock"]
     assert "7 images, 7 of them new" in capsys.readouterr().out
 
 
@@ -249,6 +251,42 @@ def test_an_index_of_something_else_is_left_alone(tmp_path, photos, model, comma
     (tmp_path / "index" / "embeddings.npz").write_bytes(b"no archive")
     assert command() == 2
     assert "embeddings.npz is damaged" in capsys.readouterr().err
+    settings = tmp_path / "index" / "settings.json"
+    settings.write_text(settings.read_text().replace("exact search", "exact seach"))
+    assert command() == 2
+    assert f"{settings} is damaged" in capsys.readouterr().err
+
+
+def test_a_folder_that_another_process_writes_is_refused(tmp_path, command, capsys):
+    assert command() == 0
+    with held(tmp_path / "index", "output"):
+        assert command() == 2
+    assert "is in use by another running process" in capsys.readouterr().err
+
+
+def test_a_list_of_begun_images_that_is_damaged_is_made_anew(tmp_path, command, monkeypatch):
+    call = image_embedder.ImageEmbedder.__call__
+
+    def killed(self, encoded):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(image_embedder.ImageEmbedder, "__call__", killed)
+    assert command() == 130
+    monkeypatch.setattr(image_embedder.ImageEmbedder, "__call__", call)
+    begun = tmp_path / "index" / ".unfinished" / "files.json"
+    begun.write_bytes(begun.read_bytes()[:20])
+    assert command() == 0
+    assert load_index(tmp_path / "index" / "index").ids.tolist() == NAMES
+
+
+def test_a_damaged_model_is_refused_before_it_is_loaded(tmp_path, model, command, capsys):
+    damaged = shutil.copytree(model, tmp_path / "damaged")
+    write_checksums(damaged)
+    graph = bytearray((damaged / "saved_model.pb").read_bytes())
+    graph[len(graph) // 2] ^= 1
+    (damaged / "saved_model.pb").write_bytes(graph)
+    assert command(f"--saved_model={damaged}") == 2
+    assert "saved_model is damaged: saved_model.pb is no longer" in capsys.readouterr().err
 
 
 def test_a_model_with_another_signature(tmp_path, command, capsys):

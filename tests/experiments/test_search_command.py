@@ -14,6 +14,7 @@ from PIL import Image
 
 import experiments.photos
 from experiments import search
+from experiments.embedding.checked_json import checked_text, read_checked
 from experiments.options.command_line import run_command
 from experiments.photos.visual_search import VisualSearch
 from experiments.report.pictures import checked_picture, thumbnail
@@ -75,8 +76,8 @@ def test_bad_input(index, tmp_path, capsys):
     (damaged / "index" / "embeddings.npy").write_bytes(b"no array")
     unfinished = tmp_path / "unfinished"
     unfinished.mkdir()
-    settings = json.loads((index / "settings.json").read_text())
-    (unfinished / "settings.json").write_text(json.dumps(settings | {"built": None}))
+    settings = read_checked(index / "settings.json")
+    (unfinished / "settings.json").write_text(checked_text(settings | {"built": None}))
     other = shutil.copytree(index.parent / "model", tmp_path / "model")
     (other / "variables" / "more").touch()
     image = f"--query={index.parent / 'photos' / '4.webp'}"

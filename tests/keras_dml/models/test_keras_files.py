@@ -237,6 +237,14 @@ def test_files_that_are_none(tmp_path):
     (tmp_path / "noise.keras").write_bytes(b"noise")
     with pytest.raises(ValueError, match="noise.keras is no .keras file that can be read"):
         models.build_backbone(str(tmp_path / "noise.keras"), 16)
+    of_two_inputs().save(tmp_path / "whole.keras")
+    flipped = bytearray((tmp_path / "whole.keras").read_bytes())
+    with zipfile.ZipFile(tmp_path / "whole.keras") as archive:
+        weights = archive.getinfo("model.weights.h5")
+    flipped[weights.header_offset + weights.compress_size // 2 + 100] ^= 1
+    (tmp_path / "flipped.keras").write_bytes(flipped)
+    with pytest.raises(ValueError, match=r"flipped.keras is damaged: model.weights.h5 in it"):
+        models.build_backbone(str(tmp_path / "flipped.keras"), 16)
     with zipfile.ZipFile(tmp_path / "other.keras", "w") as archive:
         archive.writestr("config.json", json.dumps({"class_name": "Nothing", "config": {}}))
     with pytest.raises(ValueError, match="other.keras cannot be loaded"):

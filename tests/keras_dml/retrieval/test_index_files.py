@@ -166,8 +166,7 @@ def test_folders_that_are_no_index(tmp_path):
         ("index.json", lambda data: data[:9], "damaged"),
         ("index.json", lambda _: b"[" * 100_000, "damaged.*RecursionError"),
         ("index.json", lambda _: b"[]", "damaged"),
-        ("index.json", lambda data: data.replace(b"cosine", b"chebyshev"), "no kind and metric"),
-        ("index.json", lambda data: data.replace(b'"items": 3', b'"items": 4'), r"shape \(3, 3\)"),
+        ("index.json", lambda data: data.replace(b"cosine", b"l2"), "index.json is no longer what"),
         ("index.json", lambda data: data.replace(b'"format": 1', b'"format": 99'), "newer.*99"),
     ):
         ExactIndex(np.eye(3), ids=["first", "second", "third"]).save(folder)
@@ -199,6 +198,8 @@ def test_a_damaged_index_of_before_there_were_checksums(tmp_path):
         ("embeddings.npy", lambda data: data[:-4] + b"\xff\xff\xff\x7f", "holds NaN"),
         ("ids.npy", lambda data: data[: len(data) // 2], "ids|read"),
         ("ids.npy", None, "No such file"),
+        ("index.json", lambda data: data.replace(b"cosine", b"chebyshev"), "no kind and metric"),
+        ("index.json", lambda data: data.replace(b'"items": 3', b'"items": 4'), r"shape \(3, 3\)"),
     ):
         ExactIndex(np.eye(3), ids=["first", "second", "third"]).save(folder)
         without_checksums(folder)

@@ -1,5 +1,7 @@
 """Search by prefixes of the embeddings, re-scored with the whole."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -108,5 +110,11 @@ def test_a_description_that_does_not_fit_is_damage(tmp_path):
     PrefixIndex(rows(), length=4).save(tmp_path / "index")
     description = tmp_path / "index" / "index.json"
     description.write_text(description.read_text().replace('"length": 4', '"length": 12'))
+    with pytest.raises(ValueError, match="damaged: index.json is no longer what was written"):
+        load_index(tmp_path / "index")
+    # As before there were checksums.
+    said = json.loads(description.read_text())
+    del said["sha256"]
+    description.write_text(json.dumps(said))
     with pytest.raises(ValueError, match="damaged: a prefix of .*12"):
         load_index(tmp_path / "index")
