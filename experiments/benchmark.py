@@ -21,6 +21,7 @@ from experiments.options import (
     run_command,
     wants_help,
 )
+from experiments.options.command_line import RunError
 from experiments.options.run_options import (
     AugmentationOptions,
     DataOptions,
@@ -45,7 +46,7 @@ class _Benchmark(Options):
     @classmethod
     def refusal(cls, name: str | None, received: str) -> str:
         """Names the flags that there are."""
-        taken = " and ".join(f"--{flag}" for flag in cls.own_flags()) or "no flags"
+        taken = ", ".join(f"--{flag}" for flag in cls.own_flags()) or "no flags"
         return f"{cls.command.split()[-1]} takes {taken}. Received: {received}"
 
 
@@ -56,8 +57,8 @@ class LossesOptions(_Benchmark):
     command = "experiments.benchmark losses"
     intro = """  python -m experiments.benchmark losses [--losses=A,B] [--sizes=120,512,2048]
 
-Value and gradient with respect to the embeddings, float32, d = 512, 4 images a class; for each loss
-and n:
+Value and gradient with respect to the embeddings, float32, d = --dimensions, 4 images a class; for
+each loss and n:
 
   ms       median milliseconds of a call
   XLA      the same compiled by XLA, as `model.compile` does where it chooses so
@@ -68,6 +69,8 @@ and n:
 
     losses: tuple[str, ...] = option((), _MEASURED, "Which losses. Default: all.")
     sizes: tuple[str, ...] = option(("120", "512", "2048"), _MEASURED, "Batch sizes n.")
+    dimensions: int = option(512, _MEASURED, "Length d of the embeddings.", lower_bound=1)
+    xla: bool = option(True, _MEASURED, "Measure them compiled by XLA as well.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -187,19 +190,34 @@ def _losses(options: LossesOptions) -> Iterator[str]:
     for name in options.losses:
         if name not in known:
             raise UsageError(f"losses must be of {', '.join(known)}. Received: losses={name}")
-    return _rows_of_losses(options.losses or known, sizes)
+    return _rows_of_losses(options.losses or known, sizes, options)
 
 
-def _rows_of_losses(names: Iterable[str], sizes: Iterable[int]) -> Iterator[str]:
-    """A row for each loss and size; every loss in a process of its own, for its memory."""
+def _rows_of_losses(
+    names: Iterable[str], sizes: Iterable[int], options: LossesOptions
+) -> Iterator[str]:
+    """A row for each loss and size; every loss in a process of its own, for its memory.
+
+    Raises:
+        RunError: one of them failed (no memory, say); after the rows of the others.
+    """
+    failed: list[str] = []
+    words = [str(options.dimensions), str(int(options.xla)), *map(str, sizes)]
     yield f"{'loss':<24}{'n':>6}{'ms':>10}{'XLA':>10}{'/ floor':>9}{'/ peer':>8}{'MB':>8}"
     for name in names:
-        for row in json_rows("experiments.benchmarks.loss", name, *map(str, sizes)):
-            peer = f"{row['ms'] / row['peer']:.2f}" if row["peer"] else "–"
-            yield (
-                f"{name:<24}{row['n']:>6}{row['ms']:>10.2f}{row['xla']:>10.2f}"
-                f"{row['ms'] / row['floor']:>9.2f}{peer:>8}{row['mb']:>8.0f}"
-            )
+        try:
+            for row in json_rows("experiments.benchmarks.loss", name, *words):
+                peer = f"{row['ms'] / row['peer']:.2f}" if row["peer"] else "–"
+                xla = f"{row['xla']:.2f}" if row["xla"] else "–"
+                yield (
+                    f"{name:<24}{row['n']:>6}{row['ms']:>10.2f}{xla:>10}"
+                    f"{row['ms'] / row['floor']:>9.2f}{peer:>8}{row['mb']:>8.0f}"
+                )
+        except RunError as error:
+            failed.append(name)
+            yield f"{name:<24}{error}"
+    if failed:
+        raise RunError(f"{', '.join(failed)} could not be measured; why stands above")
 
 
 def _training(options: TrainingOptions) -> Iterator[str]:

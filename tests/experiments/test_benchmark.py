@@ -15,7 +15,7 @@ from experiments.benchmarks import loss as benchmark_loss
 from experiments.benchmarks import pil as benchmark_pil
 from experiments.benchmarks import pipeline as benchmark_pipeline
 from experiments.benchmarks import training as benchmark_training
-from experiments.options.command_line import run_command
+from experiments.options.command_line import RunError, run_command
 from keras_dml import losses
 from pipelines import EvaluationTransform
 
@@ -33,8 +33,24 @@ def test_the_losses_benchmark_prints_a_row_for_each_size(capfd):
 @tiers.parametrize("name", benchmark_loss.names(), ("contrastive", "rankmi"))
 def test_every_loss_can_be_measured(name, monkeypatch, capsys):
     monkeypatch.setattr(benchmark_loss, "SECONDS", 0.0)
-    benchmark_loss.main(name, [16])
+    benchmark_loss.main(name, 8, True, [16])
     assert '"n": 16' in capsys.readouterr().out
+
+
+def test_a_loss_that_cannot_be_measured_stops_no_other(monkeypatch, capsys):
+    def rows(module, name, *words):
+        if name == "ice":
+            raise RunError("killed")
+        assert words == ("128", "0", "8192")
+        yield {"n": 8192, "ms": 3.0, "xla": None, "floor": 1.0, "peer": None, "mb": 7.0}
+
+    monkeypatch.setattr(benchmark, "json_rows", rows)
+    arguments = ["--losses=ice,snca", "--sizes=8192", "--dimensions=128", "--noxla"]
+    assert run_command(benchmark.main, ["benchmark", "losses", *arguments]) == 1
+    said = capsys.readouterr()
+    lines = [line.split() for line in said.out.splitlines()[1:]]
+    assert lines == [["ice", "killed"], ["snca", "8192", "3.00", "–", "3.00", "–", "7"]]
+    assert said.err == "stopped: ice could not be measured; why stands above\n"
 
 
 @pytest.mark.slow
@@ -150,8 +166,14 @@ def test_no_loss_over_pairs_is_left_out():
         (["--sizes=8", "losses"], "name a benchmark first: .*Received: --sizes=8 losses"),
         ([], "Received: nothing"),
         (["training", "--losses=contrastive"], "training takes no flags. Received: --losses="),
-        (["losses", "--size=sop"], "losses takes --losses and --sizes. Received: --size=sop"),
-        (["losses", "contrastive"], "losses takes --losses and --sizes. Received: contrastive"),
+        (
+            ["losses", "--size=sop"],
+            "losses takes --losses, .*--xla. Received: --size=sop",
+        ),
+        (
+            ["losses", "contrastive"],
+            "losses takes --losses, .*--xla. Received: contrastive",
+        ),
         (["retrieval", "--size=huge"], "size.*huge"),
         (["pipeline", "--epochs=3"], "say what a batch is: .*sampler.* Received: --epochs=3"),
         (["pipeline", "--skip_bad_images"], "Received: --skip_bad_images"),
