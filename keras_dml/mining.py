@@ -30,6 +30,7 @@ from keras_dml.pairs import Pairs, count
 from keras_dml.types import Config, Tensor
 
 __all__ = [
+    "STRATEGIES",
     "DistanceWeighted",
     "EasyPositive",
     "Hard",
@@ -197,6 +198,16 @@ class DistanceWeighted(Mining):
         return pairs.positive, ops.logical_and(
             pairs.negative, ops.cast(noise, wanted.dtype) < wanted
         )
+
+
+STRATEGIES: dict[str, type[Mining]] = {
+    "hard": Hard,
+    "semi_hard": SemiHard,
+    "easy_positive": EasyPositive,
+    "multi_similarity": MultiSimilarity,
+    "distance_weighted": DistanceWeighted,
+}
+"""The strategies by the names that a command line knows them by."""
 
 
 def informative(similarities: Tensor, positive: Tensor, negative: Tensor, epsilon: float) -> Masks:

@@ -49,19 +49,21 @@ def test_there_are_two_commands():
 
 def test_the_import_is_light():
     program = (
-        "import keras, sys, tensorflow, time\n"
+        "import time; started = time.process_time(); import keras, sys, tensorflow\n"
         "before = set(sys.modules); began = time.process_time(); import keras_dml\n"
-        "print(time.process_time() - began); print(*(set(sys.modules) - before))"
+        "print((time.process_time() - began) / (began - started))\n"
+        "print(*(set(sys.modules) - before))"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    seconds, modules = subprocess.run(
+    share, modules = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment
     ).stdout.splitlines()
     heavy = {"scann", "tensorflow_datasets", "matplotlib", "PIL", "pipelines", "experiments"}
     assert not heavy & set(modules.split())
     assert "keras_dml.retrieval" not in modules.split()
-    # Processor time, several times what it takes: the promise is 0.3 s.
-    assert float(seconds) < 0.3
+    # 0.3 s where Keras and TensorFlow take 4 s, and it takes 0.03 of theirs. As a share, since
+    # seconds are another number on every machine and beside every other test.
+    assert float(share) < 0.075
 
 
 def test_what_needs_tensorflow_says_so_in_its_first_line():

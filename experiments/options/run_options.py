@@ -293,6 +293,13 @@ class LossOptions(Options):
         "not needed (SoftTriple: 0.2). Default: 0.",
         lower_bound=0.0,
     )
+    miners: tuple[str, ...] | None = option(
+        None,
+        LOSS,
+        "losses over pairs: which pairs they see, one strategy after the other: "
+        f"{', '.join(registries.words('keras_dml.mining', 'STRATEGIES'))}. easy_positive,semi_hard "
+        "are easy positives against semi-hard negatives. Default: all pairs (triplet: --mining).",
+    )
     memory: Mapping[str, Any] = flags_of(loss_flags.flags_of_memory, prefix=loss_flags.MEMORY)
     statistics: Mapping[str, Any] = flags_of(
         loss_flags.flags_of_statistics, prefix=loss_flags.STATISTICS

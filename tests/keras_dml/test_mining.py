@@ -67,6 +67,10 @@ def test_masks_are_those_of_the_loops(strategy, name, sizes):
     np.testing.assert_array_equal(left.negative, expected[1])
 
 
+def test_every_strategy_has_a_name():
+    assert set(mining.STRATEGIES.values()) == set(mining.Mining.__subclasses__())
+
+
 def test_distance_weighted_keeps_about_as_many_negatives_and_by_their_weights():
     ids, z = np.repeat(np.arange(60), 4), np.random.default_rng(0).normal(size=(240, 8))
     pairs = Pairs.of_batch(ids, normalize(keras.ops.convert_to_tensor(z)))

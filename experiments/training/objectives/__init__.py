@@ -1,5 +1,7 @@
 """One object for each kind of training: a new kind is a file here and its line in `KINDS`."""
 
+import inspect
+
 from experiments.options import RunOptions, loss_flags
 from experiments.options.errors import UsageError
 from experiments.training.objectives.alternating import Alternating
@@ -7,7 +9,7 @@ from experiments.training.objectives.base import Objective
 from experiments.training.objectives.classifier import BesideClassifier, Classifier
 from experiments.training.objectives.pairs import OverPairs
 from experiments.training.objectives.proxies import OverProxies
-from keras_dml import losses
+from keras_dml import losses, mining
 
 KINDS: dict[str, type[Objective]] = {
     "pairs": OverPairs,
@@ -24,7 +26,8 @@ def objective_of(options: RunOptions) -> Objective:
 
     Raises:
         ValueError: unknown loss; dropout before a classifier that there is not; options of proxies
-            that there are not; prefixes for a loss that is not over embeddings.
+            that there are not; prefixes for a loss that is not over embeddings; miners
+            for one that takes none.
     """
     kind = KINDS[losses.get(options.loss).kind]
     if options.dropout and not kind.has_classifier:
@@ -68,7 +71,30 @@ def objective_of(options: RunOptions) -> Objective:
             )
         if "size" not in options.memory:
             raise UsageError(f"{name} is for --memory_size=N. Received: {name}={value}")
+    if options.miners is not None:
+        _check_miners(options)
     return kind(options)
+
+
+def _check_miners(options: RunOptions) -> None:
+    words = options.miners or ()
+    given = f"Received: miners={','.join(words)}"
+    if not words or not set(words) <= set(mining.STRATEGIES):
+        raise UsageError(f"miners must be of {', '.join(mining.STRATEGIES)}. {given}")
+    takers = [name for name, loss in losses.LOSSES.items() if _takes_mining(loss)]
+    if options.loss not in takers:
+        raise UsageError(
+            f"miners are for losses over pairs ({', '.join(takers)}), not for {options.loss}. "
+            f"{given}"
+        )
+    if "mining" in options.loss_arguments:
+        raise UsageError(
+            f"miners and mining both say which pairs {options.loss} sees: give one. {given}"
+        )
+
+
+def _takes_mining(loss: type) -> bool:
+    return "mining" in inspect.signature(loss).parameters
 
 
 __all__ = ["KINDS", "Objective", "objective_of"]

@@ -18,7 +18,7 @@ from experiments.training.evaluators import (
     RetrievalScores,
 )
 from experiments.training.optimizer import Rate, scheduled
-from keras_dml import losses, models
+from keras_dml import losses, mining, models
 from keras_dml.errors import ArgumentError
 from keras_dml.metrics import LossPart
 
@@ -132,7 +132,10 @@ class Objective(abc.ABC):
             ValueError: something was given that it does not take or that is out of range.
             TypeError: prefixes for a loss that is not over embeddings alone.
         """
-        loss = losses.get(self.options.loss, **self.options.loss_arguments)
+        given = self.options.loss_arguments
+        if self.options.miners is not None:
+            given["mining"] = [mining.STRATEGIES[name]() for name in self.options.miners]
+        loss = losses.get(self.options.loss, **given)
         prefixes = self.prefixes()
         return losses.MatryoshkaLoss(loss, prefixes) if prefixes else loss
 

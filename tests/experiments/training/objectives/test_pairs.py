@@ -6,7 +6,7 @@ import tensorflow as tf
 import tiers
 from device_programs import difference
 
-from keras_dml import models
+from keras_dml import losses, mining, models
 
 
 @pytest.mark.parametrize("name", ["ice", "multi_similarity"])
@@ -123,3 +123,26 @@ def test_levels_are_computed_in_chunks_too(tiny):
         run.model.fit(run.objective.targets(batches), verbose=0)
         trained.append(run.embedding.get_weights())
     assert difference(*trained) < 1e-5
+
+
+def test_miners_narrow_the_pairs_one_after_the_other(tiny):
+    run = tiny("--loss=contrastive", "--miners=easy_positive,semi_hard", two_levels=False)
+    by_hand = losses.ContrastiveLoss(mining=[mining.EasyPositive(), mining.SemiHard()])
+    expected = float(by_hand(run.class_ids, run.embeddings()))
+    assert run.evaluate()["loss"] == pytest.approx(expected, rel=1e-4)
+    assert expected < float(losses.ContrastiveLoss()(run.class_ids, run.embeddings()))
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--miners=hardest"], "miners must be of hard, semi_hard, .*Received: miners=hardest"),
+        (["--miners="], "miners must be of hard, semi_hard, .*Received: miners="),
+        (["--miners=hard", "--loss=arcface"], "miners are for losses over pairs .*, not for arcf"),
+        (["--miners=hard", "--loss=rankmi"], "miners are for losses over pairs .*, not for rankmi"),
+        (["--miners=hard", "--loss=triplet", "--mining=hard"], "miners and mining both say"),
+    ],
+)
+def test_miners_that_do_not_fit_are_refused(objective, flags, message):
+    with pytest.raises(ValueError, match=message):
+        objective(*flags)
