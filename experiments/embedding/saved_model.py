@@ -18,6 +18,11 @@ from pipelines import ImageTable, find_bad_images
 _SIGNATURE = "serving_default"
 
 
+# What a graph says of an image that it cannot decode; UnicodeDecodeError: in words with bytes of the
+# file; CancelledError: of the images beside it, whose end it then was, and sooner than of the bad one.
+_OF_BAD_IMAGES = (tf.errors.InvalidArgumentError, tf.errors.CancelledError, UnicodeDecodeError)
+
+
 class ImageEmbedder:
     """Encoded images to embeddings, by the SavedModel's own preprocessing.
 
@@ -80,8 +85,7 @@ class ImageEmbedder:
         """One bad image fails its whole batch: halves are tried until it stands alone."""
         try:
             found = self._function(**{self._input: tf.constant(encoded)})["embeddings"]
-        # UnicodeDecodeError: a message with bytes of a damaged file in it.
-        except (tf.errors.InvalidArgumentError, UnicodeDecodeError) as error:
+        except _OF_BAD_IMAGES as error:
             if len(encoded) == 1:
                 bad[start] = _reason(encoded[0], error)
                 return
