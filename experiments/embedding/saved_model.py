@@ -18,8 +18,8 @@ from pipelines import ImageTable, find_bad_images
 _SIGNATURE = "serving_default"
 
 
-# What a graph says of an image that it cannot decode. UnicodeDecodeError: in words with bytes of the
-# file. CancelledError: of an image beside it, whose end it was, before it says so of the bad one.
+# What a graph says of an image that it cannot decode. UnicodeDecodeError: in words with bytes of
+# the file. CancelledError: of an image beside it, whose end it was, before it names the bad one.
 _OF_BAD_IMAGES = (tf.errors.InvalidArgumentError, tf.errors.CancelledError, UnicodeDecodeError)
 
 
