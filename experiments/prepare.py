@@ -75,8 +75,10 @@ def main(argv: list[str]) -> None:
     if folder.name in {archive.holds for archive in archives}:
         folder = folder.parent
     found, problem = _look(name, folder)
-    if problem and download.missing(archives, folder):
-        _fetch(archives, name, folder)
+    if problem:
+        if download.missing(archives, folder):
+            _fetch(archives, name, folder)
+        # Also where nothing is missing: another process may have unpacked it since.
         found, problem = _look(name, folder)
     if problem:
         advice = ""

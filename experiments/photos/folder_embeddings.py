@@ -111,6 +111,8 @@ class FolderEmbeddings:
             row_of |= {file: first + row for row, file in enumerate(begun)}
             saved = self._keep(files, row_of, blocks, saved)
             shutil.rmtree(self._unfinished)
+        # What a process left that was killed while it removed it.
+        shutil.rmtree(self._unfinished, ignore_errors=True)
         embedded = self._keep(files, row_of, blocks, saved)
         if embedded is None:
             path, reason = next(iter(bad.items()))

@@ -279,6 +279,14 @@ def test_a_list_of_begun_images_that_is_damaged_is_made_anew(tmp_path, command, 
     assert load_index(tmp_path / "index" / "index").ids.tolist() == NAMES
 
 
+def test_what_a_kill_amid_its_own_removal_left_is_removed(tmp_path, command):
+    assert command() == 0
+    unfinished = tmp_path / "index" / ".unfinished"
+    unfinished.mkdir()
+    (unfinished / "embeddings.npy").write_bytes(b"rows")
+    assert command() == 0 and not unfinished.exists()
+
+
 def test_a_damaged_model_is_refused_before_it_is_loaded(tmp_path, model, command, capsys):
     damaged = shutil.copytree(model, tmp_path / "damaged")
     write_checksums(damaged)

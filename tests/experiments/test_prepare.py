@@ -105,6 +105,21 @@ def test_fetched_unpacked_and_counted(name, train, tmp_path, monkeypatch, capsys
     assert command(f"--dataset={name}", f"--data_dir={folder / path.stem}") == 0
 
 
+def test_what_another_process_unpacks_meanwhile_is_no_problem(tmp_path, cub_archive, monkeypatch):
+    serve(monkeypatch, "cub", cub_archive)
+    given = ["--dataset=cub", f"--data_dir={tmp_path / 'data'}"]
+    look = prepare._look
+
+    def meanwhile(name, folder):
+        seen = look(name, folder)
+        monkeypatch.setattr(prepare, "_look", look)
+        assert command(*given) == 0  # another one
+        return seen
+
+    monkeypatch.setattr(prepare, "_look", meanwhile)
+    assert command(*given) == 0
+
+
 def test_over_http(tmp_path, cub_archive, monkeypatch, capsys):
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=cub_archive.parent)
     handler.log_message = lambda *_: None
