@@ -28,6 +28,7 @@ _IMPORTED = (
     "experiments.training.failures",
     "keras_dml.retrieval.scann_index",
     "pipelines.datasets.download",
+    "tensorflow_datasets",
 )
 _LONGEST = 240.0
 _SECONDS_BETWEEN_LOOKS = 0.01

@@ -9,7 +9,9 @@ import types
 import keras
 import numpy as np
 import pytest
+from damage import damage as damage_a_file
 from tiny_run import TINY, command, final_weights, finished_run, history
+from trials import Tally, seeds
 
 from experiments.options.errors import UsageError
 from experiments.training.checkpoint import State, read_checkpoint
@@ -162,6 +164,39 @@ def test_both_checkpoints_damaged_are_not_a_run_from_the_start(tmp_path):
         flip(tmp_path / "run" / name)
     with pytest.raises(UsageError, match=r"Delete checkpoint.npz and checkpoint-before.npz"):
         ended(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    "count",
+    [10, pytest.param(1_500, marks=[pytest.mark.slow, pytest.mark.thorough])],
+    ids=["few", "many"],
+)
+def test_damaged_at_random(count, two_epochs, tmp_path, capsys):
+    """Also two files at once: the same end, or one line that names a file and what to do."""
+    tally = Tally("damaged runs")
+    for seed in seeds(count):
+        generator = np.random.default_rng(seed)
+        run = tmp_path / f"run-{seed}"
+        shutil.copytree(two_epochs[0], run)
+        how = damage_a_file(run, generator)
+        if generator.random() < 0.3:
+            how += f"; {damage_a_file(run, generator)}"
+        try:
+            same = ended(run) == two_epochs[1]
+        except UsageError as error:
+            if str(run) in str(error) and len(str(error).splitlines()) == 1:
+                tally.add("named in one line")
+            else:
+                tally.fail(seed, f"{how}: a line that names nothing: {error}")
+        except Exception as error:
+            tally.fail(seed, f"{how}: {error!r}")
+        else:
+            if same:
+                tally.add("with the same end")
+            else:
+                tally.fail(seed, f"{how}: another end, and no word")
+        shutil.rmtree(run)
+    tally.check(capsys)
 
 
 def kill_at(monkeypatch, path, call):

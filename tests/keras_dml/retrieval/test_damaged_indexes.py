@@ -1,15 +1,14 @@
 """Indexes damaged at random: the answers of before, or one line; never the end of the process."""
 
 import json
-import os
 import pathlib
 import shutil
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 from damage import damage
+from trial_process import run_trials, trials_of_this_process
 from trials import Tally, seeds
 
 from keras_dml.errors import ArgumentError
@@ -23,7 +22,6 @@ from keras_dml.retrieval import (
 )
 
 QUERIES, K = 5, 3
-_LONGEST = 120.0  # seconds without an end of a trial
 
 
 def save_indexes(folder):
@@ -54,10 +52,10 @@ def answers(folder):
     return [ids.tolist(), scores.tolist(), getattr(index, "measured_recall", None)]
 
 
-def end_of_a_trial(folder, names, expected, seed):
+def end_of_a_trial(folder, expected, seed):
     """What a damaged copy of an index comes to: `(how it was damaged, an end, a failure)`."""
     generator = np.random.default_rng(seed)
-    name = names[generator.integers(len(names))]
+    name = sorted(expected)[generator.integers(len(expected))]
     copy = folder / "damaged"
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(folder / name, copy)
@@ -77,38 +75,12 @@ def end_of_a_trial(folder, names, expected, seed):
     return how, "answered as before", None
 
 
-def main(folder, *numbers):
-    """Trials in this process, which one of them may end: a line of JSON for each."""
-    folder = pathlib.Path(folder)
-    expected = json.loads((folder / "expected.json").read_text())
-    for seed in map(int, numbers):
-        print(json.dumps([seed, *end_of_a_trial(folder, sorted(expected), expected, seed)]))
-        sys.stdout.flush()
-
-
-def run_trials(folder, numbers, tally):
-    """All trials, in processes of their own; one that ends its process is a failure."""
+def run_all(folder, numbers, tally):
+    """The trials, and what they compare with."""
     names = save_indexes(folder)
-    # JSON knows no float32: compared as it is read again.
     expected = json.dumps({name: answers(folder / name) for name in names})
     (folder / "expected.json").write_text(expected)
-    left = list(numbers)
-    while left:
-        words = [sys.executable, __file__, str(folder), *map(str, left)]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        done = subprocess.run(
-            words, env=environment, capture_output=True, text=True, check=False,
-            timeout=_LONGEST + len(left),
-        )  # fmt: skip
-        lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
-        for seed, how, end, failure in lines:
-            if failure:
-                tally.fail(seed, f"{how}: {failure}")
-            else:
-                tally.add(end)
-        left = left[len(lines) :]
-        if left:
-            tally.fail(left.pop(0), f"ended the process ({done.returncode}): {done.stderr[-500:]}")
+    run_trials(__file__, folder, numbers, tally)
 
 
 @pytest.mark.slow
@@ -117,9 +89,11 @@ def run_trials(folder, numbers, tally):
 )
 def test_damaged_indexes(count, tmp_path, capsys):
     tally = Tally("damaged indexes")
-    run_trials(tmp_path, seeds(count), tally)
+    run_all(tmp_path, seeds(count), tally)
     tally.check(capsys)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    ROOT = pathlib.Path(sys.argv[1])
+    EXPECTED = json.loads((ROOT / "expected.json").read_text())
+    trials_of_this_process(lambda seed: end_of_a_trial(ROOT, EXPECTED, seed), sys.argv[2:])

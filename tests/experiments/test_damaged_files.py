@@ -1,0 +1,207 @@
+"""Files of commands damaged at random: the same end, or one line that names what is damaged.
+
+Index folders, finished and begun, exported models, `.keras` files, embeddings and evaluations here;
+the folder of a run in `training/test_damaged_run.py`.
+"""
+
+import contextlib
+import io
+import pathlib
+import shutil
+import sys
+
+import keras
+import numpy as np
+import pytest
+from damage import damage, files_of
+from left_behind import differences, left_behind
+from photo_search import save_color_model, write_photos
+from trial_process import run_trials, trials_of_this_process
+from trials import Tally, seeds
+
+from experiments import evaluate, index, search
+from experiments.embedding.saved_model import ImageEmbedder
+from experiments.options.command_line import run_command
+from keras_dml.checksums import write_checksums
+
+NAMES = [f"class{number % 3}/{number}.png" for number in range(9)]
+
+
+def run(module, *words):
+    """A command in this process: its exit code, and all that it prints."""
+    printed, said = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(said):
+        code = run_command(module.main, [module.__name__, *map(str, words)])
+    return code, printed.getvalue(), said.getvalue()
+
+
+class Places:
+    """Where all that the commands read and write lies, always the same."""
+
+    def __init__(self, root):
+        self.root = pathlib.Path(root)
+        self.photos, self.model = self.root / "photos", self.root / "model"
+        self.index, self.file = self.root / "index", self.root / "file.npz"
+        self.keras, self.evaluation = self.root / "model.keras", self.root / "evaluation"
+        self.out = self.root / "out"
+
+    def index_command(self, output=None):
+        """Index all photos."""
+        given = [f"--saved_model={self.model}", f"--images={self.photos}", "--batch_size=2"]
+        return run(index, *given, f"--output={output or self.index}")
+
+    def search_command(self):
+        """What is found for a photo, as it is printed."""
+        query = self.photos / NAMES[4]
+        page = self.root / "page.html"
+        return run(search, f"--index={self.index}", f"--query={query}", f"--output={page}", "--k=9")
+
+    def evaluate_command(self, *words, output=None):
+        """Evaluate what the words say."""
+        given = ["--recall_at=1,2", f"--output_dir={output or self.out}", *words]
+        return run(evaluate, *given)
+
+    def on_photos(self):
+        """Words of an evaluation on all the photos."""
+        return ["--dataset=folder", f"--data_dir={self.photos}", "--split=all"]
+
+
+def index_again(places):
+    """The index command, then a search."""
+    ended = places.index_command()
+    return ended if ended[0] else places.search_command()
+
+
+# What is damaged, by name: its path, the command that reads it, where that leaves its end.
+KINDS = {
+    "index": (lambda p: p.index, index_again, lambda p: p.index),
+    "begun index": (lambda p: p.root / "begun", index_again, lambda p: p.index),
+    "index, searched": (lambda p: p.index, Places.search_command, None),
+    "exported model": (lambda p: p.model, lambda p: p.index_command(p.out), lambda p: p.out),
+    ".keras file": (
+        lambda p: p.keras,
+        lambda p: p.evaluate_command(f"--model={p.keras}", *p.on_photos()),
+        lambda p: p.out,
+    ),
+    "embeddings": (
+        lambda p: p.file,
+        lambda p: p.evaluate_command(f"--embeddings={p.file}", "--noclustering"),
+        lambda p: p.out,
+    ),
+    "evaluation": (
+        lambda p: p.evaluation,
+        lambda p: p.evaluate_command(
+            f"--saved_model={p.model}", *p.on_photos(), output=p.evaluation
+        ),
+        lambda p: p.evaluation,
+    ),
+}
+# A model's graph is traced for each of these: they take longest.
+SELDOM = {".keras file": 0.25}
+
+
+def prepare(root):
+    """Write everything, whole."""
+    places = Places(root)
+    write_photos(places.photos, NAMES)
+    save_color_model(places.model)
+    write_checksums(places.model)
+    stop_after(places, 4)
+    shutil.move(places.index, places.root / "begun")
+    inputs = keras.Input((16, 16, 3))
+    outputs = keras.layers.Dense(3)(keras.layers.GlobalAveragePooling2D()(inputs))
+    keras.Model(inputs, outputs).save(places.keras)
+    # So large that NumPy does not come to the end of an array whose header says that it is short.
+    rows = np.random.default_rng(0).normal(size=(300, 16))
+    np.savez(places.file, embeddings=rows, labels=np.repeat(np.arange(100), 3))
+    for ended in (places.index_command(), KINDS["evaluation"][1](places)):
+        assert ended[0] == 0, ended
+
+
+def stop_after(places, images):
+    """A begun index: the command is interrupted after so many images."""
+    call, seen = ImageEmbedder.__call__, []
+
+    def interrupted(self, encoded):
+        if len(seen) >= images:
+            raise KeyboardInterrupt
+        seen.extend(encoded)
+        return call(self, encoded)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ImageEmbedder, "__call__", interrupted)
+        assert places.index_command()[0] == 130
+
+
+class Trials:
+    """Trials on copies of what `prepare` has written in a folder."""
+
+    def __init__(self, root):
+        self._whole = pathlib.Path(root)
+        self._expected = {}
+
+    def _ended(self, name, damaged_by=None):
+        """What is left after the command of a kind, and how it was damaged."""
+        # Always at the same place: what is written names its paths.
+        root = self._whole.parent / "work"
+        shutil.rmtree(root, ignore_errors=True)
+        shutil.copytree(self._whole, root)
+        places = Places(root)
+        path, command, left = KINDS[name]
+        target = path(places)
+        how = ""
+        if damaged_by is not None:
+            folder = target if target.is_dir() else target.parent
+            names = files_of(folder) if target.is_dir() else [target.name]
+            how = f"{name}: {damage(folder, damaged_by, names)}"
+        if name == "begun index":
+            shutil.rmtree(places.index)
+            shutil.move(target, places.index)
+        code, printed, said = command(places)
+        return how, code, printed, said, left_behind(left(places)) if left and not code else {}
+
+    def __call__(self, seed):
+        generator = np.random.default_rng(seed)
+        names = list(KINDS)
+        name = names[generator.integers(len(names))]
+        while generator.random() >= SELDOM.get(name, 1.0):
+            name = names[generator.integers(len(names))]
+        if name not in self._expected:
+            self._expected[name] = self._ended(name)
+            assert self._expected[name][1] == 0, self._expected[name]
+        how, code, printed, said, left = self._ended(name, generator)
+        failure = self._failure(name, code, printed, said, left)
+        end = "named in one line" if code else "with the same end"
+        return how, None if failure else f"{name}: {end}", failure
+
+    def _failure(self, name, code, printed, said, left):
+        if "Traceback" in said or code not in (0, 2):
+            return f"ended with {code}: {said[-2000:]}"
+        if code:
+            lines = [line for line in said.splitlines() if line.startswith("error: ")]
+            named = str(self._whole.parent / "work")
+            clear = len(lines) == 1 and named in lines[0]
+            return None if clear else f"no line that names it: {said}"
+        _, _, expected_print, _, expected = self._expected[name]
+        if different := differences(expected, left):
+            return f"another end, and no word: {different}"
+        if name == "index, searched" and printed != expected_print:
+            return f"other answers, and no word: {printed}"
+        return None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "count", [8, pytest.param(400, marks=pytest.mark.thorough)], ids=["few", "many"]
+)
+def test_damaged_files(count, tmp_path, capsys):
+    # Written where they are read, since they name their paths.
+    prepare(tmp_path / "work")
+    shutil.copytree(tmp_path / "work", tmp_path / "whole")
+    tally = Tally("damaged files of index, search and evaluate")
+    run_trials(__file__, tmp_path / "whole", seeds(count), tally)
+    tally.check(capsys)
+
+
+if __name__ == "__main__":
+    trials_of_this_process(Trials(sys.argv[1]), sys.argv[2:])

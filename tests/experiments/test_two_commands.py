@@ -1,0 +1,128 @@
+"""Two real processes in one folder at moments drawn at random: one works, the other says so."""
+
+import shutil
+import signal
+import time
+
+import numpy as np
+import pytest
+from forked_commands import ForkedCommands
+from left_behind import differences, left_behind
+from small_commands import small_commands
+from trials import Tally, seeds
+
+# Of each: how many of the thorough trials, and a flag that makes another command of it.
+TRIALS = {
+    "run": (6, "--seed=1"),
+    "index": (30, "--metric=l2"),
+    "evaluate": (25, "--noclustering"),
+    "prepare": (60, None),
+}
+# What the one that does not work says.
+IN_USE = ("in use by another", "being written by another", "being prepared by another")
+OTHER_FLAGS = "holds a run with other flags"
+
+
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory):
+    with ForkedCommands(tmp_path_factory.mktemp("printed")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def small(photos, tmp_path_factory):
+    return small_commands(photos, tmp_path_factory.mktemp("read"))
+
+
+def undisturbed(command, commands, folder, words):
+    began = time.monotonic()
+    ended = command.run(commands, folder, *words)
+    assert ended.code == 0, ended.output
+    return left_behind(folder), time.monotonic() - began
+
+
+def problem(ended, killed):
+    """Why one of two commands must not end so; None where it may."""
+    if killed and ended.code == -signal.SIGKILL:
+        return None
+    if ended.problem:
+        return ended.problem
+    if ended.code == 0:
+        return None
+    line = ended.refused
+    if line and any(words in line for words in (*IN_USE, OTHER_FLAGS)):
+        return None
+    return f"neither done nor refused in one line ({ended.code}): {ended.output[-3000:]}"
+
+
+def trial(command, commands, folder, wholes, other, seed, tally):
+    """Two commands, the first of which may be killed; then the folder is that of one of them.
+
+    Args:
+        command, commands, folder, seed, tally: as they are called.
+        wholes: for each of the two, what it leaves undisturbed, and in how many seconds.
+        other: the words that the second may have besides.
+    """
+    generator = np.random.default_rng(seed)
+    different = bool(other) and generator.random() < 0.5
+    words = [[], [other] if different else []]
+    seconds = wholes[0][1]
+    first = command.start(commands, folder)
+    # As often at the same time as at any other.
+    delay = generator.random() * (0.3 if generator.random() < 0.5 else seconds)
+    first.sleep(delay)
+    second = command.start(commands, folder, *words[1])
+    killed = generator.random() < 0.5
+    how = f"{'other' if different else 'the same'} flags, the second after {delay:.3f} s"
+    if killed:
+        moment = generator.random() * seconds
+        how += f", the first killed {moment:.3f} s later"
+        first.sleep(moment)
+        first.send(signal.SIGKILL)
+    ended = [process.wait() for process in (first, second)]
+    for one, is_first in zip(ended, (True, False)):
+        if why := problem(one, killed and is_first):
+            tally.fail(seed, f"{how}: {why}")
+            return
+    # Whoever was not refused for its flags may go on, and does; a folder is of one of the two.
+    again = [command.run(commands, folder, *more) for more in words]
+    done = [number for number, one in enumerate(again) if one.code == 0]
+    for one in again:
+        if why := problem(one, False):
+            tally.fail(seed, f"{how}: repeated: {why}")
+            return
+    if not done:
+        tally.fail(seed, f"{how}: neither goes on: {[one.output[-1000:] for one in again]}")
+        return
+    # Both where the second repeated is allowed to make another end of it, as an index is rebuilt.
+    expected = wholes[done[-1] if different else 0][0]
+    if found := differences(expected, left_behind(folder)):
+        tally.fail(seed, f"{how}: another end: {found}")
+        return
+    refused = sum(one.code == 2 for one in ended)
+    tally.add(f"with {['none', 'one', 'both'][refused]} refused")
+
+
+def trials(name, count, small, commands, tmp_path, capsys):
+    other = TRIALS[name][1]
+    wholes = [
+        undisturbed(small[name], commands, tmp_path / f"whole-{number}", words)
+        for number, words in enumerate([[], [other]] if other else [[]])
+    ]
+    tally = Tally(f"pairs of {name} commands")
+    for seed in seeds(count):
+        trial(small[name], commands, tmp_path / "both", wholes, other, seed, tally)
+        shutil.rmtree(tmp_path / "both")
+    tally.check(capsys)
+
+
+@pytest.mark.slow
+def test_a_few_pairs(small, commands, tmp_path, capsys):
+    trials("prepare", 3, small, commands, tmp_path, capsys)
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", TRIALS)
+def test_many_pairs(name, small, commands, tmp_path, capsys):
+    trials(name, TRIALS[name][0], small, commands, tmp_path, capsys)

@@ -1,0 +1,57 @@
+"""What a command leaves in a folder, as a value: equal for two that are to be bit for bit the same.
+
+Without what tells the time: seconds, dates on pages, TensorBoard's files, dates within archives.
+"""
+
+import hashlib
+import json
+import pathlib
+
+import numpy as np
+
+_OF_THE_TIME = {"train/seconds", "seconds", "train_seconds", "table", "files", "sha256"}
+# Of archives and pages the names alone; flags name the folder itself.
+_NAMES_ALONE = (".html", ".keras", ".pb", ".index", ".data-00000-of-00001", "flags.txt")
+_ARRAYS_OF_THE_TIME = {"records", "state_seconds"}
+
+
+def left_behind(folder):
+    """All files below a folder, hidden ones too: name -> what it holds."""
+    folder = pathlib.Path(folder)
+    return {
+        str(path.relative_to(folder)): _held(path)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and "tensorboard" not in path.parts
+    }
+
+
+def differences(expected, found):
+    """Names of what is not the same, as one line; empty where all is."""
+    names = sorted(expected.keys() | found.keys())
+    return ", ".join(
+        f"{name} ({'more' if name not in expected else 'gone' if name not in found else 'other'})"
+        for name in names
+        if name not in expected or name not in found or expected[name] != found[name]
+    )
+
+
+def _held(path):
+    if path.name.endswith(_NAMES_ALONE) or "saved_model" in path.parts:
+        return None
+    if path.suffix == ".npz":
+        with np.load(path) as arrays:
+            names = sorted(set(arrays.files) - _ARRAYS_OF_THE_TIME)
+            return {name: _digest(np.ascontiguousarray(arrays[name])) for name in names}
+    if path.suffix == ".jsonl":
+        return [_without_the_time(json.loads(line)) for line in path.read_text().splitlines()]
+    if path.suffix == ".json":
+        return _without_the_time(json.loads(path.read_text()))
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _digest(array):
+    return array.dtype.str, array.shape, hashlib.sha256(array.tobytes()).hexdigest()
+
+
+def _without_the_time(value):
+    return {name: held for name, held in value.items() if name not in _OF_THE_TIME}

@@ -1,0 +1,94 @@
+"""Each command of `experiments` that writes, at work for seconds in a folder of its own."""
+
+import hashlib
+import os
+import pathlib
+import tarfile
+
+from official_layouts import write_cub
+from photo_search import save_color_model
+from tiny_run import TINY
+
+# Run in the command's process: five images are a whole dataset, which lies in a file here.
+_OFFICIAL = """
+from pipelines.datasets import cub
+from pipelines.datasets.download import ARCHIVES, Archive
+cub.NUM_IMAGES, cub.NUM_CLASSES = 5, 4
+ARCHIVES["cub"] = (Archive({url!r}, "CUB_200_2011.tgz", "CUB_200_2011", {sha256!r}),)
+"""
+
+
+class SmallCommand:
+    """A command that is a function of the folder that it writes to.
+
+    Args:
+        module: which one.
+        arguments: function from the folder to the command's words.
+        setup: as `ForkedCommands.start` takes it.
+    """
+
+    def __init__(self, module, arguments, setup=""):
+        self._module, self._arguments, self._setup = module, arguments, setup
+
+    def start(self, commands, folder, *more):
+        """The command at work, with more words behind its own."""
+        words = [*self._arguments(folder), *more]
+        return commands.start(self._module, *words, setup=self._setup)
+
+    def run(self, commands, folder, *more):
+        """How it ended."""
+        return self.start(commands, folder, *more).wait()
+
+
+def small_commands(photos, folder):
+    """All of them by name; what they read is in `photos` and in `folder`.
+
+    Args:
+        photos: folder of a folder of pictures for each class.
+        folder: an empty one.
+    """
+    model = save_color_model(folder / "model")
+    training = [*TINY, f"--data_dir={photos}", "--deterministic", "--epochs=4"]
+    training += ["--steps_per_epoch=3", "--eval_every=2", "--jitter=0.2,0.2,0.2,0.1"]
+    recipes = []
+    for loss in ("contrastive", "supcon"):
+        recipes.append(folder / f"tiny_{loss}.flags")
+        recipes[-1].write_text("\n".join([*training, f"--loss={loss}"]) + "\n")
+    read = ["--dataset=folder", f"--data_dir={photos}", "--split=all", "--recall_at=1,2"]
+    return {
+        "run": SmallCommand(
+            "experiments.run",
+            lambda to: [*training, "--loss=ce", "--dropout=0.5", f"--output_dir={to}"],
+        ),
+        "compare": SmallCommand(
+            "experiments.compare",
+            lambda to: [f"--recipes={','.join(map(str, recipes))}", f"--output_dir={to}"],
+        ),
+        "index": SmallCommand(
+            "experiments.index",
+            lambda to: [
+                f"--saved_model={model}", f"--images={photos}", f"--output={to}", "--batch_size=3"
+            ],
+        ),
+        "evaluate": SmallCommand(
+            "experiments.evaluate",
+            lambda to: [
+                f"--saved_model={model}", *read, "--eval_batch_size=3", f"--output_dir={to}"
+            ],
+        ),
+        "prepare": SmallCommand(
+            "experiments.prepare",
+            lambda to: ["--dataset=cub", f"--data_dir={to}"],
+            _official(folder / "remote"),
+        ),
+    }  # fmt: skip
+
+
+def _official(folder):
+    content = os.urandom(1 << 21)
+    root = write_cub(folder / "CUB_200_2011", content=content)
+    path = pathlib.Path(folder, "CUB_200_2011.tgz")
+    with tarfile.open(path, "w:gz", compresslevel=1) as archive:
+        archive.add(root, "CUB_200_2011")
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    return _OFFICIAL.format(url=path.as_uri(), sha256=sha256)

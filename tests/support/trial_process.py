@@ -1,0 +1,43 @@
+"""Trials that may end their process: many of them in one, and the next ones in another."""
+
+import json
+import os
+import subprocess
+import sys
+
+_PATIENCE = 120.0  # seconds for the imports, and for one trial that hangs
+_SECONDS_A_TRIAL = 20.0
+
+
+def trials_of_this_process(end_of_a_trial, numbers):
+    """What a test file does as a program: `end_of_a_trial(seed)` of each, a line of JSON for each.
+
+    Args:
+        end_of_a_trial: gives how something was damaged, as words; how it ended; or why it must not
+            end so: the last two, one of them None.
+        numbers: the seeds, as words.
+    """
+    for seed in map(int, numbers):
+        print(f"\n{json.dumps([seed, *end_of_a_trial(seed)])}", flush=True)
+
+
+def run_trials(file, folder, numbers, tally):
+    """The trials of `python FILE FOLDER SEED SEED …`; one that ends its process is a failure."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    left = list(numbers)
+    while left:
+        words = [sys.executable, file, str(folder), *map(str, left)]
+        done = subprocess.run(
+            words, env=environment, capture_output=True, text=True, check=False,
+            timeout=_PATIENCE + _SECONDS_A_TRIAL * len(left),
+        )  # fmt: skip
+        lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
+        lines = [line for line in lines if len(line) == 4]
+        for seed, how, end, failure in lines:
+            if failure:
+                tally.fail(seed, f"{how}: {failure}")
+            else:
+                tally.add(end)
+        left = left[len(lines) :]
+        if left:
+            tally.fail(left.pop(0), f"ended the process ({done.returncode}): {done.stderr[-900:]}")
