@@ -245,10 +245,13 @@ def embedded(strategy):
     table = pipelines.ImageTable.from_arrays(pixels.astype("uint8"), np.arange(IMAGES))
     sizes = (3, 64)
     transform = pipelines.EvaluationTransform(8)
-    found = {size: TableEmbedder(model, transform, size)(table)[:, 0].tolist() for size in sizes}
+    embedders = {size: TableEmbedder(model, transform, size) for size in sizes}
+    for embedder in embedders.values():
+        embedder(table)
+    again = {size: embedder(table)[:, 0].tolist() for size, embedder in embedders.items()}
     # As an evaluation goes on that was stopped after five images.
     rest = TableEmbedder(model, transform, 3).batches(table, first_row=5)
-    return found | {"rest": [*range(5), *np.concatenate(list(rest))[:, 0].tolist()]}
+    return again | {"rest": [*range(5), *np.concatenate(list(rest))[:, 0].tolist()]}
 
 
 def train_without_gathering(strategy):

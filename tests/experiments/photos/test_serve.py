@@ -1,6 +1,7 @@
 """The search page's server: answers, refusals, and a real one under fire."""
 
 import concurrent.futures
+import contextlib
 import io
 import json
 import os
@@ -168,6 +169,16 @@ def test_slow_images_do_not_hold_all_that_come_after(index, monkeypatch):
     assert upload(client, png(1)).status_code == 200
 
 
+def test_searches_are_refused_at_once_where_too_many_wait(index):
+    waiting = [serve._MOST_WAITING]
+    client = serve.create_app(VisualSearch(index), waiting=lambda: waiting[0]).test_client()
+    assert upload(client, png(1)).status_code == 200
+    waiting[0] += 1
+    for answer in (upload(client, png(1)), client.get("/search?item=0")):
+        assert answer.status_code == 503 and answer.headers["Retry-After"] == "5"
+    assert client.get("/").status_code == client.get("/image/2").status_code == 200
+
+
 HOSTILE = "a\u202egnp.\x1b[31m\u2066\n.png"
 SHOWN = r"a\u202egnp.\u001b[31m\u2066\u000a.png"
 
@@ -215,6 +226,23 @@ def test_half_sent_requests_block_nobody_and_end(running):
             ended = True
     assert ended
     assert all(_is_closed(each) for each in idle[1:])
+
+
+def test_silent_connections_make_room_for_others(index, monkeypatch):
+    monkeypatch.setattr(serve, "_CROWDED", 20)
+    server = serve.open_server(VisualSearch(index), "127.0.0.1", 0)
+    threading.Thread(target=server.run, daemon=True).start()
+    port = server.effective_port
+    half = b"POST /search HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n"
+    idle = [socket.create_connection(("127.0.0.1", port), timeout=20) for _ in range(60)]
+    for each in idle[:50]:
+        with contextlib.suppress(OSError):
+            each.sendall(half)
+    assert send(port, png(1))[0] == 200
+    assert all(_is_closed(each) for each in idle[:20])
+    assert len(server.active_channels) <= 21
+    assert server.task_dispatcher.queue is not None  # what `open_server` counts
+    server.close()
 
 
 def _is_closed(connection):
