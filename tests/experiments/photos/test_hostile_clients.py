@@ -20,7 +20,7 @@ from experiments.photos.visual_search import VisualSearch
 SECRET = b"the contents of a file beside the photos"
 # Of the index's own files and of a system's, none of which a page or an answer holds.
 OUTSIDE = (SECRET, b"root:x:0", b'"fingerprint"', b"sha256")
-LONGEST = 5  # seconds that a good request may take, whoever else is there
+LONGEST = 15  # seconds until a good request is answered, whoever else is there, on a busy machine
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,28 @@ def index(tmp_path_factory):
     return make_index(folder)
 
 
-def try_all(port, trials, tally, longest=LONGEST):
+def good_request(port):
+    """Seconds until an upload was answered as it should be; why it was not, or None.
+
+    One that is told to come again, since others are being searched for, does so.
+    """
+    began, last = time.monotonic(), None
+    while (took := time.monotonic() - began) < LONGEST:
+        try:
+            status, answer = send(port, png(1), timeout=LONGEST - took)
+        except OSError as error:
+            last = repr(error)
+            break
+        if status == 200 and answer["neighbours"][0]["path"] == "a/1.png":
+            return time.monotonic() - began, None
+        last = f"{status} {answer}"
+        if status != 503:
+            break
+        time.sleep(0.5)
+    return time.monotonic() - began, last
+
+
+def try_all(port, trials, tally):
     """One hostile client after the other, and after each a good request; slowest of these."""
     client, slowest = Client(port), 0.0
     for seed in trials:
@@ -44,16 +65,10 @@ def try_all(port, trials, tally, longest=LONGEST):
             tally.fail(seed, f"{kind}: answered {answer[:300]!r}")
         else:
             tally.add(f"answered {found[0]}" if found else "not answered")
-        began = time.monotonic()
-        try:
-            status, good = send(port, png(1), timeout=longest)
-            right = status == 200 and good["neighbours"][0]["path"] == "a/1.png"
-        except OSError as error:
-            status, right = error, False
-        took = time.monotonic() - began
+        took, wrong = good_request(port)
         slowest = max(slowest, took)
-        if not right:
-            tally.fail(seed, f"{kind}: then a good request ended after {took:.1f} s: {status}")
+        if wrong is not None:
+            tally.fail(seed, f"{kind}: then a good request ended after {took:.1f} s: {wrong}")
             break
     client.close()
     return slowest
@@ -73,7 +88,7 @@ def running(index):
 def test_one_hostile_client_of_each_kind(running, caplog, capsys):
     tally = Tally("hostile clients")
     with caplog.at_level(logging.WARNING):
-        try_all(running, seeds(len(KINDS)), tally, longest=20)
+        try_all(running, seeds(len(KINDS)), tally)
     tally.check(capsys)
     assert not [record.getMessage() for record in caplog.records if record.exc_info]
 
@@ -89,7 +104,7 @@ def test_many_hostile_clients(index, tmp_path, capsys):
     ):
         try:
             address = process.stdout.readline().decode()
-            slowest = try_all(address.rpartition(":")[2].split()[0], seeds(760), tally)
+            slowest = try_all(address.rpartition(":")[2].split()[0], seeds(30 * len(KINDS)), tally)
             assert process.poll() is None, "the server has ended"
         finally:
             process.kill()
