@@ -192,7 +192,7 @@ class Trials:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "count", [8, pytest.param(400, marks=pytest.mark.thorough)], ids=["few", "many"]
+    "count", [8, pytest.param(200, marks=pytest.mark.thorough)], ids=["few", "many"]
 )
 def test_damaged_files(count, tmp_path, capsys):
     # Written where they are read, since they name their paths.

@@ -168,7 +168,7 @@ def test_both_checkpoints_damaged_are_not_a_run_from_the_start(tmp_path):
 
 @pytest.mark.parametrize(
     "count",
-    [10, pytest.param(1_500, marks=[pytest.mark.slow, pytest.mark.thorough])],
+    [10, pytest.param(500, marks=[pytest.mark.slow, pytest.mark.thorough])],
     ids=["few", "many"],
 )
 def test_damaged_at_random(count, two_epochs, tmp_path, capsys):
