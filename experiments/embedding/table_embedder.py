@@ -3,7 +3,7 @@
 import contextlib
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, overload
 
 import keras
@@ -32,6 +32,9 @@ class TableEmbedder:
         batch_size: images embedded at once, on each replica.
         seeds: int64 `[n, 2]`, of the augmentation of each image of the one table that is embedded;
             None: there is none.
+        again: whether tables are embedded again and again, by other weights. The pipeline of each
+            is kept, with the first batches of its next round in it: to begin one takes seconds,
+            and memory that TensorFlow does not give back.
     """
 
     def __init__(
@@ -40,6 +43,7 @@ class TableEmbedder:
         transform: EvaluationTransform | TrainTransform,
         batch_size: int,
         seeds: np.ndarray | None = None,
+        again: bool = False,
     ) -> None:
         self.transform = transform
         self.batch_size = batch_size
@@ -53,8 +57,11 @@ class TableEmbedder:
         self._embed = tf.function(
             lambda images: self.strategy.run(embed, args=(images,)), reduce_retracing=True
         )
-        # So are the pipelines of whole tables: TensorFlow keeps a part of every graph that it saw.
-        self._pipelines: dict[int, tuple[ImageTable, Iterable[tf.Tensor]]] = {}
+        # Several workers begin each round together.
+        several = isinstance(self.strategy, tf.distribute.MultiWorkerMirroredStrategy)
+        self._again = again and not several
+        # With the table, so that no other one can have its id.
+        self._begun: dict[int, tuple[ImageTable, Iterator[tf.Tensor]]] = {}
 
     def __call__(self, table: ImageTable, description: str = "embedding") -> np.ndarray:
         """The table's embeddings, with a progress bar.
@@ -74,29 +81,30 @@ class TableEmbedder:
         left = len(table) - first_row
         if not left:
             return
+        # Out of it until the round is over: one that was left amid its round begins anew.
+        _, images = self._begun.pop(id(table), (table, None)) if not first_row else (table, None)
+        images = images or self._images(table, first_row)
         with progress_bar(description, total=len(table), initial=first_row) as bar:
-            for images in self._images(table, first_row):
-                of_all = self.strategy.experimental_local_results(self._embed(images))[0]
+            while left:
+                embedded = self._embed(next(images))
+                of_all = self.strategy.experimental_local_results(embedded)[0]
                 rows = of_all.numpy()[:left]  # without the last row's repetitions
                 left -= len(rows)
                 bar.update(len(rows))
                 yield rows.astype("float32")
+        if self._again and not first_row:
+            self._begun[id(table)] = table, images
 
-    def _images(self, table: ImageTable, first_row: int) -> Iterable[tf.Tensor]:
-        """Batches of the rows from `first_row` on; of a whole table they are made once."""
-        if not first_row and id(table) in self._pipelines:
-            return self._pipelines[id(table)][1]
+    def _images(self, table: ImageTable, first_row: int) -> Iterator[tf.Tensor]:
+        """Batches of the rows from `first_row` on; endless rounds of them where it is kept."""
         rest = table.select(np.arange(first_row, len(table))) if first_row else table
         seeds = None if self.seeds is None else self.seeds[first_row:]
-        batches = self.strategy.distribute_datasets_from_function(
-            lambda context: evaluation_batches(
-                rest, self.transform, self.batch_size, context, seeds
-            )
-        )
-        if not first_row:
-            # With the table, so that no other one can have its id.
-            self._pipelines[id(table)] = table, batches
-        return batches
+
+        def batches(context: tf.distribute.InputContext) -> tf.data.Dataset:
+            once = evaluation_batches(rest, self.transform, self.batch_size, context, seeds)
+            return once.repeat() if self._again and not first_row else once
+
+        return iter(self.strategy.distribute_datasets_from_function(batches))
 
 
 class EmbedsTables(Protocol):

@@ -43,7 +43,9 @@ class ImageFeed:
 
     def __init__(self, run: RunPlan, embedding: keras.Model) -> None:
         self._run = run
-        self._embedder = TableEmbedder(embedding, run.preprocessing, run.options.eval_batch_size)
+        self._embedder = TableEmbedder(
+            embedding, run.preprocessing, run.options.eval_batch_size, again=True
+        )
 
     def batches(self, start_step: int, context: tf.distribute.InputContext) -> tf.data.Dataset:
         """The batches (inputs, class ids) from a step on, of one input pipeline."""
