@@ -25,6 +25,8 @@ _OF_TENSORFLOW = (tf.errors.OpError, UnicodeDecodeError)
 _ROWS_AT_A_TIME = 1024
 _BAR_FROM = 1000  # rows; below that the check is over before a bar would tell anything
 _FIRST_BYTES = (b"\xff\xd8\xff", b"\x89PNG", b"BM", b"GIF8")
+# Lines that it puts before and behind the reason where a function was called within another.
+_OF_A_GRAPH = ("Graph execution error", "Detected at", "<stack traces", "  ", "\t")
 # What TensorFlow wraps around a message: the calling node in front, the operation behind.
 _WRAPPING = re.compile(r"\{\{[^}]*\}\}\s*|\s*\[Op:.*$")
 
@@ -135,4 +137,7 @@ def _why_undecodable(max_pixels: int, encoded: bytes) -> str | None:
 
 def _one_line(message: str) -> str:
     _, _, asserted = message.partition("Summarized data: b")
-    return asserted.strip("'\"") if asserted else _WRAPPING.sub("", message.splitlines()[0])
+    if asserted:
+        return asserted.strip("'\"")
+    lines = [line for line in message.splitlines() if line and not line.startswith(_OF_A_GRAPH)]
+    return _WRAPPING.sub("", lines[0]).strip() if lines else "a damaged image"

@@ -1,0 +1,207 @@
+"""Tiny images of every format, and what broken disks and bad people make of them."""
+
+import functools
+import io
+import struct
+import zlib
+
+import mutations
+import numpy as np
+from PIL import Image
+
+EXTENSIONS = (".jpg", ".JPEG", ".png", ".webp", ".bmp", ".gif")
+_PNG = b"\x89PNG\r\n\x1a\n"
+# Numbers that a header may tell of a size: none, too much, less than nothing.
+_SIZES = (0, 1, 2, 7, 255, 256, 2047, 16383, 65535, 2**24, 2**31 - 1, 2**31, 2**32 - 1)
+
+
+def _picture(mode="RGB", seed=0, size=(23, 31)):
+    """Smooth, and another one from each of its eight sides."""
+    channels = {"RGB": 3, "L": 1, "RGBA": 4}[mode]
+    noise = np.random.default_rng(seed).integers(0, 256, (3, 4, channels), dtype=np.uint8)
+    return Image.fromarray(noise.squeeze()).resize(size, Image.Resampling.BICUBIC)
+
+
+def _encoded(image, file_format, **options):
+    file = io.BytesIO()
+    image.save(file, file_format, **options)
+    return file.getvalue()
+
+
+def _orientation(number):
+    exif = Image.Exif()
+    exif[0x0112] = number
+    return exif
+
+
+@functools.cache
+def good_images():
+    """(name, bytes) of images that are whole."""
+    rgb, grey, rgba = _picture(), _picture("L"), _picture("RGBA")
+    palette = rgb.quantize(16)
+    film = {"save_all": True, "append_images": [_picture(seed=1), _picture(seed=2)]}
+    images = {
+        "jpeg": _encoded(rgb, "JPEG"),
+        "progressive jpeg": _encoded(rgb, "JPEG", progressive=True),
+        "jpeg with restarts": _encoded(rgb, "JPEG", restart_marker_blocks=1),
+        "grey jpeg": _encoded(grey, "JPEG"),
+        "cmyk jpeg": _encoded(rgb.convert("CMYK"), "JPEG"),
+        "png": _encoded(rgb, "PNG"),
+        "grey png": _encoded(grey, "PNG"),
+        "palette png": _encoded(palette, "PNG", transparency=3),
+        "1 bit png": _encoded(grey.convert("1"), "PNG"),
+        "16 bit png": _encoded(Image.fromarray(np.asarray(grey).astype("u2") << 8), "PNG"),
+        "rgba png": _encoded(rgba, "PNG"),
+        "animated png": _encoded(rgb, "PNG", **film),
+        "webp": _encoded(rgb, "WEBP"),
+        "lossless webp": _encoded(rgb, "WEBP", lossless=True),
+        "rgba webp": _encoded(rgba, "WEBP"),
+        "animated webp": _encoded(rgb, "WEBP", **film),
+        "bmp": _encoded(rgb, "BMP"),
+        "palette bmp": _encoded(palette, "BMP"),
+        "rgba bmp": _encoded(rgba, "BMP"),
+        "gif": _encoded(palette, "GIF"),
+        "animated gif": _encoded(palette, "GIF", **film),
+    }
+    for number in range(1, 9):
+        for file_format in ("JPEG", "PNG", "WEBP"):
+            name = f"{file_format.lower()} of orientation {number}"
+            images[name] = _encoded(rgb, file_format, exif=_orientation(number))
+    return tuple(images.items())
+
+
+def _png_parts(content):
+    parts, place = [], 8
+    while place + 12 <= len(content):
+        size = int.from_bytes(content[place : place + 4])
+        parts.append(content[place : place + 12 + size])
+        place += 12 + size
+    return content[:8], parts, content[place:]
+
+
+def _jpeg_parts(content):
+    parts, place = [], 2
+    while place + 4 <= len(content) and content[place] == 0xFF and content[place + 1] != 0xDA:
+        size = 2 + int.from_bytes(content[place + 2 : place + 4])
+        parts.append(content[place : place + size])
+        place += size
+    return content[:2], parts, content[place:]
+
+
+def _webp_parts(content):
+    parts, place = [], 12
+    while place + 8 <= len(content):
+        size = int.from_bytes(content[place + 4 : place + 8], "little")
+        parts.append(content[place : place + 8 + size + size % 2])
+        place += len(parts[-1])
+    return content[:12], parts, content[place:]
+
+
+def _parts(content):
+    if content.startswith(_PNG):
+        return _png_parts(content)
+    if content.startswith(b"\xff\xd8"):
+        return _jpeg_parts(content)
+    if content.startswith(b"RIFF"):
+        return _webp_parts(content)
+    third = len(content) // 3
+    return content[:third], [content[third : 2 * third], content[2 * third :]], b""
+
+
+def _summed(content):
+    """A PNG whose chunks have the checksums that they should have."""
+    if not content.startswith(_PNG):
+        return content
+    head, parts, rest = _png_parts(content)
+    parts = [part[:-4] + struct.pack(">I", zlib.crc32(part[4:-4])) for part in parts]
+    return head + b"".join(parts) + rest
+
+
+def _other_parts(content, rng):
+    """Chunks or segments come twice, are gone, or have changed places."""
+    head, parts, rest = _parts(content)
+    if not parts:
+        return "nothing", content
+    first, second = map(int, rng.integers(len(parts), size=2))
+    what = str(rng.choice(["twice", "gone", "swapped", "a thousand times"], p=[0.3, 0.3, 0.3, 0.1]))
+    if what == "twice":
+        parts.insert(second, parts[first])
+    elif what == "gone":
+        del parts[first]
+    elif what == "swapped":
+        parts[first], parts[second] = parts[second], parts[first]
+    else:
+        parts[first] = parts[first] * 1000
+    return f"parts {first} and {second} {what}", head + b"".join(parts) + rest
+
+
+def _other_size(content, rng):
+    """A header that tells another size, the checksum as it should be."""
+    value = _SIZES[rng.integers(len(_SIZES))]
+    if content.startswith(_PNG):
+        place, piece = int(rng.choice([16, 20, 8, 33])), struct.pack(">I", value % 2**32)
+    elif content.startswith(b"\xff\xd8"):
+        frames = [content.find(marker) for marker in (b"\xff\xc0", b"\xff\xc2")]
+        place = max(frames) + int(rng.choice([2, 5, 7, 9]))
+        piece = struct.pack(">H", value % 2**16)
+    elif content.startswith(b"RIFF"):
+        place, piece = int(rng.choice([4, 16, 24, 26, 27, 28])), struct.pack("<I", value % 2**32)
+        piece = piece[: int(rng.choice([2, 3, 4]))]
+    elif content.startswith(b"BM"):
+        place, piece = (
+            int(rng.choice([2, 10, 14, 18, 22, 28, 46])),
+            struct.pack("<I", value % 2**32),
+        )
+    else:
+        image = content.find(b"\x2c\0\0\0\0")
+        place, piece = (
+            int(rng.choice([6, 8, image + 5, image + 7])),
+            struct.pack("<H", value % 2**16),
+        )
+    changed = content[:place] + piece + content[place + len(piece) :]
+    return f"{value} at {place}", _summed(changed)
+
+
+def _other_header(content, rng):
+    """Bits of the first bytes flipped, the checksum as it should be."""
+    what, changed = mutations.flipped(content, rng, within=64)
+    return what, _summed(changed) if rng.integers(2) else changed
+
+
+def _other_inside(content, rng):
+    """Another file behind the first bytes, or behind the end, or in the middle."""
+    name, other = good_images()[rng.integers(len(good_images()))]
+    place = int(rng.choice([2, 3, 8, 12, 32, len(content) // 2, len(content)]))
+    kept = int(rng.integers(2)) * (len(content) - place)
+    end = content[place : place + kept]
+    return f"a {name} at {place}", content[:place] + other + end
+
+
+def _other_orientation(content, rng):
+    """EXIF of another orientation, type, number of values or order of bytes."""
+    place = content.find(b"\x12\x01\x03\0\x01\0\0\0")
+    if place < 0:
+        place = content.find(b"\x01\x12\0\x03\0\0\0\x01")
+    if place < 0:
+        return _other_header(content, rng)
+    at = place + int(rng.choice([0, 2, 3, 4, 7, 8, 9, 10, -8, -10, -2]))
+    changed = bytearray(content)
+    changed[at] = int(rng.choice([0, 1, 3, 4, 6, 8, 9, 255]))
+    return f"EXIF, byte {at} is {changed[at]}", _summed(bytes(changed))
+
+
+_MUTATIONS = (
+    *mutations.OF_BYTES, _other_header, _other_header, _other_size, _other_size, _other_parts,
+    _other_parts, _other_inside, _other_orientation,
+)  # fmt: skip
+
+
+def mutated_image(seed):
+    """(what was done, the name of the file, its bytes): one in ten is left as it is."""
+    rng = np.random.default_rng([seed, 15])
+    name, content = good_images()[rng.integers(len(good_images()))]
+    said = "as it is"
+    if rng.random() > 0.1:
+        said, content = mutations.mutated(content, rng, _MUTATIONS)
+    kind = EXTENSIONS[rng.integers(len(EXTENSIONS))]
+    return f"{name}: {said}", f"{seed}{kind}", content
