@@ -160,7 +160,7 @@ class FolderEmbeddings:
         """The list of images that a killed process of the same model has begun, or else `todo`."""
         path = self._unfinished / "files.json"
         begun = read_checked(path)
-        if begun is not None and begun["model"] == self._model:
+        if begun is not None and "files" in begun and begun.get("model") == self._model:
             return [ImageFile(*file) for file in begun["files"]]
         if self._unfinished.exists():
             shutil.rmtree(self._unfinished)

@@ -264,7 +264,10 @@ def test_a_folder_that_another_process_writes_is_refused(tmp_path, command, caps
     assert "is in use by another running process" in capsys.readouterr().err
 
 
-def test_a_list_of_begun_images_that_is_damaged_is_made_anew(tmp_path, command, monkeypatch):
+@pytest.mark.parametrize("damaged", [b'{\n "model": "ab', b'{"key": "another file"}'])
+def test_a_list_of_begun_images_that_is_damaged_is_made_anew(
+    damaged, tmp_path, command, monkeypatch
+):
     call = image_embedder.ImageEmbedder.__call__
 
     def killed(self, encoded):
@@ -274,7 +277,7 @@ def test_a_list_of_begun_images_that_is_damaged_is_made_anew(tmp_path, command, 
     assert command() == 130
     monkeypatch.setattr(image_embedder.ImageEmbedder, "__call__", call)
     begun = tmp_path / "index" / ".unfinished" / "files.json"
-    begun.write_bytes(begun.read_bytes()[:20])
+    begun.write_bytes(damaged)
     assert command() == 0
     assert load_index(tmp_path / "index" / "index").ids.tolist() == NAMES
 
