@@ -17,6 +17,8 @@ from keras_dml.distribute import gather_candidates, place_among_replicas
 QUICK = [*distributed_training.quick_cases(), "rankmi_model", "dropout"]
 LONGER = [*distributed_training.more_cases(), "proxies", "memory", "chunks"]
 MORE = [pytest.param(case, marks=pytest.mark.slow) for case in LONGER]
+# On four devices and on two workers the gate has the quick cases; the thorough checks have all.
+MOST = [pytest.param(case, marks=pytest.mark.thorough) for case in LONGER]
 CONTRASTIVE = distributed_training.first_of("contrastive")
 LOSSES = [case for case, (_, _, recipe) in distributed_training.CASES.items() if recipe == "plain"]
 # Compiled by XLA in the quick tests; the others in the longer ones.
@@ -61,7 +63,7 @@ def test_the_weights_are_those_of_one_device(case):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [*QUICK, *MORE])
+@pytest.mark.parametrize("case", [*QUICK, *MOST])
 def test_the_weights_on_four_devices_are_those_of_one(case):
     assert difference(trained(case, 1), trained(case, 4)) < tolerance(case)
 
@@ -82,7 +84,7 @@ def test_two_workers_hold_the_weights_of_one_process(case):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", LONGER)
+@pytest.mark.parametrize("case", MOST)
 def test_two_workers_hold_the_weights_of_one_process_for_every_loss(case):
     check_workers(case, *(worker[case] for worker in of_workers("more")))
 
@@ -100,6 +102,7 @@ def check_workers(case, first, second):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_several_steps_an_execution_train_to_the_same():
     """Three at once of five: the data end amid the second execution."""
     expected = trained("rankmi_model", 1)
