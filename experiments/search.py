@@ -18,7 +18,6 @@ from experiments.options import (
     run_command,
 )
 from experiments.options.run_options import ImageLimitOptions
-from pipelines.visible import visible
 
 if TYPE_CHECKING:
     from experiments.photos.visual_search import SearchResult, VisualSearch
@@ -156,6 +155,7 @@ def _answer(search: VisualSearch, options: SearchOptions, page: pathlib.Path) ->
 
 def _show(metric: str, answers: Iterable[Answer], page: pathlib.Path) -> None:
     from experiments.photos.search_page import score_name
+    from pipelines.visible import visible
 
     lines = [f"rank  {score_name(metric)}"]
     for name, results in answers:

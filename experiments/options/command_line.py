@@ -18,7 +18,6 @@ from experiments.options.child import end_with_parent
 from experiments.options.errors import HelpRequested, RunError, UsageError, one_line
 from experiments.options.parsing import wants_debug
 from experiments.recipes import RecipeError
-from pipelines.visible import visible
 
 __all__ = ["LOST_WORKER", "RunError", "UsageError", "mute", "quiet_tensorflow", "run_command"]
 
@@ -42,7 +41,7 @@ class _Notes(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """One line, but for a traceback."""
-        return "\n".join(map(visible, super().format(record).split("\n")))
+        return _shown(super().format(record))
 
 
 def quiet_tensorflow() -> None:
@@ -152,8 +151,16 @@ def _bug(error: Exception, debug: bool) -> int:
     return 1
 
 
+def _shown(text: str) -> str:
+    lines = text.split("\n")
+    if all(map(str.isprintable, lines)):
+        return text
+    from pipelines.visible import visible  # NumPy comes with it
+
+    return "\n".join(map(visible, lines))
+
+
 def _say(text: str) -> None:
     # A message may name a file whose name the terminal's encoding cannot say, or would obey.
     encoding = sys.stderr.encoding or "utf-8"
-    text = "\n".join(map(visible, text.split("\n")))
-    print(text.encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr)
+    print(_shown(text).encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr)

@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-from pipelines.visible import visible
-
 
 def aligned(lines: Sequence[Sequence[str]]) -> list[list[str]]:
     """The cells of a table padded to their columns' widths: the first to the left, others right.
@@ -13,6 +11,8 @@ def aligned(lines: Sequence[Sequence[str]]) -> list[list[str]]:
     Args:
         lines: cells as text, as many in each line.
     """
+    from pipelines.visible import visible  # NumPy comes with it, and no --help needs that
+
     lines = [list(map(visible, cells)) for cells in lines]
     widths = [max(map(len, column)) for column in zip(*lines)]
     return [[cells[0].ljust(widths[0]), *map(str.rjust, cells[1:], widths[1:])] for cells in lines]

@@ -81,8 +81,8 @@ def _check_miners(options: RunOptions) -> None:
     given = f"Received: miners={','.join(words)}"
     if not words or not set(words) <= set(mining.STRATEGIES):
         raise UsageError(f"miners must be of {', '.join(mining.STRATEGIES)}. {given}")
-    takers = [name for name, loss in losses.LOSSES.items() if _takes_mining(loss)]
-    if options.loss not in takers:
+    if not _takes_mining(losses.LOSSES[options.loss]):
+        takers = [name for name, loss in losses.LOSSES.items() if _takes_mining(loss)]
         raise UsageError(
             f"miners are for losses over pairs ({', '.join(takers)}), not for {options.loss}. "
             f"{given}"
