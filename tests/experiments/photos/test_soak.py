@@ -1,17 +1,19 @@
 """Many searches of the local page: no memory more with each."""
 
+import io
 import subprocess
 import sys
 
 import pytest
 from hostile_clients import send
 from memory import growth, private_kilobytes
-from photo_search import make_index, png
+from photo_search import make_index, picture, png
 
 pytest.importorskip("flask")
 pytest.importorskip("waitress")
 
 REQUESTS, AT_A_TIME = 3000, 20
+LARGE, AS_LARGE = 10, (6000, 4000)  # 24 million pixels: 288 MB as numbers
 MOST_KILOBYTES = 1.0  # more with each request
 
 
@@ -40,3 +42,21 @@ def test_many_searches(server, capsys):
     with capsys.disabled():
         print(f"\n{REQUESTS} searches: {more:.3f} kB more with each; {held[-1]:,} kB at the end")
     assert more < MOST_KILOBYTES
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_the_memory_of_large_uploads_is_given_back(server, capsys):
+    """0.1.0 kept 870 MB of the first two."""
+    process, port = server
+    send(port, png(0))
+    before = private_kilobytes(process)
+    file = io.BytesIO()
+    picture(0, AS_LARGE).save(file, "JPEG")
+    for _ in range(LARGE):
+        status, _ = send(port, file.getvalue())
+        assert status == 200
+    kept = (private_kilobytes(process) - before) / 1024
+    with capsys.disabled():
+        print(f"\n{LARGE} uploads of 24 million pixels: {kept:.0f} MB more are held")
+    assert kept < 200
