@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from experiments.options import catalog
@@ -19,6 +21,7 @@ __all__ = [
     "flags_of_memory",
     "flags_of_proxies",
     "flags_of_statistics",
+    "naming_flags",
     "taken_by",
 ]
 
@@ -120,6 +123,25 @@ def checked(loss: str, given: Mapping[str, Any]) -> dict[str, Any]:
                 f"Received: {name}={value}"
             )
     return dict(given)
+
+
+@contextlib.contextmanager
+def naming_flags(prefix: str, given: Mapping[str, Any]) -> Iterator[None]:
+    """Refusals of the library name the flags: it knows its arguments without the prefix.
+
+    Raises:
+        UsageError: in place of the library's ArgumentError.
+    """
+    from keras_dml.errors import ArgumentError  # Keras comes with it
+
+    try:
+        yield
+    except ArgumentError as error:
+        if not given:
+            raise
+        names = "|".join(map(re.escape, given))
+        named = re.sub(rf"\b({names})( must|=)", rf"{prefix}\1\2", str(error))
+        raise UsageError(named) from error
 
 
 def _flag(name: str, of_losses: Mapping[str, Any]) -> Flag:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pathlib
+import re
 import types
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeVar
@@ -24,7 +25,37 @@ _READ_FIRST = ("flagfile", "help")
 # What says nothing of what is done.
 _NOT_RESOLVED = ("flagfile", "debug", "help", "output_dir")
 
+# What absl makes of the messages of our own parsers.
+_OURS = re.compile(r"flag --(\w+)=(.*): (must be .*)", re.DOTALL)
+# Nothing here counts further, and what is computed is float32.
+_MOST_WHOLE, _MOST_NUMBER = 2**31 - 1, 3.4e38
+
 AnyOptions = TypeVar("AnyOptions", bound=Options)
+
+
+class _WholeParser(absl_flags.IntegerParser):
+    """Plain digits: Python reads `1_000`, `0x10` and the digits of all scripts as well."""
+
+    def convert(self, argument: Any) -> int:
+        """A whole number; ValueError of all else."""
+        if isinstance(argument, str) and not re.fullmatch("[+-]?[0-9]{1,18}", argument):
+            raise ValueError("must be a whole number")
+        return int(argument)
+
+
+class _NumberParser(absl_flags.FloatParser):
+    """A finite number in plain digits, one that float32 holds."""
+
+    def convert(self, argument: Any) -> float:
+        """A number; ValueError of all else."""
+        plain = not isinstance(argument, str) or (argument.isascii() and "_" not in argument)
+        try:
+            number = float(argument) if plain else math.nan
+        except ValueError:
+            number = math.nan
+        if not abs(number) <= _MOST_NUMBER:
+            raise ValueError("must be a finite number")
+        return number
 
 
 def parse(options: type[AnyOptions], argv: Sequence[str]) -> AnyOptions:
@@ -124,11 +155,12 @@ def _read(
         word = next((word for word in words if _name(word, ()) == name), f"--{name}")
         raise UsageError(options.refusal(name, word) or one_line(error)) from error
     except absl_flags.Error as error:
-        raise UsageError(one_line(error)) from error
+        raise UsageError(_OURS.sub(r"\1 \3. Received: \1=\2", one_line(error))) from error
     for name, flag in flags.items():
-        given = values[name].value if flag.kind is float else None
-        if given is not None and not math.isfinite(given):
-            raise UsageError(f"{name} must be a finite number. Received: {name}={given}")
+        # A shell's variable that is not set. (A list may say that there is nothing of its kind.)
+        empty = name not in _READ_FIRST and values[name].present and values[name].value in ("", [])
+        if empty and not (flag.kind is tuple and flag.default == ()):
+            raise UsageError(f"{name} must not be empty. Received: {name}=")
     if left_over:
         received = " ".join(left_over)
         refusal = options.refusal(None, received)
@@ -153,20 +185,15 @@ def _flag_values(flags: Mapping[str, Flag]) -> absl_flags.FlagValues:
             absl_flags.DEFINE_enum(name, default, flag.choices, text, flag_values=values)
         elif flag.kind is bool:
             absl_flags.DEFINE_bool(name, default, text, flag_values=values)
-        elif flag.kind is int:
+        elif flag.kind in (int, float):
             low, high = flag.lower_bound, flag.upper_bound
-            absl_flags.DEFINE_integer(
-                name,
-                default,
-                text,
-                lower_bound=None if low is None else int(low),
-                upper_bound=None if high is None else int(high),
-                flag_values=values,
-            )
-        elif flag.kind is float:
-            absl_flags.DEFINE_float(
-                name, default, text, flag.lower_bound, flag.upper_bound, flag_values=values
-            )
+            parser: absl_flags.ArgumentParser
+            if flag.kind is int:
+                least = None if low is None else int(low)
+                parser = _WholeParser(least, _MOST_WHOLE if high is None else int(high))
+            else:
+                parser = _NumberParser(low, high)
+            absl_flags.DEFINE(parser, name, default, text, values, absl_flags.ArgumentSerializer())
         else:
             absl_flags.DEFINE_string(name, default, text, flag_values=values)
     return values

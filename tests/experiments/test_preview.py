@@ -67,7 +67,7 @@ def test_the_name_comes_from_the_recipe(photos, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--crops=0"], "flag --crops=0: 0 is not a positive integer"),
+        (["--crops=0"], "flag --crops=0: 0 is not an integer in the range [1, 2147483647]"),
         (["--zebra=1"], "Unknown command line flag 'zebra'"),
         (["--output=/no/where/sheet.png"], "No such file or directory"),
         (["--resize=20"], "resize must be at least image_size"),

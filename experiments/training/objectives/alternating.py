@@ -4,6 +4,7 @@ from typing import Any
 
 import keras
 
+from experiments.options.loss_flags import STATISTICS, naming_flags
 from experiments.training.evaluators import Evaluator
 from experiments.training.objectives.base import Objective
 from experiments.training.objectives.pair_distances import PairDistances
@@ -22,7 +23,10 @@ class Alternating(Objective):
         """The embedding and its statistics network."""
         options, given = self.options, self.options.loss_arguments
         beta = check_distance("beta", given.get("beta", 1.0))
-        network = models.StatisticsNetwork(**options.statistics, zero_at=beta, seed=options.seed)
+        with naming_flags(STATISTICS, options.statistics):
+            network = models.StatisticsNetwork(
+                **options.statistics, zero_at=beta, seed=options.seed
+            )
         return models.RankMI(embedding, network, seed=options.seed, **given)
 
     def compile_arguments(self, total_steps: int) -> dict[str, Any]:

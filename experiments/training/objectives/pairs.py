@@ -6,6 +6,7 @@ from typing import Any
 import keras
 
 from experiments.options.errors import UsageError
+from experiments.options.loss_flags import MEMORY, naming_flags
 from experiments.training.objectives.base import Objective, parts
 from keras_dml import models
 
@@ -50,7 +51,8 @@ class OverPairs(Objective):
                 f"Received: memory_size={size}"
             )
         self.loss().check_memory()
-        return models.CrossBatchMemory(fitted, size, **given)
+        with naming_flags(MEMORY, given):
+            return models.CrossBatchMemory(fitted, size, **given)
 
     def _with_boundaries(
         self, output: keras.KerasTensor, num_classes: int, name: str

@@ -5,6 +5,7 @@ from typing import Any, cast
 
 import keras
 
+from experiments.options.loss_flags import PROXIES, naming_flags
 from experiments.training.evaluators import ClassifierAccuracy, Evaluator
 from experiments.training.objectives.base import Objective, parts
 from keras_dml import losses, models, optimizers
@@ -19,9 +20,13 @@ class OverProxies(Objective):
         loss = cast(type[losses.ProxyLoss], losses.LOSSES[options.loss])
         given: dict[str, Any] = {**loss.head, **options.proxies}
         if options.proxies_merging is not None:
-            regularizer = models.CenterRegularizer(given.get("centers", 1), options.proxies_merging)
+            with naming_flags(PROXIES, options.proxies):
+                regularizer = models.CenterRegularizer(
+                    given.get("centers", 1), options.proxies_merging
+                )
             given["proxies_regularizer"] = regularizer
-        cosines = models.proxy_model(embedding, num_classes, **given)
+        with naming_flags(PROXIES, options.proxies):
+            cosines = models.proxy_model(embedding, num_classes, **given)
         fitted = models.DistributedModel(embedding.input, cosines.output, name="training")
         return self.in_chunks(fitted)
 

@@ -6,7 +6,7 @@ from experiments.options import RunOptions, parse
 from experiments.training import fit
 
 
-@pytest.mark.parametrize("word", ["--levels=", "--levels=stage9_conv2_relu"])
+@pytest.mark.parametrize("word", ["--levels=,", "--levels=stage9_conv2_relu"])
 def test_levels_that_are_none(word):
     small = ["--backbone=small_convnet", "--filters=4,6", "--weights=none", "--image_size=16"]
     options = parse(RunOptions, ["run", *small, word])

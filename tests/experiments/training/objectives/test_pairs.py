@@ -137,7 +137,7 @@ def test_miners_narrow_the_pairs_one_after_the_other(tiny):
     ("flags", "message"),
     [
         (["--miners=hardest"], "miners must be of hard, semi_hard, .*Received: miners=hardest"),
-        (["--miners="], "miners must be of hard, semi_hard, .*Received: miners="),
+        (["--miners="], "miners must not be empty. Received: miners="),
         (["--miners=hard", "--loss=arcface"], "miners are for losses over pairs .*, not for arcf"),
         (["--miners=hard", "--loss=rankmi"], "miners are for losses over pairs .*, not for rankmi"),
         (["--miners=hard", "--loss=triplet", "--mining=hard"], "miners and mining both say"),
