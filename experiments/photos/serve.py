@@ -56,11 +56,11 @@ class _Channel(HTTPChannel):
         super().__init__(server, *arguments, **more)
         open_ones = server.active_channels.values()
         if len(open_ones) > _CROWDED:
-            silent = [each for each in open_ones if each is not self and each._owes_a_request()]
+            silent = [each for each in open_ones if each is not self and each.owes_a_request()]
             if silent:
                 min(silent, key=lambda each: each.last_activity).will_close = True
 
-    def _owes_a_request(self) -> bool:
+    def owes_a_request(self) -> bool:
         """Whether it has no answer to come, and is not about to be closed."""
         return not (self.requests or self.total_outbufs_len or self.will_close)
 

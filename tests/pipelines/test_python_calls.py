@@ -4,6 +4,7 @@ import gc
 import weakref
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from pipelines import python_calls
@@ -28,6 +29,7 @@ def images_of(table):
     return batch.numpy()
 
 
+@pytest.mark.slow  # for the collections, which look at whatever other tests have left
 def test_a_table_goes_with_its_pipeline():
     images_of(table(0))
     gc.collect()
