@@ -30,6 +30,20 @@ def pytest_configure(config):
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """On JAX, which compiles each test anew: of each loss one set of arguments, the rest slow."""
+    if os.environ.get("KERAS_BACKEND") != "jax":
+        return
+    first = {}
+    for item in items:
+        case = getattr(item, "callspec", None) and item.callspec.params.get("case")
+        name = getattr(case, "name", None)
+        another = name and first.setdefault((item.path, item.originalname, name), case) is not case
+        if another or item.get_closest_marker("slow_on_jax"):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(autouse=True)
 def _dtype_policy_of_its_own():
     """A run that a test starts in this process sets the policy for all that follow: taken back."""

@@ -23,6 +23,7 @@ TRIPLETS = {
 }
 
 
+@pytest.mark.slow_on_jax
 @pair_cases
 def test_hashed_ids_give_what_small_ones_give(case):
     loss = losses.get(case.name, **case.arguments)

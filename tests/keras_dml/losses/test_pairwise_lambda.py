@@ -15,6 +15,7 @@ FLOOR = 0.02
 ALL = 2  # the classes' mean matrix, and then more
 
 
+@pytest.mark.slow_on_jax
 def test_lambda_is_the_smallest_eigenvalue_over_the_classes():
     """Many images, few dimensions: Eq. 25 stands above the floor, and the floor does nothing."""
     ids, z = batch(sizes=(9, 1, 7, 6), dimensions=3)

@@ -23,6 +23,7 @@ def few(monkeypatch, number):
     monkeypatch.setattr(hinges, "FEW_POSITIVES", number)
 
 
+@pytest.mark.slow_on_jax
 @pytest.mark.parametrize("loss", SEVERAL, ids=lambda loss: f"{loss.name},{loss.margin}")
 @pytest.mark.parametrize("sizes", [(9, 1, 3, 2), (6, 6), (1, 1, 4), (7,), (1, 1, 1)])
 def test_sorting_gives_what_comparing_gives(loss, sizes, monkeypatch):
@@ -91,6 +92,7 @@ def test_anchors_without_a_triplet_are_left_out_of_the_mean():
     assert float(losses.TripletLoss(0.9)(ids, z)) == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.slow_on_jax
 @pytest.mark.parametrize(
     "loss",
     [
@@ -145,6 +147,7 @@ def test_a_batch_size_that_the_graph_does_not_know(by_xla, number, monkeypatch):
             np.testing.assert_allclose(gradient, expected_gradient, atol=1e-12)
 
 
+@pytest.mark.slow_on_jax
 @pytest.mark.parametrize(
     "loss",
     [

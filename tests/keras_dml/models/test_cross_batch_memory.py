@@ -244,6 +244,7 @@ def fitted(model, epochs):
     return model
 
 
+@pytest.mark.slow_on_jax
 @pytest.mark.any_backend
 def test_saved_in_a_keras_file_it_trains_on_to_the_bit(tmp_path):
     net = small_net()
@@ -265,6 +266,7 @@ def test_saved_in_a_keras_file_it_trains_on_to_the_bit(tmp_path):
     assert stored(ours)[3] == 8
 
 
+@pytest.mark.slow_on_jax
 @pytest.mark.any_backend
 @pytest.mark.parametrize(
     "how",
