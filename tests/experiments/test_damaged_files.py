@@ -191,9 +191,8 @@ class Trials:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "count", [8, pytest.param(200, marks=pytest.mark.thorough)], ids=["few", "many"]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("count", [8, 200], ids=["few", "many"])
 def test_damaged_files(count, tmp_path, capsys):
     # Written where they are read, since they name their paths.
     prepare(tmp_path / "work")

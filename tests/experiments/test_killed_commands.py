@@ -118,6 +118,7 @@ def trials(name, count, small, commands, tmp_path, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["index", "prepare"])
 def test_a_few_kills(name, small, commands, tmp_path, capsys):
     trials(name, 2, small, commands, tmp_path, capsys)

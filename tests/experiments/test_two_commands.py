@@ -117,6 +117,7 @@ def trials(name, count, small, commands, tmp_path, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_few_pairs(small, commands, tmp_path, capsys):
     trials("prepare", 3, small, commands, tmp_path, capsys)
 
