@@ -12,10 +12,11 @@ hinges that are 0 to the last bit, whose subgradient is free.
 """
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from keras import ops
 
+from keras_dml.gradients import WithGradient, with_gradient
 from keras_dml.types import Tensor
 
 FEW_POSITIVES = 32
@@ -25,6 +26,7 @@ INFINITY = float("inf")
 _CELLS_OF_EACH = 8
 _MOST_CELLS = 2**18
 
+Some = TypeVar("Some")
 OfBoth: TypeAlias = tuple[Tensor, Tensor]
 """What the positives have of something, and what the negatives (or the other numbers) have."""
 
@@ -182,37 +184,72 @@ def hinge_sums_against_all(
     centre = ops.stop_gradient(ops.sum(_only(others, other)) / number)
     around = _only(others - centre, other)
 
-    def among(distances: Tensor, positive: Tensor) -> OfBoth:
-        values = ops.where(positive, ops.stop_gradient(distances) + margin, INFINITY)
-        size = _size(values)
-        flat = ops.reshape(values, (-1,))
-        order = ops.argsort(flat)
-        # A positive is larger than another number if its rank is at least that number's place.
-        rank = ops.scatter(ops.cast(order, "int32")[:, None], ops.arange(size), (size,))
-        rank = ops.reshape(rank, ops.shape(values))
-        place = places_by_cells(ops.take(flat, order), ops.stop_gradient(others))
-        place = ops.where(other, place, size)
-        smaller = ops.cumsum(ops.segment_sum(ops.ones_like(place), place, size + 1))
-        sum_smaller = ops.cumsum(ops.segment_sum(around, place, size + 1))
-        counts = _only(ops.cast(ops.take(smaller, rank), distances.dtype), positive)
-        sums = ops.sum(_only(ops.take(sum_smaller, rank), positive), axis=-1)
-        return (
-            ops.sum(counts * distances, axis=-1),
-            ops.sum(counts, axis=-1) * (margin - centre) - sums,
+    found, numbers = ops.stop_gradient(distances), ops.stop_gradient(others)
+    held = ops.stop_gradient(around)
+    rows, pairs = ops.shape(distances)[0], _size(distances)
+    widths = [_few(positive, most) for most in (VERY_FEW_POSITIVES, FEW_POSITIVES)]
+
+    def by_width(of: Callable[[Any], Some]) -> Some:
+        """`of` the least number of columns that hold all positives, None for all columns."""
+        (least, fits_least), (less, fits_less) = widths
+        return _cond(
+            fits_least,
+            lambda: of(least),
+            lambda: _cond(fits_less, lambda: of(less), lambda: of(None)),
         )
 
-    def among_first(most: int, otherwise: Callable[[], OfBoth]) -> OfBoth:
-        columns, few, is_few = _few_positives(positive, distances.dtype, most)
+    def among(width: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """How many others each exceeds, their sums, the others' places, the row of each place."""
+        columns, present = None, positive
+        near = found
+        if width is not None:
+            columns, present = _first_positives(positive, found.dtype, width)
+            near = ops.take_along_axis(found, columns, axis=-1)
+        values = ops.where(present, near + margin, INFINITY)
+        size = _size(values)
+        flat = ops.reshape(values, (-1,))
+        order = ops.cast(ops.argsort(flat), "int32")
+        # A positive is larger than another number if its rank is at least that number's place.
+        rank = ops.reshape(
+            ops.scatter(order[:, None], ops.arange(size), (size,)), ops.shape(values)
+        )
+        in_order = ops.take(flat, order)
+        place = ops.where(other, places_by_cells(in_order, numbers), size)
+        smaller = ops.cumsum(ops.segment_sum(ops.ones_like(place), place, size + 1))
+        sum_smaller = ops.cumsum(ops.segment_sum(held, place, size + 1))
+        exceeded = _only(ops.cast(ops.take(smaller, rank), found.dtype), present)
+        if columns is not None:
+            exceeded = _spread(columns, exceeded, found)
+        sums = ops.sum(_only(ops.take(sum_smaller, rank), present), axis=-1)
+        row = ops.where(in_order < INFINITY, order // ops.shape(values)[1], rows)
+        # Branches must agree in shape.
+        return exceeded, sums, place, ops.pad(row, ((0, pairs - size),))
 
-        def among_few() -> OfBoth:
-            return among(ops.take_along_axis(distances, columns, axis=-1), few)
+    # The shorter the sorted vector, the faster each of the others finds its place. No gradient
+    # passes through the branches, for where the graph does not know the batch's size, XLA gives
+    # a wrong one: it is set by hand.
+    counts, found_sums, place, row_in_order = by_width(among)
 
-        return _cond(is_few, among_few, otherwise)
+    @with_gradient
+    def sums_of(around: Tensor) -> WithGradient:
+        del around  # its numbers are in the sums already
 
-    # The shorter the sorted vector, the faster each of the others finds its place.
-    return among_first(
-        VERY_FEW_POSITIVES,
-        lambda: among_first(FEW_POSITIVES, lambda: among(distances, positive)),
+        def gradient(upstream: Tensor) -> Tensor:
+            by_row = ops.concatenate([upstream, ops.zeros((1,), upstream.dtype)])
+
+            def of_others(width: Any) -> Tensor:
+                size = pairs if width is None else rows * width
+                steps = ops.take(by_row, row_in_order[:size])
+                above = ops.flip(ops.cumsum(ops.flip(steps)))
+                return ops.take(ops.pad(above, ((0, 1),)), place)
+
+            return by_width(of_others)
+
+        return found_sums, gradient
+
+    return (
+        ops.sum(counts * distances, axis=-1),
+        ops.sum(counts, axis=-1) * (margin - centre) - sums_of(around),
     )
 
 
@@ -221,25 +258,9 @@ def places_in(in_order: Tensor, values: Tensor) -> Tensor:
 
     `searchsorted(side="right")` by bisection: XLA makes a table of all comparisons of TensorFlow's.
     """
-    size = ops.shape(in_order)[0]
-    place = ops.zeros_like(values, dtype="int32")
-    known = in_order.shape[0]
-    bits = 31 if known is None else int(size).bit_length()
-    if known is not None:
-        # Up to a power of two less one, so that no step can leave it: the largest, once more.
-        rest = ops.broadcast_to(in_order[-1:], (2**bits - 1 - known,))
-        in_order = ops.concatenate([in_order, rest])
-    for bit in reversed(range(bits)):
-        last = place + (2**bit - 1)
-        if known is None:
-            # Beyond the end, or past 2³¹: no place.
-            inside = ops.logical_and(last >= 0, last < size)
-            entry = ops.take(in_order, ops.where(inside, last, 0))
-            further = ops.logical_and(inside, entry <= values)
-        else:
-            further = ops.take(in_order, last) <= values
-        place = ops.where(further, last + 1, place)
-    return ops.minimum(place, size)
+    size = ops.convert_to_tensor(ops.shape(in_order)[0], "int32")
+    start = ops.zeros_like(values, dtype="int32")
+    return _bisected(in_order, values, start, start + size, size)
 
 
 def places_by_cells(in_order: Tensor, values: Tensor) -> Tensor:
@@ -278,10 +299,17 @@ def places_by_cells(in_order: Tensor, values: Tensor) -> Tensor:
     end = ops.take(until, of_values)
     most = ops.max(inside)
 
+    return _bisected(in_order, values, place, end, most)
+
+
+def _bisected(in_order: Tensor, values: Tensor, place: Tensor, end: Tensor, most: Tensor) -> Tensor:
+    """The places of `values`, each known to lie between `place` and `end`, at most `most` apart."""
+
     def further(step: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
-        last = place + step
-        entry = ops.take(in_order, ops.minimum(last, size) - 1)
-        reached = ops.logical_and(last <= end, entry <= values)
+        # Not place + step <= end, whose left side may pass 2³¹.
+        inside = step <= end - place
+        last = ops.where(inside, place + step, 1)
+        reached = ops.logical_and(inside, ops.take(in_order, last - 1) <= values)
         return step // 2, ops.where(reached, last, place)
 
     _, place = ops.while_loop(
@@ -309,7 +337,8 @@ def _by_number_of_positives(
     in rows that have no more) and gives its own count `[a]` and what it adds to those of the
     candidates `[a, c]`.
     """
-    columns, present, is_few = _few_positives(positive, distances.dtype, FEW_POSITIVES)
+    k, is_few = _few(positive, FEW_POSITIVES)
+    columns, present = _first_positives(positive, distances.dtype, k)
 
     def one_at_a_time() -> OfBoth:
         near = ops.where(present, ops.take_along_axis(distances, columns, axis=-1), -INFINITY)
@@ -334,19 +363,22 @@ def _by_number_of_positives(
     return _cond(is_few, one_at_a_time, by_sorting)
 
 
-def _few_positives(positive: Tensor, dtype: str, most: int) -> tuple[Tensor, Tensor, Tensor | bool]:
-    """Columns `[a, k]` of the first positives, which of them exist, and whether these are all."""
+def _few(positive: Tensor, most: int) -> tuple[Any, Tensor | bool]:
+    """`most`, or the width if that is less, and whether no row has more positives than that."""
     width = positive.shape[1]
-    k = ops.minimum(most, ops.shape(positive)[1]) if width is None else min(most, width)
-    found, columns = ops.top_k(ops.cast(positive, dtype), k)
     if width is not None and width <= most:
-        return columns, found > 0, True
-    return columns, found > 0, ops.max(ops.sum(ops.cast(positive, "int32"), axis=-1)) <= k
+        return width, True
+    k = ops.minimum(most, ops.shape(positive)[1]) if width is None else most
+    return k, ops.max(ops.sum(ops.cast(positive, "int32"), axis=-1)) <= k
 
 
-def _cond(
-    condition: Tensor | bool, one: Callable[[], OfBoth], other: Callable[[], OfBoth]
-) -> OfBoth:
+def _first_positives(positive: Tensor, dtype: str, k: int | Tensor) -> OfBoth:
+    """Columns `[a, k]` of the first positives, and which of them exist."""
+    found, columns = ops.top_k(ops.cast(positive, dtype), k)
+    return columns, found > 0
+
+
+def _cond(condition: Tensor | bool, one: Callable[[], Some], other: Callable[[], Some]) -> Some:
     """`ops.cond`, or `one()` alone where the shapes already say that the condition is true."""
     return one() if condition is True else ops.cond(condition, one, other)
 

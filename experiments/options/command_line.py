@@ -152,12 +152,11 @@ def _bug(error: Exception, debug: bool) -> int:
 
 
 def _shown(text: str) -> str:
-    lines = text.split("\n")
-    if all(map(str.isprintable, lines)):
+    if all(map(str.isprintable, text.split("\n"))):
         return text
-    from pipelines.visible import visible  # NumPy comes with it
+    from pipelines.visible import visible_text  # NumPy comes with it
 
-    return "\n".join(map(visible, lines))
+    return visible_text(text)
 
 
 def _say(text: str) -> None:

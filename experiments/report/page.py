@@ -15,7 +15,7 @@ from experiments.report.scores import CATALOG
 from experiments.report.tables import html_table, text_table
 from keras_dml.atomic import replacing
 from keras_dml.errors import ArgumentError
-from pipelines.visible import visible
+from pipelines.visible import visible_text
 
 __all__ = [
     "EMBEDDING",
@@ -109,7 +109,7 @@ def write_page(path: str | os.PathLike[str], title: str, body: str) -> None:
         title=html.escape(title), body=body
     )
     # What a file or a folder is called may have come from anybody.
-    text = "\n".join(map(visible, text.split("\n")))
+    text = visible_text(text)
     with replacing(path) as unfinished:
         # A file name that is no UTF-8 may have become a class name: shown with question marks.
         unfinished.write_text(text, encoding="utf-8", errors="replace", newline="\n")

@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
+from forked_commands import ForkedCommands
 from PIL import Image
+from small_commands import small_commands
 from tiny_run import finished_run
 
 
@@ -21,6 +23,19 @@ def photos(tmp_path_factory):
             suffix = ("png", "jpg", "bmp", "webp")[image]
             picture.save(root / f"class{name}" / f"{image}.{suffix}")
     return root
+
+
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory):
+    """`ForkedCommands`: commands as processes of their own, started at once."""
+    with ForkedCommands(tmp_path_factory.mktemp("printed")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def small(photos, tmp_path_factory):
+    """Each command that writes, by name, at work for seconds."""
+    return small_commands(photos, tmp_path_factory.mktemp("read"))
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,7 @@ import time
 
 import numpy as np
 import pytest
-from forked_commands import ForkedCommands
 from left_behind import differences, left_behind
-from small_commands import small_commands
 from trials import Tally, seeds
 
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
@@ -18,17 +16,6 @@ TRIALS = {"run": 6, "compare": 2, "index": 25, "evaluate": 20, "prepare": 60}
 # Python itself needs a moment until it can be interrupted.
 BEGUN = 0.05
 LOOK = 0.002
-
-
-@pytest.fixture(scope="module")
-def commands(tmp_path_factory):
-    with ForkedCommands(tmp_path_factory.mktemp("printed")) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def small(photos, tmp_path_factory):
-    return small_commands(photos, tmp_path_factory.mktemp("read"))
 
 
 def look_of(folder):

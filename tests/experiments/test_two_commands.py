@@ -6,9 +6,7 @@ import time
 
 import numpy as np
 import pytest
-from forked_commands import ForkedCommands
 from left_behind import differences, left_behind
-from small_commands import small_commands
 from trials import Tally, seeds
 
 # Of each: how many of the thorough trials, and a flag that makes another command of it.
@@ -21,17 +19,6 @@ TRIALS = {
 # What the one that does not work says.
 IN_USE = ("in use by another", "being written by another", "being prepared by another")
 OTHER_FLAGS = "holds a run with other flags"
-
-
-@pytest.fixture(scope="module")
-def commands(tmp_path_factory):
-    with ForkedCommands(tmp_path_factory.mktemp("printed")) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def small(photos, tmp_path_factory):
-    return small_commands(photos, tmp_path_factory.mktemp("read"))
 
 
 def undisturbed(command, commands, folder, words):
