@@ -7,6 +7,7 @@ import pathlib
 import shutil
 from collections.abc import Iterator
 
+from keras_dml.checks import check_path
 from keras_dml.errors import ArgumentError
 
 
@@ -63,7 +64,7 @@ def replacing_folder(
     Raises:
         ValueError: the parent of `path` is missing, or `path` exists and lacks `marker`.
     """
-    target = pathlib.Path(os.path.realpath(path))
+    target = pathlib.Path(os.path.realpath(check_path("path", path)))
     if not target.parent.is_dir():
         raise ArgumentError(
             f"path must lie in an existing folder. Received: path={os.fspath(path)!r}"

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import numpy.typing as npt
 
-from keras_dml.checks import check_choice, check_whole, check_wholes
+from keras_dml.checks import as_array, check_choice, check_whole, check_wholes, shown
 from keras_dml.deprecation import renamed_arguments, warn_renamed
 from keras_dml.errors import ArgumentError, ArgumentTypeError
 from keras_dml.nearness import METRICS, Metric
@@ -86,6 +86,13 @@ class RetrievalEvaluation(keras.callbacks.Callback):
             self._sets.append(_Batches("gallery", gallery, batch_size))
         if self._sets[-1].images is not None:
             self._check_ks_against(self._sets[-1].images)
+        if not isinstance(prefix, str):
+            raise ArgumentTypeError(f"prefix must be a string. Received: prefix={shown(prefix)}")
+        if embedding_model is not None and not isinstance(embedding_model, keras.Model):
+            raise ArgumentTypeError(
+                "embedding_model must be None or a keras.Model. "
+                f"Received: embedding_model={shown(embedding_model)}"
+            )
         self.prefix = prefix
         self.metric: Metric = metric
         self.embedding_model = embedding_model
@@ -205,14 +212,16 @@ class _Batches:
             return
         if isinstance(dataset, keras.utils.PyDataset):
             return
-        if not hasattr(dataset, "__iter__"):
+        try:
+            batches = iter(dataset)
+        except TypeError as error:
             raise ArgumentTypeError(
-                f"{name} must be (images, labels) or batches of these. Received: {dataset!r}"
-            )
-        if iter(dataset) is dataset:
+                f"{name} must be (images, labels) or batches of these. Received: {shown(dataset)}"
+            ) from error
+        if batches is dataset:
             raise ArgumentTypeError(
                 f"{name} must be something that can be gone through again after each epoch; a "
-                f"generator cannot. Received: {dataset!r}"
+                f"generator cannot. Received: {shown(dataset)}"
             )
         # An endless tf.data.Dataset says so by a cardinality of -1.
         if hasattr(dataset, "cardinality") and int(dataset.cardinality()) == -1:
@@ -246,7 +255,7 @@ def _tensor(array: Any) -> Any:
 
 def _class_ids(name: str, labels: Any) -> np.ndarray:
     labels = keras.ops.convert_to_numpy(labels) if keras.ops.is_tensor(labels) else labels
-    labels = np.asarray(labels)
+    labels = as_array(name, labels)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.ndim != 1:

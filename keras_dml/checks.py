@@ -7,19 +7,27 @@ infinity are numbers that no argument can be.
 
 import math
 import numbers
+import os
+import pathlib
 from collections.abc import Iterable, Sequence
+from typing import Any, cast
 
+import keras
 import numpy as np
 from keras import ops
 
 from keras_dml.errors import ArgumentError, ArgumentTypeError
-from keras_dml.types import Tensor
+from keras_dml.types import Tensor, TensorLike
 
 __all__ = [
+    "as_array",
+    "as_embeddings",
+    "check_bool",
     "check_choice",
     "check_distance",
     "check_embeddings",
     "check_number",
+    "check_path",
     "check_positive",
     "check_rows",
     "check_seed",
@@ -27,8 +35,29 @@ __all__ = [
     "check_wholes",
     "checked_class_ids",
     "known_numbers",
+    "numbers_of",
     "one_per_image",
+    "shown",
 ]
+
+# The first letters of the names of all dtypes, of any backend, whose values are real numbers.
+_REAL = ("bool", "int", "uint", "float", "bfloat")
+_LONGEST_ECHO = 200
+# What no argument exceeds where none says less: the widest integer of NumPy and of the backends.
+_MOST_WHOLE = 2**63 - 1
+
+
+def shown(value: object) -> str:
+    """A value as a message echoes it, in one line: an array of many numbers by shape and dtype."""
+    if isinstance(value, np.ndarray) and value.size > 10:
+        return f"an array of shape {value.shape} and dtype {value.dtype}"
+    try:
+        text = repr(value)
+    except Exception:  # a whole number of 5,000 digits, for one
+        return f"an object of type {type(value).__name__}"
+    if "\n" in text:
+        text = " ".join(text.split())
+    return text if len(text) <= _LONGEST_ECHO else f"{text[:_LONGEST_ECHO]}…"
 
 
 def check_number(
@@ -80,13 +109,14 @@ def check_distance(name: str, value: object) -> float:
 def check_whole(
     name: str, value: object, *, least: int | None = None, most: int | None = None
 ) -> int:
-    """`value` as an int if it is a whole number (2.0 is none) from `least` to `most`.
+    """`value` as an int if it is a whole number (2.0 is none) from `least` to `most`, an int64.
 
     Raises:
         TypeError: no whole number.
         ValueError: out of range.
     """
     wanted = f"a whole number {_bounds(None, least, None, most)}".rstrip()
+    most = _MOST_WHOLE if most is None else most
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise ArgumentTypeError(_message(name, wanted, value))
     number = int(value)
@@ -107,7 +137,10 @@ def check_wholes(
     wanted = f"one or more whole numbers {_bounds(None, least, None, most)}".rstrip()
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise ArgumentTypeError(_message(name, wanted, values))
-    values = tuple(values)
+    try:
+        values = tuple(values)
+    except TypeError as error:  # an array without axes
+        raise ArgumentTypeError(_message(name, wanted, values)) from error
     if not values:
         raise ArgumentError(_message(name, wanted, values))
     try:
@@ -119,6 +152,30 @@ def check_wholes(
 def check_seed(name: str, value: object) -> int:
     """`value` as an int if it is a whole number from 0 to 2³¹ − 1; raises as `check_whole`."""
     return check_whole(name, value, least=0, most=2**31 - 1)
+
+
+def check_bool(name: str, value: object) -> bool:
+    """`value` as a bool if it is True or False, NumPy's too, or the whole number 1 or 0.
+
+    Raises:
+        TypeError: it is anything else.
+    """
+    if isinstance(value, bool | np.bool_ | numbers.Integral) and value in (0, 1):
+        return bool(value)
+    raise ArgumentTypeError(_message(name, "True or False", value))
+
+
+def check_path(name: str, value: object) -> pathlib.Path:
+    """`value` as a path if it is a string or a path object.
+
+    Raises:
+        TypeError: it is anything else.
+    """
+    if isinstance(value, str | os.PathLike):
+        path = os.fspath(value)
+        if isinstance(path, str):
+            return pathlib.Path(path)
+    raise ArgumentTypeError(_message(name, "a string or a path object", value))
 
 
 def check_choice(name: str, value: object, choices: Sequence[str]) -> str:
@@ -133,11 +190,66 @@ def check_choice(name: str, value: object, choices: Sequence[str]) -> str:
     raise ArgumentError(_message(name, wanted, value))
 
 
+def as_array(name: str, value: object) -> np.ndarray:
+    """`value` as a NumPy array, arrays as they are.
+
+    Raises:
+        ValueError: nested lists of different lengths, or what else NumPy makes no array of.
+    """
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError) as error:
+        wanted = "an array, or lists of one length"
+        raise ArgumentError(_message(name, wanted, value)) from error
+
+
+def numbers_of(name: str, value: Any, what: str) -> TensorLike:
+    """`value` unless a backend could make no tensor of real numbers of it.
+
+    Tensors are asked for their dtype alone, arrays are not copied, and lists stay lists: those of
+    tensors have gradients. An array of Python objects, which are numbers, becomes one of float64.
+
+    Args:
+        name: of the argument, for the message.
+        value: tensor, array, or lists of numbers or of tensors.
+        what: the numbers are, in the plural: "class ids".
+
+    Raises:
+        TypeError: no numbers, complex ones, or lists of different lengths.
+    """
+    refusal = f"{name} must be {what}, which are numbers. Received: {name}="
+    if ops.is_tensor(value):
+        dtype = keras.backend.standardize_dtype(value.dtype)
+        if not dtype.startswith(_REAL):
+            raise ArgumentTypeError(f"{refusal}a tensor of dtype {dtype}")
+        return cast(TensorLike, value)
+    try:
+        array = np.asarray(value)
+    except ValueError as error:  # lists of different lengths
+        raise ArgumentTypeError(f"{refusal}{shown(value)}") from error
+    except Exception:  # of tensors in a graph or a trace: each backend has one of its own for this
+        return cast(TensorLike, value)
+    if array.dtype.name.startswith(_REAL):
+        return cast(TensorLike, value)
+    if array.dtype.kind != "O" or not all(isinstance(x, numbers.Number) for x in array.flat):
+        received = shown(value) if array.ndim == 0 else f"dtype {array.dtype}"
+        raise ArgumentTypeError(f"{refusal}{received}")
+    try:
+        return array.astype(np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ArgumentTypeError(f"{refusal}{shown(value)}") from error
+
+
+def as_embeddings(embeddings: TensorLike) -> TensorLike:
+    """`numbers_of` what a loss is given as `y_pred`."""
+    return numbers_of("y_pred", embeddings, "embeddings or logits")
+
+
 def check_embeddings(embeddings: Tensor) -> None:
     """ValueError unless the embeddings (or logits) are `[n, d]` and, where known, finite."""
-    if len(embeddings.shape) != 2:
+    if len(embeddings.shape) != 2 or embeddings.shape[1] == 0:
         raise ArgumentError(
-            "y_pred must be embeddings or logits of shape [n, d]. "
+            "y_pred must be embeddings or logits of shape [n, d], d at least 1. "
             f"Received: y_pred.shape={tuple(embeddings.shape)}"
         )
     numbers_of_rows = known_numbers(embeddings)
@@ -186,7 +298,7 @@ def check_rows(labels: Tensor, embeddings: Tensor) -> None:
 
 
 def _message(name: str, wanted: str, value: object) -> str:
-    return f"{name} must be {wanted}. Received: {name}={value!r}"
+    return f"{name} must be {wanted}. Received: {name}={shown(value)}"
 
 
 def _bounds(

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_dml.checks import known_numbers
+from keras_dml.checks import known_numbers, numbers_of
 from keras_dml.errors import ArgumentError
 from keras_dml.types import Tensor, TensorLike
 
@@ -30,6 +30,7 @@ def as_labels(labels: TensorLike, name: str = "y_true") -> Tensor:
             2¹¹ in float16, 2⁸ in bfloat16). Inside a graph there are no numbers to look at:
             `are_apart` says it there.
     """
+    labels = numbers_of(name, labels, "class ids")
     tensor = cast(Tensor, labels) if ops.is_tensor(labels) else _from_numbers(labels, name)
     dtype = keras.backend.standardize_dtype(tensor.dtype)
     if dtype in _LIMITS:
@@ -57,11 +58,6 @@ def one_hot(class_ids: Tensor, num_classes: int) -> Tensor:
 
 def _from_numbers(labels: TensorLike, name: str) -> Tensor:
     numbers = np.asarray(labels)
-    if numbers.dtype.kind not in "biuf":
-        received = "None" if labels is None else f"dtype {numbers.dtype}"
-        raise ArgumentError(
-            f"{name} must be class ids, which are numbers. Received: {name}={received}"
-        )
     tensor = ops.convert_to_tensor(numbers)
     dtype = keras.backend.standardize_dtype(tensor.dtype)
     if dtype in _LIMITS:
@@ -83,7 +79,8 @@ def _check_floats(labels: Tensor | np.ndarray, limit: int, dtype: str, name: str
         return
     bad = np.argwhere(~(np.abs(numbers) < limit))
     if len(bad):
+        where = f" in row {bad[0][0]} of {name}" if numbers.ndim else f" as {name}"
         raise ArgumentError(
             f"{name} must be class ids that {dtype} tells apart, below {limit}: give larger ones "
-            f"as integers. Received: {numbers[tuple(bad[0])]} in row {bad[0][0]} of {name}"
+            f"as integers. Received: {numbers[tuple(bad[0])]}{where}"
         )

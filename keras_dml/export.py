@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import keras
 
 from keras_dml.atomic import replacing_folder
+from keras_dml.checks import shown
 from keras_dml.checksums import write_checksums
 from keras_dml.cloning import all_layers
 from keras_dml.deprecation import renamed_arguments
@@ -163,7 +164,7 @@ def _check_preprocessing(preprocessing: object) -> None:
     if not callable(preprocessing):
         raise ArgumentTypeError(
             "preprocessing must be a function from image bytes to an image. "
-            f"Received: preprocessing={preprocessing!r}"
+            f"Received: preprocessing={shown(preprocessing)}"
         )
 
 
@@ -182,7 +183,7 @@ def _check_index(model: keras.Model, index: Index | None, neighbors: int) -> Non
         return
     if not isinstance(index, Index):
         raise ArgumentTypeError(
-            f"index must be None or a keras_dml.retrieval.Index. Received: index={index!r}"
+            f"index must be None or a keras_dml.retrieval.Index. Received: index={shown(index)}"
         )
     if index.dimensions != model.output_shape[1]:
         raise ArgumentError(
@@ -193,7 +194,7 @@ def _check_index(model: keras.Model, index: Index | None, neighbors: int) -> Non
     if not whole or not 1 <= neighbors <= index.num_items:
         raise ArgumentError(
             "neighbors must be a whole number from 1 to the index's number of items, "
-            f"{index.num_items}. Received: neighbors={neighbors!r}"
+            f"{index.num_items}. Received: neighbors={shown(neighbors)}"
         )
 
 

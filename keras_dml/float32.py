@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 
+from keras_dml.checks import shown
 from keras_dml.cloning import all_layers, copied, same_layer
 from keras_dml.errors import ArgumentError
 from keras_dml.extras import TensorFlow
@@ -19,7 +20,8 @@ def check_static_graph(model: object) -> None:
     """ValueError unless `model` is a built functional or sequential one."""
     if not isinstance(model, keras.Model) or not getattr(model, "inputs", None):
         raise ArgumentError(
-            f"model must be a built functional or sequential Keras model. Received: model={model!r}"
+            "model must be a built functional or sequential Keras model. "
+            f"Received: model={shown(model)}"
         )
 
 

@@ -21,7 +21,7 @@ from typing import Any, Self, TypeAlias
 import keras
 from keras import ops
 
-from keras_dml.checks import check_number, check_seed
+from keras_dml.checks import check_number, check_seed, shown
 from keras_dml.distribute import place_among_replicas
 from keras_dml.errors import ArgumentError, ArgumentTypeError
 from keras_dml.hinges import semihard_counts
@@ -235,7 +235,7 @@ def check_mining(mining: Strategy | Sequence[Strategy] | None) -> tuple[Strategy
         raise ArgumentTypeError(
             "mining must be a strategy of keras_dml.mining, as in mining=Hard(), a function from "
             "(similarities, positive, negative) to the masks of the positives and the negatives "
-            f"that stay, or a list of these. Received: mining={mining!r}"
+            f"that stay, or a list of these. Received: mining={shown(mining)}"
         )
     return strategies
 

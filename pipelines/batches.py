@@ -11,13 +11,15 @@ from typing import Protocol, cast
 import numpy as np
 import tensorflow as tf
 
-from pipelines.checks import whole_number
-from pipelines.errors import ArgumentError
+from pipelines.checks import as_array, check_callable, shown, whole_number
+from pipelines.errors import ArgumentError, ArgumentTypeError
 from pipelines.images.decode import Source
 from pipelines.python_calls import map_numpy
-from pipelines.table import ImageTable
+from pipelines.table import ImageTable, check_table
 
 _BATCHES_AHEAD = 2
+# So that a first step and a number of steps are an int64 together.
+_MOST_STEPS = 2**62
 
 
 class Sampler(Protocol):
@@ -72,9 +74,12 @@ def training_batches(
             of the number of replicas, or that none of the number of input pipelines.
     """
     seed = whole_number("seed", seed, at_least=0)
-    start_step = whole_number("start_step", start_step, at_least=0)
+    start_step = whole_number("start_step", start_step, at_least=0, at_most=_MOST_STEPS)
     if num_steps is not None:
-        num_steps = whole_number("num_steps", num_steps, at_least=0)
+        num_steps = whole_number("num_steps", num_steps, at_least=0, at_most=_MOST_STEPS)
+    check_table("table", table)
+    check_callable("transform", transform)
+    _check_sampler(sampler)
 
     fed, own = _share_of(input_context, sampler.batch_size)
     per_replica = (own.stop - own.start) // fed
@@ -131,9 +136,10 @@ def feature_batches(
         batches = feature_batches([np.zeros((6, 8), "float32")], np.arange(6), sampler)
     """
     seed = whole_number("seed", seed, at_least=0)
-    start_step = whole_number("start_step", start_step, at_least=0)
+    start_step = whole_number("start_step", start_step, at_least=0, at_most=_MOST_STEPS)
     if num_steps is not None:
-        num_steps = whole_number("num_steps", num_steps, at_least=0)
+        num_steps = whole_number("num_steps", num_steps, at_least=0, at_most=_MOST_STEPS)
+    _check_sampler(sampler)
     shapes = {view.shape for view in features}
     if len(shapes) != 1 or len(next(iter(shapes))) < 2 or len(features[0]) != len(labels):
         raise ArgumentError(
@@ -161,6 +167,15 @@ def feature_batches(
     ]
     batches = map_numpy(tf.data.Dataset.range(start_step, end_step), look_up, *specs)
     return _finish(batches.unbatch(), num_steps, fed)
+
+
+def _check_sampler(sampler: Sampler) -> None:
+    """`ArgumentTypeError` unless it can be called and says its `batch_size`."""
+    if not callable(sampler) or not hasattr(sampler, "batch_size"):
+        raise ArgumentTypeError(
+            "sampler must be a function from a step to rows, with an attribute batch_size. "
+            f"Received: sampler={shown(sampler)}"
+        )
 
 
 def _of_replicas(rows: np.ndarray, fed: int) -> np.ndarray:
@@ -196,12 +211,16 @@ def evaluation_batches(
         ValueError: `batch_size` is below 1, the number of replicas is no multiple of the number
             of input pipelines, or there is not a seed for each image.
     """
-    batch_size = whole_number("batch_size", batch_size, at_least=1)
-    if seeds is not None and seeds.shape != (len(table), 2):
-        raise ArgumentError(
-            f"seeds must have the shape [{len(table)}, 2], a pair for each image. "
-            f"Received: seeds of shape {seeds.shape}"
-        )
+    batch_size = whole_number("batch_size", batch_size, at_least=1, at_most=_MOST_STEPS)
+    check_table("table", table)
+    check_callable("transform", transform)
+    if seeds is not None:
+        seeds = as_array("seeds", seeds)
+        if seeds.shape != (len(table), 2) or seeds.dtype.kind not in "iu":
+            raise ArgumentError(
+                f"seeds must be integers of the shape [{len(table)}, 2], a pair for each image. "
+                f"Received: seeds of shape {seeds.shape} and dtype {seeds.dtype}"
+            )
     seed_specs = () if seeds is None else ((tf.int64, [2]),)
     context = input_context or tf.distribute.InputContext()
     replicas = context.num_replicas_in_sync

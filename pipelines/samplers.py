@@ -7,7 +7,7 @@ order it is called, so a resumed run, a second worker and a debugger all see the
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pipelines.checks import whole_number
+from pipelines.checks import as_array, whole_number
 from pipelines.errors import ArgumentError
 from pipelines.permutation import fold, permuted, seed_key
 
@@ -73,7 +73,7 @@ class BalancedSampler:
     ) -> None:
         self._classes_per_batch = whole_number("classes_per_batch", classes_per_batch, at_least=1)
         self._images_per_class = whole_number("images_per_class", images_per_class, at_least=1)
-        labels = np.asarray(labels)
+        labels = as_array("labels", labels)
         if labels.ndim != 1 or labels.dtype.kind not in "iu":
             raise ArgumentError(
                 "labels must be a vector of integers. "

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipelines.checks import whole_number
+from pipelines.checks import check_bool, whole_number
 from pipelines.errors import ArgumentError
-from pipelines.table import ImageTable
+from pipelines.table import ImageTable, check_table
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,7 @@ class Split:
             for in too, as a question of its own: which product is it? Or None.
 
     Raises:
+        TypeError: no `ImageTable`, `same_classes` no bool.
         ValueError: `same_classes`, but the sides do not name the same classes; or a gallery or
             catalog that does not name those of the test images.
     """
@@ -47,7 +48,12 @@ class Split:
         return {name: table for name, table in tables.items() if table is not None}
 
     def __post_init__(self) -> None:
+        check_table("train", self.train)
+        check_table("test", self.test)
+        object.__setattr__(self, "same_classes", check_bool("same_classes", self.same_classes))
         for name, table in (("gallery", self.gallery), ("catalog", self.catalog)):
+            if table is not None:
+                check_table(name, table)
             if table is not None and table.class_names != self.test.class_names:
                 raise ArgumentError(
                     f"{name} needs the class_names of test. "
@@ -75,8 +81,12 @@ def split_by_class(
         catalog: pictures of the same classes; those of the test classes are the split's.
 
     Raises:
+        TypeError: `table` or `catalog` is no `ImageTable`, a number of classes no whole number.
         ValueError: when a side would be empty, or there are not that many classes.
     """
+    check_table("table", table)
+    if catalog is not None:
+        check_table("catalog", catalog)
     count = table.num_classes
     train = count // 2 if train_classes is None else whole_number("train_classes", train_classes)
     test = count - train if test_classes is None else whole_number("test_classes", test_classes)

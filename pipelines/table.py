@@ -5,13 +5,14 @@ generated ones, as one uint8 array. NumPy alone; decoding belongs to the input p
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from pipelines.checks import as_array, items_of, shown
 from pipelines.errors import ArgumentError, ArgumentTypeError
 
 MOST_OF_A_BOX = 2**30
@@ -64,7 +65,7 @@ class ImageTable:
                 "Exactly one of paths, arrays and encoded must be given. "
                 f"Received: {' and '.join(given) or 'none'}"
             )
-        labels = np.array(self.labels)
+        labels = as_array("labels", self.labels).copy()
         if labels.ndim != 1 or len(labels) == 0:
             raise ArgumentError(
                 "labels must be a vector with at least one image. "
@@ -74,7 +75,7 @@ class ImageTable:
             raise ArgumentTypeError(
                 f"labels must be integers. Received: labels of dtype {labels.dtype}"
             )
-        names = tuple(self.class_names)
+        names = _checked_names(self.class_names)
         if labels.min() < 0 or labels.max() >= len(names):
             raise ArgumentError(
                 f"labels must lie in 0..{len(names) - 1}, one number for each of class_names. "
@@ -159,11 +160,21 @@ class ImageTable:
 
     def select(self, rows: ArrayLike) -> "ImageTable":
         """The table of the given rows (integers or a boolean mask), in that order, same classes."""
-        rows = np.asarray(rows)
+        rows = as_array("rows", rows)
         if rows.ndim != 1 or len(rows) == 0 or rows.dtype.kind not in "iub":
             raise ArgumentError(
                 "rows must be a non-empty vector of integers or a boolean mask. "
                 f"Received: rows of shape {rows.shape} and dtype {rows.dtype}"
+            )
+        if rows.dtype.kind == "b" and len(rows) != len(self):
+            raise ArgumentError(
+                f"rows must have one entry for each of the {len(self)} images, as a boolean mask. "
+                f"Received: a mask of {len(rows)}"
+            )
+        if rows.dtype.kind != "b" and (rows.min() < -len(self) or rows.max() >= len(self)):
+            raise ArgumentError(
+                f"rows must lie in 0..{len(self) - 1}. "
+                f"Received: numbers from {rows.min()} to {rows.max()}"
             )
         return ImageTable(
             self.labels[rows], self.class_names, coarse_ids=self.coarse_ids, **self._images(rows)
@@ -175,11 +186,11 @@ class ImageTable:
         Rows keep their order. Raises ValueError for a number that is no class of the table or
         comes twice, and when no image is left.
         """
-        chosen = np.asarray(class_numbers)
+        chosen = as_array("class_numbers", class_numbers)
         if chosen.ndim != 1 or len(chosen) == 0 or chosen.dtype.kind not in "iu":
             raise ArgumentError(
                 "class_numbers must be a non-empty vector of integers. "
-                f"Received: class_numbers={class_numbers!r}"
+                f"Received: class_numbers={shown(class_numbers)}"
             )
         if chosen.min() < 0 or chosen.max() >= self.num_classes:
             raise ArgumentError(
@@ -205,7 +216,7 @@ def _number_classes(
     labels: Sequence[int] | Sequence[str] | np.ndarray, class_names: Sequence[str] | None
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """Numbers labels of any kind in sorted order; returns the numbers and the classes' names."""
-    given = np.asarray(labels)
+    given = as_array("labels", labels)
     if given.ndim != 1 or len(given) == 0:
         raise ArgumentError(
             "labels must be a vector with at least one image. "
@@ -225,7 +236,7 @@ def _number_classes(
             "labels must be all integers or all strings. "
             f"Received: labels of dtype {given.dtype}, the first is {labels[0]!r}"
         )
-    names = tuple(str(label) for label in distinct) if class_names is None else tuple(class_names)
+    names = _checked_names(map(str, distinct) if class_names is None else class_names)
     if len(names) != len(distinct):
         raise ArgumentError(
             f"class_names must have one name for each of the {len(distinct)} classes. "
@@ -234,16 +245,35 @@ def _number_classes(
     return numbers, names
 
 
+def check_table(name: str, table: object) -> None:
+    """`ArgumentTypeError` unless the argument is an `ImageTable`."""
+    if not isinstance(table, ImageTable):
+        raise ArgumentTypeError(f"{name} must be an ImageTable. Received: {name}={shown(table)}")
+
+
+def _checked_names(class_names: Iterable[str]) -> tuple[str, ...]:
+    names = items_of("class_names", "strings", class_names)
+    for name in names:
+        if not isinstance(name, str):
+            raise ArgumentTypeError(
+                f"class_names must be strings. Received: {shown(name)} among class_names"
+            )
+    return cast(tuple[str, ...], names)
+
+
 def _checked_paths(paths: Sequence[str | os.PathLike[str]] | np.ndarray) -> np.ndarray:
     if isinstance(paths, np.ndarray) and paths.dtype.kind == "U":
         checked = paths
     else:
-        names = [os.fspath(path) for path in paths]
-        for path in names:
+        names = []
+        for path in items_of("paths", "strings or path objects", paths):
+            if isinstance(path, os.PathLike):
+                path = os.fspath(path)
             if not isinstance(path, str):
                 raise ArgumentTypeError(
-                    f"paths must be strings or path objects. Received: {path!r}"
+                    f"paths must be strings or path objects. Received: {shown(path)}"
                 )
+            names.append(path)
             try:
                 path.encode()
             except UnicodeEncodeError:
@@ -256,7 +286,7 @@ def _checked_paths(paths: Sequence[str | os.PathLike[str]] | np.ndarray) -> np.n
 
 
 def _checked_arrays(arrays: np.ndarray) -> np.ndarray:
-    checked = np.asarray(arrays)
+    checked = as_array("arrays", arrays)
     if checked.dtype != np.uint8:
         raise ArgumentTypeError(f"arrays must be uint8. Received: arrays of dtype {checked.dtype}")
     if checked.ndim != 4 or checked.shape[-1] not in (1, 3) or 0 in checked.shape[1:]:
@@ -268,7 +298,7 @@ def _checked_arrays(arrays: np.ndarray) -> np.ndarray:
 
 
 def _checked_encoded(encoded: Sequence[bytes] | np.ndarray) -> np.ndarray:
-    images = list(encoded)
+    images = items_of("encoded", "bytes objects", encoded)
     for image in images:
         if not isinstance(image, bytes):
             raise ArgumentTypeError(
@@ -281,7 +311,7 @@ def _checked_encoded(encoded: Sequence[bytes] | np.ndarray) -> np.ndarray:
 
 
 def _checked_boxes(boxes: ArrayLike, count: int) -> np.ndarray:
-    checked = np.array(boxes)
+    checked = as_array("boxes", boxes).copy()
     if checked.shape != (count, 4):
         raise ArgumentError(
             f"boxes must have the shape [{count}, 4], one for each image. "
@@ -305,7 +335,7 @@ def _checked_boxes(boxes: ArrayLike, count: int) -> np.ndarray:
 
 
 def _checked_coarse_ids(coarse_ids: ArrayLike, num_classes: int) -> np.ndarray:
-    checked = np.array(coarse_ids)
+    checked = as_array("coarse_ids", coarse_ids).copy()
     if checked.shape != (num_classes,):
         raise ArgumentError(
             f"coarse_ids must have the shape [{num_classes}], one for each of class_names. "

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from typing import Any, Self
 
 import keras
-from keras import ops
 
 from keras_dml.addons.functional import (
     Metric,
     check_metric,
+    checked_margin,
     contrastive_loss,
     lifted_struct_loss,
     npairs_loss,
@@ -17,7 +17,7 @@ from keras_dml.addons.functional import (
     triplet_hard_loss,
     triplet_semihard_loss,
 )
-from keras_dml.checks import check_number
+from keras_dml.checks import check_bool
 from keras_dml.losses.base import LabelsAsTheyAre
 from keras_dml.types import Config, Tensor, TensorLike
 
@@ -69,7 +69,7 @@ class ContrastiveLoss(_FunctionLoss):
         reduction: str | None = "sum_over_batch_size",
         name: str | None = "contrastive_loss",
     ) -> None:
-        margin = _checked_margin(margin)
+        margin = checked_margin(margin)
         super().__init__(contrastive_loss, name, reduction, margin=margin)
 
     def get_config(self) -> Config:
@@ -97,7 +97,7 @@ class TripletSemiHardLoss(_FunctionLoss):
         name: str | None = None,
         **kwargs: Any,
     ) -> None:
-        margin = _checked_margin(margin)
+        margin = checked_margin(margin)
         check_metric(distance_metric)
         super().__init__(
             triplet_semihard_loss, name, margin=margin, distance_metric=distance_metric
@@ -125,7 +125,8 @@ class TripletHardLoss(_FunctionLoss):
         name: str | None = None,
         **kwargs: Any,
     ) -> None:
-        margin = _checked_margin(margin)
+        margin = checked_margin(margin)
+        soft = check_bool("soft", soft)
         check_metric(distance_metric)
         super().__init__(
             triplet_hard_loss, name, margin=margin, soft=soft, distance_metric=distance_metric
@@ -148,7 +149,7 @@ class LiftedStructLoss(_FunctionLoss):
     def __init__(
         self, margin: Tensor | float = 1.0, name: str | None = None, **kwargs: Any
     ) -> None:
-        margin = _checked_margin(margin)
+        margin = checked_margin(margin)
         super().__init__(lifted_struct_loss, name, margin=margin)
 
 
@@ -166,10 +167,3 @@ class NpairsMultilabelLoss(_FunctionLoss):
 
     def __init__(self, name: str | None = "npairs_multilabel_loss") -> None:
         super().__init__(npairs_multilabel_loss, name)
-
-
-def _checked_margin(margin: Tensor | float) -> Tensor | float:
-    """The margin as a number; tensors are taken as they are, as by the original."""
-    if ops.is_tensor(margin):
-        return margin
-    return check_number("margin", margin)

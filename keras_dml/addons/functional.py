@@ -7,7 +7,15 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_dml.checks import check_embeddings, check_rows, checked_class_ids
+from keras_dml.checks import (
+    check_bool,
+    check_embeddings,
+    check_number,
+    check_rows,
+    checked_class_ids,
+    numbers_of,
+    shown,
+)
 from keras_dml.class_ids import are_apart, as_labels
 from keras_dml.errors import ArgumentError
 from keras_dml.hinges import hinge_sums, semihard_counts
@@ -42,8 +50,10 @@ def contrastive_loss(
 
     Reference: Hadsell et al., "Dimensionality Reduction by Learning an Invariant Mapping", 2006.
     """
-    distances = ops.convert_to_tensor(y_pred)
-    labels = _one_for_each(ops.cast(y_true, distances.dtype), distances)
+    margin = _margin(margin)
+    distances = _as_floats(y_pred, "y_pred", "distances")
+    labels = ops.convert_to_tensor(numbers_of("y_true", y_true, "labels, 0 or 1"))
+    labels = _one_for_each(ops.cast(labels, distances.dtype), distances)
     apart = ops.square(ops.maximum(margin - distances, 0.0))
     return labels * ops.square(distances) + (1.0 - labels) * apart
 
@@ -76,6 +86,7 @@ def triplet_semihard_loss(
 
     Reference: Schroff et al., "FaceNet", CVPR 2015.
     """
+    margin = _margin(margin)
     pairs, distances, returned = _distances(y_true, y_pred, distance_metric)
     # A batch of one class has no negatives; the original then takes the least distance of the row.
     least = distances == ops.min(distances, axis=-1, keepdims=True)
@@ -111,6 +122,7 @@ def triplet_hard_loss(
 
     Reference: Hermans et al., "In Defense of the Triplet Loss for Person Re-Identification", 2017.
     """
+    margin, soft = _margin(margin), check_bool("soft", soft)
     pairs, distances, returned = _distances(y_true, y_pred, distance_metric)
     farthest = -_least(-distances, pairs.positive)
     nearest = _least(distances, pairs.negative)
@@ -140,6 +152,7 @@ def lifted_struct_loss(
 
     Reference: Song et al., "Deep Metric Learning via Lifted Structured Feature Embedding", 2016.
     """
+    margin = _margin(margin)
     pairs, distances, returned = _distances(labels, embeddings, "L2")
     of_anchor = log_sum_exp(margin - distances, pairs.negative)
     of_pair = log_add_exp(of_anchor[:, None], of_anchor[None, :]) + distances
@@ -186,7 +199,8 @@ def npairs_multilabel_loss(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
     Raises:
         ValueError: wrong shapes.
     """
-    labels = ops.convert_to_tensor(y_true, sparse=False)
+    labels = numbers_of("y_true", y_true, "labels of shape [n, classes]")
+    labels = ops.convert_to_tensor(labels, sparse=False)
     if len(labels.shape) != 2:
         raise ArgumentError(
             "y_true must be labels of shape [n, classes], 1 where an image has a label. "
@@ -199,11 +213,19 @@ def npairs_multilabel_loss(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
 
 def check_metric(distance_metric: Metric) -> None:
     """ValueError unless this is a known name or a function."""
-    if not callable(distance_metric) and distance_metric not in METRICS:
+    known = isinstance(distance_metric, str) and distance_metric in METRICS
+    if not known and not callable(distance_metric):
         raise ArgumentError(
             f"distance_metric must be a function or one of {', '.join(map(repr, METRICS))}. "
-            f"Received: distance_metric={distance_metric!r}"
+            f"Received: distance_metric={shown(distance_metric)}"
         )
+
+
+def checked_margin(margin: Tensor | float) -> Tensor | float:
+    """The margin as a number; tensors are taken as they are, as by the original."""
+    if ops.is_tensor(margin):
+        return margin
+    return check_number("margin", margin)
 
 
 def _distances(
@@ -211,7 +233,7 @@ def _distances(
 ) -> tuple[Pairs, Tensor, Callable[[Tensor], Tensor]]:
     """The pairs of a batch, their distances `[n, n]`, and what turns a value into the result."""
     check_metric(distance_metric)
-    z = ops.convert_to_tensor(embeddings)
+    z = _as_floats(embeddings, "y_pred", "embeddings or logits")
     dtype = z.dtype
     if keras.backend.standardize_dtype(dtype) in ("float16", "bfloat16"):
         z = ops.cast(z, "float32")
@@ -235,6 +257,20 @@ def _distances(
         return pairs, ops.maximum(1.0 - pairs.similarities(), 0.0), returned
     squared = pairs.squared_distances()
     return pairs, squared if distance_metric == "squared-L2" else safe_sqrt(squared), returned
+
+
+def _margin(margin: Tensor | float) -> Tensor | float:
+    """`checked_margin`, of an array of one number too: a function keeps no configuration."""
+    scalar = isinstance(margin, np.ndarray) and margin.ndim == 0
+    return checked_margin(margin[()] if scalar else margin)  # type: ignore[index]
+
+
+def _as_floats(values: TensorLike, name: str, what: str) -> Tensor:
+    """A tensor of floats: those that are given, or of whole numbers; or ValueError."""
+    tensor = ops.convert_to_tensor(numbers_of(name, values, what))
+    if "float" in keras.backend.standardize_dtype(tensor.dtype):
+        return tensor
+    return ops.cast(tensor, keras.config.floatx())
 
 
 def _one_for_each(labels: Tensor, distances: Tensor) -> Tensor:
@@ -262,7 +298,7 @@ def _class_ids(labels: TensorLike) -> Tensor:
 
 def _similarities(labels: Tensor, similarities: TensorLike) -> Tensor:
     """Similarities `[n, n]` for n labels as a tensor, or ValueError."""
-    table = ops.convert_to_tensor(similarities)
+    table = _as_floats(similarities, "y_pred", "similarities")
     shape = tuple(table.shape)
     sizes = {size for size in (labels.shape[0], *shape) if size is not None}
     if len(shape) != 2 or len(sizes) > 1:

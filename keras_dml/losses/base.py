@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 import keras
 from keras import ops
 
-from keras_dml.checks import check_embeddings, check_rows, checked_class_ids
+from keras_dml.checks import as_embeddings, check_embeddings, check_rows, checked_class_ids
 from keras_dml.class_ids import are_apart, as_labels
 from keras_dml.errors import ArgumentError, ArgumentTypeError
 from keras_dml.mining import Strategy, check_mining, mined, mining_from_config
@@ -83,7 +83,8 @@ class EmbeddingLoss(keras.losses.Loss):
         self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike | None = None
     ) -> Tensor:
         """The reduced loss; integers in `y_true` stay integers."""
-        return LabelsAsTheyAre(self, as_labels(y_true))((), y_pred, sample_weight)
+        labels, embeddings = as_labels(y_true), as_embeddings(y_pred)
+        return LabelsAsTheyAre(self, labels)((), embeddings, sample_weight)
 
     def call(self, y_true: TensorLike, y_pred: TensorLike) -> Tensor:
         """The loss of each anchor, `[n]`."""
@@ -109,7 +110,7 @@ class EmbeddingLoss(keras.losses.Loss):
 
     def _checked(self, y_true: TensorLike, y_pred: TensorLike) -> tuple[Tensor, Tensor]:
         labels = as_labels(y_true)
-        embeddings = ops.convert_to_tensor(y_pred, dtype=self.dtype)
+        embeddings = ops.convert_to_tensor(as_embeddings(y_pred), dtype=self.dtype)
         check_embeddings(embeddings)
         labels = self.checked_labels(labels)
         check_rows(labels, embeddings)

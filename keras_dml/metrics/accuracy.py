@@ -3,6 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
+from keras_dml.checks import as_array, numbers_of
 from keras_dml.errors import ArgumentError
 
 
@@ -28,8 +29,8 @@ def class_mean_accuracy(
         float, a fraction.
 
     Raises:
-        ValueError: embeddings that are not two matrices of equal width with a row or more, or
-            labels of another shape.
+        ValueError: embeddings that are not two finite matrices of equal width with a row or more,
+            or labels of another shape.
 
     Reference: Boudiaf et al. 2020, appendix B; m_k up to its scale is the θ_k with which
     cross-entropy becomes SPCE (Eq. 15).
@@ -41,7 +42,10 @@ def class_mean_accuracy(
             "train_embeddings and embeddings must have the same width. "
             f"Received: shapes {train_z.shape} and {z.shape}"
         )
-    classes, numbers, sizes = np.unique(train_classes, return_inverse=True, return_counts=True)
+    try:
+        classes, numbers, sizes = np.unique(train_classes, return_inverse=True, return_counts=True)
+    except TypeError as error:
+        raise ArgumentError(f"train_labels must be numbers, or strings. {error}") from error
     sums = np.zeros((len(classes), train_z.shape[1]))
     np.add.at(sums, numbers, train_z)
     scores = z @ (sums / sizes[:, None]).T
@@ -51,11 +55,18 @@ def class_mean_accuracy(
 def _checked(
     side: str, given: npt.ArrayLike, given_labels: npt.ArrayLike
 ) -> tuple[npt.NDArray[np.float64], np.ndarray]:
-    embeddings, labels = np.asarray(given, np.float64), np.asarray(given_labels)
+    rows = numbers_of(f"{side}embeddings", given, "a matrix [n, d]")
+    embeddings, labels = np.asarray(rows, np.float64), as_array(f"{side}labels", given_labels)
     if embeddings.ndim != 2 or 0 in embeddings.shape:
         raise ArgumentError(
             f"{side}embeddings must be a matrix [n, d] with at least one row. "
             f"Received: {side}embeddings of shape {embeddings.shape}"
+        )
+    bad = np.flatnonzero(~np.isfinite(embeddings).all(axis=1))
+    if len(bad):
+        raise ArgumentError(
+            f"{side}embeddings must be finite. Received: NaN or infinity in {len(bad)} of "
+            f"{len(embeddings)} rows, the first of them row {bad[0]}"
         )
     if labels.shape != embeddings.shape[:1]:
         raise ArgumentError(

@@ -7,7 +7,10 @@ import numpy.typing as npt
 
 from keras_dml.checks import check_whole
 from keras_dml.metrics.ranks import pair_blocks
-from keras_dml.metrics.recall import check_labels, checked_sets
+from keras_dml.metrics.recall import checked_labels, checked_sets
+
+# The distances are float32, which tells no more of them apart.
+_MOST_BINS = 2**24
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +61,7 @@ def distance_histograms(
     Args:
         embeddings: numbers `[n, d]`.
         labels: class of each row, `[n]`.
-        bins: number of equal bins over [0, 2], at least 1.
+        bins: number of equal bins over [0, 2], from 1 to 2²⁴.
         gallery: numbers `[m, d]`; with it the pairs are those of a row and a row of the gallery.
         gallery_labels: class of each row of the gallery, `[m]`.
 
@@ -67,14 +70,14 @@ def distance_histograms(
         (n·m·d), memory for 1,024² pairs.
 
     Raises:
-        ValueError: `bins` below 1; otherwise as `recall_at_k`.
+        ValueError: `bins` out of range; otherwise as `recall_at_k`.
     """
     from keras_dml.retrieval.rows import normalized
 
     queries, items, codes, item_codes = checked_sets(
         embeddings, labels, gallery, gallery_labels, "cosine"
     )
-    bins = check_whole("bins", bins, least=1)
+    bins = check_whole("bins", bins, least=1, most=_MOST_BINS)
     z, own_rows = normalized(queries), gallery is None
     items = z if own_rows else normalized(items)
     halves, item_halves = (np.einsum("nd,nd->n", rows, rows) / 2 for rows in (z, items))
@@ -101,6 +104,5 @@ def unit_embeddings(
     # Imported here: indexes are no part of `import keras_dml`.
     from keras_dml.retrieval.rows import finite_rows, normalized
 
-    rows, classes = finite_rows(embeddings, "embeddings"), np.asarray(labels)
-    check_labels("labels", classes, len(rows))
-    return normalized(rows), classes
+    rows = finite_rows(embeddings, "embeddings")
+    return normalized(rows), checked_labels("labels", labels, len(rows))

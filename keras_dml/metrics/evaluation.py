@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from keras_dml.checks import as_array, check_bool, check_seed, shown
 from keras_dml.deprecation import renamed_arguments
 from keras_dml.errors import ArgumentError
 from keras_dml.metrics.clustering import check_scikit_learn, clustering_scores
@@ -56,19 +57,22 @@ def evaluate(
             gallery_labels without the other.
         MissingExtraError: scikit-learn is not installed, with `clustering`.
     """
-    if isinstance(metric, str):
-        chosen = [metric]
-    else:
-        chosen = list(metric) if isinstance(metric, Iterable) else []
-    if not chosen or any(name not in METRICS for name in chosen):
+    try:
+        chosen = [metric] if isinstance(metric, str) else list(metric)
+    except TypeError:
+        chosen = []
+    if not chosen or any(not isinstance(name, str) or name not in METRICS for name in chosen):
         raise ArgumentError(
-            f"metric must be one of {METRICS}, or a list of them. Received: metric={metric!r}"
+            f"metric must be one of {METRICS}, or a list of them. Received: metric={shown(metric)}"
         )
-    if clustering:
+    seed = check_seed("seed", seed)
+    if check_bool("clustering", clustering):
         check_scikit_learn()  # before the work, not after it
     sets: dict[str, Any] = {"gallery": gallery, "gallery_labels": gallery_labels}
     if ks is None:
-        items = len(np.asarray(embeddings)) - 1 if gallery is None else len(np.asarray(gallery))
+        items = _count("embeddings", embeddings) - 1
+        if gallery is not None:
+            items = _count("gallery", gallery)
         ks = [k for k in _KS if k <= items] or [1]
     ks = listed(ks)
     scores: dict[str, float] = {}
@@ -87,3 +91,8 @@ def evaluate(
     scores["jensen_shannon"] = distance_histograms(embeddings, labels, **sets).divergence()
     scores["queries_without_match"] = precision.queries_without_match
     return scores
+
+
+def _count(name: str, rows: npt.ArrayLike) -> int:
+    array = as_array(name, rows)
+    return len(array) if array.ndim else 0  # no rows at all are refused where they are used

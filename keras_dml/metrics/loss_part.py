@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 import keras
 
+from keras_dml.checks import shown
 from keras_dml.errors import ArgumentError, ArgumentTypeError
 from keras_dml.losses.base import EmbeddingLoss
 
@@ -40,11 +41,11 @@ class LossPart(keras.metrics.Mean):
     ) -> None:
         if not isinstance(loss, EmbeddingLoss):
             raise ArgumentTypeError(
-                f"loss must be a keras_dml.losses.EmbeddingLoss. Received: loss={loss!r}"
+                f"loss must be a keras_dml.losses.EmbeddingLoss. Received: loss={shown(loss)}"
             )
-        if part not in ("tightness", "contrastive"):
+        if not isinstance(part, str) or part not in ("tightness", "contrastive"):
             raise ArgumentError(
-                f"part must be 'tightness' or 'contrastive'. Received: part={part!r}"
+                f"part must be 'tightness' or 'contrastive'. Received: part={shown(part)}"
             )
         super().__init__(name=name or part, dtype=dtype)
         self.loss = loss

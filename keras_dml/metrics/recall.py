@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from keras_dml.checks import check_choice
+from keras_dml.checks import as_array, check_choice, shown
 from keras_dml.errors import ArgumentError
 from keras_dml.metrics.bar import long_work_bar
 from keras_dml.metrics.ranks import rank_bounds
@@ -58,26 +58,31 @@ def _check_k(name: str, k: int, items: _Rows, own_rows: bool) -> None:
         what = "other items" if own_rows else "items in gallery"
         raise ArgumentError(
             f"{name} must be whole numbers from 1 to the number of {what}, {most}. "
-            f"Received: {name}={k!r}"
+            f"Received: {name}={shown(k)}"
         )
 
 
 def listed(ks: Iterable[int]) -> list[int]:
     """The values of K as a list; ValueError unless there is one or more."""
-    values = [] if isinstance(ks, numbers.Number) else list(ks)
+    try:
+        values = list(ks)
+    except TypeError:  # one number
+        values = []
     if not values:
-        raise ArgumentError(f"ks must be a list of at least one K. Received: ks={ks!r}")
+        raise ArgumentError(f"ks must be a list of at least one K. Received: ks={shown(ks)}")
     return values
 
 
-def check_labels(name: str, labels: np.ndarray, rows: int) -> None:
-    """ValueError unless `labels` are `[rows]`."""
+def checked_labels(name: str, given: npt.ArrayLike, rows: int) -> np.ndarray:
+    """The labels as an array `[rows]`, or ValueError."""
+    labels = as_array(name, given)
     if labels.shape != (rows,):
         raise ArgumentError(
             f"{name} must have shape [{rows}], one for each row of "
             f"{'gallery' if name == 'gallery_labels' else 'embeddings'}. "
             f"Received: {name} of shape {labels.shape}"
         )
+    return labels
 
 
 def neighbor_blocks(
@@ -220,13 +225,11 @@ def checked_sets(
             f"gallery and gallery_labels must be given together. Received: {missing}=None"
         )
     queries, items = _checked(embeddings, gallery, metric)
-    classes = np.asarray(labels)
-    check_labels("labels", classes, len(queries))
+    classes = checked_labels("labels", labels, len(queries))
     if gallery_labels is None:
         codes = class_numbers(classes)
         return queries, items, codes, codes
-    item_classes = np.asarray(gallery_labels)
-    check_labels("gallery_labels", item_classes, len(items))
+    item_classes = checked_labels("gallery_labels", gallery_labels, len(items))
     both = np.concatenate([classes, item_classes])
     # NumPy would make texts of the numbers, and 1 would be "1".
     if both.dtype.kind in "SU" and classes.dtype.kind != item_classes.dtype.kind:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import keras
 
-from keras_dml.checks import check_whole, check_wholes
+from keras_dml.checks import check_path, check_whole, check_wholes, shown
 from keras_dml.cloning import all_layers, copied, copy_state, same_layer
 from keras_dml.errors import ArgumentError
 from keras_dml.extras import needing
@@ -136,10 +136,13 @@ def build_backbone(
         >>> build_backbone("small_convnet", 32).output_shape
         (None, 4, 4, 128)
     """
+    check_path("name", name)
     if brings_weights(name):
         return _with_own_weights(
             str(name), image_size, weights, frozen_batch_norm, filters, trust_code
         )
+    if weights is not None and not isinstance(weights, str):
+        check_path("weights", weights)
     weights = None if weights == NO_WEIGHTS else weights
     key = _key(name)
     own = {_key(known): known for known in BACKBONES}.get(key)
@@ -158,7 +161,7 @@ def build_backbone(
     if filters is not None and own != SMALL_CONVNET:
         raise ArgumentError(
             f"filters are for {SMALL_CONVNET} alone. "
-            f"Received: filters={filters} for backbone={name!r}"
+            f"Received: filters={shown(filters)} for backbone={name!r}"
         )
     if own is None:
         model = _application(name, key, image_size, weights)
@@ -196,7 +199,7 @@ def _with_own_weights(
     if filters is not None:
         raise ArgumentError(
             f"filters are for {SMALL_CONVNET} alone. "
-            f"Received: filters={filters} for backbone={name!r}"
+            f"Received: filters={shown(filters)} for backbone={name!r}"
         )
     random = weights == NO_WEIGHTS
     if from_hub:
@@ -231,7 +234,7 @@ def small_convnet(
         ValueError: `filters` is empty or holds anything but whole numbers from 1 on.
     """
     image_size = check_whole("image_size", image_size, least=1)
-    filters = check_wholes("filters", filters, least=1)
+    filters = check_wholes("filters", filters, least=1, most=2**31 - 1)
     inputs = keras.Input((image_size, image_size, 3), name="images")
     x = keras.layers.Rescaling(1 / 127.5, offset=-1.0)(inputs)
     for stage, width in enumerate(filters):

@@ -6,7 +6,7 @@ from typing import Any, Self
 import keras
 
 from keras_dml import private
-from keras_dml.checks import check_whole
+from keras_dml.checks import check_bool, check_whole, shown
 from keras_dml.distribute import piece_of_batch, place_among_replicas
 from keras_dml.errors import ArgumentError
 from keras_dml.extras import TensorFlow
@@ -80,7 +80,9 @@ class CachedGradients(DistributedModel):
         # The model is given its inputs as they are, and rounds them itself under mixed precision.
         super().__init__(name=name, autocast=False, **kwargs)
         if not isinstance(model, keras.Model) or not model.built:
-            raise ArgumentError(f"model must be a built keras.Model. Received: model={model!r}")
+            raise ArgumentError(
+                f"model must be a built keras.Model. Received: model={shown(model)}"
+            )
         if hasattr(model, "memory_size"):
             raise ArgumentError(
                 "model must not be a CrossBatchMemory, which goes around: "
@@ -88,7 +90,7 @@ class CachedGradients(DistributedModel):
                 f"Received: model={model!r}"
             )
         self.chunk_size = check_whole("chunk_size", chunk_size, least=1)
-        self.batch_statistics = bool(batch_statistics)
+        self.batch_statistics = check_bool("batch_statistics", batch_statistics)
         self.model = model
         self._traced = _Traced()
         self.built = True

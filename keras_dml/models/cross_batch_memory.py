@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_dml.checks import check_number, check_whole, checked_class_ids
+from keras_dml.checks import check_bool, check_number, check_whole, checked_class_ids, shown
 from keras_dml.class_ids import as_labels
 from keras_dml.distribute import gather_candidates, place_among_replicas
 from keras_dml.errors import ArgumentError, ArgumentTypeError
@@ -97,12 +97,12 @@ class CrossBatchMemory(TrainingModel):
         if dimensions is None:
             raise ArgumentError(
                 "model must tell the length of its embeddings, as one made of inputs and outputs "
-                f"does. Received: model={model!r}"
+                f"does. Received: model={shown(model)}"
             )
         self.memory_size = check_whole("memory_size", memory_size, least=1)
         self.weight = check_number("weight", weight, least=0)
         self.start_step = check_whole("start_step", start_step, least=0)
-        self.batch_term = bool(batch_term)
+        self.batch_term = check_bool("batch_term", batch_term)
         if self.start_step and not self.batch_term:
             raise ArgumentError(
                 "start_step must be 0 when batch_term is False: before it nothing would train. "

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 import keras
 from keras import ops
 
-from keras_dml.checks import check_choice, check_number, check_seed, check_whole
+from keras_dml.checks import check_bool, check_choice, check_number, check_seed, check_whole, shown
 from keras_dml.distribute import place_in_global_batch
-from keras_dml.errors import ArgumentError
-from keras_dml.models.pooling import POOLINGS, Features, features_of, pooled
+from keras_dml.errors import ArgumentError, ArgumentTypeError
+from keras_dml.models.pooling import POOLINGS, Features, check_symbolic_model, features_of, pooled
 from keras_dml.types import Tensor
 
 # Of the layers behind the backbone.
@@ -74,6 +74,7 @@ def embedding_model(
             backbone cannot give, `embedding_size` below 1, `levels` that are empty, repeated or no
             layers with feature maps.
     """
+    feature_batch_norm = check_bool("feature_batch_norm", feature_batch_norm)
     features_of(backbone)  # refuses before anything is built
     check_choice("pooling", pooling, tuple(POOLINGS))
     if embedding_size is not None:
@@ -121,7 +122,7 @@ def check_embedding_model(name: str, model: object) -> int | None:
     if not built or not isinstance(shape, tuple) or len(shape) != 2:
         raise ArgumentError(
             f"{name} must be a built keras.Model with embeddings [n, d] as its only output. "
-            f"Received: {name}={model!r}, "
+            f"Received: {name}={shown(model)}, "
             + (f"with output shape {shape}" if built else "not built")
         )
     return shape[1]
@@ -140,11 +141,21 @@ def _levels(backbone: keras.Model, levels: Sequence[str]) -> dict[str, Tensor]:
     """Feature maps of each level."""
     maps = {layer.name: layer.output for layer in backbone.layers if layer.output is not None}
     maps = {name: output for name, output in maps.items() if len(output.shape) == 4}
-    if not levels or len(set(levels)) < len(levels) or not set(levels) <= set(maps):
+    try:
+        given = [] if isinstance(levels, str) else list(levels)
+    except TypeError:
+        given = []
+    if not given or not all(isinstance(level, str) for level in given):
+        raise ArgumentTypeError(
+            "levels must be a list of names of layers of the backbone. "
+            f"Received: levels={shown(levels)}"
+        )
+    levels = given
+    if len(set(levels)) < len(levels) or not set(levels) <= set(maps):
         near = [found for level in levels for found in difflib.get_close_matches(level, maps, 2)]
         raise ArgumentError(
             "levels must be different layers of the backbone with feature maps, such as "
-            f"{', '.join(near or list(maps)[-1:])}. Received: levels={list(levels)}"
+            f"{', '.join(near or list(maps)[-1:])}. Received: levels={levels}"
         )
     return {level: maps[level] for level in levels}
 
@@ -174,6 +185,7 @@ def classifier_model(
 
     Reference: Boudiaf et al. 2020, section 5 and their published settings.
     """
+    check_symbolic_model("embedding", embedding)
     if len(embedding.output.shape) != 2:
         raise ArgumentError(
             "embedding must give embeddings [n, d]. "

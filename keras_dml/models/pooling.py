@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
-from keras_dml.checks import check_positive, check_whole
-from keras_dml.errors import ArgumentError
+from keras_dml.checks import check_positive, check_whole, shown
+from keras_dml.errors import ArgumentError, ArgumentTypeError
 from keras_dml.private import Functional
 from keras_dml.types import Config, Tensor
 
@@ -158,6 +158,19 @@ class Features(NamedTuple):
         return "tokens without a class token"
 
 
+def check_symbolic_model(name: str, model: object) -> None:
+    """Refuse what is no model of inputs and outputs, behind which layers can be put.
+
+    Raises:
+        TypeError: something else, or a model that has not been built.
+    """
+    if not isinstance(model, keras.Model) or not getattr(model, "outputs", None):
+        raise ArgumentTypeError(
+            f"{name} must be a built functional or sequential keras.Model. "
+            f"Received: {name}={shown(model)}"
+        )
+
+
 def features_of(backbone: keras.Model) -> Features:
     """What a backbone gives, its `TokenLayout` considered.
 
@@ -170,6 +183,7 @@ def features_of(backbone: keras.Model) -> Features:
     Raises:
         ValueError: it gives neither maps, tokens nor vectors.
     """
+    check_symbolic_model("backbone", backbone)
     values = backbone.output
     rank = len(values.shape) if hasattr(values, "shape") else None
     if rank not in (2, 3, 4):
@@ -288,5 +302,5 @@ def _refused(features: Features, pooling: str) -> ArgumentError:
         others = ["average"]
     return ArgumentError(
         f"pooling must be one of {', '.join(map(repr, others))} for this backbone: it gives "
-        f"{features.described}. Received: pooling={pooling!r}"
+        f"{features.described}. Received: pooling={shown(pooling)}"
     )

@@ -1,6 +1,7 @@
 """Heads with weights: proxies of classes for the losses over cosines, learned boundaries."""
 
-from typing import Literal, Self
+from collections.abc import Callable
+from typing import Any, Literal, Self
 
 import keras
 import numpy as np
@@ -12,6 +13,7 @@ from keras_dml.checks import (
     check_positive,
     check_whole,
     checked_class_ids,
+    shown,
 )
 from keras_dml.class_ids import as_labels
 from keras_dml.errors import ArgumentError
@@ -76,12 +78,17 @@ class ProxyHead(keras.layers.Layer):
         self.centers = check_whole("centers", centers, least=1)
         self.pooling = check_choice("pooling", pooling, ("max", "soft"))
         self.temperature = check_positive("temperature", temperature)
-        self.proxies_initializer = keras.initializers.get(
-            proxies_initializer
+        if proxies_initializer is None:
             # The "fan out" of [K·C, d] is d.
-            or keras.initializers.VarianceScaling(1.0, "fan_out", "untruncated_normal")
+            proxies_initializer = keras.initializers.VarianceScaling(
+                1.0, "fan_out", "untruncated_normal"
+            )
+        self.proxies_initializer = _of_keras(
+            "proxies_initializer", "initializer", keras.initializers.get, proxies_initializer
         )
-        self.proxies_regularizer = keras.regularizers.get(proxies_regularizer)
+        self.proxies_regularizer = _of_keras(
+            "proxies_regularizer", "regularizer", keras.regularizers.get, proxies_regularizer
+        )
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         """Make the proxies."""
@@ -338,6 +345,15 @@ def _check_full_precision(layer: keras.Layer) -> None:
             "dtype must be float32 or float64, since half precision merges cosines. "
             f"Received: dtype={layer.compute_dtype}"
         )
+
+
+def _of_keras(name: str, what: str, get: Callable[[Any], Any], identifier: object) -> Any:
+    try:
+        return get(identifier)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(
+            f"{name} must be None or a Keras {what}. Received: {name}={shown(identifier)}"
+        ) from error
 
 
 def _dimensions(input_shape: tuple[int | None, ...]) -> int:

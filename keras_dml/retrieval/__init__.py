@@ -9,6 +9,7 @@ import os
 
 import numpy.typing as npt
 
+from keras_dml.checks import shown
 from keras_dml.errors import ArgumentTypeError
 from keras_dml.nearness import METRICS, Metric
 from keras_dml.retrieval.exact import ExactIndex
@@ -60,7 +61,7 @@ def build_index(
         TypeError: `tree` is no `TreeAH`.
     """
     if tree is not None and not isinstance(tree, TreeAH):
-        raise ArgumentTypeError(f"tree must be None or a TreeAH. Received: tree={tree!r}")
+        raise ArgumentTypeError(f"tree must be None or a TreeAH. Received: tree={shown(tree)}")
     if scann_loads():
         return ScannIndex(embeddings, metric, ids, tree)
     return ExactIndex(embeddings, metric, ids)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from keras_dml.checks import check_choice
+from keras_dml.checks import check_choice, shown
 from keras_dml.errors import ArgumentError
 from keras_dml.nearness import METRICS, Metric
 from keras_dml.retrieval.files import save_index
@@ -132,7 +132,7 @@ class Index(abc.ABC):
         whole = isinstance(k, numbers.Integral) and not isinstance(k, bool)
         if not whole or not 1 <= k <= self.num_items:
             raise ArgumentError(
-                f"k must be from 1 to the number of items, {self.num_items}. Received: k={k!r}"
+                f"k must be from 1 to the number of items, {self.num_items}. Received: k={shown(k)}"
             )
         prepared = prepared_rows(queries, "queries", self._metric)
         self._check_dimensions(prepared, "queries")

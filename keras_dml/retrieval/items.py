@@ -6,6 +6,7 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
+from keras_dml.checks import as_array, shown
 from keras_dml.errors import ArgumentError
 from keras_dml.retrieval.rows import first_few
 
@@ -16,7 +17,7 @@ EMBEDDINGS = "embeddings.npy"
 def _refused(ids: npt.ArrayLike, why: object) -> ArgumentError:
     return ArgumentError(
         "ids must be whole numbers (int64) or strings, one for each row of embeddings, no two "
-        f"the same. Received: {why} (ids={ids!r:.80})"
+        f"the same. Received: {why} (ids={shown(ids)})"
     )
 
 
@@ -31,10 +32,7 @@ def checked_ids(ids: npt.ArrayLike, count: int) -> np.ndarray:
     Raises:
         ValueError: another length or type, or duplicates (counted, and the first ones named).
     """
-    try:
-        array = np.asarray(ids)
-    except ValueError as error:
-        raise _refused(ids, error) from error
+    array = as_array("ids", ids)
     if array.shape != (count,):
         raise _refused(ids, f"shape {array.shape} beside {count} rows")
     kind = array.dtype.kind
@@ -116,7 +114,7 @@ class Items:
             was = "without" if self._ids is None else "with"
             raise ArgumentError(
                 f"ids must be given for all items or for none: this index was built {was} ids. "
-                f"Received: ids={ids!r:.80}"
+                f"Received: ids={shown(ids)}"
             )
         if not len(rows):
             return

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
+from keras_dml.checks import as_array
 from keras_dml.errors import ArgumentError
 from keras_dml.nearness import Metric
 
@@ -38,14 +39,14 @@ def finite_rows(array: npt.ArrayLike, name: str) -> npt.NDArray[np.float32]:
         ValueError: not real numbers, not of rank 2, no columns, NaN or infinity (counted, and the
             first rows named).
     """
-    array = np.asarray(array)
+    array = as_array(name, array)
     if array.dtype.kind in "cSU":  # NumPy would drop the imaginary part and read the text
         raise ArgumentError(f"{name} must be an array of numbers. Received: dtype {array.dtype}")
     try:
         # A float64 beyond float32's range becomes infinite here and is reported below.
         with np.errstate(over="ignore"):
             rows = array.astype(np.float32, order="C")
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise ArgumentError(f"{name} must be an array of numbers. {error}") from error
     if np.ndim(array) != 2 or rows.shape[1] < 1:
         raise ArgumentError(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from keras_dml.checks import shown
 from keras_dml.errors import ArgumentTypeError
 from keras_dml.extras import needing
 from keras_dml.nearness import Metric
@@ -98,7 +99,7 @@ class ScannIndex(Index):
     ) -> None:
         # A trained searcher comes from `load_index`.
         if not isinstance(tree, (TreeAH, TreeSearcher, type(None))):
-            raise ArgumentTypeError(f"tree must be None or a TreeAH. Received: tree={tree!r}")
+            raise ArgumentTypeError(f"tree must be None or a TreeAH. Received: tree={shown(tree)}")
         self._scann = import_scann()
         self._asked: TreeAH | None
         self._tree: TreeSearcher | None

@@ -6,6 +6,7 @@ import dataclasses
 import math
 import numbers
 
+from keras_dml.checks import shown
 from keras_dml.errors import ArgumentError
 
 # ScaNN's guide: brute force below this number of items.
@@ -23,7 +24,7 @@ _COUNTS = ("num_leaves", "leaves_to_search", "projected_dimensions", "reorder", 
 def _check(name: str, value: object, kinds: type, low: float, high: float, allowed: str) -> None:
     right = isinstance(value, kinds) and not isinstance(value, bool)
     if not right or not low <= value <= high:  # type: ignore[operator]
-        raise ArgumentError(f"{name} must be {allowed}. Received: {name}={value!r}")
+        raise ArgumentError(f"{name} must be {allowed}. Received: {name}={shown(value)}")
 
 
 @dataclasses.dataclass(frozen=True)

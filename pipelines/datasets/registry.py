@@ -11,8 +11,9 @@ import inspect
 import os
 from types import ModuleType
 
+from pipelines.checks import check_bool, shown
 from pipelines.datasets.tfds import PREFIX, tfds_split
-from pipelines.errors import ArgumentError
+from pipelines.errors import ArgumentError, ArgumentTypeError
 from pipelines.split import Split
 
 NAMES = (
@@ -62,6 +63,9 @@ def load_dataset(
         ValueError: for an unknown name, files that are missing or do not fit together, and a
             boundary that leaves train or test empty.
     """
+    crop_to_box = check_bool("crop_to_box", crop_to_box)
+    if not isinstance(name, str):
+        raise ArgumentTypeError(f"name must be a string. Received: name={shown(name)}")
     if name in NAMES and (not crop_to_box or _has_boxes(name)):
         boxes = {"crop_to_box": True} if crop_to_box else {}
         return _module(name).load_split(data_dir, train_classes, test_classes, **boxes)

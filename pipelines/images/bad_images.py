@@ -15,9 +15,11 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
+from pipelines.checks import as_array, check_bool, whole_number
+from pipelines.errors import ArgumentError
 from pipelines.images.decode import decode_image
 from pipelines.images.limits import MOST_PIXELS, why_too_costly
-from pipelines.table import ImageTable
+from pipelines.table import ImageTable, check_table
 
 NO_SUCH_FILE = "no such file"
 # What comes of a message with bytes of a damaged file in it, which are no UTF-8.
@@ -52,11 +54,24 @@ def find_bad_images(
     Returns:
         List of (row, name, reason): int, str and one line of text, in the order of `rows`. The name
         is the path; of an image in memory it is `"image ROW"`.
+
+    Raises:
+        ValueError, TypeError: `table` is no `ImageTable`, `rows` are no integers, `progress` or
+            `decode` is no bool, `max_pixels` is below 1.
     """
+    check_table("table", table)
+    decode, max_pixels = check_bool("decode", decode), whole_number("max_pixels", max_pixels, 1)
+    rows = np.arange(len(table)) if rows is None else as_array("rows", rows)
+    if rows.ndim != 1 or rows.dtype.kind not in "iu":
+        raise ArgumentError(
+            "rows must be a vector of integers. "
+            f"Received: rows of shape {rows.shape} and dtype {rows.dtype}"
+        )
+    if progress is not None:
+        progress = check_bool("progress", progress)
     encoded, paths = table.encoded, table.paths
     if (encoded is None and paths is None) or (encoded is not None and not decode):
         return []
-    rows = np.arange(len(table)) if rows is None else np.asarray(rows)
     if progress is None:
         progress = len(rows) >= _BAR_FROM
     found = []

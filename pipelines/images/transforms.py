@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from pipelines.checks import plain_numbers, whole_number
+from pipelines.checks import check_bool, plain_numbers, shown, whole_number
 from pipelines.errors import ArgumentError
 from pipelines.images import decode
 from pipelines.images.decode import Source
@@ -77,8 +77,9 @@ class TrainTransform:
     max_pixels: int = dataclasses.field(default=MOST_PIXELS, repr=False)
 
     def __post_init__(self) -> None:
-        if self.crop not in _CROPS:
-            raise ArgumentError(f"crop must be one of {_CROPS}. Received: crop={self.crop!r}")
+        if not isinstance(self.crop, str) or self.crop not in _CROPS:
+            raise ArgumentError(f"crop must be one of {_CROPS}. Received: crop={shown(self.crop)}")
+        object.__setattr__(self, "flip", check_bool("flip", self.flip))
         _check_sizes(self, crop_is_fixed=self.crop != "area")
         _check_range(self, "area", at_most=1.0)
         _check_range(self, "aspect", at_most=math.inf)
@@ -86,7 +87,7 @@ class TrainTransform:
         if jitter is None or len(jitter) != 4 or min(jitter) < 0 or jitter[3] > 0.5:
             raise ArgumentError(
                 "jitter must be four strengths that are not negative (brightness, contrast, "
-                f"saturation, hue), hue at most 0.5. Received: jitter={self.jitter}"
+                f"saturation, hue), hue at most 0.5. Received: jitter={shown(self.jitter)}"
             )
         object.__setattr__(self, "jitter", jitter)
 
@@ -215,7 +216,7 @@ def _check_sizes(transform: TrainTransform | EvaluationTransform, crop_is_fixed:
     if sides is None or not all(isinstance(side, int) and side >= 1 for side in sides):
         raise ArgumentError(
             "resize must be None, the shortest side (at least 1) or a tuple (height, width). "
-            f"Received: resize={resize!r}"
+            f"Received: resize={shown(resize)}"
         )
     if crop_is_fixed and min(sides) < image_size:
         raise ArgumentError(
@@ -233,6 +234,6 @@ def _check_range(transform: TrainTransform, name: str, at_most: float) -> None:
         limit = "" if at_most == math.inf else f" <= {at_most:g}"
         raise ArgumentError(
             f"{name} must be (lowest, highest) with 0 < lowest <= highest{limit}. "
-            f"Received: {name}={value}"
+            f"Received: {name}={shown(value)}"
         )
     object.__setattr__(transform, name, plain)

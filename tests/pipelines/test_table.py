@@ -203,7 +203,7 @@ def boxed(boxes):
         (lambda: ImageTable.from_paths(["1"], [0, 1]), ValueError, "1 images and 2 labels"),
         (lambda: ImageTable.from_paths(["1"], [0], ["a", "b"]), ValueError, "Received: 2 names"),
         (lambda: ImageTable.from_paths([b"1"], [0]), TypeError, "strings or path objects"),
-        (lambda: ImageTable.from_paths([["1"]], [0]), TypeError, "os.PathLike"),
+        (lambda: ImageTable.from_paths([["1"]], [0]), TypeError, "strings or path objects"),
         (lambda: ImageTable.from_paths(np.array([["1"]]), [0]), ValueError, "must be a vector"),
         (lambda: ImageTable.from_paths(["\udcff.png"], [0]), ValueError, "not valid UTF-8"),
         (lambda: ImageTable.from_encoded(["1"], [0]), TypeError, "bytes objects. Received: str"),
