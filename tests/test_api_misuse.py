@@ -146,7 +146,7 @@ def fault_of(function, right, name, wrong):
         answer = function(**{**right, name: WRONG[wrong]})
     except (ArgumentError, PipelinesArgumentError) as error:
         said = " ".join(str(error).split())
-        return "refused", None if 15 < len(str(error)) < 1000 else f"said {said[:300]!r}"
+        return "refused", None if 15 < len(str(error)) < 2000 else f"said {said[:300]!r}"
     except Exception as error:
         return None, f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
     if wrong not in NOT_FINITE and not np.isfinite(numbers_in(answer)).all():

@@ -136,7 +136,6 @@ def build_backbone(
         >>> build_backbone("small_convnet", 32).output_shape
         (None, 4, 4, 128)
     """
-    check_path("name", name)
     if brings_weights(name):
         return _with_own_weights(
             str(name), image_size, weights, frozen_batch_norm, filters, trust_code

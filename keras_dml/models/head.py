@@ -142,16 +142,16 @@ def _levels(backbone: keras.Model, levels: Sequence[str]) -> dict[str, Tensor]:
     maps = {layer.name: layer.output for layer in backbone.layers if layer.output is not None}
     maps = {name: output for name, output in maps.items() if len(output.shape) == 4}
     try:
-        given = [] if isinstance(levels, str) else list(levels)
+        given = None if isinstance(levels, str) else list(levels)
     except TypeError:
-        given = []
-    if not given or not all(isinstance(level, str) for level in given):
+        given = None
+    if given is None or not all(isinstance(level, str) for level in given):
         raise ArgumentTypeError(
             "levels must be a list of names of layers of the backbone. "
             f"Received: levels={shown(levels)}"
         )
     levels = given
-    if len(set(levels)) < len(levels) or not set(levels) <= set(maps):
+    if not levels or len(set(levels)) < len(levels) or not set(levels) <= set(maps):
         near = [found for level in levels for found in difflib.get_close_matches(level, maps, 2)]
         raise ArgumentError(
             "levels must be different layers of the backbone with feature maps, such as "

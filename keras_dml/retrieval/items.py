@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from keras_dml.checks import as_array, shown
+from keras_dml.checks import shown
 from keras_dml.errors import ArgumentError
 from keras_dml.retrieval.rows import first_few
 
@@ -32,7 +32,10 @@ def checked_ids(ids: npt.ArrayLike, count: int) -> np.ndarray:
     Raises:
         ValueError: another length or type, or duplicates (counted, and the first ones named).
     """
-    array = as_array("ids", ids)
+    try:
+        array = np.asarray(ids)
+    except ValueError as error:
+        raise _refused(ids, error) from error
     if array.shape != (count,):
         raise _refused(ids, f"shape {array.shape} beside {count} rows")
     kind = array.dtype.kind

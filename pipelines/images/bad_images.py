@@ -62,7 +62,7 @@ def find_bad_images(
     check_table("table", table)
     decode, max_pixels = check_bool("decode", decode), whole_number("max_pixels", max_pixels, 1)
     rows = np.arange(len(table)) if rows is None else as_array("rows", rows)
-    if rows.ndim != 1 or rows.dtype.kind not in "iu":
+    if rows.ndim != 1 or (len(rows) and rows.dtype.kind not in "iu"):
         raise ArgumentError(
             "rows must be a vector of integers. "
             f"Received: rows of shape {rows.shape} and dtype {rows.dtype}"
