@@ -318,7 +318,7 @@ def _application(
     if key not in applications:
         raise ArgumentError(
             f"backbone must be one of {', '.join(backbone_names())}, {hub.PREFIX}PRESET or a file "
-            f"{keras_files.ENDING}. Received: backbone={name!r}"
+            f"{keras_files.ENDING}. Received: backbone={shown(name)}"
         )
     application = applications[key]
     inputs = keras.Input((image_size, image_size, 3), name="images")
