@@ -74,5 +74,5 @@ def test_every_image_once_in_its_own_augmentation():
     chosen = table.select(SAMPLER(0))
     found = evaluation_batches(chosen, transform, 4, seeds=seeds.reshape(-1, 2))
     np.testing.assert_array_equal(np.concatenate([batch.numpy() for batch in found]), images)
-    with pytest.raises(ValueError, match=r"seeds must have the shape \[23, 2\]"):
+    with pytest.raises(ValueError, match=r"seeds must be integers of the shape \[23, 2\]"):
         evaluation_batches(table, transform, 4, seeds=seeds)
