@@ -222,6 +222,8 @@ def numbers_of(name: str, value: Any, what: str) -> TensorLike:
         dtype = keras.backend.standardize_dtype(value.dtype)
         if not dtype.startswith(_REAL):
             raise ArgumentTypeError(f"{refusal}a tensor of dtype {dtype}")
+        if hasattr(value, "nested_row_splits"):
+            raise ArgumentTypeError(f"{refusal}a ragged tensor")
         return cast(TensorLike, value)
     try:
         array = np.asarray(value)

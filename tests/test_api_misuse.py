@@ -178,10 +178,10 @@ def cases_of_functions():
 
 def cases_of_losses():
     given = {"y_true": IDS, "y_pred": Z}
-    pair_losses = [name for name in LOSSES if issubclass(LOSSES[name], losses.PairLoss)]
+    pair_losses = [kind() for kind in LOSSES.values() if issubclass(kind, losses.PairLoss)]
     return [
-        (LOSSES[loss](), given, name, wrong)
-        for loss in pair_losses
+        (loss, given, name, wrong)
+        for loss in [*pair_losses, addons.TripletHardLoss(), addons.LiftedStructLoss()]
         for name in given
         for wrong in WRONG
     ]
@@ -203,5 +203,5 @@ def test_arguments_that_make_no_sense(step, capsys, tmp_path, monkeypatch):
 
 @steps
 def test_losses_of_targets_that_make_no_sense(step, capsys):
-    what = "calls of pair losses with wrong targets or embeddings"
+    what = "calls of losses with wrong targets or embeddings"
     check(cases_of_losses()[::step], what, capsys)

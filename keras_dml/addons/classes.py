@@ -17,7 +17,7 @@ from keras_dml.addons.functional import (
     triplet_hard_loss,
     triplet_semihard_loss,
 )
-from keras_dml.checks import check_bool
+from keras_dml.checks import check_bool, numbers_of
 from keras_dml.losses.base import LabelsAsTheyAre
 from keras_dml.types import Config, Tensor, TensorLike
 
@@ -39,7 +39,8 @@ class _FunctionLoss(keras.losses.Loss):
         self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike | None = None
     ) -> Tensor:
         """The reduced loss; integers in `y_true` stay integers."""
-        return LabelsAsTheyAre(self, y_true)((), y_pred, sample_weight)
+        given = numbers_of("y_pred", y_pred, "embeddings, distances or similarities")
+        return LabelsAsTheyAre(self, y_true)((), given, sample_weight)
 
     def call(self, y_true: TensorLike, y_pred: TensorLike) -> Tensor:
         """The function's value."""

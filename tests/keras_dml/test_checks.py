@@ -12,7 +12,6 @@ from collections.abc import Callable
 import keras
 import numpy as np
 import pytest
-from backend import value_and_gradient
 
 from keras_dml import addons, checks, losses, models, optimizers
 from keras_dml.errors import ArgumentError, ArgumentTypeError
@@ -255,46 +254,3 @@ def test_bools():
     for value in (None, "no", 2, 1.0, [], np.array([True])):
         with pytest.raises(ArgumentTypeError, match="soft must be True or False. Received: soft="):
             checks.check_bool("soft", value)
-
-
-class Rows:
-    """As pandas' tables are: no array, but can be made one."""
-
-    def __array__(self, dtype=None, copy=None):
-        return np.asarray(Z, dtype)
-
-
-Z = np.random.default_rng(0).normal(size=(4, 3)).astype("float32")
-TAKEN = {
-    "lists": Z.tolist(),
-    "tuples": tuple(map(tuple, Z.tolist())),
-    "a list of arrays": list(Z),
-    "a list of tensors": lambda: [keras.ops.convert_to_tensor(row) for row in Z],
-    "objects": Z.astype(object),
-    "what can be made an array": Rows(),
-    "fractions": [[fractions.Fraction(float(x)) for x in row] for row in Z],
-    "half precision": lambda: keras.ops.cast(Z, "bfloat16"),
-}
-
-
-@pytest.mark.any_backend
-@pytest.mark.parametrize("kind", TAKEN)
-def test_embeddings_of_every_kind(kind):
-    given = TAKEN[kind]() if callable(TAKEN[kind]) else TAKEN[kind]
-    expected = float(losses.SNCALoss()(np.array([0, 0, 1, 1]), Z))
-    rel = 1e-2 if kind == "half precision" else 1e-6
-    assert float(losses.SNCALoss()([0, 0, 1, 1], given)) == pytest.approx(expected, rel=rel)
-    checked = checks.as_embeddings(given)
-    assert checked is given or kind in ("objects", "fractions")  # no copy, and gradients stay
-
-
-@pytest.mark.any_backend
-def test_a_list_of_tensors_has_a_gradient():
-    def loss(class_ids, embeddings):
-        return losses.SNCALoss()(class_ids, [embeddings[row] for row in range(4)])
-
-    ids = np.array([0, 0, 1, 1])
-    value, gradient = value_and_gradient(loss, ids, Z, "float32")
-    whole_value, whole_gradient = value_and_gradient(losses.SNCALoss(), ids, Z, "float32")
-    assert value == pytest.approx(whole_value, rel=1e-6)
-    np.testing.assert_allclose(gradient, whole_gradient, rtol=1e-4, atol=1e-6)
