@@ -1,5 +1,6 @@
 """Quiet TensorFlow, and JAX that compiles cheaply, before any test imports them."""
 
+import collections
 import os
 import tempfile
 
@@ -32,15 +33,23 @@ def pytest_configure(config):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """On JAX, which compiles each test anew: of each loss one set of arguments, the rest slow."""
-    if os.environ.get("KERAS_BACKEND") != "jax":
-        return
-    first = {}
+    """Of many alike cases the quick tests take the first; the longer checks all others.
+
+    Those are one set of arguments of each loss, and as many cases of a test as its mark
+    `quick_cases(n)` says. On JAX, which compiles each test anew, `slow_on_jax` are longer checks.
+    """
+    first, seen = {}, collections.Counter()
     for item in items:
+        test = (item.path, item.originalname)
         case = getattr(item, "callspec", None) and item.callspec.params.get("case")
         name = getattr(case, "name", None)
-        another = name and first.setdefault((item.path, item.originalname, name), case) is not case
-        if another or item.get_closest_marker("slow_on_jax"):
+        later = name and first.setdefault((*test, name), case) is not case
+        few = item.get_closest_marker("quick_cases")
+        if few:
+            seen[test] += 1
+            later = later or seen[test] > few.args[0]
+        on_jax = os.environ.get("KERAS_BACKEND") == "jax"
+        if later or (on_jax and item.get_closest_marker("slow_on_jax")):
             item.add_marker(pytest.mark.slow)
 
 

@@ -124,6 +124,7 @@ def test_without_the_extra_run_a_command_is_one_line(tmp_path, words):
 DIGITS = ["--dataset=digits", "--weights=none", "--backbone=small_convnet", "--image_size=8"]
 
 
+@pytest.mark.slow
 def test_a_package_that_a_dataset_needs_is_one_line(tmp_path):
     # There when the command starts, and does not load.
     words = ["-c", "import sys; sys.modules['sklearn.datasets'] = None; sys.argv = sys.argv[1:]; "
@@ -135,6 +136,7 @@ def test_a_package_that_a_dataset_needs_is_one_line(tmp_path):
     assert done.stderr.endswith(": pip install 'keras-dml[run]'\n")
 
 
+@pytest.mark.slow
 def test_keras_dml_works_beside_packages_of_the_same_names(project):
     program = (
         "import keras_dml, numpy; "

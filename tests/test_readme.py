@@ -47,6 +47,7 @@ def test_there_are_two_commands():
     assert commands[1].endswith("-m pytest")
 
 
+@pytest.mark.slow
 def test_the_import_is_light():
     program = (
         "import time; started = time.process_time(); import keras, sys, tensorflow\n"

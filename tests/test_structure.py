@@ -4,9 +4,12 @@ import pathlib
 import subprocess
 import sys
 
+import pytest
+
 SCRIPT = pathlib.Path(__file__).parents[1] / ".ci" / "structure.py"
 
 
+@pytest.mark.slow
 def test_the_figures_of_a_small_project(tmp_path):
     files = {
         "keras_dml/__init__.py": "def long(a, b, c, d, e, f, g):\n    x = 1\n    return x\n",

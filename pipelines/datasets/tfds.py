@@ -105,8 +105,10 @@ def _builder(name: str, data_dir: str | os.PathLike[str] | None) -> "DatasetBuil
     except Exception as error:  # whatever a set's own code raises
         known = _configurations(base)
         if not config or config in known:
+            folder = os.path.join(_root(data_dir), base)
+            hint = f". Delete {folder}, and it is prepared anew" if os.path.isdir(folder) else ""
             raise ArgumentError(
-                f"dataset {PREFIX}{name} cannot be opened: {_one_line(error)}"
+                f"dataset {PREFIX}{name} cannot be opened: {_one_line(error)}{hint}"
             ) from error
         what, word = f"configuration of {base}", config
     near = difflib.get_close_matches(word, known, n=5) or known
@@ -154,8 +156,6 @@ def _prepare(
     builder: "DatasetBuilder",
     data_dir: str | os.PathLike[str] | None,
 ) -> None:
-    tfds = tensorflow_datasets("a dataset of tensorflow-datasets")
-
     if builder.is_prepared():
         return
     LOGGER.warning(
@@ -167,7 +167,7 @@ def _prepare(
     try:
         builder.download_and_prepare()
     except Exception as error:  # a set's own code, its archives, the network
-        root = os.path.expanduser(data_dir or tfds.core.constants.DATA_DIR)
+        root = _root(data_dir)
         raise ArgumentError(
             f"dataset {PREFIX}{name} is not in {builder.data_dir} and could not be prepared: "
             f'{_one_line(error)}. Where there is a network, run  python -c "import '
@@ -196,11 +196,17 @@ def _table(
     total = sum(builder.info.splits[split].num_examples for split in splits)
     with tqdm(total=total, unit="image", desc="reading images", disable=total < _BAR_FROM) as bar:
         for split in splits:
-            examples = builder.as_dataset(split=split, decoders=decoders, shuffle_files=False)
-            for batch in examples.batch(_IMAGES_AT_A_TIME).as_numpy_iterator():
-                encoded.extend(batch[image])
-                numbers.extend(batch[label].tolist())
-                bar.update(len(batch[label]))
+            try:
+                examples = builder.as_dataset(split=split, decoders=decoders, shuffle_files=False)
+                for batch in examples.batch(_IMAGES_AT_A_TIME).as_numpy_iterator():
+                    encoded.extend(batch[image])
+                    numbers.extend(batch[label].tolist())
+                    bar.update(len(batch[label]))
+            except Exception as error:  # files that are cut, damaged or gone, as TensorFlow says it
+                raise _damaged(name, builder, split, _one_line(error)) from error
+    if len(numbers) != total:
+        said = f"it has {len(numbers)} examples and should have {total}"
+        raise _damaged(name, builder, " and ".join(splits), said)
     labels = np.array(numbers, np.int64)
     labelled = np.flatnonzero(labels >= 0)
     which = " and ".join(splits)
@@ -221,6 +227,19 @@ def _table(
     chosen = np.empty(len(labelled), object)
     chosen[:] = [encoded[row] for row in labelled]
     return ImageTable(labels[labelled], names, encoded=chosen)
+
+
+def _root(data_dir: str | os.PathLike[str] | None) -> str:
+    """The folder of all sets."""
+    tfds = tensorflow_datasets("a dataset of tensorflow-datasets")
+    return str(os.path.expanduser(data_dir or tfds.core.constants.DATA_DIR))
+
+
+def _damaged(name: str, builder: "DatasetBuilder", split: str, why: str) -> ArgumentError:
+    return ArgumentError(
+        f"dataset {PREFIX}{name} in {builder.data_dir} cannot be read, split {split}: {why}. "
+        "Delete that folder, and it is prepared anew"
+    )
 
 
 def _one_line(error: Exception) -> str:

@@ -86,6 +86,7 @@ def photos(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_the_pipeline_benchmark_prints_every_pipeline(photos, monkeypatch, capsys):
     monkeypatch.setattr(benchmark_pipeline, "ROUNDS", 1)
     monkeypatch.setattr(benchmark_pipeline, "IMAGES_PER_ROUND", 4)

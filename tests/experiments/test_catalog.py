@@ -34,6 +34,7 @@ def run(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_a_run_answers_both(run):
     with np.load(run / "test_embeddings.npz") as saved:
         arrays = dict(saved)

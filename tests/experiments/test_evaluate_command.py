@@ -286,6 +286,7 @@ def test_a_saved_model(model, photos, embeddings, tmp_path, capsys, monkeypatch)
     assert json.loads((tmp_path / "out" / "evaluation.json").read_text())["queries"] == 19
 
 
+@pytest.mark.slow
 def test_models_that_do_not_fit(model, photos, tmp_path, capsys):
     data = ["--dataset=folder", f"--data_dir={photos}", f"--output_dir={tmp_path / 'out'}"]
     (tmp_path / "text.keras").write_text("no model")

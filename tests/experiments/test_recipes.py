@@ -179,6 +179,7 @@ def one_backbone(monkeypatch):
 KINDS_OF_TRAINING = ("cub", "cub_center", "cub_contrastive", "cub_rankmi", "sop_ice_lmh")
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.usefixtures("one_backbone")
 @tiers.parametrize("name", NUMBERS, KINDS_OF_TRAINING, (pytest.mark.slow, pytest.mark.thorough))
 def test_everything_but_the_training_is_built(name, data_dirs):

@@ -74,6 +74,7 @@ def test_the_saved_model_gives_the_embeddings_of_the_evaluation(finished, photos
     assert len(labels) == len(paths) == 20
 
 
+@pytest.mark.slow
 def test_a_run_killed_while_it_wrote_its_outcome_only_does_that_again(finished, photos, tmp_path):
     folder = shutil.copytree(finished, tmp_path / "run")
     (folder / "result.json").unlink()

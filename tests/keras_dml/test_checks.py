@@ -131,14 +131,14 @@ def test_numpy_scalars_are_numbers_and_are_kept_as_pythons(number):
 
 
 @every_number
-@pytest.mark.parametrize("value", NOT_FINITE + NO_NUMBERS, ids=repr)
-def test_what_is_no_finite_number_is_refused(number, value):
+def test_what_is_no_finite_number_is_refused(number):
     tensors_too = number.name == "learning_rate" and number in OF_OPTIMIZERS
-    if tensors_too and not isinstance(value, float | int | str | np.number):
-        pytest.skip("Keras takes variables, schedules and functions too, and says what it wants")
-    with pytest.raises(ArgumentError, match=rf"^{number.name} must be an? .*number") as refused:
-        number.made(value)
-    assert f". Received: {number.name}=" in str(refused.value)
+    for value in NOT_FINITE + NO_NUMBERS:
+        if tensors_too and not isinstance(value, float | int | str | np.number):
+            continue  # Keras takes variables, schedules and functions too, and says what it wants
+        with pytest.raises(ArgumentError, match=rf"^{number.name} must be an? .*number") as refused:
+            number.made(value)
+        assert f". Received: {number.name}=" in str(refused.value), value
 
 
 @every_number

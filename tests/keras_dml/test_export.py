@@ -87,6 +87,7 @@ def all_layers(model):
     return list(model._flatten_layers(include_self=False))
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16", "bfloat16", "float32"])
 def test_a_float32_copy_computes_as_the_same_weights_in_float32(policy):
     model = nested_model(policy)
@@ -206,6 +207,7 @@ def test_a_subclassed_model_has_no_float32_copy():
         float32_copy(keras.Sequential([keras.layers.Dense(2)]))
 
 
+@pytest.mark.slow
 def test_the_saved_model_embeds_files_in_a_process_with_tensorflow_alone(tmp_path, capfd):
     model = nested_model()
     export_saved_model(model, tmp_path / "saved_model", preprocessing)

@@ -30,6 +30,7 @@ def named(layer="conv", model="outer", inputs="images", nested="inner"):
     return keras.Model(images, keras.layers.GlobalAveragePooling2D()(maps), name=model)
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("half", ["float32", "mixed_bfloat16"])
 @pytest.mark.parametrize(
     "names",
@@ -120,6 +121,7 @@ ADDONS = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

@@ -59,6 +59,7 @@ def served(folder, data):
     return found["ids"].numpy(), found[name].numpy(), name
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("kind", ["exact", *(pytest.param(one, marks=needs_scann) for one in (
     "brute force", "tree"))])  # fmt: skip
 @pytest.mark.parametrize("metric", METRICS)

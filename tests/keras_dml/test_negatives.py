@@ -63,6 +63,7 @@ def draw(probabilities, seed=0, step=0, **more):
     return np.asarray(drawn)
 
 
+@pytest.mark.slow
 def test_draws_follow_the_probabilities_and_are_independent():
     probabilities = np.array([[0.0, 0.5, 0.0, 0.125, 0.375, 0.0]] * 6, "float32")
     draws = np.stack([draw(probabilities, seed=5, step=step) for step in range(600)])

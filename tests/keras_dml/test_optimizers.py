@@ -427,6 +427,7 @@ def test_without_an_update_there_is_no_average_to_take():
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop"])
 def test_an_optimizer_holds_the_variables_that_keras_own_holds(name):
     """And none of the model's: they would be saved twice, and no earlier checkpoint would fit."""

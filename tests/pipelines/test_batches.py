@@ -127,6 +127,7 @@ def test_evaluation_gives_every_image_once_in_row_order(table):
     np.testing.assert_allclose(tf.concat(batches, 0), expected, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_boxes_are_cut_out_before_anything_else(table):
     """As from a table of the cut images, in training and in evaluation."""
     channels = 1 if table.arrays is not None and table.arrays.shape[-1] == 1 else 3

@@ -49,6 +49,7 @@ def test_every_flag_that_is_taken_is_shown_with_its_default_and_limits(options):
             assert getattr(given, name, None) in (getattr(parse(options, ["command"]), name, None),)
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: options.command)
 def test_what_is_not_shown_is_refused(options):
     of_all = {name for one in OPTIONS for name in declarations(one)}

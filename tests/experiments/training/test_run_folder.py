@@ -52,6 +52,7 @@ class First:
         self.process.communicate()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kept", "seen"),
     [

@@ -111,6 +111,7 @@ def test_multi_hot_groups_train_in_fit():
     assert history["loss"][-1] < history["loss"][0]
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("arguments", [{}, {"lam": 0.3}])
 def test_the_pairwise_gradient_holds_assignments_and_lambda_constant(seed, arguments):

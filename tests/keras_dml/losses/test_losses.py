@@ -131,6 +131,7 @@ def test_configuration_round_trip_with_non_default_arguments(case):
     assert float(copy(ids, z)) == float(loss(ids, z))
 
 
+@pytest.mark.quick_cases(1)
 @fitted
 def test_fit_lowers_the_loss_and_the_compiled_model_is_saved(case, tmp_path):
     ids, x = batch(seed=5, sizes=(20, 10, 15, 19), dimensions=8)
@@ -150,6 +151,7 @@ def test_fit_lowers_the_loss_and_the_compiled_model_is_saved(case, tmp_path):
     )
 
 
+@pytest.mark.quick_cases(1)
 @fitted
 def test_fit_under_mixed_precision(case):
     ids, x = batch(seed=5, sizes=(20, 10, 15, 19), dimensions=8)

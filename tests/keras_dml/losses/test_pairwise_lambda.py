@@ -69,6 +69,7 @@ def almost_the_first(z):
     return z[:, 0] + 0.01 * z[:, 3]
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     ("third", "fourth", "last_bias", "matrices"),
     [

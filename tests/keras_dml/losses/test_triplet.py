@@ -35,6 +35,7 @@ def test_sorting_gives_what_comparing_gives(loss, sizes, monkeypatch):
     np.testing.assert_allclose(sorted_gradient, gradient, atol=1e-13)
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("number", [1, 32])
 @pytest.mark.parametrize("mining", ["all", "semihard", "hard"])
 def test_both_ways_match_the_loops(mining, number, monkeypatch):

@@ -59,6 +59,7 @@ def test_the_bound_comes_up_to_twice_the_divergence(spread):
     assert 0 < found.beta < 2
 
 
+@pytest.mark.slow
 def test_the_bound_repeats_itself_and_says_little_of_noise():
     rng = np.random.default_rng(1)
     z, labels = rng.normal(size=(300, 32)), np.arange(300) // 5

@@ -77,6 +77,7 @@ def gradients(rematerialize, inside=True):
     return float(loss), [g.numpy() for g in found], count
 
 
+@pytest.mark.slow
 def test_rematerialized_gradients_are_the_same_by_a_second_computation():
     loss, expected, once = gradients(False)
     again, found, twice = gradients(True)

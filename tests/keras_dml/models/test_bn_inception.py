@@ -103,6 +103,7 @@ def close(found, expected):
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4 * expected.std())
 
 
+@pytest.mark.slow
 def test_the_parameters_are_the_originals():
     backbone = models.build_backbone("bn_inception", SIZE)
     weights = sum(np.prod(variable.shape) for variable in backbone.trainable_variables)

@@ -266,6 +266,7 @@ def test_saved_in_a_keras_file_it_trains_on_to_the_bit(tmp_path):
     assert stored(ours)[3] == 8
 
 
+@pytest.mark.slow
 @pytest.mark.slow_on_jax
 @pytest.mark.any_backend
 @pytest.mark.parametrize(

@@ -134,6 +134,7 @@ def test_a_file_of_our_own_build_comes_back_as_the_graph_that_it_was(
     check(features(models.build_backbone("efficientnetb0", SIZE, str(again))), expected)
 
 
+@pytest.mark.slow
 def test_an_old_file_of_unknown_origin_is_refused(published, tmp_path):
     path = tmp_path / "noisy_student.h5"
     shutil.copy(published, path)

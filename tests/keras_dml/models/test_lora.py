@@ -42,6 +42,7 @@ def test_additions_of_queries_and_values_alone_train_and_nothing_changes_at_firs
     assert {id(v) for v in moved} == {id(v) for v in model.trainable_variables}
 
 
+@pytest.mark.slow
 def test_merged_equals_unmerged_and_is_an_ordinary_model(tmp_path):
     model = trained(adapted())
     expected = model(images(), training=False)

@@ -179,6 +179,7 @@ def test_an_adapted_layer_of_bins_and_one_of_words_keep_what_they_have_learned()
     np.testing.assert_array_equal(models.with_frozen_statistics(model)(x), [[2], [1], [0]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("frozen_in_file", [False, True])
 def test_a_backbone_loaded_by_path_normalizes_by_the_statistics_in_the_file(
     frozen_in_file, tmp_path
@@ -261,6 +262,7 @@ def compiled_within():
     return keras.Model(inputs, keras.layers.Dense(8)(inner(inputs)))
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("half", ["mixed_float16", "mixed_bfloat16"])
 @pytest.mark.parametrize(
     "make",
@@ -493,6 +495,7 @@ def test_a_copy_that_does_not_take_the_weights_is_refused_by_name():
         copied(model, smaller)
 
 
+@pytest.mark.slow
 def test_a_rankmi_model_trains_on_a_frozen_adapted_backbone():
     backbone = set_statistics(models.build_backbone("efficientnetb0", 32))
     expected = embed(models.embedding_model(backbone), images(32))

@@ -114,6 +114,7 @@ def test_small_convnet_by_name(name):
     assert backbone.output.shape == models.small_convnet(32).output.shape
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("name", ["mobilenetv2", "MobileNetV2", "mobilenet_v2", "MOBILENET_V2"])
 def test_an_application_by_name(name):
     backbone = models.build_backbone(name, SIZE)
@@ -152,6 +153,7 @@ def test_image_size_that_the_application_does_not_take():
 # Weights
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("ending", [".weights.h5", ".h5"])
 def test_a_weights_file_of_the_application_gives_the_applications_features(ending, tmp_path):
     plain = keras.applications.MobileNetV2(
@@ -172,6 +174,7 @@ def test_a_weights_file_of_the_application_gives_the_applications_features(endin
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("frozen_in_file", [False, True])
 @pytest.mark.parametrize("frozen", [False, True])
 @pytest.mark.parametrize("kind", ["backbone.weights.h5", "backbone.keras", "embedding.keras"])
@@ -351,6 +354,7 @@ def test_outputs_are_float32_under_mixed_precision(half, policy):
     assert models.classifier_model(embedding, 3)(images()).dtype == "float32"
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("frozen", [False, True])
 def test_models_come_back_from_a_keras_file(frozen, tmp_path):
     backbone = models.build_backbone("mobilenet", 32, frozen_batch_norm=frozen)

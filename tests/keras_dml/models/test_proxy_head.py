@@ -182,6 +182,7 @@ def test_shapes_that_are_refused():
         models.CenterRegularizer(4)(keras.ops.ones((6, 2)))
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("num_classes", [None, 4])
 def test_learned_boundaries_move_and_are_saved(num_classes, tmp_path):
     x, ids = data()

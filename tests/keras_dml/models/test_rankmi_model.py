@@ -229,6 +229,7 @@ def test_logs_of_one_step_are_those_of_its_pairs():
     assert history["negative_kept"][0] == pytest.approx(kept[1].sum() / (~same_class).sum())
 
 
+@pytest.mark.slow
 def test_not_decreasing_counts_the_distances_where_v_rises():
     class Wave(keras.layers.Layer):
         def call(self, distances):
@@ -282,6 +283,7 @@ def test_steps_per_execution_and_xla_train_to_the_same():
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_saved_at_an_odd_step_it_goes_on_as_if_never_stopped(tmp_path):
     x = images(6).astype("float32")
     adam = keras.optimizers.Adam
@@ -305,6 +307,7 @@ def test_saved_at_an_odd_step_it_goes_on_as_if_never_stopped(tmp_path):
     np.testing.assert_array_equal(loaded(x[0]), whole(x[0]))
 
 
+@pytest.mark.slow
 def test_mixed_precision_trains_and_v_stays_in_float32():
     keras.utils.set_random_seed(0)
     layer = keras.layers.Dense(3, dtype="mixed_bfloat16")
@@ -318,6 +321,7 @@ def test_mixed_precision_trains_and_v_stays_in_float32():
     assert model.statistics_network.compute_dtype == "float32"
 
 
+@pytest.mark.slow
 def test_training_raises_the_bound_and_evaluate_gives_it():
     model = rankmi(
         "float32", keras.optimizers.Adam(0.02), keras.optimizers.Adam(0.01),
@@ -381,6 +385,7 @@ def test_loss_scaling_changes_no_step(phase):
     assert changes(*ends) < 1e-5
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("phase", [0, 1])
 def test_an_image_that_is_not_finite_makes_the_loss_nan(phase):
     model = rankmi("float32")

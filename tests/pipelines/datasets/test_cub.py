@@ -175,6 +175,7 @@ def test_glyphs_take_no_folder(tmp_path):
         load_dataset("glyphs", tmp_path)
 
 
+@pytest.mark.slow
 def test_more_glyphs_than_there_are():
     with pytest.raises(ValueError, match="train_classes=9000 and test_classes=1 do not fit"):
         load_dataset("glyphs", train_classes=9000, test_classes=1)

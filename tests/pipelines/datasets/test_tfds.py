@@ -1,4 +1,6 @@
 import json
+import re
+import shutil
 from typing import ClassVar
 
 import numpy as np
@@ -11,6 +13,7 @@ from experiments.options.command_line import run_command
 from pipelines.batches import evaluation_batches
 from pipelines.datasets.registry import load_dataset
 from pipelines.datasets.tfds import tfds_split
+from pipelines.errors import ArgumentError
 from pipelines.images.bad_images import find_bad_images
 from pipelines.images.transforms import EvaluationTransform
 from pipelines.table import ImageTable
@@ -112,6 +115,7 @@ def test_own_splits_of_unseen_classes_number_their_own(data_dir):
     assert contents(split.test) == expected([5, 1, 3] * 4)
 
 
+@pytest.mark.slow
 def test_a_number_of_training_classes_pools_the_splits(data_dir):
     split = load_dataset("tfds:tiny_greys:shared", data_dir, train_classes=2)
     assert not split.same_classes
@@ -125,6 +129,40 @@ def test_a_number_of_training_classes_pools_the_splits(data_dir):
 def test_splits_that_are_neither_train_nor_test_are_not_pooled(data_dir):
     split = load_dataset("tfds:tiny_greys:whole", data_dir, train_classes=3)
     assert contents(split.test) == expected([4] * 4)
+
+
+def test_files_that_are_damaged(data_dir, tmp_path):
+    whole = TinyGreys(config="mixed", data_dir=data_dir).data_dir
+    folder = tmp_path / "tiny_greys" / "mixed" / "1.0.0"
+    shutil.copytree(whole, folder)
+    [record] = folder.glob("*-train.tfrecord*")
+    intact = record.read_bytes()
+    first = 8 + 4 + int.from_bytes(intact[:8], "little") + 4  # length, its check, data, its check
+    flipped = bytearray(intact)
+    flipped[len(flipped) // 2] ^= 4
+    damaged = {
+        "cut": intact[:-7],
+        "cut between two": intact[:first],
+        "flipped": flipped,
+        "empty": b"",
+    }
+    for content in damaged.values():
+        record.write_bytes(content)
+        with pytest.raises(
+            ArgumentError, match=r"tiny_greys:mixed in .*1\.0\.0 cannot be read"
+        ) as said:
+            load_dataset("tfds:tiny_greys:mixed", tmp_path, train_classes=1)
+        assert "Delete that folder" in str(said.value)
+    record.unlink()
+    with pytest.raises(ArgumentError, match="Delete that folder"):
+        load_dataset("tfds:tiny_greys:mixed", tmp_path, train_classes=1)
+    record.write_bytes(intact)
+    assert load_dataset("tfds:tiny_greys:mixed", tmp_path, train_classes=1)
+    described = folder / "dataset_info.json"
+    described.write_text(described.read_text()[:-40])
+    again = re.escape(f". Delete {tmp_path / 'tiny_greys'}, and it is prepared anew")
+    with pytest.raises(ArgumentError, match=f"cannot be opened: .*{again}"):
+        load_dataset("tfds:tiny_greys:mixed", tmp_path, train_classes=1)
 
 
 def test_images_stay_encoded_until_a_batch_needs_them(data_dir, monkeypatch):

@@ -179,6 +179,7 @@ TRANSFORMS = {
 }
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("size", [(61, 83), (500, 375)])
 @pytest.mark.parametrize("name", TRANSFORMS)
 @pytest.mark.parametrize("file_format", ["JPEG", "PNG"])
@@ -404,6 +405,7 @@ def test_damaged_heads_never_fail_where_the_image_can_be_read(file_format):
     assert readable > 30
 
 
+@pytest.mark.slow
 def test_a_million_empty_segments_end_the_search():
     encoded = with_segments(2**20 * segment(0xE5, b""), app1(6))
     assert orientation_of(encoded) == 1
@@ -436,6 +438,7 @@ def exported(tmp_path_factory):
     return path
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("file_format", FORMATS)
 def test_an_exported_model_embeds_the_eight_as_an_evaluation_does(exported, file_format):
     photos = [turned(orientation, file_format) for orientation in ORIENTATIONS]

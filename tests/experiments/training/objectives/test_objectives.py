@@ -37,6 +37,7 @@ def test_every_kind_serves_a_loss():
     assert {loss.kind for loss in losses.LOSSES.values()} == set(KINDS)
 
 
+@pytest.mark.slow
 def test_a_new_loss_over_pairs_is_trained_without_a_word_elsewhere(monkeypatch, tiny, level_names):
     class RightAngles(losses.PairLoss):
         """Negatives at right angles or beyond, and positives close by."""

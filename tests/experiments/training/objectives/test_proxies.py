@@ -45,6 +45,7 @@ def test_losses_without_proxies_refuse_their_options(word, objective):
         objective("--loss=snca", word)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("boundaries", [1, 4])
 def test_the_margin_loss_may_learn_its_boundaries(boundaries, tiny, level_names):
     run = tiny("--loss=margin", f"--boundaries={boundaries}")
