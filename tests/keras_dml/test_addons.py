@@ -64,6 +64,7 @@ def test_the_originals_value_and_gradient(case, batch):
     check(f"{batch}/{case}", CLASSES[function](**arguments), ids, z)
 
 
+@pytest.mark.slow_on_jax
 @pytest.mark.parametrize("case", ["semihard, L2", "semihard, lopsided", "semihard, margin 0.4"])
 @pytest.mark.parametrize("batch", ADDONS_BATCHES)
 def test_semihard_by_sorting_too(case, batch, monkeypatch):

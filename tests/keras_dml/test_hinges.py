@@ -24,6 +24,7 @@ LYING = {
 }
 
 
+@pytest.mark.quick_cases(8)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("lying", LYING)
 def test_places_are_those_of_searchsorted(lying, dtype):

@@ -35,6 +35,7 @@ def log_bound_contrastive(class_ids, z, num_bins=10):
     return np.array(values)
 
 
+@pytest.mark.slow_on_jax
 @pytest.mark.parametrize("num_bins", [1, 4, 10])
 def test_the_parts_are_the_log_bounds_less_its_slack(num_bins):
     ids, z = batch(seed=4, sizes=(4, 3, 2))
@@ -48,6 +49,7 @@ def test_the_parts_are_the_log_bounds_less_its_slack(num_bins):
     assert slack.max() > 1e-3
 
 
+@pytest.mark.slow_on_jax
 def test_the_tightness_is_that_of_the_positives_alone():
     ids, z = batch(sizes=(4, 3), dimensions=5)
     loss = losses.FastAPLoss(dtype="float64")
@@ -58,6 +60,7 @@ def test_the_tightness_is_that_of_the_positives_alone():
     np.testing.assert_allclose(np.asarray(after)[kept], np.asarray(before)[kept])
 
 
+@pytest.mark.slow_on_jax
 def test_perfect_and_inverted_rankings():
     ids = np.array([0, 0, 1, 1])
     together = np.array([[1.0, 0.0], [1.0, 0.0], [-1.0, 0.0], [-1.0, 0.0]])

@@ -61,6 +61,7 @@ def addons_lifted(class_ids, z, margin):
     return total / (2 * pairs)
 
 
+@pytest.mark.slow_on_jax
 @pytest.mark.parametrize("margin", [0.4, 1.0])
 def test_lifted_structure_is_addons_loss(margin):
     ids, z = batch(seed=3, sizes=(4, 1, 2, 5))

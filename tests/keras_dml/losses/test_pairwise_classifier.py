@@ -14,6 +14,7 @@ from keras_dml import losses
 pytestmark = pytest.mark.any_backend
 
 
+@pytest.mark.slow_on_jax
 def test_a_classifier_gives_the_assignments_and_gets_no_gradient():
     """Bias, another number of classes than the batch has, and dropout that must stay off."""
     ids, z = batch()

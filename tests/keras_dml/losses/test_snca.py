@@ -19,6 +19,7 @@ def test_it_is_minus_the_log_probability_of_a_neighbour_of_the_class():
     np.testing.assert_allclose(each, [1.5 * first, 1.5 * second, 0.0], rtol=1e-12)
 
 
+@pytest.mark.slow_on_jax
 def test_images_without_positives_leave_the_mean_but_stay_candidates():
     ids, z = batch(sizes=(4, 3, 1))
     loss = losses.SNCALoss(0.3, dtype="float64", reduction=None)

@@ -35,6 +35,7 @@ def test_sorting_gives_what_comparing_gives(loss, sizes, monkeypatch):
     np.testing.assert_allclose(sorted_gradient, gradient, atol=1e-13)
 
 
+@pytest.mark.slow_on_jax
 @pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("number", [1, 32])
 @pytest.mark.parametrize("mining", ["all", "semihard", "hard"])
@@ -49,6 +50,7 @@ def test_both_ways_match_the_loops(mining, number, monkeypatch):
     np.testing.assert_allclose(gradient, expected, atol=1e-7)
 
 
+@pytest.mark.slow_on_jax
 @pytest.mark.parametrize("number", [1, 32])
 def test_quadruplets_both_ways_with_weights_match_the_loops(number, monkeypatch):
     few(monkeypatch, number)
@@ -172,6 +174,7 @@ def test_float32_is_exact_with_hundreds_of_images(loss):
         assert error < 0.03
 
 
+@pytest.mark.slow_on_jax
 def test_a_graph_does_not_hide_nan_embeddings():
     ids, z = batch()
     z[3, 1] = np.nan

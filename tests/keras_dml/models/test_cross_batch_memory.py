@@ -7,6 +7,7 @@ import pytest
 import tiers
 from batches import batch
 from loss_cases import CASES
+from peers.goldens import FILE, LEARNING_CASES, MEMORY, MEMORY_CASES
 
 from keras_dml import losses, models
 from keras_dml.metrics import LossPart
@@ -148,6 +149,30 @@ def test_value_and_gradient_are_those_of_loops():
         value, gradient = loops(ids, z, memory_ids[:filled], memory[:filled], slots)
         assert step(model, x, ids)["loss"] == pytest.approx(value, rel=1e-4)
         np.testing.assert_allclose(before - np.asarray(kernel), x.T @ gradient, atol=1e-3)
+
+
+@pytest.mark.parametrize("case", MEMORY_CASES)
+def test_the_peers_values_and_gradients(case):
+    """Those of pytorch-metric-learning's memory, which compares with nothing else."""
+    goldens = np.load(FILE)
+    ids, z = (goldens[f"inputs/{MEMORY['batch']}/{name}"] for name in ("ids", "z"))
+    arguments = LEARNING_CASES[case] | ({"average": "triplets"} if case == "triplet" else {})
+    loss = losses.get(case.split(",")[0], **arguments)
+    model = remembering(
+        untouched(z.shape[1]), loss, MEMORY["memory_size"], rate=1.0, batch_term=False
+    )
+    (kernel,) = model.trainable_variables
+    parts = zip(np.split(ids, MEMORY["steps"]), np.split(z, MEMORY["steps"]))
+    for number, (some_ids, some) in enumerate(parts):
+        theirs = {
+            name: goldens[f"pytorch-metric-learning/memory/{case}/{number}/{name}"]
+            for name in ("value", "gradient")
+        }
+        assert step(model, some, some_ids)["loss"] == pytest.approx(theirs["value"], rel=1e-4)
+        expected = some.T @ theirs["gradient"]
+        moved = np.eye(z.shape[1]) - np.asarray(kernel)
+        np.testing.assert_allclose(moved, expected, atol=1e-3 * np.abs(expected).max())
+        kernel.assign(np.eye(z.shape[1]))
 
 
 @pytest.mark.any_backend

@@ -64,6 +64,12 @@ LEARNING_CASES = {
 SMOOTH_AP = {"temperature": 0.05, "query_in_database": True}
 """Of the batch "square": the peer's is right for m classes of m images in order alone."""
 
+MEMORY = {"batch": "large", "memory_size": 48, "steps": 3}
+"""The batch in so many parts, one after the other through a memory whose end the third passes."""
+
+MEMORY_CASES = ("multi_similarity, other", "triplet", "supcon", "nt_xent", "circle")
+"""Of LEARNING_CASES; not snca, for which the peer takes an anchor's own copy for a neighbor."""
+
 BOUNDARIES = {"margin": 0.2, "nu": 0.3, "sampling": "all"}
 """Of the margin loss with a boundary for each class, which start at `inputs/BATCH/boundaries`."""
 
@@ -232,6 +238,8 @@ def pytorch_metric_learning(inputs):
         miner = miners.DistanceWeightedMiner(cutoffs["nearest"], cutoffs["farthest"])
         results[f"{batch}/distance weights/value"] = _miner_weights(miner, z.detach(), ids)
         results |= _with_weights(batch, inputs, losses)
+    for case in MEMORY_CASES:
+        results |= _with_memory(case, inputs, losses, theirs[case](**LEARNING_CASES[case]))
     results |= _called(
         "square/smooth_ap", losses.SmoothAPLoss(SMOOTH_AP["temperature"]), inputs, "square"
     )
@@ -294,6 +302,23 @@ def _with_weights(batch, inputs, losses):
     )  # fmt: skip
     loss.beta.data = torch.tensor(inputs[f"inputs/{batch}/boundaries"])
     return results | _called(f"{batch}/boundaries", loss, inputs, batch, loss.beta)
+
+
+def _with_memory(case, inputs, losses, loss):
+    """A loss against the batches before and the present one, step by step."""
+    import torch
+
+    ids, z = (inputs[f"inputs/{MEMORY['batch']}/{name}"] for name in ("ids", "z"))
+    memory = losses.CrossBatchMemory(loss, z.shape[1], MEMORY["memory_size"])
+    results = {}
+    parts = zip(np.split(ids, MEMORY["steps"]), np.split(z, MEMORY["steps"]))
+    for number, (some_ids, some) in enumerate(parts):
+        some = torch.tensor(some, requires_grad=True)
+        value = memory(some, torch.tensor(some_ids).long())
+        value.backward()
+        results[f"memory/{case}/{number}/value"] = value.detach().numpy()
+        results[f"memory/{case}/{number}/gradient"] = some.grad.numpy()
+    return results
 
 
 def _miner_weights(miner, embeddings, ids):
