@@ -37,8 +37,9 @@ def pytest_collection_modifyitems(items):
 
     Those are one set of arguments of each loss, and as many cases of a test as its mark
     `quick_cases(n)` says. On JAX, which compiles each test anew, `slow_on_jax` are longer checks.
+    Of those that are slow the gate has as many as `gate_cases(n)` says, the thorough checks all.
     """
-    first, seen = {}, collections.Counter()
+    first, seen, in_gate = {}, collections.Counter(), collections.Counter()
     for item in items:
         test = (item.path, item.originalname)
         case = getattr(item, "callspec", None) and item.callspec.params.get("case")
@@ -51,6 +52,11 @@ def pytest_collection_modifyitems(items):
         on_jax = os.environ.get("KERAS_BACKEND") == "jax"
         if later or (on_jax and item.get_closest_marker("slow_on_jax")):
             item.add_marker(pytest.mark.slow)
+        some = item.get_closest_marker("gate_cases")
+        if some and item.get_closest_marker("slow"):
+            in_gate[test] += 1
+            if in_gate[test] > some.args[0]:
+                item.add_marker(pytest.mark.thorough)
 
 
 @pytest.fixture(autouse=True)

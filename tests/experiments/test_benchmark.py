@@ -30,6 +30,7 @@ def test_the_losses_benchmark_prints_a_row_for_each_size(capfd):
     assert all(min(map(float, row[2:5])) > 0 and len(row) == 7 for row in rows)
 
 
+@pytest.mark.gate_cases(3)
 @tiers.parametrize("name", benchmark_loss.names(), ("contrastive", "rankmi"))
 def test_every_loss_can_be_measured(name, monkeypatch, capsys):
     monkeypatch.setattr(benchmark_loss, "SECONDS", 0.0)
@@ -53,6 +54,7 @@ def test_a_loss_that_cannot_be_measured_stops_no_other(monkeypatch, capsys):
     assert said.err == "stopped: ice could not be measured; why stands above\n"
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_training_benchmark_prints_three_steps_beside_the_first(monkeypatch, capsys):
     monkeypatch.setattr(benchmark_training, "SECONDS", 0.0)
@@ -106,6 +108,7 @@ def test_the_pipeline_benchmark_prints_every_pipeline(photos, monkeypatch, capsy
     assert startup == "start-up: see below"
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_start_up_with_as_many_images_as_stanford_online_products():
     [line] = benchmark_pipeline.measure_startup()

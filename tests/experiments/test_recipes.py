@@ -179,6 +179,7 @@ def one_backbone(monkeypatch):
 KINDS_OF_TRAINING = ("cub", "cub_center", "cub_contrastive", "cub_rankmi", "sop_ice_lmh")
 
 
+@pytest.mark.gate_cases(0)
 @pytest.mark.quick_cases(1)
 @pytest.mark.usefixtures("one_backbone")
 @tiers.parametrize("name", NUMBERS, KINDS_OF_TRAINING, (pytest.mark.slow, pytest.mark.thorough))
@@ -200,6 +201,7 @@ def test_everything_but_the_training_is_built(name, data_dirs):
     assert model.optimizer.get_config()["coupled_weight_decay"] == options.weight_decay
 
 
+@pytest.mark.gate_cases(3)
 @pytest.mark.slow
 @tiers.parametrize(
     ("name", "backbone"),
@@ -247,6 +249,7 @@ def two_steps(name, data_dir, output_dir, *more):
     assert result["recall"]["embedding, cosine"]["1"] == row["test/recall@1/cosine"]
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_two_steps_with_a_gallery(data_dirs, tmp_path):
     folder = tmp_path / "run"
@@ -269,6 +272,7 @@ def test_two_steps_with_a_gallery(data_dirs, tmp_path):
     assert page.count('alt="query: ') == 4 and page.count('alt="neighbour ') == 20
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_two_steps_on_boxes(data_dirs, tmp_path):
     more = ["--crop_to_box", "--train_classes=24"]
@@ -313,6 +317,7 @@ GROCERIES_IN_THE_GATE = (
 )
 
 
+@pytest.mark.gate_cases(2)
 @pytest.mark.slow
 @tiers.parametrize("name", GROCERIES, GROCERIES_IN_THE_GATE, pytest.mark.thorough)
 def test_two_steps_on_the_groceries(name, data_dirs, tmp_path):
@@ -340,6 +345,7 @@ def test_a_transformer_is_tuned_whole_or_by_additions():
             assert (options.lora_rank, options.learning_rate) == (8, 1e-4)
 
 
+@pytest.mark.gate_cases(1)
 @pytest.mark.slow
 @tiers.parametrize("name", DINOV2, ("cub_dinov2", "inshop_dinov2_lora"), pytest.mark.thorough)
 def test_two_steps_of_a_tiny_transformer(name, data_dirs, tmp_path):

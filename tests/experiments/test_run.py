@@ -258,6 +258,7 @@ def test_two_runs_do_not_share_a_folder(finished, photos, tmp_path, capsys):
         RunFolder(held.path, "--seed=0\n").open()
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_run_says_first_to_which_loss_arguments_went(photos, tmp_path, capsys):
     more = ["--loss=triplet", "--margin=0.3", "--mining=hard", "--epochs=1"]
@@ -265,6 +266,7 @@ def test_a_run_says_first_to_which_loss_arguments_went(photos, tmp_path, capsys)
     assert capsys.readouterr().out.startswith("to loss triplet: margin=0.3, mining=hard\n")
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_two_runs_in_one_process_have_options_of_their_own(photos, tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
@@ -289,6 +291,7 @@ def test_a_bug_in_the_middle_of_a_run_is_told_from_a_mistake(photos, tmp_path, c
     assert "Traceback" in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_center_loss_is_trained_beside_a_cross_entropy(photos, tmp_path):
     folder = finished_run(tmp_path / "run", photos, "--loss=center", "--center_weight=0.5")
@@ -298,6 +301,7 @@ def test_the_center_loss_is_trained_beside_a_cross_entropy(photos, tmp_path):
     assert row["train/contrastive"] == pytest.approx(np.log(5), rel=0.2)
 
 
+@pytest.mark.gate_cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "more",

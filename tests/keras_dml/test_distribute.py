@@ -62,6 +62,7 @@ def test_the_weights_are_those_of_one_device(case):
     assert difference(trained(case, 1), trained(case, 2)) < tolerance(case)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("case", [*QUICK, *MOST])
 def test_the_weights_on_four_devices_are_those_of_one(case):
@@ -210,6 +211,7 @@ def test_a_strategy_of_one_replica_gets_its_own_tensor_back():
     assert same is True
 
 
+@pytest.mark.gate_cases(0)
 @tiers.parametrize("case", LOSSES, QUICK_XLA)
 def test_compiled_by_xla_it_trains_to_the_same(case):
     strategy = tf.distribute.get_strategy()

@@ -32,6 +32,7 @@ def cached(photos, tmp_path_factory):
     return run_of(root / "run", photos, *PLAIN, *flags)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_head_on_cached_features_learns_what_it_learns_on_images(cached, photos, tmp_path):
     on_images = run_of(tmp_path / "images", photos, *PLAIN)
@@ -58,6 +59,7 @@ def test_backbone_and_head_are_exported_as_one(cached):
     assert not (cached / "features").exists()
 
 
+@pytest.mark.gate_cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", ["contrastive", "rankmi", "center"])
 def test_other_losses_on_the_same_features(loss, cached, photos, tmp_path, capsys):
@@ -68,6 +70,7 @@ def test_other_losses_on_the_same_features(loss, cached, photos, tmp_path, capsy
     assert "test/recall@1/cosine" in history(tmp_path / "run")[-1]
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_views_are_drawn_and_leave_nothing_in_the_runs_folder(photos, tmp_path, capsys):
     folder = run_of(tmp_path / "run", photos, "--cache_features", "--cached_views=3")
@@ -83,6 +86,7 @@ def test_the_views_of_an_image_are_a_function_of_seed_view_and_image():
     assert len(np.unique(np.concatenate(drawn), axis=0)) == 200
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_another_backbone_and_other_images_are_noticed(photos, tmp_path, capsys):
     mine = shutil.copytree(photos, tmp_path / "photos")
@@ -114,6 +118,7 @@ def test_another_backbone_and_other_images_are_noticed(photos, tmp_path, capsys)
     assert kept.startswith("training")
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_killed_process_loses_no_row_on_disk(photos, tmp_path, monkeypatch):
     whole = run_of(tmp_path / "whole", photos, "--cache_features", "--cached_views=2")

@@ -115,6 +115,7 @@ CASES = {
 }
 
 
+@pytest.mark.gate_cases(1)
 @pytest.mark.slow
 @pytest.mark.usefixtures("transformer")
 @pytest.mark.parametrize("case", CASES)

@@ -131,6 +131,7 @@ def test_configuration_round_trip_with_non_default_arguments(case):
     assert float(copy(ids, z)) == float(loss(ids, z))
 
 
+@pytest.mark.gate_cases(3)
 @pytest.mark.quick_cases(1)
 @fitted
 def test_fit_lowers_the_loss_and_the_compiled_model_is_saved(case, tmp_path):
@@ -151,6 +152,7 @@ def test_fit_lowers_the_loss_and_the_compiled_model_is_saved(case, tmp_path):
     )
 
 
+@pytest.mark.gate_cases(2)
 @pytest.mark.quick_cases(1)
 @fitted
 def test_fit_under_mixed_precision(case):

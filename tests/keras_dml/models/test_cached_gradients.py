@@ -92,6 +92,7 @@ def test_random_layers_draw_the_same_in_both_passes():
         np.testing.assert_array_equal(ours.numpy(), theirs.numpy())
 
 
+@pytest.mark.gate_cases(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "how",

@@ -77,6 +77,7 @@ def test_siglip_gives_vectors_which_no_pooling_is_for(made):
         models.embedding_model(build(made, "resnet"), pooling="cls_average")
 
 
+@pytest.mark.gate_cases(2)
 @pytest.mark.parametrize("size", first(32, 16))
 @pytest.mark.parametrize("kind", first("siglip", "dinov2", "dinov3", "vit"))
 def test_another_image_size_has_the_same_weights(kind, size, made):

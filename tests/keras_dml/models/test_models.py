@@ -174,6 +174,7 @@ def test_a_weights_file_of_the_application_gives_the_applications_features(endin
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.gate_cases(2)
 @pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("frozen_in_file", [False, True])
 @pytest.mark.parametrize("frozen", [False, True])

@@ -140,6 +140,7 @@ def descended(loss, parameters, rate, h=1e-6):
     return [array - rate * gradient for array, gradient in zip(parameters, gradients)]
 
 
+@pytest.mark.gate_cases(0)
 @pytest.mark.parametrize(
     ("k", "sampling"),
     [
@@ -369,6 +370,7 @@ def changes(before, after):
     return max(np.abs(a - b).max() for a, b in zip(before, after, strict=True))
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("phase", [0, 1])
 def test_loss_scaling_changes_no_step(phase):
@@ -406,6 +408,7 @@ def test_evaluate_weighs_batches_by_their_pairs():
         assert last_alone[name] == pytest.approx(value)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_sample_weights_weigh_anchors():
     x = images(1)[0].astype("float32")

@@ -179,6 +179,7 @@ TRANSFORMS = {
 }
 
 
+@pytest.mark.gate_cases(4)
 @pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("size", [(61, 83), (500, 375)])
 @pytest.mark.parametrize("name", TRANSFORMS)

@@ -96,6 +96,7 @@ def test_chunks_that_do_not_add_up_are_refused(tiny, flags, message):
         tiny("--loss=snca", *flags, two_levels=False)
 
 
+@pytest.mark.gate_cases(2)
 @tiers.parametrize("loss", ["snca", "margin", "memory", "ce", "center", "proxy_anchor"], ["memory"])
 def test_in_chunks_the_weights_are_those_of_the_whole_batch(tiny, loss):
     flags = [f"--loss={loss}", "--frozen_batch_norm", "--batch_size=8"]
@@ -115,6 +116,7 @@ def test_in_chunks_the_weights_are_those_of_the_whole_batch(tiny, loss):
     assert chunked_logs["loss"] == pytest.approx(logs["loss"], rel=1e-4)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_levels_are_computed_in_chunks_too(tiny):
     trained = []
