@@ -221,6 +221,7 @@ def test_where_results_go(tmp_path, capsys, monkeypatch):
     refused(["--embeddings=mine.npz", "--noclustering"], "cannot be written.*json", capsys)
 
 
+@pytest.mark.slow
 def test_a_run_and_its_model(model, photos, embeddings, tmp_path, monkeypatch, capsys):
     scores = metrics.evaluate(embeddings, np.repeat(np.arange(5), 4), [1, 2])
     assert command(f"--run={model / 'run'}") == 0

@@ -179,6 +179,7 @@ def one_backbone(monkeypatch):
 KINDS_OF_TRAINING = ("cub", "cub_center", "cub_contrastive", "cub_rankmi", "sop_ice_lmh")
 
 
+@pytest.mark.slow
 @pytest.mark.gate_cases(0)
 @pytest.mark.quick_cases(1)
 @pytest.mark.usefixtures("one_backbone")

@@ -64,6 +64,7 @@ def test_the_originals_value_and_gradient(case, batch):
     check(f"{batch}/{case}", CLASSES[function](**arguments), ids, z)
 
 
+@pytest.mark.quick_cases(5)
 @pytest.mark.slow_on_jax
 @pytest.mark.parametrize("case", ["semihard, L2", "semihard, lopsided", "semihard, margin 0.4"])
 @pytest.mark.parametrize("batch", ADDONS_BATCHES)
@@ -269,6 +270,7 @@ def test_contrastive_labels_as_a_column_are_not_broadcast():
         *(pytest.param(shape, marks=pytest.mark.slow) for shape in ((None,), (None, 1))),
     ],
 )
+@pytest.mark.quick_cases(2)
 @pytest.mark.gate_cases(4)
 @pytest.mark.parametrize("name", [*CLASSES, "npairs_loss"])
 def test_shapes_that_are_half_known(name, shape):

@@ -21,8 +21,8 @@ MORE = [pytest.param(case, marks=pytest.mark.slow) for case in LONGER]
 MOST = [pytest.param(case, marks=pytest.mark.thorough) for case in LONGER]
 CONTRASTIVE = distributed_training.first_of("contrastive")
 LOSSES = [case for case, (_, _, recipe) in distributed_training.CASES.items() if recipe == "plain"]
-# Compiled by XLA in the quick tests; the others in the longer ones.
-QUICK_XLA = [distributed_training.first_of(loss) for loss in ("contrastive", "ce")]
+# Compiled by XLA in the gate; the others in the thorough checks.
+IN_THE_GATE = [distributed_training.first_of(loss) for loss in ("contrastive", "ce")]
 
 
 @once
@@ -211,8 +211,8 @@ def test_a_strategy_of_one_replica_gets_its_own_tensor_back():
     assert same is True
 
 
-@pytest.mark.gate_cases(0)
-@tiers.parametrize("case", LOSSES, QUICK_XLA)
+@pytest.mark.slow
+@tiers.parametrize("case", LOSSES, IN_THE_GATE, pytest.mark.thorough)
 def test_compiled_by_xla_it_trains_to_the_same(case):
     strategy = tf.distribute.get_strategy()
     plain, compiled = (

@@ -245,6 +245,7 @@ def served(path):
     return loaded.serving_default(tf.constant(encoded()))["embeddings"].numpy()
 
 
+@pytest.mark.slow
 def test_an_existing_saved_model_is_replaced_and_nothing_else_is_left(tmp_path):
     model = nested_model()
     target = tmp_path / "saved_model"

@@ -238,6 +238,7 @@ def test_the_configuration_comes_back(make):
     assert copy.learning_rate_multipliers == {"dense/kernel": 0.1}
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("kind", ["sgd", "adam"])
 def test_a_saved_model_takes_the_same_next_step(kind, tmp_path):
     rng = np.random.default_rng(0)

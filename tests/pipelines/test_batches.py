@@ -38,10 +38,11 @@ def files(tmp_path_factory):
 @pytest.fixture(
     scope="module",
     params=[
-        "files",
         "arrays",
-        pytest.param("files in memory", marks=pytest.mark.slow),
-        pytest.param("grey arrays", marks=pytest.mark.slow),
+        *(
+            pytest.param(kind, marks=pytest.mark.slow)
+            for kind in ("files", "files in memory", "grey arrays")
+        ),
     ],
 )
 def table(request, files):

@@ -23,6 +23,7 @@ TRIPLETS = {
 }
 
 
+@pytest.mark.quick_cases(10)
 @pytest.mark.slow_on_jax
 @pair_cases
 def test_hashed_ids_give_what_small_ones_give(case):
@@ -64,6 +65,7 @@ BAD = {
 }
 
 
+@pytest.mark.quick_cases(6)
 @pytest.mark.parametrize("bad", BAD)
 @pytest.mark.parametrize(
     "loss",

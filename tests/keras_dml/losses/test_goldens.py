@@ -67,6 +67,7 @@ def test_the_peers_smooth_ap():
     check("square", "smooth_ap", *value_and_gradient(loss, ids, z))
 
 
+@pytest.mark.quick_cases(8)
 @pytest.mark.slow_on_jax
 @pytest.mark.parametrize("batch", LEARNING_BATCHES)
 @pytest.mark.parametrize("case", PROXY_CASES)

@@ -188,7 +188,7 @@ def test_bad_shapes(case, ids, shape, message):
 
 
 @every_case
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("bad", [np.nan, pytest.param(np.inf, marks=pytest.mark.slow)])
 def test_embeddings_that_are_not_finite(case, bad):
     ids, z = batch()
     z[3, 1] = bad

@@ -120,6 +120,7 @@ def test_shapes_at_227():
         assert backbone.get_layer(f"inception_{name}_output").output.shape[-1] == channels
 
 
+@pytest.mark.slow
 def test_the_stem_takes_rgb_for_a_checkpoint_of_bgr(loaded):
     _, arrays, images, found = loaded
     x = images[..., ::-1] - np.array([104.0, 117.0, 128.0])
@@ -129,6 +130,7 @@ def test_the_stem_takes_rgb_for_a_checkpoint_of_bgr(loaded):
     close(found["pool2_3x3_s2"], largest(x, 2, 0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(OUTPUTS)))
 def test_a_block_is_the_numpy_one(number, loaded):
     _, arrays, _, found = loaded
@@ -150,6 +152,7 @@ def test_imagenet_weights_are_a_checkpoint_of_the_users():
         models.build_backbone("BNInception", SIZE, weights="imagenet")
 
 
+@pytest.mark.slow
 def test_levels_are_pooled_projected_and_normalised_each_on_its_own(loaded):
     backbone, _, images, found = loaded
     model = models.embedding_model(backbone, 5, levels=LEVELS)

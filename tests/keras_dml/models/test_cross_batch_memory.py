@@ -269,6 +269,7 @@ def fitted(model, epochs):
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.slow_on_jax
 @pytest.mark.any_backend
 def test_saved_in_a_keras_file_it_trains_on_to_the_bit(tmp_path):

@@ -54,6 +54,7 @@ def test_images_in_0_to_255_give_what_the_scaled_ones_give_the_backbone(kind, ma
     np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", first("dinov3", "dinov2", "vit"))
 def test_what_the_tokens_are(kind, made):
     layout = build(made, kind).layers[-1]

@@ -153,6 +153,7 @@ def test_image_size_that_the_application_does_not_take():
 # Weights
 
 
+@pytest.mark.slow
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("ending", [".weights.h5", ".h5"])
 def test_a_weights_file_of_the_application_gives_the_applications_features(ending, tmp_path):
@@ -355,6 +356,7 @@ def test_outputs_are_float32_under_mixed_precision(half, policy):
     assert models.classifier_model(embedding, 3)(images()).dtype == "float32"
 
 
+@pytest.mark.slow
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("frozen", [False, True])
 def test_models_come_back_from_a_keras_file(frozen, tmp_path):

@@ -172,6 +172,7 @@ def test_a_few_bytes_that_announce_gigapixels_are_refused(side, data):
         decode_image(header(side, side) + descriptor + data)
 
 
+@pytest.mark.slow
 def test_inside_a_saved_model(tmp_path):
     module = tf.Module()
     module.sizes = tf.function(

@@ -113,6 +113,7 @@ def app1(*arguments, prefix=b"Exif\0\0", fill=0, **options):
     return segment(0xE1, prefix + tiff(*arguments, **options), fill)
 
 
+@pytest.mark.quick_cases(16)
 @pytest.mark.parametrize("byte_order", "<>")
 @pytest.mark.parametrize("file_format", FORMATS)
 @pytest.mark.parametrize("orientation", ORIENTATIONS)
@@ -439,6 +440,7 @@ def exported(tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("file_format", FORMATS)
 def test_an_exported_model_embeds_the_eight_as_an_evaluation_does(exported, file_format):
@@ -454,6 +456,7 @@ def test_an_exported_model_embeds_the_eight_as_an_evaluation_does(exported, file
     assert cosines.min() > (0.9995 if file_format == "JPEG" else 0.999999)
 
 
+@pytest.mark.slow
 def test_a_turned_photo_finds_the_upright_product(exported, tmp_path, capsys):
     photos = tmp_path / "photos"
     photos.mkdir()
@@ -480,6 +483,7 @@ def test_a_turned_photo_finds_the_upright_product(exported, tmp_path, capsys):
     assert set(similarities[8:]) == {1.0}  # pixels stored without loss
 
 
+@pytest.mark.quick_cases(8)
 @pytest.mark.parametrize("size", [(40, 30), (500, 400)])
 @pytest.mark.parametrize("file_format", FORMATS)
 @pytest.mark.parametrize("orientation", ORIENTATIONS)

@@ -109,6 +109,7 @@ def test_thin_images(size, kind):
     np.testing.assert_allclose(ours, 90, atol=1.5)
 
 
+@pytest.mark.slow
 def test_traced_it_gives_the_same_and_knows_its_shape():
     @tf.function(input_signature=[tf.TensorSpec([], tf.string), tf.TensorSpec([2])])
     def read(content, extent):
