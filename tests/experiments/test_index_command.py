@@ -71,6 +71,7 @@ def write_bad(photos):
     return ["a/cut.png", "a/text.jpg", "c/moves.webp", "empty.jpg", "gone.jpg", "huge.png"]
 
 
+@pytest.mark.slow
 def test_every_image_below_the_folder_is_found_by_itself(tmp_path, photos, model, command, capsys):
     bad = write_bad(photos)
     assert command() == 0
@@ -122,6 +123,7 @@ def test_a_killed_command_goes_on(tmp_path, photos, command, embedded, monkeypat
     assert "7 images, 7 of them new" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_second_time_only_what_is_new_is_embedded(tmp_path, photos, command, embedded, capsys):
     assert command() == 0
     folder = tmp_path / "index" / "index"
@@ -178,6 +180,7 @@ def test_a_moved_model_is_remembered(tmp_path, model, command, embedded):
     assert settings["saved_model"] == str(moved)
 
 
+@pytest.mark.slow
 def test_a_tree(tmp_path, photos, command, monkeypatch, capsys):
     pytest.importorskip("scann")
     write_photos(photos, [f"more/{number:02d}.png" for number in range(20)])
@@ -194,6 +197,7 @@ def test_a_tree(tmp_path, photos, command, monkeypatch, capsys):
     assert load_index(tmp_path / "index" / "index").tree.num_leaves == 2
 
 
+@pytest.mark.slow
 def test_search_short_and_rescore_long(tmp_path, photos, command, embedded, capsys):
     assert command("--prefix=2", "--candidates=3") == 0
     out = capsys.readouterr().out
@@ -264,6 +268,7 @@ def test_a_folder_that_another_process_writes_is_refused(tmp_path, command, caps
     assert "is in use by another running process" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("damaged", [b'{\n "model": "ab', b'{"key": "another file"}'])
 def test_a_list_of_begun_images_that_is_damaged_is_made_anew(

@@ -58,6 +58,7 @@ def test_evaluation_first_then_the_crops_of_the_training(photos, tmp_path, capsy
     assert path.read_bytes() == first
 
 
+@pytest.mark.slow
 def test_the_name_comes_from_the_recipe(photos, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.flags").write_text("\n".join([*FLAGS[:-1], f"--data_dir={photos}"]))

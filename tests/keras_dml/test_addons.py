@@ -262,6 +262,7 @@ def test_contrastive_labels_as_a_column_are_not_broadcast():
         np.testing.assert_array_equal(each.ravel(), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="JAX knows all shapes")
 @pytest.mark.parametrize(
     "shape",

@@ -14,8 +14,8 @@ from once import once
 
 from keras_dml.distribute import gather_candidates, place_among_replicas
 
-QUICK = [*distributed_training.quick_cases(), "rankmi_model", "dropout"]
-LONGER = [*distributed_training.more_cases(), "proxies", "memory", "chunks"]
+QUICK = [*distributed_training.quick_cases(), "rankmi_model"]
+LONGER = [*distributed_training.more_cases(), "proxies", "memory", "chunks", "dropout"]
 MORE = [pytest.param(case, marks=pytest.mark.slow) for case in LONGER]
 # On four devices and on two workers the gate has the quick cases; the thorough checks have all.
 MOST = [pytest.param(case, marks=pytest.mark.thorough) for case in LONGER]

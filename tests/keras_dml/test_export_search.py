@@ -109,6 +109,7 @@ def test_the_module_has_ids_that_are_no_text_and_takes_batches_of_any_size(metri
         module.search(tf.constant([[np.nan] * 5], tf.float32), 3)
 
 
+@pytest.mark.slow
 def test_signatures_and_bad_bytes(tmp_path):
     model = make_model()
     index = ExactIndex(gallery(model), ids=np.arange(300))
@@ -225,6 +226,7 @@ def test_saved_model_cli_shows_and_runs_an_export(tmp_path):
     assert "[[b'n49'" in found and "[[1." in found
 
 
+@pytest.mark.slow
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("kind", ["exact", "prefix"])
 def test_no_image_has_no_neighbor_and_any_scale_its_own(kind):

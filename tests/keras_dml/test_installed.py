@@ -98,6 +98,7 @@ for make in (keras_dml.models.RankMI, keras_dml.models.DistributedModel):
 """
 
 
+@pytest.mark.slow
 def test_another_backend_loads_no_tensorflow_where_there_is_one(tmp_path):
     done = run_without((), ["-c", ON_JAX], tmp_path, KERAS_BACKEND="jax")
     assert done.returncode == 0, done.stderr

@@ -104,6 +104,7 @@ def test_draws_are_a_pure_function_of_seed_step_and_anchor():
     np.testing.assert_array_equal(first[10:20], draw(probabilities[10:20], 1, 7, first_row=10))
 
 
+@pytest.mark.slow
 def test_a_step_may_be_a_tensor_in_a_compiled_function():
     probabilities = np.full((6, 6), 1 / 6, "float32")
     expected = draw(probabilities, seed=3, step=11)

@@ -238,6 +238,7 @@ def test_the_configuration_comes_back(make):
     assert copy.learning_rate_multipliers == {"dense/kernel": 0.1}
 
 
+@pytest.mark.slow
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("kind", ["sgd", "adam"])
 def test_a_saved_model_takes_the_same_next_step(kind, tmp_path):
@@ -286,6 +287,7 @@ def test_it_works_inside_a_loss_scale_optimizer():
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 def test_it_trains_under_mixed_float16():
     keras.utils.set_random_seed(0)
     keras.config.set_dtype_policy("mixed_float16")

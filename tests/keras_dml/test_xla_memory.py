@@ -10,6 +10,7 @@ import tensorflow as tf
 from keras_dml import losses
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [

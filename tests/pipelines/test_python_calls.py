@@ -45,6 +45,7 @@ def test_a_table_goes_with_its_pipeline():
     assert (kept_by_tensorflow(), len(python_calls._functions)) == (kept, called)
 
 
+@pytest.mark.slow
 def test_it_stays_as_long_as_anything_that_was_made_of_it():
     def rows(factor):
         def look_up(step):

@@ -70,7 +70,7 @@ def contrastive(class_ids, z, margin=1.0, normalize=False, pair_reduction="sum")
     return np.array(tightness), np.array(contrastive)
 
 
-@oracle("multi_similarity", {"epsilon": 0.1, "base": 0.3, "alpha": 3.0, "beta": 10.0}, quick=True)
+@oracle("multi_similarity", {"epsilon": 0.1, "base": 0.3, "alpha": 3.0, "beta": 10.0})
 def multi_similarity(class_ids, z, alpha=2.0, beta=50.0, base=0.5, epsilon=None):
     f = unit(z)
     tightness, contrastive = [], []

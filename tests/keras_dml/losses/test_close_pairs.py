@@ -112,6 +112,7 @@ def test_the_contrastive_loss_of_two_points_close_in_float64():
     np.testing.assert_allclose(gradient, [[0, -1e-3], [0, 1e-3]], rtol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("offset", [0, 100, 1000])
 def test_triplet_gradients_far_from_the_origin(offset):

@@ -152,6 +152,7 @@ def test_fit_lowers_the_loss_and_the_compiled_model_is_saved(case, tmp_path):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.gate_cases(2)
 @pytest.mark.quick_cases(1)
 @fitted

@@ -69,6 +69,7 @@ def almost_the_first(z):
     return z[:, 0] + 0.01 * z[:, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     ("third", "fourth", "last_bias", "matrices"),
@@ -113,6 +114,7 @@ def check_by_xla_and_with_unknown_size(loss, ids, z, expected):
         assert float(call(ids, z)) == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="JAX knows every shape")
 def test_a_batch_of_unknown_size_gives_the_floor_too():
     ids, z = batch(dimensions=12)

@@ -140,6 +140,7 @@ def test_expected_draws_weigh_anchors_by_their_positives():
     assert mean == pytest.approx(np.mean(costs) - math.log(2), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_copies_and_files_keep_the_network_and_its_weights(tmp_path):
     ids, z = batch()
     loss = RankMILoss(small_network())

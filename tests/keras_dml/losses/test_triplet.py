@@ -95,6 +95,7 @@ def test_anchors_without_a_triplet_are_left_out_of_the_mean():
     assert float(losses.TripletLoss(0.9)(ids, z)) == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.slow_on_jax
 @pytest.mark.parametrize(
     "loss",
@@ -169,6 +170,7 @@ def test_float32_is_exact_with_hundreds_of_images(loss):
         assert error < 0.03
 
 
+@pytest.mark.slow
 @pytest.mark.slow_on_jax
 def test_a_graph_does_not_hide_nan_embeddings():
     ids, z = batch()

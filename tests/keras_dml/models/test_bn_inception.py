@@ -111,6 +111,7 @@ def test_the_parameters_are_the_originals():
     assert len(backbone.non_trainable_variables) == 2 * 69
 
 
+@pytest.mark.slow
 def test_shapes_at_227():
     backbone = models.build_backbone("bn_inception", 227)
     sizes = {"pool1_3x3_s2": 57, "pool2_3x3_s2": 28, LEVELS[0]: 14, LEVELS[1]: 7, LEVELS[2]: 7}

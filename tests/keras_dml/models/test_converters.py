@@ -131,6 +131,7 @@ def test_a_pytorch_file_of_something_else(tmp_path):
         load_arrays(tiny(), tmp_path / "other.pth")
 
 
+@pytest.mark.slow
 def test_a_backbone_names_the_file_and_takes_checkpoints_only_if_it_is_one_of_two(tmp_path):
     path = write(tmp_path, arrays())
     message = "loaded into small_convnet: PyTorch checkpoints fit bn_inception, .*_lite0 alone"

@@ -36,6 +36,7 @@ class Subclass(DistributedModel):
         return super().step_on_replicas(data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "how",
     [
@@ -59,6 +60,7 @@ def test_it_trains_and_evaluates_as_keras_own(how):
     assert found[0] == found[1]
 
 
+@pytest.mark.slow
 def test_saved_and_loaded_it_goes_on(tmp_path):
     model = made(DistributedModel)
     model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))

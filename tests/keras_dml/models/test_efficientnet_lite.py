@@ -35,6 +35,7 @@ def checkpoint(model, seed=0):
     return {name: a if a.dtype == int else np.asarray(a, "float32") for name, a in arrays.items()}
 
 
+@pytest.mark.slow
 def test_the_parameters_are_those_of_the_port(backbone):
     weights = sum(np.prod(variable.shape) for variable in backbone.trainable_variables)
     statistics = sum(np.prod(variable.shape) for variable in backbone.non_trainable_variables)
@@ -44,6 +45,7 @@ def test_the_parameters_are_those_of_the_port(backbone):
     assert models.build_backbone("EfficientNetLite0", 40).output_shape == (None, 2, 2, 1280)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_in_pytorchs_old_format_without_pytorch(backbone, tmp_path):
     arrays, path = checkpoint(backbone), tmp_path / "lite.pth"
     save(state_dict(arrays), path)

@@ -116,6 +116,7 @@ def test_position_embeddings_that_vary_slowly_are_followed(made, tmp_path):
     np.testing.assert_allclose(grid, np.repeat(plane[..., None], 8, axis=2), atol=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", first("dinov2", "dinov3", "vit", "siglip", "resnet"))
 def test_files_and_copies_give_the_same_at_a_size_of_their_own(kind, made, tmp_path):
     model = models.embedding_model(build(made, kind, 16), 3)

@@ -29,6 +29,7 @@ def trained(model):
     return model
 
 
+@pytest.mark.slow
 def test_additions_of_queries_and_values_alone_train_and_nothing_changes_at_first():
     plain = models.embedding_model(tiny_transformer(), 4)
     model = adapted()

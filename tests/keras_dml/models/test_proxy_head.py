@@ -129,6 +129,7 @@ def test_the_regulariser_is_part_of_the_loss_and_merges_centers():
     assert float(models.CenterRegularizer(1)(keras.ops.ones((3, 4)))) == 0.0
 
 
+@pytest.mark.slow
 def test_a_pair_loss_beside_a_proxy_loss():
     x, ids = data()
     base = embedding()

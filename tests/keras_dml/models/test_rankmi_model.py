@@ -213,6 +213,7 @@ def test_logs():
     assert history["not_decreasing"] == [0.0]
 
 
+@pytest.mark.slow
 def test_logs_of_one_step_are_those_of_its_pairs():
     model = rankmi()
     replay = Replay(model)
@@ -387,6 +388,7 @@ def test_loss_scaling_changes_no_step(phase):
     assert changes(*ends) < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("phase", [0, 1])
 def test_an_image_that_is_not_finite_makes_the_loss_nan(phase):
@@ -398,6 +400,7 @@ def test_an_image_that_is_not_finite_makes_the_loss_nan(phase):
     assert np.isnan(history[["loss", "statistics_loss"][phase]][0])
 
 
+@pytest.mark.slow
 def test_evaluate_weighs_batches_by_their_pairs():
     model = rankmi()
     x = images(1)[0]

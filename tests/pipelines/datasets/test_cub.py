@@ -181,6 +181,7 @@ def test_more_glyphs_than_there_are():
         load_dataset("glyphs", train_classes=9000, test_classes=1)
 
 
+@pytest.mark.slow
 def test_glyphs_are_split_at_the_boundary():
     split = load_dataset("glyphs", train_classes=3, test_classes=2)
     assert (split.train.num_classes, split.test.num_classes) == (3, 2)

@@ -141,6 +141,7 @@ def test_noise_has_its_standard_deviation(undistorted):
     assert abs(images.std() - 10) < 0.3
 
 
+@pytest.mark.slow
 def test_raw_pixels_find_the_class_for_about_one_image_in_six():
     table = glyphs(800)
     rows = table.labels >= 400

@@ -225,6 +225,7 @@ def test_bad_files_are_refused(name, traced):
         (decode_image if traced else decode.decode_image)(tf.constant(encoded))
 
 
+@pytest.mark.slow
 def test_animated_webp_in_a_pipeline_never_reaches_the_decoder():
     # Many at once: had one of them been decoded, the process would have ended.
     animated = [BAD_FILES["webp_animated"][0]] * 64

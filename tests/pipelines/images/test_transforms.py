@@ -250,6 +250,7 @@ def test_distribution_of_the_brightness_factor():
     assert (abs(counts - 100) < 5 * math.sqrt(100 * 5 / 6)).all(), counts
 
 
+@pytest.mark.slow
 def test_draws_do_not_depend_on_each_other():
     """Place, size, flip and brightness of 1,500 images are uncorrelated."""
     pixels = coordinates(180, 240)

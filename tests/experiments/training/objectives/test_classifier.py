@@ -20,6 +20,7 @@ def test_the_classifier_alone_has_the_loss_of_its_logits(tiny):
     assert logs["tightness"] + logs["contrastive"] == pytest.approx(logs["loss"], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_beside_the_center_loss_both_have_their_weights(tiny):
     run = tiny("--loss=center", "--center_weight=0.25")
     logs = run.evaluate()

@@ -25,6 +25,7 @@ class Table:
         return Table(self.z[rows], self.labels[rows])
 
 
+@pytest.mark.slow
 def test_distances_before_and_after_and_the_costs(tmp_path):
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(6), 5)

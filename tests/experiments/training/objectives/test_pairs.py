@@ -9,6 +9,7 @@ from device_programs import difference
 from keras_dml import losses, mining, models
 
 
+@pytest.mark.slow
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("name", ["ice", "multi_similarity"])
 def test_a_loss_over_pairs_is_summed_over_the_levels(name, tiny, level_names):
@@ -46,6 +47,7 @@ def test_an_argument_of_another_loss_is_refused(objective):
         objective("--loss=fastap", "--sigma=0.5").compile_arguments(10)
 
 
+@pytest.mark.slow
 def test_with_a_memory_of_earlier_batches_the_embedding_stays_by_itself(tiny):
     flags = ["--memory_size=20", "--memory_weight=0.5", "--memory_start_step=0"]
     run = tiny("--loss=snca", "--batch_size=8", *flags, two_levels=False)
@@ -96,6 +98,7 @@ def test_chunks_that_do_not_add_up_are_refused(tiny, flags, message):
         tiny("--loss=snca", *flags, two_levels=False)
 
 
+@pytest.mark.slow
 @pytest.mark.gate_cases(2)
 @tiers.parametrize("loss", ["snca", "margin", "memory", "ce", "center", "proxy_anchor"], ["memory"])
 def test_in_chunks_the_weights_are_those_of_the_whole_batch(tiny, loss):
@@ -128,6 +131,7 @@ def test_levels_are_computed_in_chunks_too(tiny):
     assert difference(*trained) < 1e-5
 
 
+@pytest.mark.slow
 def test_miners_narrow_the_pairs_one_after_the_other(tiny):
     run = tiny("--loss=contrastive", "--miners=easy_positive,semi_hard", two_levels=False)
     by_hand = losses.ContrastiveLoss(mining=[mining.EasyPositive(), mining.SemiHard()])
