@@ -188,6 +188,34 @@ def test_bad_shapes(case, ids, shape, message):
         make(case)(np.array(ids), np.ones(shape))
 
 
+@pytest.mark.slow
+@pytest.mark.gate_cases(8)
+@pytest.mark.skipif(keras.backend.backend() == "jax", reason="JAX knows every shape")
+@every_case
+def test_compiled_by_xla_for_any_batch_size(case):
+    """As `fit` compiles it for data whose last batch is smaller."""
+    import tensorflow as tf
+
+    loss = make(case, dtype="float64")
+    dimensions = batch()[1].shape[1]
+    signature = [tf.TensorSpec([None], "int64"), tf.TensorSpec([None, dimensions], "float64")]
+
+    @tf.function(input_signature=signature, jit_compile=True)
+    def step(ids, z):
+        with tf.GradientTape() as tape:
+            tape.watch(z)
+            value = loss(ids, z)
+        return value, tape.gradient(value, z)
+
+    for sizes in ((5, 3, 2), (4, 1), (2,)):
+        ids, z = batch(sizes=sizes)
+        value, gradient = step(tf.constant(ids), tf.constant(z))
+        expected, expected_gradient = value_and_gradient(loss, ids, z)
+        assert float(value) == pytest.approx(expected, rel=1e-9, abs=1e-12)
+        scale = max(1.0, np.abs(expected_gradient).max())
+        np.testing.assert_allclose(gradient, expected_gradient, atol=1e-9 * scale)
+
+
 @every_case
 @pytest.mark.parametrize("bad", [np.nan, pytest.param(np.inf, marks=pytest.mark.slow)])
 def test_embeddings_that_are_not_finite(case, bad):
