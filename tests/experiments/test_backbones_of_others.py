@@ -63,6 +63,7 @@ def killed_after_its_first_checkpoint(monkeypatch, *words):
             command(*words)
 
 
+@pytest.mark.thorough
 @pytest.mark.gate_cases(1)
 @tiers.parametrize("kind", KINDS, ("dinov2", "file"), thorough)
 def test_trained_resumed_exported_and_served(kind, photos, tmp_path, capfd, monkeypatch):

@@ -34,6 +34,7 @@ def run(tmp_path_factory):
     return folder
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_run_answers_both(run):
     with np.load(run / "test_embeddings.npz") as saved:
@@ -56,6 +57,7 @@ def test_a_run_answers_both(run):
     assert "<h2>Retrieval</h2>" in page and "<h2>Retrieval in the catalog</h2>" in page
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_an_evaluation_shows_the_same(run, tmp_path, capsys):
     recall = json.loads((run / "result.json").read_text())["recall"]["photo to catalog, cosine"]

@@ -39,6 +39,7 @@ def tiles(path, rows, columns):
     return np.array(found).reshape(rows, columns, 32, 32, 3)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_evaluation_first_then_the_crops_of_the_training(photos, tmp_path, capsys):
     path = tmp_path / "sheet.png"

@@ -74,6 +74,7 @@ def test_the_saved_model_gives_the_embeddings_of_the_evaluation(finished, photos
     assert len(labels) == len(paths) == 20
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_run_killed_while_it_wrote_its_outcome_only_does_that_again(finished, photos, tmp_path):
     folder = shutil.copytree(finished, tmp_path / "run")
@@ -301,7 +302,7 @@ def test_the_center_loss_is_trained_beside_a_cross_entropy(photos, tmp_path):
     assert row["train/contrastive"] == pytest.approx(np.log(5), rel=0.2)
 
 
-@pytest.mark.gate_cases(1)
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "more",

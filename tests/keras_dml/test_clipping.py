@@ -29,6 +29,7 @@ RUNS = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("devices", ["2", pytest.param("4", marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("run", [run for run in RUNS if not run.startswith("stock")])

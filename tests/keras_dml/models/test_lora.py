@@ -126,6 +126,7 @@ def preset(request):
     return PRESETS[request.param](hub)
 
 
+@pytest.mark.thorough
 @pytest.mark.gate_cases(1)
 @pytest.mark.slow
 def test_a_random_preset_of_each_family(preset):

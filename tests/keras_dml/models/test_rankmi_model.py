@@ -285,6 +285,7 @@ def test_steps_per_execution_and_xla_train_to_the_same():
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_saved_at_an_odd_step_it_goes_on_as_if_never_stopped(tmp_path):
     x = images(6).astype("float32")
@@ -431,6 +432,7 @@ def test_sample_weights_weigh_anchors():
         rankmi("float32", run_eagerly=True).train_on_batch(x, IDS, np.ones((len(IDS), 3)))
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_regularisers_of_both_networks_count():
     def trained(strength):
