@@ -264,6 +264,7 @@ def server(index):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_real_server_under_fire(server, index):
     process, port = server
     assert send(port, os.urandom(20 * 2**20)) == (
