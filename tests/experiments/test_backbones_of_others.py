@@ -9,7 +9,6 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-import tiers
 from hub_presets import preset
 from tiny_run import TINY, command, final_weights, history
 from without import ROOT
@@ -64,8 +63,7 @@ def killed_after_its_first_checkpoint(monkeypatch, *words):
 
 
 @pytest.mark.thorough
-@pytest.mark.gate_cases(1)
-@tiers.parametrize("kind", KINDS, ("dinov2", "file"), thorough)
+@pytest.mark.parametrize("kind", KINDS)
 def test_trained_resumed_exported_and_served(kind, photos, tmp_path, capfd, monkeypatch):
     words = [*WORDS, f"--data_dir={photos}", backbone_of(kind, tmp_path)]
     whole, killed = tmp_path / "whole", tmp_path / "killed"

@@ -269,7 +269,6 @@ def test_a_folder_that_another_process_writes_is_refused(tmp_path, command, caps
 
 
 @pytest.mark.slow
-@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("damaged", [b'{\n "model": "ab', b'{"key": "another file"}'])
 def test_a_list_of_begun_images_that_is_damaged_is_made_anew(
     damaged, tmp_path, command, monkeypatch

@@ -175,15 +175,10 @@ def one_backbone(monkeypatch):
     monkeypatch.setattr(models, "build_backbone", _backbone)
 
 
-# One of each kind; the thorough checks build and train all.
-KINDS_OF_TRAINING = ("cub", "cub_center", "cub_contrastive", "cub_rankmi", "sop_ice_lmh")
-
-
 @pytest.mark.slow
-@pytest.mark.gate_cases(0)
-@pytest.mark.quick_cases(1)
+@pytest.mark.thorough
 @pytest.mark.usefixtures("one_backbone")
-@tiers.parametrize("name", NUMBERS, KINDS_OF_TRAINING, (pytest.mark.slow, pytest.mark.thorough))
+@pytest.mark.parametrize("name", NUMBERS)
 def test_everything_but_the_training_is_built(name, data_dirs):
     options, embedding, model, batches = built(name, data_dirs)
     images, labels = next(iter(batches))
@@ -202,7 +197,6 @@ def test_everything_but_the_training_is_built(name, data_dirs):
     assert model.optimizer.get_config()["coupled_weight_decay"] == options.weight_decay
 
 
-@pytest.mark.gate_cases(3)
 @pytest.mark.slow
 @tiers.parametrize(
     ("name", "backbone"),
@@ -212,7 +206,7 @@ def test_everything_but_the_training_is_built(name, data_dirs):
         ("sop_rankmi", "resnet50"),
         ("cub_ice_lmh", "bn_inception"),
     ],
-    [*((name, "small_convnet") for name in KINDS_OF_TRAINING), ("cub", "resnet50")],
+    [(name, "small_convnet") for name in ("cub_contrastive", "cub_rankmi", "sop_ice_lmh")],
     pytest.mark.thorough,
 )
 def test_two_steps_of_every_recipe(name, backbone, data_dirs):
@@ -311,14 +305,11 @@ def test_the_groceries_are_scored_at_the_end_alone():
 
 # One of each kind of training, whole or on cached features.
 GROCERIES_IN_THE_GATE = (
-    "groceries_ce",
     "groceries_rankmi",
-    "cached_groceries_multi_similarity",
     "cached_groceries_arcface",
 )
 
 
-@pytest.mark.gate_cases(2)
 @pytest.mark.slow
 @tiers.parametrize("name", GROCERIES, GROCERIES_IN_THE_GATE, pytest.mark.thorough)
 def test_two_steps_on_the_groceries(name, data_dirs, tmp_path):
@@ -346,9 +337,8 @@ def test_a_transformer_is_tuned_whole_or_by_additions():
             assert (options.lora_rank, options.learning_rate) == (8, 1e-4)
 
 
-@pytest.mark.gate_cases(1)
 @pytest.mark.slow
-@tiers.parametrize("name", DINOV2, ("cub_dinov2", "inshop_dinov2_lora"), pytest.mark.thorough)
+@tiers.parametrize("name", DINOV2, ("inshop_dinov2_lora",), pytest.mark.thorough)
 def test_two_steps_of_a_tiny_transformer(name, data_dirs, tmp_path):
     pytest.importorskip("keras_hub")
     preset("dinov2", tmp_path / "preset")

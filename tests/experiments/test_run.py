@@ -176,7 +176,10 @@ BAD_FOR_TINY = [
     (["--seed=99999999999"], "seed"),
     (["--dropout=0.5"], "dropout.*ce"),
     (["--filters=8,x"], "filters must be whole numbers with commas between them.*8,x"),
-    (["--filters=8,0"], "filters must be one or more whole numbers from 1 to"),
+    (
+        ["--filters=8,0"],
+        "filters must be one or more whole numbers from 1 to 2147483647. Received: filters=",
+    ),
     (["--momentum=0.9"], "momentum.*sgd"),
     (["--momentum=2", "--optimizer=sgd"], "momentum"),
     (["--backbone=inceptionv3"], "inceptionv3 cannot be built.*at least 75.*image_size=16"),

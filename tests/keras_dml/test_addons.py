@@ -271,7 +271,6 @@ def test_contrastive_labels_as_a_column_are_not_broadcast():
         *(pytest.param(shape, marks=pytest.mark.slow) for shape in ((None,), (None, 1))),
     ],
 )
-@pytest.mark.quick_cases(2)
 @pytest.mark.gate_cases(4)
 @pytest.mark.parametrize("name", [*CLASSES, "npairs_loss"])
 def test_shapes_that_are_half_known(name, shape):

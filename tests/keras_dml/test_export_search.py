@@ -227,7 +227,6 @@ def test_saved_model_cli_shows_and_runs_an_export(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("kind", ["exact", "prefix"])
 def test_no_image_has_no_neighbor_and_any_scale_its_own(kind):
     generator = np.random.default_rng(0)

@@ -239,7 +239,6 @@ def test_the_configuration_comes_back(make):
 
 
 @pytest.mark.slow
-@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("kind", ["sgd", "adam"])
 def test_a_saved_model_takes_the_same_next_step(kind, tmp_path):
     rng = np.random.default_rng(0)

@@ -66,7 +66,6 @@ def test_two_workers_train_evaluate_and_write_what_one_process_does(whole, tmp_p
 
 
 @pytest.mark.thorough
-@pytest.mark.gate_cases(1)
 @pytest.mark.parametrize("victim", [0, 1])
 def test_when_one_is_killed_and_both_start_again_they_end_like_the_whole_run(
     whole, tmp_path, victim

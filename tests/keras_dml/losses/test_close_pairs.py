@@ -113,7 +113,6 @@ def test_the_contrastive_loss_of_two_points_close_in_float64():
 
 
 @pytest.mark.slow
-@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("offset", [0, 100, 1000])
 def test_triplet_gradients_far_from_the_origin(offset):
     ids = np.arange(24) % 4

@@ -154,7 +154,6 @@ def test_fit_lowers_the_loss_and_the_compiled_model_is_saved(case, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.gate_cases(2)
-@pytest.mark.quick_cases(1)
 @fitted
 def test_fit_under_mixed_precision(case):
     ids, x = batch(seed=5, sizes=(20, 10, 15, 19), dimensions=8)

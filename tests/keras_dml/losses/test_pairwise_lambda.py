@@ -70,7 +70,6 @@ def almost_the_first(z):
 
 
 @pytest.mark.slow
-@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     ("third", "fourth", "last_bias", "matrices"),
     [

@@ -23,7 +23,7 @@ def test_trunk_and_head_are_the_model(pooling):
     assert trunk.output_shape == (None, 6)
     assert {v.path for v in head.trainable_variables} == {"projection/kernel", "projection/bias"}
     head.get_layer("projection").kernel.assign_add(np.ones((6, 5), "float32"))
-    assert np.abs(embedding(images, training=False) - whole).max() > 0.001
+    assert np.abs(embedding(images, training=False) - whole).max() > 0.1
 
 
 def test_a_pooling_that_learns_belongs_to_the_head():

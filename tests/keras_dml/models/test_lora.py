@@ -127,7 +127,6 @@ def preset(request):
 
 
 @pytest.mark.thorough
-@pytest.mark.gate_cases(1)
 @pytest.mark.slow
 def test_a_random_preset_of_each_family(preset):
     def run(net):

@@ -154,7 +154,6 @@ def test_image_size_that_the_application_does_not_take():
 
 
 @pytest.mark.slow
-@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("ending", [".weights.h5", ".h5"])
 def test_a_weights_file_of_the_application_gives_the_applications_features(ending, tmp_path):
     plain = keras.applications.MobileNetV2(
@@ -357,7 +356,6 @@ def test_outputs_are_float32_under_mixed_precision(half, policy):
 
 
 @pytest.mark.slow
-@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("frozen", [False, True])
 def test_models_come_back_from_a_keras_file(frozen, tmp_path):
     backbone = models.build_backbone("mobilenet", 32, frozen_batch_norm=frozen)

@@ -441,7 +441,6 @@ def exported(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("file_format", FORMATS)
 def test_an_exported_model_embeds_the_eight_as_an_evaluation_does(exported, file_format):
     photos = [turned(orientation, file_format) for orientation in ORIENTATIONS]

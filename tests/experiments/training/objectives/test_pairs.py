@@ -10,7 +10,6 @@ from keras_dml import losses, mining, models
 
 
 @pytest.mark.slow
-@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("name", ["ice", "multi_similarity"])
 def test_a_loss_over_pairs_is_summed_over_the_levels(name, tiny, level_names):
     run = tiny(f"--loss={name}")
