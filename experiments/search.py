@@ -20,10 +20,8 @@ from experiments.options import (
 from experiments.options.run_options import ImageLimitOptions
 
 if TYPE_CHECKING:
-    from experiments.photos.visual_search import SearchResult, VisualSearch
-
-    # A query's path, and what is found for it.
-    Answer = tuple[str, list[SearchResult]]
+    from experiments.photos.answer import Answer
+    from experiments.photos.visual_search import VisualSearch
 
 DEFAULT_K = 10
 _OF_A_QUERY = ("k", "output")
@@ -40,7 +38,8 @@ class SearchOptions(ImageLimitOptions):
 
   python -m experiments.search --index=INDEX --query=photo.jpg [--query=other.png]
 
-prints the neighbours and writes them with their pictures to one HTML file, without a network.
+prints the neighbours and the classes that they are of; --output=FILE.html also writes them with
+their pictures to one HTML file, without a network.
 
   python -m experiments.search --index=INDEX --serve
 
@@ -62,7 +61,9 @@ serves a page onto which you drop an image. Programs may ask it, too, and get JS
     k: int | None = option(
         None, _QUERY, f"How many neighbours. Default: {DEFAULT_K}.", lower_bound=1
     )
-    output: pathlib.Path | None = option("neighbours.html", _QUERY, "The page that is written.")
+    output: pathlib.Path | None = option(
+        None, _QUERY, "A page of the neighbours with their pictures. Without it none is written."
+    )
     serve: bool = option(False, _SERVER, "Serve the page.")
     host: str = option(
         "127.0.0.1",
@@ -83,7 +84,7 @@ serves a page onto which you drop an image. Programs may ask it, too, and get JS
 def main(argv: list[str]) -> None:
     """Load; then serve, or search, print and draw."""
     options = parse(SearchOptions, argv)
-    index, page = _checked(options)
+    index = _checked(options)
     serve = _import_serve() if options.serve else None
     quiet_tensorflow()
     if serve:
@@ -102,12 +103,16 @@ def main(argv: list[str]) -> None:
         server = serve.open_server(search, options.host, options.port, options.allowed_host)
         serve.run(server, options.host)
     else:
-        answers = _answer(search, options, page)
-        _show(search.metric, answers, page)
+        answers = _answers(search, options)
+        if options.output:
+            from experiments.photos.search_page import write_neighbors
+
+            write_neighbors(options.output, search, answers)
+        _show(search.metric, answers, options.output)
 
 
-def _checked(options: SearchOptions) -> tuple[pathlib.Path, pathlib.Path]:
-    """The index and the page, where the flags go together."""
+def _checked(options: SearchOptions) -> pathlib.Path:
+    """The index, where the flags go together."""
     if not options.index:
         raise UsageError("give --index=FOLDER, what python -m experiments.index wrote")
     if bool(options.query) == options.serve:
@@ -117,12 +122,11 @@ def _checked(options: SearchOptions) -> tuple[pathlib.Path, pathlib.Path]:
             mode = "--query" if options.serve else "--serve"
             raise UsageError(f"leave out --{name}, which is for {mode}")
     page = options.output
-    if options.query and not (page and page.parent.is_dir() and not page.is_dir()):
+    if page and (page.is_dir() or not page.parent.is_dir()):
         raise UsageError(
-            "output must be the name of a file, in a folder that exists. "
-            f"Received: output={page or ''}"
+            f"output must be the name of a file, in a folder that exists. Received: output={page}"
         )
-    return options.index, page or pathlib.Path()
+    return options.index
 
 
 def _import_serve() -> ModuleType:
@@ -135,10 +139,8 @@ def _import_serve() -> ModuleType:
     return serve
 
 
-def _answer(search: VisualSearch, options: SearchOptions, page: pathlib.Path) -> list[Answer]:
-    """The neighbors of each query; writes the page that shows them."""
-    from experiments.photos.search_page import write_neighbors
-
+def _answers(search: VisualSearch, options: SearchOptions) -> list[tuple[str, Answer]]:
+    """Each query with what is found for it."""
     k = options.k or min(DEFAULT_K, search.num_items)
     if k > search.num_items:
         raise UsageError(
@@ -147,28 +149,31 @@ def _answer(search: VisualSearch, options: SearchOptions, page: pathlib.Path) ->
     answers = []
     for name in map(os.path.expanduser, options.query):
         try:
-            results = search.search(pathlib.Path(name).read_bytes(), k)
+            answer = search.search(pathlib.Path(name).read_bytes(), k)
         except OSError as error:
             raise UsageError(f"query {name} cannot be read ({error.strerror})") from error
         except ValueError as error:
             raise UsageError(f"query {name} is no image that can be searched: {error}") from error
-        answers.append((name, results))
-    write_neighbors(page, search, answers)
+        answers.append((name, answer))
     return answers
 
 
-def _show(metric: str, answers: Iterable[Answer], page: pathlib.Path) -> None:
+def _show(metric: str, answers: Iterable[tuple[str, Answer]], page: pathlib.Path | None) -> None:
+    from experiments.photos.answer import classes_line
     from experiments.photos.search_page import score_name
     from pipelines.visible import visible
 
     lines = [f"rank  {score_name(metric)}"]
-    for name, results in answers:
+    for name, answer in answers:
         lines.append(visible(name))
-        for rank, result in enumerate(results, start=1):
+        for rank, result in enumerate(answer.results, start=1):
             lines.append(f"{rank:>4}  {result.score:.4f}  {visible(result.path)}")
+        if classes := classes_line(answer):
+            lines.append(visible(f"      {classes}"))
     # A name may hold what the terminal's encoding cannot say, bytes that are no UTF-8 for instance.
     encoding = sys.stdout.encoding or "utf-8"
-    text = "\n".join([*lines, f"pictures: {page}"])
+    lines.append(f"pictures: {page}" if page else "pictures: give --output=FILE.html")
+    text = "\n".join(lines)
     print(text.encode(encoding, "replace").decode(encoding))
 
 

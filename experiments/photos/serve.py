@@ -21,8 +21,9 @@ from waitress.channel import HTTPChannel
 from werkzeug.exceptions import HTTPException
 
 from experiments.options.errors import UsageError
+from experiments.photos.answer import Answer
 from experiments.photos.search_page import score_name
-from experiments.photos.visual_search import BusyError, SearchResult, VisualSearch
+from experiments.photos.visual_search import BusyError, VisualSearch
 from experiments.report.pictures import thumbnail
 from pipelines.visible import visible
 
@@ -185,20 +186,20 @@ def _add_search(app: flask.Flask, search: VisualSearch, waiting: Callable[[], in
             flask.abort(400, "Send an image as the field `image` of a form.")
         encoded, k = file.read(), _count(search)
         try:
-            results = search.search(encoded, k)
+            answer = search.search(encoded, k)
         except ValueError as error:
             flask.abort(400, f"This file cannot be searched: {error}.")
-        return _answer(search, results)
+        return _json(search, answer)
 
     @app.get("/search")
     def search_item() -> dict[str, Any]:
         refuse_if_many_wait()
         item, k = _item(flask.request.args.get("item", ""), search), _count(search)
         try:
-            results = search.search_item(item, k)
+            answer = search.search_item(item, k)
         except (OSError, ValueError):
             flask.abort(404, "The file of this item is gone, or no image any more.")
-        return {"path": search.path(item), **_answer(search, results)}
+        return {"path": search.path(item), **_json(search, answer)}
 
 
 def _add_pictures(app: flask.Flask, search: VisualSearch) -> None:
@@ -319,7 +320,7 @@ def _item(text: str, search: VisualSearch) -> int:
     return item
 
 
-def _answer(search: VisualSearch, results: Sequence[SearchResult]) -> dict[str, Any]:
+def _json(search: VisualSearch, answer: Answer) -> dict[str, Any]:
     score = "similarity" if search.metric == "cosine" else "distance"
     return {
         "neighbours": [
@@ -327,9 +328,11 @@ def _answer(search: VisualSearch, results: Sequence[SearchResult]) -> dict[str, 
                 "rank": rank,
                 "item": result.item,
                 "path": result.path,
+                "class": result.class_name,
                 score: round(result.score, 6),
                 "image": f"/image/{result.item}",
             }
-            for rank, result in enumerate(results, start=1)
-        ]
+            for rank, result in enumerate(answer.results, start=1)
+        ],
+        "classes": [{"class": name, "count": count} for name, count in answer.classes],
     }

@@ -1,14 +1,15 @@
 """An index of images with its model: images in, the most similar ones out. Needs TensorFlow."""
 
 import contextlib
+import dataclasses
 import os
 import pathlib
 import threading
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from experiments.embedding.saved_model import ImageEmbedder, fingerprint
 from experiments.options.errors import UsageError
+from experiments.photos.answer import Answer, SearchResult, folder_of
 from experiments.photos.image_files import image_path
 from experiments.photos.index_settings import INDEX, read_settings
 from experiments.report.pictures import checked_picture
@@ -23,14 +24,6 @@ _PATIENCE = 2.0  # seconds
 
 class BusyError(Exception):
     """Other searches have not ended in time."""
-
-
-class SearchResult(NamedTuple):
-    """One neighbor: its number in the index, its path from the images' folder, its score."""
-
-    item: int
-    path: str
-    score: float
 
 
 class VisualSearch:
@@ -97,15 +90,12 @@ class VisualSearch:
         """
         return image_path(self.images, self._paths[item])
 
-    def search(self, encoded: bytes, k: int) -> list[SearchResult]:
+    def search(self, encoded: bytes, k: int) -> Answer:
         """The neighbors of an image.
 
         Args:
             encoded: `bytes`, the contents of an image file.
             k: how many, from 1; no more come back than there are items.
-
-        Returns:
-            List of `SearchResult`, nearest first.
 
         Raises:
             ValueError: `encoded` is no image that the model can read, or too large a one.
@@ -116,8 +106,10 @@ class VisualSearch:
             if bad:
                 raise UsageError(bad[0])
             ids, scores = self._index.search(embeddings, min(k, self.num_items))
-        paths = ids[0].tolist()
-        return [SearchResult(self._item_of[p], p, s) for p, s in zip(paths, scores[0].tolist())]
+        return Answer(tuple(map(self._result, ids[0].tolist(), scores[0].tolist())))
+
+    def _result(self, path: str, score: float) -> SearchResult:
+        return SearchResult(self._item_of[path], path, score, folder_of(path))
 
     @contextlib.contextmanager
     def _slot(self) -> Iterator[None]:
@@ -128,12 +120,13 @@ class VisualSearch:
         finally:
             self._slots.release()
 
-    def search_item(self, item: int, k: int) -> list[SearchResult]:
+    def search_item(self, item: int, k: int) -> Answer:
         """The neighbors of an item of the index, itself left out; see `search`.
 
         Raises:
             OSError: its file cannot be read.
             ValueError, BusyError: as `search`.
         """
-        results = self.search(self.file(item).read_bytes(), k + 1)
-        return [result for result in results if result.item != item][:k]
+        answer = self.search(self.file(item).read_bytes(), k + 1)
+        others = [result for result in answer.results if result.item != item]
+        return dataclasses.replace(answer, results=tuple(others[:k]))

@@ -39,13 +39,27 @@ def test_neighbours_in_print_and_on_a_page(index, tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "rank  cosine similarity" and lines[1] == str(queries[0])
     assert re.fullmatch(r" +1  1\.0000  a/1\.png", lines[2])
-    assert lines[5] == str(queries[1]) and lines[6].endswith("  b/3.gif")
+    assert re.fullmatch(r"      (a|b|b/c), \d of 3(; .*)?", lines[5])
+    assert lines[6] == str(queries[1]) and lines[7].endswith("  b/3.gif")
+    assert lines[-1] == f"pictures: {page}"
     scores = [float(line.split()[1]) for line in lines[2:5]]
     assert scores == sorted(scores, reverse=True)
     text = page.read_text()
     assert text.count("<img src=") == text.count('src="data:image/') == 2 * (1 + 3)
     assert "&lt;b&gt;two.png" in text and "<b>two" not in text
     assert "http" not in text.replace("http-equiv", "")
+
+
+def test_no_page_unless_it_is_asked_for(index, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    picture(1).save("one.png")
+    assert command(f"--index={index}", "--query=one.png", "--k=1") == 0
+    assert capsys.readouterr().out.splitlines()[2:] == [
+        "   1  1.0000  a/1.png",
+        "      a, 1 of 1",
+        "pictures: give --output=FILE.html",
+    ]
+    assert os.listdir() == ["one.png"]
 
 
 def test_a_picture_that_is_gone_has_its_name_on_the_page(index, tmp_path, capsys):
@@ -122,7 +136,7 @@ def test_without_the_web_library(index, monkeypatch, capsys):
 
 
 def test_an_item_does_not_find_itself(index):
-    found = VisualSearch(index).search_item(2, 10)
+    found = VisualSearch(index).search_item(2, 10).results
     assert sorted(one.item for one in found) == [0, 1, 3, 4]
     assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
 

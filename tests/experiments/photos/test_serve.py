@@ -25,6 +25,7 @@ pytest.importorskip("waitress")
 
 from experiments import search as search_command
 from experiments.photos import serve, visual_search
+from experiments.photos.answer import Answer, SearchResult
 from experiments.photos.search_page import write_neighbors
 from experiments.photos.visual_search import VisualSearch
 
@@ -49,8 +50,11 @@ def test_an_image_finds_its_neighbours(client):
     assert answer.status_code == 200
     found = answer.json["neighbours"]
     assert [one["rank"] for one in found] == [1, 2, 3]
-    first = {"rank": 1, "item": 2, "path": "a/1.png", "similarity": 1.0, "image": "/image/2"}
-    assert found[0] == first
+    first = {"rank": 1, "item": 2, "path": "a/1.png", "class": "a", "similarity": 1.0}
+    assert found[0] == first | {"image": "/image/2"}
+    assert sum(one["count"] for one in answer.json["classes"]) == sum(
+        one["class"] != "" for one in found
+    )
     picture_of_it = client.get(found[0]["image"])
     assert picture_of_it.mimetype == "image/png"
     assert Image.open(io.BytesIO(picture_of_it.data)).tobytes() == picture(1).tobytes()
@@ -188,12 +192,16 @@ def test_names_neither_turn_the_writing_nor_steer_the_terminal(index, tmp_path, 
     search._paths[0] = HOSTILE
     page = serve.create_app(search).test_client().get("/").text
     assert SHOWN in page and "\u202e" not in page
-    result = visual_search.SearchResult(0, HOSTILE, 1.0)
-    write_neighbors(tmp_path / "page.html", search, [(HOSTILE, [result])])
+    answers = [(HOSTILE, Answer((SearchResult(0, HOSTILE, 1.0, HOSTILE),)))]
+    write_neighbors(tmp_path / "page.html", search, answers)
     written = (tmp_path / "page.html").read_text()
     assert SHOWN in written and not set("\u202e\u2066\x1b") & set(written)
-    search_command._show("cosine", [(HOSTILE, [result])], tmp_path / "page.html")
-    assert capsys.readouterr().out.splitlines()[1:3] == [SHOWN, f"   1  1.0000  {SHOWN}"]
+    search_command._show("cosine", answers, tmp_path / "page.html")
+    assert capsys.readouterr().out.splitlines()[1:4] == [
+        SHOWN,
+        f"   1  1.0000  {SHOWN}",
+        f"      {SHOWN}, 1 of 1",
+    ]
 
 
 @pytest.fixture
