@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import functools
 import numbers
 import os
 import pathlib
@@ -14,11 +15,12 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from keras_dml.checks import check_choice, shown
+from keras_dml.checks import as_array, check_choice, shown
 from keras_dml.errors import ArgumentError
 from keras_dml.nearness import METRICS, Metric
 from keras_dml.retrieval.files import save_index
 from keras_dml.retrieval.items import Items
+from keras_dml.retrieval.products import ExactProducts
 from keras_dml.retrieval.rows import prepared_rows
 
 if TYPE_CHECKING:
@@ -115,19 +117,34 @@ class Index(abc.ABC):
         self._check_dimensions(rows, "embeddings")
         self._items.add(rows, ids)
 
-    def search(self, queries: npt.ArrayLike, k: int) -> tuple[np.ndarray, npt.NDArray[np.float32]]:
+    def search(
+        self, queries: npt.ArrayLike, k: int, allowed: npt.ArrayLike | None = None
+    ) -> tuple[np.ndarray, npt.NDArray[np.float32]]:
         """The k nearest items of each query, nearest first.
+
+        Among `allowed` items the search is exact, whatever the index: each query is compared with
+        them and no others, so that k are found however few of the items they are.
 
         Args:
             queries: finite numbers `[q, dimensions]`; q may be 0.
             k: from 1 to `num_items`.
+            allowed: None (all items), or those that may be found: a mask bool `[num_items]` in the
+                order of `ids`, or ids, in any order and more than once if you like. While other
+                threads change the index, ids mean the same items.
 
         Returns:
             `(ids, scores)`: ids `[q, k]`, int64 or strings, and similarities ("cosine") or
-            distances ("l2") float32 `[q, k]`.
+            distances ("l2") float32 `[q, k]`. Where fewer than k items are allowed, so many columns
+            as there are, none for none.
 
         Raises:
-            ValueError: k out of range, wrong rank, other dimensions, NaN or infinity.
+            ValueError: k out of range, wrong rank, other dimensions, NaN or infinity; a mask of
+                another length, ids that no item has (named).
+
+        Example:
+            >>> index = ExactIndex([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]], ids=["a", "b", "c"])
+            >>> index.search([[1.0, 0.1]], k=2, allowed=["b", "c"])[0]
+            array([['b', 'c']], dtype='<U1')
         """
         whole = isinstance(k, numbers.Integral) and not isinstance(k, bool)
         if not whole or not 1 <= k <= self.num_items:
@@ -137,13 +154,32 @@ class Index(abc.ABC):
         prepared = prepared_rows(queries, "queries", self._metric)
         self._check_dimensions(prepared, "queries")
         k = int(k)
-        rows = np.empty((len(prepared), k), np.int64)
-        scores = np.empty((len(prepared), k), np.float32)
         with self._ready():
-            for start in range(0, len(prepared), self._block):
-                block = slice(start, start + self._block)
-                rows[block], scores[block] = self._nearest(prepared[block], k)
+            among = None if allowed is None else self._among(allowed)
+            if among is not None:
+                rows, scores = self._exactly(prepared, min(k, len(among)), among)
+            else:
+                rows = np.empty((len(prepared), k), np.int64)
+                scores = np.empty((len(prepared), k), np.float32)
+                for start in range(0, len(prepared), self._block):
+                    block = slice(start, start + self._block)
+                    rows[block], scores[block] = self._nearest(prepared[block], k)
         return self._items.ids_of(rows), scores
+
+    def embeddings_of(self, ids: npt.ArrayLike) -> npt.NDArray[np.float32]:
+        """The embeddings of items, as the index holds them: normalised for "cosine".
+
+        Args:
+            ids: of items, `[m]`, in any order and more than once if you like.
+
+        Returns:
+            float32 `[m, dimensions]`, in the order of `ids`.
+
+        Raises:
+            ValueError: ids that no item has (named).
+        """
+        with self._ready():
+            return self._rows[self._items.rows_of(ids, "ids", self._built)]
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the index as a folder that `load_index` reads; it may be moved.
@@ -213,6 +249,7 @@ class Index(abc.ABC):
 
     def _build_anew(self) -> None:
         before, self._built = self._built, self.num_items
+        self.__dict__.pop("_products", None)  # of fewer items
         try:
             self._build(first=not before)
         except BaseException:
@@ -225,6 +262,42 @@ class Index(abc.ABC):
                 f"{name} must have the index's {self.dimensions} dimensions. "
                 f"Received: {name} of shape {rows.shape}"
             )
+
+    def _among(self, allowed: npt.ArrayLike) -> npt.NDArray[np.int64] | None:
+        """The numbers of the rows that may be found, ascending; None: all."""
+        mask = as_array("allowed", allowed)
+        if mask.dtype != bool:
+            rows = np.unique(self._items.rows_of(allowed, "allowed", self._built))
+        elif mask.shape == (self._built,):
+            rows = np.flatnonzero(mask)
+        else:
+            raise ArgumentError(
+                f"allowed must be ids of items, or a mask with one bool for each of the "
+                f"{self._built} items. Received: allowed of shape {mask.shape} and dtype bool"
+            )
+        return None if len(rows) == self._built else rows
+
+    @functools.cached_property
+    def _products(self) -> ExactProducts:
+        return ExactProducts(self._rows, self._metric)
+
+    def _exactly(
+        self,
+        queries: npt.NDArray[np.float32],
+        k: int,
+        among: npt.NDArray[np.int64] | None = None,
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+        """Row numbers and scores, each `[q, k]`, by products with all rows or those of `among`."""
+        rows = np.empty((len(queries), k), np.int64)
+        scores = np.empty((len(queries), k), np.float32)
+        if not rows.size:
+            return rows, scores
+        step = self._products.block
+        for start in range(0, len(queries), step):
+            block = slice(start, start + step)
+            nearest = self._products.nearest(queries[block], k, among)
+            rows[block], scores[block] = self._ranked(queries[block], nearest, k)
+        return rows, scores
 
     @abc.abstractmethod
     def _build(self, first: bool) -> None:

@@ -1,12 +1,13 @@
 """The items of an index: rows and their ids, which grow by blocks."""
 
+import numbers
 import threading
 from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
 
-from keras_dml.checks import shown
+from keras_dml.checks import as_array, shown
 from keras_dml.errors import ArgumentError
 from keras_dml.retrieval.rows import first_few
 
@@ -67,7 +68,7 @@ class Items:
     def __init__(self, rows: npt.NDArray[np.float32], ids: npt.ArrayLike | None = None) -> None:
         self._rows = [rows]
         self._ids = None if ids is None else [checked_ids(ids, len(rows))]
-        self._known: set[int | str] | None = None  # all ids as a set, once something is added
+        self._row_of: dict[int | str, int] = {}  # of the first so many, as far as it was needed
         self._lock = threading.RLock()
         self.dimensions: int = rows.shape[1]
 
@@ -102,6 +103,50 @@ class Items:
         """The ids of row numbers of any shape."""
         return rows if self._ids is None else self.ids[rows]
 
+    def rows_of(self, ids: npt.ArrayLike, name: str, count: int) -> npt.NDArray[np.int64]:
+        """The numbers of the rows of these ids, in their order, among the first `count` rows.
+
+        Raises:
+            ValueError: no whole numbers or strings, or ids that no row has (counted, and the first
+                ones named); `name` is what the caller's argument is called.
+        """
+        asked = as_array(name, ids)
+        if asked.shape == (0,):
+            return np.empty(0, np.int64)
+        wanted = f"{name} must be ids of items, {'strings' if self._are_text else 'whole numbers'}"
+        # NumPy makes strings of the numbers in a list of both.
+        each = ids if isinstance(ids, list | tuple) else asked.flat
+        kind = str if self._are_text else numbers.Integral
+        if asked.ndim != 1 or not all(
+            isinstance(one, kind) and not isinstance(one, bool) for one in each
+        ):
+            raise ArgumentError(f"{wanted}. Received: {name}={shown(ids)}")
+        with self._lock:
+            # What no item has gets a number beyond all rows that count.
+            if self._ids is None:
+                rows = [one if 0 <= one < count else count for one in asked.tolist()]
+            else:
+                known = self._known()
+                rows = [known.get(one, count) for one in asked.tolist()]
+        found = np.array(rows, np.int64)
+        unknown = found >= count
+        if unknown.any():
+            raise ArgumentError(
+                f"{wanted}. Received: {int(unknown.sum())} that no item has, "
+                f"{first_few(asked[unknown])}"
+            )
+        return found
+
+    @property
+    def _are_text(self) -> bool:
+        return self._ids is not None and self._ids[0].dtype.kind == "U"
+
+    def _known(self) -> dict[int | str, int]:
+        """The row of each id."""
+        ids, done = self.ids, len(self._row_of)
+        self._row_of.update(zip(ids[done:].tolist(), range(done, len(ids))))
+        return self._row_of
+
     def first(self, count: int) -> "Items":
         """The first of them, which later additions leave alone."""
         with self._lock:
@@ -125,9 +170,7 @@ class Items:
             added = checked_ids(ids, len(rows))
             if added.dtype.kind != self._ids[0].dtype.kind:
                 raise _refused(ids, f"dtype {added.dtype} beside {self._ids[0].dtype} before")
-            if self._known is None:
-                self._known = set(self.ids.tolist())
-            _check_unique(ids, np.array([one for one in added.tolist() if one in self._known]))
-            self._known.update(added.tolist())
+            known = self._known()
+            _check_unique(ids, np.array([one for one in added.tolist() if one in known]))
             self._ids.append(added)
         self._rows.append(rows)

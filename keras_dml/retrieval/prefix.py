@@ -10,8 +10,8 @@ import numpy.typing as npt
 from keras_dml.checks import check_whole
 from keras_dml.errors import ArgumentError
 from keras_dml.nearness import Metric
-from keras_dml.retrieval.exact import ExactProducts
 from keras_dml.retrieval.index import Index
+from keras_dml.retrieval.products import ExactProducts
 from keras_dml.retrieval.rows import center, centered, normalized
 from keras_dml.retrieval.tree import RECALL_NEIGHBORS
 from keras_dml.retrieval.tree_searcher import recall_of_others, recall_sample
@@ -111,7 +111,7 @@ class PrefixIndex(Index):
                 f"Received: length={self._length}"
             )
         self._recall = None
-        self._products = ExactProducts(self._prefixes(self._rows), self._metric)
+        self._short = ExactProducts(self._prefixes(self._rows), self._metric)
 
     def _prefixes(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         prefixes = np.ascontiguousarray(rows[:, : self._length])
@@ -119,11 +119,11 @@ class PrefixIndex(Index):
 
     @property
     def _block(self) -> int:
-        return self._products.block
+        return self._short.block
 
     def _nearest(self, queries: npt.NDArray[np.float32], k: int) -> tuple[np.ndarray, np.ndarray]:
         asked = min(max(k, self._candidates), self._built)
-        nearest = self._products.nearest(self._prefixes(queries), asked)
+        nearest = self._short.nearest(self._prefixes(queries), asked)
         return self._ranked(queries, nearest, k)
 
     def _measured(self) -> float:
@@ -131,13 +131,12 @@ class PrefixIndex(Index):
             return 1.0
         sample = recall_sample(self._built)
         k = min(RECALL_NEIGHBORS, self._built - 1) + 1
-        whole = ExactProducts(self._rows, self._metric)
-        step = min(self._block, whole.block)
+        step = self._block
         found = 0.0
         for start in range(0, len(sample), step):
             own = sample[start : start + step]
             queries = self._rows[own]
-            _, exact = self._ranked(queries, whole.nearest(queries, k), k)
+            _, exact = self._exactly(queries, k)
             rows, scores = self._nearest(queries, k)
             nearness = self._nearness
             found += len(own) * recall_of_others(own, nearness(exact), rows, nearness(scores))

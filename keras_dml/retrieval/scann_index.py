@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import logging
 import pathlib
 import tempfile
@@ -17,7 +16,6 @@ from keras_dml.checks import shown
 from keras_dml.errors import ArgumentTypeError
 from keras_dml.extras import needing
 from keras_dml.nearness import Metric
-from keras_dml.retrieval.exact import ExactProducts
 from keras_dml.retrieval.index import Index
 from keras_dml.retrieval.items import EMBEDDINGS
 from keras_dml.retrieval.rows import center, centered, row_blocks
@@ -164,7 +162,6 @@ class ScannIndex(Index):
             return ScannSearchModule(folder, ids, self._metric, middle, lift=lift, **how)
 
     def _build(self, first: bool) -> None:
-        self.__dict__.pop("_products", None)  # of fewer items
         if first and self._tree is not None:
             return
         self._tree = None
@@ -200,20 +197,6 @@ class ScannIndex(Index):
             "tree of %d leaves, %d searched, %d reordered: finds %.2f %% of the exact %d nearest",
             tree.num_leaves, tree.leaves_to_search, tree.reorder, 100 * (searcher.recall or 0), k,
         )  # fmt: skip
-
-    @functools.cached_property
-    def _products(self) -> ExactProducts:
-        return ExactProducts(self._rows, self._metric)
-
-    def _exactly(self, queries: npt.NDArray[np.float32], k: int) -> tuple[np.ndarray, np.ndarray]:
-        rows = np.empty((len(queries), k), np.int64)
-        scores = np.empty((len(queries), k), np.float32)
-        step = self._products.block if len(queries) else 1
-        for start in range(0, len(queries), step):
-            block = slice(start, start + step)
-            nearest = self._products.nearest(queries[block], k)
-            rows[block], scores[block] = self._ranked(queries[block], nearest, k)
-        return rows, scores
 
     def _nearest(self, queries: npt.NDArray[np.float32], k: int) -> tuple[np.ndarray, np.ndarray]:
         if self._tree is None:

@@ -11,7 +11,7 @@ from without import run_without
 
 import keras_dml
 from keras_dml import metrics
-from keras_dml.retrieval import ExactIndex, exact
+from keras_dml.retrieval import ExactIndex, products
 
 OTHERS = ("tensorflow", "scann", "tensorflow_datasets", "matplotlib", "sklearn", "tqdm", "PIL")
 WORKS = """
@@ -129,7 +129,7 @@ def test_numpy_finds_what_tensorflow_finds(metric, scale, monkeypatch):
         with np.errstate(over="ignore"):
             wanted = ExactIndex(rows, metric).search(queries, k)
             with monkeypatch.context() as patch:
-                patch.setattr(exact, "_tensorflow", lambda: None)
+                patch.setattr(products, "_tensorflow", lambda: None)
                 found = ExactIndex(rows, metric).search(queries, k)
         np.testing.assert_array_equal(found[0], wanted[0])
         np.testing.assert_array_equal(found[1], wanted[1])
@@ -137,7 +137,7 @@ def test_numpy_finds_what_tensorflow_finds(metric, scale, monkeypatch):
 
 def test_numpy_computes_in_float64(monkeypatch):
     """Far from the origin float32 products would lose the differences."""
-    monkeypatch.setattr(exact, "_tensorflow", lambda: None)
+    monkeypatch.setattr(products, "_tensorflow", lambda: None)
     rows = np.random.default_rng(1).normal(size=(50, 8)) + 1e4
     rows32 = rows.astype("float32").astype("float64")
     naive = np.linalg.norm(rows32[:, None] - rows32, axis=2).astype("float32")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from keras_dml import retrieval
-from keras_dml.retrieval import METRICS, ExactIndex, Index, ScannIndex, build_index, exact
+from keras_dml.retrieval import METRICS, ExactIndex, Index, ScannIndex, build_index, products
 
 needs_scann = pytest.mark.skipif(
     importlib.util.find_spec("scann") is None, reason="ScaNN is not installed (Linux only)"
@@ -103,7 +103,7 @@ def test_distances_beyond_float32_products(index_class, k):
 def test_blocks_do_not_change_the_result(metric, monkeypatch):
     embeddings = with_duplicates()
     whole = ExactIndex(embeddings, metric).search(embeddings, 9)
-    monkeypatch.setattr(exact, "_SCORE_BLOCK", 7 * len(embeddings))
+    monkeypatch.setattr(products, "_SCORE_BLOCK", 7 * len(embeddings))
     index = ExactIndex(embeddings, metric)
     assert index._block == 7
     for one, other in zip(whole, index.search(embeddings, 9)):

@@ -1,0 +1,134 @@
+"""Search among some of the items."""
+
+import importlib.util
+
+import numpy as np
+import pytest
+from retrieval_sets import awkward_set
+
+from keras_dml.retrieval import METRICS, ExactIndex, PrefixIndex, ScannIndex, TreeAH, products
+
+needs_scann = pytest.mark.skipif(
+    importlib.util.find_spec("scann") is None, reason="ScaNN is not installed (Linux only)"
+)
+
+
+def naive(items, queries, k, metric, rows):
+    """The k best of `rows` for each query, by loops in float64."""
+    found = []
+    for query in np.asarray(queries, np.float64):
+        order = []
+        for row in rows:
+            item = np.asarray(items[row], np.float64)
+            if metric == "l2":
+                order.append((np.float32(np.sqrt(((query - item) ** 2).sum())), row))
+            else:
+                lengths = np.sqrt((query**2).sum() * (item**2).sum())
+                order.append((-np.float32((query * item).sum() / lengths if lengths else 0), row))
+        found.append([row for _, row in sorted(order)[:k]])
+    return found
+
+
+def tree(items, metric, ids=None):
+    return ScannIndex(items, metric, ids, TreeAH(num_leaves=4, leaves_to_search=1))
+
+
+def prefix(items, metric, ids=None):
+    return PrefixIndex(items, metric, ids, length=2, candidates=3)
+
+
+KINDS = [
+    ExactIndex,
+    prefix,
+    pytest.param(ScannIndex, marks=needs_scann),
+    pytest.param(tree, marks=needs_scann),
+]
+
+
+@pytest.mark.parametrize("build", KINDS)
+@pytest.mark.parametrize("metric", METRICS)
+def test_the_nearest_of_those_allowed_agree_with_a_naive_loop(build, metric):
+    """Copies within and without, zeros: one row, a few far ones, most, by mask and by ids."""
+    items, _ = awkward_set()
+    index = build(items, metric)
+    queries = np.concatenate([items[:12], np.random.default_rng(1).normal(size=(5, 6))])
+    for rows in ([50], [79, 30, 31, 2, 5], range(40, 80), range(1, 80)):
+        mask = np.isin(np.arange(80), list(rows))
+        expected = naive(items, queries, 4, metric, sorted(rows))
+        found, scores = index.search(queries, 4, allowed=mask)
+        assert found.tolist() == expected
+        again, same = index.search(queries, 4, allowed=[*rows, *rows])
+        np.testing.assert_array_equal(again, found)
+        np.testing.assert_array_equal(same, scores)
+        # As without `allowed`: the same scores for the same pairs.
+        every, every_score = ExactIndex(items, metric).search(queries, 80)
+        place = [row.tolist().index(one) for row, one in zip(every, found[:, 0])]
+        np.testing.assert_array_equal(every_score[np.arange(len(queries)), place], scores[:, 0])
+
+
+@pytest.mark.parametrize("build", KINDS)
+def test_none_allowed_and_all(build):
+    items, _ = awkward_set()
+    index = build(items, "cosine")
+    for nobody in ([], np.array([], np.int64), np.zeros(80, bool)):
+        found, scores = index.search(items[:3], 5, allowed=nobody)
+        assert found.shape == scores.shape == (3, 0)
+        assert found.dtype == np.int64 and scores.dtype == np.float32
+    for one, other in zip(index.search(items, 5, np.ones(80, bool)), index.search(items, 5)):
+        np.testing.assert_array_equal(one, other)
+    assert index.search(np.empty((0, 6)), 5, [1])[0].shape == (0, 1)
+
+
+@pytest.mark.parametrize("ids", [np.arange(80) + 2**40, [f"ü{row}" for row in range(80)]])
+def test_ids_of_the_callers_own(ids):
+    items, _ = awkward_set()
+    index = ExactIndex(items, ids=ids)
+    found, _ = index.search(items[60:62], 3, allowed=[ids[61], ids[60]])
+    assert found.tolist() == [[ids[60], ids[61]], [ids[61], ids[60]]]
+    more = [2**41] if ids[0] == 2**40 else ["more"]
+    index.add(items[:1], more)
+    assert index.search(items[:1], 2, allowed=more)[0].tolist() == [more]
+    with pytest.raises(ValueError, match="two|no two"):
+        index.add(items[:1], more)
+    assert index.search(items[:1], 2, allowed=np.arange(81) == 80)[0].tolist() == [more]
+    np.testing.assert_array_equal(
+        index.embeddings_of([*more, ids[0], ids[0]]), index.embeddings_of([ids[0]] * 3)
+    )
+
+
+def test_without_tensorflow(monkeypatch):
+    items, _ = awkward_set()
+    wanted = ExactIndex(items, "l2").search(items, 7, allowed=range(20, 60))
+    monkeypatch.setattr(products, "_tensorflow", lambda: None)
+    for one, other in zip(ExactIndex(items, "l2").search(items, 7, allowed=range(20, 60)), wanted):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("allowed", "message"),
+    [
+        (np.ones(79, bool), r"one bool for each of the 80 items. Received: .*\(79,\)"),
+        ([3, 80, -1], "allowed must be ids of items, whole numbers. Received: 2 .* 80, -1"),
+        ([2**70], "Received: 1 that no item has"),
+        (["3"], "allowed must be ids of items, whole numbers. Received: allowed="),
+        ([1.0], "whole numbers. Received: allowed="),
+        ([[1]], "whole numbers. Received: allowed="),
+        ([[1], [1, 2]], "allowed must be an array"),
+        (3, "whole numbers. Received: allowed=3"),
+        ([None], "whole numbers"),
+        ([True, 3], "whole numbers"),
+    ],
+)
+def test_what_is_refused(allowed, message):
+    items, _ = awkward_set()
+    with pytest.raises(ValueError, match=message):
+        ExactIndex(items).search(items, 3, allowed=allowed)
+    with pytest.raises(ValueError):
+        ExactIndex(items).embeddings_of(allowed)
+
+
+def test_numbers_are_not_taken_for_names():
+    index = ExactIndex(np.eye(3), ids=["1", "2", "3"])
+    for allowed in ([1], ["1", 2], ["4"], [b"1"]):
+        with pytest.raises(ValueError, match="allowed must be ids of items, strings"):
+            index.search(np.eye(3), 1, allowed=allowed)
