@@ -212,6 +212,10 @@ class _Batches:
             return
         if isinstance(dataset, keras.utils.PyDataset):
             return
+        if isinstance(dataset, (str, bytes, dict)):
+            raise ArgumentTypeError(
+                f"{name} must be (images, labels) or batches of these. Received: {shown(dataset)}"
+            )
         try:
             batches = iter(dataset)
         except TypeError as error:

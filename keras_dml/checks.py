@@ -218,6 +218,11 @@ def numbers_of(name: str, value: Any, what: str) -> TensorLike:
         TypeError: no numbers, complex ones, or lists of different lengths.
     """
     refusal = f"{name} must be {what}, which are numbers. Received: {name}="
+    if isinstance(value, keras.Variable):
+        # Its value, which still has a gradient: custom gradients refuse the variable itself.
+        value = ops.convert_to_tensor(value.value)
+    if hasattr(value, "dense_shape") or (isinstance(value, keras.KerasTensor) and value.sparse):
+        raise ArgumentTypeError(f"{refusal}a sparse tensor; make it dense before")
     if ops.is_tensor(value):
         dtype = keras.backend.standardize_dtype(value.dtype)
         if not dtype.startswith(_REAL):
@@ -245,6 +250,20 @@ def numbers_of(name: str, value: Any, what: str) -> TensorLike:
 def as_embeddings(embeddings: TensorLike) -> TensorLike:
     """`numbers_of` what a loss is given as `y_pred`."""
     return numbers_of("y_pred", embeddings, "embeddings or logits")
+
+
+def check_sample_weight(weights: TensorLike | None, embeddings: TensorLike) -> None:
+    """ValueError unless None, a number, or one for each image, `[n]` or `[n, 1]`."""
+    if weights is None:
+        return
+    shape = _known_shape(numbers_of("sample_weight", weights, "weights"))
+    images = (_known_shape(embeddings) or (None,))[0]
+    if not shape or ((shape[0] in (1, None, images) or images is None) and shape[1:] in ((), (1,))):
+        return
+    raise ArgumentError(
+        "sample_weight must be None, a number, or one weight for each image, [n] or [n, 1]. "
+        f"Received: sample_weight.shape={shape} for {images} images"
+    )
 
 
 def check_embeddings(embeddings: Tensor) -> None:
@@ -297,6 +316,14 @@ def check_rows(labels: Tensor, embeddings: Tensor) -> None:
             "y_true and y_pred must have one row for each image. "
             f"Received: {rows} class ids and {images} embeddings"
         )
+
+
+def _known_shape(value: TensorLike) -> tuple[int | None, ...] | None:
+    """Of a tensor, None where its rank is not known, or of what becomes one."""
+    try:
+        return tuple(value.shape) if hasattr(value, "shape") else np.shape(value)
+    except ValueError:  # TensorFlow's unknown rank
+        return None
 
 
 def _message(name: str, wanted: str, value: object) -> str:

@@ -8,6 +8,7 @@ import inspect
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from trials import Tally
 
 from keras_dml import addons, export, losses, metrics, mining, models, retrieval
@@ -120,7 +121,7 @@ WRONG = {
     "infinity in it": np.full((12, 8), np.inf), "whole numbers": (10 * Z).astype(int),
     "objects": np.array([object()] * 12), "complex": Z.astype(complex), "11 ids": IDS[:11],
     "ids of 2^62": IDS + 2**62, "ids of -1": -1 - IDS, "bytes": b"x", "a set": {1, 2},
-    "1,000 numbers": list(range(1_000)),
+    "1,000 numbers": list(range(1_000)), "a sparse tensor": tf.sparse.from_dense(Z),
 }  # fmt: skip
 NOT_FINITE = ("nan", "infinity", "NaN in it", "infinity in it", "2^70", "ids of 2^62")
 """What an answer that is not finite is right of: margins whose squares are beyond float32, too."""
@@ -176,8 +177,34 @@ def cases_of_functions():
     ]
 
 
+@pytest.mark.parametrize("shape", [(7,), (8, 3), (2, 8), (1, 8), (8, 1, 1), (0,)])
+def test_weights_of_another_shape_than_the_images(shape):
+    said = rf"sample_weight must be .* Received: sample_weight.shape=.*{shape[0]}.* for 8 images"
+    with pytest.raises(ArgumentError, match=said):
+        losses.ContrastiveLoss()(IDS[:8], Z[:8], sample_weight=np.ones(shape))
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (8,), (8, 1)])
+def test_weights_of_the_images_shape(shape):
+    loss = losses.ContrastiveLoss()
+    doubled = float(loss(IDS[:8], Z[:8], sample_weight=np.full(shape, 2.0)))
+    assert doubled == pytest.approx(2 * float(loss(IDS[:8], Z[:8])))
+
+
+def test_a_variable_is_its_value_and_has_a_gradient():
+    loss = losses.ContrastiveLoss()
+    variable = keras.Variable(Z)
+    with tf.GradientTape(persistent=True) as tape:
+        whole = loss(IDS, variable)
+        alone = loss(IDS, variable.value)
+    assert whole == alone
+    gradient = tape.gradient(whole, variable.value)
+    np.testing.assert_array_equal(gradient, tape.gradient(alone, variable.value))
+    assert np.abs(gradient).max() > 0
+
+
 def cases_of_losses():
-    given = {"y_true": IDS, "y_pred": Z}
+    given = {"y_true": IDS, "y_pred": Z, "sample_weight": np.arange(12.0)}
     pair_losses = [kind() for kind in LOSSES.values() if issubclass(kind, losses.PairLoss)]
     return [
         (loss, given, name, wrong)

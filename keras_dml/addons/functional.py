@@ -1,7 +1,7 @@
 """The losses of TensorFlow Addons as functions."""
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import keras
 import numpy as np
@@ -222,10 +222,13 @@ def check_metric(distance_metric: Metric) -> None:
 
 
 def checked_margin(margin: Tensor | float) -> Tensor | float:
-    """The margin as a number; tensors are taken as they are, as by the original."""
-    if ops.is_tensor(margin):
-        return margin
-    return check_number("margin", margin)
+    """The margin as a number; tensors of one are taken as they are, as by the original."""
+    if not ops.is_tensor(margin):
+        return check_number("margin", margin)
+    shape = tuple(cast(Tensor, numbers_of("margin", margin, "one number")).shape)
+    if shape:
+        raise ArgumentError(f"margin must be one number. Received: margin.shape={shape}")
+    return margin
 
 
 def _distances(

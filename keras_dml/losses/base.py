@@ -7,7 +7,14 @@ from typing import ClassVar, Self
 import keras
 from keras import ops
 
-from keras_dml.checks import as_embeddings, check_embeddings, check_rows, checked_class_ids
+from keras_dml.checks import (
+    as_embeddings,
+    check_embeddings,
+    check_rows,
+    check_sample_weight,
+    checked_class_ids,
+    numbers_of,
+)
 from keras_dml.class_ids import are_apart, as_labels
 from keras_dml.errors import ArgumentError, ArgumentTypeError
 from keras_dml.mining import Strategy, check_mining, mined, mining_from_config
@@ -84,6 +91,7 @@ class EmbeddingLoss(keras.losses.Loss):
     ) -> Tensor:
         """The reduced loss; integers in `y_true` stay integers."""
         labels, embeddings = as_labels(y_true), as_embeddings(y_pred)
+        check_sample_weight(sample_weight, embeddings)
         return LabelsAsTheyAre(self, labels)((), embeddings, sample_weight)
 
     def call(self, y_true: TensorLike, y_pred: TensorLike) -> Tensor:
@@ -254,6 +262,14 @@ class LabelsAsTheyAre(keras.losses.Loss):
         super().__init__(name=loss.name, reduction=loss.reduction, dtype=loss.dtype)
         self.loss = loss
         self.labels = labels
+
+    def __call__(
+        self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike | None = None
+    ) -> Tensor:
+        """As Keras' own, of weights that are numbers."""
+        if sample_weight is not None:
+            sample_weight = numbers_of("sample_weight", sample_weight, "weights")
+        return super().__call__(y_true, y_pred, sample_weight)
 
     def call(self, y_true: TensorLike, y_pred: TensorLike) -> Tensor:
         """The loss of its own labels."""
