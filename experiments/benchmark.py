@@ -152,6 +152,18 @@ Evaluation and search beside faiss (pip install 'keras-dml[benchmark]') on made-
     size: str = option("all", _MEASURED, "How many embeddings.", choices=("sop", "million", "all"))
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VerificationOptions(_Benchmark):
+    """Of `benchmark verification`."""
+
+    command = "experiments.benchmark verification"
+    intro = """  python -m experiments.benchmark verification
+
+Thresholds of false match rates over all pairs of 60,502 made-up embeddings of 512 numbers (goal: 60
+seconds on 2 cores), and scikit-learn's roc_curve on as many pairs as fit, beside ours.
+"""
+
+
 def main(argv: list[str]) -> None:
     """Print a line for each measurement."""
     quiet_tensorflow()  # TensorFlow is imported by what is measured, and must be quiet by then
@@ -278,12 +290,19 @@ def _retrieval(options: RetrievalOptions) -> Iterator[str]:
     return (line for size in sizes for line in measure(size))
 
 
+def _verification(options: VerificationOptions) -> Iterator[str]:
+    from experiments.benchmarks.verification import measure
+
+    return measure()
+
+
 BENCHMARKS: dict[str, tuple[type[Options], Callable[[Any], Iterable[str]]]] = {
     "losses": (LossesOptions, _losses),
     "training": (TrainingOptions, _training),
     "chunks": (ChunksOptions, _chunks),
     "pipeline": (PipelineOptions, _pipeline),
     "retrieval": (RetrievalOptions, _retrieval),
+    "verification": (VerificationOptions, _verification),
 }
 
 if __name__ == "__main__":

@@ -7,6 +7,13 @@ from keras_dml.metrics.distances import DistanceHistograms, distance_histograms
 from keras_dml.metrics.evaluation import evaluate
 from keras_dml.metrics.loss_part import LossPart
 from keras_dml.metrics.mutual_information import MutualInformationBound, mutual_information_bound
+from keras_dml.metrics.open_set import Identification, IdentificationPoint, identification
+from keras_dml.metrics.pair_verification import (
+    OperatingPoint,
+    Verification,
+    pairs_needed,
+    verification,
+)
 from keras_dml.metrics.precision import PrecisionAtR, precision_at_r
 from keras_dml.metrics.recall import nearest_neighbors, recall_at_k
 
@@ -14,15 +21,22 @@ __getattr__ = renamed_attributes(__name__, nearest_neighbours="nearest_neighbors
 
 __all__ = [
     "DistanceHistograms",
+    "Identification",
+    "IdentificationPoint",
     "LossPart",
     "MutualInformationBound",
+    "OperatingPoint",
     "PrecisionAtR",
+    "Verification",
     "class_mean_accuracy",
     "clustering_scores",
     "distance_histograms",
     "evaluate",
+    "identification",
     "mutual_information_bound",
     "nearest_neighbors",
+    "pairs_needed",
     "precision_at_r",
     "recall_at_k",
+    "verification",
 ]

@@ -1,0 +1,187 @@
+"""Known or unknown, and who: the errors of open-set identification."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from keras_dml.checks import check_choice, check_number
+from keras_dml.errors import ArgumentError
+from keras_dml.metrics.pair_counts import above
+from keras_dml.metrics.pair_scores import PairScores
+from keras_dml.metrics.pair_verification import allowed, checked_rates, pairs_needed
+from keras_dml.metrics.ranks import pair_blocks
+from keras_dml.metrics.recall import checked_sets
+from keras_dml.nearness import METRICS, Metric
+
+_Floats = npt.NDArray[np.float32]
+
+
+@dataclasses.dataclass(frozen=True)
+class IdentificationPoint:
+    """What a threshold does.
+
+    Attributes:
+        threshold: a query whose nearest item has at least this similarity, for "l2" at most this
+            distance, is said to be of that item's class; any other is said to be unknown.
+        false_positive_identification_rate: the share of unknown queries that are given a class.
+        detection_and_identification_rate: the share of known queries that are given their own.
+        misidentification_rate: the share of known queries that are given another.
+    """
+
+    threshold: float
+    false_positive_identification_rate: float
+    detection_and_identification_rate: float
+    misidentification_rate: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Identification:
+    """What `identification` finds.
+
+    Attributes:
+        metric: "cosine" or "l2".
+        known, unknown: how many queries of each kind were asked.
+        points: an `IdentificationPoint` for each rate asked for, in that order.
+    """
+
+    metric: Metric
+    known: int
+    unknown: int
+    points: tuple[IdentificationPoint, ...]
+    # Nearness of the nearest item, the greater the nearer, and whether it is of the query's class.
+    _known: _Floats = dataclasses.field(repr=False)
+    _right: npt.NDArray[np.bool_] = dataclasses.field(repr=False)
+    _unknown: _Floats = dataclasses.field(repr=False)
+
+    def at(self, threshold: float) -> IdentificationPoint:
+        """What another threshold does, such as that of `verification`.
+
+        Raises:
+            ValueError: no finite number.
+        """
+        threshold = check_number("threshold", threshold)
+        least = threshold if self.metric == "cosine" else -threshold
+        return IdentificationPoint(threshold, *_rates(self, least))
+
+
+def identification(
+    embeddings: npt.ArrayLike,
+    labels: npt.ArrayLike,
+    false_positive_identification_rates: Iterable[float] = (1e-1, 1e-2),
+    metric: Metric = "cosine",
+    gallery: npt.ArrayLike | None = None,
+    gallery_labels: npt.ArrayLike | None = None,
+) -> Identification:
+    """How well the nearest item and a threshold say whether a query's class is known, and which.
+
+    With s(q) the score of query q's nearest item:
+
+        FPIR(t) = |{unknown q: s(q) ≥ t}| / |{unknown q}|
+        DIR(t) = |{known q: s(q) ≥ t, the nearest item is of q's class}| / |{known q}|
+
+    With a gallery a query is known if the gallery has its class. Without one every row is asked
+    twice: as known, among all other rows, if one of them is of its class; and as unknown, among the
+    rows of other classes, as if its own had never been enrolled. Exact, by scores as those of
+    `verification`; where an item of another class is as near as the nearest of its own, a query
+    counts as misidentified.
+
+    Args:
+        embeddings: numbers `[n, d]`.
+        labels: class of each row, `[n]`.
+        false_positive_identification_rates: above 0 and below 1, one or more.
+        metric: "cosine" or "l2".
+        gallery: numbers `[m, d]` that are searched instead of the other rows.
+        gallery_labels: class of each row of the gallery, `[m]`.
+
+    Returns:
+        `Identification`. Takes n²d/2 (n·m·d) time, memory for 1,024² pairs.
+
+    Raises:
+        ValueError: no known or no unknown query; a rate out of range, or one that takes more
+            unknown queries than there are (3 / rate); else as `recall_at_k`.
+
+    Reference: Phillips, Grother and Micheals 2011, "Evaluation methods in face recognition", in
+    Handbook of Face Recognition, section 21.2 (open-set identification).
+
+    Example:
+
+        found = identification(z, labels, [0.05])
+        found.points[0].detection_and_identification_rate
+    """
+    check_choice("metric", metric, METRICS)
+    rates = checked_rates(
+        "false_positive_identification_rates", false_positive_identification_rates
+    )
+    queries, items, codes, item_codes = checked_sets(
+        embeddings, labels, gallery, gallery_labels, metric
+    )
+    own_rows = items is queries
+    scores = PairScores(queries, metric, None if own_rows else items)
+    same, other = _nearest(scores, codes, item_codes, own_rows)
+    known = same > -np.inf
+    unknown = other > -np.inf if own_rows else ~known
+    if not known.any() or not unknown.any():
+        raise ArgumentError(
+            "labels must make known and unknown queries: with a gallery those of its classes and "
+            "of others, without one of two classes, one of which has two rows. Received: "
+            f"{np.count_nonzero(known):,} known and {np.count_nonzero(unknown):,} unknown ones"
+        )
+    found = Identification(
+        metric,
+        int(np.count_nonzero(known)),
+        int(np.count_nonzero(unknown)),
+        (),
+        np.maximum(same, other)[known],
+        (same > other)[known],
+        other[unknown],
+    )
+    return dataclasses.replace(found, points=tuple(_point(found, rate) for rate in rates))
+
+
+def _nearest(
+    scores: PairScores,
+    codes: npt.NDArray[np.int64],
+    item_codes: npt.NDArray[np.int64],
+    own_rows: bool,
+) -> tuple[_Floats, _Floats]:
+    """The score of each query's nearest item of its class, and of others; -inf for none."""
+    best = np.full((2, len(codes)), -np.inf, np.float32)
+    nothing = np.float32(-np.inf)
+    for left, right in pair_blocks("nearest items", len(codes), len(item_codes), own_rows):
+        block = scores.block(left, right)
+        same = codes[left, None] == item_codes[right]
+        others = np.where(same, nothing, block)
+        if own_rows and left == right:
+            np.fill_diagonal(same, False)
+        block[~same] = nothing
+        for kind, values in enumerate((block, others)):
+            np.maximum(best[kind, left], values.max(axis=1), out=best[kind, left])
+            if own_rows and left != right:
+                np.maximum(best[kind, right], values.max(axis=0), out=best[kind, right])
+    return best[0], best[1]
+
+
+def _point(found: Identification, rate: float) -> IdentificationPoint:
+    needed = pairs_needed(rate)
+    if found.unknown < needed:
+        raise ArgumentError(
+            "false_positive_identification_rates must be rates that the queries can show: "
+            f"{rate:g} takes {needed:,} unknown queries (3 / rate). Received: {found.unknown:,}"
+        )
+    falling = -np.sort(-found._unknown)
+    least = float(above(falling[allowed(rate, found.unknown)]))
+    sign = 1.0 if found.metric == "cosine" else -1.0
+    return IdentificationPoint(sign * least, *_rates(found, least))
+
+
+def _rates(found: Identification, least: float) -> tuple[float, float, float]:
+    given = found._known >= least
+    return (
+        np.count_nonzero(found._unknown >= least) / found.unknown,
+        np.count_nonzero(given & found._right) / found.known,
+        np.count_nonzero(given & ~found._right) / found.known,
+    )

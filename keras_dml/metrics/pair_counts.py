@@ -1,0 +1,339 @@
+"""One pass over all pairs of a set: histograms, exact counts where they are asked for, a sample.
+
+The scores are never kept. What is kept of them, for the pairs of one class and of two:
+
+- a histogram over 16 octaves of distance, 1,024 bins each;
+- within some windows of scores, how many pairs have each float32 score, and how many score higher;
+- a random sample that is the denser the higher the score, for a bootstrap over classes.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from keras_dml.metrics.pair_scores import PairScores
+from keras_dml.metrics.ranks import pair_blocks
+
+_Floats: TypeAlias = npt.NDArray[np.float32]
+_Numbers: TypeAlias = npt.NDArray[np.int64]
+Window: TypeAlias = tuple[np.float32, np.float32]
+
+# The two kinds of pairs, as places in every array of two.
+NEGATIVE, POSITIVE = 0, 1
+EVERYTHING: Window = (np.float32(-np.inf), np.float32(np.inf))
+
+# Of a float64's bits those that say the bin: exponent and ten bits of the mantissa.
+_SHIFT = 42
+_BINS = 16 * 1024
+# Scores that wait to be counted by value.
+_PENDING = 2**21
+# Pairs of the sample: about so many of each four times as wide part of the high scores, and of the
+# rest; and of the positive pairs.
+_OF_A_PART, _OF_THE_REST, _OF_POSITIVES = 2**16, 2**18, 2**19
+# The share of the pairs that is high, where the sample is denser.
+_HIGH = 1 / 16
+
+
+@dataclasses.dataclass(frozen=True)
+class LabeledRows:
+    """Rows in the order of their classes.
+
+    Attributes:
+        codes: number of each row's class from 0, int64 `[n]`, ascending.
+        sizes: rows of each class, int64 `[classes]`.
+        scores: of the rows in that order.
+    """
+
+    codes: _Numbers
+    sizes: _Numbers
+    scores: PairScores
+
+    @property
+    def totals(self) -> tuple[int, int]:
+        """How many negative and how many positive pairs there are."""
+        sizes = [int(size) for size in self.sizes]
+        positive = sum(size * (size - 1) // 2 for size in sizes)
+        return sum(sizes) * (sum(sizes) - 1) // 2 - positive, positive
+
+    def random_scores(self, kind: int, number: int, seed: int) -> _Floats:
+        """Scores of so many pairs of a kind, each drawn at random from all of them."""
+        rng = np.random.default_rng((seed, kind))
+        ends = np.cumsum(self.sizes)
+        own = self.sizes[self.codes]
+        partners = own - 1 if kind == POSITIVE else len(self.codes) - own
+        last = np.cumsum(partners)
+        drawn = rng.integers(0, last[-1], number)
+        rows = np.searchsorted(last, drawn, "right")
+        partner = last[rows] - 1 - drawn
+        start = (ends - self.sizes)[self.codes[rows]]
+        if kind == POSITIVE:
+            partner += start
+            partner += partner >= rows
+        else:
+            partner += np.where(partner >= start, own[rows], 0)
+        return self.scores.pairs(rows, partner)
+
+
+@dataclasses.dataclass(frozen=True)
+class SampledPairs:
+    """Pairs drawn at random, by how many each stands for.
+
+    Attributes:
+        scores: float32 `[p]`, the highest first.
+        first, second: class numbers of the two rows, `[p]`.
+        weights: float64 `[p]`.
+    """
+
+    scores: _Floats
+    first: _Numbers
+    second: _Numbers
+    weights: npt.NDArray[np.float64]
+
+
+@dataclasses.dataclass(frozen=True)
+class WindowCounts:
+    """The pairs within a window of scores.
+
+    Attributes:
+        window: lowest and highest score, both within.
+        above: how many negative and how many positive pairs score higher, int64 `[2]`.
+        values: every score that occurs in the window, float32 `[v]`, the highest first.
+        counts: how many pairs of each kind have it, int64 `[v, 2]`.
+    """
+
+    window: Window
+    above: _Numbers
+    values: _Floats
+    counts: npt.NDArray[np.int64]
+
+    def after(self) -> npt.NDArray[np.int64]:
+        """Pairs of each kind above the window, and with each of its values, int64 `[v + 1, 2]`."""
+        return np.concatenate([self.above[None], self.above + np.cumsum(self.counts, axis=0)])
+
+
+@dataclasses.dataclass(frozen=True)
+class PairCounts:
+    """What `count_pairs` returns.
+
+    Attributes:
+        histogram: pairs of each kind in each bin, the nearest bin first, int64 `[2, bins]`.
+        lowest: the lowest score that belongs to each bin, float32 `[bins]`; the last is -inf.
+        windows: of the windows asked for.
+        sample: of the negative and of the positive pairs.
+    """
+
+    histogram: npt.NDArray[np.int64]
+    lowest: _Floats
+    windows: list[WindowCounts]
+    sample: tuple[SampledPairs, SampledPairs]
+
+
+def count_pairs(
+    rows: LabeledRows, windows: Sequence[Window], tail: _Floats | None, seed: int
+) -> PairCounts:
+    """Count every unordered pair once, a block at a time.
+
+    Args:
+        rows: the rows.
+        windows: of scores; those that overlap are made one.
+        tail: scores of negative pairs drawn at random, the highest first: where the sample
+            becomes denser. None: all pairs are kept.
+        seed: of the sample.
+    """
+    bins = _Bins(rows.scores)
+    counted = [_InWindow(window) for window in _merged(windows)]
+    sample = _Sample(rows, tail, seed)
+    histogram = np.zeros((2, _BINS), np.int64)
+    # What lies below all windows and is not high is looked at for the histogram alone.
+    floor = min(window.low for window in counted)
+    for left, right in pair_blocks("counting pairs", len(rows.codes), len(rows.codes), True):
+        scores = rows.scores.block(left, right)
+        flat = scores.ravel()
+        for kind, places in _kinds(rows.codes, left, right):
+            chosen = flat if places is None else flat[places]
+            histogram[kind] += bins.count(chosen)
+            high = chosen[chosen >= floor]
+            for window in counted:
+                window.add(kind, high)
+            sample.add(kind, chosen, places, left, right)
+    return PairCounts(
+        histogram,
+        bins.lowest(),
+        [window.counts() for window in counted],
+        (sample.pairs(NEGATIVE), sample.pairs(POSITIVE)),
+    )
+
+
+def _kinds(
+    codes: _Numbers, left: slice, right: slice
+) -> list[tuple[int, npt.NDArray[np.intp] | None]]:
+    """The kinds of pairs in a block with their places in it; None for all places."""
+    if codes[left.stop - 1] < codes[right.start]:  # in the order of the classes
+        return [(NEGATIVE, None)]
+    same = codes[left, None] == codes[right]
+    other = ~same
+    if left == right:
+        same, other = np.triu(same, 1), np.triu(other, 1)
+    return [(NEGATIVE, np.flatnonzero(other)), (POSITIVE, np.flatnonzero(same))]
+
+
+def _merged(windows: Sequence[Window]) -> list[Window]:
+    merged: list[Window] = []
+    for low, high in sorted(windows):
+        if merged and low <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], high))
+        else:
+            merged.append((low, high))
+    return merged
+
+
+class _Bins:
+    """Bins of distance, or of 1 - similarity, that are equally wide relative to it."""
+
+    def __init__(self, scores: PairScores) -> None:
+        self._of_similarity = scores.metric == "cosine"
+        farthest = np.array([max(scores.farthest, float(np.finfo(np.float32).tiny))])
+        self._first = (int(farthest.view(np.int64)[0]) >> _SHIFT) - _BINS + 1
+
+    def count(self, scores: _Floats) -> _Numbers:
+        distances = np.subtract(1.0 if self._of_similarity else 0.0, scores, dtype=np.float64)
+        cells = distances.view(np.int64)
+        cells >>= _SHIFT
+        cells -= self._first
+        # -0.0, of a distance of 0, is far below all bins as well.
+        np.clip(cells, 0, _BINS - 1, out=cells)
+        return np.bincount(cells, minlength=_BINS)
+
+    def lowest(self) -> _Floats:
+        edges = ((np.arange(1, _BINS + 1) + self._first) << _SHIFT).view(np.float64)
+        beyond = 1.0 - edges if self._of_similarity else -edges
+        # Beyond the edge itself begins the next bin.
+        lowest = beyond.astype(np.float32)
+        lowest = np.where(lowest <= beyond, above(lowest), lowest)
+        lowest[-1] = -np.inf
+        return lowest
+
+
+def above(scores: _Floats | np.float32) -> _Floats:
+    """The next float32 above each."""
+    return np.nextafter(scores, np.float32(np.inf), dtype=np.float32)
+
+
+class _InWindow:
+    """The pairs of a window, by their scores."""
+
+    def __init__(self, window: Window) -> None:
+        self.low, self.high = window
+        self._above = np.zeros(2, np.int64)
+        self._values: list[_Floats] = [np.empty(0, np.float32)] * 2
+        self._counts: list[_Numbers] = [np.empty(0, np.int64)] * 2
+        self._pending: tuple[list[_Floats], list[_Floats]] = ([], [])
+        self._waiting = 0
+
+    def add(self, kind: int, scores: _Floats) -> None:
+        if not len(scores):
+            return
+        beyond = scores > self.high
+        inside = scores >= self.low
+        inside &= ~beyond
+        self._above[kind] += np.count_nonzero(beyond)
+        self._pending[kind].append(scores[inside])
+        self._waiting += len(self._pending[kind][-1])
+        if self._waiting > _PENDING:
+            self._count()
+
+    def _count(self) -> None:
+        for kind, pending in enumerate(self._pending):
+            values, numbers = np.unique(np.concatenate([*pending, []]), return_counts=True)
+            every = np.concatenate([self._values[kind], values.astype(np.float32)])
+            numbers = np.concatenate([self._counts[kind], numbers])
+            self._values[kind], places = np.unique(every, return_inverse=True)
+            self._counts[kind] = np.zeros(len(self._values[kind]), np.int64)
+            np.add.at(self._counts[kind], places, numbers)
+            pending.clear()
+        self._waiting = 0
+
+    def counts(self) -> WindowCounts:
+        self._count()
+        values = np.union1d(*self._values)[::-1]
+        counts = np.zeros((len(values), 2), np.int64)
+        for kind in (NEGATIVE, POSITIVE):
+            places = np.searchsorted(-values, -self._values[kind])
+            counts[places, kind] = self._counts[kind]
+        return WindowCounts((self.low, self.high), self._above, values, counts)
+
+
+class _Sample:
+    """Draws pairs, the high negative ones with a greater probability."""
+
+    def __init__(self, rows: LabeledRows, tail: _Floats | None, seed: int) -> None:
+        self._codes = rows.codes
+        self._seed = seed
+        negative, positive = rows.totals
+        self._levels = np.empty(0, np.float32)
+        self._shares = np.empty(0)
+        rest = [1.0, 1.0]
+        if tail is not None:
+            rest = [min(1.0, _OF_THE_REST / negative), min(1.0, _OF_POSITIVES / positive)]
+            self._levels, self._shares = _levels(tail, negative, rest[NEGATIVE])
+        self._rest = rest
+        self._kept: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
+
+    def add(
+        self,
+        kind: int,
+        scores: _Floats,
+        places: npt.NDArray[np.intp] | None,
+        left: slice,
+        right: slice,
+    ) -> None:
+        if not len(scores):
+            return
+        rng = np.random.default_rng((self._seed, kind, left.start, right.start))
+        share = self._rest[kind]
+        if share < 1:
+            chosen = rng.integers(0, len(scores), rng.binomial(len(scores), share))
+        else:
+            chosen = np.arange(len(scores))
+        weights = np.full(len(chosen), 1 / share)
+        if kind == NEGATIVE and len(self._levels):
+            low = scores[chosen] < self._levels[-1]
+            chosen, weights = chosen[low], weights[low]
+            high = np.flatnonzero(scores >= self._levels[-1])
+            # The levels fall, the first is the highest.
+            shares = self._shares[np.searchsorted(-self._levels, -scores[high])]
+            kept = rng.random(len(high)) < shares
+            chosen = np.concatenate([chosen, high[kept]])
+            weights = np.concatenate([weights, 1 / shares[kept]])
+        block = chosen if places is None else places[chosen]
+        first, second = np.divmod(block, right.stop - right.start)
+        self._kept[kind].append(
+            np.rec.fromarrays(
+                [
+                    scores[chosen],
+                    self._codes[first + left.start].astype(np.int32),
+                    self._codes[second + right.start].astype(np.int32),
+                    weights,
+                ]
+            )
+        )
+
+    def pairs(self, kind: int) -> SampledPairs:
+        fields = [np.concatenate([block[f"f{i}"] for block in self._kept[kind]]) for i in range(4)]
+        order = np.argsort(-fields[0], kind="stable")
+        scores, first, second, weights = (field[order] for field in fields)
+        return SampledPairs(scores, first, second, weights)
+
+
+def _levels(tail: _Floats, negative: int, rest: float) -> tuple[_Floats, npt.NDArray[np.float64]]:
+    """Scores, falling, and the share of the pairs that is kept down to each from the one before."""
+    levels, shares = [], []
+    number, share = float(_OF_A_PART), 1.0
+    while number < _HIGH * negative and share > rest:
+        levels.append(tail[min(int(number / negative * len(tail)), len(tail) - 1)])
+        shares.append(share)
+        number, share = 4 * number, share / 4
+    return np.array(levels, np.float32), np.array(shares)

@@ -1,0 +1,293 @@
+"""Thresholds and error rates over all pairs, against loops over them."""
+
+import functools
+import itertools
+
+import numpy as np
+import pytest
+from retrieval_sets import awkward_set
+
+from keras_dml.metrics import (
+    class_bootstrap,
+    pair_counts,
+    pair_verification,
+    pairs_needed,
+    ranks,
+    verification,
+)
+from keras_dml.metrics.pair_scores import PairScores
+from keras_dml.nearness import METRICS
+
+
+def naive_pairs(embeddings, labels, metric):
+    """Scores of the negative and of the positive pairs, nearest first, by a loop in float64."""
+    rows = np.asarray(embeddings, np.float32).astype(np.float64)
+    kinds = ([], [])
+    for i, j in itertools.combinations(range(len(rows)), 2):
+        a, b = rows[i], rows[j]
+        if metric == "l2":
+            score = -np.float32(np.sqrt(((a - b) ** 2).sum()))
+        else:
+            lengths = np.sqrt((a**2).sum()) * np.sqrt((b**2).sum())
+            score = np.float32(round(float((a * b).sum() / (lengths or 1)), 12))
+        kinds[int(labels[i] == labels[j])].append(score)
+    return [np.sort(np.array(scores, np.float32))[::-1] for scores in kinds]
+
+
+def naive_threshold(negative, rate):
+    """The lowest float32 at which no more than the rate of the negative pairs match."""
+    candidates = np.unique(np.concatenate([negative, np.nextafter(negative, np.float32(np.inf))]))
+    matching = np.sum(negative >= candidates[:, None], axis=1)
+    return candidates[np.argmax(matching <= rate * len(negative))]
+
+
+def naive_equal_error(negative, positive):
+    scores = np.unique(np.concatenate([negative, positive]))[::-1]
+    false = np.mean(negative >= scores[:, None], axis=1)
+    missed = np.mean(positive < scores[:, None], axis=1)
+    points = itertools.pairwise([(0.0, 1.0, np.inf), *zip(false, missed, scores, strict=True)])
+    for (false, missed, _), (next_false, next_missed, score) in points:
+        if next_false >= next_missed:
+            part = (missed - false) / (missed - false + next_false - next_missed)
+            return false + part * (next_false - false), score
+    raise AssertionError
+
+
+def sets():
+    """Embeddings and labels that are awkward to verify."""
+    for seed in range(3):
+        yield awkward_set(seed)
+    rng = np.random.default_rng(7)
+    coarse = rng.integers(-2, 3, (70, 3)).astype(np.float64)  # most scores are ties
+    yield coarse, rng.integers(0, 6, 70)
+    yield np.zeros((60, 2)), np.arange(60) % 5
+    yield 1e4 + rng.normal(size=(60, 4)), (np.arange(60) % 7) + 2**40  # far from the origin
+
+
+RATES = (0.3, 1e-2, 0.05)
+
+
+@functools.cache
+def naive_results(metric):
+    """For each of the sets its pairs, the thresholds of `RATES`, and where the errors meet."""
+    results = []
+    for embeddings, labels in sets():
+        negative, positive = naive_pairs(embeddings, labels, metric)
+        thresholds = [naive_threshold(negative, rate) for rate in RATES]
+        results.append((negative, positive, thresholds, naive_equal_error(negative, positive)))
+    return results
+
+
+@pytest.mark.parametrize("path", ["all", "windows", "looked in vain"])
+@pytest.mark.parametrize("metric", METRICS)
+def test_it_agrees_with_a_loop_over_the_pairs(metric, path, monkeypatch):
+    monkeypatch.setattr(ranks, "_BLOCK", 7 if path == "all" else 32)
+    if path != "all":
+        monkeypatch.setattr(pair_verification, "_FEW", 1)
+        monkeypatch.setattr(pair_verification, "_LOOKED_AT", 300)
+        monkeypatch.setattr(pair_counts, "_PENDING", 20)
+        monkeypatch.setattr(pair_counts, "_OF_A_PART", 5)
+    if path == "looked in vain":
+        nowhere = (np.float32(-99), np.float32(-98))
+        monkeypatch.setattr(pair_verification, "_window_of_rate", lambda *_: nowhere)
+        monkeypatch.setattr(pair_verification, "_window_of_equal_errors", lambda *_: nowhere)
+    for (embeddings, labels), expected in zip(sets(), naive_results(metric), strict=True):
+        negative, positive, thresholds, (error, error_threshold) = expected
+        found = verification(embeddings, labels, RATES, metric, replicates=2)
+        assert (found.positive_pairs, found.negative_pairs) == (len(positive), len(negative))
+        sign = 1 if metric == "cosine" else -1
+        for rate, threshold, point in zip(RATES, thresholds, found.points, strict=True):
+            assert point.false_match_rate == rate
+            assert point.threshold == sign * threshold
+            assert point.measured_false_match_rate == np.mean(negative >= threshold)
+            assert point.true_match_rate == np.mean(positive >= threshold)
+        assert found.equal_error_rate == pytest.approx(error, rel=1e-12)
+        assert found.equal_error_threshold == sign * error_threshold
+        assert found.thresholds[0] == sign * np.inf
+        for threshold, false, true in zip(
+            sign * found.thresholds, found.false_match_rates, found.true_match_rates, strict=True
+        ):
+            assert false == np.mean(negative >= threshold)
+            assert true == np.mean(positive >= threshold)
+        assert (found.false_match_rates[-1], found.true_match_rates[-1]) == (1, 1)
+
+
+def test_it_agrees_with_scikit_learn():
+    sklearn_metrics = pytest.importorskip("sklearn.metrics")
+    embeddings, labels = awkward_set(4)
+    negative, positive = naive_pairs(embeddings, labels, "cosine")
+    same = np.repeat([0, 1], [len(negative), len(positive)])
+    false, true, thresholds = sklearn_metrics.roc_curve(same, np.concatenate([negative, positive]))
+    point = verification(embeddings, labels, [0.02], replicates=0).points[0]
+    place = np.flatnonzero(false <= 0.02)[-1]
+    assert point.true_match_rate == pytest.approx(true[place], abs=1e-12)
+    assert point.measured_false_match_rate == pytest.approx(false[place], abs=1e-12)
+    assert point.threshold <= thresholds[place]
+    assert np.isnan([*point.threshold_interval, *point.true_match_rate_interval]).all()
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_pairs_of_the_same_rows_are_ties_wherever_they_stand(metric):
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(5, 33)).astype(np.float32)[rng.integers(0, 5, 70)]
+    scores = PairScores(rows, metric)
+    block = scores.block(slice(0, 70), slice(0, 70))
+    assert len(np.unique(block)) == 5 * 4 // 2 + 1
+    first, second = np.divmod(np.arange(70 * 70), 70)
+    np.testing.assert_array_equal(scores.pairs(first, second), block.ravel())
+
+
+def labeled_rows(embeddings, labels, metric="cosine"):
+    rows = np.asarray(embeddings, np.float32)
+    return pair_verification._labeled_rows(rows, np.unique(labels, return_inverse=True)[1], metric)
+
+
+def test_pairs_at_random_are_all_of_their_kind_and_each_as_likely():
+    # Distances of powers of two tell every pair apart.
+    labels = np.array([3, 1, 1, 3, 2, 3])
+    rows = np.array([[0.0], [1], [3], [7], [15], [31]])
+    for kind, pairs in enumerate(naive_pairs(rows, labels, "l2")):
+        found = labeled_rows(rows, labels, "l2").random_scores(kind, 20_000, seed=1)
+        values, counts = np.unique(found, return_counts=True)
+        np.testing.assert_array_equal(values, np.unique(pairs))
+        expected = [20_000 / len(pairs) * np.sum(pairs == value) for value in values]
+        np.testing.assert_allclose(counts, expected, rtol=0.12)
+
+
+def test_the_sample_stands_for_all_pairs(monkeypatch):
+    monkeypatch.setattr(pair_counts, "_OF_A_PART", 200)
+    monkeypatch.setattr(pair_counts, "_OF_THE_REST", 3000)
+    monkeypatch.setattr(pair_counts, "_OF_POSITIVES", 1000)
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 12, 400)
+    rows = labeled_rows(rng.normal(size=(12, 8))[labels] + rng.normal(size=(400, 8)), labels)
+    scores = rows.scores.block(slice(0, 400), slice(0, 400))[np.triu_indices(400, 1)]
+    same = (rows.codes[:, None] == rows.codes)[np.triu_indices(400, 1)]
+    kinds = [np.sort(scores[same == kind])[::-1] for kind in (False, True)]
+    tail = pair_verification._falling(rows.random_scores(0, 50_000, 0))
+    sampled = pair_counts.count_pairs(rows, [pair_counts.EVERYTHING], tail, 0).sample
+    for pairs, kept in zip(kinds, sampled, strict=True):
+        assert len(kept.scores) < len(pairs) / 4
+        assert (np.diff(kept.scores) <= 0).all()
+        assert kept.weights.sum() == pytest.approx(len(pairs), rel=0.05)
+    # Of the highest 200 each stands for itself.
+    kept = sampled[0]
+    assert 150 < np.sum(kept.weights == 1) < 250
+    for number in (400, 2000, 5000):
+        estimate = kept.weights[kept.scores >= kinds[0][number]].sum()
+        assert estimate == pytest.approx(number, rel=0.25)
+    assert (kept.first != kept.second).all()
+    assert (sampled[1].first == sampled[1].second).all()
+
+
+def test_the_drawing_of_classes_is_that_of_a_loop():
+    rng = np.random.default_rng(3)
+    labels = rng.integers(0, 6, 40)
+    rows = labeled_rows(rng.normal(size=(40, 4)), labels)
+    counts = pair_counts.count_pairs(rows, [pair_counts.EVERYTHING], None, 0)
+    thresholds = np.array([0.5, 0.8], np.float32)
+    rates = (0.2, 0.05)
+    found = class_bootstrap.resampled(
+        *counts.sample, rows.sizes, rates, thresholds, 4, 9, lambda _: None
+    )
+    scores = rows.scores.block(slice(0, 40), slice(0, 40))
+    for replicate in range(4):
+        drawn = np.random.default_rng((9, replicate)).multinomial(6, np.full(6, 1 / 6))
+        negative, positive = [], []
+        # Every row as often as its class was drawn; copies of one class make no negative pairs.
+        for i, j in itertools.combinations(range(40), 2):
+            a, b = rows.codes[i], rows.codes[j]
+            if a == b:
+                positive += [scores[i, j]] * drawn[a]
+            else:
+                negative += [scores[i, j]] * (drawn[a] * drawn[b])
+        negative, positive = np.array(negative), np.array(positive)
+        for place, rate in enumerate(rates):
+            threshold = naive_threshold(negative, rate)
+            assert found.thresholds[replicate, place] == threshold
+            assert found.true_match_rates[replicate, place] == pytest.approx(
+                np.mean(positive >= threshold)
+            )
+            assert found.false_match_rates[replicate, place] == pytest.approx(
+                np.mean(negative >= thresholds[place])
+            )
+        error, _ = naive_equal_error(negative, positive)
+        assert found.equal_error_rates[replicate] == pytest.approx(error, abs=0.02)
+
+
+def population(seed, classes):
+    """Classes of one kind: some of them alike, of several sizes."""
+    rng = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(classes), rng.integers(2, 7, classes))
+    centers = rng.normal(size=(classes, 16))
+    return centers[labels] + 0.6 * rng.normal(size=(len(labels), 16)), labels
+
+
+@pytest.mark.slow
+def test_a_threshold_keeps_its_rate_on_other_classes_within_its_interval():
+    kept = []
+    for seed in range(10):
+        embeddings, labels = population(seed, 160)
+        half = labels < 80
+        point = verification(embeddings[half], labels[half], [1e-2], replicates=150).points[0]
+        low, high = point.false_match_rate_interval
+        assert low < point.measured_false_match_rate <= 1e-2 < high
+        other = naive_other(embeddings[~half], labels[~half], point.threshold)
+        kept.append(low <= other <= high)
+    # The other half varies as much as the interval allows for: 83 % are expected.
+    assert np.mean(kept) >= 0.65
+
+
+def naive_other(embeddings, labels, threshold):
+    z = embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)
+    negative = (z @ z.T)[labels[:, None] < labels]
+    return np.mean(negative >= threshold)
+
+
+def test_intervals_over_pairs_would_be_far_too_narrow():
+    embeddings, labels = population(0, 60)
+    low, high = (
+        verification(embeddings, labels, [1e-2], replicates=200).points[0].false_match_rate_interval
+    )
+    pairs = len(labels) ** 2 / 2
+    assert high - low > 2 * 2 * 1.96 * np.sqrt(1e-2 / pairs)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"labels": np.zeros(40)}, "two classes or more"),
+        ({"labels": np.arange(40)}, "no positive pair"),
+        ({"embeddings": np.zeros((1, 3)), "labels": [1]}, "two classes or more"),
+        ({"embeddings": np.zeros((0, 3)), "labels": []}, "two classes or more"),
+        ({"false_match_rates": [1e-3]}, r"0.001 takes 3,000 negative pairs .*there are 600"),
+        ({"false_match_rates": []}, "list of at least one rate"),
+        ({"false_match_rates": "0.1"}, "list of at least one rate"),
+        ({"false_match_rates": 0.1}, "list of at least one rate"),
+        ({"false_match_rates": [0]}, "above 0 and below 1. Received: false_match_rates=0"),
+        ({"false_match_rates": [1.0]}, "above 0 and below 1"),
+        ({"false_match_rates": [float("nan")]}, "above 0 and below 1"),
+        ({"metric": "euclidean"}, "metric must be one of"),
+        ({"labels": np.zeros(3)}, r"labels must have shape \[40\]"),
+        ({"embeddings": np.full((40, 3), np.nan)}, "embeddings must be finite"),
+        ({"replicates": -1}, "replicates must be a whole number"),
+        ({"seed": -1}, "seed must be"),
+        ({"embeddings": np.eye(40) * 3e38, "metric": "l2"}, "within float32's range"),
+    ],
+)
+def test_it_refuses(change, message):
+    rng = np.random.default_rng(0)
+    given = {"embeddings": rng.normal(size=(40, 3)), "labels": np.arange(40) % 4}
+    with pytest.raises(ValueError, match=message):
+        verification(**{"false_match_rates": [0.1], **given, **change})
+
+
+def test_the_pairs_that_a_rate_takes():
+    assert pairs_needed(1e-3) == 3000
+    assert pairs_needed(0.7) == 5
+    rng = np.random.default_rng(0)
+    # 12 rows of 2 classes: 36 negative pairs.
+    rows, labels = rng.normal(size=(12, 3)), np.arange(12) % 2
+    assert verification(rows, labels, [3 / 36]).points[0].measured_false_match_rate == 3 / 36
+    with pytest.raises(ValueError, match="takes 37 negative pairs"):
+        verification(rows, labels, [3 / 36.5])
