@@ -44,6 +44,8 @@ def _held(path):
             return {name: _digest(np.ascontiguousarray(arrays[name])) for name in names}
     if path.suffix == ".jsonl":
         return [_without_the_time(json.loads(line)) for line in path.read_text().splitlines()]
+    if path.suffix == ".md":
+        return _without_seconds(path.read_text())
     if path.suffix == ".json":
         return _without_the_time(json.loads(path.read_text()))
     return hashlib.sha256(path.read_bytes()).hexdigest()
@@ -55,3 +57,10 @@ def _digest(array):
 
 def _without_the_time(value):
     return {name: held for name, held in value.items() if name not in _OF_THE_TIME}
+
+
+def _without_seconds(table):
+    """The cells of a Markdown table but for the columns of seconds."""
+    rows = [[cell.strip() for cell in line.split("|")] for line in table.splitlines()]
+    kept = [number for number, name in enumerate(rows[0]) if not name.endswith(", s")]
+    return [[row[number] for number in kept] for row in rows]
