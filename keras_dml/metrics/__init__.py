@@ -14,6 +14,7 @@ from keras_dml.metrics.pair_verification import (
     pairs_needed,
     verification,
 )
+from keras_dml.metrics.positives_per_anchor import PositivesPerAnchor
 from keras_dml.metrics.precision import PrecisionAtR, precision_at_r
 from keras_dml.metrics.recall import nearest_neighbors, recall_at_k
 
@@ -26,6 +27,7 @@ __all__ = [
     "LossPart",
     "MutualInformationBound",
     "OperatingPoint",
+    "PositivesPerAnchor",
     "PrecisionAtR",
     "Verification",
     "class_mean_accuracy",

@@ -9,6 +9,7 @@ from experiments.options.errors import UsageError
 from experiments.options.loss_flags import MEMORY, naming_flags
 from experiments.training.objectives.base import Objective, parts
 from keras_dml import models
+from keras_dml.metrics import PositivesPerAnchor
 
 
 class OverPairs(Objective):
@@ -69,11 +70,14 @@ class OverPairs(Objective):
         return models.Boundary(None if boundaries == 1 else num_classes, name=name)(output)
 
     def compile_arguments(self, total_steps: int) -> dict[str, Any]:
-        """The loss, and its parts as metrics, for each output."""
+        """The loss and its parts as metrics for each output; how many positives an anchor has."""
         loss, levels = self.loss(), self.outputs()
         if not levels:
-            return {"loss": loss, "metrics": parts(loss)}
+            return {"loss": loss, "metrics": [*parts(loss), PositivesPerAnchor()]}
         return {
             "loss": dict.fromkeys(levels, loss),
-            "metrics": {level: parts(loss) for level in levels},
+            "metrics": {
+                level: [*parts(loss), *([] if number else [PositivesPerAnchor()])]
+                for number, level in enumerate(levels)
+            },
         }

@@ -1,0 +1,62 @@
+"""How many positives an anchor has in its batch, in `fit`, and the warning where none has one."""
+
+import warnings
+
+import keras
+import numpy as np
+import pytest
+
+from keras_dml.errors import ArgumentError
+from keras_dml.losses import TripletLoss
+from keras_dml.metrics import PositivesPerAnchor
+
+pytestmark = pytest.mark.any_backend
+
+
+def fitted(ids, batch_size, epochs=1, **compiled):
+    inputs = keras.Input((3,))
+    model = keras.Model(inputs, keras.layers.Dense(2)(inputs))
+    model.compile("sgd", TripletLoss(), metrics=[PositivesPerAnchor()], **compiled)
+    x = np.random.default_rng(0).normal(size=(len(ids), 3)).astype("float32")
+    given = {"batch_size": batch_size, "epochs": epochs, "shuffle": False, "verbose": 0}
+    return model.fit(x, ids, **given).history["positives_per_anchor"]
+
+
+@pytest.mark.parametrize("ids", [[0, 1, 0, 0, 2, 2, 1, 3], [2**31 - 1, 2**31 - 2] * 4])
+@pytest.mark.parametrize("batch_size", [3, 8])
+def test_is_the_mean_over_anchors_and_batches_of_a_loop(ids, batch_size):
+    expected = [
+        sum(other == anchor for other in batch) - 1
+        for start in range(0, len(ids), batch_size)
+        for batch in [ids[start : start + batch_size]]
+        for anchor in batch
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        found = fitted(np.array(ids, "int32"), batch_size, epochs=2)
+    np.testing.assert_allclose(found, [np.mean(expected)] * 2, rtol=1e-6)
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_an_epoch_without_any_is_warned_of_once(jit_compile):
+    with pytest.warns(UserWarning, match="no image had another one of its class") as said:
+        assert fitted(np.arange(12), 4, epochs=3, jit_compile=jit_compile) == [0, 0, 0]
+    assert len([each for each in said if "no image had another" in str(each.message)]) == 1
+
+
+def test_nothing_is_said_before_the_first_batch():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert PositivesPerAnchor().result() == 0
+
+
+def test_neither_embeddings_nor_weights_count():
+    metric = PositivesPerAnchor()
+    metric.update_state([5, 5, 5, 7], np.full((4, 2), np.nan), sample_weight=[0, 0, 0, 1])
+    assert float(metric.result()) == 1.5
+    assert PositivesPerAnchor.from_config(metric.get_config()).name == "positives_per_anchor"
+
+
+def test_class_ids_of_another_shape_are_refused():
+    with pytest.raises(ArgumentError, match=r"y_true must .*\[n, 1\].*\(2, 3\)"):
+        PositivesPerAnchor().update_state(np.zeros((2, 3), int), np.zeros((2, 2)))
