@@ -34,6 +34,7 @@ class ExactIndex(Index):
         from keras_dml.retrieval.serving import SearchModule
 
         with self._ready():
+            self._check_any_items()
             items = self._items.first(self._built)
             middle = center(items.rows, self._metric)
             return SearchModule(centered(items.rows, middle), items.ids, self._metric, middle)

@@ -36,7 +36,9 @@ _WHAT_DAMAGE_RAISES = (
     tokenize.TokenError,
 )
 # Raised by one whenever an older library could not read what is written.
-FORMAT = 1
+FORMAT = 2
+# What has no tree is written as before.
+_FORMAT_WITHOUT_TREE = 1
 _KINDS = ("exact", "prefix", "scann")
 _DESCRIPTION = "index.json"
 _SEARCHER = "searcher"
@@ -68,7 +70,8 @@ def save_index(
         if items.has_ids:
             np.save(folder / "ids.npy", items.ids)
         write_searcher(folder / _SEARCHER)
-        description = {"format": FORMAT, "kind": kind, "metric": metric}
+        written = FORMAT if "asked" in parameters else _FORMAT_WITHOUT_TREE
+        description = {"format": written, "kind": kind, "metric": metric}
         description |= {"items": len(items), "dimensions": items.dimensions}
         description |= {"ids": items.has_ids, **parameters}
         sums = {**folder_checksums(folder), _DESCRIPTION: _digest(description)}

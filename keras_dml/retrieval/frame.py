@@ -57,8 +57,19 @@ class Frame:
         return cls(middle, float(np.sqrt(_LIFT_SHARE * variance) / spread) if variance else 1.0)
 
     @classmethod
-    def saved(cls, rows: npt.NDArray[np.float32], metric: Metric, lift: float | None) -> Frame:
-        """The frame that `chosen` gave for the same rows, from its lift."""
+    def saved(
+        cls,
+        rows: npt.NDArray[np.float32],
+        metric: Metric,
+        lift: float | None,
+        middle: list[float] | None = None,
+    ) -> Frame:
+        """The frame of its lift and center; without center what `chosen` gave for these rows."""
+        if middle is not None:
+            found = np.array(middle, np.float64)
+            if found.shape != rows.shape[1:]:
+                raise ValueError(f"a center of shape {found.shape}")
+            return cls(found, lift)
         return cls(center(rows, metric) if lift is None else _mean_direction(rows), lift)
 
     @property

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import abc
+import concurrent.futures
 import contextlib
 import functools
 import numbers
 import os
 import pathlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -18,10 +19,12 @@ import numpy.typing as npt
 from keras_dml.checks import as_array, check_choice, shown
 from keras_dml.errors import ArgumentError
 from keras_dml.nearness import METRICS, Metric
+from keras_dml.retrieval.changes import Change, Removal, Upsert
 from keras_dml.retrieval.files import save_index
-from keras_dml.retrieval.items import Items
+from keras_dml.retrieval.items import Items, checked_ids
 from keras_dml.retrieval.products import ExactProducts
 from keras_dml.retrieval.rows import prepared_rows
+from keras_dml.retrieval.turns import Turns
 
 if TYPE_CHECKING:
     from keras_dml.retrieval.serving import SearchModule
@@ -37,8 +40,9 @@ class Index(abc.ABC):
     values (normalised ones for "cosine") and rounded to float32. Equal scores are ordered by
     the lower row number. So every exact index gives the same ids and scores for the same items.
 
-    May be searched and added to by several threads at once: a search sees the items of one moment,
-    all that had been added when it began or some that came since, each with its own id.
+    May be searched and changed by several threads at once: a search sees the items of one moment,
+    every change that had ended when it began and each later one whole or not at all, each item with
+    its own id.
 
     Args:
         embeddings: numbers `[n, d]`, n and d at least 1, a memory-mapped file for instance; copied
@@ -63,21 +67,25 @@ class Index(abc.ABC):
     ) -> None:
         check_choice("metric", metric, METRICS)
         self._metric: Metric = metric
-        # Items come from `load_index`, prepared already.
+        # Items come from `load_index`, prepared already; all of them may have been removed.
         if isinstance(embeddings, Items):
             self._items = embeddings
         else:
             self._items = Items(prepared_rows(embeddings, "embeddings", metric), ids)
-        if not self.num_items:
-            raise ArgumentError(
-                "embeddings must hold at least one row. "
-                f"Received: embeddings of shape {self._items.rows.shape}"
-            )
-        self._searches = threading.Condition()
-        self._searching_now = 0
-        self._built = 0
+            if not self.num_items:
+                raise ArgumentError(
+                    "embeddings must hold at least one row. "
+                    f"Received: embeddings of shape {self._items.rows.shape}"
+                )
+        self._turns = Turns()
+        # How many of the items the searcher knows, and whether it must be built of them anew.
+        self._built, self._stale, self._first = 0, True, True
+        self._begin_rebalancing = threading.Lock()
+        self._rebalancing: concurrent.futures.Future[None] | None = None
+        # What has changed since another searcher began to be trained.
+        self._changes: list[Change] | None = None
         with self._ready():
-            pass
+            self._first = False
 
     @property
     def num_items(self) -> int:
@@ -117,6 +125,76 @@ class Index(abc.ABC):
         self._check_dimensions(rows, "embeddings")
         self._items.add(rows, ids)
 
+    def upsert(self, ids: npt.ArrayLike, embeddings: npt.ArrayLike) -> None:
+        """Items under these ids: those that are there get other embeddings, the rest are new.
+
+        New ones come behind those that are there. When this returns, searches find them. An index
+        that was built without ids takes row numbers; new numbers make all of them ids as if given.
+
+        Args:
+            ids: whole numbers or strings `[n]`, as when the index was built; no two the same.
+            embeddings: numbers `[n, dimensions]`; n may be 0.
+
+        Raises:
+            ValueError: other dimensions, NaN or infinity, ids as in `Index`; the index is left as
+                it was.
+        """
+        rows = prepared_rows(embeddings, "embeddings", self._metric)
+        self._check_dimensions(rows, "embeddings")
+        if not len(rows) and np.shape(ids) == (0,):
+            return
+        with self._changing():
+            places = self._items.rows_or_new(ids, len(rows))
+            new = places < 0
+            self._renew(Upsert(places, rows))
+            self._items.replace(places[~new], rows[~new])
+            if new.any():
+                self._items.append(rows[new], checked_ids(ids, len(rows))[new])
+
+    def remove(self, ids: npt.ArrayLike) -> None:
+        """Take items out, all of them if these are all.
+
+        The last items take their places in the order of the rest, as ScaNN has it. What is left of
+        an index that was built without ids keeps its row numbers of before as ids.
+
+        Args:
+            ids: of items, in any order and more than once if you like; none is nothing to do.
+
+        Raises:
+            ValueError: ids that no item has (named); the index is left as it was.
+        """
+        with self._changing():
+            removed = np.unique(self._items.rows_of(ids, "ids", self._built))[::-1]
+            if len(removed):
+                self._renew(Removal(removed))
+                self._items.remove(removed)
+
+    def rebalance(self, wait: bool = True) -> concurrent.futures.Future[None]:
+        """Train anew, on the items that are there now, what the index has trained.
+
+        Meanwhile the index is searched and changed as before; the new searcher is brought up to
+        date with what has changed and takes the place of the old one between two searches. Memory:
+        a second searcher, and a copy of the items if they are changed in place. An index that has
+        trained nothing has nothing to do.
+
+        Args:
+            wait: whether to return when it is done. A process that ends waits for it, too.
+
+        Returns:
+            A future whose `result()` raises what has failed: then the index is as it was. While
+            one is under way, that one.
+        """
+        with self._begin_rebalancing:
+            future = self._rebalancing
+            if future is None or future.done():
+                future = self._rebalancing = concurrent.futures.Future()
+                threading.Thread(
+                    target=_complete, args=(future, self._rebalance), name="rebalance"
+                ).start()
+        if wait:
+            future.result()
+        return future
+
     def search(
         self, queries: npt.ArrayLike, k: int, allowed: npt.ArrayLike | None = None
     ) -> tuple[np.ndarray, npt.NDArray[np.float32]]:
@@ -146,15 +224,12 @@ class Index(abc.ABC):
             >>> index.search([[1.0, 0.1]], k=2, allowed=["b", "c"])[0]
             array([['b', 'c']], dtype='<U1')
         """
-        whole = isinstance(k, numbers.Integral) and not isinstance(k, bool)
-        if not whole or not 1 <= k <= self.num_items:
-            raise ArgumentError(
-                f"k must be from 1 to the number of items, {self.num_items}. Received: k={shown(k)}"
-            )
+        _check_k(k, self.num_items)
         prepared = prepared_rows(queries, "queries", self._metric)
         self._check_dimensions(prepared, "queries")
         k = int(k)
         with self._ready():
+            _check_k(k, self._built)  # items may have been removed
             among = None if allowed is None else self._among(allowed)
             if among is not None:
                 rows, scores = self._exactly(prepared, min(k, len(among)), among)
@@ -164,7 +239,7 @@ class Index(abc.ABC):
                 for start in range(0, len(prepared), self._block):
                     block = slice(start, start + self._block)
                     rows[block], scores[block] = self._nearest(prepared[block], k)
-        return self._items.ids_of(rows), scores
+            return self._items.ids_of(rows), scores
 
     def embeddings_of(self, ids: npt.ArrayLike) -> npt.NDArray[np.float32]:
         """The embeddings of items, as the index holds them: normalised for "cosine".
@@ -178,8 +253,9 @@ class Index(abc.ABC):
         Raises:
             ValueError: ids that no item has (named).
         """
-        with self._ready():
-            return self._rows[self._items.rows_of(ids, "ids", self._built)]
+        # Without a searcher, which may have to be trained first.
+        with self._turns.together(lambda: False, lambda: None), self._items.held():
+            return self._items.rows[self._items.rows_of(ids, "ids", self.num_items)]
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the index as a folder that `load_index` reads; it may be moved.
@@ -228,33 +304,55 @@ class Index(abc.ABC):
 
     @contextlib.contextmanager
     def _ready(self) -> Iterator[None]:
-        """Within it all items that were there before are searched, and nothing is built anew.
+        """Within it all items that were there before are searched, and nothing changes.
 
         What has been added is taken in when nobody searches; searches that begin then wait.
         """
-        with self._searches:
-            while self._built != self.num_items:
-                if not self._searching_now:
-                    self._build_anew()
-                    break
-                self._searches.wait()
-            self._searching_now += 1
-        try:
+        with self._turns.together(self._behind, self._catch_up):
             yield
-        finally:
-            with self._searches:
-                self._searching_now -= 1
-                if not self._searching_now:
-                    self._searches.notify_all()
 
-    def _build_anew(self) -> None:
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Within it nobody searches or adds; the searcher knows all items, or is stale."""
+        with self._turns.alone(), self._items.held():
+            self._take_in()
+            yield
+            self._built = self.num_items
+
+    def _behind(self) -> bool:
+        count = self.num_items
+        return self._built != count or (self._stale and count > 0)
+
+    def _catch_up(self) -> None:
+        self._take_in()
+        if self._stale and self._built:
+            self._build(self._first)
+            self._stale = False
+
+    def _take_in(self) -> None:
+        """What has been added, as far as that needs no training."""
         before, self._built = self._built, self.num_items
-        self.__dict__.pop("_products", None)  # of fewer items
-        try:
-            self._build(first=not before)
-        except BaseException:
-            self._built = before
-            raise
+        if self._built != before:
+            self.__dict__.pop("_products", None)  # of fewer items
+        if self._built != before and not (self._stale and self._changes is None):
+            # Copied, since rows may be replaced in place before another searcher gets them.
+            added = self._rows[before:].copy()
+            self._renew(Upsert(np.full(len(added), -1), added))
+
+    def _renew(self, change: Change) -> None:
+        """Bring the searcher up to date with what becomes of the items, or leave it stale."""
+        self.__dict__.pop("_products", None)  # of other items
+        if self._changes is not None:
+            self._changes.append(change)
+        fresh, self._stale = not self._stale, True  # an error may leave a part of it done
+        self._stale = not (fresh and self._update(change))
+
+    def _rebalance(self) -> None:  # noqa: B027, as `write_searcher`
+        """Of `rebalance`, in a thread of its own. Most kinds have trained nothing."""
+
+    def _check_any_items(self) -> None:
+        if not self._built:
+            raise ArgumentError("an index without items cannot be served: all have been removed")
 
     def _check_dimensions(self, rows: np.ndarray, name: str) -> None:
         if rows.shape[1] != self.dimensions:
@@ -301,7 +399,14 @@ class Index(abc.ABC):
 
     @abc.abstractmethod
     def _build(self, first: bool) -> None:
-        """Makes ready to search all of `_rows`; `first`: there was nothing before."""
+        """Makes ready to search all of `_rows`; `first`: for the first time."""
+
+    def _update(self, change: Change) -> bool:
+        """Brings what `_build` made up to date, before the items are; False: it must be built anew.
+
+        Most kinds train nothing, so that building anew is as good.
+        """
+        return False
 
     @property
     @abc.abstractmethod
@@ -348,3 +453,22 @@ class Index(abc.ABC):
             return np.einsum("qd,qcd->qc", queries.astype(np.float64), exact)
         exact -= queries[:, None]
         return np.sqrt(np.einsum("qcd,qcd->qc", exact, exact))
+
+
+def _check_k(k: object, count: int) -> None:
+    if not count:
+        raise ArgumentError(f"an index without items finds nothing. Received: k={shown(k)}")
+    whole = isinstance(k, numbers.Integral) and not isinstance(k, bool)
+    if not whole or not 1 <= k <= count:  # type: ignore[operator]
+        raise ArgumentError(
+            f"k must be from 1 to the number of items, {count}. Received: k={shown(k)}"
+        )
+
+
+def _complete(future: concurrent.futures.Future[None], work: Callable[[], None]) -> None:
+    try:
+        work()
+    except BaseException as error:
+        future.set_exception(error)
+    else:
+        future.set_result(None)

@@ -1,5 +1,6 @@
-"""The items of an index: rows and their ids, which grow by blocks."""
+"""The items of an index: rows and their ids, which change."""
 
+import contextlib
 import numbers
 import threading
 from collections.abc import Iterable
@@ -13,6 +14,9 @@ from keras_dml.retrieval.rows import first_few
 
 # The file of a saved index that holds its items.
 EMBEDDINGS = "embeddings.npy"
+# Of its rows an array that grows gets so many more than it needs, so that one item added to a
+# million does not copy a million.
+_SPARE_SHARE = 8
 
 
 def _refused(ids: npt.ArrayLike, why: object) -> ArgumentError:
@@ -54,11 +58,69 @@ def checked_ids(ids: npt.ArrayLike, count: int) -> np.ndarray:
     return array
 
 
+def places_after(count: int, removed: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Which row stands where once `removed` are taken out of `count`, int64 `[count - r]`.
+
+    The last row takes the place of each removed one, from the highest of these down: so ScaNN
+    does it, and little is moved.
+
+    Args:
+        count: number of rows.
+        removed: row numbers, descending.
+    """
+    places = np.arange(count)
+    last = count
+    for row in removed.tolist():
+        last -= 1
+        places[row] = places[last]
+    return places[:last]
+
+
+class _Column:
+    """An array that grows at its end; what is added is joined when it is next read."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self._space, self._count = array, len(array)
+        self._added: list[np.ndarray] = []
+
+    def __len__(self) -> int:
+        return self._count + sum(map(len, self._added))
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Of what was there first."""
+        return self._space.dtype
+
+    @property
+    def array(self) -> np.ndarray:
+        """All of it; later additions leave it alone."""
+        if self._added:
+            added = np.concatenate(self._added)
+            count = self._count + len(added)
+            dtype = np.result_type(self._space, added)  # longer strings are another one
+            if count > len(self._space) or dtype != self._space.dtype:
+                space = np.empty((count + count // _SPARE_SHARE, *added.shape[1:]), dtype)
+                space[: self._count] = self._space[: self._count]
+                self._space = space
+            self._space[self._count : count] = added
+            self._count, self._added = count, []
+        return self._space[: self._count]
+
+    def append(self, block: np.ndarray) -> None:
+        """Add at the end."""
+        self._added.append(block)
+
+    def truncate(self, count: int) -> None:
+        """Drop what lies behind the first `count`."""
+        self._count = len(self.array[:count])
+
+
 class Items:
     """Rows `[n, d]` and their ids `[n]`; what is added is joined when it is next read.
 
-    May be read and added to by several threads at once: a row number names the same row and the
-    same id for ever, and no reader sees a row without its id.
+    May be read and added to by several threads at once: no reader sees a row without its id. Rows
+    are replaced and removed in place, which is for one thread while no other reads (see
+    `retrieval.turns`); until then a row number names the same row and the same id.
 
     Args:
         rows: prepared float32 `[n, d]`.
@@ -66,23 +128,22 @@ class Items:
     """
 
     def __init__(self, rows: npt.NDArray[np.float32], ids: npt.ArrayLike | None = None) -> None:
-        self._rows = [rows]
-        self._ids = None if ids is None else [checked_ids(ids, len(rows))]
+        self._rows = _Column(rows)
+        self._ids = None if ids is None else _Column(checked_ids(ids, len(rows)))
         self._row_of: dict[int | str, int] = {}  # of the first so many, as far as it was needed
         self._lock = threading.RLock()
+        self._lent = False
         self.dimensions: int = rows.shape[1]
 
     def __len__(self) -> int:
         with self._lock:
-            return sum(map(len, self._rows))
+            return len(self._rows)
 
     @property
     def rows(self) -> npt.NDArray[np.float32]:
         """float32 `[n, d]`."""
         with self._lock:
-            if len(self._rows) > 1:
-                self._rows = [np.concatenate(self._rows)]
-            return self._rows[0]
+            return self._rows.array
 
     @property
     def has_ids(self) -> bool:
@@ -95,13 +156,31 @@ class Items:
         with self._lock:
             if self._ids is None:
                 return np.arange(len(self))
-            if len(self._ids) > 1:
-                self._ids = [np.concatenate(self._ids)]
-            return self._ids[0]
+            return self._ids.array
 
     def ids_of(self, rows: npt.NDArray[np.int64]) -> np.ndarray:
         """The ids of row numbers of any shape."""
         return rows if self._ids is None else self.ids[rows]
+
+    def first(self, count: int) -> "Items":
+        """The first of them, which later additions leave alone."""
+        with self._lock:
+            return Items(self.rows[:count], self.ids[:count] if self.has_ids else None)
+
+    def lent_rows(self) -> npt.NDArray[np.float32]:
+        """Rows as they are now, whatever is changed later: the next change in place copies them."""
+        with self._lock:
+            self._lent = True
+            return self.rows
+
+    def add(self, rows: npt.NDArray[np.float32], ids: npt.ArrayLike | None) -> None:
+        """Append rows; `ids` None if and only if they were so before."""
+        with self._lock:
+            self._add(rows, ids)
+
+    def held(self) -> contextlib.AbstractContextManager[object]:
+        """Within it no other thread adds or reads."""
+        return self._lock
 
     def rows_of(self, ids: npt.ArrayLike, name: str, count: int) -> npt.NDArray[np.int64]:
         """The numbers of the rows of these ids, in their order, among the first `count` rows.
@@ -139,7 +218,7 @@ class Items:
 
     @property
     def _are_text(self) -> bool:
-        return self._ids is not None and self._ids[0].dtype.kind == "U"
+        return self._ids is not None and self._ids.dtype.kind == "U"
 
     def _known(self) -> dict[int | str, int]:
         """The row of each id."""
@@ -147,15 +226,54 @@ class Items:
         self._row_of.update(zip(ids[done:].tolist(), range(done, len(ids))))
         return self._row_of
 
-    def first(self, count: int) -> "Items":
-        """The first of them, which later additions leave alone."""
-        with self._lock:
-            return Items(self.rows[:count], self.ids[:count] if self.has_ids else None)
+    def rows_or_new(self, ids: npt.ArrayLike, count: int) -> npt.NDArray[np.int64]:
+        """The row numbers of ids, -1 for new ones, int64 `[count]`."""
+        array = checked_ids(ids, count)
+        self._check_kind(ids, array, np.dtype(np.int64) if self._ids is None else self._ids.dtype)
+        if self._ids is None:
+            return np.where((array >= 0) & (array < len(self)), array, -1)
+        known = self._known()
+        return np.array([known.get(one, -1) for one in array.tolist()], np.int64)
 
-    def add(self, rows: npt.NDArray[np.float32], ids: npt.ArrayLike | None) -> None:
-        """Append rows; `ids` None if and only if they were so before."""
-        with self._lock:
-            self._add(rows, ids)
+    def replace(self, places: npt.NDArray[np.int64], rows: npt.NDArray[np.float32]) -> None:
+        """Put rows in the place of those of these numbers."""
+        self._own_rows()[places] = rows
+
+    def append(self, rows: npt.NDArray[np.float32], ids: np.ndarray) -> None:
+        """Append rows of new ids; row numbers that were ids till then become given ones."""
+        self._give_ids()
+        self._add(rows, ids)
+
+    def remove(self, removed: npt.NDArray[np.int64]) -> None:
+        """Take out rows as `places_after` says; row numbers become given ids.
+
+        Args:
+            removed: row numbers, descending.
+        """
+        self._give_ids()
+        ids, row_of = self.ids, self._known()
+        places = places_after(len(ids), removed)
+        moved = np.flatnonzero(places != np.arange(len(places)))
+        rows = self._own_rows()
+        rows[moved] = rows[places[moved]]
+        self._rows.truncate(len(places))
+        for one in ids[removed].tolist():
+            del row_of[one]
+        self._ids = _Column(ids[places])  # anew, since who has asked for `ids` may keep them
+        row_of.update(zip(ids[places[moved]].tolist(), moved.tolist()))
+
+    def _own_rows(self) -> npt.NDArray[np.float32]:
+        if self._lent:
+            self._lent, self._rows = False, _Column(self.rows.copy())
+        return self.rows
+
+    def _give_ids(self) -> None:
+        if self._ids is None:
+            self._ids = _Column(np.arange(len(self)))
+
+    def _check_kind(self, ids: npt.ArrayLike, array: np.ndarray, before: np.dtype) -> None:
+        if array.dtype.kind != before.kind:
+            raise _refused(ids, f"dtype {array.dtype} beside {before} before")
 
     def _add(self, rows: npt.NDArray[np.float32], ids: npt.ArrayLike | None) -> None:
         if (ids is None) != (self._ids is None):
@@ -168,8 +286,7 @@ class Items:
             return
         if ids is not None and self._ids is not None:
             added = checked_ids(ids, len(rows))
-            if added.dtype.kind != self._ids[0].dtype.kind:
-                raise _refused(ids, f"dtype {added.dtype} beside {self._ids[0].dtype} before")
+            self._check_kind(ids, added, self._ids.dtype)
             known = self._known()
             _check_unique(ids, np.array([one for one in added.tolist() if one in known]))
             self._ids.append(added)

@@ -95,6 +95,7 @@ class PrefixIndex(Index):
         from keras_dml.retrieval.serving import PrefixSearchModule
 
         with self._ready():
+            self._check_any_items()
             items = self._items.first(self._built)
             middle = center(items.rows, self._metric)
             rows = centered(items.rows, middle)

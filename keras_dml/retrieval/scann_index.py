@@ -6,6 +6,7 @@ import dataclasses
 import logging
 import pathlib
 import tempfile
+from collections.abc import Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,9 @@ from keras_dml.checks import shown
 from keras_dml.errors import ArgumentTypeError
 from keras_dml.extras import needing
 from keras_dml.nearness import Metric
+from keras_dml.retrieval.changes import Change
 from keras_dml.retrieval.index import Index
-from keras_dml.retrieval.items import EMBEDDINGS
+from keras_dml.retrieval.items import EMBEDDINGS, Items
 from keras_dml.retrieval.rows import center, centered, row_blocks
 from keras_dml.retrieval.tree import RECALL_NEIGHBORS, SMALLEST, TreeAH
 from keras_dml.retrieval.tree_searcher import (
@@ -28,13 +30,14 @@ from keras_dml.retrieval.tree_searcher import (
 )
 
 if TYPE_CHECKING:
-    from keras_dml.retrieval.items import Items
     from keras_dml.retrieval.serving import SearchModule
 
 _logger = logging.getLogger("keras_dml")
 _QUERIES = 4096
 # Items asked for beyond k: enough that the k-th nearest is seldom within rounding of the last.
 _SPARE = 8
+# So many changed rows are brought into a new tree while searches wait: some ten milliseconds.
+_FEW_ROWS = 500
 
 
 def import_scann() -> ModuleType:
@@ -67,7 +70,12 @@ class ScannIndex(Index):
     items may be missing. A query for which the leaves hold fewer than k items is searched exactly.
     ScaNN rounds codes otherwise for one query than for many, so what is missing may change with
     the batch that a query is in.
-    Added items mean training again at the next search.
+
+    Items that are added, replaced or removed are inserted into or deleted from the trained tree.
+    It is trained again at the next search when it has come to hold more than twice the items that
+    it was trained on, and at every change with `TreeAH.soar_lambda`, or "int8" for "l2", which
+    ScaNN cannot change; `rebalance` trains it beside the searches, when `measured_recall` has
+    become too low for instance.
 
     In memory: the items in float32, ScaNN's copy of them, and with a tree a code of 4 bits for
     every `dimensions_per_block` projected dimensions. While it is built for "l2", or with a tree
@@ -117,9 +125,12 @@ class ScannIndex(Index):
     def measured_recall(self) -> float | None:
         """Share of the exact 10 nearest other items that the tree finds; None: brute force.
 
-        Measured when the tree is built, with 1,000 of the items (all, if fewer) as queries.
+        Measured when the tree is built and, after changes, when it is asked for; with 1,000 of the
+        items (all, if fewer) as queries.
         """
         with self._ready():
+            if self._tree is not None and self._tree.recall is None:
+                self._measure_recall(self._tree)
             return None if self._tree is None else self._tree.recall
 
     def parameters(self) -> dict[str, object]:  # noqa: D102, as in Index
@@ -138,6 +149,10 @@ class ScannIndex(Index):
         They are there where `import scann` has run: in the process that loads the SavedModel too.
         It holds the items twice, in a variable and in ScaNN's own memory. The first call in a
         process copies them.
+
+        Raises:
+            ValueError: a tree that these operations do not know: with SOAR, or reordering by other
+                numbers than float32.
         """
         from keras_dml.retrieval.serving import ScannSearchModule
 
@@ -146,11 +161,13 @@ class ScannIndex(Index):
             tempfile.TemporaryDirectory(prefix="keras_dml_scann_") as name,
         ):
             folder = pathlib.Path(name)
+            self._check_any_items()
             if self._tree is None:
                 middle, lift = self._center, None
                 self._brute_force.serialize(name, relative_path=True)
                 how: dict[str, Any] = {"spare": _SPARE, "reorder": None, "leaves": None}
             else:
+                self._tree.check_served()
                 self._tree.serialize(folder)
                 middle, lift = self._tree.frame.center, self._tree.frame.lift
                 if lift is not None:
@@ -165,7 +182,8 @@ class ScannIndex(Index):
         if first and self._tree is not None:
             return
         self._tree = None
-        if self._asked is not None:
+        # An index that has shrunk may be too small for the tree that was asked for.
+        if self._asked is not None and (first or self._asked.fits(self._built)):
             self._tree = TreeSearcher.trained(self._scann, self._rows, self._metric, self._asked)
             if self._tree is not None:
                 self._measure_recall(self._tree)
@@ -180,6 +198,38 @@ class ScannIndex(Index):
         self._longest = np.sqrt(max(squares))
         spare, measure = min(_SPARE, self._built), SCANN_MEASURES[self._metric]
         self._brute_force = self._scann.builder(items, spare, measure).score_brute_force().build()
+
+    def _update(self, change: Change) -> bool:
+        if self._tree is None or not self._tree.takes(change):
+            self._tree = None
+            return False
+        self._tree.update(change)
+        return True
+
+    def _rebalance(self) -> None:
+        with self._changing():
+            asked = self._asked
+            if asked is None or not self.num_items or not asked.fits(self.num_items):
+                return
+            rows, self._changes = self._items.lent_rows(), []
+        try:
+            trained = ScannIndex(Items(rows), self._metric, tree=asked)._tree
+            while trained is not None:
+                with self._changing():
+                    changes, self._changes = self._changes, []
+                    if sum(len(change.rows) for change in changes) <= _FEW_ROWS:
+                        self._adopt(trained, changes)
+                        return
+                # Many are done beside the searches.
+                if not trained.update_all(changes):
+                    return
+        finally:
+            self._changes = None
+
+    def _adopt(self, trained: TreeSearcher, changes: Sequence[Change]) -> None:
+        """Search by `trained` from now on, once `changes` are done to it."""
+        if trained.update_all(changes):
+            self._tree, self._stale = trained, False
 
     def _measure_recall(self, searcher: TreeSearcher) -> None:
         sample = recall_sample(self._built)
@@ -206,7 +256,7 @@ class ScannIndex(Index):
     def _through_tree(
         self, searcher: TreeSearcher, queries: npt.NDArray[np.float32], k: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        candidates, raw = searcher.search(queries, k)
+        candidates, raw = searcher.search(queries, searcher.asked_for(k))
         short = np.isnan(raw).any(axis=1)
         rows, scores = self._ranked(queries, candidates, k)
         if short.any():

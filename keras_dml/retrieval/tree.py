@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 import numbers
+import sys
 
-from keras_dml.checks import shown
+from keras_dml.checks import check_choice, shown
 from keras_dml.errors import ArgumentError
 
 # ScaNN's guide: brute force below this number of items.
@@ -18,6 +19,7 @@ RECALL_NEIGHBORS = 10
 RECALL_QUERIES = 1000
 # Items that a search looks at unless told otherwise.
 _LOOKED_AT = 40_000
+REORDER_DTYPES = ("float32", "bfloat16", "int8")
 _COUNTS = ("num_leaves", "leaves_to_search", "projected_dimensions", "reorder", "training_sample")
 
 
@@ -57,6 +59,14 @@ class TreeAH:
         target_recall: None, or a share in (0, 1]: the fewest leaves are taken with which at least
             this share of the exact 10 nearest is found, of a sample of 1,000 items as queries,
             each left out of its own.
+        soar_lambda: None, or how much a second leaf of each item must differ from its first
+            (Sun et al., 2023; 1 to 1.5): the same recall from fewer leaves, for a second code of
+            each item. Not for "l2", not inside a SavedModel, and every change of the items means
+            training again.
+        reorder_dtype: "float32", "bfloat16" or "int8": as what ScaNN holds the items that it
+            compares again, a half or a quarter of the memory. The scores that a search returns
+            are exact all the same. The latter two do not go into a SavedModel; "int8" for "l2"
+            means training again at every change.
 
     Raises:
         ValueError: a number out of its range, `leaves_to_search` beside `target_recall`, or more
@@ -71,6 +81,8 @@ class TreeAH:
     training_sample: int | None = None
     anisotropic_threshold: float = 0.2
     target_recall: float | None = None
+    soar_lambda: float | None = None
+    reorder_dtype: str = "float32"
 
     def __post_init__(self) -> None:
         for name in _COUNTS:
@@ -91,6 +103,12 @@ class TreeAH:
                     f"target_recall={self.target_recall!r}, "
                     f"leaves_to_search={self.leaves_to_search!r}"
                 )
+        if self.soar_lambda is not None:
+            allowed = "None or a number above 0"
+            _check(
+                "soar_lambda", self.soar_lambda, numbers.Real, 5e-324, sys.float_info.max, allowed
+            )
+        check_choice("reorder_dtype", self.reorder_dtype, REORDER_DTYPES)
         if self.num_leaves is not None and (self.leaves_to_search or 1) > self.num_leaves:
             raise ArgumentError(
                 f"leaves_to_search must be at most num_leaves, {self.num_leaves}. "
@@ -102,9 +120,13 @@ class TreeAH:
         """NumPy's scalars as Python's, which JSON knows."""
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if value is not None:
+            if value is not None and not isinstance(value, str):
                 whole = isinstance(value, numbers.Integral)
                 object.__setattr__(self, field.name, int(value) if whole else float(value))
+
+    def fits(self, count: int) -> bool:
+        """Whether `for_items` would not refuse this number of items."""
+        return count >= max(FEWEST, self.num_leaves or 0)
 
     def for_items(self, count: int, dimensions: int) -> TreeAH | None:
         """The same with a number for each None that the number of items decides.

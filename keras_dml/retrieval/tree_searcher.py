@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, cast
 
@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from keras_dml.errors import ArgumentError
 from keras_dml.nearness import Metric
+from keras_dml.retrieval.changes import Change, Removal
 from keras_dml.retrieval.frame import Frame
 from keras_dml.retrieval.tree import RECALL_NEIGHBORS, RECALL_QUERIES, TreeAH
 
@@ -23,6 +24,10 @@ SCANN_MEASURES = {"cosine": "dot_product", "l2": "squared_l2"}
 _SHARE, _SHARE_ROWS = 0.95, 20_000
 # `reorder` may grow this many times if `target_recall` needs it.
 _MOST_REORDER = 16
+# Items that ScaNN encodes at once when they are inserted: one by one takes three times as long.
+_INSERTED_AT_ONCE = 64
+# So many times the items that it was trained on a tree takes in before it is trained anew.
+_MOST_GROWTH = 2
 
 
 class TreeSearcher:
@@ -34,7 +39,9 @@ class TreeSearcher:
         asked: `TreeAH` as the caller gave it.
         tree: `TreeAH` with all its numbers; those of the search may be set later by `tune`.
         frame: `Frame` of the items that it was trained on.
+        metric: "cosine" or "l2".
         recall: share of the exact nearest that it finds, None before it is measured.
+        trained_on: how many items there were when it was trained; None: `count`.
     """
 
     def __init__(
@@ -44,10 +51,14 @@ class TreeSearcher:
         asked: TreeAH,
         tree: TreeAH,
         frame: Frame,
+        metric: Metric,
         recall: float | None = None,
+        trained_on: int | None = None,
     ) -> None:
         self._searcher, self._count = searcher, count
+        self._trained_on = trained_on or count
         self.asked, self.tree, self.frame, self.recall = asked, tree, frame, recall
+        self._metric = metric
 
     @classmethod
     def trained(
@@ -60,6 +71,11 @@ class TreeSearcher:
         frame = Frame.chosen(rows, metric)
         items = frame.trained_on(rows)
         dimensions = _projected(items, rows.shape[1], metric, tree)
+        if tree.soar_lambda is not None and metric != "cosine":
+            raise ArgumentError(
+                f'soar_lambda needs metric="cosine". Received: metric={metric!r}, '
+                f"soar_lambda={tree.soar_lambda}"
+            )
         blocks = min(tree.dimensions_per_block, dimensions)
         tree = dataclasses.replace(
             tree, projected_dimensions=dimensions, dimensions_per_block=blocks
@@ -72,13 +88,16 @@ class TreeSearcher:
             tree.num_leaves,
             tree.leaves_to_search or tree.num_leaves,
             training_sample_size=tree.training_sample,
+            soar_lambda=tree.soar_lambda,
         )
         builder.score_ah(
             blocks,
             anisotropic_quantization_threshold=tree.anisotropic_threshold,
             training_sample_size=tree.training_sample,
         )
-        return cls(builder.reorder(tree.reorder).build(), len(items), asked, tree, frame)
+        reorder_types = scann.scann_builder.ReorderType
+        builder.reorder(tree.reorder, quantize=reorder_types[tree.reorder_dtype.upper()])
+        return cls(builder.build(), len(items), asked, tree, frame, metric)
 
     @classmethod
     def loaded(
@@ -97,8 +116,10 @@ class TreeSearcher:
         try:
             asked, tree = (TreeAH(**parameters[name]) for name in ("asked", "tree"))
             searcher = scann.load_searcher(str(folder), assets_backcompat_shim=False)
-            frame = Frame.saved(rows, metric, parameters.get("lift"))
-            return cls(searcher, len(rows), asked, tree, frame, parameters["recall"])
+            frame = Frame.saved(rows, metric, parameters.get("lift"), parameters.get("center"))
+            trained_on = parameters.get("trained_on")
+            recall = parameters["recall"]
+            return cls(searcher, len(rows), asked, tree, frame, metric, recall, trained_on)
         except (KeyError, OSError, RuntimeError, TypeError, ValueError) as error:
             raise ArgumentError(f"ScaNN cannot read its part of the index: {error}") from error
 
@@ -111,20 +132,78 @@ class TreeSearcher:
                 what it was trained on, they are not written again.
         """
         self._searcher.serialize(str(folder), relative_path=True)
-        if rows is not None and not self.frame.moves:
+        whole = folder / "dataset.npy"
+        if rows is not None and not self.frame.moves and whole.exists():
             assets = folder / "scann_assets.pbtxt"
             assets.write_text(assets.read_text().replace('"dataset.npy"', f'"{rows}"'))
-            (folder / "dataset.npy").unlink()
+            whole.unlink()
 
     def parameters(self) -> dict[str, object]:
         """What `loaded` needs beside the folder, as JSON values."""
         asked, tree = dataclasses.asdict(self.asked), dataclasses.asdict(self.tree)
-        return {"asked": asked, "tree": tree, "recall": self.recall, "lift": self.frame.lift}
+        said = {"asked": asked, "tree": tree, "recall": self.recall, "lift": self.frame.lift}
+        # The items' mean may be another by now.
+        center = self.frame.center.tolist() if self.frame.moves else None
+        return said | {"center": center, "trained_on": self._trained_on}
+
+    def takes(self, change: Change) -> bool:
+        """Whether `update` can do this, and leaves leaves and codes that fit the items.
+
+        ScaNN 1.4.2 says of some searchers that they cannot be changed (int8 for "l2"), and of one
+        with SOAR that it can, but then writes beyond its memory: the process ends, at once or when
+        the searcher is deleted.
+        """
+        fixed = self.tree.soar_lambda is not None or (
+            self.tree.reorder_dtype == "int8" and self._metric == "l2"
+        )
+        count = change.count_after(self._count)
+        return not fixed and 0 < count <= _MOST_GROWTH * self._trained_on
+
+    def update(self, change: Change) -> None:
+        """Do to ScaNN's items what is done to the index's rows; not while it is searched.
+
+        ScaNN's own Python class wants "docids", of which it keeps a list and a dict and pickles
+        them into what it saves. Below it are plain row numbers, as ours: a new item comes last,
+        and the last one takes the place of a deleted one. Its `rebalance` is not used: it trains
+        everything anew, in place and with the number of leaves of before.
+        """
+        searcher = self._searcher.searcher
+        self.recall = None
+        if isinstance(change, Removal):
+            searcher.delete(change.rows.tolist())
+        else:
+            places = [None if place < 0 else place for place in change.places.tolist()]
+            searcher.upsert(places, self.frame.trained_on(change.rows), _INSERTED_AT_ONCE)
+        self._count = change.count_after(self._count)
+
+    def update_all(self, changes: Sequence[Change]) -> bool:
+        """`update` by each of them; False where one is not for it: it is of no use then."""
+        for change in changes:
+            if not self.takes(change):
+                return False
+            self.update(change)
+        return True
+
+    def check_served(self) -> None:
+        """ValueError unless ScaNN's TensorFlow operations, of a SavedModel, know this tree."""
+        if self.tree.soar_lambda is not None or self.tree.reorder_dtype != "float32":
+            raise ArgumentError(
+                "ScaNN's TensorFlow operations know neither soar_lambda nor another reorder_dtype "
+                f"than 'float32': serve an index without them. Received: {self.asked}"
+            )
 
     def search(self, queries: npt.NDArray[np.float32], k: int) -> tuple[np.ndarray, np.ndarray]:
         """`(rows, raw scores)` `[q, k]` for prepared queries; a raw score is NaN where none is."""
         leaves, queries = self.tree.leaves_to_search, self.frame.queries(queries)
         return self._searcher.search_batched_parallel(queries, k, self.reordered(k), leaves)
+
+    def asked_for(self, k: int) -> int:
+        """How many items must come back for the k that are wanted of them by their exact scores.
+
+        By rounded numbers ScaNN cuts elsewhere: by "int8" 4 % of the nearest ten are lost.
+        """
+        more = {"float32": 0, "bfloat16": 8, "int8": k + 8}[self.tree.reorder_dtype]
+        return min(k + more, self._count)
 
     def reordered(self, k: int) -> int:
         """How many items are compared by their float32 rows to find k."""

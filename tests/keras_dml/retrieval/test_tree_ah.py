@@ -229,11 +229,16 @@ def test_a_saved_tree_is_not_trained_again_and_grows(metric, tmp_path, monkeypat
         assert (loaded.tree, loaded.measured_recall) == (index.tree, index.measured_recall)
         for one, other in zip(index.search(embeddings, 5), loaded.search(embeddings, 5)):
             np.testing.assert_array_equal(one, other)
-    more = clustered(300, seed=5)
-    loaded.add(more)
-    rows, _ = loaded.search(more, 1)
-    assert (rows[:, 0] == np.arange(3000, 3300)).mean() > 0.6
+        more = clustered(300, seed=5)
+        loaded.add(more)
+        rows, _ = loaded.search(more, 1)
+        assert (rows[:, 0] == np.arange(3000, 3300)).mean() > 0.5
+        assert loaded.measured_recall > 0.85 and loaded.tree.training_sample == 3000
+    loaded.rebalance()
     assert loaded.measured_recall >= 0.9 and loaded.tree.training_sample == 3300
+    # More than twice the items that it was trained on.
+    loaded.add(clustered(3_400, seed=6))
+    assert loaded.measured_recall >= 0.9 and loaded.tree.training_sample == 6700
 
 
 @needs_scann

@@ -1,0 +1,499 @@
+"""Items that are replaced, removed and added, by threads beside searches too."""
+
+import importlib.util
+import json
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_dml.retrieval import (
+    METRICS,
+    ExactIndex,
+    PrefixIndex,
+    ScannIndex,
+    TreeAH,
+    load_index,
+    scann_index,
+)
+from keras_dml.retrieval.items import Items
+from keras_dml.retrieval.tree_searcher import TreeSearcher
+
+needs_scann = pytest.mark.skipif(
+    importlib.util.find_spec("scann") is None, reason="ScaNN is not installed (Linux only)"
+)
+D = 6
+# Looks at all items, so that it finds what is there, and all of it.
+WHOLE = TreeAH(num_leaves=5, leaves_to_search=5, reorder=10_000)
+KINDS = {
+    "exact": ExactIndex,
+    "prefix": lambda *args: PrefixIndex(*args, length=3, candidates=10_000),
+    "brute": lambda *args: ScannIndex(*args),
+    "tree": lambda rows, metric, ids=None: ScannIndex(rows, metric, ids, WHOLE),
+}
+EVERY = pytest.mark.parametrize(
+    "kind", ["exact", "prefix", *(pytest.param(k, marks=needs_scann) for k in ("brute", "tree"))]
+)
+IDS = {
+    "row numbers": lambda number: number,
+    "numbers": lambda number: number * 2**40 - 7,
+    "names": lambda number: f"é{number}.jpg" * (1 + number % 3),
+}
+
+
+def random_rows(n, seed=0):
+    return np.random.default_rng(seed).normal(size=(n, D))
+
+
+def same(one, other, queries, k):
+    for a, b in zip(one.search(queries, k), other.search(queries, k)):
+        assert a.dtype.kind == b.dtype.kind
+        np.testing.assert_array_equal(a, b)
+
+
+class Changes:
+    """Random changes of an index, and what it must hold then, in a dict."""
+
+    def __init__(self, index, rows, name, seed):
+        self.index, self.name, self.next = index, name, len(rows)
+        self.held = {name(number): row for number, row in enumerate(rows)}
+        self.numbered = name(5) == 5
+        self.generator = np.random.default_rng(seed)
+
+    def some(self, most):
+        """Ids of up to so many items."""
+        ids = list(self.held)
+        count = min(len(ids), int(self.generator.integers(0, most)))
+        return [ids[place] for place in self.generator.permutation(len(ids))[:count]]
+
+    def new(self, most):
+        count = int(self.generator.integers(0, most))
+        self.next += count
+        return [self.name(number) for number in range(self.next - count, self.next)]
+
+    def step(self):
+        action = self.generator.choice(["remove", "empty", "upsert", "upsert", "add", "rebalance"])
+        if action in ("remove", "empty"):
+            gone = self.some(6) if action == "remove" or self.generator.random() < 0.7 else [
+                *self.held]  # fmt: skip
+            self.index.remove(gone)
+            for one in gone:
+                del self.held[one]
+            self.numbered &= not gone
+        elif action == "upsert":
+            new = self.new(9)
+            ids = [*self.some(8), *new]
+            ids = [ids[place] for place in self.generator.permutation(len(ids))]
+            rows = self.generator.normal(size=(len(ids), D))
+            self.index.upsert(ids, rows)
+            self.held |= zip(ids, rows)
+            self.numbered &= not new
+        elif action == "add":
+            ids = self.new(7)
+            rows = self.generator.normal(size=(len(ids), D)).astype(np.float32)
+            self.index.add(rows, None if self.numbered else ids)
+            self.held |= zip(ids, rows)
+        else:
+            self.index.rebalance(wait=bool(self.generator.integers(2)))
+        return action
+
+    def fresh(self):
+        ids = self.index.ids.tolist()
+        assert len(ids) == len(self.held) == self.index.num_items and set(ids) == set(self.held)
+        return ExactIndex(np.array([self.held[one] for one in ids]), self.index.metric, ids)
+
+
+def change_at_random(kind, metric, ids, seed, steps=14):
+    rows, name = random_rows(60, seed), IDS[ids]
+    rows[5] = rows[9]
+    given = None if ids == "row numbers" else [name(number) for number in range(60)]
+    index = KINDS[kind](rows, metric, given)
+    changes = Changes(index, rows, name, seed)
+    for _ in range(steps):
+        changes.step()
+        if changes.generator.random() < 0.4:
+            continue  # so that several changes come between two searches
+        if not changes.held:
+            with pytest.raises(ValueError, match="an index without items finds nothing.*k=1"):
+                index.search(rows, 1)
+            continue
+        fresh = changes.fresh()
+        same(index, fresh, rows[:20], len(changes.held))
+        some = fresh.ids[:3]
+        np.testing.assert_array_equal(index.embeddings_of(some), fresh.embeddings_of(some))
+
+
+@EVERY
+@pytest.mark.parametrize("ids", IDS)
+def test_changed_it_answers_as_if_built_of_what_it_holds(kind, ids):
+    for seed, metric in enumerate(METRICS):
+        change_at_random(kind, metric, ids, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@EVERY
+@pytest.mark.parametrize("ids", IDS)
+def test_many_changes(kind, ids):
+    for seed in range(10, 60):
+        change_at_random(kind, METRICS[seed % 2], ids, seed, steps=20)
+
+
+@EVERY
+def test_what_cannot_be_changed_leaves_the_index_as_it_was(kind):
+    rows = random_rows(20)
+    index = KINDS[kind](rows, "cosine", [f"n{number}" for number in range(20)])
+    numbered = KINDS[kind](rows, "l2")
+    for one, call, message in (
+        (index, lambda: index.remove(["n3", "x", "y"]), "Received: 2 that no item has, 'x', 'y'"),
+        (index, lambda: index.remove([3]), r"must be ids of items, strings. .*ids=\[3\]"),
+        (index, lambda: index.remove("n3"), "must be ids of items, strings. Received: ids='n3'"),
+        (index, lambda: index.remove(None), "must be ids of items, strings. Received: ids=None"),
+        (numbered, lambda: numbered.remove([2**40, -1]), f"2 that no item has, {2**40}, -1"),
+        (numbered, lambda: numbered.remove([0.5]), r"items, whole numbers. Received: ids=\[0.5\]"),
+        (index, lambda: index.upsert(["n3", "n3"], rows[:2]), "more than once, 'n3'"),
+        (index, lambda: index.upsert(["n3"], rows[:2]), r"shape \(1,\) beside 2 rows"),
+        (index, lambda: index.upsert([], rows[:2]), r"shape \(0,\) beside 2 rows"),
+        (index, lambda: index.upsert(["n3"], rows[:1, :2]), "the index's 6 dimensions"),
+        (index, lambda: index.upsert(["n3"], rows[0]), r"shape \[n, d\]"),
+        (index, lambda: index.upsert(["n3"], np.full((1, D), np.nan)), "NaN or infinity in 1 of"),
+        (index, lambda: index.upsert(["n3"], np.full((1, D), 1e300)), "NaN or infinity in 1 of"),
+        (index, lambda: index.upsert([7], rows[:1]), "dtype int64 beside <U3 before"),
+        (numbered, lambda: numbered.upsert(["n3"], rows[:1]), "dtype <U2 beside int64 before"),
+        (index, lambda: index.embeddings_of(["z"]), "1 that no item has, 'z'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
+        same(one, KINDS[kind](rows, one.metric, one.ids), rows, 5)
+    for one in (index, numbered):
+        one.remove([])
+        one.upsert([], np.empty((0, D)))
+        assert one.num_items == 20
+    numbered.upsert(np.arange(5), rows[5:10])
+    numbered.add(rows[:1])  # its numbering goes on, since no number is lost
+    assert numbered.ids.tolist() == list(range(21))
+    numbered.remove([20, 20])
+    with pytest.raises(ValueError, match="ids must be given for all items or for none"):
+        numbered.add(rows[:1])
+    numbered.remove(numbered.ids)
+    with pytest.raises(ValueError, match="an index without items cannot be served"):
+        numbered.serving_module()
+    numbered.upsert([2**40], rows[:1])
+    assert numbered.search(rows[:1], 1)[0].tolist() == [[2**40]]
+
+
+@EVERY
+@pytest.mark.parametrize("metric", METRICS)
+def test_saved_after_changes_and_served_it_answers_the_same(kind, metric, tmp_path):
+    rows = random_rows(100) + (3 if kind == "tree" else 0)  # a mean that is taken off and moves
+    index = KINDS[kind](rows, metric, np.arange(100) + 2**40)
+    index.save(tmp_path / "index")
+    index.remove(np.arange(20, 70) + 2**40)
+    index.upsert(np.arange(-10, 10) + 2**40, random_rows(20, seed=1) - 1)
+    index.save(tmp_path / "index")
+    loaded = load_index(tmp_path / "index")
+    assert type(loaded) is type(index) and loaded.num_items == 60
+    queries = random_rows(30, seed=2)
+    same(loaded, index, queries, 60)
+    for changed in (index, loaded):
+        changed.remove([2**40])
+        changed.upsert([5], queries[:1])
+    same(loaded, index, queries, 60)
+    for one in (index, loaded):
+        ids, scores = one.serving_module().search(tf.constant(queries, tf.float32), 10)
+        found, exact = one.search(queries, 10)
+        assert (ids.numpy() == found).mean() > 0.98
+        np.testing.assert_allclose(scores, exact, atol=2e-6)
+    index.remove(index.ids)
+    index.save(tmp_path / "index")
+    emptied = load_index(tmp_path / "index")
+    assert (emptied.num_items, emptied.dimensions, emptied.metric) == (0, D, metric)
+    emptied.upsert([3], queries[3:4])
+    assert emptied.search(queries[3:4], 1)[0].tolist() == [[3]]
+
+
+def test_ids_and_embeddings_that_were_asked_for_stay_as_they_were():
+    rows = random_rows(10)
+    index = ExactIndex(rows, "l2", np.arange(10))
+    ids, embeddings = index.ids, index.embeddings_of([1, 2])
+    index.upsert([1, 2], rows[3:5])
+    index.remove([0, 9])
+    assert ids.tolist() == list(range(10))
+    np.testing.assert_array_equal(embeddings, rows[1:3].astype(np.float32))
+
+
+class Slow:
+    """Methods of `Items` and of `TreeSearcher` that others get ahead of, before and after."""
+
+    def __init__(self, monkeypatch):
+        for owner, names in ((Items, ("replace", "append", "remove")), (TreeSearcher, ("update",))):
+            for name in names:
+                monkeypatch.setattr(owner, name, self.slow(getattr(owner, name)))
+
+    @staticmethod
+    def slow(method):
+        def slowly(*args):
+            time.sleep(1e-3)
+            method(*args)
+            time.sleep(1e-3)
+
+        return slowly
+
+
+def states_of(kind, steps):
+    """Changes as functions of an index, and what is right before the first and after each."""
+    generator = np.random.default_rng(3)
+    queries, k = random_rows(5, seed=9), 8
+    first = (random_rows(40, seed=1), "cosine", np.arange(40))
+    twin = ExactIndex(*first)
+    changes, answers = [], [twin.search(queries, k)]
+    for number in range(steps):
+        held = twin.ids
+        if number % 3 == 2:
+            gone = generator.choice(held, len(held) // 3, replace=False)
+            change = ("remove", gone)
+        else:
+            ids = np.concatenate([generator.choice(held, len(held) // 2, replace=False),
+                                  1_000 * (number + 1) + np.arange(5)])  # fmt: skip
+            change = ("upsert", ids, random_rows(len(ids), seed=100 + number))
+        getattr(twin, change[0])(*change[1:])
+        changes.append(change)
+        answers.append(twin.search(queries, k))
+    assert len({tuple(ids.ravel().tolist()) for ids, _ in answers}) > 0.9 * steps
+    return KINDS[kind](*first), changes, answers, queries, k
+
+
+def search_while_it_changes(kind, steps, rebalance_each=None):
+    """Eight threads search while this one changes: answers of no state, and how many there were."""
+    index, changes, answers, queries, k = states_of(kind, steps)
+    begun, ended, wrong, counts, done = 0, 0, [], [0] * 8, threading.Event()
+
+    def search(place):
+        while not done.is_set():
+            low = ended
+            ids, scores = index.search(queries, k)
+            possible = answers[low : begun + 1]
+            counts[place] += 1
+            if not any(np.array_equal(ids, i) and np.array_equal(scores, s) for i, s in possible):
+                wrong.append((low, begun, ids, scores))
+
+    threads = [threading.Thread(target=search, args=(place,)) for place in range(8)]
+    for thread in threads:
+        thread.start()
+    rebalancing = []
+    for number, (name, *arguments) in enumerate(changes):
+        begun += 1
+        getattr(index, name)(*arguments)
+        ended += 1
+        if rebalance_each and number % rebalance_each == 0:
+            rebalancing.append(index.rebalance(wait=False))
+    for future in rebalancing:
+        future.result()
+    done.set()
+    for thread in threads:
+        thread.join()
+    same_as_last = index.search(queries, k)
+    for found, right in zip(same_as_last, answers[-1]):
+        np.testing.assert_array_equal(found, right)
+    return wrong, counts
+
+
+@EVERY
+def test_eight_threads_search_while_a_ninth_changes(kind, monkeypatch):
+    Slow(monkeypatch)
+    wrong, counts = search_while_it_changes(kind, 12, rebalance_each=4)
+    assert wrong == []
+    assert min(counts) > 0  # the changes have not kept anybody out
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@EVERY
+def test_many_changes_beside_searches(kind, monkeypatch):
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        wrong, counts = search_while_it_changes(kind, 600, rebalance_each=7)
+        assert wrong == [] and min(counts) > 50
+        Slow(monkeypatch)
+        wrong, counts = search_while_it_changes(kind, 300, rebalance_each=5)
+        assert wrong == [] and min(counts) > 50
+    finally:
+        sys.setswitchinterval(interval)
+
+
+@needs_scann
+@pytest.mark.parametrize("fails", [False, True])
+def test_searched_and_changed_while_a_tree_is_trained(monkeypatch, fails):
+    """The training waits until the rest of the test lets it end."""
+    rows = random_rows(50)
+    index = ScannIndex(rows, "l2", None, WHOLE)
+    tree, began, go_on = index._tree, threading.Event(), threading.Event()
+    train = TreeSearcher.trained.__func__
+
+    def waiting(cls, *args):
+        began.set()
+        assert go_on.wait(30)
+        if fails:
+            raise MemoryError("no room")
+        return train(cls, *args)
+
+    monkeypatch.setattr(TreeSearcher, "trained", classmethod(waiting))
+    future = index.rebalance(wait=False)
+    assert began.wait(30)
+    assert index.rebalance(wait=False) is future  # one at a time
+    changes = Changes(index, rows, IDS["row numbers"], 0)
+    index.upsert([3, 60], rows[:2] + 1)
+    index.remove([7])
+    changes.held |= {3: rows[0] + 1, 60: rows[1] + 1}
+    del changes.held[7]
+    same(index, changes.fresh(), rows, 50)
+    assert index._tree is tree and not future.done()
+    go_on.set()
+    if fails:
+        with pytest.raises(MemoryError, match="no room"):
+            future.result(30)
+        assert index._tree is tree
+    else:
+        future.result(30)
+        assert index._tree is not tree
+    same(index, changes.fresh(), rows, 50)
+    index.upsert([3], rows[3:4])
+    changes.held[3] = rows[3]
+    same(index, changes.fresh(), rows, 50)
+
+
+@needs_scann
+@pytest.mark.parametrize("during", ["emptied", "many"])
+def test_all_is_removed_or_much_changed_while_a_tree_is_trained(monkeypatch, during):
+    monkeypatch.setattr(scann_index, "_FEW_ROWS", 3)
+    rows = random_rows(50)
+    index = ScannIndex(rows, "l2", np.arange(50), WHOLE)
+    train = TreeSearcher.trained.__func__
+    left = ["once"]
+
+    def changing(cls, *args):
+        if left:
+            left.pop()
+            if during == "emptied":
+                index.remove(index.ids)
+            index.upsert(np.arange(30, 70), rows[:40] * 2)
+        return train(cls, *args)
+
+    monkeypatch.setattr(TreeSearcher, "trained", classmethod(changing))
+    index.rebalance()
+    order = index.ids
+    assert len(order) == (40 if during == "emptied" else 70)
+    right = {number: rows[number] for number in range(50)}
+    right |= {number: rows[number - 30] * 2 for number in range(30, 70)}
+    same(index, ExactIndex(np.array([right[one] for one in order.tolist()]), "l2", order), rows, 40)
+
+
+@needs_scann
+def test_an_error_of_scanns_leaves_the_index_as_it_was(monkeypatch):
+    rows = random_rows(50)
+    index = ScannIndex(rows, "l2", None, WHOLE)
+    with monkeypatch.context() as broken:
+        update = TreeSearcher.update
+
+        def half(self, change):
+            update(self, change)
+            raise RuntimeError("Failed to add")
+
+        broken.setattr(TreeSearcher, "update", half)
+        with pytest.raises(RuntimeError, match="Failed to add"):
+            index.upsert([3, 99], rows[:2])
+    same(index, ExactIndex(rows, "l2"), rows, 50)
+
+
+def clustered(n, seed):
+    shared = np.random.default_rng(0)
+    centers = shared.normal(size=(300, 8)) @ shared.normal(size=(8, 32))
+    generator = np.random.default_rng(seed)
+    return centers[generator.integers(0, 300, n)] + 0.5 * generator.normal(size=(n, 32))
+
+
+@needs_scann
+@pytest.mark.parametrize("metric", METRICS)
+def test_half_of_the_items_exchanged_the_recall_is_nearly_that_of_a_new_tree(metric):
+    rows = clustered(3_000, 1)
+    tree = TreeAH(num_leaves=50, leaves_to_search=6)
+    index = ScannIndex(rows, metric, None, tree)
+    index.upsert(np.arange(0, 3_000, 2), clustered(1_500, 2))
+    index.remove(np.arange(1, 600, 2))
+    index.upsert(np.arange(3_000, 3_300), clustered(300, 3))
+    fresh = ScannIndex(index.embeddings_of(index.ids), metric, None, tree)
+    assert index.measured_recall > fresh.measured_recall - 0.03
+    index.rebalance()
+    assert index.measured_recall == pytest.approx(fresh.measured_recall, abs=0.02)
+
+
+@needs_scann
+@pytest.mark.parametrize(
+    ("metric", "option"),
+    [
+        ("cosine", {"soar_lambda": 1.5}),
+        ("cosine", {"reorder_dtype": "bfloat16"}),
+        ("cosine", {"reorder_dtype": "int8"}),
+        ("l2", {"reorder_dtype": "bfloat16"}),
+        ("l2", {"reorder_dtype": "int8"}),
+        ("cosine", {"soar_lambda": 1.0, "reorder_dtype": "int8"}),
+    ],
+)
+def test_soar_and_other_numbers_to_reorder_by(metric, option, tmp_path):
+    rows = clustered(2_000, 1)
+    index = ScannIndex(rows, metric, None, TreeAH(num_leaves=40, leaves_to_search=8, **option))
+    plain = ScannIndex(rows, metric, None, TreeAH(num_leaves=40, leaves_to_search=8))
+    assert index.measured_recall > plain.measured_recall - 0.02
+    index.upsert(np.arange(1_990, 2_010), clustered(20, 2))
+    index.remove([0])
+    exact = ExactIndex(index.embeddings_of(index.ids), metric, index.ids)
+    queries = index.embeddings_of(np.arange(1_990, 2_010))
+    assert (index.search(queries, 1)[0][:, 0] == np.arange(1_990, 2_010)).mean() > 0.9
+    found, scores = index.search(queries, 5)
+    right = found == exact.search(queries, 5)[0]
+    assert right.mean() > 0.85
+    np.testing.assert_array_equal(scores[right], exact.search(queries, 5)[1][right])
+    index.save(tmp_path / "index")
+    said = json.loads((tmp_path / "index" / "index.json").read_text())
+    assert said["format"] == 2 and said["asked"].items() >= option.items()
+    loaded = load_index(tmp_path / "index")
+    same(loaded, index, queries, 5)
+    loaded.upsert([5], queries[:1])
+    assert loaded.search(queries[:1], 2)[1].tolist()[0][0] == scores[0, 0]
+    with pytest.raises(ValueError, match="know neither soar_lambda nor another reorder_dtype"):
+        index.serving_module()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"soar_lambda": 0}, "soar_lambda must be None or a number above 0. Received: soar_la"),
+        ({"soar_lambda": "1"}, "soar_lambda must be None or a number above 0"),
+        ({"reorder_dtype": "int4"}, "reorder_dtype must be one of 'float32', 'bfloat16', 'int8'"),
+    ],
+)
+def test_options_that_make_no_tree(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        TreeAH(**arguments)
+
+
+@needs_scann
+def test_soar_is_for_cosine_alone():
+    with pytest.raises(ValueError, match='soar_lambda needs metric="cosine".*soar_lambda=1'):
+        ScannIndex(clustered(100, 0), "l2", None, TreeAH(5, soar_lambda=1))
+
+
+@needs_scann
+def test_an_index_that_has_become_too_small_for_its_tree_is_searched_exactly():
+    rows = clustered(100, 0)
+    index = ScannIndex(rows, "cosine", None, TreeAH(50, 50, soar_lambda=1))
+    index.remove(np.arange(60))
+    same(index, ExactIndex(rows[60:][::-1], "cosine", np.arange(60, 100)[::-1]), rows[:9], 1)
+    assert index.tree is None
+    index.rebalance()
+    index.upsert(np.arange(60), rows[:60])
+    assert index.tree.num_leaves == 50
