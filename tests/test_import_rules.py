@@ -17,6 +17,7 @@ ROOMS = {
     "benchmarks": {"options"},
     "training": {"options", "embedding", "report"},
     "photos": {"options", "embedding", "report"},
+    "auditing": {"options", "embedding", "report"},
 }
 # Packages of others that belong into one place.
 PLACES = {

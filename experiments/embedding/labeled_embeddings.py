@@ -1,4 +1,4 @@
-"""What `experiments.evaluate` scores; and anybody's embeddings from a file."""
+"""What `evaluate` scores and `audit` looks through; and anybody's embeddings from a file."""
 
 import dataclasses
 import os
@@ -20,7 +20,10 @@ _SIDES = {
     "queries": ("embeddings", "labels", "paths"),
     "items": ("gallery_embeddings", "gallery_labels", "gallery_paths"),
     "pictures": ("catalog_embeddings", "catalog_labels", "catalog_paths"),
+    "trained_on": ("train_embeddings", "train_labels", "train_paths"),
 }
+# What an evaluation has no use for, and does not even read.
+_OF_THE_TRAINING = "trained_on"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +37,8 @@ class LabeledEmbeddings:
         transform: evaluation transform, for the pictures.
         catalog, catalog_labels: what it is looked for in too, as a question of its own; or None.
         pictures: `ImageTable` of the catalog.
+        train, train_labels: what the model was trained on, where that was asked for; or None.
+        trained_on: `ImageTable` of it.
     """
 
     embeddings: np.ndarray
@@ -46,10 +51,17 @@ class LabeledEmbeddings:
     catalog: np.ndarray | None = None
     catalog_labels: np.ndarray | None = None
     pictures: ImageTable | None = None
+    train: np.ndarray | None = None
+    train_labels: np.ndarray | None = None
+    trained_on: ImageTable | None = None
 
 
-def embeddings_from_file(path: str | os.PathLike[str]) -> LabeledEmbeddings:
+def embeddings_from_file(path: str | os.PathLike[str], training: bool = False) -> LabeledEmbeddings:
     """The arrays of a `.npz` file, whoever wrote it.
+
+    Args:
+        path: of the file.
+        training: whether to read those of the training images too.
 
     Raises:
         ValueError: it is none, or lacks arrays, or holds some that do not fit.
@@ -57,7 +69,8 @@ def embeddings_from_file(path: str | os.PathLike[str]) -> LabeledEmbeddings:
     path = pathlib.Path(path).expanduser()
     if not path.is_file():
         raise UsageError(f"embeddings must be a .npz file. Received: embeddings={path}, no file")
-    known = [name for side in _SIDES.values() for name in side]
+    sides = {side: names for side, names in _SIDES.items() if training or side != _OF_THE_TRAINING}
+    known = [name for names in sides.values() for name in names]
     try:
         arrays, names = read_npz(path, known)
     except UnreadableError as error:
@@ -66,7 +79,7 @@ def embeddings_from_file(path: str | os.PathLike[str]) -> LabeledEmbeddings:
             f"it. Received: embeddings={path} ({error})"
         ) from error
     wanted = [
-        pair for side, (*pair, _) in _SIDES.items() if side == "queries" or arrays.keys() & {*pair}
+        pair for side, (*pair, _) in sides.items() if side == "queries" or arrays.keys() & {*pair}
     ]
     missing = [name for pair in wanted for name in pair if name not in arrays]
     if missing:
@@ -92,6 +105,9 @@ def embeddings_from_file(path: str | os.PathLike[str]) -> LabeledEmbeddings:
         pictures=tables.get("pictures"),
         catalog=arrays.get("catalog_embeddings"),
         catalog_labels=arrays.get("catalog_labels"),
+        train=arrays.get("train_embeddings"),
+        train_labels=arrays.get("train_labels"),
+        trained_on=tables.get("trained_on"),
     )
 
 

@@ -4,7 +4,7 @@ import dataclasses
 import os
 import pathlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import keras
@@ -231,21 +231,8 @@ def embed(
         "evaluation_gallery": sides.items,
         "evaluation_catalog": sides.catalog,
     }
-    arrays: dict[str, np.ndarray] = {}
-    for name, table in tables.items():
-        if table is None:
-            continue
-        try:
-            file = embeddings_on_disk(model, table, folder / f"{name}.npy", "embedding", dtype)
-            arrays[name] = file.array()
-        except FloatingPointError as error:
-            raise UsageError("the model gives embeddings that are not finite") from error
-        except tf.errors.ResourceExhaustedError as error:
-            raise RunError("out of memory; a smaller --eval_batch_size needs less") from error
-        except tf.errors.OpError as error:
-            bad = pipelines.find_bad_images(table) if table.arrays is None else []
-            why = options_data.not_an_image("evaluated", table, bad) if bad else error.message
-            raise UsageError(why) from error
+    there = {name: table for name, table in tables.items() if table is not None}
+    arrays = embed_tables(model, there, folder, dtype)
     transform = model.embedder.transform
     return LabeledEmbeddings(
         arrays["evaluation"],
@@ -259,3 +246,23 @@ def embed(
         None if sides.catalog is None else sides.catalog.labels,
         sides.catalog,
     )
+
+
+def embed_tables(
+    model: IdentifiedEmbedder, tables: Mapping[str, ImageTable], folder: pathlib.Path, dtype: str
+) -> dict[str, np.ndarray]:
+    """The embeddings of several tables by their names, as `embed`, in `FOLDER/NAME.npy`."""
+    arrays: dict[str, np.ndarray] = {}
+    for name, table in tables.items():
+        try:
+            file = embeddings_on_disk(model, table, folder / f"{name}.npy", "embedding", dtype)
+            arrays[name] = file.array()
+        except FloatingPointError as error:
+            raise UsageError("the model gives embeddings that are not finite") from error
+        except tf.errors.ResourceExhaustedError as error:
+            raise RunError("out of memory; a smaller --eval_batch_size needs less") from error
+        except tf.errors.OpError as error:
+            bad = pipelines.find_bad_images(table) if table.arrays is None else []
+            why = options_data.not_an_image("evaluated", table, bad) if bad else error.message
+            raise UsageError(why) from error
+    return arrays

@@ -1,7 +1,8 @@
 """How a command ends: one clear line and an exit code, of a user's mistake as of our own.
 
 0: done, or the help was asked for. 1: the run had to stop (`stopped: …`), or a bug (`internal
-error: …`, its traceback in a file). 2: a mistake in what was given (`error: …`). 130: interrupted.
+error: …`, its traceback in a file). 2: a mistake in what was given (`error: …`). 3: a check did its
+work and found more than is allowed (`found: …`). 130: interrupted.
 """
 
 from __future__ import annotations
@@ -15,7 +16,13 @@ import traceback
 from collections.abc import Callable, Sequence
 
 from experiments.options.child import end_with_parent
-from experiments.options.errors import HelpRequested, RunError, UsageError, one_line
+from experiments.options.errors import (
+    FindingsError,
+    HelpRequested,
+    RunError,
+    UsageError,
+    one_line,
+)
 from experiments.options.parsing import wants_debug
 from experiments.recipes import RecipeError
 
@@ -31,6 +38,7 @@ _REFUSING = {
     "pipelines.extras": "MissingExtraError",
 }
 MISTAKE = 2  # the exit code of a mistake in what was given
+FINDINGS = 3  # that of a check that found more than is allowed
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 # What TensorFlow says of a full disk, by the same error as of a full memory.
 NO_SPACE = os.strerror(errno.ENOSPC)
@@ -90,6 +98,9 @@ def run_command(
 
 def _failed(error: Exception, debug: bool) -> int:
     kind = type(error).__name__
+    if isinstance(error, FindingsError):
+        _say(f"found: {one_line(error)}")
+        return FINDINGS
     if isinstance(error, RunError):
         _say(f"stopped: {one_line(error)}")
         return 1

@@ -1,6 +1,6 @@
 """What ends a command early: a mistake in what was given, a run that must stop, a call for help."""
 
-__all__ = ["HelpRequested", "RunError", "UsageError", "one_line"]
+__all__ = ["FindingsError", "HelpRequested", "RunError", "UsageError", "one_line"]
 
 
 class UsageError(ValueError):
@@ -9,6 +9,10 @@ class UsageError(ValueError):
 
 class RunError(Exception):
     """A run that had to stop for a reason that its user can act on."""
+
+
+class FindingsError(Exception):
+    """A check that did its work and found more than its user allows."""
 
 
 class HelpRequested(Exception):

@@ -53,7 +53,7 @@ def checked_picture(encoded: bytes, max_pixels: int = MOST_PIXELS) -> bytes:
     return _png(_loaded(image, "black"))
 
 
-def thumbnail(source: Source, max_pixels: int = MOST_PIXELS) -> tuple[bytes, str]:
+def thumbnail(source: Source, max_pixels: int = MOST_PIXELS, side: int = SIDE) -> tuple[bytes, str]:
     """An image file, made small.
 
     As the models see it: the first frame, whatever is transparent on white, turned upright.
@@ -61,27 +61,38 @@ def thumbnail(source: Source, max_pixels: int = MOST_PIXELS) -> tuple[bytes, str
     Args:
         source: path or open binary file.
         max_pixels: how many pixels it may have.
+        side: how many pixels the longer side of the small one has, at most.
 
     Returns:
-        `(bytes, kind)`: a PNG of the same pixels, or a JPEG of at most `SIDE` pixels; kind is "png"
+        `(bytes, kind)`: a PNG of the same pixels, or a JPEG of at most `side` pixels; kind is "png"
         or "jpeg". Neither says an orientation any more.
 
     Raises:
         ValueError: as `checked_picture`, or the image is damaged.
     """
-    encoded = _bytes(source)
-    image = _open(encoded, max_pixels)
-    turn = _TURNS.get(_orientation(encoded))
-    image.draft("RGB", (SIDE, SIDE))
-    image = _loaded(image, "white")
-    if turn is not None:
-        image = image.transpose(turn)
-    if max(image.size) <= SIDE:
+    image = _upright(source, max_pixels, side)
+    if max(image.size) <= side:
         return _png(image), "png"
-    image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
+    image.thumbnail((side, side), Image.Resampling.LANCZOS)
     file = io.BytesIO()
     image.save(file, "JPEG", quality=85)
     return file.getvalue(), "jpeg"
+
+
+def whole_picture(source: Source, max_pixels: int = MOST_PIXELS) -> np.ndarray:
+    """All pixels of an image file, uint8 `[h, w, 3]`, as the models see it; see `thumbnail`."""
+    return np.asarray(_upright(source, max_pixels))
+
+
+def _upright(source: Source, max_pixels: int, side: int | None = None) -> Image.Image:
+    """The pixels, RGB, turned upright; with `side` maybe fewer of them, but no fewer than that."""
+    encoded = _bytes(source)
+    image = _open(encoded, max_pixels)
+    turn = _TURNS.get(_orientation(encoded))
+    if side is not None:
+        image.draft("RGB", (side, side))
+    image = _loaded(image, "white")
+    return image if turn is None else image.transpose(turn)
 
 
 def _bytes(source: Source) -> bytes:

@@ -103,18 +103,18 @@ def grid_html(rows: Sequence[RetrievalRow], title: str = "Retrieval") -> str:
 
 
 def _row(row: RetrievalRow) -> str:
-    picture = _picture(row.query, f"query: {row.class_name}")
+    picture = array_picture(row.query, f"query: {row.class_name}")
     cells = [picture_cell("query", picture, row.class_name, "query")]
     for rank, neighbor in enumerate(row.neighbors, start=1):
         class_name, match = neighbor.class_name, neighbor.match
         alt = f"neighbour {rank}: {class_name}, {'same' if match else 'another'} class"
         mark = f'<span class="mark" aria-hidden="true">{"✓" if match else "✗"}</span>'
-        picture, note = _picture(neighbor.image, alt), f"{neighbor.similarity:.3f}"
+        picture, note = array_picture(neighbor.image, alt), f"{neighbor.similarity:.3f}"
         cells.append(picture_cell("match" if match else "other", picture, class_name, note, mark))
     return "\n".join(cells)
 
 
-def _picture(image: np.ndarray, alt: str) -> str:
+def array_picture(image: np.ndarray, alt: str) -> str:
     """An `<img>` that holds its own bytes: small images whole as PNG, others as small JPEGs."""
     from PIL import Image
 

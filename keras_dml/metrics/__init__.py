@@ -2,6 +2,15 @@
 
 from keras_dml.deprecation import renamed_attributes
 from keras_dml.metrics.accuracy import class_mean_accuracy
+from keras_dml.metrics.audit import (
+    ConfusedClasses,
+    LabelVotes,
+    confused_classes,
+    duplicate_groups,
+    label_errors,
+    label_votes,
+    outlier_scores,
+)
 from keras_dml.metrics.clustering import clustering_scores
 from keras_dml.metrics.distances import DistanceHistograms, distance_histograms
 from keras_dml.metrics.evaluation import evaluate
@@ -21,9 +30,11 @@ from keras_dml.metrics.recall import nearest_neighbors, recall_at_k
 __getattr__ = renamed_attributes(__name__, nearest_neighbours="nearest_neighbors")
 
 __all__ = [
+    "ConfusedClasses",
     "DistanceHistograms",
     "Identification",
     "IdentificationPoint",
+    "LabelVotes",
     "LossPart",
     "MutualInformationBound",
     "OperatingPoint",
@@ -32,11 +43,16 @@ __all__ = [
     "Verification",
     "class_mean_accuracy",
     "clustering_scores",
+    "confused_classes",
     "distance_histograms",
+    "duplicate_groups",
     "evaluate",
     "identification",
+    "label_errors",
+    "label_votes",
     "mutual_information_bound",
     "nearest_neighbors",
+    "outlier_scores",
     "pairs_needed",
     "precision_at_r",
     "recall_at_k",

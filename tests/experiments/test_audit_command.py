@@ -1,0 +1,200 @@
+"""`experiments.audit`: planted errors are found, what it writes, its exit codes, bad input."""
+
+import csv
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+from synthetic_photographs import catalogue, photographs
+from tiny_run import finished_run
+
+from experiments import audit
+from experiments.options.command_line import run_command
+
+RNG = np.random.default_rng(0)
+# 6 classes of 15, far apart; two labels changed, one row far from all, one row twice.
+CENTERS = np.eye(6, 8)
+EMBEDDINGS = np.repeat(CENTERS, 15, axis=0) + RNG.normal(0, 0.1, (90, 8))
+LABELS = np.repeat([f"class {number}" for number in range(6)], 15)
+LABELS[[7, 40]] = LABELS[[40, 7]]
+EMBEDDINGS[3] = [0, 0, 0, 0, 0, 0, -1, -1]
+EMBEDDINGS[60] = EMBEDDINGS[61]
+
+
+def command(*arguments):
+    return run_command(audit.main, ["audit", *map(str, arguments)])
+
+
+def findings(folder):
+    with open(folder / "findings.csv", newline="", encoding="utf-8") as stream:
+        return list(csv.DictReader(stream))
+
+
+def of_kind(lines, kind):
+    return [line for line in lines if line["finding"] == kind]
+
+
+@pytest.fixture
+def file(tmp_path):
+    np.savez(tmp_path / "mine.npz", embeddings=EMBEDDINGS, labels=LABELS)
+    return tmp_path / "mine.npz"
+
+
+def test_anybodys_embeddings(file, capsys):
+    assert command(f"--embeddings={file}", "--similarity=0.999") == 0
+    lines = findings(file.parent / "mine-audit")
+    wrong = {line["row"]: line["suggested_class"] for line in of_kind(lines, "label error")}
+    assert wrong["7"] == "class 0" and wrong["40"] == "class 2"
+    assert set(wrong) <= {"3", "7", "40"}  # 3 lies far from its class
+    assert of_kind(lines, "outlier")[0]["row"] == "3"
+    (pair,) = of_kind(lines, "near-duplicate")
+    assert (pair["row"], pair["other_row"], pair["group"]) == ("60", "61", "60")
+    assert pair["score"] == "1.0000" and pair["image"] == "image 60"
+    assert len(of_kind(lines, "confused classes")) >= 1
+    page = (file.parent / "mine-audit" / "audit.html").read_text()
+    assert "<img" not in page and "Labels probably wrong: " in page and "class 2" in page
+    assert "images that training has seen" not in capsys.readouterr().out
+
+
+def test_limits_and_their_exit_code(file, capsys):
+    limits = ["--max_label_errors=3", "--max_outliers=2", "--max_duplicates=1"]
+    given = [f"--embeddings={file}", "--similarity=0.999"]
+    assert command(*given, *limits) == 0
+    capsys.readouterr()
+    assert command(*given, *limits, "--max_outliers=0") == 3
+    printed = capsys.readouterr()
+    assert "found: 2 outliers (--max_outliers=0): more than is allowed" in printed.err
+    assert "findings.csv" in printed.out  # written all the same
+
+
+@pytest.mark.slow
+def test_sets_of_a_file_and_pictures_that_are_the_same(tmp_path, capsys):
+    pictures = photographs(catalogue(4, seed=1), 3, seed=1)
+    paths = []
+    for number, pixels in enumerate(pictures):
+        paths.append(tmp_path / f"{number}.png")
+        Image.fromarray(pixels).resize((64, 64)).save(paths[-1])
+    shutil.copy(paths[0], tmp_path / "copy.png")
+    Image.open(paths[1]).save(tmp_path / "again.bmp")
+    Image.open(paths[2]).transpose(Image.Transpose.FLIP_LEFT_RIGHT).save(tmp_path / "mirrored.png")
+    copies = [tmp_path / name for name in ("copy.png", "again.bmp", "mirrored.png")]
+    (tmp_path / "broken.png").write_bytes(b"no image")
+    z = RNG.normal(size=(12, 4))
+    arrays = {
+        "train_embeddings": z,
+        "train_labels": np.arange(12) // 3,
+        "train_paths": list(map(str, paths)),
+        "embeddings": np.concatenate([z[:3], -z[:1]]),
+        "labels": np.array([0, 0, 0, 7]),
+        "paths": list(map(str, [*copies, tmp_path / "broken.png"])),
+    }
+    np.savez(tmp_path / "sets.npz", **arrays)
+    assert command(f"--embeddings={tmp_path / 'sets.npz'}", "--max_leaks=2") == 3
+    assert "3 images that training has seen (--max_leaks=2)" in capsys.readouterr().err
+    lines = findings(tmp_path / "sets-audit")
+    kinds = [line["finding"] for line in lines if line["group"]]
+    assert kinds == ["same file", "same pixels", "near-duplicate"]
+    assert [line["row"] for line in lines[:3]] == ["0", "1", "2"]
+    assert {line["set"] for line in lines[:3]} == {"train"}
+    assert {line["other_set"] for line in lines[:3]} == {"test"}
+    page = (tmp_path / "sets-audit" / "audit.html").read_text()
+    assert "Near-duplicates across train and test: 3" in page and "<img" in page
+    assert "1, the first" in page and "broken.png" in page
+
+
+@pytest.mark.slow
+def test_a_run_with_its_training_images(photos, tmp_path, capsys):
+    folder = tmp_path / "photos"
+    shutil.copytree(photos, folder)
+    # Classes train or test in the order of their names: a test image that training has seen.
+    shutil.copy(folder / "class0" / "1.jpg", folder / "class9" / "seen.jpg")
+    run = finished_run(tmp_path / "run", folder)
+    capsys.readouterr()
+    assert command(f"--run={run}", "--max_leaks=1", "--shown=3") == 0
+    assert "images that training has seen      1        1" in capsys.readouterr().out
+    (pair,) = of_kind(findings(run / "audit"), "same file")
+    assert (pair["set"], pair["class"]) == ("train", "class0")
+    assert (pair["other_set"], pair["other_class"]) == ("test", "class9")
+    assert (run / "audit" / "train.npy").is_file() and not (run / "audit" / "test.npy").exists()
+    assert command(f"--run={run}", "--split=test", f"--output_dir={tmp_path / 'out'}") == 0
+    assert {line["set"] for line in findings(tmp_path / "out")} <= {"test", ""}
+    # Without what the run has kept, its model embeds the test images too.
+    (run / "test_embeddings.npz").unlink()
+    assert command(f"--run={run}") == 0
+    assert (run / "audit" / "test.npy").is_file()
+
+
+@pytest.mark.parametrize("count", [1, 2, 30])
+def test_the_same_embedding_everywhere(tmp_path, count):
+    labels = np.arange(count) % 2 + 2**40
+    np.savez(tmp_path / "same.npz", embeddings=np.ones((count, 3)), labels=labels)
+    assert command(f"--embeddings={tmp_path / 'same.npz'}", f"--max_duplicates={count - 1}") == 0
+    lines = findings(tmp_path / "same-audit")
+    assert len(of_kind(lines, "near-duplicate")) >= count - 1
+    assert {line["group"] for line in of_kind(lines, "near-duplicate")} <= {"0"}
+    assert not of_kind(lines, "outlier")
+    assert "1099511627776" in str(lines) or count == 1
+
+
+def test_one_class_and_rows_of_zeros(tmp_path):
+    rows = np.concatenate([EMBEDDINGS, np.zeros((2, 8))])
+    np.savez(tmp_path / "one.npz", embeddings=rows, labels=np.zeros(92))
+    assert command(f"--embeddings={tmp_path / 'one.npz'}") == 0
+    lines = findings(tmp_path / "one-audit")
+    assert not of_kind(lines, "label error") and not of_kind(lines, "confused classes")
+    assert {"90", "91"} <= {line["row"] for line in of_kind(lines, "outlier")}
+
+
+def test_names_are_text_on_the_page_and_in_the_file(tmp_path):
+    labels = LABELS.astype("U20")
+    labels[:15] = '<b>"a",\u202eb'
+    np.savez(tmp_path / "names.npz", embeddings=EMBEDDINGS, labels=labels)
+    assert command(f"--embeddings={tmp_path / 'names.npz'}", "--similarity=0.9") == 0
+    page = (tmp_path / "names-audit" / "audit.html").read_text()
+    assert "<b>&quot;" not in page and "&lt;b&gt;" in page and "\u202e" not in page
+    assert any(line["class"] == '<b>"a",\u202eb' for line in findings(tmp_path / "names-audit"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give either --run=FOLDER or --embeddings=FILE. Received: neither"),
+        (["--run=a", "--embeddings=b"], "Received: both"),
+        (["--run=/nowhere"], "run must be the folder of a run, with flags.txt in it"),
+        (["--embeddings=/nowhere.npz"], "embeddings must be a .npz file"),
+        (["--embeddings={file}", "--split=train"], "split is for --run"),
+        (["--embeddings={file}", "--neighbors=0"], "neighbors"),
+        (["--embeddings={file}", "--correlation=2"], "correlation"),
+        (["--embeddings={file}", "--max_outliers=-1"], "max_outliers"),
+    ],
+)
+def test_wrong_use(arguments, message, file, capsys):
+    assert command(*(word.format(file=file) for word in arguments)) == 2
+    printed = capsys.readouterr().err
+    assert message in printed and printed.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"embeddings": EMBEDDINGS * np.nan}, "embeddings must be finite. Received: NaN"),
+        ({"labels": LABELS[:5]}, "labels [n], one for each row"),
+        ({"embeddings": np.zeros((0, 4)), "labels": LABELS[:0]}, "the sets need an image or more"),
+        ({"train_embeddings": EMBEDDINGS}, "must hold the array train_labels"),
+        (
+            {"train_embeddings": EMBEDDINGS[:, :5], "train_labels": LABELS},
+            "embeddings of one width. Received: train (90, 5), test (90, 8)",
+        ),
+        (
+            {"train_embeddings": EMBEDDINGS, "train_labels": np.arange(90)},
+            "labels must be of one kind. Received: train int64, test <U7",
+        ),
+    ],
+)
+def test_wrong_files(arrays, message, tmp_path, capsys):
+    whole = {"embeddings": EMBEDDINGS, "labels": LABELS} | arrays
+    np.savez(tmp_path / "wrong.npz", **whole)
+    assert command(f"--embeddings={tmp_path / 'wrong.npz'}") == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "wrong-audit").exists()

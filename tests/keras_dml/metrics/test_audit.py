@@ -1,0 +1,145 @@
+"""Labels that are wrong, outliers, confused classes, groups: against loops, and at the edges."""
+
+import numpy as np
+import pytest
+
+from keras_dml import metrics
+from keras_dml.errors import ArgumentError
+
+RNG = np.random.default_rng(0)
+EMBEDDINGS = RNG.normal(size=(60, 5)) + 3 * np.repeat(np.eye(4, 5), 15, axis=0)
+LABELS = np.repeat(["apple", "bean", "corn", "date"], 15)
+LABELS[[3, 20]] = "date"
+NEIGHBORS, SIMILARITIES = metrics.nearest_neighbors(EMBEDDINGS, 7)
+
+
+def shares(row, labels, neighbors):
+    """The votes on a row, label by label, as a loop."""
+    votes, total = {}, 0.0
+    for rank, other in enumerate(neighbors[row], start=1):
+        votes[labels[other]] = votes.get(labels[other], 0.0) + 1 / rank
+        total += 1 / rank
+    return {label: vote / total for label, vote in votes.items()}
+
+
+def test_votes_are_those_of_a_loop():
+    found = metrics.label_votes(LABELS, NEIGHBORS)
+    own = [shares(row, LABELS, NEIGHBORS).get(LABELS[row], 0.0) for row in range(60)]
+    np.testing.assert_allclose(found.self_confidence, own, atol=1e-12)
+    for row in range(60):
+        others = shares(row, LABELS, NEIGHBORS)
+        others.pop(LABELS[row], None)
+        best = max(others.values(), default=0.0)
+        assert found.suggested_confidence[row] == pytest.approx(best)
+        if others:
+            assert others[found.suggested[row]] == pytest.approx(best)
+        else:
+            assert found.suggested[row] == LABELS[row]
+        members = [own[other] for other in range(60) if LABELS[other] == LABELS[row]]
+        assert found.class_confidence[row] == pytest.approx(sum(members) / len(members))
+
+
+def test_label_errors_are_below_their_class():
+    votes = metrics.label_votes(LABELS, NEIGHBORS)
+    for ratio in (0.1, 0.5, 1):
+        found = metrics.label_errors(votes, ratio)
+        expected = [
+            row
+            for row in range(60)
+            if votes.self_confidence[row] < ratio * votes.class_confidence[row]
+        ]
+        assert sorted(found) == expected
+        assert (np.diff(votes.self_confidence[found]) >= 0).all()
+    assert {3, 20} <= set(metrics.label_errors(votes))
+    assert votes.suggested[[3, 20]].tolist() == ["apple", "bean"]
+
+
+def test_a_label_that_neighbors_never_vote_for_tells_nothing():
+    labels = np.array([0, 0, 0, 0, 2**40])  # one row of its own label
+    rows, _ = metrics.nearest_neighbors(EMBEDDINGS[:5], 3)
+    votes = metrics.label_votes(labels, rows)
+    assert votes.self_confidence[4] == 0 and votes.suggested[4] == 0
+    assert not len(metrics.label_errors(votes))
+    # Labels that stand where the neighbors have others, and nowhere else.
+    pairs = metrics.label_votes([7, 8, 7, 8], [[1], [2], [3], [0]])
+    assert pairs.suggested.tolist() == [8, 7, 8, 7]
+    assert not len(metrics.label_errors(pairs, ratio=1))
+
+
+def test_confused_classes_are_those_of_a_loop():
+    votes = {}
+    for row in range(60):
+        for label, share in shares(row, LABELS, NEIGHBORS).items():
+            if label != LABELS[row]:
+                pair = tuple(sorted((LABELS[row], label)))
+                votes[pair] = votes.get(pair, 0.0) + share
+    expected = {pair: vote / np.isin(LABELS, pair).sum() for pair, vote in votes.items()}
+    found = metrics.confused_classes(LABELS, NEIGHBORS)
+    assert {(each.first, each.second): each.share for each in found} == pytest.approx(expected)
+    ordered = sorted(expected.values(), reverse=True)
+    assert [each.share for each in found] == pytest.approx(ordered)
+    assert metrics.confused_classes(LABELS, NEIGHBORS, most=2) == found[:2]
+
+
+def test_confused_classes_of_more_rows_than_a_block(monkeypatch):
+    whole = metrics.confused_classes(LABELS, NEIGHBORS)
+    votes = metrics.label_votes(LABELS, NEIGHBORS)
+    monkeypatch.setattr("keras_dml.metrics.audit._BLOCK", 7)
+    in_blocks = metrics.confused_classes(LABELS, NEIGHBORS)
+    assert [each[:2] for each in in_blocks] == [each[:2] for each in whole]
+    np.testing.assert_allclose([each.share for each in in_blocks], [each.share for each in whole])
+    again = metrics.label_votes(LABELS, NEIGHBORS)
+    np.testing.assert_array_equal(again.self_confidence, votes.self_confidence)
+
+
+def test_outliers_are_those_beyond_the_fence():
+    scores = metrics.outlier_scores(SIMILARITIES)
+    distances = [sum(1 - float(s) for s in row) / len(row) for row in SIMILARITIES]
+    low, high = np.percentile(distances, [25, 75])
+    np.testing.assert_allclose(scores, [(d - high) / (high - low) for d in distances], rtol=1e-6)
+    far = np.concatenate([EMBEDDINGS, -np.ones((1, 5))])
+    _, near = metrics.nearest_neighbors(far, 7)
+    assert metrics.outlier_scores(near).argmax() == 60
+    assert metrics.outlier_scores(near)[60] > 1.5
+
+
+def test_groups_hang_together_through_others():
+    pairs = [[3, 1], [7, 3], [8, 9], [9, 8]]
+    assert metrics.duplicate_groups(pairs, 11).tolist() == [0, 1, 2, 1, 4, 5, 6, 1, 8, 8, 10]
+    assert metrics.duplicate_groups([], 3).tolist() == [0, 1, 2]
+
+
+def test_one_row_one_class_and_rows_that_are_all_the_same():
+    none = np.zeros((1, 0), int)
+    assert metrics.label_votes(["a"], none).suggested.tolist() == ["a"]
+    assert metrics.confused_classes(["a"], none) == []
+    assert metrics.outlier_scores(none).tolist() == [0]
+    one_class = metrics.label_votes(np.zeros(60, int), NEIGHBORS)
+    assert (one_class.self_confidence > 1 - 1e-12).all()
+    assert not len(metrics.label_errors(one_class))
+    rows, near = metrics.nearest_neighbors(np.ones((30, 4)), 5)
+    assert not (metrics.outlier_scores(near) > 1.5).any()
+    assert metrics.label_votes(np.arange(30) % 2, rows).self_confidence.max() <= 1
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: metrics.label_votes(LABELS[:5], NEIGHBORS), r"labels must have shape \[60\]"),
+        (lambda: metrics.label_votes(LABELS, NEIGHBORS + 60), "in 0..59. Received: numbers from"),
+        (lambda: metrics.label_votes(LABELS, SIMILARITIES), "row numbers .* Received: float32"),
+        (lambda: metrics.confused_classes(LABELS, [1, 2]), r"Received: int64 of shape \(2,\)"),
+        (lambda: metrics.confused_classes(LABELS, NEIGHBORS, 0), "most must be"),
+        (
+            lambda: metrics.label_errors(metrics.label_votes(LABELS, NEIGHBORS), 0),
+            "Received: ratio=0",
+        ),
+        (lambda: metrics.outlier_scores([[np.nan]]), "must be finite"),
+        (lambda: metrics.outlier_scores([["a"]]), "must be finite numbers"),
+        (lambda: metrics.duplicate_groups([[0, 5]], 5), "pairs must be row numbers in 0..4"),
+        (lambda: metrics.duplicate_groups([[0.0, 1.0]], 5), "Received: float64"),
+    ],
+)
+def test_what_is_refused(call, message):
+    with pytest.raises(ArgumentError, match=message):
+        call()
