@@ -63,6 +63,9 @@ is gone.
 Up to {EXACT_ITEMS:,} images a query is compared with all of them; beyond that, ScaNN's tree and
 asymmetric hashing find almost the same neighbours in less time.
 
+A search can be limited to a class, which is an image's folder, to a folder, and to what --columns
+says: python -m experiments.search --where=class=Milk.
+
 INDEX holds {INDEX}/, {SETTINGS} (which model, which images), {SKIPPED}, and {EMBEDDINGS}
 (`embeddings` float32 [n, d], `paths` [n]) for numpy.load. Images and model stay where they are.
 """
@@ -75,6 +78,18 @@ INDEX holds {INDEX}/, {SETTINGS} (which model, which images), {SKIPPED}, and {EM
     )
     images: pathlib.Path | None = option(None, _WHAT, "Their folder.")
     output: pathlib.Path | None = option(None, _WHAT, "Where to.")
+    columns: pathlib.Path | None = option(
+        None,
+        _WHAT,
+        "A CSV with what is known of the images, to search by: a row an image, its path from "
+        "FOLDER in the column `path` or the first. Kept in OUTPUT until another is given.",
+    )
+    class_column: str | None = option(
+        None,
+        _WHAT,
+        "columns: which of them is the class. Default: `class`, and the images' folders where "
+        "there is none or it is empty.",
+    )
     batch_size: int = option(64, _WHAT, "Images embedded at once.", lower_bound=1)
     metric: str = option("cosine", _HOW, "What is near.", choices=_METRICS)
     approximate: bool | None = option(
@@ -137,6 +152,7 @@ def _update(
     from experiments.photos.folder_embeddings import FolderEmbeddings, digest
     from keras_dml.retrieval import build_index, scann_loads
 
+    known = _import_columns(options, files)
     folder = FolderEmbeddings(output, images, settings["fingerprint"], options.max_pixels)
     embedded, bad, new = folder.update(
         files, lambda: ImageEmbedder(saved_model), options.batch_size
@@ -169,9 +185,24 @@ def _update(
     count, seconds = len(embedded.files), time.monotonic() - start
     print(f"{output}: {count:,} images, {new:,} of them new, {seconds:.1f} s")
     print(settings["search"])
+    for line in known:
+        print(line)
     if bad:
         print(f"skipped {len(bad):,} files that cannot be embedded: {output / SKIPPED}")
     print(f"search it: python -m experiments.search --index={output} --query=IMAGE (or --serve)")
+
+
+def _import_columns(options: IndexOptions, files: list[ImageFile]) -> list[str]:
+    """Keep the columns that are given; what is to be said of them, in lines."""
+    if options.columns is None:
+        return []
+    from experiments.photos.columns import import_csv
+    from pipelines.visible import visible
+
+    _, images, output = (getattr(options, name) for name in _REQUIRED)
+    paths = [file.path for file in files]
+    lines = import_csv(output, options.columns, options.class_column, images, paths)
+    return list(map(visible, lines))
 
 
 def _asked_of_the_tree(options: IndexOptions) -> dict[str, Any] | None:
@@ -179,6 +210,11 @@ def _asked_of_the_tree(options: IndexOptions) -> dict[str, Any] | None:
     missing = [f"--{name}=FOLDER" for name in _REQUIRED if not getattr(options, name)]
     if missing:
         raise UsageError(f"give {', '.join(missing)}")
+    if options.class_column is not None and options.columns is None:
+        raise UsageError(
+            "class_column names a column of --columns=FILE.csv. Received: --class_column="
+            f"{options.class_column} without it"
+        )
     tree = {name: getattr(options, name) for name in _OF_THE_TREE}
     tree = {name: value for name, value in tree.items() if value is not None}
     if options.prefix is None and "candidates" in options.on_command_line:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import pathlib
 import sys
@@ -18,13 +19,14 @@ from experiments.options import (
     run_command,
 )
 from experiments.options.run_options import ImageLimitOptions
+from experiments.photos.answer import GROUP_SIMILARITY
 
 if TYPE_CHECKING:
-    from experiments.photos.answer import Answer
+    from experiments.photos.answer import Answer, Conditions
     from experiments.photos.visual_search import VisualSearch
 
 DEFAULT_K = 10
-_OF_A_QUERY = ("k", "output")
+_OF_A_QUERY = ("k", "where", "min_similarity", "group_similarity", "json", "output")
 _OF_THE_SERVER = ("host", "port", "allowed_host")
 _INDEX, _QUERY, _SERVER = "Index", "Queries", "A local web page"
 
@@ -60,6 +62,33 @@ serves a page onto which you drop an image. Programs may ask it, too, and get JS
     query: tuple[str, ...] = option((), _QUERY, "An image.", repeated=True)
     k: int | None = option(
         None, _QUERY, f"How many neighbours. Default: {DEFAULT_K}.", lower_bound=1
+    )
+    where: tuple[str, ...] = option(
+        (),
+        _QUERY,
+        "Only images that have a value in a column: class=Milk, folder=Packages, brand=Arla of "
+        "one's own --columns. May be repeated: of two values of one column either will do, two "
+        "columns must both have theirs. The search is then exact among those.",
+        repeated=True,
+    )
+    min_similarity: float | None = option(
+        None,
+        _QUERY,
+        "Only images that are at least so similar, so that a query of something else finds "
+        "nothing. For an index of cosine similarities.",
+        lower_bound=-1,
+        upper_bound=1,
+    )
+    group_similarity: float = option(
+        GROUP_SIMILARITY,
+        _QUERY,
+        "Neighbours that are at least so similar to each other, by cosine, are one with a count: a "
+        "photograph that was saved more than once. 0: each is one.",
+        lower_bound=0,
+        upper_bound=1,
+    )
+    json: bool = option(
+        False, _QUERY, "Print JSON, one object, of the same form as the local page's answers."
     )
     output: pathlib.Path | None = option(
         None, _QUERY, "A page of the neighbours with their pictures. Without it none is written."
@@ -103,12 +132,16 @@ def main(argv: list[str]) -> None:
         server = serve.open_server(search, options.host, options.port, options.allowed_host)
         serve.run(server, options.host)
     else:
-        answers = _answers(search, options)
+        conditions = _conditions(search, options)
+        answers = _answers(search, options, conditions)
         if options.output:
             from experiments.photos.search_page import write_neighbors
 
-            write_neighbors(options.output, search, answers)
-        _show(search.metric, answers, options.output)
+            write_neighbors(options.output, search, answers, conditions)
+        if options.json:
+            _print_json(search.metric, answers)
+        else:
+            _show(search.metric, answers, options.output)
 
 
 def _checked(options: SearchOptions) -> pathlib.Path:
@@ -139,7 +172,9 @@ def _import_serve() -> ModuleType:
     return serve
 
 
-def _answers(search: VisualSearch, options: SearchOptions) -> list[tuple[str, Answer]]:
+def _answers(
+    search: VisualSearch, options: SearchOptions, conditions: Conditions
+) -> list[tuple[str, Answer]]:
     """Each query with what is found for it."""
     k = options.k or min(DEFAULT_K, search.num_items)
     if k > search.num_items:
@@ -149,13 +184,33 @@ def _answers(search: VisualSearch, options: SearchOptions) -> list[tuple[str, An
     answers = []
     for name in map(os.path.expanduser, options.query):
         try:
-            answer = search.search(pathlib.Path(name).read_bytes(), k)
+            encoded = pathlib.Path(name).read_bytes()
         except OSError as error:
             raise UsageError(f"query {name} cannot be read ({error.strerror})") from error
+        try:
+            answer = search.search(encoded, k, conditions)
         except ValueError as error:
             raise UsageError(f"query {name} is no image that can be searched: {error}") from error
         answers.append((name, answer))
     return answers
+
+
+def _conditions(search: VisualSearch, options: SearchOptions) -> Conditions:
+    """What the flags ask of results; refused here if the index cannot answer it."""
+    from experiments.photos.answer import Conditions
+
+    where = tuple(search.columns.parsed(text, "=", "where") for text in options.where)
+    conditions = Conditions(where, options.min_similarity, options.group_similarity)
+    search.check(conditions)
+    return conditions
+
+
+def _print_json(metric: str, answers: Iterable[tuple[str, Answer]]) -> None:
+    from experiments.photos.answer import json_of
+
+    # All but ASCII as escapes, so that no name steers a terminal.
+    found = [{"query": name, **json_of(answer, metric)} for name, answer in answers]
+    print(json.dumps({"metric": metric, "answers": found}, indent=1))
 
 
 def _show(metric: str, answers: Iterable[tuple[str, Answer]], page: pathlib.Path | None) -> None:
@@ -167,7 +222,10 @@ def _show(metric: str, answers: Iterable[tuple[str, Answer]], page: pathlib.Path
     for name, answer in answers:
         lines.append(visible(name))
         for rank, result in enumerate(answer.results, start=1):
-            lines.append(f"{rank:>4}  {result.score:.4f}  {visible(result.path)}")
+            alike = f"  (and {len(result.alike)} alike)" if result.alike else ""
+            lines.append(f"{rank:>4}  {result.score:.4f}  {visible(result.path)}{alike}")
+        if answer.nothing:
+            lines.append(f"      {answer.nothing}")
         if classes := classes_line(answer):
             lines.append(visible(f"      {classes}"))
     # A name may hold what the terminal's encoding cannot say, bytes that are no UTF-8 for instance.

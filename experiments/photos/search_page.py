@@ -4,17 +4,19 @@ import html
 import os
 from collections.abc import Iterable
 
-from experiments.photos.answer import Answer, classes_line
+from experiments.photos.answer import ANYTHING, Answer, Conditions, classes_line, folder_of
 from experiments.photos.visual_search import VisualSearch
 from experiments.report.page import write_page
 from experiments.report.picture_cell import breaking, embedded_picture, picture_cell
 from experiments.report.pictures import thumbnail
+from pipelines.visible import visible
 
 
 def write_neighbors(
     path: str | os.PathLike[str],
     search: VisualSearch,
     queries: Iterable[tuple[str, Answer]],
+    conditions: Conditions = ANYTHING,
 ) -> None:
     """Write the page; a picture that cannot be read is left out, its name is there.
 
@@ -22,12 +24,14 @@ def write_neighbors(
         path: where to; the folder exists.
         search: `VisualSearch`.
         queries: (path of the image, its `Answer`).
+        conditions: what was asked of the results.
     """
     kind = score_name(search.metric)
     sections = [_section(search, file, answer) for file, answer in queries]
     intro = (
         f'<p class="soft">Each query with its nearest neighbours of {search.num_items:,} images in '
-        f"{html.escape(str(search.images))}, nearest first, with their {kind}.</p>"
+        f"{html.escape(visible(str(search.images)))}, nearest first, with their {kind}."
+        f"{_asked(conditions)}</p>"
     )
     write_page(path, "Neighbours", "\n".join([intro, *sections]))
 
@@ -37,20 +41,28 @@ def score_name(metric: str) -> str:
     return "cosine similarity" if metric == "cosine" else "distance (l2)"
 
 
+def _asked(conditions: Conditions) -> str:
+    words = [f"{name}={value}" for name, value in conditions.where]
+    if conditions.min_similarity is not None:
+        words.append(f"similarity at least {conditions.min_similarity:g}")
+    return f" Only: {breaking(', '.join(words))}." if words else ""
+
+
 def _section(search: VisualSearch, file: str, answer: Answer) -> str:
     name = os.path.basename(file)
     cells = [picture_cell("query", _picture(file, name), name, "query")]
     for rank, result in enumerate(answer.results, start=1):
         picture = _picture(search.file(result.item), result.path)
         note = f"{rank} · {result.score:.3f}"
+        if result.alike:
+            note += f" · and {len(result.alike)} alike"
+        if result.class_name != folder_of(result.path):
+            note += f"<br>{breaking(result.class_name)}"
         cells.append(picture_cell("neighbour", picture, result.path, note))
     row = '<div class="row">\n' + "\n".join(cells) + "\n</div>"
-    return f'<section class="card">\n<h2>{breaking(file)}</h2>\n{_classes(answer)}{row}\n</section>'
-
-
-def _classes(answer: Answer) -> str:
-    line = classes_line(answer)
-    return f"<p>{breaking(line)}</p>\n" if line else ""
+    said = answer.nothing or classes_line(answer)
+    said = f"<p>{breaking(said)}</p>\n" if said else ""
+    return f'<section class="card">\n<h2>{breaking(file)}</h2>\n{said}{row}\n</section>'
 
 
 def _picture(file: str | os.PathLike[str], name: str) -> str:

@@ -21,7 +21,7 @@ from waitress.channel import HTTPChannel
 from werkzeug.exceptions import HTTPException
 
 from experiments.options.errors import UsageError
-from experiments.photos.answer import Answer
+from experiments.photos.answer import Answer, json_of
 from experiments.photos.search_page import score_name
 from experiments.photos.visual_search import BusyError, VisualSearch
 from experiments.report.pictures import thumbnail
@@ -321,18 +321,7 @@ def _item(text: str, search: VisualSearch) -> int:
 
 
 def _json(search: VisualSearch, answer: Answer) -> dict[str, Any]:
-    score = "similarity" if search.metric == "cosine" else "distance"
-    return {
-        "neighbours": [
-            {
-                "rank": rank,
-                "item": result.item,
-                "path": result.path,
-                "class": result.class_name,
-                score: round(result.score, 6),
-                "image": f"/image/{result.item}",
-            }
-            for rank, result in enumerate(answer.results, start=1)
-        ],
-        "classes": [{"class": name, "count": count} for name, count in answer.classes],
-    }
+    found = json_of(answer, search.metric)
+    for neighbor in found["neighbours"]:
+        neighbor["image"] = f"/image/{neighbor['item']}"
+    return found

@@ -1,15 +1,19 @@
 """An index of images with its model: images in, the most similar ones out. Needs TensorFlow."""
 
 import contextlib
-import dataclasses
 import os
 import pathlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
 
 from experiments.embedding.saved_model import ImageEmbedder, fingerprint
 from experiments.options.errors import UsageError
-from experiments.photos.answer import Answer, SearchResult, folder_of
+from experiments.photos.answer import ANYTHING, Answer, Conditions, SearchResult
+from experiments.photos.columns import read_columns
+from experiments.photos.grouping import grouped
 from experiments.photos.image_files import image_path
 from experiments.photos.index_settings import INDEX, read_settings
 from experiments.report.pictures import checked_picture
@@ -20,6 +24,8 @@ from pipelines.images.limits import MOST_PIXELS
 _AT_ONCE = 2
 # So long a search waits for others to end: two slow images must not hold all that come after.
 _PATIENCE = 2.0  # seconds
+# Results looked at beyond twice as many as are asked for, so that copies are counted.
+_AHEAD = 10
 
 
 class BusyError(Exception):
@@ -40,6 +46,7 @@ class VisualSearch:
         max_pixels: as given.
         saved_model: where the model is.
         num_items, metric: of the index.
+        columns: what is known of the images, `Columns`.
 
     Raises:
         ValueError: no index, an index of another model, no model.
@@ -75,6 +82,7 @@ class VisualSearch:
         self._embedder = ImageEmbedder(self.saved_model)
         self.num_items, self.metric = self._index.num_items, self._index.metric
         self._paths = self._index.ids.tolist()
+        self.columns = read_columns(folder, self._paths)
         self._item_of = {path: item for item, path in enumerate(self._paths)}
         self._slots = threading.BoundedSemaphore(_AT_ONCE)
 
@@ -90,26 +98,84 @@ class VisualSearch:
         """
         return image_path(self.images, self._paths[item])
 
-    def search(self, encoded: bytes, k: int) -> Answer:
+    def search(
+        self, encoded: bytes, k: int, conditions: Conditions = ANYTHING, but: int | None = None
+    ) -> Answer:
         """The neighbors of an image.
+
+        With conditions on columns the search is exact among the images that have what they ask.
 
         Args:
             encoded: `bytes`, the contents of an image file.
-            k: how many, from 1; no more come back than there are items.
+            k: how many, from 1; no more come back than there are.
+            conditions: what they must be.
+            but: an item that is left out, or None.
 
         Raises:
-            ValueError: `encoded` is no image that the model can read, or too large a one.
+            ValueError: `encoded` is no image that the model can read, or too large a one; what
+                `check` raises.
             BusyError: other threads' searches do not end.
         """
+        mask = self.check(conditions)
         with self._slot():
             embeddings, bad = self._embedder([checked_picture(encoded, self.max_pixels)])
             if bad:
                 raise UsageError(bad[0])
-            ids, scores = self._index.search(embeddings, min(k, self.num_items))
-        return Answer(tuple(map(self._result, ids[0].tolist(), scores[0].tolist())))
+            return self._answer(embeddings, k, conditions, mask, but)
+
+    def check(self, conditions: Conditions) -> npt.NDArray[np.bool_] | None:
+        """Which items are what the conditions on columns ask for; None: all.
+
+        Raises:
+            ValueError: no such column, no such value, a similarity where the index has distances.
+        """
+        if conditions.min_similarity is not None and self.metric != "cosine":
+            raise UsageError(
+                "min_similarity is for an index of cosine similarities: this one has distances. "
+                f"Received: min_similarity={conditions.min_similarity:g}"
+            )
+        return self.columns.mask(conditions.where)
+
+    def _answer(
+        self,
+        embeddings: npt.NDArray[np.float32],
+        k: int,
+        conditions: Conditions,
+        mask: npt.NDArray[np.bool_] | None,
+        but: int | None,
+    ) -> Answer:
+        if mask is not None and but is not None:
+            mask = mask & (np.arange(self.num_items) != but)
+        allowed = self.num_items if mask is None else int(mask.sum())
+        # An item that is left out without a mask is one of those that are found.
+        more = mask is None and but is not None
+        asked = k + more + (_AHEAD + k if conditions.group_similarity else 0)
+        while allowed:
+            asked = min(asked, allowed)
+            ids, scores = self._index.search(embeddings, asked, mask)
+            near = map(self._result, ids[0].tolist(), scores[0].tolist())
+            every = [result for result in near if result.item != but]
+            results = self._together(every, conditions, k)
+            is_end = asked == allowed or not _is_near(every[-1], conditions)
+            if len(results) == k or is_end:
+                nearest = every[0].score if every else None
+                return Answer(tuple(results), allowed - more, nearest)
+            asked *= 4
+        return Answer((), 0)
+
+    def _together(
+        self, results: Sequence[SearchResult], conditions: Conditions, k: int
+    ) -> list[SearchResult]:
+        """The first k that are near enough, near-identical ones as one."""
+        near = [result for result in results if _is_near(result, conditions)]
+        if not conditions.group_similarity:
+            return near[:k]
+        rows = self._index.embeddings_of([result.path for result in near])
+        return grouped(near, rows, conditions.group_similarity, k)
 
     def _result(self, path: str, score: float) -> SearchResult:
-        return SearchResult(self._item_of[path], path, score, folder_of(path))
+        item = self._item_of[path]
+        return SearchResult(item, path, score, self.columns.class_names[item])
 
     @contextlib.contextmanager
     def _slot(self) -> Iterator[None]:
@@ -120,13 +186,17 @@ class VisualSearch:
         finally:
             self._slots.release()
 
-    def search_item(self, item: int, k: int) -> Answer:
+    def search_item(self, item: int, k: int, conditions: Conditions = ANYTHING) -> Answer:
         """The neighbors of an item of the index, itself left out; see `search`.
 
         Raises:
             OSError: its file cannot be read.
             ValueError, BusyError: as `search`.
         """
-        answer = self.search(self.file(item).read_bytes(), k + 1)
-        others = [result for result in answer.results if result.item != item]
-        return dataclasses.replace(answer, results=tuple(others[:k]))
+        return self.search(self.file(item).read_bytes(), k, conditions, but=item)
+
+
+def _is_near(result: SearchResult, conditions: Conditions) -> bool:
+    least = conditions.min_similarity
+    # That of an image with itself may be less than 1 by rounding.
+    return least is None or result.score >= least - 1e-6

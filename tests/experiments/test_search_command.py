@@ -9,13 +9,22 @@ import sys
 
 import numpy as np
 import pytest
-from photo_search import make_index, picture, png
+from photo_search import (
+    index_command,
+    make_index,
+    picture,
+    png,
+    save_color_model,
+    write_photos,
+)
 from PIL import Image
 
 import experiments.photos
 from experiments import search
 from experiments.embedding.checked_json import checked_text, read_checked
 from experiments.options.command_line import run_command
+from experiments.photos import visual_search
+from experiments.photos.answer import Answer, Conditions
 from experiments.photos.visual_search import VisualSearch
 from experiments.report.pictures import checked_picture, thumbnail
 
@@ -48,6 +57,156 @@ def test_neighbours_in_print_and_on_a_page(index, tmp_path, capsys):
     assert text.count("<img src=") == text.count('src="data:image/') == 2 * (1 + 3)
     assert "&lt;b&gt;two.png" in text and "<b>two" not in text
     assert "http" not in text.replace("http-equiv", "")
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory):
+    """An index with a CSV; 6.png and 7.png are copies of a/1.png."""
+    names = ["a/0.png", "a/1.png", "b/c/2.bmp", "b/3.gif", "4.webp", "b/5.png"]
+    folder = tmp_path_factory.mktemp("known")
+    write_photos(folder / "photos", names)
+    for name in ("b/6.png", "7.png"):
+        shutil.copy(folder / "photos" / "a" / "1.png", folder / "photos" / name)
+    rows = "path;brand;label\na/0.png;Arla;milk\nb/3.gif;Arla;\n7.png;\u202eevil\x1b[31m;milk\n"
+    (folder / "known.csv").write_text(rows + "gone.png;x;y\n")
+    model = save_color_model(folder / "model")
+    given = [f"--saved_model={model}", f"--images={folder / 'photos'}"]
+    given += [f"--output={folder / 'index'}", f"--columns={folder / 'known.csv'}"]
+    assert index_command(*given, "--class_column=label") == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def visual(known):
+    return VisualSearch(known / "index")
+
+
+PHOTO = png(1)
+
+
+def answer(visual, k, *where, query=PHOTO, **conditions):
+    """What is found where all of `where` holds."""
+    pairs = tuple(visual.columns.parsed(text, "=", "where") for text in where)
+    return visual.search(query, k, Conditions(pairs, **conditions))
+
+
+def paths(found):
+    return [result.path for result in found.results]
+
+
+def test_only_what_is_asked_for(visual):
+    every = answer(visual, 8, group_similarity=0)
+    assert paths(every)[:3] == ["7.png", "a/1.png", "b/6.png"]
+    assert [result.class_name for result in every.results][:3] == ["milk", "a", "b"]
+    assert every.allowed == 8 and every.nearest == every.results[0].score and not every.nothing
+    for where, expected in {
+        "class=milk": {"a/0.png", "7.png"},
+        "folder=b": {"b/3.gif", "b/5.png", "b/6.png", "b/c/2.bmp"},
+        "brand=Arla": {"a/0.png", "b/3.gif"},
+        "brand=\u202eevil\x1b[31m": {"7.png"},
+    }.items():
+        found = answer(visual, 8, where, group_similarity=0)
+        assert set(paths(found)) == expected and found.allowed == len(expected)
+        # In the order and with the scores of a search among all.
+        assert list(found.results) == [one for one in every.results if one.path in expected]
+    assert paths(answer(visual, 8, "folder=b", "brand=Arla")) == ["b/3.gif"]
+    nobody = answer(visual, 8, "class=a", "folder=b")
+    assert nobody == Answer((), 0, None)
+    assert nobody.nothing == "no image of the index is all that is asked for"
+
+
+def test_copies_are_one_and_k_others_are_found(visual):
+    first, *others = answer(visual, 4).results
+    assert (first.path, first.alike) == ("7.png", ("a/1.png", "b/6.png"))
+    assert len(others) == 3 and not any(one.alike for one in others)
+    assert len(answer(visual, 8).results) == 6
+    # They count once: no class wins by the copies that it holds.
+    assert answer(visual, 1).classes == [("milk", 1)]
+
+
+def test_k_are_found_behind_any_number_of_copies(visual, monkeypatch):
+    monkeypatch.setattr(visual_search, "_AHEAD", 0)
+    asked = []
+    search = visual._index.search
+    monkeypatch.setattr(
+        visual._index, "search", lambda q, k, mask: asked.append(k) or search(q, k, mask)
+    )
+    assert len(answer(visual, 2).results) == 2 and asked == [4]
+    asked.clear()
+    assert len(answer(visual, 1).results) == 1 and asked == [2]
+    asked.clear()
+    monkeypatch.setattr(visual._index, "embeddings_of", lambda ids: np.ones((len(ids), 3)))
+    (one,) = answer(visual, 3).results
+    assert len(one.alike) == 7 and asked == [6, 8]
+
+
+def test_an_item_is_left_out_of_its_own_neighbors(visual):
+    item = visual._item_of["a/1.png"]
+    for where in ((), ((("folder", "a"),))):
+        found = visual.search_item(item, 8, Conditions(where, group_similarity=0))
+        assert found.allowed == len(found.results) == (7 if not where else 1)
+        assert "a/1.png" not in paths(found)
+    assert paths(visual.search_item(item, 1)) == ["7.png"]
+    alone = visual.search_item(visual._item_of["4.webp"], 3, Conditions((("class", ""),)))
+    assert alone == Answer((), 0, None)
+
+
+def test_nothing_similar_enough(visual):
+    nearest = answer(visual, 1, query=png(99)).nearest
+    found = answer(visual, 3, query=png(99), min_similarity=nearest + 0.01)
+    assert found == Answer((), 8, nearest)
+    assert found.nothing == f"nothing similar enough: the nearest has {nearest:.4f}"
+    assert len(answer(visual, 3, query=png(99), min_similarity=nearest).results) == 1
+    # An image is as similar to itself as can be asked for.
+    assert paths(answer(visual, 3, query=png(0), min_similarity=1.0)) == ["a/0.png"]
+
+
+def test_distances_have_no_least_similarity(visual, monkeypatch):
+    monkeypatch.setattr(visual, "metric", "l2")
+    with pytest.raises(ValueError, match=r"this one has distances. Received: min_similarity=0\.5"):
+        answer(visual, 1, min_similarity=0.5)
+
+
+def test_conditions_on_the_command_line(known, tmp_path, capsys):
+    """In print, as JSON, on the page; no name steers the terminal."""
+    photo = known / "photos" / "a" / "1.png"
+    given = [f"--index={known / 'index'}", f"--query={photo}", "--k=1"]
+    page = tmp_path / "page.html"
+    assert command(*given, "--where=brand=Arla", "--min_similarity=0.99", f"--output={page}") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2].startswith("      nothing similar enough: the nearest has ")
+    text = page.read_text()
+    assert lines[2].strip() in text and "Only: brand=Arla, similarity at least 0.99." in text
+    evil = "\u202eevil\x1b[31m"
+    assert command(*given, f"--where=brand={evil}", "--json") == 0
+    out = capsys.readouterr().out
+    assert out.isascii() and "\x1b" not in out
+    (found,) = json.loads(out)["answers"]
+    first = {"rank": 1, "item": 1, "path": "7.png", "class": "milk", "similarity": 1.0}
+    assert found["neighbours"] == [first | {"alike": []}] and found["query"] == str(photo)
+    assert command(*given, "--where=brand=\u202eevel") == 2
+    err = capsys.readouterr().err
+    assert r"no image has brand=\u202eevel; the nearest: \u202eevil\u001b[31m" in err
+    assert command(*given) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2:4] == ["   1  1.0000  7.png  (and 2 alike)", "      milk, 1 of 1"]
+
+
+def test_conditions_that_are_none(known, tmp_path, capsys):
+    given = [f"--index={known / 'index'}", f"--query={known / 'photos' / 'a' / '1.png'}"]
+    damaged = shutil.copytree(known / "index", tmp_path / "index")
+    (damaged / "columns.json").write_text("{}")
+    for arguments, message in [
+        ([*given, "--where=colour=red"], "no column 'colour': it has class, folder, brand, label."),
+        ([*given, "--min_similarity=1.5"], "flag --min_similarity=1.5"),
+        ([*given, "--min_similarity=nan"], "min_similarity must be a finite number"),
+        ([*given, "--group_similarity=-1"], "flag --group_similarity=-1"),
+        ([f"--index={damaged}", given[1]], "columns.json is damaged"),
+        ([given[0], "--serve", "--where=class=a"], "leave out --where, which is for --query"),
+    ]:
+        assert command(*arguments) == 2
+        err = capsys.readouterr().err
+        assert message in err and len(err.splitlines()) == 1
 
 
 def test_no_page_unless_it_is_asked_for(index, tmp_path, capsys, monkeypatch):
@@ -133,12 +292,6 @@ def test_without_the_web_library(index, monkeypatch, capsys):
     assert "--serve needs waitress, which is not installed: pip install 'keras-dml[serve]'" in (
         capsys.readouterr().err
     )
-
-
-def test_an_item_does_not_find_itself(index):
-    found = VisualSearch(index).search_item(2, 10).results
-    assert sorted(one.item for one in found) == [0, 1, 3, 4]
-    assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
 
 
 def test_the_help(capsys):

@@ -51,7 +51,7 @@ def test_an_image_finds_its_neighbours(client):
     found = answer.json["neighbours"]
     assert [one["rank"] for one in found] == [1, 2, 3]
     first = {"rank": 1, "item": 2, "path": "a/1.png", "class": "a", "similarity": 1.0}
-    assert found[0] == first | {"image": "/image/2"}
+    assert found[0] == first | {"alike": [], "image": "/image/2"}
     assert sum(one["count"] for one in answer.json["classes"]) == sum(
         one["class"] != "" for one in found
     )
