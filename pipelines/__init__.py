@@ -16,6 +16,7 @@ from pipelines.table import ImageTable
 
 if TYPE_CHECKING:  # what type checkers and editors see; see __getattr__
     from pipelines.batches import evaluation_batches, feature_batches, training_batches
+    from pipelines.from_dataset import balanced, table_from_dataset
     from pipelines.images.bad_images import find_bad_images
     from pipelines.images.transforms import EvaluationTransform, TrainTransform
 
@@ -27,20 +28,24 @@ __all__ = [
     "RandomSampler",
     "Split",
     "TrainTransform",
+    "balanced",
     "evaluation_batches",
     "feature_batches",
     "find_bad_images",
     "load_dataset",
     "split_by_class",
+    "table_from_dataset",
     "training_batches",
 ]
 
 _WITH_TENSORFLOW = {
     "EvaluationTransform": "pipelines.images.transforms",
     "TrainTransform": "pipelines.images.transforms",
+    "balanced": "pipelines.from_dataset",
     "evaluation_batches": "pipelines.batches",
     "feature_batches": "pipelines.batches",
     "find_bad_images": "pipelines.images.bad_images",
+    "table_from_dataset": "pipelines.from_dataset",
     "training_batches": "pipelines.batches",
 }
 

@@ -11,7 +11,7 @@ from typing import Protocol, cast
 import numpy as np
 import tensorflow as tf
 
-from pipelines.checks import as_array, check_callable, shown, whole_number
+from pipelines.checks import as_array, check_bool, check_callable, shown, whole_number
 from pipelines.errors import ArgumentError, ArgumentTypeError
 from pipelines.images.decode import Source
 from pipelines.python_calls import map_numpy
@@ -38,7 +38,7 @@ class Sampler(Protocol):
 def training_batches(
     table: ImageTable,
     sampler: Sampler,
-    transform: Callable[[Source, tf.Tensor], tf.Tensor],
+    transform: Callable[[Source, tf.Tensor], tf.Tensor] | None = None,
     seed: int = 0,
     start_step: int = 0,
     num_steps: int | None = None,
@@ -56,7 +56,8 @@ def training_batches(
     Args:
         table: `ImageTable`.
         sampler: step -> int64 rows [batch_size], with attribute `batch_size`.
-        transform: (source, seed) -> float32 [size, size, 3]; see `TrainTransform`.
+        transform: (source, seed) -> float32 [size, size, 3]; see `TrainTransform`. None: the
+            rows of the table's `arrays` as they are.
         seed: int, not negative, of the augmentation.
         start_step: number of the first batch.
         num_steps: how many batches; None: no end.
@@ -64,7 +65,8 @@ def training_batches(
             None: one pipeline that feeds one device.
 
     Returns:
-        tf.data.Dataset of (images float32 [b, size, size, 3], labels int64 [b]), b = batch_size.
+        tf.data.Dataset of (images float32 [b, size, size, 3], labels int64 [b]), b = batch_size;
+        of (rows [b, ...], labels) without a transform.
         With an input context b = batch_size / replicas, and one element follows the other for
         each replica that this pipeline feeds. An image that cannot be read raises an error of
         TensorFlow's when its batch is asked for.
@@ -78,8 +80,13 @@ def training_batches(
     if num_steps is not None:
         num_steps = whole_number("num_steps", num_steps, at_least=0, at_most=_MOST_STEPS)
     check_table("table", table)
-    check_callable("transform", transform)
     _check_sampler(sampler)
+    if transform is None:
+        rows = _plain_rows(table)
+        return feature_batches(
+            [rows], table.labels, sampler, seed, start_step, num_steps, input_context
+        )
+    check_callable("transform", transform)
 
     fed, own = _share_of(input_context, sampler.batch_size)
     per_replica = (own.stop - own.start) // fed
@@ -169,6 +176,20 @@ def feature_batches(
     return _finish(batches.unbatch(), num_steps, fed)
 
 
+def _plain_rows(table: ImageTable) -> np.ndarray:
+    """The rows of a table that can be batched as they are.
+
+    Raises:
+        ValueError: images that must be decoded or cut out first.
+    """
+    if table.arrays is None or table.boxes is not None:
+        raise ArgumentError(
+            "transform must be given for images that are decoded or cut down to boxes, such as "
+            f"EvaluationTransform(image_size=224). Received: transform=None for {table!r}"
+        )
+    return table.arrays
+
+
 def _check_sampler(sampler: Sampler) -> None:
     """`ArgumentTypeError` unless it can be called and says its `batch_size`."""
     if not callable(sampler) or not hasattr(sampler, "batch_size"):
@@ -185,10 +206,11 @@ def _of_replicas(rows: np.ndarray, fed: int) -> np.ndarray:
 
 def evaluation_batches(
     table: ImageTable,
-    transform: Callable[..., tf.Tensor],
+    transform: Callable[..., tf.Tensor] | None = None,
     batch_size: int = 64,
     input_context: tf.distribute.InputContext | None = None,
     seeds: np.ndarray | None = None,
+    labels: bool = False,
 ) -> tf.data.Dataset:
     """Every image of the table once, in row order.
 
@@ -199,13 +221,17 @@ def evaluation_batches(
     Args:
         table: `ImageTable`.
         transform: source -> float32 [size, size, 3]; see `EvaluationTransform`. With `seeds`
-            (source, seed) -> the same; see `TrainTransform`.
+            (source, seed) -> the same; see `TrainTransform`. None: the rows of the table's `arrays`
+            as they are.
         batch_size: images a batch, on each replica; the last batch may have fewer.
         input_context: as for `training_batches`.
         seeds: int64 `[len(table), 2]`, of each image's augmentation; None: there is none.
+        labels: give the class numbers with the images, as `validation_data` of `fit` and
+            `RetrievalEvaluation` take them.
 
     Returns:
-        tf.data.Dataset of images float32 [b, size, size, 3].
+        tf.data.Dataset of images float32 [b, size, size, 3] (without a transform rows [b, ...]),
+        with `labels` of (images, labels int64 [b]).
 
     Raises:
         ValueError: `batch_size` is below 1, the number of replicas is no multiple of the number
@@ -213,7 +239,13 @@ def evaluation_batches(
     """
     batch_size = whole_number("batch_size", batch_size, at_least=1, at_most=_MOST_STEPS)
     check_table("table", table)
-    check_callable("transform", transform)
+    labels = check_bool("labels", labels)
+    if transform is None:
+        _plain_rows(table)
+        if seeds is not None:
+            raise ArgumentError("seeds must be None without a transform. Received: transform=None")
+    else:
+        check_callable("transform", transform)
     if seeds is not None:
         seeds = as_array("seeds", seeds)
         if seeds.shape != (len(table), 2) or seeds.dtype.kind not in "iu":
@@ -226,11 +258,12 @@ def evaluation_batches(
     replicas = context.num_replicas_in_sync
     fed = _replicas_fed(context)
 
-    def load(*parts: tf.Tensor) -> tf.Tensor:
-        if seeds is None:
-            return transform(_read(table, *parts))
-        *source, seed = parts
-        return transform(_read(table, *source), seed)
+    def load(*parts: tf.Tensor) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
+        parts, label = (parts[:-1], parts[-1:]) if labels else (parts, ())
+        source, seed = (parts, ()) if seeds is None else (parts[:-1], parts[-1:])
+        read = _read(table, *source)
+        image = read if transform is None else transform(read, *seed)
+        return (image, *label) if labels else image
 
     def turns(first_row: int, number: int, size: int) -> tf.data.Dataset:
         """Batches of `number` turns from `first_row` on, in which each replica has `size` rows."""
@@ -239,10 +272,12 @@ def evaluation_batches(
             turn, replica = divmod(int(element), fed)
             slot = turn * replicas + context.input_pipeline_id * fed + replica
             rows = np.minimum(first_row + slot * size + np.arange(size), len(table) - 1)
-            return *_sources(table, rows), *(() if seeds is None else (seeds[rows],))
+            drawn = () if seeds is None else (seeds[rows],)
+            return *_sources(table, rows), *drawn, *((table.labels[rows],) if labels else ())
 
         elements = tf.data.Dataset.range(number * fed)
-        rows_of_elements = map_numpy(elements, look_up, *_source_specs(table), *seed_specs)
+        specs = (*_source_specs(table), *seed_specs, *(((tf.int64, ()),) if labels else ()))
+        rows_of_elements = map_numpy(elements, look_up, *specs)
         images = rows_of_elements.unbatch().map(load, num_parallel_calls=tf.data.AUTOTUNE)
         return images.batch(size)
 
@@ -295,7 +330,7 @@ def _source_specs(table: ImageTable) -> tuple[tuple[tf.DType, Sequence[int]], ..
     boxes = () if table.boxes is None else ((tf.int64, [4]),)
     if table.arrays is None:
         return (tf.string, []), *boxes
-    return (tf.uint8, list(table.arrays.shape[1:])), *boxes
+    return (tf.as_dtype(table.arrays.dtype), list(table.arrays.shape[1:])), *boxes
 
 
 def _read(table: ImageTable, image: tf.Tensor, *box: tf.Tensor) -> Source:

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from pipelines.checks import as_array, whole_number
 from pipelines.errors import ArgumentError
 from pipelines.permutation import fold, permuted, seed_key
+from pipelines.table import number_classes
 
 
 class RandomSampler:
@@ -55,7 +56,7 @@ class BalancedSampler:
     A batch lists its rows class by class: rows `m*i .. m*i+m-1` are of one class.
 
     Args:
-        labels: integers `[n]`, the class of each row.
+        labels: integers or strings `[n]`, the class of each row.
         classes_per_batch: P.
         images_per_class: m.
         seed: integer that names the sequence of batches.
@@ -74,9 +75,11 @@ class BalancedSampler:
         self._classes_per_batch = whole_number("classes_per_batch", classes_per_batch, at_least=1)
         self._images_per_class = whole_number("images_per_class", images_per_class, at_least=1)
         labels = as_array("labels", labels)
+        if labels.dtype.kind in "UO" and labels.ndim == 1 and len(labels):
+            labels, _ = number_classes(labels)
         if labels.ndim != 1 or labels.dtype.kind not in "iu":
             raise ArgumentError(
-                "labels must be a vector of integers. "
+                "labels must be a vector of integers or of strings. "
                 f"Received: labels of shape {labels.shape} and dtype {labels.dtype}"
             )
         self._rows = np.argsort(labels, kind="stable")

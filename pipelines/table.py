@@ -31,8 +31,9 @@ class ImageTable:
             (after `select`); the table itself may not.
         class_names: `num_classes` strings.
         paths: str array `[n]` of image files, or None.
-        arrays: uint8 `[n, height, width, channels]` with 1 (grey) or 3 (RGB) channels, or None.
-            The pixels are not copied.
+        arrays: uint8 `[n, height, width, channels]` with 1 (grey) or 3 (RGB) channels, or floats
+            `[n, ...]` of any rank that are no pictures: features, spectra, rows of a spreadsheet
+            (their batches take no `transform`, or one of your own); or None. They are not copied.
         encoded: object array `[n]` of `bytes`, the contents of image files, or None. They stay in
             memory, encoded: some hundred bytes for a digit, some ten thousand for a photograph.
             Exactly one of `paths`, `arrays` and `encoded` is given.
@@ -112,7 +113,7 @@ class ImageTable:
             class_names: `K` names in that sorted order. Default: the labels as strings.
             boxes: integers `[n, 4]`, see above. Default: whole images.
         """
-        numbers, names = _number_classes(labels, class_names)
+        numbers, names = number_classes(labels, class_names)
         return cls(numbers, names, paths=cast(np.ndarray, paths), boxes=cast(_Boxes, boxes))
 
     @classmethod
@@ -123,11 +124,11 @@ class ImageTable:
         class_names: Sequence[str] | None = None,
         boxes: ArrayLike | None = None,
     ) -> "ImageTable":
-        """Builds a table of images in memory, uint8 `[n, height, width, 1 or 3]`.
+        """Builds a table of images in memory, uint8 `[n, height, width, 1 or 3]`, or of floats.
 
         `labels`, `class_names` and `boxes` are as in `from_paths`.
         """
-        numbers, names = _number_classes(labels, class_names)
+        numbers, names = number_classes(labels, class_names)
         return cls(numbers, names, arrays=arrays, boxes=cast(_Boxes, boxes))
 
     @classmethod
@@ -142,7 +143,7 @@ class ImageTable:
 
         `labels`, `class_names` and `boxes` are as in `from_paths`.
         """
-        numbers, names = _number_classes(labels, class_names)
+        numbers, names = number_classes(labels, class_names)
         return cls(numbers, names, encoded=cast(np.ndarray, encoded), boxes=cast(_Boxes, boxes))
 
     def __len__(self) -> int:
@@ -212,8 +213,8 @@ class ImageTable:
         return {name: column[rows] for name, column in columns.items() if column is not None}
 
 
-def _number_classes(
-    labels: Sequence[int] | Sequence[str] | np.ndarray, class_names: Sequence[str] | None
+def number_classes(
+    labels: Sequence[int] | Sequence[str] | np.ndarray, class_names: Sequence[str] | None = None
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """Numbers labels of any kind in sorted order; returns the numbers and the classes' names."""
     given = as_array("labels", labels)
@@ -287,13 +288,17 @@ def _checked_paths(paths: Sequence[str | os.PathLike[str]] | np.ndarray) -> np.n
 
 def _checked_arrays(arrays: np.ndarray) -> np.ndarray:
     checked = as_array("arrays", arrays)
-    if checked.dtype != np.uint8:
-        raise ArgumentTypeError(f"arrays must be uint8. Received: arrays of dtype {checked.dtype}")
-    if checked.ndim != 4 or checked.shape[-1] not in (1, 3) or 0 in checked.shape[1:]:
-        raise ArgumentError(
-            "arrays must have the shape [images, height, width, 1 or 3]. "
-            f"Received: arrays of shape {checked.shape}"
+    wanted = "arrays must be images, uint8 [n, height, width, 1 or 3], or floats [n, ...]"
+    if checked.dtype.kind != "f" and checked.dtype != np.uint8:
+        hint = ": .astype('uint8') of pixels, .astype('float32') of other numbers"
+        raise ArgumentTypeError(
+            f"{wanted}. Received: arrays of dtype {checked.dtype}"
+            f"{hint if checked.dtype.kind in 'iub' else ''}"
         )
+    rank_is_wrong = checked.ndim < 2 if checked.dtype.kind == "f" else checked.ndim != 4
+    pixels = checked.dtype == np.uint8
+    if rank_is_wrong or (pixels and checked.shape[-1] not in (1, 3)) or 0 in checked.shape[1:]:
+        raise ArgumentError(f"{wanted}. Received: {checked.dtype} arrays of shape {checked.shape}")
     return _read_only(checked)
 
 

@@ -22,10 +22,12 @@ from pipelines import (
     RandomSampler,
     Split,
     TrainTransform,
+    balanced,
     evaluation_batches,
     find_bad_images,
     load_dataset,
     split_by_class,
+    table_from_dataset,
     training_batches,
 )
 from pipelines.errors import ArgumentError as PipelinesArgumentError
@@ -34,6 +36,7 @@ IDS = np.repeat(np.arange(3), 4)
 Z = np.random.default_rng(0).normal(size=(12, 8)).astype("float32")
 IMAGES = np.zeros((12, 4, 4, 3), np.uint8)
 TABLE = ImageTable.from_arrays(IMAGES, IDS)
+DATASET = tf.data.Dataset.from_tensor_slices((Z, IDS))
 PIXELS = keras.Input((4, 4, 3))
 BACKBONE = keras.Model(PIXELS, keras.layers.Conv2D(5, 3)(PIXELS))
 MODEL = keras.Model(PIXELS, keras.layers.Dense(8)(keras.layers.Flatten()(PIXELS)))
@@ -107,6 +110,8 @@ EXAMPLES = {
         "num_steps": 1,
     },
     evaluation_batches: {"table": TABLE, "transform": EvaluationTransform(4)},
+    balanced: {"dataset": DATASET, "classes_per_batch": 2, "images_per_class": 2},
+    table_from_dataset: {"dataset": DATASET},
     find_bad_images: {"table": TABLE},
     load_dataset: {"name": "no_such_dataset"},
 }  # fmt: skip

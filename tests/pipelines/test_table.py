@@ -208,7 +208,7 @@ def boxed(boxes):
         (lambda: ImageTable.from_paths(["\udcff.png"], [0]), ValueError, "not valid UTF-8"),
         (lambda: ImageTable.from_encoded(["1"], [0]), TypeError, "bytes objects. Received: str"),
         (lambda: ImageTable.from_encoded([b"1"], [0, 1]), ValueError, "1 images and 2 labels"),
-        (lambda: ImageTable.from_arrays(PIXELS / 2, [0, 1]), TypeError, "dtype float64"),
+        (lambda: ImageTable.from_arrays(PIXELS.astype(int), [0, 1]), TypeError, "dtype int64"),
         (lambda: ImageTable.from_arrays(PIXELS[..., 0], [0, 1]), ValueError, r"\(2, 4, 4\)"),
         (
             lambda: ImageTable.from_arrays(np.zeros((1, 4, 4, 4), np.uint8), [0]),
