@@ -5,7 +5,6 @@ import numpy.typing as npt
 
 from keras_dml.errors import ArgumentError
 from keras_dml.nearness import Metric
-from keras_dml.retrieval.rows import row_blocks
 
 _Rows = npt.NDArray[np.float32]
 
@@ -88,6 +87,8 @@ class PairScores:
         return scores
 
     def _squares(self, rows: _Rows) -> npt.NDArray[np.float64]:
+        from keras_dml.retrieval.rows import row_blocks
+
         squares = np.empty(len(rows))
         for block in row_blocks(rows):
             centered = rows[block] - self._center
