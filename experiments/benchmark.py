@@ -144,12 +144,18 @@ class RetrievalOptions(_Benchmark):
     """Of `benchmark retrieval`."""
 
     command = "experiments.benchmark retrieval"
-    intro = """  python -m experiments.benchmark retrieval [--size=sop|million|all]
+    intro = """  python -m experiments.benchmark retrieval [--size=sop|million|changes|all]
 
-Evaluation and search beside faiss (pip install 'keras-dml[benchmark]') on made-up embeddings.
+Evaluation and search beside faiss (pip install 'keras-dml[benchmark]') on made-up embeddings, and
+an index of a million of them that changes, by ScaNN's ways to reorder.
 """
 
-    size: str = option("all", _MEASURED, "How many embeddings.", choices=("sop", "million", "all"))
+    size: str = option(
+        "all",
+        _MEASURED,
+        "How many embeddings; changes: a million, which change.",
+        choices=("sop", "million", "changes", "all"),
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -282,12 +288,16 @@ def _pipeline(options: PipelineOptions) -> Iterator[str]:
 
 
 def _retrieval(options: RetrievalOptions) -> Iterator[str]:
-    if importlib.util.find_spec("faiss") is None:
+    if options.size != "changes" and importlib.util.find_spec("faiss") is None:
         raise UsageError("retrieval is measured beside faiss: pip install 'keras-dml[benchmark]'")
-    from experiments.benchmarks.retrieval import measure
+    from experiments.benchmarks import changes, retrieval
 
-    sizes = ("sop", "million") if options.size == "all" else (options.size,)
-    return (line for size in sizes for line in measure(size))
+    sizes = ("sop", "million", "changes") if options.size == "all" else (options.size,)
+    return (
+        line
+        for size in sizes
+        for line in (changes.measure() if size == "changes" else retrieval.measure(size))
+    )
 
 
 def _verification(options: VerificationOptions) -> Iterator[str]:

@@ -43,6 +43,7 @@ TARGET_RECALL = 0.95
 
 _WHAT, _HOW = "What", "How a query is answered"
 _METRICS = registries.words("keras_dml.nearness", "METRICS")
+_REORDER_DTYPES = registries.words("keras_dml.retrieval.tree", "REORDER_DTYPES")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,8 +58,8 @@ class IndexOptions(ImageLimitOptions):
 
 All images in FOLDER and below are taken. Those that cannot be read, or have more than --max_pixels,
 are skipped and listed in INDEX/{SKIPPED}. A killed command goes on where it stopped when it is
-given again. Given again later, it embeds what is new or has changed in FOLDER and drops what
-is gone.
+given again. Given again later, it embeds what is new or has changed in FOLDER (another size or
+time of change), drops what is gone, and says how many of each.
 
 Up to {EXACT_ITEMS:,} images a query is compared with all of them; beyond that, ScaNN's tree and
 asymmetric hashing find almost the same neighbours in less time.
@@ -96,7 +97,7 @@ INDEX holds {INDEX}/, {SETTINGS} (which model, which images), {SKIPPED}, and {EM
         None,
         _HOW,
         "With tree and hashing (from 20,000 images on), or (--noapproximate) exactly, whatever the "
-        "number. target_recall, num_leaves, leaves_to_search or reorder mean the former.",
+        "number. Each of the next six means the former.",
     )
     target_recall: float | None = option(
         None,
@@ -109,6 +110,19 @@ INDEX holds {INDEX}/, {SETTINGS} (which model, which images), {SKIPPED}, and {EM
     reorder: int | None = option(
         None, _HOW, "How many of the nearest by hashing are compared again exactly."
     )
+    soar_lambda: float | None = option(
+        None,
+        _HOW,
+        "Put each image into two leaves, which differ by so much (SOAR, 1 to 1.5; cosine alone): "
+        "fewer leaves to search, for more memory. New images mean that the tree is trained again.",
+    )
+    reorder_dtype: str | None = option(
+        None,
+        _HOW,
+        "The numbers that are compared again: bfloat16 and int8 take a half or a quarter of the "
+        "memory. Default: float32.",
+        choices=_REORDER_DTYPES,
+    )
     prefix: int | None = option(
         None,
         _HOW,
@@ -120,7 +134,9 @@ INDEX holds {INDEX}/, {SETTINGS} (which model, which images), {SKIPPED}, and {EM
 
 
 _REQUIRED = ("saved_model", "images", "output")
-_OF_THE_TREE = ("target_recall", "num_leaves", "leaves_to_search", "reorder")
+_OF_THE_TREE = (
+    "target_recall", "num_leaves", "leaves_to_search", "reorder", "soar_lambda", "reorder_dtype",
+)  # fmt: skip
 
 
 def main(argv: list[str]) -> None:
@@ -150,13 +166,12 @@ def _update(
     saved_model, images, output = (getattr(options, name) for name in _REQUIRED)
     from experiments.embedding.saved_model import ImageEmbedder
     from experiments.photos.folder_embeddings import FolderEmbeddings, digest
+    from experiments.photos.index_changes import changed_index, changes_since
     from keras_dml.retrieval import build_index, scann_loads
 
     known = _import_columns(options, files)
     folder = FolderEmbeddings(output, images, settings["fingerprint"], options.max_pixels)
-    embedded, bad, new = folder.update(
-        files, lambda: ImageEmbedder(saved_model), options.batch_size
-    )
+    embedded, bad = folder.update(files, lambda: ImageEmbedder(saved_model), options.batch_size)
     _write_skipped(output / SKIPPED, bad)
     exactly = options.approximate is not None or options.prefix is not None
     if tree is None and not exactly and len(embedded.files) > EXACT_ITEMS:
@@ -171,19 +186,27 @@ def _update(
     prefix = options.prefix and {"length": options.prefix, "candidates": options.candidates}
     if prefix:  # only then, so that an index from before is not built again
         built |= {"prefix": prefix}
-    if settings["built"] != built or not _loads(output / INDEX):
-        paths = [file.path for file in embedded.files]
+    paths = [file.path for file in embedded.files]
+    index = _loaded(output / INDEX)
+    changes = changes_since(index, paths, embedded.embeddings)
+    if settings["built"] != built or index is None or changes:
+        asked = dict(settings["built"] or {}) | {"images": built["images"]}
+        updated = None
+        if asked == built:  # the same kind of index
+            goal = None if tree is None else tree.target_recall
+            updated = changed_index(index, changes, paths, embedded.embeddings, goal)
         metric = cast("Metric", options.metric)
-        index = (
-            _prefix_index(embedded.embeddings, metric, paths, prefix)
-            if prefix
-            else build_index(embedded.embeddings, metric, paths, tree)
-        )
-        _save(index, output / INDEX)
-        settings |= {"built": built, "search": _how_searched(index)}
+        if updated is None:
+            updated = (
+                _prefix_index(embedded.embeddings, metric, paths, prefix)
+                if prefix
+                else build_index(embedded.embeddings, metric, paths, tree)
+            )
+        _save(updated, output / INDEX)
+        settings |= {"built": built, "search": _how_searched(updated)}
         write_settings(output, settings)
-    count, seconds = len(embedded.files), time.monotonic() - start
-    print(f"{output}: {count:,} images, {new:,} of them new, {seconds:.1f} s")
+    seconds = time.monotonic() - start
+    print(f"{output}: {len(paths):,} images, {seconds:.1f} s: {changes}")
     print(settings["search"])
     for line in known:
         print(line)
@@ -255,16 +278,15 @@ def _prefix_index(
     return PrefixIndex(embeddings, metric, paths, **prefix)
 
 
-def _loads(path: pathlib.Path) -> bool:
-    """Whether a search could read the index: it may be damaged, or gone."""
+def _loaded(path: pathlib.Path) -> Index | None:
+    """The index of before; None where it is damaged, or gone."""
     from keras_dml.errors import ArgumentError
     from keras_dml.retrieval import load_index
 
     try:
-        load_index(path)
+        return load_index(path)
     except ArgumentError:
-        return False
-    return True
+        return None
 
 
 def _save(index: Index, path: pathlib.Path) -> None:

@@ -38,11 +38,10 @@ class Embedded(NamedTuple):
 
 
 class Update(NamedTuple):
-    """What `update` ends with: the good images, the bad ones with the reason, how many are new."""
+    """What `update` ends with: the good images, and the bad ones with the reason."""
 
     embedded: Embedded
     bad: dict[str, str]
-    new: int
 
 
 class FolderEmbeddings:
@@ -88,8 +87,7 @@ class FolderEmbeddings:
             batch_size: images embedded at once.
 
         Returns:
-            `Update`: the good ones in the order of `files`, the bad ones by path, and how many of
-            the good ones an earlier command had not finished.
+            `Update`: the good ones in the order of `files`, and the bad ones by path.
 
         Raises:
             ValueError: none of the images can be embedded, or another process embeds them.
@@ -100,7 +98,6 @@ class FolderEmbeddings:
         if saved:
             row_of = {file: row for row, file in enumerate(saved.files)}
             blocks = [saved.embeddings]
-        known = set(row_of)
         bad = {file.path: why for file in files if (why := _unusable(file.path))}
         embedder = None
         while todo := [file for file in files if file not in row_of and file.path not in bad]:
@@ -119,7 +116,7 @@ class FolderEmbeddings:
             raise UsageError(
                 f"none of the {len(files):,} images can be embedded. The first, {path}: {reason}"
             )
-        return Update(embedded, bad, len(set(embedded.files) - known))
+        return Update(embedded, bad)
 
     def _load(self) -> Embedded | None:
         if not self._path.is_file():

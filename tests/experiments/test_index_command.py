@@ -76,7 +76,11 @@ def test_every_image_below_the_folder_is_found_by_itself(tmp_path, photos, model
     bad = write_bad(photos)
     assert command() == 0
     out = capsys.readouterr().out
-    assert "6 images, 6 of them new" in out and "exact search" in out
+    assert (
+        "6 images, " in out
+        and "s: added 6, changed 0, removed 0\n" in out
+        and "exact search" in out
+    )
     assert f"skipped 6 files that cannot be embedded: {tmp_path / 'index'}" in out
     lines = (tmp_path / "index" / "skipped.txt").read_text().splitlines()
     reasons = dict(line.split("\t") for line in lines)
@@ -120,7 +124,7 @@ def test_a_killed_command_goes_on(tmp_path, photos, command, embedded, monkeypat
     assert [line.split("\t")[0] for line in lines] == bad
     assert load_index(tmp_path / "index" / "index").num_items == 7
     assert sorted(path.name for path in (tmp_path / "index").glob(".*")) == [".lock"]
-    assert "7 images, 7 of them new" in capsys.readouterr().out
+    assert ": added 7, changed 0, removed 0\n" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -138,7 +142,7 @@ def test_a_second_time_only_what_is_new_is_embedded(tmp_path, photos, command, e
     picture(41).save(photos / "a" / "new.png")
     capsys.readouterr()
     assert command() == 0
-    assert "6 images, 2 of them new" in capsys.readouterr().out and sum(embedded) == 2
+    assert "s: added 1, changed 1, removed 1\n" in capsys.readouterr().out and sum(embedded) == 2
     after = load_index(folder)
     assert after.ids.tolist() == [
         "0.png",
@@ -195,6 +199,45 @@ def test_a_tree(tmp_path, photos, command, monkeypatch, capsys):
     settings = json.loads((tmp_path / "index" / "settings.json").read_text())
     assert settings["built"]["tree"]["num_leaves"] == 2
     assert load_index(tmp_path / "index" / "index").tree.num_leaves == 2
+
+
+@pytest.mark.slow
+def test_a_tree_is_changed_and_not_trained_again(tmp_path, photos, command, monkeypatch, capsys):
+    pytest.importorskip("scann")
+    many = [f"more/{number:02d}.png" for number in range(30)]
+    write_photos(photos, many)
+    arguments = ["--num_leaves=2", "--leaves_to_search=2", "--reorder=30"]
+    assert command(*arguments) == 0
+    capsys.readouterr()
+    (photos / many[3]).unlink()
+    picture(41).save(photos / many[7])
+    picture(42).save(photos / "new.png")
+    (photos / many[9]).touch()  # embedded again, and the same
+    with monkeypatch.context() as without_training:
+        without_training.delattr("scann.scann_ops_pybind.builder")
+        save = ScannIndex.save
+
+        def killed(self, path):
+            raise KeyboardInterrupt
+
+        without_training.setattr(ScannIndex, "save", killed)
+        assert command(*arguments) == 130
+        assert load_index(tmp_path / "index" / "index").num_items == 36
+        without_training.setattr(ScannIndex, "save", save)
+        assert command(*arguments) == 0
+        assert "36 images, " in (out := capsys.readouterr().out)
+        assert ": added 1, changed 1, removed 1\na search looks into 2 of 2 leaves" in out
+        assert command(*arguments) == 0
+        assert ": added 0, changed 0, removed 0\n" in capsys.readouterr().out
+    saved = np.load(tmp_path / "index" / "embeddings.npz")
+    index = load_index(tmp_path / "index" / "index")
+    assert sorted(index.ids.tolist()) == saved["paths"].tolist()
+    assert index.search(saved["embeddings"], 1)[0][:, 0].tolist() == saved["paths"].tolist()
+    # Of 36 images more than a fifth: trained anew.
+    for name in many[10:20]:
+        (photos / name).unlink()
+    assert command(*arguments) == 0
+    assert ": added 0, changed 0, removed 10\n" in capsys.readouterr().out
 
 
 @pytest.mark.slow
