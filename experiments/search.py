@@ -46,7 +46,7 @@ their pictures to one HTML file, without a network.
   python -m experiments.search --index=INDEX --serve
 
 serves a page onto which you drop an image. Programs may ask it, too, and get JSON:
-  curl -F image=@photo.jpg 'http://127.0.0.1:8000/search?k=5'
+  curl -F image=@photo.jpg 'http://127.0.0.1:8000/search?k=5&where=class:Milk&min_similarity=0.7'
 """
 
     index: pathlib.Path | None = option(None, _INDEX, "What python -m experiments.index wrote.")

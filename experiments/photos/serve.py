@@ -8,6 +8,7 @@ import functools
 import importlib.resources
 import ipaddress
 import logging
+import math
 import secrets
 import socket
 import urllib.parse
@@ -21,7 +22,7 @@ from waitress.channel import HTTPChannel
 from werkzeug.exceptions import HTTPException
 
 from experiments.options.errors import UsageError
-from experiments.photos.answer import Answer, json_of
+from experiments.photos.answer import ANYTHING, Answer, Conditions, json_of
 from experiments.photos.search_page import score_name
 from experiments.photos.visual_search import BusyError, VisualSearch
 from experiments.report.pictures import thumbnail
@@ -35,6 +36,8 @@ _MOST_READ = 8 * MOST_BYTES
 MOST_NEIGHBORS = 100
 _COUNTS = (5, 10, 20, 50, MOST_NEIGHBORS)
 _EXAMPLES = 20
+# Of a column, those that the page offers; others may be asked for as well.
+_VALUES = 500
 _THREADS = 16
 # Requests that wait for a thread: what is sent beyond them is told at once to come again.
 _MOST_WAITING = 64
@@ -86,7 +89,9 @@ def create_app(
 
     `GET /` is the page (`/?example=ITEM`: with the neighbors of an item), `POST /search?k=10`
     takes an image as the field `image` of a form and answers with JSON, as `GET /search?item=ITEM`
-    does; `GET /image/ITEM` is an item's picture.
+    does; both take `where=COLUMN:VALUE` (more than once if you like), `min_similarity` and
+    `group_similarity` as `experiments.search` does. `GET /columns` says what columns and values
+    there are, `GET /image/ITEM` is an item's picture.
 
     Args:
         search: `VisualSearch`, or what has its methods.
@@ -100,6 +105,7 @@ def create_app(
     _guard(app, {name.lower() for name in (host, *allowed_hosts)})
     _add_page(app, search)
     _add_search(app, search, waiting)
+    _add_columns(app, search)
     _add_pictures(app, search)
     return app
 
@@ -184,9 +190,9 @@ def _add_search(app: flask.Flask, search: VisualSearch, waiting: Callable[[], in
         file = flask.request.files.get("image")
         if file is None:
             flask.abort(400, "Send an image as the field `image` of a form.")
-        encoded, k = file.read(), _count(search)
+        encoded, k, conditions = file.read(), _count(search), _conditions(search)
         try:
-            answer = search.search(encoded, k)
+            answer = search.search(encoded, k, conditions)
         except ValueError as error:
             flask.abort(400, f"This file cannot be searched: {error}.")
         return _json(search, answer)
@@ -195,11 +201,29 @@ def _add_search(app: flask.Flask, search: VisualSearch, waiting: Callable[[], in
     def search_item() -> dict[str, Any]:
         refuse_if_many_wait()
         item, k = _item(flask.request.args.get("item", ""), search), _count(search)
+        conditions = _conditions(search)
         try:
-            answer = search.search_item(item, k)
+            answer = search.search_item(item, k, conditions)
         except (OSError, ValueError):
             flask.abort(404, "The file of this item is gone, or no image any more.")
         return {"path": search.path(item), **_json(search, answer)}
+
+
+def _add_columns(app: flask.Flask, search: VisualSearch) -> None:
+    """`GET /columns`: the most frequent values of each, with how many images have them."""
+    counted = [(name, search.columns.counts(name)) for name in search.columns.names]
+    columns = [
+        {
+            "name": name,
+            "values": [{"value": value, "count": count} for value, count in counts[:_VALUES]],
+            "others": max(0, len(counts) - _VALUES),
+        }
+        for name, counts in counted
+    ]
+
+    @app.get("/columns")
+    def list_columns() -> dict[str, Any]:
+        return {"columns": columns}
 
 
 def _add_pictures(app: flask.Flask, search: VisualSearch) -> None:
@@ -311,6 +335,35 @@ def _count(search: VisualSearch) -> int:
     if not count:
         flask.abort(400, f"k must be a number from 1 to {MOST_NEIGHBORS}.")
     return min(count, search.num_items)
+
+
+def _conditions(search: VisualSearch) -> Conditions:
+    """What the request asks of results."""
+    given = flask.request.args
+    asked = {"min_similarity": (-1.0, None), "group_similarity": (0.0, ANYTHING.group_similarity)}
+    numbers: dict[str, float | None] = {}
+    for name, (least, default) in asked.items():
+        numbers[name] = default
+        if given.get(name):
+            numbers[name] = _between(given[name], least)
+            if numbers[name] is None:
+                flask.abort(400, f"{name} must be a number from {least:g} to 1.")
+    try:
+        where = tuple(search.columns.parsed(text, ":", "where") for text in given.getlist("where"))
+        conditions = Conditions(where, numbers["min_similarity"], numbers["group_similarity"] or 0)
+        search.check(conditions)
+    except ValueError as error:
+        flask.abort(400, f"{error}.")
+    return conditions
+
+
+def _between(text: str, least: float) -> float | None:
+    """A number from `least` to 1; None for any other text."""
+    try:
+        number = float(text) if text.isascii() and len(text) < 40 and "_" not in text else math.nan
+    except ValueError:
+        number = math.nan
+    return number if least <= number <= 1 else None
 
 
 def _item(text: str, search: VisualSearch) -> int:

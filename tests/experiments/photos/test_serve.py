@@ -26,6 +26,7 @@ pytest.importorskip("waitress")
 from experiments import search as search_command
 from experiments.photos import serve, visual_search
 from experiments.photos.answer import Answer, SearchResult
+from experiments.photos.columns import Columns
 from experiments.photos.search_page import write_neighbors
 from experiments.photos.visual_search import VisualSearch
 
@@ -68,6 +69,62 @@ def test_an_item_finds_the_others(client):
     answer = client.get("/search?item=2&k=4").json
     assert answer["path"] == "a/1.png"
     assert sorted(one["item"] for one in answer["neighbours"]) == [0, 1, 3, 4]
+
+
+def test_only_what_is_asked_for(client):
+    def found(given):
+        answer = client.get(f"/search?item=2&{given}")
+        assert answer.status_code == 200, answer.text
+        return answer.json
+
+    assert {one["path"] for one in found("where=folder:b")["neighbours"]} == {
+        "b/3.gif",
+        "b/c/2.bmp",
+    }
+    assert [one["path"] for one in found("where=class:c")["neighbours"]] == ["b/c/2.bmp"]
+    answer = found("where=class:c&where=class:a&k=5&min_similarity=-1")
+    assert answer["allowed"] == 2 and len(answer["classes"]) == 2
+    answer = found("where=class:b&where=folder:c&group_similarity=0")
+    assert answer["neighbours"] == [] and answer["nothing"].startswith("no image of the index")
+    answer = found("min_similarity=1")
+    assert answer["nothing"] == f"nothing similar enough: the nearest has {answer['nearest']:.4f}"
+    uploaded = upload(client, png(1), address="/search?k=1&where=class:b").json["neighbours"]
+    assert [one["path"] for one in uploaded] == ["b/3.gif"]
+
+
+def test_columns_that_can_be_asked_for(client, index):
+    columns = client.get("/columns").json["columns"]
+    assert [one["name"] for one in columns] == ["class", "folder"]
+    assert columns[1]["values"][:2] == [{"value": "a", "count": 2}, {"value": "b", "count": 2}]
+    search = VisualSearch(index)
+    search.columns = Columns([f"{row}/x.png" for row in range(serve._VALUES + 7)])
+    columns = serve.create_app(search).test_client().get("/columns").json["columns"]
+    assert [(len(one["values"]), one["others"]) for one in columns] == [(serve._VALUES, 7)] * 2
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("where=colour:red", "the index has no column 'colour': it has class, folder. Received"),
+        ("where=class", "where must be COLUMN:VALUE, with a column of class, folder."),
+        ("where=", "where must be COLUMN:VALUE"),
+        ("where=class:aa", "no image has class=aa; the nearest: a."),
+        ("where=class:" + "x" * 5000, "no image has class=xxx"),
+        ("where=class:a&where=folder:%00%e2%80%ae", "no image has folder="),
+        *(
+            (f"min_similarity={text}", "min_similarity must be a number from -1 to 1.")
+            for text in ("nan", "inf", "x", "1_0", "2", "-1.1", "1e999", "²", "9" * 5000)
+        ),
+        ("group_similarity=-0.1", "group_similarity must be a number from 0 to 1."),
+    ],
+)
+def test_conditions_that_are_none(client, given, message):
+    for answer in (
+        client.get(f"/search?item=2&{given}"),
+        upload(client, png(1), address=f"/search?{given}"),
+    ):
+        assert answer.status_code == 400 and answer.json["error"].startswith(message)
+        assert len(answer.json["error"]) < 500
 
 
 def test_the_page_needs_nothing_from_elsewhere(client):
