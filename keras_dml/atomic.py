@@ -64,7 +64,7 @@ def replacing_folder(
     Raises:
         ValueError: the parent of `path` is missing, or `path` exists and lacks `marker`.
     """
-    target = pathlib.Path(os.path.realpath(check_path("path", path)))
+    target, written, aside = _names(path)
     if not target.parent.is_dir():
         raise ArgumentError(
             f"path must lie in an existing folder. Received: path={os.fspath(path)!r}"
@@ -74,8 +74,6 @@ def replacing_folder(
             f"path must be new or hold {what}, which is then replaced. "
             f"Received: path={os.fspath(path)!r}, which is something else"
         )
-    written = target.with_name(f".{target.name}.partial")
-    aside = target.with_name(f".{target.name}.old")
     # What a process that was killed has left: the names are always the same, so it does not add up.
     shutil.rmtree(written, ignore_errors=True)
     if aside.exists() and target.exists():
@@ -88,6 +86,23 @@ def replacing_folder(
         shutil.rmtree(written, ignore_errors=True)
 
 
+def standing_folder(path: str | os.PathLike[str]) -> pathlib.Path:
+    """Where the folder of `replacing_folder` stands: `path`, or while it is replaced, beside it.
+
+    A process that is killed after the old folder went aside and before the new one came has left
+    the old one there; the next `replacing_folder` goes on from that.
+    """
+    target, _, aside = _names(path)
+    return aside if aside.exists() and not target.exists() else pathlib.Path(path)
+
+
+def _names(path: str | os.PathLike[str]) -> tuple[pathlib.Path, pathlib.Path, pathlib.Path]:
+    """The folder, where it is written, and where the old one goes meanwhile."""
+    target = pathlib.Path(os.path.realpath(check_path("path", path)))
+    written, aside = (target.with_name(f".{target.name}.{what}") for what in ("partial", "old"))
+    return target, written, aside
+
+
 def _rename(source: pathlib.Path, target: pathlib.Path, aside: pathlib.Path) -> None:
     if not target.exists():
         os.rename(source, target)
@@ -96,7 +111,7 @@ def _rename(source: pathlib.Path, target: pathlib.Path, aside: pathlib.Path) -> 
     os.rename(target, aside)
     try:
         os.rename(source, target)
-    except OSError:
+    except BaseException:
         os.rename(aside, target)
         raise
     shutil.rmtree(aside)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_dml.atomic import replacing_folder
+from keras_dml.atomic import replacing_folder, standing_folder
 from keras_dml.checks import check_path
 from keras_dml.checksums import check_same, folder_checksums
 from keras_dml.errors import ArgumentError
@@ -140,7 +140,7 @@ def read_index(path: str | os.PathLike[str]) -> SavedIndex:
     Raises:
         ValueError: `path` is no index, damaged, or written by a newer library.
     """
-    folder = check_path("path", path)
+    folder = standing_folder(check_path("path", path))
     where = f"Received: path={os.fspath(path)!r}"
     if not (folder / _DESCRIPTION).is_file():
         raise ArgumentError(f"path must be a folder that Index.save wrote. {where}")

@@ -115,7 +115,8 @@ class PrefixIndex(Index):
         self._short = ExactProducts(self._prefixes(self._rows), self._metric)
 
     def _prefixes(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        prefixes = np.ascontiguousarray(rows[:, : self._length])
+        # Of a single row `ascontiguousarray` would be a view, and that row normalised with it.
+        prefixes = rows[:, : self._length].copy()
         return normalized(prefixes, out=prefixes) if self._metric == "cosine" else prefixes
 
     @property

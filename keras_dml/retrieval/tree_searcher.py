@@ -207,7 +207,9 @@ class TreeSearcher:
 
     def reordered(self, k: int) -> int:
         """How many items are compared by their float32 rows to find k."""
-        return min(max(cast(int, self.tree.reorder), 2 * k), self._count)
+        # What was asked for may have been more than there were items to train on.
+        most = max(cast(int, self.tree.reorder), self.asked.reorder or 0, 2 * k)
+        return min(most, self._count)
 
     def tune(self, recall: Callable[[], float]) -> None:
         """Choose what `target_recall` leaves open, and measure the recall.

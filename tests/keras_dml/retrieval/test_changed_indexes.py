@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import sys
 import threading
 import time
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_dml import atomic
 from keras_dml.retrieval import (
     METRICS,
     ExactIndex,
@@ -213,6 +215,36 @@ def test_saved_after_changes_and_served_it_answers_the_same(kind, metric, tmp_pa
     assert (emptied.num_items, emptied.dimensions, emptied.metric) == (0, D, metric)
     emptied.upsert([3], queries[3:4])
     assert emptied.search(queries[3:4], 1)[0].tolist() == [[3]]
+
+
+@pytest.mark.parametrize("moment", ["while it is written", "between the renames"])
+def test_a_save_that_is_killed_leaves_the_old_index(moment, tmp_path, monkeypatch):
+    """What a killed process leaves at either moment, and what an interrupted one does."""
+    index = ExactIndex(random_rows(10))
+    index.save(tmp_path / "index")
+    index.remove([3])
+    if moment == "between the renames":
+        (tmp_path / "index").rename(tmp_path / ".index.old")
+    (tmp_path / ".index.partial").mkdir()
+    (tmp_path / ".index.partial" / "embeddings.npy").write_bytes(b"half")
+    assert load_index(tmp_path / "index").num_items == 10
+    if moment == "while it is written":
+        renames = iter([os.rename, None, os.rename])
+
+        def interrupted(*paths):
+            rename = next(renames)
+            if rename is None:
+                raise KeyboardInterrupt
+            rename(*paths)
+
+        with monkeypatch.context() as broken:
+            broken.setattr(atomic.os, "rename", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                index.save(tmp_path / "index")
+        assert os.listdir(tmp_path) == ["index"]
+        assert load_index(tmp_path / "index").num_items == 10
+    index.save(tmp_path / "index")
+    assert os.listdir(tmp_path) == ["index"] and load_index(tmp_path / "index").num_items == 9
 
 
 def test_ids_and_embeddings_that_were_asked_for_stay_as_they_were():
@@ -485,6 +517,15 @@ def test_options_that_make_no_tree(arguments, message):
 def test_soar_is_for_cosine_alone():
     with pytest.raises(ValueError, match='soar_lambda needs metric="cosine".*soar_lambda=1'):
         ScannIndex(clustered(100, 0), "l2", None, TreeAH(5, soar_lambda=1))
+
+
+@needs_scann
+def test_a_tree_that_grows_reorders_as_many_as_was_asked_for():
+    rows = random_rows(90)
+    index = ScannIndex(rows[:50], "l2", None, WHOLE)
+    index.upsert(np.arange(50, 90), rows[50:])
+    assert index.tree.training_sample == 50
+    same(index, ExactIndex(rows, "l2"), random_rows(30, seed=1), 3)
 
 
 @needs_scann

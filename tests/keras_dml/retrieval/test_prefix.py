@@ -118,3 +118,13 @@ def test_a_description_that_does_not_fit_is_damage(tmp_path):
     description.write_text(json.dumps(said))
     with pytest.raises(ValueError, match="damaged: a prefix of .*12"):
         load_index(tmp_path / "index")
+
+
+def test_one_query_and_one_item_are_scored_by_all_of_their_numbers():
+    rows = np.random.default_rng(0).normal(size=(20, 6))
+    index, exact = PrefixIndex(rows, length=2, candidates=20), ExactIndex(rows)
+    for one, other in zip(index.search(rows[3:4], 5), exact.search(rows[3:4], 5)):
+        np.testing.assert_array_equal(one, other)
+    single = PrefixIndex(rows[:1], length=2)
+    for one, other in zip(single.search(rows, 1), ExactIndex(rows[:1]).search(rows, 1)):
+        np.testing.assert_array_equal(one, other)
