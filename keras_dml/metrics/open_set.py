@@ -98,7 +98,7 @@ def identification(
         gallery_labels: class of each row of the gallery, `[m]`.
 
     Returns:
-        `Identification`. Takes n²d/2 (n·m·d) time, memory for 1,024² pairs.
+        `Identification`. Takes n²d/2 (n·m·d) time, memory for the embeddings in float64.
 
     Raises:
         ValueError: no known or no unknown query; a rate out of range, or one that takes more

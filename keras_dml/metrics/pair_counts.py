@@ -28,6 +28,8 @@ EVERYTHING: Window = (np.float32(-np.inf), np.float32(np.inf))
 # Of a float64's bits those that say the bin: exponent and ten bits of the mantissa.
 _SHIFT = 42
 _BINS = 16 * 1024
+# Scores binned at once.
+_IN_CACHE = 2**17
 # Scores that wait to be counted by value.
 _PENDING = 2**21
 # Pairs of the sample: about so many of each four times as wide part of the high scores, and of the
@@ -197,15 +199,20 @@ class _Bins:
         self._of_similarity = scores.metric == "cosine"
         farthest = np.array([max(scores.farthest, float(np.finfo(np.float32).tiny))])
         self._first = (int(farthest.view(np.int64)[0]) >> _SHIFT) - _BINS + 1
+        self._nearest = np.array([self._first << _SHIFT]).view(np.float64)[0]
 
     def count(self, scores: _Floats) -> _Numbers:
-        distances = np.subtract(1.0 if self._of_similarity else 0.0, scores, dtype=np.float64)
-        cells = distances.view(np.int64)
-        cells >>= _SHIFT
-        cells -= self._first
-        # -0.0, of a distance of 0, is far below all bins as well.
-        np.clip(cells, 0, _BINS - 1, out=cells)
-        return np.bincount(cells, minlength=_BINS)
+        counts = np.zeros(_BINS, np.int64)
+        zero = 1.0 if self._of_similarity else 0.0
+        for start in range(0, len(scores), _IN_CACHE):
+            part = scores[start : start + _IN_CACHE]
+            distances = np.subtract(zero, part, dtype=np.float64)
+            np.maximum(distances, self._nearest, out=distances)
+            cells = distances.view(np.int64)
+            cells >>= _SHIFT
+            cells -= self._first
+            counts += np.bincount(cells, minlength=_BINS)
+        return counts
 
     def lowest(self) -> _Floats:
         edges = ((np.arange(1, _BINS + 1) + self._first) << _SHIFT).view(np.float64)

@@ -1,5 +1,7 @@
 """The scores of pairs of rows in float64, rounded to float32: equal pairs have equal scores."""
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 
@@ -16,6 +18,8 @@ _GRID = 1.5 * 2.0**12
 _CLOSE = 2.0**-20
 # Numbers of differences taken at once: 2^21 are 16 MiB.
 _AT_ONCE = 2**21
+# Rows of a block whose products are made scores at once, while they are in the cache.
+_STRIP = 128
 
 
 class PairScores:
@@ -37,39 +41,37 @@ class PairScores:
         self.metric = metric
         self._rows = rows
         self._items = rows if items is None else items
-        self._center = np.zeros(rows.shape[1])
-        if metric == "l2":
-            self._center = self._items.mean(axis=0, dtype=np.float64)
-        self._row_squares = self._squares(self._rows)
-        self._item_squares = self._row_squares if items is None else self._squares(self._items)
-        self.farthest = 2.0
-        if metric == "l2":
-            longest = [float(np.sqrt(s.max())) for s in (self._row_squares, self._item_squares)]
-            self.farthest = sum(longest)
-            if self.farthest > float(np.finfo(np.float32).max):
-                raise ArgumentError(
-                    "embeddings must lie within float32's range of each other for metric='l2'. "
-                    f"Received: embeddings {max(longest):.3g} from their mean"
-                )
+        if metric == "cosine":
+            self.farthest = 2.0
+            self._left = _directions(rows)
+            self._right = self._left if items is None else _directions(self._items)
+            return
+        center = self._items.mean(axis=0, dtype=np.float64)
+        self._left = rows - center
+        self._right = self._left if items is None else self._items - center
+        self._row_squares = np.einsum("nd,nd->n", self._left, self._left)
+        self._item_squares = np.einsum("nd,nd->n", self._right, self._right)
+        longest = [math.sqrt(squares.max()) for squares in (self._row_squares, self._item_squares)]
+        # The distances themselves are rounded, too.
+        self.farthest = sum(longest) * (1 + 2.0**-20)
+        if self.farthest > float(np.finfo(np.float32).max):
+            raise ArgumentError(
+                "embeddings must lie within float32's range of each other for metric='l2'. "
+                f"Received: embeddings {max(longest):.3g} from their mean"
+            )
 
     def block(self, rows: slice, items: slice) -> _Rows:
         """The scores of every row of a slice with every item of another, float32 `[b, c]`."""
-        left = self._prepared(self._rows, self._row_squares, rows)
-        right = self._prepared(self._items, self._item_squares, items)
-        scores = left @ right.T
-        if self.metric == "cosine":
-            return _on_grid(scores)
-        squares = self._row_squares[rows, None] + self._item_squares[items]
-        scores *= -2
-        scores += squares
-        squares *= _CLOSE
-        close = np.flatnonzero(scores <= squares)
-        if len(close):
-            first, second = np.divmod(close, scores.shape[1])
-            flat = scores.ravel()
-            flat[close] = self._differences(first + rows.start, second + items.start)
-        np.sqrt(scores, out=scores)
-        return np.negative(scores, out=scores).astype(np.float32)
+        products = self._left[rows] @ self._right[items].T
+        scores = np.empty(products.shape, np.float32)
+        for start in range(0, len(products), _STRIP):
+            strip = slice(start, start + _STRIP)
+            if self.metric == "cosine":
+                scores[strip] = _on_grid(products[strip])
+            else:
+                own = slice(rows.start + start, rows.start + start + len(products[strip]))
+                scores[strip] = self._distances(products[strip], own, items)
+        return scores
 
     def pairs(self, rows: npt.NDArray[np.int64], items: npt.NDArray[np.int64]) -> _Rows:
         """The scores of row `rows[p]` with item `items[p]`, float32 `[p]`."""
@@ -78,34 +80,29 @@ class PairScores:
         for start in range(0, len(rows), step):
             block = slice(start, start + step)
             if self.metric == "l2":
-                found = -np.sqrt(self._differences(rows[block], items[block]))
+                scores[block] = -np.sqrt(self._differences(rows[block], items[block]))
             else:
-                left = self._prepared(self._rows, self._row_squares, rows[block])
-                right = self._prepared(self._items, self._item_squares, items[block])
-                found = _on_grid(np.einsum("nd,nd->n", left, right))
-            scores[block] = found
+                left, right = self._left[rows[block]], self._right[items[block]]
+                scores[block] = _on_grid(np.einsum("nd,nd->n", left, right))
         return scores
 
-    def _squares(self, rows: _Rows) -> npt.NDArray[np.float64]:
-        from keras_dml.retrieval.rows import row_blocks
-
-        squares = np.empty(len(rows))
-        for block in row_blocks(rows):
-            centered = rows[block] - self._center
-            squares[block] = np.einsum("nd,nd->n", centered, centered)
-        return squares
-
-    def _prepared(
-        self,
-        rows: _Rows,
-        squares: npt.NDArray[np.float64],
-        chosen: slice | npt.NDArray[np.int64],
+    def _distances(
+        self, squares: npt.NDArray[np.float64], rows: slice, items: slice
     ) -> npt.NDArray[np.float64]:
-        if self.metric == "l2":
-            return rows[chosen] - self._center
-        lengths = np.sqrt(squares[chosen])
-        lengths[lengths == 0] = 1
-        return rows[chosen] / lengths[:, None]
+        """Minus the distances, of the products, in their place."""
+        of_rows, of_items = self._row_squares[rows, None], self._item_squares[items]
+        squares *= -2
+        squares += of_rows
+        squares += of_items
+        # More than are close where some embeddings are far longer than others.
+        first, second = np.nonzero(squares <= _CLOSE * (of_rows.max() + of_items.max()))
+        if len(first):
+            close = squares[first, second] <= _CLOSE * (of_rows[first, 0] + of_items[second])
+            first, second = first[close], second[close]
+            found = self._differences(first + rows.start, second + items.start)
+            squares[first, second] = found
+        np.sqrt(squares, out=squares)
+        return np.negative(squares, out=squares)
 
     def _differences(
         self, rows: npt.NDArray[np.int64], items: npt.NDArray[np.int64]
@@ -120,7 +117,16 @@ class PairScores:
         return squares
 
 
-def _on_grid(similarities: npt.NDArray[np.float64]) -> _Rows:
+def _directions(rows: _Rows) -> npt.NDArray[np.float64]:
+    """Rows of length 1; a row of zeros stays zero."""
+    directions = rows.astype(np.float64)
+    lengths = np.sqrt(np.einsum("nd,nd->n", directions, directions))
+    lengths[lengths == 0] = 1
+    directions /= lengths[:, None]
+    return directions
+
+
+def _on_grid(similarities: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     similarities += _GRID
     similarities -= _GRID
-    return similarities.astype(np.float32)
+    return similarities

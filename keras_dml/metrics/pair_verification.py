@@ -31,7 +31,7 @@ Interval = tuple[float, float]
 # Up to so many pairs of each kind are counted by their scores without looking where first.
 _FEW = 2**20
 # Pairs that say where to look, and how many standard deviations around.
-_LOOKED_AT = 2**20
+_LOOKED_AT = 2**19
 _DEVIATIONS = 6.0
 # Of a curve's points: so many even steps of each of its rates, those of the false match rate even
 # in its logarithm.
@@ -143,7 +143,7 @@ def verification(
         seed: of the bootstrap and its sample; nothing else is random.
 
     Returns:
-        `Verification`. Takes n²d/2 time and memory for 1,024² pairs and the sample, some 200 MB.
+        `Verification`. Takes n²d/2 time; memory for the embeddings in float64, and some 200 MB.
 
     Raises:
         ValueError: one class alone (no negative pair); no class with two rows (no positive pair);
