@@ -92,7 +92,7 @@ def identification(
     Args:
         embeddings: numbers `[n, d]`.
         labels: class of each row, `[n]`.
-        false_positive_identification_rates: above 0 and below 1, one or more.
+        false_positive_identification_rates: above 0 and below 1; none, for `at` alone.
         metric: "cosine" or "l2".
         gallery: numbers `[m, d]` that are searched instead of the other rows.
         gallery_labels: class of each row of the gallery, `[m]`.
@@ -114,7 +114,7 @@ def identification(
     """
     check_choice("metric", metric, METRICS)
     rates = checked_rates(
-        "false_positive_identification_rates", false_positive_identification_rates
+        "false_positive_identification_rates", false_positive_identification_rates, least=0
     )
     queries, items, codes, item_codes = checked_sets(
         embeddings, labels, gallery, gallery_labels, metric

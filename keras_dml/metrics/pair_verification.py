@@ -47,6 +47,7 @@ class OperatingPoint:
     """A threshold and what it does.
 
     Attributes:
+        metric: "cosine" or "l2".
         false_match_rate: the rate that was asked for.
         threshold: two embeddings match if their similarity is at least this, for "l2" if their
             distance is at most this. The one that lets most pairs match without exceeding the rate.
@@ -57,6 +58,7 @@ class OperatingPoint:
         true_match_rate_interval: of the true match rate at the threshold of the rate.
     """
 
+    metric: Metric
     false_match_rate: float
     threshold: float
     measured_false_match_rate: float
@@ -180,6 +182,7 @@ def verification(
     sign = 1.0 if metric == "cosine" else -1.0
     points = tuple(
         OperatingPoint(
+            metric,
             rate,
             sign * float(threshold),
             int(matching[NEGATIVE]) / negative,
@@ -207,13 +210,13 @@ def verification(
     )
 
 
-def checked_rates(name: str, given: Iterable[float]) -> tuple[float, ...]:
-    """One or more rates above 0 and below 1, or ValueError."""
+def checked_rates(name: str, given: Iterable[float], least: int = 1) -> tuple[float, ...]:
+    """So many rates or more, each above 0 and below 1, or ValueError."""
     try:
-        rates = [] if isinstance(given, str) else list(given)
+        rates = None if isinstance(given, str) else list(given)
     except TypeError:
-        rates = []
-    if not rates:
+        rates = None
+    if rates is None or len(rates) < least:
         raise ArgumentError(
             f"{name} must be a list of at least one rate. Received: {name}={shown(given)}"
         )

@@ -1,0 +1,144 @@
+"""The calibrate command: the threshold that it writes, its page, what it refuses."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from experiments import calibrate
+from experiments.embedding.calibration import (
+    Calibration,
+    calibration_path,
+    read_calibration,
+    write_calibration,
+)
+from experiments.embedding.saved_model import fingerprint
+from experiments.options.command_line import run_command
+from experiments.options.errors import UsageError
+from keras_dml.metrics import verification
+
+
+def command(*arguments):
+    return run_command(calibrate.main, ["calibrate", *map(str, arguments)])
+
+
+def embeddings_file(path, **change):
+    rng = np.random.default_rng(0)
+    labels = np.repeat([f"<{i}>" for i in range(30)], 4)
+    centers = np.repeat(rng.normal(size=(30, 8)), 4, axis=0)
+    arrays = {"embeddings": centers + 0.5 * rng.normal(size=(120, 8)), "labels": labels, **change}
+    np.savez(path, **arrays)
+    return arrays
+
+
+def model_folder(path):
+    path.mkdir(parents=True)
+    (path / "saved_model.pb").write_bytes(b"a graph")
+    return path
+
+
+def test_the_threshold_lies_beside_the_model_with_a_page(tmp_path, capsys):
+    arrays = embeddings_file(tmp_path / "all.npz")
+    model = model_folder(tmp_path / "model")
+    given = [f"--embeddings={tmp_path / 'all.npz'}", f"--saved_model={model}"]
+    assert command(*given, "--false_match_rate=0.01") == 0
+    out = capsys.readouterr().out
+    path = tmp_path / "model-calibration.json"
+    assert path == calibration_path(model)
+    assert out.splitlines()[-2:] == [
+        f"threshold: {path}",
+        f"page: {tmp_path / 'model-calibration.html'}",
+    ]
+    (point,) = verification(arrays["embeddings"], arrays["labels"], [0.01]).points
+    calibration = read_calibration(model, fingerprint(model), "cosine")
+    assert calibration.threshold == point.threshold
+    assert calibration.false_match_rate == 0.01
+    found = calibration.findings
+    assert tuple(found["threshold_interval"]) == point.threshold_interval
+    assert found["threshold_interval"][0] <= point.threshold <= found["threshold_interval"][1]
+    assert found["true_match_rate"] == point.true_match_rate
+    assert 0 < found["identification"]["false_positive_identification_rate"] < 1
+    assert calibration.matches(point.threshold) and not calibration.matches(point.threshold - 1e-3)
+    page = (tmp_path / "model-calibration.html").read_text()
+    assert page.count("<svg") == 2 and f"{point.threshold:.3f}" in page
+    assert "http" not in page.replace("http-equiv", "").replace("http://www.w3.org", "")
+    # The same again gives the same bytes.
+    before = path.read_bytes(), page
+    assert command(*given, "--false_match_rate=0.01") == 0
+    assert (path.read_bytes(), (tmp_path / "model-calibration.html").read_text()) == before
+
+
+def test_a_run_is_calibrated_by_its_test_embeddings(tmp_path, capsys):
+    model = model_folder(tmp_path / "saved_model")
+    embeddings_file(tmp_path / "test_embeddings.npz")
+    assert command(f"--run={tmp_path}", "--false_match_rate=0.01", "--metric=l2") == 0
+    calibration = read_calibration(model, fingerprint(model), "l2")
+    assert calibration.matches(calibration.threshold)
+    assert not calibration.matches(calibration.threshold * 1.01)
+    assert str(tmp_path / "saved_model-calibration.json") in capsys.readouterr().out
+
+
+def test_embeddings_of_no_model(tmp_path, capsys):
+    embeddings_file(tmp_path / "all.npz")
+    assert command(f"--embeddings={tmp_path / 'all.npz'}", "--false_match_rate=0.01") == 0
+    assert "of no model" in capsys.readouterr().out
+    assert json.loads((tmp_path / "all-calibration.json").read_text())["fingerprint"] is None
+
+
+@pytest.mark.parametrize(
+    ("arrays", "arguments", "message"),
+    [
+        ({}, ["--false_match_rate=1e-6"], "1e-06 takes 3,000,000 pairs of two classes (3 / rate)"),
+        ({}, ["--false_match_rate=0"], "above 0 and below 1. Received: false_match_rate=0"),
+        ({}, ["--false_match_rate=nan"], "false_match_rate"),
+        ({}, ["--metric=dot"], "metric"),
+        ({}, ["--saved_model=/no"], "saved_model must be the folder of a SavedModel"),
+        ({}, ["--run=/no"], "give one of --run and --embeddings. Received: both"),
+        ({"labels": np.zeros(120)}, [], "labels must be of two classes or more"),
+        ({"labels": np.arange(120)}, [], "no positive pair"),
+        ({"embeddings": np.full((120, 2), np.inf)}, [], "embeddings must be finite"),
+        ({"embeddings": np.zeros((0, 2)), "labels": np.zeros(0)}, [], "two classes or more"),
+        ({"labels": np.zeros(3)}, [], "embeddings must have shape [n, d] and labels [n]"),
+    ],
+)
+def test_what_it_refuses(tmp_path, capsys, arrays, arguments, message):
+    embeddings_file(tmp_path / "all.npz", **arrays)
+    assert command(f"--embeddings={tmp_path / 'all.npz'}", *arguments) == 2
+    err = capsys.readouterr().err
+    assert message in err and len(err.splitlines()) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["all.npz"]
+
+
+def test_what_it_refuses_of_a_run(tmp_path, capsys):
+    for arguments, message in [
+        ([], "give one of --run and --embeddings. Received: none of them"),
+        ([f"--run={tmp_path}"], "run must be the folder of a finished run"),
+        (["--embeddings=/no.npz"], "embeddings must be a .npz file"),
+        ([f"--run={tmp_path}", "--saved_model=x"], "saved_model is for --embeddings"),
+    ]:
+        assert command(*arguments) == 2
+        err = capsys.readouterr().err
+        assert message in err and len(err.splitlines()) == 1
+
+
+def test_a_calibration_of_something_else_is_refused(tmp_path):
+    model = model_folder(tmp_path / "model")
+    path = calibration_path(model)
+    assert read_calibration(model, "a", "cosine") is None
+    calibration = Calibration("cosine", 0.5, 1e-3, "a")
+    write_calibration(path, calibration)
+    assert read_calibration(model, "a", "cosine") == calibration
+    for of_model, metric, message in [
+        ("b", "cosine", "is of another model than"),
+        ("a", "l2", "is of metric=cosine, the index of metric=l2"),
+    ]:
+        with pytest.raises(UsageError, match=message):
+            read_calibration(model, of_model, metric)
+    write_calibration(path, dataclasses.replace(calibration, fingerprint=None))
+    with pytest.raises(UsageError, match="is of another model than"):
+        read_calibration(model, "a", "cosine")
+    for text in ("", "{}", "[]", path.read_text().replace("0.5", "0.6"), '{"metric": "cosine"}'):
+        path.write_text(text)
+        with pytest.raises(UsageError, match="is damaged: delete it"):
+            read_calibration(model, "a", "cosine")
