@@ -139,9 +139,9 @@ def main(argv: list[str]) -> None:
 
             write_neighbors(options.output, search, answers, conditions)
         if options.json:
-            _print_json(search.metric, answers)
+            _print_json(search, answers)
         else:
-            _show(search.metric, answers, options.output)
+            _show(search, answers, options.output)
 
 
 def _checked(options: SearchOptions) -> pathlib.Path:
@@ -205,31 +205,39 @@ def _conditions(search: VisualSearch, options: SearchOptions) -> Conditions:
     return conditions
 
 
-def _print_json(metric: str, answers: Iterable[tuple[str, Answer]]) -> None:
+def _print_json(search: VisualSearch, answers: Iterable[tuple[str, Answer]]) -> None:
     from experiments.photos.answer import json_of
 
     # All but ASCII as escapes, so that no name steers a terminal.
-    found = [{"query": name, **json_of(answer, metric)} for name, answer in answers]
-    print(json.dumps({"metric": metric, "answers": found}, indent=1))
+    found = [{"query": name, **json_of(answer, search.metric)} for name, answer in answers]
+    threshold = {}
+    if search.calibration is not None:
+        threshold = {"threshold": search.calibration.threshold}
+    print(json.dumps({"metric": search.metric, **threshold, "answers": found}, indent=1))
 
 
-def _show(metric: str, answers: Iterable[tuple[str, Answer]], page: pathlib.Path | None) -> None:
+def _show(
+    search: VisualSearch, answers: Iterable[tuple[str, Answer]], page: pathlib.Path | None
+) -> None:
     from experiments.photos.answer import classes_line
     from experiments.photos.search_page import score_name
     from pipelines.visible import visible
 
-    lines = [f"rank  {score_name(metric)}"]
+    lines = [f"rank  {score_name(search.metric)}"]
     for name, answer in answers:
         lines.append(visible(name))
         for rank, result in enumerate(answer.results, start=1):
             alike = f"  (and {len(result.alike)} alike)" if result.alike else ""
-            lines.append(f"{rank:>4}  {result.score:.4f}  {visible(result.path)}{alike}")
+            match = f"{result.match_in_words:<10}" if result.match_in_words else ""
+            lines.append(f"{rank:>4}  {result.score:.4f}  {match}{visible(result.path)}{alike}")
         if answer.nothing:
             lines.append(f"      {answer.nothing}")
         if classes := classes_line(answer):
             lines.append(visible(f"      {classes}"))
     # A name may hold what the terminal's encoding cannot say, bytes that are no UTF-8 for instance.
     encoding = sys.stdout.encoding or "utf-8"
+    if search.calibration is not None:
+        lines.append(f"match: {search.calibration.in_words()}")
     lines.append(f"pictures: {page}" if page else "pictures: give --output=FILE.html")
     text = "\n".join(lines)
     print(text.encode(encoding, "replace").decode(encoding))

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 import keras
 
 from keras_dml.atomic import replacing_folder
-from keras_dml.checks import shown
+from keras_dml.checks import check_number, shown
 from keras_dml.checksums import write_checksums
 from keras_dml.cloning import all_layers
 from keras_dml.deprecation import renamed_arguments
 from keras_dml.errors import ArgumentError, ArgumentTypeError
 from keras_dml.extras import TensorFlow, check_tensorflow_backend
 from keras_dml.float32 import check_static_graph, float32_copy, is_float32
+from keras_dml.metrics.pair_verification import OperatingPoint
 from keras_dml.retrieval import Index
 
 __all__ = ["check_export", "export_saved_model", "float32_copy"]
@@ -44,6 +45,7 @@ def export_saved_model(
     preprocessing: Callable[[tf.Tensor], tf.Tensor],
     index: Index | None = None,
     neighbors: int = 10,
+    threshold: float | OperatingPoint | None = None,
 ) -> None:
     """Writes a SavedModel that takes images and returns embeddings, or neighbors.
 
@@ -55,7 +57,9 @@ def export_saved_model(
       them (another size is InvalidArgument) → `embeddings`;
     - `search`, with an index: `images`, strings `[n]` → `ids`, int64 or strings
       `[n, neighbors]`, nearest first, and float32 `[n, neighbors]` `similarities` for an index
-      of metric "cosine", `distances` for "l2".
+      of metric "cosine", `distances` for "l2". With a threshold also `matches`, bools
+      `[n, neighbors]`: whether a neighbor's similarity is at least the threshold, its distance at
+      most the threshold.
 
     `tf.saved_model.load` needs neither this package nor its layers; only with a `ScannIndex` the
     process that loads it must have run `import scann`. The folder may be moved. An image that
@@ -75,18 +79,22 @@ def export_saved_model(
         index: None, or a `keras_dml.retrieval.Index` of embeddings of this model. Its items go
             into the SavedModel.
         neighbors: how many `search` returns, from 1 to the index's number of items.
+        threshold: None, or with an index the score from which on two embeddings match, in the
+            index's metric: a number, or a point of `metrics.verification` of this model.
 
     Raises:
         ValueError: the parent of `path` is missing, `path` exists and is no SavedModel, the
             model is not as above, a layer has a name that TensorFlow takes nowhere (`"a b"`, or
             `"_a"` of a model within the model), `preprocessing` gives another shape, the index was
-            built for other dimensions, or `neighbors` is out of range.
+            built for other dimensions, `neighbors` is out of range, or `threshold` is of another
+            metric or without an index.
         TypeError: `preprocessing` is not callable, `index` is no `Index`.
     """
     check_tensorflow_backend("export_saved_model")
     _check_preprocessing(preprocessing)
     _check_model(model)
     _check_index(model, index, neighbors)
+    least = _checked_threshold(threshold, index)
     with replacing_folder(path, "saved_model.pb", "a SavedModel") as folder:
         model = _servable(model)
         decoded, embed, embed_files = _embedding_functions(model, preprocessing)
@@ -96,7 +104,7 @@ def export_saved_model(
         archive.add_endpoint("serving_default", embed_files, [files])
         archive.add_endpoint("embed_images", embed, [decoded])
         if index is not None:
-            search = _search_function(embed_files, index, neighbors)
+            search = _search_function(embed_files, index, neighbors, least)
             archive.add_endpoint("search", search, [files])
         archive.write_out(str(folder), verbose=False)
         write_checksums(folder)
@@ -198,6 +206,26 @@ def _check_index(model: keras.Model, index: Index | None, neighbors: int) -> Non
         )
 
 
+def _checked_threshold(
+    threshold: float | OperatingPoint | None, index: Index | None
+) -> float | None:
+    if threshold is None:
+        return None
+    if index is None:
+        raise ArgumentError(
+            "threshold must be left out without an index: it is for search. "
+            f"Received: threshold={shown(threshold)}"
+        )
+    if isinstance(threshold, OperatingPoint):
+        if threshold.metric != index.metric:
+            raise ArgumentError(
+                f"threshold must be of the index's metric, {index.metric}. "
+                f"Received: a threshold of metric={threshold.metric}"
+            )
+        threshold = threshold.threshold
+    return check_number("threshold", threshold)
+
+
 def _embedding_functions(
     model: keras.Model, preprocessing: Callable[[tf.Tensor], tf.Tensor]
 ) -> tuple[tf.TensorSpec, _Served, _Served]:
@@ -228,12 +256,18 @@ def _embedding_functions(
     return decoded, embed, embed_files
 
 
-def _search_function(embed_files: _Served, index: Index, neighbors: int) -> _Served:
+def _search_function(
+    embed_files: _Served, index: Index, neighbors: int, threshold: float | None
+) -> _Served:
     module = index.serving_module()
     scores_name = "similarities" if index.metric == "cosine" else "distances"
+    is_match = tf.greater_equal if index.metric == "cosine" else tf.less_equal
 
     def search(images: tf.Tensor) -> dict[str, tf.Tensor]:
         ids, scores = module.search(embed_files(images)["embeddings"], int(neighbors))
-        return {"ids": ids, scores_name: scores}
+        found = {"ids": ids, scores_name: scores}
+        if threshold is not None:
+            found["matches"] = is_match(scores, threshold)
+        return found
 
     return search

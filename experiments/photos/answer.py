@@ -29,13 +29,20 @@ _CLASSES = 5
 
 class SearchResult(NamedTuple):
     """One neighbor: its number in the index, its path from the images' folder, its score, its
-    class ("" for none), and the paths of others that are near-identical to it."""
+    class ("" for none), the paths of others that are near-identical to it, and whether it matches
+    the query (None where no calibration says it)."""
 
     item: int
     path: str
     score: float
     class_name: str = ""
     alike: tuple[str, ...] = ()
+    match: bool | None = None
+
+    @property
+    def match_in_words(self) -> str:
+        """ "match", "no match", or "" where nothing says it."""
+        return "" if self.match is None else "match" if self.match else "no match"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,6 +130,7 @@ def json_of(answer: Answer, metric: str) -> dict[str, Any]:
                 "class": result.class_name,
                 score: round(result.score, 6),
                 "alike": list(result.alike),
+                **({} if result.match is None else {"match": result.match}),
             }
             for rank, result in enumerate(answer.results, start=1)
         ],

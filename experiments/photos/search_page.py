@@ -31,7 +31,7 @@ def write_neighbors(
     intro = (
         f'<p class="soft">Each query with its nearest neighbours of {search.num_items:,} images in '
         f"{html.escape(visible(str(search.images)))}, nearest first, with their {kind}."
-        f"{_asked(conditions)}</p>"
+        f"{_asked(conditions)}{_calibrated(search)}</p>"
     )
     write_page(path, "Neighbours", "\n".join([intro, *sections]))
 
@@ -48,6 +48,12 @@ def _asked(conditions: Conditions) -> str:
     return f" Only: {breaking(', '.join(words))}." if words else ""
 
 
+def _calibrated(search: VisualSearch) -> str:
+    if search.calibration is None:
+        return ""
+    return f" A match: {search.calibration.in_words()}."
+
+
 def _section(search: VisualSearch, file: str, answer: Answer) -> str:
     name = os.path.basename(file)
     cells = [picture_cell("query", _picture(file, name), name, "query")]
@@ -58,7 +64,10 @@ def _section(search: VisualSearch, file: str, answer: Answer) -> str:
             note += f" · and {len(result.alike)} alike"
         if result.class_name != folder_of(result.path):
             note += f"<br>{breaking(result.class_name)}"
-        cells.append(picture_cell("neighbour", picture, result.path, note))
+        kind = {None: "neighbour", True: "match", False: "other"}[result.match]
+        if result.match is not None:
+            note += f" · {result.match_in_words}"
+        cells.append(picture_cell(kind, picture, result.path, note))
     row = '<div class="row">\n' + "\n".join(cells) + "\n</div>"
     said = answer.nothing or classes_line(answer)
     said = f"<p>{breaking(said)}</p>\n" if said else ""

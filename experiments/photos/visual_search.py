@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from experiments.embedding.calibration import read_calibration
 from experiments.embedding.saved_model import ImageEmbedder, fingerprint
 from experiments.options.errors import UsageError
 from experiments.photos.answer import ANYTHING, Answer, Conditions, SearchResult
@@ -47,9 +48,11 @@ class VisualSearch:
         saved_model: where the model is.
         num_items, metric: of the index.
         columns: what is known of the images, `Columns`.
+        calibration: the threshold of a match that lies beside the model; None where there is none.
 
     Raises:
-        ValueError: no index, an index of another model, no model.
+        ValueError: no index, an index of another model, no model; a calibration of another model
+            or of another metric.
     """
 
     def __init__(
@@ -79,8 +82,9 @@ class VisualSearch:
             self._index = load_index(folder / INDEX)
         except ValueError as error:
             raise UsageError(f"{error}. Its python -m experiments.index builds it again") from error
-        self._embedder = ImageEmbedder(self.saved_model)
         self.num_items, self.metric = self._index.num_items, self._index.metric
+        self.calibration = read_calibration(self.saved_model, settings["fingerprint"], self.metric)
+        self._embedder = ImageEmbedder(self.saved_model)
         self._paths = self._index.ids.tolist()
         self.columns = read_columns(folder, self._paths)
         self._item_of = {path: item for item, path in enumerate(self._paths)}
@@ -175,7 +179,8 @@ class VisualSearch:
 
     def _result(self, path: str, score: float) -> SearchResult:
         item = self._item_of[path]
-        return SearchResult(item, path, score, self.columns.class_names[item])
+        match = None if self.calibration is None else self.calibration.matches(score)
+        return SearchResult(item, path, score, self.columns.class_names[item], match=match)
 
     @contextlib.contextmanager
     def _slot(self) -> Iterator[None]:

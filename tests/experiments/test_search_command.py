@@ -21,7 +21,9 @@ from PIL import Image
 
 import experiments.photos
 from experiments import search
+from experiments.embedding.calibration import Calibration, calibration_path, write_calibration
 from experiments.embedding.checked_json import checked_text, read_checked
+from experiments.embedding.saved_model import fingerprint
 from experiments.options.command_line import run_command
 from experiments.photos import visual_search
 from experiments.photos.answer import Answer, Conditions
@@ -363,3 +365,54 @@ def test_of_an_animated_gif_only_the_first_frame_is_decoded():
     first = Image.open(io.BytesIO(checked_picture(moving.getvalue())))
     assert first.format == "PNG"
     np.testing.assert_array_equal(first, frames[0].convert("RGB"))
+
+
+def calibrated(folder, threshold, metric="cosine", of_model=None):
+    """An index of its own whose model has a calibration."""
+    index = make_index(folder)
+    model = folder / "model"
+    calibration = Calibration(metric, threshold, 1e-3, of_model or fingerprint(model))
+    write_calibration(calibration_path(model), calibration)
+    return index
+
+
+def test_match_or_no_match_where_there_is_a_calibration(tmp_path, capsys):
+    index, query, page = calibrated(tmp_path, 0.999), tmp_path / "one.png", tmp_path / "page.html"
+    picture(1).save(query)
+    given = [f"--index={index}", f"--query={query}", "--k=2"]
+    assert command(*given, f"--output={page}") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r" +1  1\.0000  match     a/1\.png", lines[2])
+    assert re.fullmatch(r" +2  0\.\d+  no match  .*", lines[3])
+    said = "similarity of at least 0.9990, false match rate 0.001"
+    assert lines[-2] == f"match: {said}"
+    text = page.read_text()
+    assert f"A match: {said}." in text
+    assert text.count('<figure class="match">') == text.count('<figure class="other">') == 1
+    assert text.count("· match") == text.count("· no match") == 1
+    assert command(*given, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["threshold"] == 0.999
+    assert [each["match"] for each in found["answers"][0]["neighbours"]] == [True, False]
+
+
+def test_without_a_calibration_nothing_is_said_of_matches(index, tmp_path, capsys):
+    picture(1).save(tmp_path / "one.png")
+    assert command(f"--index={index}", f"--query={tmp_path / 'one.png'}", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert "threshold" not in found
+    assert all("match" not in each for each in found["answers"][0]["neighbours"])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"of_model": "0"}, "is of another model than"),
+        ({"metric": "l2"}, "is of metric=l2, the index of metric=cosine"),
+    ],
+)
+def test_a_threshold_of_something_else_is_refused(tmp_path, capsys, change, message):
+    index = calibrated(tmp_path, 0.5, **change)
+    assert command(f"--index={index}", "--query=x.png") == 2
+    err = capsys.readouterr().err
+    assert message in err and len(err.splitlines()) == 1

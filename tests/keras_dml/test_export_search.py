@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from keras_dml.export import export_saved_model
 from keras_dml.float32 import is_float32
+from keras_dml.metrics import verification
 from keras_dml.retrieval import METRICS, ExactIndex, ScannIndex, TreeAH
 from keras_dml.retrieval.serving import PrefixSearchModule, SearchModule
 
@@ -248,3 +249,38 @@ def test_no_image_has_no_neighbor_and_any_scale_its_own(kind):
         np.testing.assert_allclose(found[1], expected[1], rtol=1e-6)
         ids, distances = module.search(tf.zeros([0, 6]), 5)
         assert ids.shape == distances.shape == (0, 5)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_search_says_which_neighbors_match(metric, tmp_path):
+    model = make_model()
+    z = gallery(model)
+    index = ExactIndex(z, metric)
+    # Every picture has an item of its own; the threshold is another's score.
+    (point,) = verification(z, np.arange(300) % 50, [0.05], metric, replicates=0).points
+    data = encoded(60)[38:]
+    for threshold in (point, point.threshold):
+        folder = tmp_path / "saved_model"
+        export_saved_model(model, folder, preprocessing, index, 5, threshold)
+        loaded = tf.saved_model.load(str(folder))
+        found = loaded.signatures["search"](tf.constant(data))
+        scores = found["similarities" if metric == "cosine" else "distances"].numpy()
+        side = scores >= point.threshold if metric == "cosine" else scores <= point.threshold
+        np.testing.assert_array_equal(found["matches"].numpy(), side)
+        assert found["matches"].numpy()[:, 0].all() and not side.all()
+
+
+def test_a_threshold_that_export_refuses(tmp_path):
+    model = make_model()
+    z = gallery(model)
+    (point,) = verification(z, np.arange(300) % 50, [0.05], "l2", replicates=0).points
+    index = ExactIndex(z, "cosine")
+    for given, threshold, message in [
+        (None, 0.5, "threshold must be left out without an index"),
+        (index, point, "threshold must be of the index's metric, cosine. Received: .*metric=l2"),
+        (index, float("nan"), "threshold must be a finite number"),
+        (index, "0.5", "threshold must be a finite number"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            export_saved_model(model, tmp_path / "m", preprocessing, given, 5, threshold)
+    assert not any(tmp_path.iterdir())

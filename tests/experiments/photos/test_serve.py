@@ -24,6 +24,8 @@ pytest.importorskip("flask")
 pytest.importorskip("waitress")
 
 from experiments import search as search_command
+from experiments.embedding.calibration import Calibration, calibration_path, write_calibration
+from experiments.embedding.saved_model import fingerprint
 from experiments.photos import serve, visual_search
 from experiments.photos.answer import Answer, SearchResult
 from experiments.photos.columns import Columns
@@ -401,3 +403,18 @@ def test_the_page_in_a_browser(server, tmp_path):
         assert f"<b>{found['similarity']:.3f}</b><span>{found['rank']}</span>" in card
         # The script gives this class to small pictures once they are loaded.
         assert re.search(f'<img src="{found["image"]}" alt="{found["path"]}" class="pixels">', card)
+
+
+def test_the_answer_says_match_or_no_match(tmp_path):
+    index = make_index(tmp_path)
+    model = tmp_path / "model"
+    write_calibration(
+        calibration_path(model), Calibration("cosine", 0.999, 1e-3, fingerprint(model))
+    )
+    client = serve.create_app(VisualSearch(index)).test_client()
+    found = client.get("/search?item=1&k=5").json
+    assert found["threshold"] == 0.999
+    assert [each["match"] for each in found["neighbours"]] == [False] * 4
+    upload = client.post("/search?k=2", data={"image": (io.BytesIO(png(1)), "a.png")}).json
+    assert [each["match"] for each in upload["neighbours"]] == [True, False]
+    assert "A match: similarity of at least 0.9990" in client.get("/").text
