@@ -8,7 +8,7 @@ import math
 import os
 import pathlib
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from experiments.options import (
     Options,
@@ -71,8 +71,6 @@ def main(argv: list[str]) -> None:
     options = parse(CalibrateOptions, argv)
     file, saved_model = _sources(options)
     quiet_tensorflow()
-    from typing import cast
-
     from experiments.embedding.calibration import calibration_path, write_calibration
     from experiments.embedding.labeled_embeddings import embeddings_from_file
     from keras_dml import metrics

@@ -109,6 +109,8 @@ def identification(
 
     Example:
 
+        labels = np.repeat(np.arange(30), 4)
+        z = np.eye(30)[labels] + 0.2 * np.random.default_rng(0).normal(size=(120, 30))
         found = identification(z, labels, [0.05])
         found.points[0].detection_and_identification_rate
     """

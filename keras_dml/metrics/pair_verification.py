@@ -158,8 +158,10 @@ def verification(
 
     Example:
 
-        found = verification(z, labels, [1e-3])
-        found.points[0].threshold, found.points[0].true_match_rate
+        labels = np.repeat(np.arange(30), 4)
+        z = np.eye(30)[labels] + 0.2 * np.random.default_rng(0).normal(size=(120, 30))
+        point = verification(z, labels, [1e-3]).points[0]
+        point.threshold, point.true_match_rate
     """
     from keras_dml.retrieval.rows import finite_rows
 
