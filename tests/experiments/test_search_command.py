@@ -367,19 +367,18 @@ def test_of_an_animated_gif_only_the_first_frame_is_decoded():
     np.testing.assert_array_equal(first, frames[0].convert("RGB"))
 
 
-def calibrated(folder, threshold, metric="cosine", of_model=None):
-    """An index of its own whose model has a calibration."""
-    index = make_index(folder)
-    model = folder / "model"
+def calibrated(index, folder, threshold, metric="cosine", of_model=None):
+    """Flags of the index and of a copy of its model that has a calibration."""
+    model = shutil.copytree(index.parent / "model", folder / "model")
     calibration = Calibration(metric, threshold, 1e-3, of_model or fingerprint(model))
     write_calibration(calibration_path(model), calibration)
-    return index
+    return [f"--index={index}", f"--saved_model={model}"]
 
 
-def test_match_or_no_match_where_there_is_a_calibration(tmp_path, capsys):
-    index, query, page = calibrated(tmp_path, 0.999), tmp_path / "one.png", tmp_path / "page.html"
+def test_match_or_no_match_where_there_is_a_calibration(index, tmp_path, capsys):
+    query, page = tmp_path / "one.png", tmp_path / "page.html"
     picture(1).save(query)
-    given = [f"--index={index}", f"--query={query}", "--k=2"]
+    given = [*calibrated(index, tmp_path, 0.999), f"--query={query}", "--k=2"]
     assert command(*given, f"--output={page}") == 0
     lines = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r" +1  1\.0000  match     a/1\.png", lines[2])
@@ -411,8 +410,7 @@ def test_without_a_calibration_nothing_is_said_of_matches(index, tmp_path, capsy
         ({"metric": "l2"}, "is of metric=l2, the index of metric=cosine"),
     ],
 )
-def test_a_threshold_of_something_else_is_refused(tmp_path, capsys, change, message):
-    index = calibrated(tmp_path, 0.5, **change)
-    assert command(f"--index={index}", "--query=x.png") == 2
+def test_a_threshold_of_something_else_is_refused(index, tmp_path, capsys, change, message):
+    assert command(*calibrated(index, tmp_path, 0.5, **change), "--query=x.png") == 2
     err = capsys.readouterr().err
     assert message in err and len(err.splitlines()) == 1

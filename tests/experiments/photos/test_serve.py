@@ -405,13 +405,12 @@ def test_the_page_in_a_browser(server, tmp_path):
         assert re.search(f'<img src="{found["image"]}" alt="{found["path"]}" class="pixels">', card)
 
 
-def test_the_answer_says_match_or_no_match(tmp_path):
-    index = make_index(tmp_path)
-    model = tmp_path / "model"
+def test_the_answer_says_match_or_no_match(index, tmp_path):
+    model = shutil.copytree(index.parent / "model", tmp_path / "model")
     write_calibration(
         calibration_path(model), Calibration("cosine", 0.999, 1e-3, fingerprint(model))
     )
-    client = serve.create_app(VisualSearch(index)).test_client()
+    client = serve.create_app(VisualSearch(index, model)).test_client()
     found = client.get("/search?item=1&k=5").json
     assert found["threshold"] == 0.999
     assert [each["match"] for each in found["neighbours"]] == [False] * 4
