@@ -232,7 +232,13 @@ def test_a_tree_is_changed_and_not_trained_again(tmp_path, photos, command, monk
     saved = np.load(tmp_path / "index" / "embeddings.npz")
     index = load_index(tmp_path / "index" / "index")
     assert sorted(index.ids.tolist()) == saved["paths"].tolist()
-    assert index.search(saved["embeddings"], 1)[0][:, 0].tolist() == saved["paths"].tolist()
+    np.testing.assert_array_equal(
+        index.embeddings_of(saved["paths"]),
+        ScannIndex(saved["embeddings"], ids=saved["paths"]).embeddings_of(saved["paths"]),
+    )
+    for name in ("new.png", many[7]):  # of pictures that no other is
+        row = saved["embeddings"][saved["paths"] == name]
+        assert index.search(row, 1)[0].tolist() == [[name]]
     # Of 36 images more than a fifth: trained anew.
     for name in many[10:20]:
         (photos / name).unlink()
