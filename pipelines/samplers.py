@@ -12,6 +12,9 @@ from pipelines.errors import ArgumentError
 from pipelines.permutation import fold, permuted, seed_key
 from pipelines.table import number_classes
 
+# Of a class in a batch: what a tensor's axis can count.
+_MOST_IMAGES = 2**31 - 1
+
 
 class RandomSampler:
     """Uniform sampling: each image at most once an epoch, in an order of its own each epoch.
@@ -73,7 +76,9 @@ class BalancedSampler:
         self, labels: ArrayLike, classes_per_batch: int, images_per_class: int, seed: int = 0
     ) -> None:
         self._classes_per_batch = whole_number("classes_per_batch", classes_per_batch, at_least=1)
-        self._images_per_class = whole_number("images_per_class", images_per_class, at_least=1)
+        self._images_per_class = whole_number(
+            "images_per_class", images_per_class, at_least=1, at_most=_MOST_IMAGES
+        )
         labels = as_array("labels", labels)
         if labels.dtype.kind in "UO" and labels.ndim == 1 and len(labels):
             labels, _ = number_classes(labels)
