@@ -62,9 +62,13 @@ each loss and n:
 
   ms       median milliseconds of a call
   XLA      the same compiled by XLA, as `model.compile` does where it chooses so
+  passes   what its operations but the products read and write of n x n, in additions of two such
   / floor  over the time of two n x n x d products, measured beside it
   / peer   over pytorch-metric-learning's time for the same loss, where it is installed and has it
   MB       peak memory above what the process held before the first call
+
+addition and transposition stand for a pass over n x n: what one takes of the floor, times the
+passes of a loss, is about what the loss takes beyond it.
 """
 
     losses: tuple[str, ...] = option((), _MEASURED, "Which losses. Default: all.")
@@ -221,14 +225,15 @@ def _rows_of_losses(
     """
     failed: list[str] = []
     words = [str(options.dimensions), str(int(options.xla)), *map(str, sizes)]
-    yield f"{'loss':<24}{'n':>6}{'ms':>10}{'XLA':>10}{'/ floor':>9}{'/ peer':>8}{'MB':>8}"
+    columns = f"{'ms':>10}{'XLA':>10}{'passes':>8}{'/ floor':>9}{'/ peer':>8}{'MB':>8}"
+    yield f"{'loss':<24}{'n':>6}{columns}"
     for name in names:
         try:
             for row in json_rows("experiments.benchmarks.loss", name, *words):
                 peer = f"{row['ms'] / row['peer']:.2f}" if row["peer"] else "–"
                 xla = f"{row['xla']:.2f}" if row["xla"] else "–"
                 yield (
-                    f"{name:<24}{row['n']:>6}{row['ms']:>10.2f}{xla:>10}"
+                    f"{name:<24}{row['n']:>6}{row['ms']:>10.2f}{xla:>10}{row['passes']:>8.1f}"
                     f"{row['ms'] / row['floor']:>9.2f}{peer:>8}{row['mb']:>8.0f}"
                 )
         except RunError as error:

@@ -20,28 +20,32 @@ SECONDS = 2.0
 ADDONS = {"addons.semihard": addons.TripletSemiHardLoss, "addons.lifted": addons.LiftedStructLoss}
 # Those over embeddings: the cost of one over logits or cosines is the classifier's or the head's.
 OVER_CLASSES = ("classifier", "proxies")
+# What is between the two products: a pass over n × n, the cheapest there is, and a transposed one.
+PASSES = ("addition", "transposition")
 PAIRWISE = [name for name, loss in losses.LOSSES.items() if loss.kind not in OVER_CLASSES]
 
 
 def names() -> list[str]:
     """The losses that can be measured."""
-    return [*PAIRWISE, *ADDONS]
+    return [*PAIRWISE, *ADDONS, *PASSES]
 
 
 def main(name: str, dimensions: int, xla: bool, sizes: Sequence[int]) -> None:
-    """Print a JSON object for each size: n, ms, xla (ms or null), floor, peer (ms or null), mb."""
+    """Print a JSON object for each size: n, ms, passes, xla and peer (ms or null), floor, mb."""
     batches, rows = {}, {}
     for size in sizes:
         rng = np.random.default_rng(0)
         embeddings = rng.normal(size=(size, dimensions)).astype("float32")
         labels = np.arange(size) // IMAGES_PER_CLASS
         before = resident_megabytes()
-        ours = _milliseconds(_value_and_gradient(name, labels, embeddings))
+        step = _value_and_gradient(name, labels, embeddings)
+        ours = _milliseconds(step)
         # The peak of the process: sizes rise, so it is this size's. XLA and peers come after it.
         megabytes = peak_megabytes() - before
         floor = _milliseconds(_floor(embeddings))
         batches[size] = labels, embeddings
         rows[size] = {"n": size, "ms": ours, "floor": floor, "mb": megabytes}
+        rows[size]["passes"] = _passes(step.function, size)
     for size, row in rows.items():
         # As `model.compile` runs it where it chooses XLA (`jit_compile="auto"`).
         compiled = _value_and_gradient(name, *batches[size], jit_compile=True) if xla else None
@@ -50,9 +54,22 @@ def main(name: str, dimensions: int, xla: bool, sizes: Sequence[int]) -> None:
         print(json.dumps(row | others), flush=True)
 
 
+class _Compiled:
+    """A step, with TensorFlow's function that it calls."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+
+    def __call__(self) -> Any:
+        *_, last = self.function()
+        return last.numpy()
+
+
 def _value_and_gradient(
     name: str, labels: np.ndarray, embeddings: np.ndarray, jit_compile: bool = False
-) -> Step:
+) -> _Compiled:
+    if name in PASSES:
+        return _pass(name, len(labels), jit_compile)
     loss = ADDONS[name]() if name in ADDONS else losses.get(name)
     z, ids = tf.constant(embeddings), tf.constant(labels)
 
@@ -63,7 +80,33 @@ def _value_and_gradient(
             value = loss(ids, z)
         return value, tape.gradient(value, z)
 
-    return lambda: step()[1].numpy()
+    return _Compiled(step)
+
+
+def _pass(name: str, size: int, jit_compile: bool) -> _Compiled:
+    a, b = tf.random.stateless_normal([2, size, size], [0, 0])
+
+    @tf.function(jit_compile=jit_compile)
+    def step() -> tuple[tf.Tensor]:
+        return (a + b if name == "addition" else a + tf.transpose(a),)
+
+    return _Compiled(step)
+
+
+def _passes(function: Any, size: int) -> float:
+    """What the operations but the products read and write of n × n, in additions of two such.
+
+    As they stand in the graph, before TensorFlow joins some of them.
+    """
+    free = {"MatMul", "Identity", "IdentityN", "Reshape", "Const", "StopGradient", "Placeholder"}
+    numbers = 0
+    graph = function.get_concrete_function().graph
+    for operation in graph.get_operations():
+        if operation.type not in free:
+            for tensor in (*operation.inputs, *operation.outputs):
+                if (tensor.shape.num_elements() or 0) >= size * size:
+                    numbers += tensor.shape.num_elements() * tensor.dtype.size
+    return numbers / (3 * 4 * size * size)
 
 
 def _floor(embeddings: np.ndarray) -> Step:
