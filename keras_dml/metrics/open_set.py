@@ -65,7 +65,32 @@ class Identification:
         """
         threshold = check_number("threshold", threshold)
         least = threshold if self.metric == "cosine" else -threshold
-        return IdentificationPoint(threshold, *_rates(self, least))
+        return IdentificationPoint(threshold, *self._rates(least))
+
+    def at_rate(self, rate: float) -> IdentificationPoint:
+        """The lowest threshold that gives no more than a share of the unknown queries a class.
+
+        Raises:
+            ValueError: a rate that the unknown queries cannot show.
+        """
+        needed = pairs_needed(rate)
+        if self.unknown < needed:
+            raise ArgumentError(
+                "false_positive_identification_rates must be rates that the queries can show: "
+                f"{rate:g} takes {needed:,} unknown queries (3 / rate). Received: {self.unknown:,}"
+            )
+        falling = -np.sort(-self._unknown)
+        least = float(above(falling[allowed(rate, self.unknown)]))
+        sign = 1.0 if self.metric == "cosine" else -1.0
+        return IdentificationPoint(sign * least, *self._rates(least))
+
+    def _rates(self, least: float) -> tuple[float, float, float]:
+        given = self._known >= least
+        return (
+            np.count_nonzero(self._unknown >= least) / self.unknown,
+            np.count_nonzero(given & self._right) / self.known,
+            np.count_nonzero(given & ~self._right) / self.known,
+        )
 
 
 def identification(
@@ -141,7 +166,7 @@ def identification(
         (same > other)[known],
         other[unknown],
     )
-    return dataclasses.replace(found, points=tuple(_point(found, rate) for rate in rates))
+    return dataclasses.replace(found, points=tuple(found.at_rate(rate) for rate in rates))
 
 
 def _nearest(
@@ -165,25 +190,3 @@ def _nearest(
             if own_rows and left != right:
                 np.maximum(best[kind, right], values.max(axis=0), out=best[kind, right])
     return best[0], best[1]
-
-
-def _point(found: Identification, rate: float) -> IdentificationPoint:
-    needed = pairs_needed(rate)
-    if found.unknown < needed:
-        raise ArgumentError(
-            "false_positive_identification_rates must be rates that the queries can show: "
-            f"{rate:g} takes {needed:,} unknown queries (3 / rate). Received: {found.unknown:,}"
-        )
-    falling = -np.sort(-found._unknown)
-    least = float(above(falling[allowed(rate, found.unknown)]))
-    sign = 1.0 if found.metric == "cosine" else -1.0
-    return IdentificationPoint(sign * least, *_rates(found, least))
-
-
-def _rates(found: Identification, least: float) -> tuple[float, float, float]:
-    given = found._known >= least
-    return (
-        np.count_nonzero(found._unknown >= least) / found.unknown,
-        np.count_nonzero(given & found._right) / found.known,
-        np.count_nonzero(given & ~found._right) / found.known,
-    )

@@ -68,7 +68,7 @@ def wrong_values(flag):
         return ["", "x", "nan", flag.choices[0].upper() + "_", ",".join(flag.choices)]
     values = list(WRONG.get(flag.kind, []))
     if flag.lower_bound is not None:
-        values += [str(flag.lower_bound - 1), "-1"]
+        values += [str(flag.lower_bound - 1)] + ["-1"] * (flag.lower_bound > -1)
     if flag.upper_bound is not None:
         values.append(str(flag.upper_bound + 1))
     if (
