@@ -1,7 +1,7 @@
 """The search page: a small web server of one index. Needs Flask and waitress, and TensorFlow.
 
-What a client sends is an image's bytes, the number of an item, or a count; no name that it gives is
-ever looked at, let alone opened.
+What a client sends is an image's bytes, the number of an item, a count, or conditions that are
+compared with what the index holds; no name that it gives is ever looked for, let alone opened.
 """
 
 import functools

@@ -385,10 +385,11 @@ BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 @pytest.mark.skipif(BROWSER is None, reason="neither chromium nor google-chrome is installed")
 def test_the_page_in_a_browser(server, tmp_path):
     address = f"http://127.0.0.1:{server[1]}"
-    with urllib.request.urlopen(f"{address}/search?item=0&k=5") as answer:
+    where = "&where=folder%3Aa&where=folder%3Ab"
+    with urllib.request.urlopen(f"{address}/search?item=0&k=5{where}") as answer:
         expected = json.load(answer)
     browser = subprocess.run(
-        [BROWSER, *CHROMIUM, f"--user-data-dir={tmp_path}", f"{address}/?example=0"],
+        [BROWSER, *CHROMIUM, f"--user-data-dir={tmp_path}", f"{address}/?example=0{where}"],
         capture_output=True,
         text=True,
         timeout=120,
@@ -399,10 +400,16 @@ def test_the_page_in_a_browser(server, tmp_path):
     cards = re.findall(r"<li>(.*?)</li>", page.partition('id="results"')[2].partition("</ol>")[0])
     assert len(cards) == 4
     for card, found in zip(cards, expected["neighbours"]):
-        assert f'href="/?example={found["item"]}&amp;k=10" title="{found["path"]}"' in card
+        address = f"/?example={found['item']}&amp;k=10{where.replace('&', '&amp;')}"
+        assert f'href="{address}" title="{found["path"]}"' in card
         assert f"<b>{found['similarity']:.3f}</b><span>{found['rank']}</span>" in card
         # The script gives this class to small pictures once they are loaded.
         assert re.search(f'<img src="{found["image"]}" alt="{found["path"]}" class="pixels">', card)
+    chips = re.findall('<button type="button"[^>]*>([^<]*)</button>', page)
+    classes = [f"{one['class']}, {one['count']} of 4" for one in expected["classes"]]
+    assert chips == ["folder:a ×", "folder:b ×", *classes]
+    assert '<option value="folder">folder</option>' in page
+    assert '<option value="b/c" label="b/c (1)"></option>' in page
 
 
 def test_the_answer_says_match_or_no_match(index, tmp_path):
