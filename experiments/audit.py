@@ -18,6 +18,7 @@ from experiments.options import (
     parse,
     quiet_tensorflow,
     run_command,
+    words_of,
 )
 from experiments.options.run_options import CodeOptions, EvaluationOptions, ImageLimitOptions
 from experiments.options.values import normal_path
@@ -168,7 +169,9 @@ class _OptionsOfTheRun(EvaluationOptions):
         return RunOptions
 
 
-_OF_A_RUN = ("data_dir", "eval_batch_size", "split", "import_modules", "trust_code")
+# What of a run's own flags may be given anew.
+_OVERRIDING = ("data_dir", "eval_batch_size", "import_modules", "trust_code", "max_pixels")
+_OF_A_RUN = ("split", *_OVERRIDING[:-1])
 
 
 def main(argv: list[str]) -> None:
@@ -180,13 +183,22 @@ def main(argv: list[str]) -> None:
             raise UsageError(f"{name} is for --run, and means nothing to --embeddings")
     quiet_tensorflow()
     from experiments.auditing.audit_page import count_names, write_audit_page
+    from experiments.auditing.audited_images import images_of_file
     from experiments.auditing.findings import find, write_findings
 
     with contextlib.ExitStack() as held_folder:
-        images = _images_of_run(source, options, held_folder) if options.run else _of_file(options)
+        if options.run:
+            images, max_pixels = _images_of_run(source, options, held_folder)
+        else:
+            images, max_pixels = images_of_file(source), options.max_pixels
+        if options.max_leaks is not None and len(images.sets) == 1:
+            raise UsageError(
+                "max_leaks is for training images beside test images, or a gallery. "
+                f"Received: max_leaks={options.max_leaks} for one set"
+            )
         if options.embeddings:
             _open(output, held_folder)
-        thresholds = _thresholds(options)
+        thresholds = _thresholds(options, max_pixels)
         findings = find(images, thresholds)
         counts, limits = findings.counts(images), options.limits
         names = count_names(images)
@@ -217,35 +229,26 @@ def main(argv: list[str]) -> None:
         raise FindingsError(f"{', '.join(over)}: more than is allowed")
 
 
-def _thresholds(options: AuditOptions) -> Thresholds:
+def _thresholds(options: AuditOptions, max_pixels: int) -> Thresholds:
     from experiments.auditing.findings import Thresholds
 
-    return Thresholds(
-        **{field.name: getattr(options, field.name) for field in dataclasses.fields(Thresholds)}
-    )
-
-
-def _of_file(options: AuditOptions) -> AuditedImages:
-    from experiments.auditing.audited_images import images_of_file
-
-    return images_of_file(options.source)
+    names = [field.name for field in dataclasses.fields(Thresholds)]
+    values = {name: getattr(options, name) for name in names}
+    return Thresholds(**values | {"max_pixels": max_pixels})
 
 
 def _images_of_run(
     run: pathlib.Path, options: AuditOptions, held_folder: contextlib.ExitStack
-) -> AuditedImages:
-    """The run's sets, with the embeddings that it has kept, or its best model's."""
+) -> tuple[AuditedImages, int]:
+    """The run's sets, with the embeddings that it has kept, or its best model's; and how many
+    pixels its images may have."""
     flags = run / "flags.txt"
     if not flags.is_file():
         raise UsageError(
             f"run must be the folder of a run, with flags.txt in it. Received: run={run}"
         )
-    words = [f"--{name}={getattr(options, name)}" for name in ("eval_batch_size", "max_pixels")]
-    words += [f"--data_dir={options.data_dir}"] if options.data_dir else []
-    words += ["--trust_code"] if options.trust_code else []
-    if options.import_modules:
-        words += [f"--import_modules={','.join(options.import_modules)}"]
-    of_run = parse(_OptionsOfTheRun, ["audit", f"--flagfile={flags}", *words])
+    given = words_of(options, [name for name in _OVERRIDING if name in options.given])
+    of_run = parse(_OptionsOfTheRun, ["audit", f"--flagfile={flags}", *given])
     from experiments.auditing.audited_images import (
         AuditedSet,
         audited_images,
@@ -279,7 +282,7 @@ def _images_of_run(
         AuditedSet(name, embeddings[name], table.labels + offsets[name], table)
         for name, table in tables.items()
     ]
-    return audited_images(sets, class_names)
+    return audited_images(sets, class_names), of_run.max_pixels
 
 
 def _open(output: pathlib.Path, held_folder: contextlib.ExitStack) -> None:

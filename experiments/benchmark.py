@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.util
 import itertools
+import pathlib
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -174,6 +175,22 @@ seconds on 2 cores), and scikit-learn's roc_curve on as many pairs as fit, besid
 """
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AuditOptions(DataOptions, _Benchmark):
+    """Of `benchmark audit`."""
+
+    command = "experiments.benchmark audit"
+    intro = """  python -m experiments.benchmark audit --dataset=groceries --data_dir=FOLDER
+
+Copies a dataset's photographs, 5 % of them under another class, 50 of them twice (re-encoded,
+resized, cropped, mirrored, all four), trains on that by a recipe, audits the run, and says how much
+of what was planted experiments.audit finds. The same command goes on where it stopped.
+"""
+
+    training: str = option("cached_groceries.flags", _MEASURED, "The recipe that trains.")
+    output_dir: str = option("runs/planted", _MEASURED, "Where to.")
+
+
 def main(argv: list[str]) -> None:
     """Print a line for each measurement."""
     quiet_tensorflow()  # TensorFlow is imported by what is measured, and must be quiet by then
@@ -311,6 +328,13 @@ def _verification(options: VerificationOptions) -> Iterator[str]:
     return measure()
 
 
+def _audit(options: AuditOptions) -> Iterator[str]:
+    from experiments.benchmarks.planted import measure
+    from experiments.options import data
+
+    return measure(data.load(options), pathlib.Path(options.output_dir), options.training)
+
+
 BENCHMARKS: dict[str, tuple[type[Options], Callable[[Any], Iterable[str]]]] = {
     "losses": (LossesOptions, _losses),
     "training": (TrainingOptions, _training),
@@ -318,6 +342,7 @@ BENCHMARKS: dict[str, tuple[type[Options], Callable[[Any], Iterable[str]]]] = {
     "pipeline": (PipelineOptions, _pipeline),
     "retrieval": (RetrievalOptions, _retrieval),
     "verification": (VerificationOptions, _verification),
+    "audit": (AuditOptions, _audit),
 }
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import os
+import stat
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -56,9 +57,10 @@ class Duplicates(NamedTuple):
 
     def larger_groups(self) -> list[npt.NDArray[np.int64]]:
         """The rows of each group of two or more, in the order of `pairs`."""
-        order = np.argsort(self.groups, kind="stable")
-        starts = np.flatnonzero(np.diff(self.groups[order])) + 1
-        rows_of = {int(rows[0]): rows for rows in np.split(order, starts)}
+        members = np.unique([(pair.first, pair.second) for pair in self.pairs]).astype(np.int64)
+        ordered = members[np.argsort(self.groups[members], kind="stable")]
+        starts = np.flatnonzero(np.diff(self.groups[ordered])) + 1
+        rows_of = {int(rows[0]): rows for rows in np.split(ordered, starts) if len(rows)}
         return [
             rows_of[first] for first in dict.fromkeys(int(self.groups[p.first]) for p in self.pairs)
         ]
@@ -203,9 +205,11 @@ def _same_files(images: AuditedImages) -> Iterator[tuple[int, int]]:
             continue
         for number, path in enumerate(each.table.paths):
             try:
-                by_size[os.stat(path).st_size].append((start + number, path))
+                status = os.stat(path)
             except OSError:
                 continue
+            if stat.S_ISREG(status.st_mode):  # to read a pipe may never end
+                by_size[status.st_size].append((start + number, path))
     # Only files of one size can be the same: the others need not be read.
     several = [rows for rows in by_size.values() if len(rows) > 1]
     if not several:

@@ -8,10 +8,12 @@ from PIL import Image
 
 # Height and width of what is compared; of the cut that is tried, at least: 84 % of a side.
 SIDE, _SMALLEST_CUT = 32, 27
+_SIZES = range(_SMALLEST_CUT, SIDE + 1)
 # Side of what all pairs are compared by first. Pairs below that correlation are not looked at
 # closely: of planted copies that were cut by 9 % the least had 0.82.
 _COARSE, _WORTH_A_LOOK = 8, 0.75
-_PAIRS = 2**16
+# Pairs of a block, and pictures whose sizes are kept: 20 KB each.
+_PAIRS, _MOST_KEPT = 2**12, 2**12
 
 
 def picture_correlations(
@@ -34,39 +36,87 @@ def picture_correlations(
     small = pictures.reshape(len(pictures), _COARSE, SIDE // _COARSE, _COARSE, SIDE // _COARSE)
     coarse = small.mean((2, 4), dtype=np.float32)
     straight, mirrored = _unit(coarse), _unit(coarse[:, :, ::-1])
+    looks = _Looks(pictures)
     for start in range(0, len(pairs), _PAIRS):
         first, second = pairs[start : start + _PAIRS].T
         as_is = np.einsum("pd,pd->p", straight[first], straight[second])
         turned = np.einsum("pd,pd->p", straight[first], mirrored[second])
         found = np.maximum(as_is, turned)
         for place in np.flatnonzero(found >= _WORTH_A_LOOK):
-            one, other = pictures[first[place]], pictures[second[place]]
             # A picture that is nearly its own mirror image is tried both ways.
-            flips = [
-                flip
-                for flip, score in ((False, as_is[place]), (True, turned[place]))
+            found[place] = max(
+                best_cut(looks(int(first[place])), looks(int(second[place]), mirror))
+                for mirror, score in ((False, as_is[place]), (True, turned[place]))
                 if score >= found[place] - 0.1
-            ]
-            found[place] = max(_best_cut(one, other[:, ::-1] if f else other) for f in flips)
+            )
         yield found
 
 
-def _best_cut(one: npt.NDArray[np.uint8], other: npt.NDArray[np.uint8]) -> float:
+class Look:
+    """A grey picture, made ready to be found in cuts of others, and others in its cuts.
+
+    Args:
+        picture: uint8 `[SIDE, SIDE]`.
+    """
+
+    def __init__(self, picture: npt.NDArray[np.uint8]) -> None:
+        self._picture = np.ascontiguousarray(picture)
+        image = Image.fromarray(self._picture)
+        resized = [image.resize((size, size), Image.Resampling.BOX) for size in _SIZES]
+        self.sought = [_unit(np.asarray(each)[None])[0] for each in resized]
+        self._float = self._picture.astype(np.float32)
+        values = self._picture.astype(np.int64)
+        # Sums over all that lies above and to the left: of a cut's numbers by four of them.
+        sums, squares = (
+            np.pad(each.cumsum(0).cumsum(1), ((1, 0), (1, 0))) for each in (values, values**2)
+        )
+        self._lengths = [_lengths(sums, squares, size) for size in _SIZES]
+
+    def best(self, sought: list[npt.NDArray[np.float32]]) -> float:
+        """The highest correlation of one of its cuts with another picture's `sought`."""
+        return max(map(self._in_cuts, _SIZES, sought, self._lengths))
+
+    def _in_cuts(
+        self, size: int, sought: npt.NDArray[np.float32], lengths: npt.NDArray[np.float32]
+    ) -> float:
+        cuts = np.lib.stride_tricks.sliding_window_view(self._float, (size, size))
+        # What is sought has mean 0: that of a cut makes no difference.
+        products = cuts.reshape(-1, size * size) @ sought
+        level = lengths < 1e-3
+        return float(np.where(level, 0, products / np.where(level, 1, lengths)).max())
+
+
+class _Looks:
+    """`Look`s of pictures that are asked for, some of them kept."""
+
+    def __init__(self, pictures: npt.NDArray[np.uint8]) -> None:
+        self._pictures = pictures
+        self._kept: dict[tuple[int, bool], Look] = {}
+
+    def __call__(self, row: int, mirror: bool = False) -> Look:
+        look = self._kept.get((row, mirror))
+        if look is None:
+            if len(self._kept) >= _MOST_KEPT:
+                self._kept.clear()
+            picture = self._pictures[row]
+            look = self._kept[row, mirror] = Look(picture[:, ::-1] if mirror else picture)
+        return look
+
+
+def best_cut(one: Look, other: Look) -> float:
     """The highest correlation of the whole of either with a cut of the other."""
-    return max(
-        _in_cuts(whole, cut_of, size)
-        for whole, cut_of in ((one, other), (other, one))
-        for size in range(_SMALLEST_CUT, SIDE + 1)
-    )
+    return max(one.best(other.sought), other.best(one.sought))
 
 
-def _in_cuts(whole: npt.NDArray[np.uint8], cut_of: npt.NDArray[np.uint8], size: int) -> float:
-    resized = Image.fromarray(np.ascontiguousarray(whole)).resize(
-        (size, size), Image.Resampling.BOX
+def _lengths(
+    sums: npt.NDArray[np.int64], squares: npt.NDArray[np.int64], size: int
+) -> npt.NDArray[np.float32]:
+    """The lengths of all cuts of a size less their means, `[cuts]`."""
+    total, of_squares = (
+        each[size:, size:] - each[:-size, size:] - each[size:, :-size] + each[:-size, :-size]
+        for each in (sums, squares)
     )
-    (sought,) = _unit(np.asarray(resized, np.float32)[None])
-    cuts = np.lib.stride_tricks.sliding_window_view(cut_of, (size, size)).astype(np.float32)
-    return float((_unit(cuts.reshape(-1, size, size)) @ sought).max())
+    return np.sqrt(of_squares - total**2 / size**2).astype(np.float32).ravel()
 
 
 def _unit(pictures: np.ndarray) -> npt.NDArray[np.float32]:

@@ -3,14 +3,17 @@
 import csv
 import shutil
 
+import keras
 import numpy as np
 import pytest
 from PIL import Image
 from synthetic_photographs import catalogue, photographs
-from tiny_run import finished_run
+from tiny_run import TINY
 
 from experiments import audit
+from experiments.auditing.audited_images import kept_embeddings
 from experiments.options.command_line import run_command
+from pipelines import ImageTable
 
 RNG = np.random.default_rng(0)
 # 6 classes of 15, far apart; two labels changed, one row far from all, one row twice.
@@ -105,24 +108,45 @@ def test_sets_of_a_file_and_pictures_that_are_the_same(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_a_run_with_its_training_images(photos, tmp_path, capsys):
-    folder = tmp_path / "photos"
+    folder, run = tmp_path / "photos", tmp_path / "run"
     shutil.copytree(photos, folder)
     # Classes train or test in the order of their names: a test image that training has seen.
     shutil.copy(folder / "class0" / "1.jpg", folder / "class9" / "seen.jpg")
-    run = finished_run(tmp_path / "run", folder)
-    capsys.readouterr()
+    keras.utils.set_random_seed(0)
+    layers = [keras.layers.Rescaling(1 / 255), keras.layers.Conv2D(4, 3, strides=3)]
+    layers += [keras.layers.Flatten(), keras.layers.Dense(6)]
+    run.mkdir()
+    keras.Sequential([keras.Input([16, 16, 3]), *layers]).save(run / "best.keras")
+    (run / "flags.txt").write_text("\n".join([*TINY, f"--data_dir={folder}"]) + "\n")
     assert command(f"--run={run}", "--max_leaks=1", "--shown=3") == 0
     assert "images that training has seen      1        1" in capsys.readouterr().out
     (pair,) = of_kind(findings(run / "audit"), "same file")
     assert (pair["set"], pair["class"]) == ("train", "class0")
     assert (pair["other_set"], pair["other_class"]) == ("test", "class9")
-    assert (run / "audit" / "train.npy").is_file() and not (run / "audit" / "test.npy").exists()
-    assert command(f"--run={run}", "--split=test", f"--output_dir={tmp_path / 'out'}") == 0
-    assert {line["set"] for line in findings(tmp_path / "out")} <= {"test", ""}
-    # Without what the run has kept, its model embeds the test images too.
-    (run / "test_embeddings.npz").unlink()
-    assert command(f"--run={run}") == 0
-    assert (run / "audit" / "test.npy").is_file()
+    assert np.load(run / "audit" / "train.npy").shape == (20, 6)
+    assert np.load(run / "audit" / "test.npy").shape == (21, 6)
+
+
+def test_what_a_run_has_kept_is_used_if_it_is_of_the_same_images(tmp_path):
+    table = ImageTable.from_paths(["a.png", "b.png", "c.png"], ["x", "y", "x"])
+    kept = {"embeddings": EMBEDDINGS[:3], "labels": table.labels, "paths": table.paths}
+    assert kept_embeddings(tmp_path, "test", table) is None
+    for changed, same in (
+        ({}, True),
+        ({"labels": np.array([0, 0, 1])}, False),
+        ({"paths": np.array(["a.png", "b.png", "d.png"])}, False),
+        ({"embeddings": EMBEDDINGS[:2]}, False),
+    ):
+        np.savez(tmp_path / "test_embeddings.npz", **kept | changed)
+        found = kept_embeddings(tmp_path, "test", table)
+        assert (found is not None) == same
+        assert kept_embeddings(tmp_path, "gallery", table) is None
+    (tmp_path / "test_embeddings.npz").write_bytes(b"PK cut")
+    assert kept_embeddings(tmp_path, "test", table) is None
+    pixels = ImageTable.from_arrays(np.zeros((3, 4, 4, 1), np.uint8), [0, 1, 0])
+    np.savez(tmp_path / "test_embeddings.npz", embeddings=EMBEDDINGS[:3], labels=pixels.labels)
+    assert kept_embeddings(tmp_path, "test", pixels) is not None
+    assert kept_embeddings(tmp_path, "test", table) is None
 
 
 @pytest.mark.parametrize("count", [1, 2, 30])
@@ -164,6 +188,7 @@ def test_names_are_text_on_the_page_and_in_the_file(tmp_path):
         (["--run=/nowhere"], "run must be the folder of a run, with flags.txt in it"),
         (["--embeddings=/nowhere.npz"], "embeddings must be a .npz file"),
         (["--embeddings={file}", "--split=train"], "split is for --run"),
+        (["--embeddings={file}", "--max_leaks=0"], "Received: max_leaks=0 for one set"),
         (["--embeddings={file}", "--neighbors=0"], "neighbors"),
         (["--embeddings={file}", "--correlation=2"], "correlation"),
         (["--embeddings={file}", "--max_outliers=-1"], "max_outliers"),

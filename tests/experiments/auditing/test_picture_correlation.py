@@ -4,8 +4,13 @@ import numpy as np
 from PIL import Image
 from synthetic_photographs import catalogue, photographs
 
-from experiments.auditing import picture_correlation
-from experiments.auditing.picture_correlation import SIDE, picture_correlations, upper_pairs
+from experiments.auditing.picture_correlation import (
+    SIDE,
+    Look,
+    best_cut,
+    picture_correlations,
+    upper_pairs,
+)
 
 RNG = np.random.default_rng(0)
 
@@ -46,7 +51,7 @@ def test_the_closest_look_is_the_best_of_a_loop():
                 for left in range(SIDE - size + 1):
                     part = cut_of[top : top + size, left : left + size]
                     best = max(best, pearson(np.asarray(small), part))
-    assert abs(picture_correlation._best_cut(one, other) - best) < 1e-4
+    assert abs(best_cut(Look(one), Look(other)) - best) < 1e-4
     (found,) = correlations(one, [other])
     assert abs(found - best) < 1e-4 and best > 0.95
 
