@@ -28,11 +28,14 @@ from experiments.photos.index_settings import (
     open_folder,
     write_settings,
 )
+from experiments.stores.addresses import parsed_address
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from experiments.photos.folder_embeddings import Embedded
     from experiments.photos.image_files import ImageFile
+    from experiments.photos.store_update import StoreTarget
     from keras_dml.nearness import Metric
     from keras_dml.retrieval import Index, TreeAH
 
@@ -67,6 +70,10 @@ asymmetric hashing find almost the same neighbours in less time.
 A search can be limited to a class, which is an image's folder, to a folder, and to what --columns
 says: python -m experiments.search --where=class=Milk.
 
+--to=lancedb:FOLDER | qdrant:URL_or_FOLDER | pgvector:DSN | parquet:FOLDER puts the images into a
+store beside that: id, path, class, folder, columns and embedding of each. The same command brings
+it up to date; experiments.search --index=lancedb:FOLDER searches there.
+
 INDEX holds {INDEX}/, {SETTINGS} (which model, which images), {SKIPPED}, and {EMBEDDINGS}
 (`embeddings` float32 [n, d], `paths` [n]) for numpy.load. Images and model stay where they are.
 """
@@ -90,6 +97,13 @@ INDEX holds {INDEX}/, {SETTINGS} (which model, which images), {SKIPPED}, and {EM
         _WHAT,
         "columns: which of them is the class. Default: `class`, and the images' folders where "
         "there is none or it is empty.",
+    )
+    to: str | None = option(
+        None,
+        _WHAT,
+        "A store that gets the images, too: lancedb:FOLDER, qdrant:URL_or_FOLDER, pgvector:DSN or "
+        "parquet:FOLDER; #NAME behind it names another table than `images`. A server's password or "
+        "key comes from where its client looks for it (PGPASSWORD, QDRANT_API_KEY).",
     )
     batch_size: int = option(64, _WHAT, "Images embedded at once.", lower_bound=1)
     metric: str = option("cosine", _HOW, "What is near.", choices=_METRICS)
@@ -145,14 +159,23 @@ def main(argv: list[str]) -> None:
     options = parse(IndexOptions, argv)
     asked = _asked_of_the_tree(options)
     saved_model, images, output = (getattr(options, name) for name in _REQUIRED)
+    address = None if options.to is None else parsed_address(options.to, "to")
     quiet_tensorflow()
     from experiments.embedding.saved_model import fingerprint
     from experiments.photos.image_files import list_images
 
     files = list_images(images)
+    target = None
+    if address is not None:  # refused before anything is embedded
+        from experiments.photos.store_update import StoreTarget
+
+        target = StoreTarget(address)
+        target.check(fingerprint(saved_model), str(images), options.metric)
     tree = None if asked is None else _tree(asked)
     with open_folder(output, saved_model, fingerprint(saved_model), images) as settings:
-        _update(options, settings, files, tree, start)
+        embedded = _update(options, settings, files, tree, start)
+        if target is not None:
+            print(_to_store(options, settings, embedded, target))
 
 
 def _update(
@@ -161,7 +184,7 @@ def _update(
     files: list[ImageFile],
     tree: TreeAH | None,
     start: float,
-) -> None:
+) -> Embedded:
     """Bring the opened folder up to date with the images, and say so."""
     saved_model, images, output = (getattr(options, name) for name in _REQUIRED)
     from experiments.embedding.saved_model import ImageEmbedder
@@ -213,6 +236,32 @@ def _update(
     if bad:
         print(f"skipped {len(bad):,} files that cannot be embedded: {output / SKIPPED}")
     print(f"search it: python -m experiments.search --index={output} --query=IMAGE (or --serve)")
+    return embedded
+
+
+def _to_store(
+    options: IndexOptions, settings: Settings, embedded: Embedded, target: StoreTarget
+) -> str:
+    """Bring the store up to date; what is to be said of it."""
+    from experiments.photos.columns import read_columns
+    from experiments.photos.store_update import rows_to_store
+    from experiments.stores.store import Description
+    from keras_dml.retrieval.rows import prepared_rows
+
+    _, images, output = (getattr(options, name) for name in _REQUIRED)
+    paths = [file.path for file in embedded.files]
+    columns = read_columns(output, paths)
+    metric = cast("Metric", options.metric)
+    rows = rows_to_store(paths, prepared_rows(embedded.embeddings, "embeddings", metric), columns)
+    described = Description(
+        metric=metric,
+        dimensions=rows.vectors.shape[1],
+        saved_model=settings["saved_model"],
+        fingerprint=settings["fingerprint"],
+        images=str(images),
+        columns=tuple(columns.own_names),
+    )
+    return target.write(described, rows)
 
 
 def _import_columns(options: IndexOptions, files: list[ImageFile]) -> list[str]:

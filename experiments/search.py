@@ -19,7 +19,9 @@ from experiments.options import (
     run_command,
 )
 from experiments.options.run_options import ImageLimitOptions
+from experiments.options.values import absolute
 from experiments.photos.answer import GROUP_SIMILARITY
+from experiments.stores.addresses import is_address, parsed_address
 
 if TYPE_CHECKING:
     from experiments.photos.answer import Answer, Conditions
@@ -49,7 +51,12 @@ serves a page onto which you drop an image. Programs may ask it, too, and get JS
   curl -F image=@photo.jpg 'http://127.0.0.1:8000/search?k=5&where=class:Milk&min_similarity=0.7'
 """
 
-    index: pathlib.Path | None = option(None, _INDEX, "What python -m experiments.index wrote.")
+    index: str | None = option(
+        None,
+        _INDEX,
+        "What python -m experiments.index wrote: its folder, or the store that its --to names: "
+        "lancedb:FOLDER, qdrant:URL_or_FOLDER, pgvector:DSN. A store's search is exact.",
+    )
     saved_model: pathlib.Path | None = option(
         None,
         _INDEX,
@@ -144,8 +151,8 @@ def main(argv: list[str]) -> None:
             _show(search, answers, options.output)
 
 
-def _checked(options: SearchOptions) -> pathlib.Path:
-    """The index, where the flags go together."""
+def _checked(options: SearchOptions) -> pathlib.Path | str:
+    """The index, a folder or a store's address, where the flags go together."""
     if not options.index:
         raise UsageError("give --index=FOLDER, what python -m experiments.index wrote")
     if bool(options.query) == options.serve:
@@ -159,7 +166,10 @@ def _checked(options: SearchOptions) -> pathlib.Path:
         raise UsageError(
             f"output must be the name of a file, in a folder that exists. Received: output={page}"
         )
-    return options.index
+    if is_address(options.index):
+        parsed_address(options.index, "index")
+        return options.index
+    return absolute(options.index)
 
 
 def _import_serve() -> ModuleType:

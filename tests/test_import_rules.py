@@ -16,7 +16,8 @@ ROOMS = {
     "embedding": {"options"},
     "benchmarks": {"options"},
     "training": {"options", "embedding", "report"},
-    "photos": {"options", "embedding", "report"},
+    "stores": {"options", "embedding"},
+    "photos": {"options", "embedding", "report", "stores"},
     "auditing": {"options", "embedding", "report"},
 }
 # Packages of others that belong into one place.
@@ -25,6 +26,11 @@ PLACES = {
     "tensorflow_datasets": "pipelines",
     "scann": "keras_dml.retrieval",
     "keras_hub": "keras_dml.models",
+    "lancedb": "experiments.stores",
+    "qdrant_client": "experiments.stores",
+    "psycopg": "experiments.stores",
+    "pgvector": "experiments.stores",
+    "pyarrow": "experiments.stores",
 }
 
 

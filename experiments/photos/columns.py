@@ -183,6 +183,15 @@ class Columns:
         return list(self._values)
 
     @property
+    def own_names(self) -> list[str]:
+        """Of those beside class and folder."""
+        return [name for name in self._values if name not in (CLASS, FOLDER)]
+
+    def values_of(self, name: str) -> list[str]:
+        """A column's value of each item; "" for none."""
+        return self._values[name]
+
+    @property
     def class_names(self) -> list[str]:
         """Of each item; "" for none."""
         return self._values[CLASS]
@@ -244,8 +253,25 @@ class Columns:
             asked[name] = asked[name] | found if name in asked else found
         return np.logical_and.reduce(list(asked.values())) if asked else None
 
+    def values_asked(self, where: Where) -> dict[str, list[str]]:
+        """The same as `mask` for who has the columns: of each that is asked for the values that an
+        item must have one of.
+
+        Raises:
+            UsageError: as `mask`.
+        """
+        asked: dict[str, list[str]] = {}
+        for name, value in where:
+            values = list(self._coded(name)[0])
+            asked.setdefault(name, []).extend(values[code] for code in self._matched(name, value))
+        return {name: sorted(set(values)) for name, values in asked.items()}
+
     def _having(self, name: str, value: str) -> npt.NDArray[np.bool_]:
-        values, codes = self._coded(name)
+        return np.isin(self._coded(name)[1], self._matched(name, value))
+
+    def _matched(self, name: str, value: str) -> list[int]:
+        """The numbers of a column's values that are meant by this one."""
+        values, _ = self._coded(name)
         wanted = _composed(value)
         if name == FOLDER:
             wanted = wanted.strip("/")
@@ -261,7 +287,7 @@ class Columns:
             near = _nearest(wanted, [one for one, _ in self.counts(name)])
             hint = f"; the nearest: {', '.join(map(_short, near))}" if near else ""
             raise UsageError(f"no image has {name}={_short(value)}{hint}")
-        return np.isin(codes, matched)
+        return matched
 
     def _coded(self, name: str) -> tuple[dict[str, int], npt.NDArray[np.int64]]:
         """A column's values with a number each, and the number of each item's."""

@@ -26,6 +26,7 @@ from experiments.photos.answer import ANYTHING, Answer, Conditions, json_of
 from experiments.photos.search_page import score_name
 from experiments.photos.visual_search import BusyError, VisualSearch
 from experiments.report.pictures import thumbnail
+from experiments.stores.store import StoreError
 from pipelines.visible import visible
 
 # What waitress makes: one server, or one for each address of a name.
@@ -47,6 +48,7 @@ _CONNECTIONS = 400
 _CROWDED = 300
 _SECONDS_TO_ARRIVE = 60
 _SECONDS_BETWEEN_LOOKS = 5
+_NO_STORE = "The store that holds the images does not answer: try again later."
 _KEPT_PICTURES = 2000
 
 
@@ -193,6 +195,8 @@ def _add_search(app: flask.Flask, search: VisualSearch, waiting: Callable[[], in
         encoded, k, conditions = file.read(), _count(search), _conditions(search)
         try:
             answer = search.search(encoded, k, conditions)
+        except StoreError:
+            flask.abort(503, _NO_STORE)
         except ValueError as error:
             flask.abort(400, f"This file cannot be searched: {error}.")
         return _json(search, answer)
@@ -204,6 +208,8 @@ def _add_search(app: flask.Flask, search: VisualSearch, waiting: Callable[[], in
         conditions = _conditions(search)
         try:
             answer = search.search_item(item, k, conditions)
+        except StoreError:
+            flask.abort(503, _NO_STORE)
         except (OSError, ValueError):
             flask.abort(404, "The file of this item is gone, or no image any more.")
         return {"path": search.path(item), **_json(search, answer)}

@@ -13,12 +13,10 @@ from experiments.embedding.calibration import read_calibration
 from experiments.embedding.saved_model import ImageEmbedder, fingerprint
 from experiments.options.errors import UsageError
 from experiments.photos.answer import ANYTHING, Answer, Conditions, SearchResult
-from experiments.photos.columns import read_columns
+from experiments.photos.gallery import open_gallery
 from experiments.photos.grouping import grouped
 from experiments.photos.image_files import image_path
-from experiments.photos.index_settings import INDEX, read_settings
 from experiments.report.pictures import checked_picture
-from keras_dml.retrieval import load_index
 from pipelines.images.limits import MOST_PIXELS
 
 # Searches at the same time. A PNG of 50 million pixels takes 1.4 GB while it is decoded.
@@ -37,7 +35,7 @@ class VisualSearch:
     """What `experiments.index` has made, ready to be searched, by several threads at once.
 
     Args:
-        folder: `--output` of `experiments.index`.
+        place: `--output` of `experiments.index`, or a store as `--to` takes it.
         saved_model: where the model is now; None: where it was.
         images: where the images' folder is now; None: where it was.
         max_pixels: how many pixels an image may have that is shown or looked for.
@@ -57,36 +55,25 @@ class VisualSearch:
 
     def __init__(
         self,
-        folder: str | os.PathLike[str],
+        place: str | os.PathLike[str],
         saved_model: str | os.PathLike[str] | None = None,
         images: str | os.PathLike[str] | None = None,
         max_pixels: int = MOST_PIXELS,
     ) -> None:
         self.max_pixels = max_pixels
-        folder = pathlib.Path(folder)
-        settings = read_settings(folder)
-        if settings["built"] is None:
+        # First the index: ScaNN's operations may be part of the model, too.
+        self._gallery = gallery = open_gallery(place)
+        self.images = pathlib.Path(images or gallery.images)
+        self.saved_model = pathlib.Path(saved_model or gallery.saved_model)
+        if fingerprint(self.saved_model) != gallery.fingerprint:
             raise UsageError(
-                f"the index in {folder} is not finished: give its python -m experiments.index "
-                "command again, which goes on where it stopped"
-            )
-        self.images = pathlib.Path(images or settings["images"])
-        self.saved_model = pathlib.Path(saved_model or settings["saved_model"])
-        if fingerprint(self.saved_model) != settings["fingerprint"]:
-            raise UsageError(
-                f"saved_model is not the one that the index in {folder} was made with: its "
+                f"saved_model is not the one that the index in {place} was made with: its "
                 f"embeddings do not compare. Received: saved_model={self.saved_model}"
             )
-        # First the index: ScaNN's operations may be part of the model, too.
-        try:
-            self._index = load_index(folder / INDEX)
-        except ValueError as error:
-            raise UsageError(f"{error}. Its python -m experiments.index builds it again") from error
-        self.num_items, self.metric = self._index.num_items, self._index.metric
-        self.calibration = read_calibration(self.saved_model, settings["fingerprint"], self.metric)
+        self.num_items, self.metric = len(gallery.paths), gallery.metric
+        self.calibration = read_calibration(self.saved_model, gallery.fingerprint, self.metric)
         self._embedder = ImageEmbedder(self.saved_model)
-        self._paths = self._index.ids.tolist()
-        self.columns = read_columns(folder, self._paths)
+        self._paths, self.columns = gallery.paths, gallery.columns
         self._item_of = {path: item for item, path in enumerate(self._paths)}
         self._slots = threading.BoundedSemaphore(_AT_ONCE)
 
@@ -148,34 +135,23 @@ class VisualSearch:
         mask: npt.NDArray[np.bool_] | None,
         but: int | None,
     ) -> Answer:
-        if mask is not None and but is not None:
-            mask = mask & (np.arange(self.num_items) != but)
+        # The item that is left out is one of those that are found, unless it must not be.
+        more = but is not None and (mask is None or bool(mask[but]))
         allowed = self.num_items if mask is None else int(mask.sum())
-        # An item that is left out without a mask is one of those that are found.
-        more = mask is None and but is not None
         asked = k + more + (_AHEAD + k if conditions.group_similarity else 0)
-        while allowed:
+        while allowed > more:
             asked = min(asked, allowed)
-            ids, scores = self._index.search(embeddings, asked, mask)
-            near = map(self._result, ids[0].tolist(), scores[0].tolist())
-            every = [result for result in near if result.item != but]
-            results = self._together(every, conditions, k)
-            is_end = asked == allowed or not _is_near(every[-1], conditions)
+            found = self._gallery.nearest(embeddings, asked, conditions.where, mask)
+            near = list(map(self._result, found.paths, found.scores))
+            others = [place for place, result in enumerate(near) if result.item != but]
+            every = [near[place] for place in others]
+            results = _together(every, found.embeddings[others], conditions, k)
+            is_end = asked == allowed or not every or not _is_near(every[-1], conditions)
             if len(results) == k or is_end:
                 nearest = every[0].score if every else None
                 return Answer(tuple(results), allowed - more, nearest)
             asked *= 4
         return Answer((), 0)
-
-    def _together(
-        self, results: Sequence[SearchResult], conditions: Conditions, k: int
-    ) -> list[SearchResult]:
-        """The first k that are near enough, near-identical ones as one."""
-        near = [result for result in results if _is_near(result, conditions)]
-        if not conditions.group_similarity:
-            return near[:k]
-        rows = self._index.embeddings_of([result.path for result in near])
-        return grouped(near, rows, conditions.group_similarity, k)
 
     def _result(self, path: str, score: float) -> SearchResult:
         item = self._item_of[path]
@@ -199,6 +175,20 @@ class VisualSearch:
             ValueError, BusyError: as `search`.
         """
         return self.search(self.file(item).read_bytes(), k, conditions, but=item)
+
+
+def _together(
+    results: Sequence[SearchResult],
+    embeddings: npt.NDArray[np.float32],
+    conditions: Conditions,
+    k: int,
+) -> list[SearchResult]:
+    """The first k that are near enough, near-identical ones as one."""
+    near = [result for result in results if _is_near(result, conditions)]
+    if not conditions.group_similarity:
+        return near[:k]
+    # Nearest first: those that are not near enough are the last ones.
+    return grouped(near, embeddings[: len(near)], conditions.group_similarity, k)
 
 
 def _is_near(result: SearchResult, conditions: Conditions) -> bool:

@@ -129,15 +129,14 @@ def test_copies_are_one_and_k_others_are_found(visual):
 def test_k_are_found_behind_any_number_of_copies(visual, monkeypatch):
     monkeypatch.setattr(visual_search, "_AHEAD", 0)
     asked = []
-    search = visual._index.search
-    monkeypatch.setattr(
-        visual._index, "search", lambda q, k, mask: asked.append(k) or search(q, k, mask)
-    )
+    index = visual._gallery.index
+    search = index.search
+    monkeypatch.setattr(index, "search", lambda q, k, mask: asked.append(k) or search(q, k, mask))
     assert len(answer(visual, 2).results) == 2 and asked == [4]
     asked.clear()
     assert len(answer(visual, 1).results) == 1 and asked == [2]
     asked.clear()
-    monkeypatch.setattr(visual._index, "embeddings_of", lambda ids: np.ones((len(ids), 3)))
+    monkeypatch.setattr(index, "embeddings_of", lambda ids: np.ones((len(ids), 3)))
     (one,) = answer(visual, 3).results
     assert len(one.alike) == 7 and asked == [6, 8]
 

@@ -1,0 +1,154 @@
+"""An index's images in a store: what it lacks is written, what is gone is deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from experiments.options.errors import UsageError
+from experiments.options.progress import progress_bar
+from experiments.photos.columns import Columns
+from experiments.stores.addresses import PARQUET, Address, open_store
+from experiments.stores.store import (
+    CLASS,
+    DIGEST,
+    FOLDER,
+    ID,
+    Description,
+    Rows,
+    Store,
+    check_columns,
+    made_rows,
+)
+
+__all__ = ["StoreChanges", "StoreTarget", "rows_to_store", "update_store"]
+
+
+class StoreChanges(NamedTuple):
+    """How many images a store got, how many it had otherwise, and how many it lost."""
+
+    added: int
+    changed: int
+    removed: int
+
+    def __str__(self) -> str:
+        return "added {:,}, changed {:,}, removed {:,}".format(*self)
+
+
+def rows_to_store(paths: Sequence[str], vectors: np.ndarray, columns: Columns) -> Rows:
+    """What a store is to hold of an index's images.
+
+    Args:
+        paths: of the images.
+        vectors: their embeddings as an index holds them, `[n, d]`.
+        columns: what is known of them.
+
+    Raises:
+        UsageError: a column that a store cannot have.
+    """
+    check_columns(columns.own_names)
+    names = [CLASS, FOLDER, *columns.own_names]
+    return made_rows(paths, vectors, {name: columns.values_of(name) for name in names})
+
+
+class StoreTarget:
+    """Where an index's images go, beside the index.
+
+    Args:
+        address: of a store, or of a folder of Parquet files.
+
+    Raises:
+        MissingExtraError: the store's client is not installed.
+        StoreError: it does not answer.
+        UsageError: a folder that is something else.
+    """
+
+    def __init__(self, address: Address) -> None:
+        self._folder, self._store = address.place, None
+        if address.kind != PARQUET:
+            self._store = open_store(address)
+            return
+        from experiments.stores.parquet_files import check_parquet
+
+        check_parquet(address.place)
+
+    def check(self, fingerprint: str, images: str, metric: str) -> None:
+        """Refuse to write into a table of other images.
+
+        Raises:
+            UsageError: another model (so other dimensions), folder or metric.
+        """
+        before = None if self._store is None else self._store.description()
+        if before is None:
+            return
+        elsewhere = "name another table with #NAME behind the address, or delete that one"
+        if before.fingerprint != fingerprint:
+            raise UsageError(
+                f"{self._store} holds embeddings of {before.dimensions} dimensions by another "
+                f"model, which was in {before.saved_model}: they do not compare. "
+                f"{elsewhere.capitalize()}"
+            )
+        for name, was, now in (
+            ("images", before.images, images),
+            ("metric", before.metric, metric),
+        ):
+            if was != now:
+                raise UsageError(
+                    f"{self._store} was written with {name}={was}: {elsewhere}. "
+                    f"Received: {name}={now}"
+                )
+
+    def write(self, description: Description, rows: Rows) -> str:
+        """Bring it up to date; what is to be said of it.
+
+        Raises:
+            StoreError: the store does not answer, or refuses.
+        """
+        if self._store is None:
+            from experiments.stores.parquet_files import write_parquet
+
+            written = write_parquet(self._folder, description, rows)
+            how = "written" if written else "there already"
+            return f"{PARQUET}:{self._folder}: {len(rows):,} images, {how}"
+        changes = update_store(self._store, description, rows)
+        self._store.close()
+        return (
+            f"{self._store}: {len(rows):,} images: {changes}\nsearch it: python -m "
+            f"experiments.search --index={self._store} --query=IMAGE (or --serve)"
+        )
+
+
+def update_store(store: Store, description: Description, rows: Rows) -> StoreChanges:
+    """Bring a store's table up to date; a process that was killed is gone on with.
+
+    Args:
+        store: opened.
+        description: of the images.
+        rows: all that the table is to hold.
+
+    Raises:
+        StoreError: the store does not answer, or refuses.
+    """
+    before = store.description()
+    if before is None or before.columns != description.columns:
+        store.create(description)
+    held = {one: digest for block in store.values([ID, DIGEST]) for one, digest in block}
+    wanted = dict(zip(rows.ids, rows.columns[DIGEST]))
+    places = {one: place for place, one in enumerate(rows.ids)}
+    new = [place for one, place in places.items() if one not in held]
+    changed = [place for one, place in places.items() if held.get(one, wanted[one]) != wanted[one]]
+    removed = [one for one in held if one not in wanted]
+    todo = [*changed, *new]
+    if todo:
+        with progress_bar(f"to {store.kind}", len(todo), leave=True) as bar:
+            for start in range(0, len(todo), store.batch):
+                block = rows.taken(todo[start : start + store.batch])
+                store.upsert(block)
+                bar.update(len(block))
+    for start in range(0, len(removed), store.batch):
+        store.remove(removed[start : start + store.batch])
+    if todo or removed or not store.is_finished():
+        store.finish()
+    return StoreChanges(len(new), len(changed), len(removed))

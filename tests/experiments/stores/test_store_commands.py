@@ -1,0 +1,90 @@
+"""Stores from the command line's side: index --to, search, and the page's server."""
+
+import io
+import json
+
+import pytest
+from photo_search import index_command, make_index, picture, png
+
+from experiments import search
+from experiments.options.command_line import run_command
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("stores")
+    make_index(folder)
+    return folder
+
+
+def index_to(folder, address, *more):
+    return index_command(
+        f"--saved_model={folder / 'model'}", f"--images={folder / 'photos'}",
+        f"--output={folder / 'index'}", f"--to={address}", *more,
+    )  # fmt: skip
+
+
+def found(capsys, address, *more):
+    capsys.readouterr()
+    code = run_command(search.main, ["search", f"--index={address}", "--json", *map(str, more)])
+    out, err = capsys.readouterr()
+    return json.loads(out) if code == 0 else (code, err)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["lancedb", "qdrant"])
+def test_search_and_its_server_read_from_a_store(made, kind, tmp_path, capsys):
+    pytest.importorskip({"qdrant": "qdrant_client"}.get(kind, kind))
+    address = f"{kind}:{tmp_path / 'store'}#photos"
+    assert index_to(made, address) == 0
+    assert f"{address}: 5 images: added 5, changed 0, removed 0\n" in capsys.readouterr().out
+    query = tmp_path / "query.png"
+    picture(3).save(query)
+    for conditions in (["--k=5"], ["--where=class=a", "--min_similarity=-1"], ["--where=folder=b"]):
+        given = [f"--query={query}", *conditions]
+        assert found(capsys, address, *given) == found(capsys, made / "index", *given)
+    code, said = found(capsys, address, f"--query={query}", "--where=class=x")
+    assert code == 2 and "no image has class=x" in said
+    pytest.importorskip("flask")
+    from experiments.photos import serve
+    from experiments.photos.visual_search import VisualSearch
+    from experiments.stores.store import StoreError
+
+    opened = VisualSearch(address)
+    client = serve.create_app(opened).test_client()
+    assert client.get("/").status_code == 200
+    local = {"base_url": "http://127.0.0.1"}
+    names = [one["path"] for one in client.get("/search?item=2", **local).json["neighbours"]]
+    assert len(names) == 4 and "a/1.png" not in names
+    columns = client.get("/columns", **local).json["columns"]
+    assert [one["name"] for one in columns] == ["class", "folder"]
+
+    def gone(*arguments):
+        raise StoreError("gone")
+
+    opened._gallery.store.nearest = gone
+    assert client.get("/search?item=1", **local).status_code == 503
+    upload = {"image": (io.BytesIO(png(1)), "1.png")}
+    assert client.post("/search", data=upload, **local).status_code == 503
+    opened._gallery.store.close()
+
+
+@pytest.mark.parametrize("address", ["nothing", "x:y", "lancedb:", "lancedb:a#b c"])
+def test_what_is_no_address(made, address, capsys):
+    assert index_to(made, address) == 2
+    assert f"Received: to={address}" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_other_images_are_not_mixed(made, tmp_path, capsys):
+    pytest.importorskip("lancedb")
+    address = f"lancedb:{tmp_path / 'store'}"
+    assert index_to(made, address) == 0
+    assert index_to(made, address, "--metric=l2") == 2
+    assert "was written with metric=cosine: name another table" in capsys.readouterr().err
+    other = make_index(tmp_path / "other", ["a.png"]).parent
+    assert index_to(other, address) == 2
+    said = capsys.readouterr().err
+    assert "images=" in said or "by another model" in said
+    code, said = found(capsys, f"lancedb:{tmp_path / 'none'}", "--query=x.png")
+    assert code == 2 and "is not there" in said and not (tmp_path / "none").exists()

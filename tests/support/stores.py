@@ -1,0 +1,81 @@
+"""A store in memory, and images to put into one."""
+
+import numpy as np
+
+from experiments.stores.store import Description, Store, made_rows
+
+PATHS = [f"{folder}/{number}.png" for folder in ("a", "b/c", "b") for number in range(8)]
+
+
+class MemoryStore(Store):
+    """A store that keeps what every other does, in a dictionary; ranks in float32, as they do."""
+
+    kind = "memory"
+    batch = 5
+
+    def __init__(self):
+        super().__init__("here")
+        self.described = None
+        self.finished = False
+        self.images = {}
+        self.written = []  # how many images each call has written
+        self.asked = []
+
+    def _errors(self):
+        return (OSError,)
+
+    def description(self):
+        return self.described
+
+    def is_finished(self):
+        return self.finished
+
+    def create(self, description):
+        self.described, self.finished, self.images = description, False, {}
+
+    def finish(self):
+        self.finished = True
+
+    def values(self, names):
+        yield [tuple(one[name] for name in names) for one in self.images.values()]
+
+    def upsert(self, rows):
+        with self._asking():
+            self._write(rows)
+
+    def _write(self, rows):
+        self.written.append(len(rows))
+        for place, one in enumerate(rows.ids):
+            known = {name: each[place] for name, each in rows.columns.items()}
+            self.images[one] = {"id": one, "vector": rows.vectors[place], **known}
+
+    def remove(self, ids):
+        for one in ids:
+            del self.images[one]
+
+    def nearest(self, query, k, metric, where):
+        self.asked.append(k)
+        fits = [one for one in self.images.values()
+                if all(one[name] in values for name, values in where.items())]  # fmt: skip
+        vectors = np.array([one["vector"] for one in fits], np.float32).reshape(-1, len(query))
+        far = -vectors @ query if metric == "cosine" else np.linalg.norm(vectors - query, axis=1)
+        # Rounded, so that what is nearly as near comes in another order.
+        order = np.argsort(np.round(far, 5), kind="stable")[::1][:k]
+        return [fits[place]["path"] for place in order], vectors[order]
+
+
+def description(columns=("brand",), **more):
+    """Of images of no model."""
+    given = {"metric": "cosine", "dimensions": 6, "saved_model": "/model", "fingerprint": "1"}
+    return Description(**given | {"images": "/photos", "columns": tuple(columns)} | more)
+
+
+def rows(paths=PATHS, seed=0, metric="cosine", brand="it's 1"):
+    """Images of these paths; every fourth has the embedding of the one before."""
+    vectors = np.random.default_rng(seed).normal(size=(len(paths), 6)).astype(np.float32)
+    vectors[3::4] = vectors[2::4][: len(vectors[3::4])]
+    if metric == "cosine":
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    folders = [path.rpartition("/")[0] for path in paths]
+    own = [brand if number % 2 else "" for number in range(len(paths))]
+    return made_rows(paths, vectors, {"class": folders, "folder": folders, "brand": own})
