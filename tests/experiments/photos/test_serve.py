@@ -255,7 +255,7 @@ def test_names_neither_turn_the_writing_nor_steer_the_terminal(index, tmp_path, 
     write_neighbors(tmp_path / "page.html", search, answers)
     written = (tmp_path / "page.html").read_text()
     assert SHOWN in written and not set("\u202e\u2066\x1b") & set(written)
-    search_command._show("cosine", answers, tmp_path / "page.html")
+    search_command._show(search, answers, tmp_path / "page.html")
     assert capsys.readouterr().out.splitlines()[1:4] == [
         SHOWN,
         f"   1  1.0000  {SHOWN}",
