@@ -1,5 +1,6 @@
 """`python -m experiments.run --flagfile=RECIPE.flags`: train, evaluate, export, report."""
 
+import pathlib
 import sys
 import time
 
@@ -11,14 +12,24 @@ from experiments.options import (
     resolved,
     run_command,
 )
-from experiments.training.cluster import read_cluster
+from experiments.training.cluster import Cluster, read_cluster
+from experiments.training.meeting import Meeting
+from experiments.training.run_files import RESULT
 
 
 def main(argv: list[str]) -> None:
     """Plan, model, fit, outcome."""
     options = parse(RunOptions, argv)
-    for_loss = options.loss_arguments
     cluster = read_cluster(options.strategy)
+    if (pathlib.Path(options.folder) / RESULT).is_file():
+        _run(options, cluster)  # which says so: nobody need be waited for
+        return
+    with Meeting(cluster):
+        _run(options, cluster)
+
+
+def _run(options: RunOptions, cluster: Cluster) -> None:
+    for_loss = options.loss_arguments
     # What follows takes seconds to import: not before a mistyped flag is answered.
     quiet_tensorflow()
     from experiments.training.run_folder import RunFolder
@@ -39,8 +50,6 @@ def main(argv: list[str]) -> None:
     from keras_dml.export import check_export
 
     began = time.perf_counter()
-    if cluster.size > 1:
-        print(f"worker {cluster.index} of {cluster.size}, waiting for the others", flush=True)
     if for_loss:
         given = ", ".join(f"{name}={value}" for name, value in for_loss.items())
         print(f"to loss {options.loss}: {given}", flush=True)

@@ -89,7 +89,7 @@ def run_command(
     except BrokenPipeError:  # whoever read our output (`| head`) has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt as error:
-        _say(": ".join(filter(None, ["interrupted", str(error) or goes_on])))
+        say(": ".join(filter(None, ["interrupted", str(error) or goes_on])))
         return 130
     except Exception as error:
         return _failed(error, wants_debug(words))
@@ -99,37 +99,42 @@ def run_command(
 def _failed(error: Exception, debug: bool) -> int:
     kind = type(error).__name__
     if isinstance(error, FindingsError):
-        _say(f"found: {one_line(error)}")
+        say(f"found: {one_line(error)}")
         return FINDINGS
     if isinstance(error, RunError):
-        _say(f"stopped: {one_line(error)}")
+        say(f"stopped: {one_line(error)}")
         return 1
     if isinstance(error, _refusals()):
-        _say(f"error: {one_line(error)}")
+        say(f"error: {one_line(error)}")
         return MISTAKE
     if isinstance(error, OSError) and error.errno in _NO_SPACE:
-        _say(f"stopped: {one_line(error)}")
+        say(f"stopped: {one_line(error)}")
         return 1
     if isinstance(error, OSError) and error.filename is not None:
-        _say(f"error: {one_line(error)}")
+        say(f"error: {one_line(error)}")
         return MISTAKE
     # By name: TensorFlow may not even be imported.
     if kind == "ResourceExhaustedError":
         if NO_SPACE in str(error):
-            _say(f"stopped: {one_line(error)}")
+            say(f"stopped: {one_line(error)}")
             return 1
-        _say(
+        say(
             "error: out of memory: the model that the flags ask for is too large (filters, "
             "embedding_size, image_size, batch_size)"
         )
         return MISTAKE
     if kind in LOST_WORKER and os.environ.get("TF_CONFIG"):
-        _say(
-            "stopped: another worker is gone; the same command on all of them goes on, from the "
-            "last checkpoint where there is one"
-        )
+        say(lost_worker("another worker"))
         return 1
     return _bug(error, debug)
+
+
+def lost_worker(who: str) -> str:
+    """What a worker says that stops because another one is gone."""
+    return (
+        f"stopped: {who} is gone; the same command on all of them goes on, from the last "
+        "checkpoint where there is one"
+    )
 
 
 def _refusals() -> tuple[type[Exception], ...]:
@@ -147,7 +152,7 @@ def _bug(error: Exception, debug: bool) -> int:
     what = f"internal error: {' '.join([f'{type(error).__name__}:', one_line(error)]).strip(': ')}"
     lines = "".join(traceback.format_exception(error))
     if debug:
-        _say(f"{lines}{what}")
+        say(f"{lines}{what}")
         return 1
     try:
         with tempfile.NamedTemporaryFile(
@@ -156,9 +161,9 @@ def _bug(error: Exception, debug: bool) -> int:
         ) as file:  # fmt: skip
             file.write(lines)
     except OSError:  # nowhere to write to
-        _say(f"{lines}{what}")
+        say(f"{lines}{what}")
         return 1
-    _say(f"{what}; the traceback is in {file.name}; --debug prints it")
+    say(f"{what}; the traceback is in {file.name}; --debug prints it")
     return 1
 
 
@@ -170,7 +175,8 @@ def _shown(text: str) -> str:
     return visible_text(text)
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
+    """Print to the errors, whatever the terminal can show."""
     # A message may name a file whose name the terminal's encoding cannot say, or would obey.
     encoding = sys.stderr.encoding or "utf-8"
     print(_shown(text).encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr)

@@ -20,11 +20,16 @@ class Cluster:
 
     Attributes:
         index: of this process, from 0.
-        size: how many processes there are.
+        addresses: host:port of each; of one process alone nothing.
     """
 
     index: int = 0
-    size: int = 1
+    addresses: tuple[str, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """How many processes there are."""
+        return max(len(self.addresses), 1)
 
     @property
     def first(self) -> bool:
@@ -52,7 +57,7 @@ def read_cluster(strategy: str) -> Cluster:
     for job, addresses in cluster.items():
         if job not in _JOBS:
             raise _wrong(f"must have no tasks in its cluster but chief and worker, not {job}", text)
-        if not isinstance(addresses, list) or not all(map(_is_address, addresses)):
+        if not isinstance(addresses, list) or not all(map(is_address, addresses)):
             raise _wrong(f"must give cluster.{job} as a list of host:port", text)
     addresses = [address for job in _JOBS for address in cluster.get(job, [])]
     if len(set(addresses)) < len(addresses) or len(cluster.get("chief", [])) > 1:
@@ -67,7 +72,7 @@ def read_cluster(strategy: str) -> Cluster:
         raise _wrong(f"must have task.index below {len(cluster[job])}", text)
     own = cluster[job][index]
     _check_free(own, text)
-    return Cluster(addresses.index(own), len(addresses))
+    return Cluster(addresses.index(own), tuple(addresses))
 
 
 def _wrong(what: str, text: str) -> UsageError:
@@ -77,7 +82,8 @@ def _wrong(what: str, text: str) -> UsageError:
     )
 
 
-def _is_address(address: object) -> bool:
+def is_address(address: object) -> bool:
+    """Whether it is host:port."""
     match = re.fullmatch(r"\S+:(\d+)", address) if isinstance(address, str) else None
     return match is not None and 0 < int(match[1]) < 2**16
 

@@ -100,11 +100,18 @@ def parsed_wrongly(options, name, value):
     return "taken"
 
 
+def declared_there(options):
+    """Its declarations, less those of the command that it forwards them to."""
+    bases = [base for base in options.__mro__[1:] if vars(base).get("command")]
+    theirs = {name: flag for base in bases for name, flag in declarations(base).items()}
+    return {name: one for name, one in declarations(options).items() if theirs.get(name) != one}
+
+
 @pytest.mark.parametrize("command", all_options())
 def test_what_no_flag_of_a_kind_can_be(command, capsys):
     options = all_options()[command]
     tally = Tally(f"wrong values of flags of {command}")
-    for name, (_, _, flag) in declarations(options).items():
+    for name, (_, _, flag) in declared_there(options).items():
         for value in wrong_values(flag):
             fault = None if name == "help" else parsed_wrongly(options, name, value)
             if fault:

@@ -1,24 +1,32 @@
 """The help of every command shows the flags that it takes, and no others."""
 
+import importlib
 import re
 import subprocess
 import sys
 
 import pytest
 
-from experiments import benchmark, compare, evaluate, index, prepare, preview, run, search
+from experiments import benchmark
+from experiments.__main__ import commands
 from experiments.options import declarations, help_text, run_command
 from experiments.options.command_line import UsageError
 from experiments.options.parsing import parse
 
+
+def options_of(module):
+    """What a command takes; None of those that have commands of their own."""
+    found = [
+        value
+        for value in vars(module).values()
+        if getattr(value, "command", None) == module.__name__ and isinstance(value, type)
+    ]
+    return found[0] if found else None
+
+
+MODULES = {name: importlib.import_module(f"experiments.{name}") for name in commands()}
 COMMANDS = {
-    "run": (run, run.RunOptions),
-    "compare": (compare, compare.CompareOptions),
-    "evaluate": (evaluate, evaluate.EvaluateOptions),
-    "prepare": (prepare, prepare.PrepareOptions),
-    "preview": (preview, preview.PreviewOptions),
-    "index": (index, index.IndexOptions),
-    "search": (search, search.SearchOptions),
+    name: (module, options) for name, module in MODULES.items() if (options := options_of(module))
 }
 OPTIONS = [options for _, options in COMMANDS.values()]
 OPTIONS += [options for options, _ in benchmark.BENCHMARKS.values()]
@@ -76,6 +84,7 @@ def test_the_benchmark_prints_the_help_of_one_or_of_all(capsys):
 
 
 def test_the_introduction_of_the_index_names_its_files():
+    from experiments import index
     from experiments.photos import index_settings
 
     names = (index_settings.INDEX, index_settings.SETTINGS, index_settings.SKIPPED)

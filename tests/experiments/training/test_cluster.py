@@ -21,7 +21,7 @@ def config(cluster, task):
 def test_other_strategies_do_not_look_at_it(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", "{")
     for strategy in ("one", "auto", "mirrored"):
-        assert read_cluster(strategy) == Cluster(0, 1)
+        assert read_cluster(strategy) == Cluster()
 
 
 def test_the_workers_are_counted_and_the_first_is_in_charge(monkeypatch):
@@ -29,7 +29,7 @@ def test_the_workers_are_counted_and_the_first_is_in_charge(monkeypatch):
     for index in range(3):
         monkeypatch.setenv("TF_CONFIG", tf_config(index, ports))
         cluster = read_cluster("multi_worker")
-        assert cluster == Cluster(index, 3)
+        assert (cluster.index, cluster.size) == (index, 3)
         assert cluster.first == (index == 0)
 
 
@@ -39,7 +39,8 @@ def test_a_chief_comes_before_the_workers(monkeypatch):
     named = {"worker": addresses[1:], "chief": addresses[:1]}
     for job, index, place in (("chief", 0, 0), ("worker", 0, 1), ("worker", 1, 2)):
         monkeypatch.setenv("TF_CONFIG", config(named, {"type": job, "index": index}))
-        assert read_cluster("multi_worker") == Cluster(place, 3)
+        cluster = read_cluster("multi_worker")
+        assert (cluster.index, cluster.size) == (place, 3)
 
 
 TWO = {"worker": ["host0:2222", "host1:2222"]}
