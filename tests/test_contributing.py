@@ -53,7 +53,7 @@ def carry_out(title, root):
 
 def copied(root):
     """The project without what git ignores, in a folder."""
-    for name in ("keras_dml", "pipelines", "experiments", "tests"):
+    for name in ("keras_dml", "pipelines", "experiments", "tests", "docs"):
         ignored = shutil.ignore_patterns("__pycache__", ".*")
         shutil.copytree(ROOT / name, root / name, ignore=ignored)
     for name in ("README.md", "CONTRIBUTING.md", "setup.cfg", "pyproject.toml", ".ruff.toml"):
@@ -139,9 +139,10 @@ def test_walkthrough_help_of_others(title, said, tmp_path):
 @pytest.mark.thorough
 @pytest.mark.slow
 def test_walkthrough_loss_everywhere(with_angular):
-    assert "`AngularLoss(alpha=45.0)`" not in (with_angular / "README.md").read_text()
-    python(with_angular, "-m", "keras_dml.losses", "README.md")
-    assert "| `angular` | `AngularLoss(alpha=45.0)` |" in (with_angular / "README.md").read_text()
+    guide = "docs/pages/guides/losses.md"
+    assert "`AngularLoss(alpha=45.0)`" not in (with_angular / guide).read_text()
+    python(with_angular, "-m", "keras_dml.losses", guide)
+    assert "| `angular` | `AngularLoss(alpha=45.0)` |" in (with_angular / guide).read_text()
     readme = python(with_angular, "-m", "pytest", "-n", "0", "-k", "table", "tests/test_readme.py")
     assert passed(readme) == 1
     words = ("-m", "pytest", "-n", "0", "-m", "slow or not slow", "-k", "angular")

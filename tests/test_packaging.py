@@ -74,6 +74,7 @@ def test_the_version_stands_in_one_place():
 def test_the_readme_asks_for_extras_that_there_are():
     extras = set(SETUP["options.extras_require"])
     texts = [(ROOT / name).read_text() for name in ("README.md", "BUILD.md")]
+    texts += [path.read_text() for path in (ROOT / "docs" / "pages").rglob("*.md")]
     code = [path.read_text() for name in OURS for path in (ROOT / name).rglob("*.py")]
     asked = re.findall(r"pip install [^\n`]*(?:\.|keras-dml)\[([\w,]+)\]", "\n".join(texts + code))
     asked = [words for words in asked if words != "extra"]  # as a docstring has it

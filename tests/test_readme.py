@@ -1,48 +1,184 @@
-"""What the README promises: its example, its two commands, its import cost."""
+"""What README and guides promise: their blocks, their commands, the import cost."""
 
+import importlib
 import os
 import pathlib
 import re
+import shlex
 import subprocess
 import sys
 
 import pytest
 
+from experiments.options.declaration import Options
+from experiments.options.parsing import parse
+
 ROOT = pathlib.Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 
 
-@pytest.mark.slow
-def test_the_example_runs_in_fifteen_lines(capsys):
-    blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    example, _, watched = [block for block in blocks if "model.fit" in block]
-    assert len([line for line in example.splitlines() if line]) <= 15
-    namespace = {}
-    exec(example, namespace)
-    history = namespace["model"].history.history["loss"]
-    assert history[-1] < 0.98 * history[0]
-    recall = eval(capsys.readouterr().out.splitlines()[-1])
-    assert recall[1] > 0.1  # chance: 11 of 1,199
-    assert recall[1] < recall[8] <= 1
-    exec(watched, namespace)
-    assert 0.1 < namespace["model"].history.history["val_recall@1"][-1] < 1
-    # Both others go on from there, with the same names.
-    (example,) = [block for block in blocks if "ArcFaceLoss" in block]
-    exec(example, namespace)
-    history = namespace["classes"].history.history["loss"]
-    assert history[-1] < 0.95 * history[0]
-    assert eval(capsys.readouterr().out.splitlines()[-1])[1] > 0.1
-    (example,) = [block for block in blocks if "rankmi.fit" in block]
-    exec(example, namespace)
-    assert 0.0 < float(capsys.readouterr().out.splitlines()[-1]) < 1.386
+GUIDES = sorted((ROOT / "docs" / "pages").rglob("*.md"))
+LOSSES_GUIDE = ROOT / "docs" / "pages" / "guides" / "losses.md"
 
 
-def test_numbers_that_are_no_pictures():
-    (example,) = re.findall(r"```python\n([^`]*load_digits.*?)```", README, re.DOTALL)
-    assert len([line for line in example.splitlines() if line]) <= 15
+def blocks(path, language):
+    return re.findall(rf"^```{language}\n(.*?)^```$", path.read_text(), re.DOTALL | re.MULTILINE)
+
+
+def documents():
+    """Those with Python, but for those whose blocks all stand in another one too."""
+    found = {path: blocks(path, "python") for path in [ROOT / "README.md", *GUIDES]}
+    several = [path for path in found if len(found[path]) > 1]
+    whole = {block for path in several for block in found[path]}
+    single = {tuple(found[path]): path for path in found if len(found[path]) == 1}
+    return several + [path for (block,), path in single.items() if block not in whole]
+
+
+def last_of(name):
+    return lambda names: names["model"].history.history[name][-1]
+
+
+def falls(model, share):
+    def check(names, said):
+        history = names[model].history.history["loss"]
+        assert history[-1] < share * history[0]
+        assert eval(said.splitlines()[-1])[1] > 0.1  # chance: 11 of 1,199
+
+    return check
+
+
+def between(value, least, most):
+    def check(names, said):
+        assert least < value(names) < most
+
+    return check
+
+
+# What a block must have done, by words that one block holds.
+DONE = {
+    "print(keras_dml.metrics.recall_at_k(model": falls("model", 0.98),
+    "metrics=[positives]": between(last_of("positives_per_anchor"), 2.999, 3.001),
+    "EarlyStopping": between(last_of("val_recall@1"), 0.1, 1),
+    "metrics=parts": between(lambda names: len(names["tightness"]), 63, 65),
+    "ArcFaceLoss": falls("classes", 0.95),
+    "rankmi.fit": lambda names, said: check_nats(float(said.split()[-1])),
+    "PrefixIndex": between(lambda names: names["ids"].shape[1], 4, 6),
+    "load_digits": between(last_of("val_recall@1"), 0.8, 1),  # chance: 0.2
+    "one spot": lambda names, said: check_parts(said),
+    'signatures["search"]': between(lambda names: names["answer"]["ids"].shape[1], 2, 4),
+    "for shard in shards": lambda names, said: check_shards(names),
+    "on_replicas": between(lambda names: len(names["values"]), 19, 21),
+}
+
+
+def check_parts(said):
+    """Tightness and contrastive of the guide's three cases."""
+    spot, spread, classes = (list(map(float, re.findall(r"-?[\d.]+$|-?[\d.]+(?=,)", line)))
+                             for line in said.splitlines())  # fmt: skip
+    assert spot[0] < spread[0] and classes[0] < spread[0]
+    assert spread[1] < spot[1] and classes[1] < spot[1]
+
+
+def check_nats(bound):
+    assert 0 < bound < 1.386
+
+
+def check_shards(names):
+    """The nearest of all, as one index finds them."""
+    whole = names["retrieval"].ExactIndex(names["embeddings"]).search(names["queries"], names["k"])
+    assert (names["scores"] - whole[1] < 1e-5).all()
+
+
+@pytest.fixture
+def readers_folder(tmp_path, monkeypatch):
+    """What a reader has before reading: photographs."""
+    import numpy as np
+    from PIL import Image
+
+    generator = np.random.default_rng(0)
+    for number in range(36):
+        folder = tmp_path / "photos" / f"kind {number // 6}"
+        folder.mkdir(parents=True, exist_ok=True)
+        pixels = generator.integers(0, 200, (48, 56, 3)) + 11 * (number // 6)
+        Image.fromarray(pixels.astype("uint8")).save(folder / f"{number}.jpg")
+    (tmp_path / "query.jpg").write_bytes((tmp_path / "photos/kind 0/0.jpg").read_bytes())
+    monkeypatch.chdir(tmp_path)
+
+
+def marked(path):
+    # The gate runs that guide's loop on two devices: tests/keras_dml/test_clipping.py.
+    thorough = [pytest.mark.thorough] if path.stem == "devices" else []
+    return pytest.param(path, marks=[pytest.mark.slow, *thorough], id=path.stem)
+
+
+@pytest.mark.parametrize("path", [marked(path) for path in documents()])
+def test_the_blocks_run_in_reading_order(path, readers_folder, capsys):
+    import keras
+
+    keras.utils.set_random_seed(0)
     namespace = {}
-    exec(example, namespace)
-    assert namespace["model"].history.history["val_recall@1"][-1] > 0.8  # chance: 0.2
+    for block in blocks(path, "python"):
+        exec(block, namespace)
+        said = capsys.readouterr().out
+        for words, check in DONE.items():
+            if words in block:
+                check(namespace, said)
+
+
+def test_what_a_block_must_have_done_is_of_one_block():
+    code = {block for path in [ROOT / "README.md", *GUIDES] for block in blocks(path, "python")}
+    for words in DONE:
+        assert len([block for block in code if words in block]) == 1, words
+
+
+def test_the_first_block_of_the_readme_has_six_lines():
+    first, *_ = blocks(ROOT / "README.md", "python")
+    assert len([line for line in first.splitlines() if line]) == 6
+
+
+def commands():
+    """(page, command, its words) of all blocks."""
+    for path in [ROOT / "README.md", *GUIDES]:
+        for block in blocks(path, "sh"):
+            for line in block.replace("\\\n", " ").splitlines():
+                for name, words in re.findall(r"-m experiments\.(\w+) ([^&']*)", line):
+                    yield path.stem, name, shlex.split(words, comments=True)
+
+
+@pytest.mark.parametrize(
+    ("page", "name", "words"),
+    list(commands()),
+    ids=lambda value: value if type(value) is str else None,
+)
+def test_the_commands_are_understood(page, name, words):
+    module = importlib.import_module(f"experiments.{name}")
+    (options,) = [
+        value
+        for value in vars(module).values()
+        if isinstance(value, type) and issubclass(value, Options) and name in value.__name__.lower()
+    ]
+    parse(options, [name, *words])
+
+
+def test_links_lead_to_files():
+    for name in ("README.md", "BUILD.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"):
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (ROOT / name).read_text()):
+            assert (ROOT / target).is_file(), f"{name}: {target}"
+
+
+def test_names_of_the_guides_are_there():
+    """`losses.CircleLoss` in a table of another library's names is ours, where it is so."""
+    text = (ROOT / "docs" / "pages" / "guides" / "migrating.md").read_text()
+    ours = "\n".join(row.split(" | ")[1] for row in text.splitlines() if row.count(" | ") == 2)
+    found = re.findall(
+        r"`(losses|addons|models|metrics|mining|retrieval|callbacks|optimizers|export|pipelines)"
+        r"\.(\w+)",
+        ours,
+    )
+    assert len(set(found)) > 40
+    for package, name in found:
+        module = package if package == "pipelines" else f"keras_dml.{package}"
+        assert hasattr(importlib.import_module(module), name), f"{package}.{name}"
 
 
 def test_there_are_two_commands():
@@ -95,7 +231,9 @@ def test_the_pieces_import_one_way():
 def test_the_table_of_the_losses_is_that_of_their_source():
     from keras_dml.losses.__main__ import with_table
 
-    refresh = "refresh it with  python -m keras_dml.losses README.md"
-    assert with_table(README) == README, refresh
+    guide = LOSSES_GUIDE.read_text()
+    assert with_table(guide) == guide, (
+        "refresh it with  python -m keras_dml.losses docs/pages/guides/losses.md"
+    )
     with pytest.raises(ValueError, match="must hold once <!-- losses"):
-        with_table(README.replace("<!-- end of losses -->", ""))
+        with_table(guide.replace("<!-- end of losses -->", ""))

@@ -1,6 +1,7 @@
 """`python -m keras_dml.losses`: the table of the losses; with a file, written into that file.
 
-`python -m keras_dml.losses README.md` replaces what stands between the file's two comments.
+`python -m keras_dml.losses docs/pages/guides/losses.md` replaces what stands between the file's two
+comments.
 """
 
 import pathlib
@@ -10,7 +11,8 @@ import sys
 from keras_dml.errors import ArgumentError
 from keras_dml.losses import catalog
 
-BEGIN, END = "<!-- losses: python -m keras_dml.losses README.md -->\n", "<!-- end of losses -->"
+BEGIN = "<!-- losses: python -m keras_dml.losses docs/pages/guides/losses.md -->\n"
+END = "<!-- end of losses -->"
 
 
 def with_table(text: str) -> str:

@@ -1,7 +1,7 @@
 """What the constructors of the losses take, read from their source without importing them.
 
 A constructor's signature and docstring are the one place that says its arguments; flags, their
-help, the README's table and tests follow from here. Nothing is imported, neither Keras nor the rest
+help, the guide's table and tests follow from here. Nothing is imported, neither Keras nor the rest
 of this package, so that a command line can explain itself at once: this file alone can be loaded
 by its path.
 """

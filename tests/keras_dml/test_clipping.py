@@ -62,7 +62,7 @@ def test_an_overflow_on_any_replica_is_no_step_but_a_lower_scale(devices):
 @pytest.mark.slow
 @pytest.mark.parametrize("devices", ["2", "4"])
 def test_a_loop_of_ones_own_needs_no_scaling(devices):
-    """The example of BUILD.md; its loss is that of the global batch."""
+    """The example of the guide to devices; its loss is that of the global batch."""
     expected, found = results("1")["loop"], results(devices)["loop"]
     assert difference(expected["weights"], found["weights"]) < 1e-5
     assert found["loss"] == pytest.approx(expected["loss"], rel=1e-5)

@@ -164,7 +164,7 @@ def overflow(strategy):
 
 
 def custom_loop(strategy, text):
-    """The weights and the values of the loss after the loop that BUILD.md shows."""
+    """The weights and the values of the loss after the loop that the guide to devices shows."""
     with strategy.scope():
         keras.utils.set_random_seed(1)
         names = {"model": keras.Model(*shared.network(), name="net")}
@@ -175,8 +175,8 @@ def custom_loop(strategy, text):
 
 
 def custom_loop_text():
-    """The example of a loop of one's own in BUILD.md."""
-    text = (pathlib.Path(__file__).parents[2] / "BUILD.md").read_text()
+    """The example of a loop of one's own in the guide to devices."""
+    text = (pathlib.Path(__file__).parents[2] / "docs/pages/guides/devices.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     (found,) = [block for block in blocks if "GradientTape" in block]
     return found
