@@ -41,6 +41,11 @@ def as_labels(labels: TensorLike, name: str = "y_true") -> Tensor:
     return ops.cast(tensor, "int32") if dtype == "bool" else tensor
 
 
+def widest_integers() -> str:
+    """The dtype that `as_labels` gives integers of 64 bits: int64, or what this backend has."""
+    return keras.backend.standardize_dtype(as_labels(np.zeros(1, "int64")).dtype)
+
+
 def are_apart(labels: Tensor) -> Tensor | bool:
     """Whether no label is NaN or too large for its dtype: a bool tensor, true of integers."""
     limit = _LIMITS.get(keras.backend.standardize_dtype(labels.dtype))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import numbers
 import os
 import random
@@ -12,12 +13,13 @@ from typing import TYPE_CHECKING
 import keras
 
 from keras_dml.atomic import replacing_folder
-from keras_dml.checks import check_number, shown
+from keras_dml.checks import check_number, check_path, shown
 from keras_dml.checksums import write_checksums
 from keras_dml.cloning import all_layers
 from keras_dml.deprecation import renamed_arguments
 from keras_dml.errors import ArgumentError, ArgumentTypeError
-from keras_dml.extras import TensorFlow, check_tensorflow_backend
+from keras_dml.export_process import export_by_tensorflow
+from keras_dml.extras import TensorFlow, needing
 from keras_dml.float32 import check_static_graph, float32_copy, is_float32
 from keras_dml.metrics.pair_verification import OperatingPoint
 from keras_dml.retrieval import Index
@@ -70,6 +72,9 @@ def export_saved_model(
     removed last. `assets.extra/sha256.json`, which TensorFlow passes over, holds the files'
     checksums; the commands of `experiments` compare them.
 
+    Where Keras runs on JAX or PyTorch, a process of TensorFlow's loads the model from a file and
+    writes the SavedModel (some ten seconds); extra `tensorflow`.
+
     Args:
         model: a built functional or sequential embedding model: float32 images
             `[n, height, width, channels]` → `[n, d]`.
@@ -88,13 +93,21 @@ def export_saved_model(
             `"_a"` of a model within the model), `preprocessing` gives another shape, the index was
             built for other dimensions, `neighbors` is out of range, or `threshold` is of another
             metric or without an index.
+        MissingExtraError: TensorFlow is not installed.
         TypeError: `preprocessing` is not callable, `index` is no `Index`.
     """
-    check_tensorflow_backend("export_saved_model")
+    _check_tensorflow()
     _check_preprocessing(preprocessing)
     _check_model(model)
     _check_index(model, index, neighbors)
     least = _checked_threshold(threshold, index)
+    if not _on_tensorflow():
+        _decoded(model, preprocessing)
+        _check_names(model)
+        export_by_tensorflow(
+            model, check_path("path", path), preprocessing, index, neighbors, least
+        )
+        return
     with replacing_folder(path, "saved_model.pb", "a SavedModel") as folder:
         model = _servable(model)
         decoded, embed, embed_files = _embedding_functions(model, preprocessing)
@@ -113,7 +126,8 @@ def export_saved_model(
 def check_export(model: keras.Model, preprocessing: Callable[[tf.Tensor], tf.Tensor]) -> None:
     """Raises now what `export_saved_model` would raise of this model, after hours of training.
 
-    Traces what it would write, and writes nothing. Python's random state, from which Keras draws
+    Traces what it would write, and writes nothing; on another backend than TensorFlow, what happens
+    before the model alone. Python's random state, from which Keras draws
     the seeds of layers without one, is left as it was.
 
     Args:
@@ -123,8 +137,13 @@ def check_export(model: keras.Model, preprocessing: Callable[[tf.Tensor], tf.Ten
         ValueError, TypeError: as `export_saved_model`; and what a layer raises that cannot be
             traced.
     """
+    _check_tensorflow()
     _check_preprocessing(preprocessing)
     _check_model(model)
+    if not _on_tensorflow():
+        _decoded(model, preprocessing)
+        _check_names(model)
+        return
     state = random.getstate()
     try:
         _, _, embed_files = _embedding_functions(_servable(model), preprocessing)
@@ -135,8 +154,17 @@ def check_export(model: keras.Model, preprocessing: Callable[[tf.Tensor], tf.Ten
         random.setstate(state)
 
 
-def _servable(model: keras.Model) -> keras.Model:
-    """The model or, where TensorFlow or serving needs another, its copy in float32."""
+def _on_tensorflow() -> bool:
+    return keras.backend.backend() == "tensorflow"
+
+
+def _check_tensorflow() -> None:
+    with needing("tensorflow", "export_saved_model"):
+        if importlib.util.find_spec("tensorflow") is None:
+            raise ModuleNotFoundError("tensorflow", name="tensorflow")
+
+
+def _check_names(model: keras.Model) -> None:
     for layer in all_layers(model)[1:]:
         if not _SCOPE.fullmatch(layer.name):
             raise ArgumentError(
@@ -149,6 +177,11 @@ def _servable(model: keras.Model) -> keras.Model:
                 "model must hold models whose names begin with a letter or digit: rename "
                 f"{layer.name!r}. Received: model={model.name!r}"
             )
+
+
+def _servable(model: keras.Model) -> keras.Model:
+    """The model or, where TensorFlow or serving needs another, its copy in float32."""
+    _check_names(model)
     # Variables' names begin with those of the layers, and are written as outermost scopes.
     unnamed = [v.path for v in model.variables if not _OUTERMOST.match(v.value.name)]
     if not is_float32(model) or unnamed:
@@ -226,10 +259,10 @@ def _checked_threshold(
     return check_number("threshold", threshold)
 
 
-def _embedding_functions(
+def _decoded(
     model: keras.Model, preprocessing: Callable[[tf.Tensor], tf.Tensor]
-) -> tuple[tf.TensorSpec, _Served, _Served]:
-    """The spec of decoded images, and functions from them and from files to embeddings."""
+) -> tuple[Callable[[tf.Tensor], tf.Tensor], tf.TensorSpec, tf.TensorShape]:
+    """The function from a file to an image, the image that the model takes, the image's shape."""
     image = tf.TensorSpec(model.input_shape[1:], tf.float32)
     # ExportArchive traces without AutoGraph, which preprocessing may need for its Python ifs.
     traced = tf.function(preprocessing, input_signature=[tf.TensorSpec([], tf.string)])
@@ -241,7 +274,14 @@ def _embedding_functions(
         )
 
     # A model of images of any size is served those of one.
-    size = image.shape.merge_with(returned.shape)
+    return traced, image, image.shape.merge_with(returned.shape)
+
+
+def _embedding_functions(
+    model: keras.Model, preprocessing: Callable[[tf.Tensor], tf.Tensor]
+) -> tuple[tf.TensorSpec, _Served, _Served]:
+    """The spec of decoded images, and functions from them and from files to embeddings."""
+    traced, image, size = _decoded(model, preprocessing)
     decoded = tf.TensorSpec([None, *size], tf.float32, name="images")
 
     def embed(images: tf.Tensor) -> dict[str, tf.Tensor]:

@@ -1,4 +1,4 @@
-"""Copies of models that compute in float32. Needs TensorFlow."""
+"""Copies of models that compute in float32."""
 
 from __future__ import annotations
 
@@ -65,9 +65,13 @@ def _other_float(layer: keras.layers.Layer) -> str | None:
 
 def is_float32(model: keras.Model) -> bool:
     """Whether every layer of `model`, however deep, computes in float32, under no strategy."""
-    if any(isinstance(one.value, tf.distribute.DistributedValues) for one in model.weights):
+    if keras.backend.backend() == "tensorflow" and _is_distributed(model):
         return False
     return all(_other_float(layer) is None for layer in all_layers(model))
+
+
+def _is_distributed(model: keras.Model) -> bool:
+    return any(isinstance(one.value, tf.distribute.DistributedValues) for one in model.weights)
 
 
 def float32_copy(model: keras.Model) -> keras.Model:

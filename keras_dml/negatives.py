@@ -1,6 +1,7 @@
 """Distance-weighted negatives: how likely each negative is, and drawing one for each positive."""
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_dml.checks import check_number, check_seed
@@ -128,6 +129,12 @@ class _StepSeed(keras.random.SeedGenerator):
     """A seed that is (seed, step), step perhaps a tensor, without the usual hidden counter."""
 
     def __init__(self, seed: int, step: Tensor | int) -> None:
+        if keras.backend.backend() == "torch":
+            # Keras adds up the two words there: seed 1 would draw at step 7 what 7 does at step 1.
+            words = seed, int(ops.convert_to_numpy(step))
+            mixed = np.random.SeedSequence(words).generate_state(1, np.uint32)
+            self.words = ops.convert_to_tensor([int(mixed[0]), 0], dtype="int64")
+            return
         dtype = "uint32" if keras.backend.backend() == "jax" else "int64"
         self.words = ops.stack([ops.cast(seed, dtype), ops.cast(step, dtype)])
 

@@ -203,7 +203,7 @@ def _check_by_a_call(model: keras.Model, size: int, received: str) -> None:
         raise UsageError(
             f"a model must take images [n, {size}, {size}, 3]. Received: {received} ({why.strip()})"
         ) from error
-    if not tf.is_tensor(outputs) or len(outputs.shape) != 2:
+    if not keras.ops.is_tensor(outputs) or len(outputs.shape) != 2:
         shape = keras.tree.map_structure(lambda array: tuple(np.shape(array)), outputs)
         raise UsageError(
             "a model must give embeddings [n, d]. "

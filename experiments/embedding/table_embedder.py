@@ -3,7 +3,7 @@
 import contextlib
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, overload
 
 import keras
@@ -15,6 +15,7 @@ from experiments.options.progress import progress_bar
 from keras_dml.distribute import gather_candidates
 from keras_dml.metrics import recall_at_k
 from keras_dml.nearness import METRICS
+from keras_dml.steps import compiled
 from pipelines import EvaluationTransform, ImageTable, TrainTransform, evaluation_batches
 
 # Part of what embeddings on disk are known by: before, turned photos were embedded as they lay.
@@ -48,15 +49,9 @@ class TableEmbedder:
         self.transform = transform
         self.batch_size = batch_size
         self.seeds = seeds
-        self.strategy = model.distribute_strategy
-
-        def embed(images: tf.Tensor) -> tf.Tensor:
-            return gather_candidates(model(images, training=False))[0]
-
-        # Made once: every new tf.function would be traced anew at each evaluation.
-        self._embed = tf.function(
-            lambda images: self.strategy.run(embed, args=(images,)), reduce_retracing=True
-        )
+        self.strategy = strategy_of(model)
+        # Made once: every new graph would be traced anew at each evaluation.
+        self._embed = _embedding_function(model, self.strategy)
         # Several workers begin each round together.
         several = isinstance(self.strategy, tf.distribute.MultiWorkerMirroredStrategy)
         self._again = again and not several
@@ -86,9 +81,7 @@ class TableEmbedder:
         images = images or self._images(table, first_row)
         with progress_bar(description, total=len(table), initial=first_row) as bar:
             while left:
-                embedded = self._embed(next(images))
-                of_all = self.strategy.experimental_local_results(embedded)[0]
-                rows = of_all.numpy()[:left]  # without the last row's repetitions
+                rows = self._embed(next(images))[:left]  # without the last row's repetitions
                 left -= len(rows)
                 bar.update(len(rows))
                 yield rows.astype("float32")
@@ -105,6 +98,32 @@ class TableEmbedder:
             return once.repeat() if self._again and not first_row else once
 
         return iter(self.strategy.distribute_datasets_from_function(batches))
+
+
+def strategy_of(model: keras.Model) -> tf.distribute.Strategy:
+    """That of TensorFlow's that a model was made under; the default one on other backends."""
+    if keras.backend.backend() == "tensorflow":
+        return model.distribute_strategy
+    return tf.distribute.get_strategy()
+
+
+def _embedding_function(
+    model: keras.Model, strategy: tf.distribute.Strategy
+) -> Callable[[Any], np.ndarray]:
+    """From a batch of tf.data, or each replica's part of one, to the embeddings of the whole."""
+    if keras.backend.backend() != "tensorflow":
+        call = compiled(
+            lambda images: model(images, training=False), model.variables, assigns=False
+        )
+        return lambda images: keras.ops.convert_to_numpy(
+            call(keras.ops.convert_to_tensor(np.asarray(images)))
+        )
+
+    def embed(images: tf.Tensor) -> tf.Tensor:
+        return gather_candidates(model(images, training=False))[0]
+
+    graph = tf.function(lambda images: strategy.run(embed, args=(images,)), reduce_retracing=True)
+    return lambda images: strategy.experimental_local_results(graph(images))[0].numpy()
 
 
 class EmbedsTables(Protocol):

@@ -8,6 +8,7 @@ work and found more than is allowed (`found: …`). 130: interrupted.
 from __future__ import annotations
 
 import errno
+import importlib.util
 import logging
 import os
 import sys
@@ -83,6 +84,7 @@ def run_command(
     words = list(sys.argv if argv is None else argv)
     try:
         try:
+            _check_backend()
             main(words)
         except HelpRequested as request:
             print(request, flush=True)
@@ -94,6 +96,15 @@ def run_command(
     except Exception as error:
         return _failed(error, wants_debug(words))
     return 0
+
+
+def _check_backend() -> None:
+    """Keras itself would end in a traceback when it is imported."""
+    backend = os.environ.get("KERAS_BACKEND")
+    if backend in ("jax", "torch") and importlib.util.find_spec(backend) is None:
+        raise UsageError(
+            f"KERAS_BACKEND={backend} needs {backend}: pip install 'keras-dml[{backend}]'"
+        )
 
 
 def _failed(error: Exception, debug: bool) -> int:

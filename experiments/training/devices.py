@@ -10,7 +10,11 @@ from experiments.options.errors import UsageError
 
 
 def threads() -> int:
-    """How many threads a kernel of TensorFlow may share, on which the sums of floats depend."""
+    """How many threads a kernel may share, on which the sums of floats depend."""
+    if keras.backend.backend() == "torch":
+        import torch
+
+        return torch.get_num_threads()
     asked = tf.config.threading.get_intra_op_parallelism_threads()
     word = os.environ.get("TF_NUM_INTRAOP_THREADS", "")
     # As TensorFlow counts: the cores that this process may use.
@@ -18,19 +22,70 @@ def threads() -> int:
 
 
 def devices(options: RunOptions) -> tf.distribute.Strategy:
-    """Seed, determinism, precision; returns the strategy. Comes before anything uses TensorFlow.
+    """Seed, determinism, precision; returns the strategy. Comes before anything uses the backend.
+
+    On JAX several devices are a `keras.distribution` for the whole process, and on PyTorch there is
+    one: the strategy is TensorFlow's default then, whose pipelines feed every backend.
 
     Raises:
-        UsageError: a batch that the devices cannot share equally.
+        UsageError: a batch that the devices cannot share equally; devices that the backend cannot
+            train on together.
     """
     if options.logical_devices > 1 and options.strategy != "mirrored":
         raise UsageError(
             "logical_devices needs --strategy=mirrored. "
             f"Received: logical_devices={options.logical_devices}"
         )
+    backend = keras.backend.backend()
+    if backend != "tensorflow":
+        _check_backend(options, backend)
     keras.utils.set_random_seed(options.seed)
     if options.deterministic:
         tf.config.experimental.enable_op_determinism()
+    if backend == "tensorflow":
+        return _tensorflow(options)
+    # Its pipelines run on the CPU: of a GPU it would take the memory.
+    tf.config.set_visible_devices([], "GPU")
+    _PREPARE[backend](options)
+    return tf.distribute.get_strategy()
+
+
+def _check_backend(options: RunOptions, backend: str) -> None:
+    several = {"jax": ("multi_worker",), "torch": ("multi_worker", "mirrored")}[backend]
+    if options.strategy in several:
+        raise UsageError(
+            f"strategy must be {'one' if backend == 'torch' else 'one, auto or mirrored'} where "
+            f"KERAS_BACKEND={backend}. Received: strategy={options.strategy}"
+        )
+
+
+def _jax(options: RunOptions) -> None:
+    import jax
+
+    if options.logical_devices > 1:
+        jax.config.update("jax_num_cpu_devices", options.logical_devices)
+    on_cpu = jax.default_backend() == "cpu"
+    _set_policy(options, "mixed_bfloat16")
+    if options.strategy == "mirrored" or (options.strategy == "auto" and not on_cpu):
+        found = jax.local_devices()
+        _check_shared(options, len(found))
+        keras.distribution.set_distribution(
+            keras.distribution.DataParallel(auto_shard_dataset=False)
+        )
+
+
+def _torch(options: RunOptions) -> None:
+    import torch
+
+    if options.deterministic:
+        torch.use_deterministic_algorithms(True)
+    _set_policy(options, "mixed_float16" if torch.cuda.is_available() else "mixed_bfloat16")
+
+
+_PREPARE = {"jax": _jax, "torch": _torch}
+
+
+def _tensorflow(options: RunOptions) -> tf.distribute.Strategy:
     gpus = tf.config.list_physical_devices("GPU")
     for gpu in gpus:
         tf.config.experimental.set_memory_growth(gpu, True)
@@ -39,8 +94,7 @@ def devices(options: RunOptions) -> tf.distribute.Strategy:
             tf.config.list_physical_devices("CPU")[0],
             [tf.config.LogicalDeviceConfiguration()] * options.logical_devices,
         )
-    half = "mixed_float16" if gpus else "mixed_bfloat16"
-    keras.config.set_dtype_policy(half if options.mixed_precision else "float32")
+    _set_policy(options, "mixed_float16" if gpus else "mixed_bfloat16")
     if options.strategy == "multi_worker":
         strategy = tf.distribute.MultiWorkerMirroredStrategy()
     elif options.strategy == "mirrored" or (options.strategy == "auto" and gpus):
@@ -48,9 +102,17 @@ def devices(options: RunOptions) -> tf.distribute.Strategy:
         strategy = tf.distribute.MirroredStrategy([device.name for device in found])
     else:
         return tf.distribute.get_strategy()
-    if options.batch_size % strategy.num_replicas_in_sync:
+    _check_shared(options, strategy.num_replicas_in_sync)
+    return strategy
+
+
+def _set_policy(options: RunOptions, half: str) -> None:
+    keras.config.set_dtype_policy(half if options.mixed_precision else "float32")
+
+
+def _check_shared(options: RunOptions, devices: int) -> None:
+    if options.batch_size % devices:
         raise UsageError(
-            f"batch_size must be a multiple of the {strategy.num_replicas_in_sync} devices. "
+            f"batch_size must be a multiple of the {devices} devices. "
             f"Received: batch_size={options.batch_size}"
         )
-    return strategy

@@ -23,6 +23,7 @@ from experiments.options.errors import UsageError
 from experiments.training.plan import RunPlan
 from keras_dml.cloning import all_layers
 from keras_dml.private import Functional
+from keras_dml.steps import compiled
 from pipelines import ImageTable, feature_batches, training_batches
 
 FOLDER = "features"
@@ -96,8 +97,8 @@ class FeatureFeed:
 
     def __init__(self, run: RunPlan, trunk: keras.Model, head: keras.Model) -> None:
         self._run = run
-        self._embed = tf.function(
-            lambda features: head(features, training=False), reduce_retracing=True
+        self._embed = compiled(
+            lambda features: head(features, training=False), head.variables, assigns=False
         )
         given = run.options.cache_dir
         self._own = given is None
@@ -136,7 +137,13 @@ class FeatureFeed:
         """
         features = self._features[side]
         parts = [
-            self._embed(np.ascontiguousarray(features[first : first + _ROWS])).numpy()
+            keras.ops.convert_to_numpy(
+                self._embed(
+                    keras.ops.convert_to_tensor(
+                        np.ascontiguousarray(features[first : first + _ROWS])
+                    )
+                )
+            )
             for first in range(0, len(features), _ROWS)
         ]
         embeddings = np.concatenate(parts).astype("float32")

@@ -74,7 +74,8 @@ class Learner:
                     run.objective.rate_factors(self.model),
                 ),
                 **run.objective.compile_arguments(phase.steps),
-                jit_compile=run.options.jit_compile,
+                # What JAX does not compile it runs operation by operation.
+                jit_compile=run.options.jit_compile or keras.backend.backend() == "jax",
             )
 
     def average(self) -> None:

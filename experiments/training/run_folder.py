@@ -457,7 +457,9 @@ def _resolved_anew(flags: str) -> str:
 
 def _variables(model: keras.Model) -> list[keras.Variable]:
     if not model.optimizer.built:
-        with model.distribute_strategy.scope():
+        from experiments.embedding.table_embedder import strategy_of
+
+        with strategy_of(model).scope():
             model.optimizer.build(model.trainable_variables)
     optimizers = [model.optimizer]
     if hasattr(model, "statistics_optimizer"):

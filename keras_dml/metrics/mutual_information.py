@@ -15,7 +15,8 @@ from keras_dml.metrics.distances import unit_embeddings
 
 if TYPE_CHECKING:
     import keras
-    import tensorflow as tf
+
+    from keras_dml.types import Tensor
 
 # Pairs in a step. The estimate varies by what the last of them are; the result is over all.
 _PAIRS = 4096
@@ -64,15 +65,13 @@ def mutual_information_bound(
         `MutualInformationBound`.
 
     Raises:
-        ValueError: wrong shapes, a half without positive or negative pairs, or another backend
-            than TensorFlow.
+        ValueError: wrong shapes, or a half without positive or negative pairs.
 
     Reference: Kemertas et al., "RankMI", CVPR 2020, Eq. 3, 6 and 7.
     """
     import keras
     from keras import ops
 
-    from keras_dml.extras import check_tensorflow_backend
     from keras_dml.losses.rankmi import negative_costs, positive_costs
     from keras_dml.models.statistics_network import (
         StatisticsNetwork,
@@ -80,9 +79,7 @@ def mutual_information_bound(
         estimate_beta,
     )
     from keras_dml.optimizers import WarmCosine
-
-    check_tensorflow_backend("mutual_information_bound")
-    import tensorflow as tf
+    from keras_dml.steps import compiled, gradients
 
     steps, seed = check_whole("steps", steps, least=1), check_seed("seed", seed)
     z, classes = unit_embeddings(embeddings, labels)
@@ -93,26 +90,31 @@ def mutual_information_bound(
     optimizer = keras.optimizers.Adam(WarmCosine(1e-3, steps, warmup_steps=1))
     optimizer.build(network.trainable_variables)
 
-    def loss(positive: tf.Tensor, negative: tf.Tensor) -> tf.Tensor:
+    def loss(positive: Tensor, negative: Tensor) -> Tensor:
         values = network(ops.concatenate([positive, negative])[:, None])[:, 0]
-        costs = positive_costs(values[: len(positive)]), negative_costs(values[len(positive) :])
+        costs = positive_costs(values[:_PAIRS]), negative_costs(values[_PAIRS:])
         return ops.mean(costs[0]) + ops.mean(costs[1])
 
-    @tf.function
-    def step(positive: tf.Tensor, negative: tf.Tensor) -> tf.Tensor:
-        with tf.GradientTape() as tape:
-            value = loss(positive, negative)
-        optimizer.apply(tape.gradient(value, network.trainable_variables))
+    variables = [*network.variables, *optimizer.variables]
+
+    def update(positive: Tensor, negative: Tensor) -> Tensor:
+        value, _, found, _ = gradients(
+            lambda: (loss(positive, negative), ()), network.trainable_variables, states=variables
+        )
+        optimizer.apply(found, network.trainable_variables)
         return value
 
+    def draw(half: _Pairs, rng: np.random.Generator) -> list[Tensor]:
+        return [ops.convert_to_tensor(distances) for distances in half.draw(rng)]
+
+    step, evaluate = compiled(update, variables), compiled(loss, variables)
     with steps_bar("fitting V", steps, bool(verbose)) as bar:
         for number in range(steps):
-            step(*halves[0].draw(np.random.default_rng([seed, 1, number])))
+            step(*draw(halves[0], np.random.default_rng([seed, 1, number])))
             bar.update()
     rng = np.random.default_rng([seed, 2])
-    evaluate = tf.function(loss)
-    held_back = [-float(evaluate(*halves[1].draw(rng))) for _ in range(64)]
-    start = tf.constant(1.0, network.compute_dtype)
+    held_back = [-float(evaluate(*draw(halves[1], rng))) for _ in range(64)]
+    start = ops.ones((), dtype=network.compute_dtype)
     beta, found = estimate_beta(network, start)
     return MutualInformationBound(
         nats=float(np.mean(held_back)),

@@ -1,22 +1,21 @@
-"""The gradient of a large batch with the activations of a small one; needs TensorFlow."""
+"""The gradient of a large batch with the activations of a small one, on every backend."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import keras
+from keras import ops
 
 from keras_dml import private
 from keras_dml.checks import check_bool, check_whole, shown
 from keras_dml.distribute import piece_of_batch, place_among_replicas
 from keras_dml.errors import ArgumentError
-from keras_dml.extras import TensorFlow
 from keras_dml.models.backbones import FrozenStatisticsBatchNormalization
 from keras_dml.models.distributed_model import DistributedModel
+from keras_dml.steps import gradients, loop, values_of
 from keras_dml.types import Config, Logs, Tensor
 
 __all__ = ["CachedGradients"]
-
-tf = TensorFlow("CachedGradients")
 
 
 @keras.saving.register_keras_serializable("keras_dml")
@@ -59,10 +58,10 @@ class CachedGradients(DistributedModel):
         name: of the model.
 
     Raises:
-        ValueError: Keras runs on another backend than TensorFlow; `chunk_size` below 1, a model
-            that is not built, or is a `CrossBatchMemory` (put that one around); in `compile` or
-            `fit`, batch norm without `batch_statistics`, layers with an activity regularizer or
-            another loss of their activations, or layers that draw from Keras' global seed.
+        ValueError: `chunk_size` below 1, a model that is not built, or is a `CrossBatchMemory` (put
+            that one around); in `compile` or `fit`, batch norm without `batch_statistics`, layers
+            with an activity regularizer or another loss of their activations, or layers that draw
+            from Keras' global seed.
 
     References: Gao et al., "Scaling Deep Contrastive Learning Batch Size under Memory Limited
     Setup", 2021, section 3.2 (GradCache); Patel et al., "Recall@k Surrogate Loss", CVPR 2022, train
@@ -135,35 +134,47 @@ class CachedGradients(DistributedModel):
         super()._fit_to_replicas()
         self.check_layers()
 
-    def train_step(self, data: Any) -> Logs:
+    def train_step(self, *args: Any) -> Any:
         """One step on (images, labels[, sample weights]); returns the logs."""
-        return self.train_step_of(self, data)
+        return self.train_step_of(self, *args)
 
-    def train_step_of(self, trainer: keras.Model, data: Any) -> Logs:
+    def train_step_of(self, trainer: DistributedModel, *args: Any) -> Any:
         """The same for the loss, optimizer and metrics of a model that has this one within.
 
         Args:
             trainer: compiled; its outputs are this model's.
-            data: the batch.
+            args: as of `train_step`.
         """
+        return trainer.logs_of(lambda data: self._step_of(trainer, data), *args)
+
+    def _step_of(self, trainer: DistributedModel, data: Any) -> Logs:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         _, replicas = place_among_replicas()
         chunks = _Chunks(self.model, self.chunk_size, x, self._traced)
         outputs = chunks.outputs()
         variables = trainer.trainable_variables
-        with tf.GradientTape() as tape:
-            flat = keras.tree.flatten(outputs)
-            tape.watch(flat)
+
+        def of_outputs(*flat: Tensor) -> tuple[Tensor, Tensor]:
             loss = trainer.compute_loss(
-                x=x, y=y, y_pred=outputs, sample_weight=sample_weight, training=True
+                x=x,
+                y=y,
+                y_pred=keras.tree.pack_sequence_as(outputs, flat),
+                sample_weight=sample_weight,
+                training=True,
             )
-            total = trainer.optimizer.scale_loss(loss)
+            return trainer.optimizer.scale_loss(loss), loss
+
+        states = [
+            *trainer.variables, *trainer.optimizer.variables, *trainer.metrics_variables
+        ]  # fmt: skip
         # Also what the loss holds beside the outputs: the regularizers of weights.
-        at_outputs, beside = tape.gradient(total, [flat, variables])
-        gradients = chunks.gradients(variables, at_outputs)
+        _, loss, beside, at_outputs = gradients(
+            of_outputs, variables, keras.tree.flatten(outputs), states=states
+        )
+        of_chunks = chunks.gradients(variables, at_outputs)
         chunks.leave_states()
         trainer.optimizer.apply_gradients(
-            [(_sum(pair), variable) for pair, variable in zip(zip(gradients, beside), variables)]
+            [(_sum(pair), variable) for pair, variable in zip(zip(of_chunks, beside), variables)]
         )
         [tracker] = [metric for metric in trainer.metrics if metric.name == "loss"]
         # Keras has divided the mean by the replicas, whose losses are averaged in the logs.
@@ -212,13 +223,15 @@ class _Chunks:
 
     def __init__(self, model: keras.Model, chunk_size: int, x: Any, traced: _Traced) -> None:
         self._model = model
-        self._x = keras.tree.map_structure(tf.convert_to_tensor, x)
-        first = keras.tree.flatten(self._x)[0]
-        known = first.shape[0]
-        self.rows = tf.shape(first)[0] if known is None else known
-        self._size = tf.minimum(chunk_size, self.rows) if known is None else min(chunk_size, known)
+        self._x = keras.tree.map_structure(ops.convert_to_tensor, x)
+        self.rows = ops.shape(keras.tree.flatten(self._x)[0])[0]
+        known = self.rows if isinstance(self.rows, int) else None
+        self._size = _least(chunk_size, self.rows)
         self._alone = known is not None and known <= chunk_size
         self._number = (self.rows + chunk_size - 1) // chunk_size
+        # On JAX a scope has to give all that a model reads; elsewhere the variables are there.
+        self._read = model.variables if keras.backend.backend() == "jax" else []
+        self._values = values_of(self._read)
         self._states, self._specs = self._look(None if known is None else self._size, traced)
         # Whose masks are the whole batch's: every chunk draws them from the state of the step.
         self._whole = {
@@ -226,7 +239,7 @@ class _Chunks:
             for layer in private.flat_layers(model)
             if getattr(layer, "draws_for_global_batch", False)
         }
-        self._before = [tf.convert_to_tensor(variable.value) for variable in self._states]
+        self._before = [ops.copy(variable.value) for variable in self._states]
         self._after: Sequence[Tensor] = self._before
 
     def outputs(self) -> Any:
@@ -234,20 +247,23 @@ class _Chunks:
         if self._alone:
             outputs, self._after = self._computed(0, self._before)
             return outputs
-        buffers = [tf.zeros([self.rows, *spec.shape[1:]], spec.dtype) for spec in self._flat_specs]
+        specs = keras.tree.flatten(self._specs)
+        buffers = [ops.zeros((self.rows, *spec.shape[1:]), dtype=spec.dtype) for spec in specs]
 
-        def put(number: Tensor, states: Any, buffers: Any) -> Any:
+        def put(number: Tensor | int, states: Any, buffers: Any) -> Any:
             outputs, states = self._computed(number, states)
             rows = self._rows_of(number)
             filled = [
-                tf.tensor_scatter_nd_update(
-                    buffer, rows[:, None], self._where_new(number, chunk, tf.gather(buffer, rows))
+                ops.scatter_update(
+                    buffer,
+                    rows[:, None],
+                    self._where_new(number, chunk, ops.take(buffer, rows, axis=0)),
                 )
                 for buffer, chunk in zip(buffers, keras.tree.flatten(outputs))
             ]
-            return number + 1, states, filled
+            return states, filled
 
-        _, self._after, buffers = self._over_chunks(put, self._before, buffers)
+        self._after, buffers = loop(self._number, put, (self._before, buffers))
         return keras.tree.pack_sequence_as(self._specs, buffers)
 
     def gradients(
@@ -256,15 +272,15 @@ class _Chunks:
         """The gradients of the variables for these at the outputs; None of one they do not meet."""
         met: set[int] = set()
 
-        def add(number: Tensor, states: Any, totals: Any) -> Any:
-            states, gradients = self._pulled(number, states, variables, at_outputs)
-            met.update(place for place, each in enumerate(gradients) if each is not None)
-            return number + 1, states, [_sum(pair) for pair in zip(totals, gradients)]
+        def add(number: Tensor | int, states: Any, totals: Any) -> Any:
+            states, of_chunk = self._pulled(number, states, variables, at_outputs)
+            met.update(place for place, each in enumerate(of_chunk) if each is not None)
+            return states, [_sum(pair) for pair in zip(totals, of_chunk)]
 
         if self._alone:
             return self._pulled(0, self._before, variables, at_outputs)[1]
-        totals = [tf.zeros(variable.shape, variable.dtype) for variable in variables]
-        _, _, totals = self._over_chunks(add, self._before, totals)
+        totals = [ops.zeros(variable.shape, dtype=variable.dtype) for variable in variables]
+        _, totals = loop(self._number, add, (self._before, totals))
         return [total if place in met else None for place, total in enumerate(totals)]
 
     def leave_states(self) -> None:
@@ -272,91 +288,92 @@ class _Chunks:
         for variable, value in zip(self._states, self._after):
             variable.assign(value)
 
-    @property
-    def _flat_specs(self) -> list[Any]:
-        return keras.tree.flatten(self._specs)
+    def _look(self, size: Any, traced: _Traced) -> tuple[list[keras.Variable], Any]:
+        """Which variables a forward pass changes, and what its outputs are like.
 
-    def _look(self, size: int | None, traced: _Traced) -> tuple[list[keras.Variable], Any]:
-        """Which variables a forward pass changes, and what its outputs are like."""
-        specs = keras.tree.map_structure(
-            lambda tensor: tf.TensorSpec([size, *tensor.shape[1:]], tensor.dtype), self._x
-        )
-        key = tuple((tuple(spec.shape), spec.dtype) for spec in keras.tree.flatten(specs))
+        Args:
+            size: images of a chunk; None: that is known when the graph runs.
+            traced: what is known of the model.
+        """
+        flat = keras.tree.flatten(self._x)
+        key = size, *((tuple(x.shape[1:]), keras.backend.standardize_dtype(x.dtype)) for x in flat)
         if key in traced.known:
             return traced.known[key]
+        of_model = {id(variable) for variable in self._model.variables}
         states: list[keras.Variable] = []
 
         def look(x: Any) -> Any:
-            with keras.StatelessScope(collect_losses=True, initialize_variables=False) as scope:
+            with keras.StatelessScope(
+                state_mapping=list(zip(self._read, self._values)),
+                collect_losses=True,
+                initialize_variables=False,
+            ) as scope:
+                before = {id(variable): variable.value for variable in self._read}
                 outputs = self._model(x, training=True)
             if scope.losses:
                 raise ArgumentError(
                     "model must have no layers that add losses of their activations, which are not "
                     f"the sums of their chunks'. Received: model={self._model.name}"
                 )
-            changed = [v for v in self._model.variables if scope.get_current_value(v) is not None]
-            if len(changed) < len(scope.state_mapping):
+            if not of_model.issuperset(scope.state_mapping):
                 raise ArgumentError(
                     "model must have no layers that draw from Keras' global seed, whose two passes "
                     "would differ: give them a keras.random.SeedGenerator of their own. "
                     f"Received: model={self._model.name}"
                 )
-            states.extend(changed)
+            for variable in self._model.variables:
+                value = scope.get_current_value(variable)
+                if value is not None and value is not before.get(id(variable)):
+                    states.append(variable)
             return outputs
 
-        function = tf.function(look, autograph=False).get_concrete_function(specs)
-        traced.known[key] = states, function.structured_outputs
+        outputs = _outputs_like(look, self._x, size)
+        specs = keras.tree.map_structure(
+            lambda x: keras.KerasTensor(x.shape, keras.backend.standardize_dtype(x.dtype)), outputs
+        )
+        traced.known[key] = states, specs
         return traced.known[key]
 
-    def _over_chunks(self, body: Any, states: Any, carried: Any) -> Any:
-        # One iteration after the other: together they would hold all activations after all.
-        return tf.while_loop(
-            lambda number, *_: number < self._number,
-            body,
-            (tf.constant(0), list(states), list(carried)),
-            parallel_iterations=1,
-        )
-
     def _start(self, number: Any) -> Any:
-        return tf.minimum(number * self._size, self.rows - self._size)
+        return _least(number * self._size, self.rows - self._size)
 
     def _rows_of(self, number: Any) -> Tensor:
-        return self._start(number) + tf.range(self._size)
+        return self._start(number) + ops.arange(self._size, dtype="int32")
 
     def _where_new(self, number: Any, chunk: Tensor, otherwise: Tensor) -> Tensor:
         """Rows of a chunk, but for those that were in the chunk before it."""
         new = self._rows_of(number) >= number * self._size
-        return tf.where(tf.reshape(new, [-1] + [1] * (len(chunk.shape) - 1)), chunk, otherwise)
+        return ops.where(ops.reshape(new, [-1] + [1] * (len(chunk.shape) - 1)), chunk, otherwise)
 
     def _scope(self, states: Sequence[Tensor]) -> keras.StatelessScope:
         values = [
             before if id(variable) in self._whole else state
             for variable, before, state in zip(self._states, self._before, states)
         ]
-        mapping = list(zip(self._states, values))
+        mapping = [*zip(self._read, self._values), *zip(self._states, values)]
         return keras.StatelessScope(state_mapping=mapping, initialize_variables=False)
 
-    def _forward(self, number: Any, scope: keras.StatelessScope) -> tuple[Any, list[Tensor]]:
-        """Outputs of a chunk, and the states behind it, in a scope that is open."""
+    def _forward(self, number: Any) -> tuple[Any, list[Tensor]]:
+        """Outputs of a chunk, and the states behind it, in the scope that is open."""
         if self._alone:
             outputs = self._model(self._x, training=True)
         else:
             start = self._start(number)
             chunk = keras.tree.map_structure(
-                lambda tensor: tf.slice(
+                lambda tensor: ops.slice(
                     tensor,
-                    tf.stack([start, *[0] * (len(tensor.shape) - 1)]),
-                    tf.stack([self._size, *[-1] * (len(tensor.shape) - 1)]),
+                    [start, *[0] * (len(tensor.shape) - 1)],
+                    [self._size, *ops.shape(tensor)[1:]],
                 ),
                 self._x,
             )
             with piece_of_batch(start, self.rows):
                 outputs = self._model(chunk, training=True)
-        return outputs, [scope.get_current_value(variable) for variable in self._states]
+        return outputs, values_of(self._states)
 
     def _computed(self, number: Any, states: Sequence[Tensor]) -> tuple[Any, list[Tensor]]:
-        with self._scope(states) as scope:
-            return self._forward(number, scope)
+        with self._scope(states):
+            return self._forward(number)
 
     def _pulled(
         self,
@@ -366,25 +383,45 @@ class _Chunks:
         at_outputs: Sequence[Tensor | None],
     ) -> tuple[list[Tensor], list[Tensor | None]]:
         """The states behind a chunk, and its share of the gradients."""
+        upstream = [gradient for gradient in at_outputs if gradient is not None]
+        if not self._alone:
+            rows = self._rows_of(number)
+            shares = [ops.take(gradient, rows, axis=0) for gradient in upstream]
+            upstream = [self._where_new(number, share, ops.zeros_like(share)) for share in shares]
+
+        def met() -> tuple[list[Tensor], list[Tensor]]:
+            outputs, behind = self._forward(number)
+            flat = zip(keras.tree.flatten(outputs), at_outputs)
+            return [output for output, gradient in flat if gradient is not None], behind
+
         # The gradient within the scope: layers that compute anew read their variables in it.
-        with self._scope(states) as scope:
-            with tf.GradientTape() as tape:
-                outputs, behind = self._forward(number, scope)
-            met = [
-                (output, gradient)
-                for output, gradient in zip(keras.tree.flatten(outputs), at_outputs)
-                if gradient is not None
-            ]
-            targets = [output for output, _ in met]
-            upstream = [gradient for _, gradient in met]
-            if not self._alone:
-                rows = self._rows_of(number)
-                shares = [tf.gather(gradient, rows) for gradient in upstream]
-                upstream = [
-                    self._where_new(number, share, tf.zeros_like(share)) for share in shares
-                ]
-            gradients = tape.gradient(targets, list(variables), output_gradients=upstream)
-        return behind, [None if each is None else tf.convert_to_tensor(each) for each in gradients]
+        with self._scope(states):
+            _, behind, of_chunk, _ = gradients(met, variables, upstream=upstream, states=self._read)
+        return behind, of_chunk
+
+
+def _outputs_like(function: Any, x: Any, size: Any) -> Any:
+    """What a function gives for the first so many rows, or tensors of its shapes and dtypes."""
+    backend = keras.backend.backend()
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        specs = keras.tree.map_structure(
+            lambda tensor: tf.TensorSpec([size, *tensor.shape[1:]], tensor.dtype), x
+        )
+        traced = tf.function(function, autograph=False).get_concrete_function(specs)
+        return traced.structured_outputs
+    rows = keras.tree.map_structure(lambda tensor: tensor[:size], x)
+    if backend == "jax":
+        import jax
+
+        return jax.eval_shape(function, rows)
+    return function(rows)
+
+
+def _least(a: Any, b: Any) -> Any:
+    """The smaller of two numbers, which stays one of Python's where both are."""
+    return min(a, b) if isinstance(a, int) and isinstance(b, int) else ops.minimum(a, b)
 
 
 def _sum(values: Sequence[Tensor | None]) -> Tensor | None:

@@ -4,18 +4,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import keras
-import numpy as np
 from keras import ops
 
 from keras_dml.checks import check_bool, check_number, check_whole, checked_class_ids, shown
-from keras_dml.class_ids import as_labels
+from keras_dml.class_ids import as_labels, widest_integers
 from keras_dml.distribute import gather_candidates, place_among_replicas
 from keras_dml.errors import ArgumentError, ArgumentTypeError
 from keras_dml.losses.against_memory import AgainstMemory
 from keras_dml.losses.base import EmbeddingLoss
 from keras_dml.metrics.loss_part import LossPart
 from keras_dml.models.cached_gradients import CachedGradients
-from keras_dml.models.distributed_model import TrainingModel
+from keras_dml.models.distributed_model import DistributedModel
 from keras_dml.models.head import check_embedding_model
 from keras_dml.pairs import Memory
 from keras_dml.types import Config, Tensor, TensorLike
@@ -24,7 +23,7 @@ __all__ = ["CrossBatchMemory"]
 
 
 @keras.saving.register_keras_serializable("keras_dml")
-class CrossBatchMemory(TrainingModel):
+class CrossBatchMemory(DistributedModel):
     """An embedding model whose loss also compares with the embeddings of earlier batches.
 
     Embeddings move slowly once training is under way, so those of the last M images are nearly what
@@ -109,8 +108,7 @@ class CrossBatchMemory(TrainingModel):
                 f"Received: start_step={start_step}, batch_term={batch_term}"
             )
         self.model = model
-        # The widest integers of this backend, as class ids have them.
-        whole = keras.backend.standardize_dtype(as_labels(np.zeros(1, "int64")).dtype)
+        whole = widest_integers()  # as class ids have them
 
         def state(name: str, shape: tuple[int, ...], dtype: str) -> keras.Variable:
             return self.add_weight(

@@ -1,14 +1,15 @@
-"""A `keras.Model` that trains under every `tf.distribute` strategy; needs TensorFlow."""
+"""A `keras.Model` that trains under every `tf.distribute` strategy, and on every backend."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 
 from keras_dml import private
 from keras_dml.errors import ArgumentError, ArgumentTypeError
-from keras_dml.extras import TensorFlow, check_tensorflow_backend
+from keras_dml.extras import TensorFlow
 from keras_dml.optimizers import as_on_one_device, refuse_accumulation
+from keras_dml.steps import as_stateless, without_gradients
 from keras_dml.types import Config, Logs
 
 tf = TensorFlow("DistributedModel")
@@ -17,6 +18,10 @@ tf = TensorFlow("DistributedModel")
 @keras.saving.register_keras_serializable("keras_dml")
 class DistributedModel(private.BuildsOnBatch, keras.Model):
     """A `keras.Model` whose `fit` and `evaluate` work under every `tf.distribute` strategy.
+
+    What follows is TensorFlow's. On JAX this is a `keras.Model` that `keras.distribution` spreads
+    over devices, the losses seeing the global batch as on one; on PyTorch it trains on one device.
+    A file that one backend has saved goes on in another.
 
     Made of inputs and outputs, `DistributedModel(inputs, outputs)`, or subclassed with `call`, as
     any Keras model. A subclass that has to do something around the replicas, not within them,
@@ -41,9 +46,8 @@ class DistributedModel(private.BuildsOnBatch, keras.Model):
 
     Raises:
         TypeError: a subclass is given inputs and outputs.
-        ValueError: Keras runs on another backend than TensorFlow; several replicas, and
-            `jit_compile=True` or an optimizer with `gradient_accumulation_steps`; in `compile`, or
-            in the first step if set later.
+        ValueError: several replicas, and `jit_compile=True` or an optimizer with
+            `gradient_accumulation_steps`; in `compile`, or in the first step if set later.
     """
 
     _average_function: Callable[[], None] | None = None
@@ -52,7 +56,6 @@ class DistributedModel(private.BuildsOnBatch, keras.Model):
 
     def __new__(cls, *args: Any, **kwargs: Any) -> "DistributedModel":
         """As `keras.Model`: with inputs and outputs, the class of functional models."""
-        check_tensorflow_backend(cls.__name__)
         if cls is DistributedModel and (args or "outputs" in kwargs):
             return super().__new__(FunctionalDistributedModel)
         return super().__new__(cls)
@@ -80,8 +83,13 @@ class DistributedModel(private.BuildsOnBatch, keras.Model):
         if self.optimizer is not None and self.built:
             self.optimizer.build(self.trainable_variables)
 
+    @property
+    def replicas(self) -> int:
+        """Of a `tf.distribute` strategy, over whose gradients is summed; 1 on other backends."""
+        return self.distribute_strategy.num_replicas_in_sync if _on_tensorflow() else 1
+
     def _fit_to_replicas(self) -> None:
-        if self.distribute_strategy.num_replicas_in_sync == 1:
+        if self.replicas == 1:
             return
         if self.jit_compile:
             raise ArgumentError(
@@ -96,7 +104,7 @@ class DistributedModel(private.BuildsOnBatch, keras.Model):
         return [] if self.optimizer is None else [self.optimizer]
 
     def step_on_replicas(self, data: Any) -> Logs:
-        """One training step on every replica; called in cross-replica context.
+        """One training step on every replica; called in cross-replica context, on TensorFlow.
 
         Args:
             data: the batch, each replica's part of it.
@@ -122,6 +130,8 @@ class DistributedModel(private.BuildsOnBatch, keras.Model):
         moving averages of its own, of which only the first's would be saved. Called between epochs,
         before an evaluation or a save.
         """
+        if self.replicas == 1:
+            return
         strategy = self.distribute_strategy
         averaged = [
             variable
@@ -129,7 +139,7 @@ class DistributedModel(private.BuildsOnBatch, keras.Model):
             # The others are held equal by Keras, or are counters and seeds, which go alike.
             if variable.aggregation == "none" and "float" in str(variable.dtype)
         ]
-        if strategy.num_replicas_in_sync == 1 or not averaged:
+        if not averaged:
             return
         if self._average_function is None:
 
@@ -143,8 +153,34 @@ class DistributedModel(private.BuildsOnBatch, keras.Model):
             self._average_function = tf.function(lambda: strategy.run(average), autograph=False)
         self._average_function()
 
+    def logs_of(self, step: Callable[[Any], Logs], *args: Any) -> Any:
+        """What `train_step` or `test_step` returns where it is `step` of a batch.
+
+        On JAX it is given the values of all variables too, and returns those that they then have.
+
+        Args:
+            step: reads variables and assigns to them.
+            args: those of `train_step` or `test_step`.
+        """
+        if keras.backend.backend() != "jax":
+            return without_gradients(step)(*args)
+        values, data = args
+        groups = [
+            self.trainable_variables,
+            self.non_trainable_variables,
+            *([self.optimizer.variables] if len(values) == 4 else []),
+            self.metrics_variables,
+        ]
+        flat = [variable for group in groups for variable in group]
+        pure = as_stateless(step, flat)
+        logs, after = pure([value for group in values for value in group], data)
+        rest = iter(after)
+        return logs, tuple([next(rest) for _ in group] for group in groups)
+
     def make_train_function(self, force: bool = False) -> Callable[[Any], Logs]:
         """The function of an iterator that `fit` calls: one execution, perhaps of many steps."""
+        if not _on_tensorflow():
+            return super().make_train_function(force)
         if self.train_function is None or force:
             # Again: since compile an optimizer may have been replaced, or made those within it.
             self._fit_to_replicas()
@@ -153,6 +189,8 @@ class DistributedModel(private.BuildsOnBatch, keras.Model):
 
     def make_test_function(self, force: bool = False) -> Callable[[Any], Logs]:
         """The function of an iterator that `evaluate` calls."""
+        if not _on_tensorflow():
+            return super().make_test_function(force)
         if self.test_function is None or force:
             self.test_function = self._iterator_function(self._test_on_replicas)
         return self.test_function
@@ -202,11 +240,8 @@ class FunctionalDistributedModel(DistributedModel, private.Functional):
     __init__ = private.Functional.__init__
 
 
-if TYPE_CHECKING or keras.backend.backend() == "tensorflow":
-    TrainingModel = DistributedModel
-else:
-    TrainingModel = keras.Model
-"""Base of models that have a loss of their own on every backend; replicas are TensorFlow's."""
+def _on_tensorflow() -> bool:
+    return keras.backend.backend() == "tensorflow"
 
 
 class _AroundReplicas:

@@ -1,5 +1,6 @@
-"""RankMI's model with its alternating train step; needs TensorFlow."""
+"""RankMI's model with its alternating train step, on every backend."""
 
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, Self
 
@@ -18,9 +19,8 @@ from keras_dml.checks import (
     checked_class_ids,
     one_per_image,
 )
-from keras_dml.class_ids import as_labels
+from keras_dml.class_ids import as_labels, widest_integers
 from keras_dml.errors import ArgumentError
-from keras_dml.extras import TensorFlow
 from keras_dml.losses.base import is_sound
 from keras_dml.losses.rankmi import negative_costs, positive_costs
 from keras_dml.models.distributed_model import DistributedModel
@@ -33,9 +33,8 @@ from keras_dml.models.statistics_network import (
 )
 from keras_dml.negatives import distance_weighted, draw_negatives
 from keras_dml.pairs import Pairs, normalize, pair_means, safe_sqrt
+from keras_dml.steps import branch, gradients
 from keras_dml.types import Config, Logs, Tensor, TensorLike
-
-tf = TensorFlow("RankMI")
 
 SAMPLINGS = ("distance_weighted", "uniform", "all")
 
@@ -110,14 +109,16 @@ class RankMI(DistributedModel):
         self.statistics_network = statistics_network or StatisticsNetwork(zero_at=self.first_beta)
         check_statistics_network(self.statistics_network)
         dtype = self.statistics_network.compute_dtype
-        start, _ = estimate_beta(self.statistics_network, tf.constant(self.first_beta, dtype))
+        first = ops.convert_to_tensor(self.first_beta, dtype=dtype)
+        start, _ = estimate_beta(self.statistics_network, first)
         shared = {"trainable": False, "aggregation": "only_first_replica", "shape": ()}
         self.beta = self.add_weight(
             name="beta", initializer=lambda *_, **__: ops.copy(start), dtype=dtype, **shared
         )
-        self.step = self.add_weight(name="step", initializer="zeros", dtype="int64", **shared)
+        whole = widest_integers()
+        self.step = self.add_weight(name="step", initializer="zeros", dtype=whole, **shared)
         self.beta_not_found = self.add_weight(
-            name="beta_not_found", initializer="zeros", dtype="int64", **shared
+            name="beta_not_found", initializer="zeros", dtype=whole, **shared
         )
         names = ("loss", "statistics_loss", "mutual_information", "positive_kept",
                  "negative_kept", "not_decreasing")  # fmt: skip
@@ -181,73 +182,118 @@ class RankMI(DistributedModel):
         """Compile as `get_compile_config` says."""
         self.compile(**keras.saving.deserialize_keras_object(config))
 
+    @property
+    def non_trainable_variables(self) -> list[keras.Variable]:
+        """As of every model; on JAX also those of V's optimizer.
+
+        Keras hands a step of JAX the variables of the model and of `optimizer`, and no others.
+        """
+        optimizer = getattr(self, "statistics_optimizer", None)
+        if optimizer is None or keras.backend.backend() != "jax":
+            return super().non_trainable_variables
+        return [*super().non_trainable_variables, *optimizer.variables]
+
     def step_on_replicas(self, data: Any) -> Logs:
         """Around the replicas: within them optimizers refuse to update inside a `tf.cond`."""
+        import tensorflow as tf  # replicas are TensorFlow's
+
         strategy = self.distribute_strategy
         if not tf.distribute.has_strategy() and strategy is tf.distribute.get_strategy():
             return super().step_on_replicas(data)  # no strategy, no such trouble
         return self._alternate(lambda step: self.reduce_logs(strategy.run(step, args=(data,))))
 
-    def train_step(self, data: Any) -> Logs:
+    def train_step(self, *args: Any) -> Any:
         """One step of Algorithm 1 on (images, class ids[, sample weights]); returns the logs."""
-        return self._alternate(lambda step: step(data))
+        return self.logs_of(lambda data: self._alternate(lambda step: step(data)), *args)
 
     def _alternate(self, run: Callable[[Callable[[Any], Logs]], Logs]) -> Logs:
-        return tf.cond(
-            tf.equal(self.step % (self.k + 1), 0),
+        return branch(
+            ops.equal(self.step.value % (self.k + 1), 0),
             lambda: run(self.embedding_step),
             lambda: run(self.statistics_step),
+            self._all_variables(),
         )
+
+    def _all_variables(self) -> list[keras.Variable]:
+        """Whatever a step reads or assigns to."""
+        of_optimizers = (each.variables for each in self._optimizers())
+        return [*self.variables, *itertools.chain(*of_optimizers), *self.metrics_variables]
 
     def embedding_step(self, data: Any) -> Logs:
         """Update the embedding network on the pairs within the margins."""
         images, class_ids, weights = keras.utils.unpack_x_y_sample_weight(data)
-        with tf.GradientTape() as tape:
+
+        def lowered() -> tuple[Tensor, Any]:
             embeddings = self.embedding(images, training=True)
             pairs, distances, values, sound = self._pairs(class_ids, embeddings)
-            positive = pairs.positive & (distances > self.beta - self.alpha)
-            negative = pairs.negative & (distances < self.beta + self.alpha)
+            positive = pairs.positive & (distances > self.beta.value - self.alpha)
+            negative = pairs.negative & (distances < self.beta.value + self.alpha)
             tightness = pair_means(positive_costs(values), positive)
             contrastive = self._sampled_contrastive(pairs, distances, values, negative)
             loss = _mean_over_anchors(tightness + contrastive, weights, sound)
             total = self._share_of_replica(loss, *self.embedding.losses)
-            total = self.optimizer.scale_loss(total)
-        variables = self.embedding.trainable_variables
-        gradients = tape.gradient(total, variables, unconnected_gradients="zero")
-        self.optimizer.apply(gradients, variables)
+            seen = pairs.positive, pairs.negative, distances, _loss_of_all(pairs, values)
+            return self.optimizer.scale_loss(total), (loss, positive, negative, seen)
+
+        loss, positive, negative, seen = self._descend(lowered, self.embedding, self.optimizer)
         self.means["loss"].update_state(loss)
-        self._count("positive_kept", positive, pairs.positive)
-        self._count("negative_kept", negative, pairs.negative)
-        return self._after(pairs, distances, _loss_of_all(pairs, values))
+        self._count("positive_kept", positive, seen[0])
+        self._count("negative_kept", negative, seen[1])
+        return self._after(*seen)
 
     def statistics_step(self, data: Any) -> Logs:
         """Update V on all pairs, then find β."""
         images, class_ids, weights = keras.utils.unpack_x_y_sample_weight(data)
-        embeddings = tf.stop_gradient(self.embedding(images, training=True))
-        variables = self.statistics_network.trainable_variables
-        with tf.GradientTape() as tape:
+        embeddings = ops.stop_gradient(self.embedding(images, training=True))
+
+        def lowered() -> tuple[Tensor, Any]:
             pairs, distances, values, sound = self._pairs(class_ids, embeddings)
             of_all = _loss_of_all(pairs, values)
             loss = _mean_over_anchors(of_all, weights, sound)
             total = self._share_of_replica(loss, *self.statistics_network.losses)
-            total = self.statistics_optimizer.scale_loss(total)
-        gradients = tape.gradient(total, variables, unconnected_gradients="zero")
-        self.statistics_optimizer.apply(gradients, variables)
+            seen = pairs.positive, pairs.negative, distances, of_all
+            return self.statistics_optimizer.scale_loss(total), (loss, seen)
+
+        loss, seen = self._descend(lowered, self.statistics_network, self.statistics_optimizer)
         beta, found = estimate_beta(self.statistics_network, self.beta.value)
         self.beta.assign(beta)
-        self.beta_not_found.assign_add(tf.cast(~found, "int64"))
+        not_found = ops.cast(ops.logical_not(found), self.beta_not_found.dtype)
+        self.beta_not_found.assign_add(not_found)
         self.means["statistics_loss"].update_state(loss)
-        return self._after(pairs, distances, of_all)
+        return self._after(*seen)
 
-    def test_step(self, data: Any) -> Logs:
+    def _descend(
+        self,
+        lowered: Callable[[], tuple[Tensor, Any]],
+        network: keras.Layer,
+        optimizer: keras.optimizers.Optimizer,
+    ) -> Any:
+        """Let a network take a step down the first that `lowered` returns; returns the second.
+
+        The gradient of a weight that it does not depend on is zeros.
+        """
+        variables = network.trainable_variables
+        _, others, found, _ = gradients(lowered, variables, states=self._all_variables())
+        for_each = [
+            ops.zeros_like(variable.value) if gradient is None else gradient
+            for variable, gradient in zip(variables, found)
+        ]
+        optimizer.apply(for_each, variables)
+        return others
+
+    def test_step(self, *args: Any) -> Any:
         """The loss over all pairs, and what follows from it."""
+        return self.logs_of(self._tested, *args)
+
+    def _tested(self, data: Any) -> Logs:
         images, class_ids, weights = keras.utils.unpack_x_y_sample_weight(data)
         embeddings = self.embedding(images, training=False)
         pairs, distances, values, sound = self._pairs(class_ids, embeddings)
         of_all = _loss_of_all(pairs, values)
         loss = _mean_over_anchors(of_all, weights, sound)
-        self.means["loss"].update_state(loss, sample_weight=_number(pairs))
-        self._watch(pairs, distances, of_all)
+        number = _number(pairs.positive, pairs.negative)
+        self.means["loss"].update_state(loss, sample_weight=number)
+        self._watch(pairs.positive, pairs.negative, distances, of_all)
         kept = ("loss", "mutual_information", "not_decreasing")
         return {name: self.means[name].result() for name in kept}
 
@@ -256,7 +302,7 @@ class RankMI(DistributedModel):
         means = {name: mean.result() for name, mean in self.means.items()}
         # Copies: under a strategy the variables themselves are no numbers.
         own = {"beta": self.beta, "beta_not_found": self.beta_not_found}
-        return {**means, **{name: tf.identity(variable.value) for name, variable in own.items()}}
+        return {**means, **{name: ops.copy(variable.value) for name, variable in own.items()}}
 
     def _pairs(
         self, class_ids: TensorLike, embeddings: Tensor
@@ -302,21 +348,21 @@ class RankMI(DistributedModel):
         wanted = pairs.positive & ops.any(negative, axis=-1, keepdims=True)
         return pair_means(ops.take_along_axis(negative_costs(values), drawn, axis=-1), wanted)
 
-    def _after(self, pairs: Pairs, distances: Tensor, of_all: Tensor) -> Logs:
-        self._watch(pairs, distances, of_all)
+    def _after(self, *seen: Tensor) -> Logs:
+        self._watch(*seen)
         self.step.assign_add(1)
         return self.get_metrics_result()
 
-    def _watch(self, pairs: Pairs, distances: Tensor, of_all: Tensor) -> None:
-        bound = -ops.mean(of_all)
-        self.means["mutual_information"].update_state(bound, sample_weight=_number(pairs))
+    def _watch(self, positive: Tensor, negative: Tensor, distances: Tensor, of_all: Tensor) -> None:
+        bound, number = -ops.mean(of_all), _number(positive, negative)
+        self.means["mutual_information"].update_state(bound, sample_weight=number)
         # V on a grid: its slope at every distance would cost a backward pass through V.
         cells = 256 * int(HIGHEST)
         grid = ops.linspace(0.0, HIGHEST, cells + 1, dtype=distances.dtype)
         heights = ops.reshape(self.statistics_network(grid[:, None]), (-1,))
         cell = ops.clip(ops.cast(ops.floor(distances * 256.0), "int32"), 0, cells - 1)
         rises = ops.take(heights[1:] >= heights[:-1], cell)
-        all_pairs = pairs.positive | pairs.negative
+        all_pairs = positive | negative
         self._count("not_decreasing", rises & all_pairs, all_pairs)
 
     def _count(self, name: str, chosen: Tensor, of_all: Tensor) -> None:
@@ -328,7 +374,7 @@ class RankMI(DistributedModel):
     def _share_of_replica(self, *losses: Tensor) -> Tensor:
         # Each replica holds the mean over its own anchors; the gradients are summed.
         total = sum(ops.sum(ops.cast(loss, losses[0].dtype)) for loss in losses)
-        return total / self.distribute_strategy.num_replicas_in_sync
+        return total / self.replicas
 
     def get_config(self) -> Config:
         """The constructor's arguments."""
@@ -353,9 +399,9 @@ class RankMI(DistributedModel):
         return cls(**config)
 
 
-def _number(pairs: Pairs) -> Tensor:
+def _number(positive: Tensor, negative: Tensor) -> Tensor:
     """How many pairs there are: a small batch says less than a large one."""
-    return ops.sum(ops.cast(pairs.positive | pairs.negative, "float32"))
+    return ops.sum(ops.cast(positive | negative, "float32"))
 
 
 def _loss_of_all(pairs: Pairs, values: Tensor) -> Tensor:

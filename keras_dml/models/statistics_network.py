@@ -1,4 +1,4 @@
-"""RankMI's statistics network V, and the distance β where it is zero; needs TensorFlow for β."""
+"""RankMI's statistics network V, and the distance β where it is zero."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,6 +8,7 @@ from keras import ops
 
 from keras_dml.checks import check_distance, check_number, check_seed, check_whole
 from keras_dml.errors import ArgumentError
+from keras_dml.steps import gradients
 from keras_dml.types import Config, Tensor
 
 # Distances of l2-normalised embeddings.
@@ -112,35 +113,34 @@ def estimate_beta(network: Callable[[Tensor], Tensor], beta: Tensor) -> tuple[Te
     Returns:
         `(beta, found)`: the last β and False if V does not change its sign between 0 and 2.
     """
-    import tensorflow as tf
 
     def value(distance: Tensor) -> Tensor:
-        return tf.reshape(network(tf.reshape(distance, (1, 1))), ())
+        return ops.reshape(network(ops.reshape(distance, (1, 1))), ())
 
-    guess, step, well = beta, tf.zeros_like(beta), tf.constant(True)
+    beta = ops.stop_gradient(ops.convert_to_tensor(beta))
+    guess, step, well = beta, ops.zeros_like(beta), ops.convert_to_tensor(True)
     for _ in range(_NEWTON_STEPS):
-        with tf.GradientTape() as tape:
-            tape.watch(guess)
-            height = value(guess)
-        slope = tape.gradient(height, guess)
+        height, _, _, (slope,) = gradients(lambda at: (value(at), ()), tensors=[guess])
+        slope = ops.zeros_like(guess) if slope is None else slope
         falls = slope < 0
-        step = tf.where(falls, height / tf.where(falls, slope, -1.0), 0.0)
+        slope = ops.where(falls, slope, -ops.ones_like(slope))
+        step = ops.where(falls, height / slope, ops.zeros_like(height))
         guess = guess - step
         well = well & falls & (guess >= LOWEST) & (guess <= HIGHEST)
-    settled = tf.abs(step) <= 1e-4
+    settled = ops.abs(step) <= 1e-4
 
     def bisected() -> tuple[Tensor, Tensor]:
-        low, high = tf.constant(LOWEST, beta.dtype), tf.constant(HIGHEST, beta.dtype)
+        low, high = (ops.full_like(beta, end) for end in (LOWEST, HIGHEST))
         at_low = value(low)
         changes = at_low * value(high) < 0
         for _ in range(_BISECTIONS):
             middle = (low + high) / 2
             same_side = value(middle) * at_low > 0
-            low = tf.where(same_side, middle, low)
-            high = tf.where(same_side, high, middle)
-        return tf.where(changes, (low + high) / 2, beta), changes
+            low = ops.where(same_side, middle, low)
+            high = ops.where(same_side, high, middle)
+        return ops.stop_gradient(ops.where(changes, (low + high) / 2, beta)), changes
 
-    return tf.cond(well & settled, lambda: (guess, tf.constant(True)), bisected)
+    return ops.cond(well & settled, lambda: (guess, ops.convert_to_tensor(True)), bisected)
 
 
 def check_statistics_network(network: object) -> None:

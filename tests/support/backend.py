@@ -15,6 +15,13 @@ def value_and_gradient(loss, class_ids, embeddings, dtype="float64", **call):
         import jax
 
         value, gradient = jax.jit(jax.value_and_grad(loss, argnums=1))(class_ids, z, **call)
+    elif keras.backend.backend() == "torch":
+        z.requires_grad_()
+        value = loss(class_ids, z, **call)
+        if value.requires_grad:
+            value.backward()
+        gradient = np.zeros(z.shape) if z.grad is None else z.grad
+        value = value.detach()
     else:
         import tensorflow as tf
 
@@ -35,7 +42,7 @@ def parts(loss, class_ids, embeddings):
         import jax
 
         call = jax.jit(call)
-    return tuple(np.asarray(part) for part in call(class_ids, embeddings))
+    return tuple(keras.ops.convert_to_numpy(part) for part in call(class_ids, embeddings))
 
 
 def compiled(loss):
@@ -44,6 +51,8 @@ def compiled(loss):
         import jax
 
         return jax.jit(loss)
+    if keras.backend.backend() == "torch":
+        return loss  # which has none
     import tensorflow as tf
 
     return tf.function(loss)

@@ -8,7 +8,15 @@ import sys
 ROOT = pathlib.Path(__file__).parents[2]
 # As sitecustomize.py on the child's path it comes before all that the child imports.
 BLOCKER = """
+import importlib.util
 import sys
+
+found = importlib.util.find_spec
+
+def find_spec(name, package=None):
+    return None if name.partition(".")[0] in {blocked!r} else found(name, package)
+
+importlib.util.find_spec = find_spec  # which says None where an import would fail
 
 class Blocker:
     def find_spec(self, name, path=None, target=None):

@@ -59,7 +59,7 @@ class PairDistances(Evaluator):
         values = model.statistics_network(ops.convert_to_tensor(grid[:, None], dtype="float32"))
         seen = (self._before or {}) | {
             "after": _histograms(end.embeddings[rows], labels[rows]),
-            "values": np.asarray(values, dtype=float)[:, 0].tolist(),
+            "values": ops.convert_to_numpy(values).astype(float)[:, 0].tolist(),
             "beta": float(ops.convert_to_numpy(model.beta)),
             "alpha": model.alpha,
         }

@@ -147,3 +147,11 @@ def test_a_bug_deep_below_a_command_is_no_usage_error(capsys, monkeypatch, tmp_p
     assert run_command(preview.main, ["preview", "--dataset=birds"]) == 2
     assert capsys.readouterr().err.startswith("error: dataset must be one of")
     assert pathlib.Path(tmp_path).is_dir()
+
+
+def test_a_backend_that_is_not_installed_is_one_line(monkeypatch, capsys):
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert run_command(lambda argv: None, ["run"]) == 2
+    said = "error: KERAS_BACKEND=torch needs torch: pip install 'keras-dml[torch]'\n"
+    assert capsys.readouterr().err == said

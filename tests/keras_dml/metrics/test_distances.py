@@ -73,6 +73,18 @@ def test_the_bound_repeats_itself_and_says_little_of_noise():
     assert first.nats < 0.05
 
 
+@pytest.mark.any_backend
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_a_short_fit_tells_classes_from_noise():
+    z, labels = classes(0.7)
+    network = models.StatisticsNetwork(hidden=16, depth=1, seed=0)
+    found = mutual_information_bound(z, labels, network, steps=40)
+    noise = mutual_information_bound(z, np.random.default_rng(0).permutation(labels), steps=5)
+    assert found.nats > noise.nats + 0.3
+    assert found.beta is not None
+
+
 def test_bad_input():
     z, labels = classes(1.0)
     with pytest.raises(ValueError, match=r"labels must have shape \[200\]"):

@@ -32,7 +32,8 @@ def embedding(*random_layers, policy="float32"):
 def fitted(model, loss=None, ids=IDS, optimizer=None, **how):
     """The model after an epoch, and what that has logged; without a graph, which takes longer."""
     loss = losses.MultiSimilarityLoss() if loss is None else loss
-    how = how or {"run_eagerly": True}
+    # JAX would compile each operation by itself.
+    how = how or {"run_eagerly": keras.backend.backend() != "jax"}
     model.compile(optimizer or keras.optimizers.SGD(0.1, momentum=0.9), loss, **how)
     history = model.fit(IMAGES, ids, batch_size=BATCH, shuffle=False, verbose=0).history
     return model, {name: values[0] for name, values in history.items()}
@@ -45,6 +46,7 @@ def check_equal(plain, chunked, tolerance=1e-5):
 
 
 # 5 does not divide the batch: some images are computed a second time.
+@pytest.mark.any_backend
 @tiers.parametrize("chunk_size", [1, 4, 5], [5])
 def test_the_weights_are_those_of_the_whole_batch_with_dropout_too(chunk_size):
     dropout = models.GlobalBatchDropout(0.4, seed=5)
@@ -106,6 +108,7 @@ def test_however_the_steps_are_run(how, chunk_size):
     )
 
 
+@pytest.mark.any_backend
 @tiers.parametrize("name", ["proxy_anchor", "soft_triple"], ["proxy_anchor"])
 def test_proxies_and_their_regularizer_train(name):
     def build():
@@ -143,6 +146,7 @@ def test_a_model_of_two_outputs():
     assert {"loss", "embeddings_loss", "cosines_loss"} == set(chunked[1])
 
 
+@pytest.mark.any_backend
 def test_with_a_memory_of_earlier_batches():
     def trained(model):
         memory = models.CrossBatchMemory(model, 30, weight=0.5, start_step=1)
@@ -201,12 +205,14 @@ def test_sample_weights_and_metrics():
     check_equal(trained(embedding()), trained(models.CachedGradients(embedding(), 4)))
 
 
+@pytest.mark.any_backend
 @pytest.mark.slow
 def test_the_last_batch_may_be_smaller():
     """22 images: batches of 12 and 10, whose chunks are others."""
 
     def trained(model):
-        model.compile(keras.optimizers.SGD(0.1), losses.SupConLoss(), run_eagerly=True)
+        eager = keras.backend.backend() != "jax"
+        model.compile(keras.optimizers.SGD(0.1), losses.SupConLoss(), run_eagerly=eager)
         model.fit(IMAGES[:22], IDS[:22], batch_size=BATCH, shuffle=False, verbose=0)
         return model.get_weights()
 

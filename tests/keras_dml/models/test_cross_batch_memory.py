@@ -301,6 +301,8 @@ def test_saved_in_a_keras_file_it_trains_on_to_the_bit(tmp_path):
     ids=["plain", "several steps, XLA"],
 )
 def test_in_fit_it_trains_and_compiling_again_keeps_the_metrics_apart(how):
+    if "steps_per_execution" in how and keras.backend.backend() == "torch":
+        pytest.skip("Keras takes one step an execution on PyTorch")
     model = models.CrossBatchMemory(small_net(), 64, start_step=1)
     loss = losses.ContrastiveLoss(normalize=True)
     for _ in range(2):

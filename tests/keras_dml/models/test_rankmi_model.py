@@ -1,12 +1,18 @@
-"""RankMI's alternating training, against Algorithm 1 written as loops in NumPy float64."""
+"""RankMI's alternating training, against Algorithm 1 written as loops in NumPy float64.
+
+On every backend: what is marked so trains to what the loops do, on each in its own way.
+"""
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from keras import ops
 
 from keras_dml import models
 from keras_dml.negatives import distance_weighted, draw_negatives
+
+tensor = ops.convert_to_tensor
 
 RATE, STATISTICS_RATE, ALPHA = 0.3, 0.2, 0.1
 IDS = np.array([0, 0, 0, 1, 1, 2, 2, 2, 2, 3])
@@ -108,8 +114,8 @@ class Replay:
         if self.sampling == "uniform":
             chances = mask / np.maximum(mask.sum(axis=1, keepdims=True), 1)
         else:
-            chances = np.asarray(distance_weighted(tf.constant(d), tf.constant(mask), 3))
-        draws = np.asarray(draw_negatives(tf.constant(chances), seed=7, step=t))
+            chances = np.asarray(distance_weighted(tensor(d), tensor(mask), 3))
+        draws = np.asarray(draw_negatives(tensor(chances), seed=7, step=t))
         return [(i, draws[i, j]) for i, j in positive if mask[i].any()]
 
     def zero(self):
@@ -140,6 +146,7 @@ def descended(loss, parameters, rate, h=1e-6):
     return [array - rate * gradient for array, gradient in zip(parameters, gradients)]
 
 
+@pytest.mark.any_backend
 @pytest.mark.gate_cases(0)
 @pytest.mark.parametrize(
     ("k", "sampling"),
@@ -163,7 +170,7 @@ def test_six_steps_are_those_of_algorithm_1(k, sampling):
     assert float(model.beta) == pytest.approx(replay.beta, abs=1e-6)
     ours = model.embedding.get_weights() + model.statistics_network.get_weights()
     for mine, theirs, start in zip(ours, replay.theta + replay.phi, before):
-        assert np.abs(theirs - start).max() > 1e-3
+        assert np.abs(theirs - start).max() > 1e-4
         np.testing.assert_allclose(mine, theirs, atol=1e-6)
 
 
@@ -179,6 +186,8 @@ def same(one, other):
     return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
 
 
+@pytest.mark.any_backend
+@pytest.mark.slow_on_jax
 def test_the_phases_touch_only_their_own_network_and_optimizer():
     adam = keras.optimizers.Adam
     model = rankmi("float32", adam(0.01), adam(0.01), run_eagerly=True)
@@ -260,8 +269,11 @@ def test_nothing_within_the_margins_gives_zero_loss_and_moves_nothing(sampling):
     assert same(before, weights(model) + statistics_weights(model))
 
 
+@pytest.mark.any_backend
+@pytest.mark.slow_on_jax
 def test_one_image_and_one_class_are_harmless():
-    model = rankmi("float32", sampling="distance_weighted", run_eagerly=True)
+    eager = keras.backend.backend() != "jax"
+    model = rankmi("float32", sampling="distance_weighted", run_eagerly=eager)
     x = images(1)[0].astype("float32")
     for rows in ([0], [0, 1, 2], [0]):
         logs = model.train_on_batch(x[rows], IDS[rows], return_dict=True)
@@ -285,6 +297,7 @@ def test_steps_per_execution_and_xla_train_to_the_same():
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.any_backend
 @pytest.mark.thorough
 @pytest.mark.slow
 def test_saved_at_an_odd_step_it_goes_on_as_if_never_stopped(tmp_path):
@@ -307,7 +320,7 @@ def test_saved_at_an_odd_step_it_goes_on_as_if_never_stopped(tmp_path):
     fit(loaded, x[3:])
     assert same(weights(loaded), weights(whole))
     assert same(statistics_weights(loaded), statistics_weights(whole))
-    np.testing.assert_array_equal(loaded(x[0]), whole(x[0]))
+    np.testing.assert_array_equal(*(ops.convert_to_numpy(m(x[0])) for m in (loaded, whole)))
 
 
 @pytest.mark.slow

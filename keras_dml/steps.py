@@ -1,0 +1,269 @@
+"""Parts of a training step that each backend writes its own way: gradients, graphs, branches.
+
+A step is written once, as on TensorFlow and PyTorch: it reads variables and assigns to them. JAX
+wants a function of their values that gives new ones; `as_stateless`, `compiled` and `branch` make
+it from such a step, in one `keras.StatelessScope` for all variables that the step may meet.
+"""
+
+import contextlib
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar, cast
+
+import keras
+from keras import ops
+
+from keras_dml.types import Tensor
+
+__all__ = [
+    "as_stateless",
+    "branch",
+    "compiled",
+    "gradients",
+    "loop",
+    "values_of",
+    "without_gradients",
+]
+
+_T = TypeVar("_T")
+_Variables = Sequence[keras.Variable]
+
+
+def gradients(
+    function: Callable[..., tuple[Any, _T]],
+    variables: _Variables = (),
+    tensors: Sequence[Tensor] = (),
+    upstream: Sequence[Tensor] | None = None,
+    states: _Variables = (),
+) -> tuple[Any, _T, list[Tensor | None], list[Tensor | None]]:
+    """A function's outputs, and the gradients of their sum at variables and at its arguments.
+
+    Args:
+        function: of `tensors`; returns `(outputs, others)`: a tensor or a list of tensors, and what
+            needs no gradient.
+        variables: whose gradients are asked for.
+        tensors: its arguments.
+        upstream: a tensor for each output, that weighs it; None: ones.
+        states: all other variables that the function may read or assign to, which only JAX has to
+            know; what is assigned stays.
+
+    Returns:
+        `(outputs, others, at_variables, at_tensors)`; on TensorFlow and PyTorch a gradient is None
+        where the outputs do not depend on what it is of.
+    """
+    backend = keras.backend.backend()
+    if backend == "tensorflow":
+        return _by_tape(function, variables, tensors, upstream)
+    if backend == "jax":
+        return _by_vjp(function, variables, tensors, upstream, states)
+    return _by_autograd(function, variables, tensors, upstream)
+
+
+def _by_tape(
+    function: Callable[..., Any],
+    variables: _Variables,
+    tensors: Sequence[Tensor],
+    upstream: Sequence[Tensor] | None,
+) -> Any:
+    import tensorflow as tf
+
+    with tf.GradientTape() as tape:
+        tape.watch(list(tensors))
+        outputs, others = function(*tensors)
+    at_variables, at_tensors = tape.gradient(
+        outputs, [list(variables), list(tensors)], output_gradients=upstream
+    )
+    return outputs, others, _dense(at_variables), _dense(at_tensors)
+
+
+def _dense(values: Sequence[Any]) -> list[Any]:
+    return [None if value is None else ops.convert_to_tensor(value) for value in values]
+
+
+def _by_vjp(
+    function: Callable[..., Any],
+    variables: _Variables,
+    tensors: Sequence[Tensor],
+    upstream: Sequence[Tensor] | None,
+    states: _Variables,
+) -> Any:
+    import jax
+
+    among = {id(variable) for variable in variables}
+    states = [variable for variable in states if id(variable) not in among]
+    before = values_of(states)
+
+    def pure(values: Sequence[Tensor], tensors: Sequence[Tensor]) -> Any:
+        with _scope([*variables, *states], [*values, *before]):
+            outputs, others = function(*tensors)
+            return outputs, (others, values_of(states))
+
+    arguments = values_of(variables), list(tensors)
+    outputs, pull, (others, after) = jax.vjp(pure, *arguments, has_aux=True)
+    if upstream is None:
+        upstream = jax.tree.map(ops.ones_like, outputs)
+    at_variables, at_tensors = pull(upstream)
+    _assign(states, after, before)
+    return outputs, others, list(at_variables), list(at_tensors)
+
+
+def _by_autograd(
+    function: Callable[..., Any],
+    variables: _Variables,
+    tensors: Sequence[Tensor],
+    upstream: Sequence[Tensor] | None,
+) -> Any:
+    import torch
+
+    with torch.enable_grad():
+        leaves = [tensor.detach().requires_grad_() for tensor in cast(Sequence[Any], tensors)]
+        outputs, others = function(*leaves)
+        several = list(outputs) if isinstance(outputs, list | tuple) else [outputs]
+        given = upstream or [torch.ones_like(output) for output in several]
+        # A loss that depends on nothing that learns, as of a batch without pairs, has no graph.
+        met = [(output, weight) for output, weight in zip(several, given) if output.requires_grad]
+        every: list[Any] = [*values_of(variables), *leaves]
+        learnt = [place for place, each in enumerate(every) if each.requires_grad]
+        found: dict[int, Any] = {}
+        if met and learnt:
+            targets, weights = zip(*met)
+            at = torch.autograd.grad(
+                targets, [every[place] for place in learnt], weights, allow_unused=True
+            )
+            found = dict(zip(learnt, at))
+    at_all = [found.get(place) for place in range(len(every))]
+    split = len(variables)
+    return _detached(outputs), _detached(others), at_all[:split], at_all[split:]
+
+
+def _detached(values: Any) -> Any:
+    import torch
+
+    return keras.tree.map_structure(
+        lambda value: value.detach() if isinstance(value, torch.Tensor) else value, values
+    )
+
+
+def compiled(
+    step: Callable[..., Any], variables: _Variables, assigns: bool = True
+) -> Callable[..., Any]:
+    """The step of tensors as a function that is compiled where the backend does so.
+
+    Args:
+        step: of tensors; returns tensors.
+        variables: all that it reads or assigns to.
+        assigns: whether it assigns to them.
+    """
+    backend = keras.backend.backend()
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        return tf.function(step, reduce_retracing=True)
+    if backend != "jax":
+        return without_gradients(step)
+    import jax
+
+    stateless = as_stateless(step, variables)
+    if not assigns:
+        result_alone = jax.jit(lambda values, *arguments: stateless(values, *arguments)[0])
+        return lambda *arguments: result_alone(values_of(variables), *arguments)
+    pure = jax.jit(stateless)
+
+    def run(*arguments: Any) -> Any:
+        before = values_of(variables)
+        result, after = pure(before, *arguments)
+        _assign(variables, after, before)
+        return result
+
+    return run
+
+
+def without_gradients(step: Callable[..., _T]) -> Callable[..., _T]:
+    """The step, whose tensors PyTorch remembers no graph of but within `gradients`."""
+    if keras.backend.backend() != "torch":
+        return step
+    import torch
+
+    return torch.no_grad()(step)
+
+
+def as_stateless(step: Callable[..., _T], variables: _Variables) -> Callable[..., Any]:
+    """The step as a function `(values, *arguments) -> (result, values)` of these variables'."""
+
+    def pure(values: Sequence[Tensor], *arguments: Any) -> tuple[_T, list[Tensor]]:
+        with _scope(variables, values):
+            result = step(*arguments)
+            return result, values_of(variables)
+
+    return pure
+
+
+def branch(
+    first: Tensor, on_true: Callable[[], _T], on_false: Callable[[], _T], variables: _Variables
+) -> _T:
+    """One of two steps, whichever `first`, a bool tensor, says.
+
+    Args:
+        first: whether it is `on_true`.
+        on_true, on_false: steps; they return the same structure.
+        variables: all that they read or assign to.
+    """
+    backend = keras.backend.backend()
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        return tf.cond(first, on_true, on_false)
+    if backend != "jax":
+        return on_true() if bool(first) else on_false()
+    import jax
+
+    before = values_of(variables)
+    result, after = jax.lax.cond(
+        first, as_stateless(on_true, variables), as_stateless(on_false, variables), before
+    )
+    _assign(variables, after, before)
+    return result
+
+
+def loop(number: Any, body: Callable[..., Any], carried: Sequence[Any]) -> Any:
+    """What is carried, after `carried = body(i, *carried)` for each i below `number`.
+
+    One turn after the other: together they would hold what all of them need.
+    """
+    backend = keras.backend.backend()
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        _, *carried = tf.while_loop(
+            lambda i, *_: i < number,
+            lambda i, *values: (i + 1, *body(i, *values)),
+            (tf.constant(0), *carried),
+            parallel_iterations=1,
+        )
+        return carried
+    if backend == "jax":
+        import jax
+
+        return jax.lax.fori_loop(0, number, lambda i, values: body(i, *values), tuple(carried))
+    for i in range(number):
+        carried = body(i, *carried)
+    return carried
+
+
+def values_of(variables: _Variables) -> list[Tensor]:
+    """The variables' values as they are here: in a scope, those that it has."""
+    return [variable.value for variable in variables]
+
+
+def _scope(variables: _Variables, values: Sequence[Tensor]) -> AbstractContextManager:
+    if not variables:  # those of the scope that is open, if there is one
+        return contextlib.nullcontext()
+    return keras.StatelessScope(
+        state_mapping=list(zip(variables, values)), collect_losses=True, initialize_variables=False
+    )
+
+
+def _assign(variables: _Variables, after: Sequence[Tensor], before: Sequence[Tensor]) -> None:
+    for variable, value, old in zip(variables, after, before):
+        if value is not old:
+            variable.assign(value)

@@ -1,0 +1,80 @@
+"""`experiments.run` on JAX and PyTorch: killed and resumed, read by another backend, refused."""
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from tiny_run import TINY, final_weights, history
+
+ARGUMENTS = [*TINY, "--epochs=4", "--steps_per_epoch=3", "--deterministic"]
+
+
+def start(backend, *words):
+    if importlib.util.find_spec(backend) is None:
+        pytest.skip(f"{backend} is not installed")
+    return subprocess.Popen(
+        [sys.executable, "-m", *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "KERAS_BACKEND": backend},
+    )
+
+
+def finish(process, code=0):
+    try:
+        output, _ = process.communicate(timeout=300)
+    finally:
+        process.kill()
+    assert process.returncode == code, output
+    return output
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.parametrize("loss", ["rankmi", "ce"])
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_a_killed_run_ends_like_one_that_was_not_and_another_backend_reads_it(
+    backend, loss, photos, tmp_path
+):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    command = ["experiments.run", *ARGUMENTS, f"--loss={loss}", f"--data_dir={photos}"]
+    finish(start(backend, *command, f"--output_dir={whole}"))
+    process = start(backend, *command, f"--output_dir={killed}")
+    while not (killed / "checkpoint.npz").is_file() and process.poll() is None:
+        time.sleep(0.001)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert not (killed / "result.json").exists(), "killed too late to show anything"
+    assert "continued after epoch" in finish(start(backend, *command, f"--output_dir={killed}"))
+    expected, found = final_weights(whole), final_weights(killed)
+    assert expected.keys() == found.keys()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(array, found[name], err_msg=name)
+    assert history(whole) == history(killed)
+    assert (whole / "saved_model" / "saved_model.pb").is_file()
+    # On TensorFlow the kept model scores what it did here.
+    finish(start("tensorflow", "experiments.evaluate", f"--run={whole}"))
+    [result, evaluation] = (
+        json.loads((whole / name).read_text())["scores"]
+        for name in ("result.json", "evaluation.json")
+    )
+    recalls = {name: share for name, share in result.items() if name.startswith("recall")}
+    assert recalls
+    assert recalls == pytest.approx({name: evaluation[name] for name in recalls})
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_devices_that_a_backend_cannot_train_on_are_one_line(photos, tmp_path):
+    command = ["experiments.run", *ARGUMENTS, "--loss=ce", f"--data_dir={photos}"]
+    command += [f"--output_dir={tmp_path / 'run'}"]
+    for backend, strategy in (("torch", "mirrored"), ("jax", "multi_worker")):
+        said = finish(start(backend, *command, f"--strategy={strategy}"), code=2)
+        assert said.startswith("error: ") and said.count("\n") == 1

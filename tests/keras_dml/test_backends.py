@@ -1,0 +1,134 @@
+"""What other tests do not see of JAX and PyTorch: several devices, files, export by TensorFlow.
+
+Each in processes of its own, where the backend is the one that is asked for; what else runs on all
+three is marked `any_backend`.
+"""
+
+import importlib.util
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from device_programs import difference
+
+ROOT = pathlib.Path(__file__).parents[2]
+BACKENDS = ("tensorflow", "jax", "torch")
+
+
+def run(backend, *words, **environment):
+    """The last line that `python WORDS` prints on a backend."""
+    if importlib.util.find_spec(backend) is None:
+        pytest.skip(f"{backend} is not installed")
+    done = subprocess.run(
+        [sys.executable, *map(str, words)],
+        cwd=ROOT,
+        env={**os.environ, "KERAS_BACKEND": backend, **environment},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout.strip().splitlines()[-1]
+
+
+FEW = ("rankmi", "dropout", "chunks", "memory", "adam")
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.parametrize("cases", [FEW[:1], FEW[1:], ()], ids=["RankMI", "few", "every loss"])
+def test_eight_devices_of_jax_train_to_what_one_does(cases):
+    flags = "--xla_force_host_platform_device_count=8"
+    found = json.loads(run("jax", "-m", "tests.support.spread_training", *cases, XLA_FLAGS=flags))
+    assert found["devices"] == 8
+    assert cases or len(found["cases"]) > 30
+    for case, (one, eight) in found["cases"].items():
+        assert difference(one["weights"], eight["weights"]) < 2e-4, case
+        assert eight["logs"] == pytest.approx(one["logs"], rel=2e-3, abs=1e-4), case
+
+
+TRAIN = """
+import sys, pathlib
+import keras, numpy as np
+from keras_dml import losses, models
+first, second = map(pathlib.Path, sys.argv[1:])
+rng = np.random.default_rng(0)
+y = np.tile(np.repeat(np.arange(4), 3), 4)
+x = rng.normal(size=(48, 8, 8, 3)).astype("float32") + y[:, None, None, None]
+if not first.exists():
+    keras.utils.set_random_seed(0)
+    backbone = models.build_backbone("small_convnet", image_size=8, weights=None)
+    network = models.StatisticsNetwork(hidden=4, depth=0, seed=1)
+    model = models.RankMI(models.embedding_model(backbone, 4), network, sampling="all")
+    model.compile(keras.optimizers.Adam(0.01), keras.optimizers.Adam(0.01))
+    model.fit(x, y, batch_size=12, epochs=1, shuffle=False, verbose=0)
+    model.save(first)
+model = keras.saving.load_model(first)
+model.fit(x, y, batch_size=12, epochs=1, shuffle=False, verbose=0)
+assert int(model.step.numpy()) == 8
+np.savez(second, *model.get_weights())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_a_file_of_one_backend_goes_on_in_another(backend, tmp_path):
+    half = tmp_path / "half.keras"
+    for name in ("tensorflow", backend):
+        run(name, "-c", f"{TRAIN}\nprint('trained')", half, tmp_path / f"{name}.npz")
+    weights = [list(np.load(tmp_path / f"{name}.npz").values()) for name in ("tensorflow", backend)]
+    assert difference(*weights) < 1e-3
+
+
+EXPORT = """
+import sys
+import keras, numpy as np, tensorflow as tf
+from keras_dml import export, models, retrieval
+keras.utils.set_random_seed(0)
+backbone = models.build_backbone("small_convnet", image_size=8, weights=None)
+model = models.embedding_model(backbone, 4)
+scale = 0.5
+def preprocessing(encoded):
+    image = tf.io.decode_png(encoded, channels=3)
+    return tf.ensure_shape(tf.cast(image, "float32") * scale, [8, 8, 3])
+images = np.random.default_rng(0).integers(0, 255, (5, 8, 8, 3)).astype("uint8")
+files = [tf.io.encode_png(image).numpy() for image in images]
+z = keras.ops.convert_to_numpy(model(images.astype("float32") * scale))
+index = retrieval.ExactIndex(z)
+export.check_export(model, preprocessing)
+export.export_saved_model(model, sys.argv[1], preprocessing, index, neighbors=2, threshold=0.9999)
+served = tf.saved_model.load(sys.argv[1])
+found = served.signatures["serving_default"](images=tf.constant(files))["embeddings"].numpy()
+np.testing.assert_allclose(found, z, rtol=1e-4, atol=1e-4 * np.abs(z).max())
+searched = served.signatures["search"](images=tf.constant(files))
+assert searched["ids"].numpy()[:, 0].tolist() == list(range(5))
+assert searched["matches"].numpy()[:, 0].all()
+for wrong in (lambda encoded: tf.zeros([4, 8, 3]), None):
+    try:
+        export.export_saved_model(model, sys.argv[1] + "2", wrong)
+    except (ValueError, TypeError) as error:
+        assert str(error).startswith("preprocessing must"), error
+class Mine(keras.layers.Layer):
+    def call(self, x):
+        return x
+try:
+    mine = keras.Model(model.input, Mine()(model.output))
+    export.export_saved_model(mine, sys.argv[1] + "3", preprocessing)
+except ValueError as error:
+    print(error)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_tensorflow_exports_what_another_backend_has_trained(backend, tmp_path):
+    said = run(backend, "-c", EXPORT, tmp_path / "saved")
+    assert said.startswith("model must have layers whose classes are in a module that can be ")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["saved"]
