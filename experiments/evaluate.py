@@ -9,7 +9,7 @@ import os
 import pathlib
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from experiments.options import (
@@ -33,11 +33,7 @@ from experiments.options.run_options import (
 from experiments.options.values import whole_numbers
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from experiments.embedding.labeled_embeddings import LabeledEmbeddings
-    from experiments.report.retrieval_grid import RetrievalRow
-    from pipelines import ImageTable
 
 _WHAT, _HOW = "What is evaluated, one of", "How"
 
@@ -343,47 +339,38 @@ def _write(
             recall=rows,
             summary=summary,
             history=None,
-            retrieval=_retrieval(embedded, embedded.items, embedded.gallery),
-            catalog=(
-                _retrieval(embedded, embedded.pictures, embedded.catalog)
-                if embedded.pictures is not None
-                else ()
-            ),
+            **_shown(embedded),
             pictures={"Distances of pairs": _distances(embedded)},
         ),
     )
     return table
 
 
-def _retrieval(
-    embedded: LabeledEmbeddings, items: ImageTable | None, embeddings: np.ndarray | None
-) -> Sequence[RetrievalRow]:
-    """Neighbours of some queries, where the images are there.
-
-    Args:
-        embedded: the queries.
-        items, embeddings: what they are looked for in; None: in the others.
-    """
+def _shown(embedded: LabeledEmbeddings) -> Mapping[str, Any]:
+    """What the report shows of the images, by its fields; nothing where they are not there."""
     import tensorflow as tf
 
-    from experiments.report.neighbors import EmbeddedTable, embedded_table, retrieval_rows
+    from experiments.report.neighbors import EmbeddedTable, embedded_table, shown_of
     from pipelines import find_bad_images
 
-    gallery = embedded_table(items, embeddings)
     if embedded.queries is None:
-        return ()
+        return {}
+    items, pictures = embedded.items, embedded.pictures
     try:
-        return retrieval_rows(
-            EmbeddedTable(embedded.queries, embedded.embeddings), embedded.transform, gallery
-        )
+        return shown_of(
+            EmbeddedTable(embedded.queries, embedded.embeddings),
+            embedded.transform,
+            embedded_table(items, embedded.gallery),
+            embedded_table(pictures, embedded.catalog),
+        )._asdict()
     except tf.errors.OpError as error:
         why = " ".join(error.message.split())
-        for table in (embedded.queries, items):
+        for table in (embedded.queries, items, pictures):
             # By their first bytes alone: the pictures are not worth more.
             for _, name, reason in find_bad_images(table, decode=False)[:1] if table else ():
                 why = f"{name}: {reason}"
         print(f"the page shows no pictures: {why}")
-        return ()
+        return {}
 
 
 def _distances(embedded: LabeledEmbeddings) -> str:

@@ -7,7 +7,7 @@ import math
 import os
 import string
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from experiments.report import figures
 from experiments.report.retrieval_grid import Neighbor, RetrievalRow, choose_queries, grid_html
@@ -20,6 +20,7 @@ from pipelines.visible import visible_text
 __all__ = [
     "EMBEDDING",
     "RAW_PIXELS",
+    "Grid",
     "Neighbor",
     "Report",
     "RetrievalRow",
@@ -35,6 +36,39 @@ Recall: TypeAlias = Mapping[str, Mapping[int | str, float]]
 #: Names of the rows of `Report.recall` that the headline is made of.
 EMBEDDING = "embedding, cosine"
 RAW_PIXELS = ("raw pixels, cosine", "raw pixels, l2")
+
+
+# A line of the summary, or a curve, and what it says.
+_TELLS = {
+    "NMI": (
+        "NMI: what k-means clusters of the embeddings, as many as classes, and the classes know of "
+        "each other; 100 % where they are the same. More classes raise it by chance alone."
+    ),
+    "AMI": (
+        "AMI: the same less what chance gives, 0 % for clusters at random: compare by this one."
+    ),
+    "Jensen-Shannon divergence": (
+        "Jensen-Shannon divergence: how far apart the distances of matching and of other pairs "
+        "lie; 0 where they are the same, log 2 where they do not overlap."
+    ),
+    "train/tightness": (
+        "Tightness: the part of the loss that draws images of a class together; lower is tighter. "
+        "By itself it is lowest where everything is in one place."
+    ),
+    "train/contrastive": (
+        "Contrastive: the part that drives classes apart. Losses differ in scale: watch each over "
+        "time, do not compare them between losses."
+    ),
+}
+
+
+class Grid(NamedTuple):
+    """Queries of a kind: a title and what they are, plain text; HTML to stand under them."""
+
+    title: str
+    rows: Sequence[RetrievalRow]
+    note: str
+    behind: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +87,10 @@ class Report:
         best: the one of `history` whose model was kept. Its `test/accuracy`, where there, stands
             beside the headline.
         retrieval: queries with their neighbours.
+        further: more of them, of other kinds.
+        map: the embeddings on a plane, an `<svg>` element.
         catalog: queries with their neighbours in the catalog, where there is one.
+        reproduce: what to type to get the same, and of what it was made.
         flags: the resolved flags, as in a flag file.
         pictures: title -> SVG text, behind the curves.
     """
@@ -64,7 +101,10 @@ class Report:
     history: Sequence[Mapping[str, float]] | None = ()
     best: Mapping[str, float] = dataclasses.field(default_factory=dict)
     retrieval: Sequence[RetrievalRow] = ()
+    further: Sequence[Grid] = ()
+    map: str = ""
     catalog: Sequence[RetrievalRow] = ()
+    reproduce: str = ""
     flags: str = ""
     pictures: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
@@ -87,10 +127,13 @@ def write_report(path: str | os.PathLike[str], report: Report) -> None:
     table = _card("Scores, %", f'<div class="scroll">\n{_table(report.recall)}\n</div>')
     body = [
         _headline(report),
-        f'<div class="columns">\n{table}\n{_summary(report.summary)}\n</div>',
+        f'<div class="columns">\n{table}\n{_summary(report.summary, report.history or ())}\n</div>',
         _curves(report),
         grid_html(report.retrieval),
+        *(grid_html(grid.rows, grid.title, grid.note, grid.behind) for grid in report.further),
         grid_html(report.catalog, "Retrieval in the catalog"),
+        _map(report.map),
+        _reproduce(report.reproduce),
         _flags(report.flags),
     ]
     write_page(path, report.title, "\n".join(body))
@@ -224,13 +267,17 @@ def _table(recall: Recall) -> str:
     return html_table(["", *head], shown)
 
 
-def _summary(pairs: Sequence[tuple[str, str]]) -> str:
+def _summary(pairs: Sequence[tuple[str, str]], history: Sequence[Mapping[str, float]]) -> str:
     if not pairs:
         return ""
+    names = {name for name, _ in pairs} | {key for row in history for key in row}
+    told = "".join(f"<p>{text}</p>" for name, text in _TELLS.items() if name in names)
+    if told:
+        told = f'\n<details class="soft"><summary>What these tell</summary>{told}</details>'
     rows = "\n".join(
         f"<dt>{html.escape(name)}</dt><dd>{html.escape(str(text))}</dd>" for name, text in pairs
     )
-    return _card("Run", f"<dl>\n{rows}\n</dl>")
+    return _card("Run", f"<dl>\n{rows}\n</dl>{told}")
 
 
 def _curves(report: Report) -> str:
@@ -249,6 +296,20 @@ def _curves(report: Report) -> str:
     note = notes.get(len(report.history))
     note = f'<p class="soft">{note}</p>\n' if note else ""
     return note + picture_cards(pictures)
+
+
+def _map(svg: str) -> str:
+    if not svg:
+        return ""
+    note = (
+        "t-SNE puts together what is near in the embedding; distances between groups, and how wide "
+        "one is, mean little. Point at a picture or dot to read its class."
+    )
+    return _card("Map of the test images", f'<p class="soft">{note}</p>\n<figure>{svg}</figure>')
+
+
+def _reproduce(text: str) -> str:
+    return _card("The same again", f"<pre>{html.escape(text)}</pre>") if text else ""
 
 
 def _flags(flags: str) -> str:

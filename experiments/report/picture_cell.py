@@ -2,7 +2,12 @@
 
 import base64
 import html
+import io
 import re
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
 
 from pipelines.visible import visible
 
@@ -34,9 +39,24 @@ def embedded_picture(encoded: bytes, kind: str, alt: str, attributes: str = "") 
         alt: plain text, made `visible`.
         attributes: HTML before `alt`, without a space on either side.
     """
-    data = base64.b64encode(encoded).decode()
     shown = f"{attributes} " if attributes else ""
-    return f'<img src="data:image/{kind};base64,{data}" {shown}alt="{html.escape(visible(alt))}">'
+    return f'<img src="{_address(encoded, kind)}" {shown}alt="{html.escape(visible(alt))}">'
+
+
+def encoded_picture(image: npt.NDArray[np.uint8], side: int) -> str:
+    """A `data:` address of a picture, uint8 `[h, w, 3]`, of at most `side` pixels each way."""
+    picture = Image.fromarray(image)
+    file = io.BytesIO()
+    if max(picture.size) <= side:
+        picture.save(file, "PNG", optimize=True)
+        return _address(file.getvalue(), "png")
+    picture.thumbnail((side, side), Image.Resampling.LANCZOS)
+    picture.save(file, "JPEG", quality=80, optimize=True)
+    return _address(file.getvalue(), "jpeg")
+
+
+def _address(encoded: bytes, kind: str) -> str:
+    return f"data:image/{kind};base64,{base64.b64encode(encoded).decode()}"
 
 
 def breaking(name: str) -> str:

@@ -1,5 +1,6 @@
 """Queries with their nearest neighbours, as an HTML grid that holds its own pictures."""
 
+import html
 import io
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,6 +13,10 @@ from keras_dml.errors import ArgumentError
 
 # Pictures are shown at most this wide and high, and stored at twice that for dense screens.
 _SHOWN = 112
+EACH_ROW = (
+    "Each row: a query, then its nearest neighbours with their cosine similarity. ✓ and a full "
+    "frame: the query's class; ✗ and a dashed frame: another one."
+)
 
 
 class Neighbor(NamedTuple):
@@ -24,11 +29,12 @@ class Neighbor(NamedTuple):
 
 
 class RetrievalRow(NamedTuple):
-    """A query image, uint8 [h, w, 3], its class, and its `Neighbor`s, nearest first."""
+    """A query image, uint8 [h, w, 3], its class, its `Neighbor`s, nearest first; a word on it."""
 
     query: np.ndarray
     class_name: str
     neighbors: Sequence[Neighbor]
+    note: str = "query"
 
 
 def choose_queries(labels: npt.ArrayLike, num: int = 10, seed: int = 0) -> np.ndarray:
@@ -74,7 +80,9 @@ def choose_queries(labels: npt.ArrayLike, num: int = 10, seed: int = 0) -> np.nd
     return np.array(rows, dtype=np.int64)
 
 
-def grid_html(rows: Sequence[RetrievalRow], title: str = "Retrieval") -> str:
+def grid_html(
+    rows: Sequence[RetrievalRow], title: str = "Retrieval", note: str = EACH_ROW, behind: str = ""
+) -> str:
     """The grid as an HTML section: a list item for each row, framed as figure 4 of RankMI.
 
     A match has a full green frame and a ✓, another class a dashed red one and a ✗.
@@ -82,6 +90,8 @@ def grid_html(rows: Sequence[RetrievalRow], title: str = "Retrieval") -> str:
     Args:
         rows: list of `RetrievalRow`.
         title: above it, plain text.
+        note: what the rows are, plain text.
+        behind: HTML under the rows.
 
     Returns:
         str, empty if `rows` is.
@@ -94,17 +104,16 @@ def grid_html(rows: Sequence[RetrievalRow], title: str = "Retrieval") -> str:
     matches = [bool(neighbor.match) for row in rows for neighbor in row.neighbors]
     lines = "\n".join(f'<li class="row">\n{_row(row)}\n</li>' for row in rows)
     return (
-        f'<section class="card">\n<h2>{title}</h2>\n'
-        '<p class="soft">Each row: a query, then its nearest neighbours with their cosine '
-        "similarity. ✓ and a full frame: the query's class; ✗ and a dashed frame: another one. "
-        f"{sum(matches)} of the {len(matches)} neighbours shown match.</p>\n"
-        f'<ol class="rows">\n{lines}\n</ol>\n</section>'
+        f'<section class="card">\n<h2>{html.escape(title)}</h2>\n'
+        f'<p class="soft">{html.escape(note)} {sum(matches)} of the {len(matches)} neighbours '
+        "shown match.</p>\n"
+        f'<ol class="rows">\n{lines}\n</ol>\n{behind}</section>'
     )
 
 
 def _row(row: RetrievalRow) -> str:
     picture = array_picture(row.query, f"query: {row.class_name}")
-    cells = [picture_cell("query", picture, row.class_name, "query")]
+    cells = [picture_cell("query", picture, row.class_name, html.escape(row.note))]
     for rank, neighbor in enumerate(row.neighbors, start=1):
         class_name, match = neighbor.class_name, neighbor.match
         alt = f"neighbour {rank}: {class_name}, {'same' if match else 'another'} class"

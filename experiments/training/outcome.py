@@ -14,7 +14,8 @@ from experiments.embedding.table_embedder import (
     embeddings_on_disk,
 )
 from experiments.options import RunOptions, resolved
-from experiments.report.neighbors import EmbeddedTable, embedded_table, retrieval_rows
+from experiments.report.made_by import made_by
+from experiments.report.neighbors import EmbeddedTable, embedded_table, shown_of
 from experiments.report.page import Report, recall_table, write_report
 from experiments.report.scores import recalls_alone
 from experiments.training.callbacks import exported, save_model
@@ -161,8 +162,8 @@ def _report(run: RunPlan, end: Finished, findings: Findings, seconds: float) -> 
             recall=findings.rows,
             history=history,
             best=best,
-            retrieval=retrieval_rows(test, run.preprocessing, gallery),
-            catalog=retrieval_rows(test, run.preprocessing, catalog) if catalog else (),
+            **shown_of(test, run.preprocessing, gallery, catalog)._asdict(),
+            reproduce=made_by(folder.file("flags.txt")),
             flags=resolved(options),
             pictures=findings.pictures,
         ),

@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 from experiments.report.page import (
+    Grid,
     Neighbor,
     Report,
     RetrievalRow,
@@ -303,3 +304,20 @@ def test_a_column_that_is_no_k_stands_behind_the_others(tmp_path):
     ]  # fmt: skip
     assert "MAP@R also asks" in text
     assert text.count("<svg") == 1 and "evaluation" not in text  # nothing was trained
+
+
+def test_queries_of_more_kinds_the_map_and_how_to_make_it_again(tmp_path):
+    row = RetrievalRow(picture(0), "a", [Neighbor(picture(0), "b", 0.5, False)], "R@1 <1> of 2")
+    grid = Grid("Classes <i>", [row], "What & why.", "<details>behind</details>")
+    text = written(
+        tmp_path,
+        sample(further=[grid], map="<svg></svg>", reproduce="python -m x --a='<b>'"),
+    )
+    assert "R@1 &lt;1&gt; of 2" in text
+    assert "What &amp; why. 0 of the 1 neighbours shown match" in text
+    assert "<details>behind</details>" in text
+    assert "Map of the test images" in text
+    assert "python -m x --a=&#x27;&lt;b&gt;&#x27;" in text
+    bare = written(tmp_path, Report("bare", {"embedding, cosine": {1: 0.25}}))
+    assert "Map of" not in bare
+    assert "The same again" not in bare

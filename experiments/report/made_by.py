@@ -1,0 +1,52 @@
+"""The command that makes a run again, and of what versions it was made."""
+
+import importlib.metadata
+import pathlib
+import platform
+import shlex
+import shutil
+import subprocess
+
+import keras_dml
+
+__all__ = ["made_by"]
+
+# What the numbers depend on, where it is installed.
+_PACKAGES = ("keras", "tensorflow", "jax", "torch", "numpy")
+
+
+def made_by(flags: pathlib.Path) -> str:
+    """Two lines for a report.
+
+    Args:
+        flags: the run's resolved flags, its seed among them.
+    """
+    command = f"python -m experiments.run --flagfile={shlex.quote(str(flags))} --output_dir=AGAIN"
+    return f"{command}\n{', '.join([_ours(), f'Python {platform.python_version()}', *_others()])}"
+
+
+def _others() -> list[str]:
+    found = []
+    for name in _PACKAGES:
+        try:
+            found.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _ours() -> str:
+    version = f"keras_dml {keras_dml.__version__}"
+    root = pathlib.Path(keras_dml.__file__).resolve().parents[1]
+    git = shutil.which("git")
+    # Installed packages may lie in somebody else's repository.
+    if git is None or not (root / ".git").exists():
+        return version
+    commit, changed = (
+        subprocess.run([git, "-C", root, *words], capture_output=True, text=True, check=False)
+        for words in (("rev-parse", "--short=12", "HEAD"), ("status", "--porcelain", "-uno"))
+    )
+    if commit.returncode:
+        return version
+    dirty = " with changes of its own" if changed.stdout.strip() else ""
+    return f"{version}, commit {commit.stdout.strip()}{dirty}"
