@@ -12,7 +12,7 @@ from experiments.report.picture_cell import embedded_picture, picture_cell
 from keras_dml.errors import ArgumentError
 
 # Pictures are shown at most this wide and high, and stored at twice that for dense screens.
-_SHOWN = 112
+_SHOWN = 160
 EACH_ROW = (
     "Each row: a query, then its nearest neighbours with their cosine similarity. ✓ and a full "
     "frame: the query's class; ✗ and a dashed frame: another one."

@@ -197,9 +197,9 @@ def test_a_frame_for_each_neighbour_and_marks_beside_colours(tmp_path):
 @pytest.mark.parametrize(
     ("size", "kind", "stored", "shown", "crisp"),
     [
-        ((32, 32), "png", (32, 32), ("96", "96"), True),
+        ((32, 32), "png", (32, 32), ("160", "160"), True),
         ((105, 70), "png", (105, 70), ("105", "70"), False),
-        ((400, 200), "jpeg", (224, 112), ("112", "56"), False),
+        ((400, 200), "jpeg", (320, 160), ("160", "80"), False),
     ],
 )
 def test_pictures_are_stored_at_a_sensible_size(tmp_path, size, kind, stored, shown, crisp):
