@@ -1,13 +1,16 @@
 """`python -m experiments.compare --recipes=A.flags,B.flags`: several recipes side by side."""
 
+from __future__ import annotations
+
 import dataclasses
 import fnmatch
 import html
 import pathlib
 import subprocess
 import sys
+import urllib.parse
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from experiments import recipes as packaged
 from experiments.options import (
@@ -17,13 +20,17 @@ from experiments.options import (
     declarations,
     option,
     parse,
+    quiet_tensorflow,
     run_command,
     words_of,
 )
 from experiments.options.child import child_command, child_environment
 from experiments.options.command_line import MISTAKE
-from experiments.report.figures import History, bars_svg, lines_svg
+from experiments.report.figures import History, bars_svg, lines_svg, paths_svg
 from experiments.report.tables import html_table, markdown_table
+
+if TYPE_CHECKING:
+    from experiments.report.page import Grid
 
 _COMPARISON = "Comparison"
 # A run's line of the table: column -> what stands there.
@@ -57,8 +64,7 @@ continues where it stopped; finished runs are not run again.
 
 
 _NOT_FORWARDED = ("recipes", "output_dir", "flagfile", "debug", "help")
-# Losses of many kinds have no scale in common.
-_MOST_LOSSES = 4
+RAW = "raw pixels"
 ROW_KEYS = ("embedding, cosine", "embedding, l2")
 
 
@@ -79,19 +85,22 @@ def main(argv: list[str]) -> None:
     from experiments.training.run_files import read_finished
     from keras_dml.atomic import replacing
 
-    rows, histories = [], {}
+    rows, raw, histories = [], [], {}
     for number, recipe in enumerate(recipes, start=1):
         folder = output / recipe.stem
         print(f"[{number}/{len(recipes)}] {recipe.stem}", flush=True)
         _run(recipe, folder, forwarded)
         result, histories[recipe.stem] = read_finished(folder)
         rows.append(_row(recipe.stem, result))
+        raw.append(_raw_pixels(result))
     rows.sort(key=lambda row: -row["R@1, cosine"])
+    best = rows[0]
+    rows += [row for row in raw if row is not None][:1]
     table = _table(rows)
     with replacing(output / "comparison.md") as temporary:
         temporary.write_text(table + "\n")
-    _write_page(output / "comparison.html", rows, histories, forwarded)
-    best = rows[0]
+    folders = {row["recipe"]: output / row["recipe"] for row in rows if row["recipe"] in histories}
+    _write_page(output / "comparison.html", rows, histories, forwarded, folders)
     print(f"\n{table}\n\nbest: {best['recipe']}, cosine R@1 {best['R@1, cosine']:.1f} %")
     print(f"pictures: {output / 'comparison.html'}")
 
@@ -149,6 +158,16 @@ def _row(name: str, result: Mapping[str, Any]) -> Row:
     return {**row, "training, s": result["train_seconds"], "whole run, s": result["seconds"]}
 
 
+def _raw_pixels(result: Mapping[str, Any]) -> Row | None:
+    """The line of what needs no training, where a run has measured it."""
+    found = {
+        f"R@1, {key.split(', ')[1]}": 100 * result["recall"][name]["1"]
+        for key in ROW_KEYS
+        if (name := key.replace("embedding", RAW)) in result["recall"]
+    }
+    return {"recipe": RAW, **found} if f"R@1, {ROW_KEYS[0].split(', ')[1]}" in found else None
+
+
 def _table(rows: Sequence[Row]) -> str:
     """The rows as a Markdown table, columns aligned."""
     columns = _columns(rows)
@@ -171,14 +190,16 @@ def _write_page(
     rows: Sequence[Row],
     histories: Mapping[str, History],
     forwarded: Sequence[str],
+    folders: Mapping[str, pathlib.Path],
 ) -> None:
     from experiments.report.page import picture_cards, write_page
+    from experiments.report.retrieval_grid import grid_html
 
     columns = _columns(rows)
     table = html_table(
         columns,
         [
-            (html.escape(row["recipe"]), [_shown(row.get(name)) for name in columns[1:]])
+            (_linked(row["recipe"], folders), [_shown(row.get(name)) for name in columns[1:]])
             for row in rows
         ],
     )
@@ -187,14 +208,41 @@ def _write_page(
         "R@1 over epochs": lines_svg("recall", histories, "test/recall@1/cosine", 100, "R@1, %"),
         "Accuracy over epochs": lines_svg("accuracy", histories, "test/accuracy", 100, "%"),
     }
-    if len(rows) <= _MOST_LOSSES:
-        pictures["Training loss"] = lines_svg("loss", histories, "train/loss", label="loss")
+    pictures["Tightness and contrastive part over training"] = paths_svg(histories)
     given = f'<p class="soft">{html.escape(" ".join(forwarded))}</p>' if forwarded else ""
-    write_page(
-        path,
-        "Comparison",
-        f'{given}<section class="card scroll">{table}</section>\n{picture_cards(pictures)}',
+    note = (
+        '<p class="soft">Each recipe leads to its report. Losses have no scale in common: of each, '
+        "the way over training from the open circle to the full one is drawn for itself.</p>"
     )
+    body = [f'{given}<section class="card scroll">{table}{note}</section>', picture_cards(pictures)]
+    grid = _pictures(folders)
+    if grid is not None:
+        body.append(grid_html(grid.rows, grid.title, grid.note))
+    write_page(path, "Comparison", "\n".join(body))
+
+
+def _pictures(folders: Mapping[str, pathlib.Path]) -> Grid | None:
+    """The same queries by each run; None where the images are not there, or not the same."""
+    quiet_tensorflow()
+    from experiments.options import data
+    from experiments.report.same_queries import same_queries
+    from experiments.training.run_files import FLAGS_FILE
+
+    first = next(iter(folders.values()))
+    options = parse(RunOptions, ["compare", f"--flagfile={first / FLAGS_FILE}"])
+    try:
+        images = data.load(options)
+    except (ValueError, OSError):  # moved, or not on this machine: the scores need none
+        return None
+    return same_queries(folders, images, data.evaluation_transform(options))
+
+
+def _linked(recipe: str, folders: Mapping[str, pathlib.Path]) -> str:
+    shown = html.escape(recipe)
+    if recipe not in folders:
+        return shown
+    address = urllib.parse.quote(f"{folders[recipe].name}/report.html")
+    return f'<a href="{address}">{shown}</a>'
 
 
 if __name__ == "__main__":

@@ -181,6 +181,51 @@ def lines_svg(
     return svg(name, draw, parts, height=3.4 + 0.1 * len(curves))
 
 
+def paths_svg(histories: Mapping[str, History]) -> str:
+    """Tightness and contrastive part over training, a panel with scales of its own for each run.
+
+    Args:
+        histories: name -> the objects of `metrics.jsonl`; those without both parts are left out.
+
+    Returns:
+        str, one `<svg>` element; empty where no run has both.
+    """
+    keys = ("train/tightness", "train/contrastive")
+    paths = {
+        name: [
+            (row[keys[0]], row[keys[1]])
+            for row in history
+            if all(key in row and math.isfinite(row[key]) for key in keys)
+        ]
+        for name, history in histories.items()
+    }
+    paths = {name: path for name, path in paths.items() if path}
+    if not paths:
+        return ""
+    parts = [
+        f"{name} from tightness {path[0][0]:.3g}, contrastive {path[0][1]:.3g} "
+        f"to {path[-1][0]:.3g}, {path[-1][1]:.3g}"
+        for name, path in paths.items()
+    ]
+    columns = min(3, len(paths))
+    lines = -(-len(paths) // columns)
+
+    def draw(figure: Figure) -> None:
+        grid = figure.subplots(lines, columns, squeeze=False)
+        for axes in grid.flat[len(paths) :]:
+            axes.set_axis_off()
+        for axes, (name, path) in zip(grid.flat, paths.items()):
+            axes.plot(*zip(*path), color=BLUE, linewidth=1)
+            axes.plot(*path[0], "o", color=BLUE, markerfacecolor="none")
+            axes.plot(*path[-1], "o", color=BLUE)
+            axes.set_title(name, fontsize="small", pad=3)
+            axes.tick_params(labelsize="x-small")
+        figure.supxlabel("tightness", fontsize="small")
+        figure.supylabel("contrastive", fontsize="small")
+
+    return svg("paths", draw, parts, height=0.6 + 2.2 * lines)
+
+
 def _curve(history: History, key: str, scale: float = 1) -> Curve:
     """The (epoch, value) pairs of the rows that hold both as finite numbers."""
     pairs = [(row.get("epoch"), row.get(key)) for row in history]

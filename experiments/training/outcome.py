@@ -21,7 +21,7 @@ from experiments.report.scores import recalls_alone
 from experiments.training.callbacks import exported, save_model
 from experiments.training.evaluators import Findings, Finished, score
 from experiments.training.plan import RunPlan
-from experiments.training.run_files import BEST
+from experiments.training.run_files import BEST, FLAGS_FILE
 from experiments.training.workers import Workers
 from keras_dml.atomic import replacing
 from keras_dml.export import export_saved_model, float32_copy
@@ -163,7 +163,7 @@ def _report(run: RunPlan, end: Finished, findings: Findings, seconds: float) -> 
             history=history,
             best=best,
             **shown_of(test, run.preprocessing, gallery, catalog)._asdict(),
-            reproduce=made_by(folder.file("flags.txt")),
+            reproduce=made_by(folder.file(FLAGS_FILE)),
             flags=resolved(options),
             pictures=findings.pictures,
         ),

@@ -42,7 +42,12 @@ def test_a_table_a_page_and_the_best(compared, capsys):
     assert f"best: {max(recalls, key=recalls.get)}, cosine" in printed
     assert (output / "comparison.md").read_text().strip() in printed
     page = (output / "comparison.html").read_text()
-    assert page.count("<svg") == 3  # bars, R@1, loss; no accuracy with unseen classes
+    assert page.count("<svg") == 3  # bars, R@1, paths; no accuracy with unseen classes
+    for name in recalls:
+        assert f'<a href="{name}/report.html">{name}</a>' in page
+        assert page.count(f"</span>{name}</figcaption>") == 4  # a row of each query
+    raw = result["recall"].get("raw pixels, cosine")
+    assert (raw is None) == ("| raw pixels " not in printed)
 
 
 @pytest.mark.slow

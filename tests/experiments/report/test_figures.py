@@ -56,3 +56,12 @@ def test_curves_take_the_colour_of_the_page_and_name_what_is_there():
     assert ">raw pixels, l2<" in svg
     assert "kept" not in svg
     assert ">raw pixels" not in figures.recall_svg(history(2), {})
+
+
+def test_paths_have_a_panel_each_and_say_their_ends():
+    path = [{"train/tightness": 3.0 - n, "train/contrastive": 0.5 + n} for n in range(3)]
+    nan = [{"train/tightness": float("nan"), "train/contrastive": 1.0}]
+    text = figures.paths_svg({"one": path, "none": [{"train/loss": 1.0}], "nan": nan, "two": path})
+    assert text.count("from tightness 3, contrastive 0.5 to 1, 2.5") == 2
+    assert "nan" not in text.lower().replace("instance", "")
+    assert figures.paths_svg({"none": [{"train/loss": 1.0}]}) == ""
