@@ -19,6 +19,7 @@ from experiments.options import (
     run_command,
 )
 from experiments.options.run_options import ImageLimitOptions
+from experiments.options.values import absolute
 from experiments.photos.index_settings import (
     EMBEDDINGS,
     INDEX,
@@ -28,7 +29,7 @@ from experiments.photos.index_settings import (
     open_folder,
     write_settings,
 )
-from experiments.stores.addresses import parsed_address
+from experiments.stores.addresses import Address, parsed_address
 
 if TYPE_CHECKING:
     import numpy as np
@@ -84,7 +85,9 @@ INDEX holds {INDEX}/, {SETTINGS} (which model, which images), {SKIPPED}, and {EM
         "What embeds the images: a SavedModel, as a run leaves it behind. It is code that runs "
         "with your rights: only of those you trust.",
     )
-    images: pathlib.Path | None = option(None, _WHAT, "Their folder.")
+    images: str | None = option(
+        None, _WHAT, "Their folder; with --engine=ray also s3://BUCKET/FOLDER, gs://… and the like."
+    )
     output: pathlib.Path | None = option(None, _WHAT, "Where to.")
     columns: pathlib.Path | None = option(
         None,
@@ -106,6 +109,20 @@ INDEX holds {INDEX}/, {SETTINGS} (which model, which images), {SKIPPED}, and {EM
         "key comes from where its client looks for it (PGPASSWORD, QDRANT_API_KEY).",
     )
     batch_size: int = option(64, _WHAT, "Images embedded at once.", lower_bound=1)
+    engine: str = option(
+        "local",
+        _WHAT,
+        "local: in this process. ray: by many workers at once, on the cluster of RAY_ADDRESS or on "
+        "this machine, into --to alone: OUTPUT gets no index, but the list of what is done and of "
+        "what is skipped.",
+        choices=("local", "ray"),
+    )
+    workers: int | None = option(
+        None,
+        _WHAT,
+        "engine: how many. Default: one for each GPU, or for each core where there are none.",
+        lower_bound=1,
+    )
     metric: str = option("cosine", _HOW, "What is near.", choices=_METRICS)
     approximate: bool | None = option(
         None,
@@ -158,9 +175,13 @@ def main(argv: list[str]) -> None:
     start = time.monotonic()
     options = parse(IndexOptions, argv)
     asked = _asked_of_the_tree(options)
-    saved_model, images, output = (getattr(options, name) for name in _REQUIRED)
+    saved_model, output = (getattr(options, name) for name in ("saved_model", "output"))
+    images = _place(options)
     address = None if options.to is None else parsed_address(options.to, "to")
     quiet_tensorflow()
+    if options.engine == "ray" and address is not None:
+        _by_ray(options, address)
+        return
     from experiments.embedding.saved_model import fingerprint
     from experiments.photos.image_files import list_images
 
@@ -170,7 +191,7 @@ def main(argv: list[str]) -> None:
         from experiments.photos.store_update import StoreTarget
 
         target = StoreTarget(address)
-        target.check(fingerprint(saved_model), str(images), options.metric)
+        target.check(fingerprint(saved_model), images, options.metric)
     tree = None if asked is None else _tree(asked)
     with open_folder(output, saved_model, fingerprint(saved_model), images) as settings:
         embedded = _update(options, settings, files, tree, start)
@@ -186,7 +207,8 @@ def _update(
     start: float,
 ) -> Embedded:
     """Bring the opened folder up to date with the images, and say so."""
-    saved_model, images, output = (getattr(options, name) for name in _REQUIRED)
+    saved_model, output = (getattr(options, name) for name in ("saved_model", "output"))
+    images = pathlib.Path(_place(options))
     from experiments.embedding.saved_model import ImageEmbedder
     from experiments.photos.folder_embeddings import FolderEmbeddings, digest
     from experiments.photos.index_changes import changed_index, changes_since
@@ -248,7 +270,7 @@ def _to_store(
     from experiments.stores.store import Description
     from keras_dml.retrieval.rows import prepared_rows
 
-    _, images, output = (getattr(options, name) for name in _REQUIRED)
+    output = cast("pathlib.Path", options.output)
     paths = [file.path for file in embedded.files]
     columns = read_columns(output, paths)
     metric = cast("Metric", options.metric)
@@ -258,7 +280,7 @@ def _to_store(
         dimensions=rows.vectors.shape[1],
         saved_model=settings["saved_model"],
         fingerprint=settings["fingerprint"],
-        images=str(images),
+        images=_place(options),
         columns=tuple(columns.own_names),
     )
     return target.write(described, rows)
@@ -271,7 +293,7 @@ def _import_columns(options: IndexOptions, files: list[ImageFile]) -> list[str]:
     from experiments.photos.columns import import_csv
     from pipelines.visible import visible
 
-    _, images, output = (getattr(options, name) for name in _REQUIRED)
+    output, images = cast("pathlib.Path", options.output), pathlib.Path(_place(options))
     paths = [file.path for file in files]
     lines = import_csv(output, options.columns, options.class_column, images, paths)
     return list(map(visible, lines))
@@ -300,9 +322,100 @@ def _asked_of_the_tree(options: IndexOptions) -> dict[str, Any] | None:
             "prefix is a way of its own to answer a query, without a tree. "
             f"Received: --prefix={options.prefix} beside --{given}"
         )
+    _check_engine(options, tree)
     if tree and options.approximate is False:
         raise UsageError(f"--noapproximate has no tree: leave out --{next(iter(tree))}")
     return tree if tree or options.approximate else None
+
+
+def _check_engine(options: IndexOptions, tree: Mapping[str, Any]) -> None:
+    """Refuse flags that do not go with the engine, or need one."""
+    if options.engine == "local":
+        if options.workers is not None:
+            raise UsageError(f"leave out --workers={options.workers}, which is for --engine=ray")
+        if "://" in (options.images or ""):
+            raise UsageError(
+                f"images must be a folder; --engine=ray reads others. "
+                f"Received: images={options.images}"
+            )
+        return
+    if options.to is None:
+        raise UsageError(
+            "--engine=ray makes no index: give --to=lancedb:FOLDER or parquet:FOLDER (or another)"
+        )
+    if tree or options.approximate is not None or options.prefix is not None:
+        given = next(iter(tree), "approximate" if options.prefix is None else "prefix")
+        raise UsageError(f"leave out --{given}: --engine=ray makes no index, it fills --to")
+
+
+def _place(options: IndexOptions) -> str:
+    """Of the images: a whole path, or a URI."""
+    images = options.images or ""
+    return images if "://" in images else str(absolute(images))
+
+
+def _by_ray(options: IndexOptions, address: Address) -> None:
+    """Embed by many workers, into a store."""
+    from experiments.embedding.saved_model import fingerprint
+    from experiments.photos.columns import read_columns
+    from experiments.photos.image_batch import unusable_name
+    from experiments.photos.ray_engine import RayJob, embed_by_ray
+    from experiments.photos.ray_listing import list_anywhere
+    from experiments.photos.store_update import StoreTarget, columns_to_store
+    from experiments.stores.store import Description
+
+    saved_model = cast("pathlib.Path", options.saved_model)
+    output = cast("pathlib.Path", options.output)
+    images, model = _place(options), fingerprint(saved_model)
+    if "://" not in address.place and address.kind != "pgvector":
+        # Workers have folders of their own.
+        address = address._replace(place=str(absolute(address.place)))
+    target = StoreTarget(address, by_many=True)
+    target.check(model, images, options.metric)
+    files = list_anywhere(images)
+    with open_folder(output, saved_model, model, images) as settings:
+        known = _import_columns(options, files)
+        unusable = {file.path: why for file in files if (why := unusable_name(file.path))}
+        files = [file for file in files if file.path not in unusable]
+        if not files:
+            raise UsageError(f"none of the names of the {len(unusable):,} images is UTF-8")
+        columns = read_columns(output, [file.path for file in files])
+        job = RayJob(
+            saved_model=saved_model,
+            images=images,
+            files=files,
+            columns=columns_to_store(columns),
+            description=Description(
+                metric=options.metric,
+                dimensions=0,
+                saved_model=str(saved_model),
+                fingerprint=model,
+                images=images,
+                columns=tuple(columns.own_names),
+            ),
+            address=address,
+            store=target.store,
+            output=output,
+            max_pixels=options.max_pixels,
+            batch_size=options.batch_size,
+            workers=options.workers,
+        )
+        done = embed_by_ray(job)
+        bad = done.bad | unusable
+        _write_skipped(output / SKIPPED, bad)
+        write_settings(output, settings | {"store": str(target)})
+    rate = done.embedded / max(done.seconds, 1e-9)
+    print(
+        f"{target}: {done.good:,} images; {done.embedded:,} embedded in {done.seconds:.1f} s, "
+        f"{rate:,.0f} a second, by {done.workers} workers, which began in {done.beginning:.1f} s"
+    )
+    for line in known:
+        print(line)
+    if bad:
+        print(f"skipped {len(bad):,} files that cannot be embedded: {output / SKIPPED}")
+    if target.store is not None:
+        print(f"search it: python -m experiments.search --index={target} --query=IMAGE")
+        target.store.close()
 
 
 def _tree(given: Mapping[str, Any]) -> TreeAH:

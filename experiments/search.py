@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -135,20 +136,26 @@ def main(argv: list[str]) -> None:
             f"the folder of the index's images is gone: {search.images}. Give --images=FOLDER, "
             "where it is now"
         )
-    if serve:
-        server = serve.open_server(search, options.host, options.port, options.allowed_host)
-        serve.run(server, options.host)
-    else:
-        conditions = _conditions(search, options)
-        answers = _answers(search, options, conditions)
-        if options.output:
-            from experiments.photos.search_page import write_neighbors
-
-            write_neighbors(options.output, search, answers, conditions)
-        if options.json:
-            _print_json(search, answers)
+    with contextlib.closing(search):
+        if serve:
+            server = serve.open_server(search, options.host, options.port, options.allowed_host)
+            serve.run(server, options.host)
         else:
-            _show(search, answers, options.output)
+            _answer(search, options)
+
+
+def _answer(search: VisualSearch, options: SearchOptions) -> None:
+    """Search, print and draw."""
+    conditions = _conditions(search, options)
+    answers = _answers(search, options, conditions)
+    if options.output:
+        from experiments.photos.search_page import write_neighbors
+
+        write_neighbors(options.output, search, answers, conditions)
+    if options.json:
+        _print_json(search, answers)
+    else:
+        _show(search, answers, options.output)
 
 
 def _checked(options: SearchOptions) -> pathlib.Path | str:

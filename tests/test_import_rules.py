@@ -31,6 +31,7 @@ PLACES = {
     "psycopg": "experiments.stores",
     "pgvector": "experiments.stores",
     "pyarrow": "experiments.stores",
+    "ray": "experiments.photos",
 }
 
 

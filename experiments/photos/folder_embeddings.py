@@ -16,15 +16,18 @@ from experiments.embedding.npz_file import UnreadableError, read_npz
 from experiments.embedding.saved_model import ImageEmbedder
 from experiments.options.errors import UsageError
 from experiments.options.progress import progress_bar
+from experiments.photos.image_batch import (
+    NO_EMBEDDING,
+    embed_batch,
+    read_image,
+    unusable_name,
+)
 from experiments.photos.image_files import ImageFile, image_path
 from experiments.photos.index_settings import EMBEDDINGS
-from experiments.report.pictures import checked_picture
 from keras_dml.atomic import replacing
 from pipelines.images.limits import MOST_PIXELS
 
 UNFINISHED = ".unfinished"
-# A bad image's row while the others are computed: finite, and no model's embedding.
-_NO_EMBEDDING = np.finfo(np.float32).max
 _READERS = 8
 # Files and what `FolderEmbeddings._read` gives for them.
 Batch: TypeAlias = tuple[Sequence[ImageFile], Iterable[bytes | str]]
@@ -98,7 +101,7 @@ class FolderEmbeddings:
         if saved:
             row_of = {file: row for row, file in enumerate(saved.files)}
             blocks = [saved.embeddings]
-        bad = {file.path: why for file in files if (why := _unusable(file.path))}
+        bad = {file.path: why for file in files if (why := unusable_name(file.path))}
         embedder = None
         while todo := [file for file in files if file not in row_of and file.path not in bad]:
             embedder = embedder or load_embedder()
@@ -182,12 +185,12 @@ class FolderEmbeddings:
         )
         with done, progress_bar("embedding", len(files), done.done, leave=True) as bar:
             for batch, encoded in self._read_ahead(files[done.done :], batch_size):
-                rows, reasons = _embed_batch(embedder, encoded)
+                rows, reasons = embed_batch(embedder, encoded)
                 bad |= {batch[place].path: reason for place, reason in reasons.items()}
                 done.append(rows)
                 bar.update(len(batch))
         rows = done.array()
-        good = np.flatnonzero(rows[:, 0] != _NO_EMBEDDING)
+        good = np.flatnonzero(rows[:, 0] != NO_EMBEDDING)
         return [files[row] for row in good.tolist()], rows[good]
 
     def _read_ahead(self, files: Sequence[ImageFile], size: int) -> Iterator[Batch]:
@@ -203,14 +206,7 @@ class FolderEmbeddings:
 
     def _read(self, file: ImageFile) -> bytes | str:
         """The file's bytes, or as text the reason why there are none."""
-        try:
-            encoded = image_path(self._images, file.path).read_bytes()
-        except OSError as error:
-            return str(error.strerror)
-        try:
-            return checked_picture(encoded, self._max_pixels) if encoded else "the file is empty"
-        except ValueError as error:
-            return str(error)
+        return read_image(image_path(self._images, file.path).read_bytes, self._max_pixels)
 
 
 def digest(files: Sequence[ImageFile]) -> str:
@@ -227,33 +223,3 @@ def _gathered(blocks: Sequence[np.ndarray], rows: np.ndarray) -> np.ndarray:
         gathered[inside] = block[rows[inside] - first]
         first += len(block)
     return gathered
-
-
-def _embed_batch(
-    embedder: ImageEmbedder, read: Iterable[bytes | str]
-) -> tuple[np.ndarray, dict[int, str]]:
-    """Rows for a batch, `_NO_EMBEDDING` for the bad ones, whose reasons come in a dict by place."""
-    images: dict[int, bytes] = {}
-    reasons: dict[int, str] = {}
-    for place, contents in enumerate(read):
-        if isinstance(contents, str):
-            reasons[place] = contents
-        else:
-            images[place] = contents
-    places = list(images)
-    rows = np.full((len(images) + len(reasons), embedder.dimensions), _NO_EMBEDDING, np.float32)
-    if places:
-        rows[places], refused = embedder(list(images.values()))
-        for row, reason in refused.items():
-            reasons[places[row]] = reason
-            rows[places[row]] = _NO_EMBEDDING
-    return rows, reasons
-
-
-def _unusable(path: str) -> str | None:
-    """Why an image's name cannot be kept as text, or None."""
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        return "its name is not UTF-8"
-    return None

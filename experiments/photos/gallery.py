@@ -71,6 +71,9 @@ class Gallery(abc.ABC):
             mask: the same as `Columns.mask` of them.
         """
 
+    def close(self) -> None:  # noqa: B027, a folder is not held
+        """Let go what is held."""
+
 
 def open_gallery(place: str | os.PathLike[str]) -> Gallery:
     """What `--index` names.
@@ -91,6 +94,10 @@ class FolderGallery(Gallery):
 
     def __init__(self, folder: pathlib.Path) -> None:
         settings = read_settings(folder)
+        if settings["built"] is None and settings.get("store"):  # of --engine=ray
+            raise UsageError(
+                f"there is no index in {folder}: its images are in {settings['store']}"
+            )
         if settings["built"] is None:
             raise UsageError(
                 f"the index in {folder} is not finished: give its python -m experiments.index "
@@ -165,6 +172,9 @@ class StoreGallery(Gallery):
             if is_all or _is_certain(found.scores, k):
                 return Neighbors(found.paths[:k], found.scores[:k], found.embeddings[:k])
             number = min(4 * number, _MOST)
+
+    def close(self) -> None:  # noqa: D102
+        self.store.close()
 
     def _ranked(
         self, query: npt.NDArray[np.float32], paths: list[str], vectors: npt.NDArray[np.float32]

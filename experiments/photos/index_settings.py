@@ -23,7 +23,7 @@ def open_folder(
     folder: str | os.PathLike[str],
     saved_model: pathlib.Path,
     fingerprint: str,
-    images: pathlib.Path,
+    images: str | pathlib.Path,
 ) -> Iterator[Settings]:
     """Make `folder`, or go on with one of the same model and images; no other process does so now.
 
@@ -31,7 +31,7 @@ def open_folder(
         folder: path.
         saved_model: folder of the model.
         fingerprint: of the model's files.
-        images: folder of the images.
+        images: folder or URI of the images.
 
     Yields:
         dict: `saved_model`, `fingerprint`, `images`, `built` (what the index in it was built from,
@@ -72,7 +72,7 @@ def _check_free(folder: pathlib.Path) -> None:
 
 
 def _continued(
-    folder: pathlib.Path, saved_model: pathlib.Path, fingerprint: str, images: pathlib.Path
+    folder: pathlib.Path, saved_model: pathlib.Path, fingerprint: str, images: str | pathlib.Path
 ) -> Settings:
     saved = read_settings(folder)
     if saved["images"] != str(images):

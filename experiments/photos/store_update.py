@@ -23,7 +23,7 @@ from experiments.stores.store import (
     made_rows,
 )
 
-__all__ = ["StoreChanges", "StoreTarget", "rows_to_store", "update_store"]
+__all__ = ["StoreChanges", "StoreTarget", "columns_to_store", "rows_to_store", "update_store"]
 
 
 class StoreChanges(NamedTuple):
@@ -48,9 +48,18 @@ def rows_to_store(paths: Sequence[str], vectors: np.ndarray, columns: Columns) -
     Raises:
         UsageError: a column that a store cannot have.
     """
+    return made_rows(paths, vectors, columns_to_store(columns))
+
+
+def columns_to_store(columns: Columns) -> dict[str, list[str]]:
+    """Class, folder and one's own columns.
+
+    Raises:
+        UsageError: a column that a store cannot have.
+    """
     check_columns(columns.own_names)
     names = [CLASS, FOLDER, *columns.own_names]
-    return made_rows(paths, vectors, {name: columns.values_of(name) for name in names})
+    return {name: columns.values_of(name) for name in names}
 
 
 class StoreTarget:
@@ -58,6 +67,10 @@ class StoreTarget:
 
     Args:
         address: of a store, or of a folder of Parquet files.
+        by_many: whether many workers write there.
+
+    Attributes:
+        store: opened; None for Parquet.
 
     Raises:
         MissingExtraError: the store's client is not installed.
@@ -65,14 +78,19 @@ class StoreTarget:
         UsageError: a folder that is something else.
     """
 
-    def __init__(self, address: Address) -> None:
-        self._folder, self._store = address.place, None
+    def __init__(self, address: Address, by_many: bool = False) -> None:
+        self._folder = address.place
+        self.store: Store | None = None
         if address.kind != PARQUET:
-            self._store = open_store(address)
+            self.store = open_store(address)
             return
         from experiments.stores.parquet_files import check_parquet
 
-        check_parquet(address.place)
+        check_parquet(address.place, by_many)
+
+    def __str__(self) -> str:
+        """Its address."""
+        return f"{PARQUET}:{self._folder}" if self.store is None else str(self.store)
 
     def check(self, fingerprint: str, images: str, metric: str) -> None:
         """Refuse to write into a table of other images.
@@ -80,13 +98,13 @@ class StoreTarget:
         Raises:
             UsageError: another model (so other dimensions), folder or metric.
         """
-        before = None if self._store is None else self._store.description()
+        before = None if self.store is None else self.store.description()
         if before is None:
             return
         elsewhere = "name another table with #NAME behind the address, or delete that one"
         if before.fingerprint != fingerprint:
             raise UsageError(
-                f"{self._store} holds embeddings of {before.dimensions} dimensions by another "
+                f"{self.store} holds embeddings of {before.dimensions} dimensions by another "
                 f"model, which was in {before.saved_model}: they do not compare. "
                 f"{elsewhere.capitalize()}"
             )
@@ -96,7 +114,7 @@ class StoreTarget:
         ):
             if was != now:
                 raise UsageError(
-                    f"{self._store} was written with {name}={was}: {elsewhere}. "
+                    f"{self.store} was written with {name}={was}: {elsewhere}. "
                     f"Received: {name}={now}"
                 )
 
@@ -106,17 +124,17 @@ class StoreTarget:
         Raises:
             StoreError: the store does not answer, or refuses.
         """
-        if self._store is None:
+        if self.store is None:
             from experiments.stores.parquet_files import write_parquet
 
             written = write_parquet(self._folder, description, rows)
             how = "written" if written else "there already"
             return f"{PARQUET}:{self._folder}: {len(rows):,} images, {how}"
-        changes = update_store(self._store, description, rows)
-        self._store.close()
+        changes = update_store(self.store, description, rows)
+        self.store.close()
         return (
-            f"{self._store}: {len(rows):,} images: {changes}\nsearch it: python -m "
-            f"experiments.search --index={self._store} --query=IMAGE (or --serve)"
+            f"{self.store}: {len(rows):,} images: {changes}\nsearch it: python -m "
+            f"experiments.search --index={self.store} --query=IMAGE (or --serve)"
         )
 
 

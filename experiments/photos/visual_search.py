@@ -77,6 +77,10 @@ class VisualSearch:
         self._item_of = {path: item for item, path in enumerate(self._paths)}
         self._slots = threading.BoundedSemaphore(_AT_ONCE)
 
+    def close(self) -> None:
+        """Let go the store that is searched, if it is one."""
+        self._gallery.close()
+
     def path(self, item: int) -> str:
         """An item's path, relative to the images' folder."""
         return self._paths[item]

@@ -107,6 +107,10 @@ class LanceStore(Store):
             merge = merge.when_matched_update_all().when_not_matched_insert_all()
             merge.execute(arrow_table(rows, self._table.schema))
 
+    def append(self, rows: Rows) -> None:  # noqa: D102
+        with self._asking():  # without a look at all ids, which a merge takes
+            self._table.add(arrow_table(rows, self._table.schema))
+
     def remove(self, ids: Sequence[str]) -> None:  # noqa: D102
         with self._asking():
             self._table.delete(_any_of(ID, ids))

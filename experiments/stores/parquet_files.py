@@ -5,10 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 import pathlib
+import uuid
+from collections.abc import Collection
 
 from experiments.embedding.checked_json import checked_text, read_checked
 from experiments.options.errors import UsageError
 from experiments.stores.arrow import arrow_schema, arrow_table
+from experiments.stores.file_systems import Folder, is_uri, opened_folder, refusing
 from experiments.stores.store import DIGEST, Description, Rows
 from keras_dml.atomic import replacing_folder
 from keras_dml.extras import needing
@@ -16,19 +19,37 @@ from keras_dml.extras import needing
 with needing("parquet", "parquet:FOLDER"):
     import pyarrow.parquet as pq
 
-__all__ = ["MARKER", "check_parquet", "write_parquet"]
+__all__ = ["MARKER", "check_parquet", "finish_parts", "write_parquet", "write_part"]
 
-# Readers of Parquet leave out what begins with _.
+# Readers of Parquet leave out what begins with _ or a dot.
 MARKER = "_keras_dml.json"
 _ROWS = 100_000
+_WRITING = ".writing-"
 
 
-def check_parquet(folder: str | os.PathLike[str]) -> None:
+def check_parquet(folder: str | os.PathLike[str], by_many: bool = False) -> None:
     """Refuse a place where no folder of Parquet files can be written.
+
+    Args:
+        folder: where to.
+        by_many: whether many workers write there: such a folder is none that one command replaces,
+            and may be in an object store.
 
     Raises:
         UsageError: something else is there, or nothing that could hold it.
     """
+    if by_many:
+        names = opened_folder(folder).names()
+        if names and MARKER not in names and not all(map(_is_part, names)):
+            raise UsageError(
+                "to=parquet:FOLDER must be a new or empty folder, or one that the same command has "
+                f"written. Received: to=parquet:{folder}"
+            )
+        return
+    if is_uri(os.fspath(folder)):
+        raise UsageError(
+            f"to=parquet:URI is written by --engine=ray alone. Received: to=parquet:{folder}"
+        )
     path = pathlib.Path(os.path.abspath(folder))
     is_ours = (path / MARKER).is_file()
     if (path.exists() and not is_ours) or not path.parent.is_dir():
@@ -61,3 +82,32 @@ def write_parquet(folder: str | os.PathLike[str], description: Description, rows
             pq.write_table(arrow_table(block, schema), unfinished / part)
         (unfinished / MARKER).write_text(checked_text(found))
     return True
+
+
+def _is_part(name: str) -> bool:
+    return name.startswith((_WRITING, "part-"))
+
+
+def write_part(folder: Folder, name: str, description: Description, rows: Rows) -> None:
+    """Write one file of a folder of many; it has its name when it is whole.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    table = arrow_table(rows, arrow_schema(description))
+    if is_uri(folder.place):  # an object is there when it is whole
+        pq.write_table(table, folder.path(name), filesystem=folder.system)
+        return
+    unfinished = folder.path(f"{_WRITING}{name}-{uuid.uuid4().hex[:8]}")
+    pq.write_table(table, unfinished, filesystem=folder.system)
+    folder.system.move(unfinished, folder.path(name))
+
+
+def finish_parts(folder: Folder, names: Collection[str], described: dict[str, object]) -> None:
+    """Delete what is no part of the folder any more, and write its marker."""
+    with refusing(folder.place):
+        for name in folder.names() - {*names, MARKER}:
+            if _is_part(name):
+                folder.system.delete_file(folder.path(name))
+        with folder.system.open_output_stream(folder.path(MARKER)) as stream:
+            stream.write(checked_text(described).encode())

@@ -230,6 +230,10 @@ class Store(abc.ABC):
     def upsert(self, rows: Rows) -> None:
         """Write images; those of the same ids are replaced."""
 
+    def append(self, rows: Rows) -> None:
+        """Write images none of which is there."""
+        self.upsert(rows)
+
     @abc.abstractmethod
     def remove(self, ids: Sequence[str]) -> None:
         """Delete the images of these ids."""

@@ -66,7 +66,7 @@ def test_search_and_its_server_read_from_a_store(made, kind, tmp_path, capsys):
     assert client.get("/search?item=1", **local).status_code == 503
     upload = {"image": (io.BytesIO(png(1)), "1.png")}
     assert client.post("/search", data=upload, **local).status_code == 503
-    opened._gallery.store.close()
+    opened.close()
 
 
 @pytest.mark.parametrize("address", ["nothing", "x:y", "lancedb:", "lancedb:a#b c"])
