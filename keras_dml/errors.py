@@ -1,6 +1,6 @@
 """What the library raises where it refuses an argument: a caller can tell it from a bug."""
 
-__all__ = ["ArgumentError", "ArgumentTypeError"]
+__all__ = ["ArgumentError", "ArgumentTypeError", "DownloadError"]
 
 
 class ArgumentError(ValueError):
@@ -12,3 +12,7 @@ class ArgumentError(ValueError):
 
 class ArgumentTypeError(ArgumentError, TypeError):
     """The same, of an argument of another type than is asked for."""
+
+
+class DownloadError(ArgumentError):
+    """An argument that asks for a download, where there is no network."""

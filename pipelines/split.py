@@ -4,9 +4,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipelines.checks import check_bool, whole_number
+from pipelines.checks import check_bool, shown, whole_number
 from pipelines.errors import ArgumentError
 from pipelines.table import ImageTable, check_table
+
+SPLITS = ("first_classes", "random_classes", "within_classes", "every_class")
+"""How classes are divided; see `split_by_class`."""
 
 
 @dataclass(frozen=True)
@@ -71,22 +74,52 @@ def split_by_class(
     train_classes: int | None = None,
     test_classes: int | None = None,
     catalog: ImageTable | None = None,
+    split: str = "first_classes",
+    seed: int = 0,
 ) -> Split:
     """Splits a table into classes to train on and unseen classes to test on.
 
     Args:
         table: the whole dataset.
-        train_classes: the first so many classes train. None: the first half, rounded down.
-        test_classes: the next so many classes test. None: all the others.
+        train_classes: so many classes train. None: half of them, rounded down.
+        test_classes: so many of the others test. None: all the others.
         catalog: pictures of the same classes; those of the test classes are the split's.
+        split: which they are. `"first_classes"`: the first train, the next test.
+            `"random_classes"`: drawn at random, a pure function of (`seed`, number of classes).
+            `"within_classes"`: half of the images of each class, rounded up and drawn at random,
+            train, the others test; what that measures is closed, of classes that are known.
+            `"every_class"`: all images train, and the same are what is tested, which measures
+            nothing: for a final model. The last two take no numbers of classes.
+        seed: a whole number, at least 0.
 
     Raises:
         TypeError: `table` or `catalog` is no `ImageTable`, a number of classes no whole number.
-        ValueError: when a side would be empty, or there are not that many classes.
+        ValueError: when a side would be empty, there are not that many classes, `split` is another
+            name, or it takes no numbers of classes.
+
+    Example:
+
+        table = ImageTable.from_arrays(np.zeros((40, 8), "float32"), np.arange(40) // 4)
+        unseen = split_by_class(table, train_classes=7, split="random_classes", seed=1)
     """
     check_table("table", table)
     if catalog is not None:
         check_table("catalog", catalog)
+    if split not in SPLITS:
+        raise ArgumentError(
+            f"split must be one of {', '.join(SPLITS)}. Received: split={shown(split)}"
+        )
+    seed = whole_number("seed", seed, at_least=0)
+    if split in ("within_classes", "every_class"):
+        if train_classes is not None or test_classes is not None:
+            raise ArgumentError(
+                f"train_classes and test_classes must not be given with split={split}, where all "
+                f"classes train. Received: train_classes={train_classes}, "
+                f"test_classes={test_classes}"
+            )
+        if split == "every_class":
+            return Split(table, table, same_classes=True, catalog=catalog)
+        return _within_classes(table, catalog, seed)
     count = table.num_classes
     train = count // 2 if train_classes is None else whole_number("train_classes", train_classes)
     test = count - train if test_classes is None else whole_number("test_classes", test_classes)
@@ -102,12 +135,32 @@ def split_by_class(
             f"The dataset has {count} classes, fewer than the {train} to train and {test} to "
             f"test. Received: {asked}"
         )
-    tested = np.arange(train, train + test)
+    order = np.arange(count)
+    if split == "random_classes":
+        order = np.random.default_rng(seed).permutation(count)
+    # In the table's order, so that only which classes they are is random.
+    tested = np.sort(order[train : train + test])
     return Split(
-        train=table.select_classes(np.arange(train)),
+        train=table.select_classes(np.sort(order[:train])),
         test=table.select_classes(tested),
         catalog=None if catalog is None else catalog.select_classes(tested),
     )
+
+
+def _within_classes(table: ImageTable, catalog: ImageTable | None, seed: int) -> Split:
+    shuffled = np.random.default_rng(seed).permutation(len(table))
+    by_class = shuffled[np.argsort(table.labels[shuffled], kind="stable")]
+    labels = table.labels[by_class]
+    _, starts, sizes = np.unique(labels, return_index=True, return_counts=True)
+    place = np.arange(len(labels)) - np.repeat(starts, sizes)
+    trains = place < np.repeat((sizes + 1) // 2, sizes)
+    if trains.all():
+        raise ArgumentError(
+            "split=within_classes needs a class of two images or more: half of each class's tests. "
+            f"Received: {table!r}"
+        )
+    train, test = (table.select(np.sort(by_class[chosen])) for chosen in (trains, ~trains))
+    return Split(train, test, same_classes=True, catalog=catalog)
 
 
 def split_by_id(
@@ -117,6 +170,8 @@ def split_by_id(
     train_classes: int | None = None,
     test_classes: int | None = None,
     catalog: ImageTable | None = None,
+    split: str = "first_classes",
+    seed: int = 0,
 ) -> Split:
     """`split_by_class` at a dataset's official boundary, or where `train_classes` says.
 
@@ -126,12 +181,12 @@ def split_by_id(
         last_train_class: the last id that trains.
         train_classes: how many classes train. None: those with ids up to `last_train_class`.
         test_classes: the next so many classes test. None: all the others.
-        catalog: as for `split_by_class`.
+        catalog, split, seed: as for `split_by_class`.
 
     Raises:
         ValueError: when a side would be empty, or there are not that many classes.
     """
-    if train_classes is None:
+    if train_classes is None and split in ("first_classes", "random_classes"):
         train_classes = int(np.count_nonzero(class_ids <= last_train_class))
         if train_classes in (0, table.num_classes):
             side = "train" if train_classes == 0 else "test"
@@ -141,4 +196,4 @@ def split_by_id(
                 f"{class_ids[-1]}. Set train_classes (--train_classes), the number of classes to "
                 "train on."
             )
-    return split_by_class(table, train_classes, test_classes, catalog)
+    return split_by_class(table, train_classes, test_classes, catalog, split, seed)

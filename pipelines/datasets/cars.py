@@ -38,10 +38,14 @@ def load_split(
     train_classes: int | None = None,
     test_classes: int | None = None,
     crop_to_box: bool = False,
+    split: str = "first_classes",
+    seed: int = 0,
 ) -> Split:
     """Cars-196, split at its official boundary or after `train_classes` classes."""
     table, class_ids = read_cars(data_dir, crop_to_box)
-    return split_by_id(table, class_ids, LAST_TRAIN_CLASS, train_classes, test_classes)
+    return split_by_id(
+        table, class_ids, LAST_TRAIN_CLASS, train_classes, test_classes, None, split, seed
+    )
 
 
 def cars(data_dir: str | os.PathLike[str] | None, crop_to_box: bool = False) -> ImageTable:

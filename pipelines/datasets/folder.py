@@ -23,9 +23,11 @@ def load_split(
     data_dir: str | os.PathLike[str] | None,
     train_classes: int | None = None,
     test_classes: int | None = None,
+    split: str = "first_classes",
+    seed: int = 0,
 ) -> Split:
     """One folder a class; the first classes train, the next ones test, half of them by default."""
-    return split_by_class(folder(data_dir), train_classes, test_classes)
+    return split_by_class(folder(data_dir), train_classes, test_classes, None, split, seed)
 
 
 def folder(data_dir: str | os.PathLike[str] | None) -> ImageTable:

@@ -68,11 +68,14 @@ def load_split(
     data_dir: str | os.PathLike[str] | None,
     train_classes: int | None = None,
     test_classes: int | None = None,
+    split: str = "first_classes",
+    seed: int = 0,
 ) -> Split:
     """Built in: characters; the first classes train, the next ones test."""
     check_not_given("glyphs", "reads no files", data_dir=data_dir)
     wanted = None
-    if train_classes and test_classes and min(train_classes, test_classes) > 0:
+    first = split == "first_classes"
+    if first and train_classes and test_classes and min(train_classes, test_classes) > 0:
         # Drawing takes time, and the first classes are the same however many are drawn.
         wanted = train_classes + test_classes
     try:
@@ -81,7 +84,7 @@ def load_split(
         raise ArgumentError(
             f"train_classes={train_classes} and test_classes={test_classes} do not fit: {error}"
         ) from error
-    return split_by_class(table, train_classes, test_classes)
+    return split_by_class(table, train_classes, test_classes, None, split, seed)
 
 
 def glyphs(num_classes: int | None = None, seed: int = 0) -> ImageTable:

@@ -39,10 +39,14 @@ def load_split(
     data_dir: str | os.PathLike[str] | None,
     train_classes: int | None = None,
     test_classes: int | None = None,
+    split: str = "first_classes",
+    seed: int = 0,
 ) -> Split:
     """The Grocery Store Dataset: photos, and a catalog of one shop's picture a class."""
     table, catalog, class_ids = read_groceries(data_dir)
-    return split_by_id(table, class_ids, LAST_TRAIN_CLASS, train_classes, test_classes, catalog)
+    return split_by_id(
+        table, class_ids, LAST_TRAIN_CLASS, train_classes, test_classes, catalog, split, seed
+    )
 
 
 def read_groceries(

@@ -1,9 +1,10 @@
 """Datasets by name, each split the way its protocol says.
 
 A dataset is a module of this package with a function `load_split(data_dir, train_classes,
-test_classes) -> Split`, which takes `crop_to_box` too if its images have bounding boxes: where the
-classes are divided, or whether files divide them, is that function's business. Its docstring is
-what a list of the datasets says beside the name.
+test_classes) -> Split`, which takes `crop_to_box` too if its images have bounding boxes, and
+`split` and `seed` if not its files say what trains: where the classes are divided, or whether files
+divide them, is that function's business. Its docstring is what a list of the datasets says beside
+the name.
 """
 
 import importlib
@@ -14,7 +15,7 @@ from types import ModuleType
 from pipelines.checks import check_bool, shown
 from pipelines.datasets.tfds import PREFIX, tfds_split
 from pipelines.errors import ArgumentError, ArgumentTypeError
-from pipelines.split import Split
+from pipelines.split import SPLITS, Split
 
 NAMES = (
     "cars",
@@ -38,6 +39,8 @@ def load_dataset(
     train_classes: int | None = None,
     test_classes: int | None = None,
     crop_to_box: bool = False,
+    split: str = "first_classes",
+    split_seed: int = 0,
 ) -> Split:
     """Loads a dataset and splits it into classes to train on and unseen classes to test on.
 
@@ -58,6 +61,9 @@ def load_dataset(
         test_classes: the next so many classes test. None: all the others.
         crop_to_box: whether the images of `"cub"` and `"cars"` are cut down to their bounding
             boxes, which most papers do not do.
+        split: which classes train: `"first_classes"`, `"random_classes"`, `"within_classes"` or
+            `"every_class"`, see `split_by_class`. Not for `"sop"`, `"inshop"` and `"digits"`.
+        split_seed: of what is drawn at random.
 
     Raises:
         ValueError: for an unknown name, files that are missing or do not fit together, and a
@@ -66,16 +72,29 @@ def load_dataset(
     crop_to_box = check_bool("crop_to_box", crop_to_box)
     if not isinstance(name, str):
         raise ArgumentTypeError(f"name must be a string. Received: name={shown(name)}")
-    if name in NAMES and (not crop_to_box or _has_boxes(name)):
-        boxes = {"crop_to_box": True} if crop_to_box else {}
-        return _module(name).load_split(data_dir, train_classes, test_classes, **boxes)
+    if split not in SPLITS:
+        raise ArgumentError(
+            f"split must be one of {', '.join(SPLITS)}. Received: split={shown(split)}"
+        )
+    if name in NAMES and (not crop_to_box or _takes(name, "crop_to_box")):
+        more: dict[str, object] = {"crop_to_box": True} if crop_to_box else {}
+        if split != "first_classes":
+            if not _takes(name, "split"):
+                raise ArgumentError(
+                    f"split (--class_split) must not be given with {name}, whose files say what "
+                    f"trains. Received: split={split}"
+                )
+            more |= {"split": split, "seed": split_seed}
+        return _module(name).load_split(data_dir, train_classes, test_classes, **more)
     if crop_to_box:
-        boxed = " or ".join(known for known in NAMES if _has_boxes(known))
+        boxed = " or ".join(known for known in NAMES if _takes(known, "crop_to_box"))
         raise ArgumentError(
             f"crop_to_box needs a dataset with bounding boxes, {boxed}. Received: dataset={name}"
         )
     if name.startswith(PREFIX):
-        return tfds_split(name.removeprefix(PREFIX), data_dir, train_classes, test_classes)
+        return tfds_split(
+            name.removeprefix(PREFIX), data_dir, train_classes, test_classes, split, split_seed
+        )
     raise ArgumentError(f"dataset must be one of {', '.join(DATASETS)}. Received: dataset={name}")
 
 
@@ -83,5 +102,5 @@ def _module(name: str) -> ModuleType:
     return importlib.import_module(f"pipelines.datasets.{name}")
 
 
-def _has_boxes(name: str) -> bool:
-    return "crop_to_box" in inspect.signature(_module(name).load_split).parameters
+def _takes(name: str, argument: str) -> bool:
+    return argument in inspect.signature(_module(name).load_split).parameters

@@ -29,6 +29,8 @@ def tfds_split(
     data_dir: str | os.PathLike[str] | None = None,
     train_classes: int | None = None,
     test_classes: int | None = None,
+    split: str = "first_classes",
+    seed: int = 0,
 ) -> Split:
     """An image classification set of tensorflow-datasets, downloaded where it is not there yet.
 
@@ -36,9 +38,9 @@ def tfds_split(
     there is no `test`). Where the test classes were trained on the split has `same_classes`; where
     none of them was, each side numbers its own classes.
 
-    With `train_classes` the images of `train`, `validation` and `test`, those that the set has, are
-    pooled and split again by class, in the order of the set's class numbers. Other splits are left
-    out: some sets have splits that repeat images of these.
+    With `train_classes` or another `split` the images of `train`, `validation` and `test`, those
+    that the set has, are pooled and split again by class, in the order of the set's class numbers.
+    Other splits are left out: some sets have splits that repeat images of these.
 
     The images are not decoded: their files' bytes are held in memory (see `ImageTable.encoded`).
     Images without a label (class -1) are left out, with one warning.
@@ -47,14 +49,16 @@ def tfds_split(
         name: `NAME` or `NAME:CONFIG`, such as `mnist` or `emnist:letters`.
         data_dir: tensorflow-datasets' folder; None: its default, `~/tensorflow_datasets`.
         train_classes: how many classes train, or None.
-        test_classes: how many of the others test; None: all. Only with `train_classes`.
+        test_classes: how many of the others test; None: all. Only with these.
+        split, seed: as for `split_by_class`.
 
     Raises:
         ValueError: a name or configuration that does not exist (names the nearest), a set that is
             neither there nor can be downloaded, that has no uint8 image and class label, or no
             splits of its own, and a boundary that leaves train or test empty.
     """
-    if test_classes is not None and train_classes is None:
+    by_class = train_classes is not None or split != "first_classes"
+    if test_classes is not None and not by_class:
         raise ArgumentError(
             f"test_classes must not be given without train_classes for {PREFIX}{name}: its own "
             f"test split tests. Received: test_classes={test_classes}"
@@ -63,12 +67,12 @@ def tfds_split(
     image, label = _features(name, builder.info.features)
     _prepare(name, builder, data_dir)
     splits = builder.info.splits
-    own_test = next((split for split in _TESTS if split in splits), None)
-    if train_classes is not None:
-        pooled = [split for split in (_TRAIN, *reversed(_TESTS)) if split in splits]
+    own_test = next((each for each in _TESTS if each in splits), None)
+    if by_class:
+        pooled = [each for each in (_TRAIN, *reversed(_TESTS)) if each in splits]
         table = _table(name, builder, pooled or list(splits), image, label)
         table = table.select_classes(np.unique(table.labels))
-        return split_by_class(table, train_classes, test_classes)
+        return split_by_class(table, train_classes, test_classes, None, split, seed)
     if _TRAIN not in splits or own_test is None:
         raise ArgumentError(
             f"train_classes must be given for {PREFIX}{name}, which has no train and test split of "

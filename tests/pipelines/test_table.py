@@ -157,6 +157,51 @@ def test_the_default_boundary_is_half_rounded_down():
     assert (split.train.num_classes, split.test.num_classes) == (2, 3)
 
 
+def test_random_classes_are_a_function_of_the_seed():
+    table = ImageTable.from_paths([str(n) for n in range(60)], [f"{n // 3:02}" for n in range(60)])
+    splits = [split_by_class(table, 12, 5, split="random_classes", seed=n) for n in (3, 3, 4)]
+    trained, again, other = (split.train.class_names for split in splits)
+    assert trained == again != other
+    assert len(trained) == 12 and splits[0].test.num_classes == 5
+    assert not set(trained) & set(splits[0].test.class_names)
+    assert sorted(trained) == list(trained) != [f"{n:02}" for n in range(12)]
+
+
+def test_within_classes_halves_each_class():
+    table = ImageTable.from_paths([str(n) for n in range(9)], list("aaaaabbbc"))
+    split = split_by_class(table, split="within_classes", seed=1)
+    assert split.same_classes
+    assert np.bincount(split.train.labels).tolist() == [3, 2, 1]
+    assert np.bincount(split.test.labels).tolist() == [2, 1]
+    assert sorted([*split.train.paths, *split.test.paths]) == [str(n) for n in range(9)]
+    again = split_by_class(table, split="within_classes", seed=1)
+    assert list(again.test.paths) == list(split.test.paths)
+
+
+def test_every_class_trains():
+    split = split_by_class(small_table(), split="every_class")
+    assert split.same_classes and len(split.train) == len(small_table())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"split": "random"}, "split must be one of first_classes, .* Received: split='?random"),
+        ({"split": "every_class", "train_classes": 1}, "must not be given with split=every_class"),
+        ({"split": "random_classes", "seed": -1}, "seed must be .*Received: seed=-1"),
+        ({"split": "random_classes", "train_classes": 9}, "9 leaves no class to test"),
+    ],
+)
+def test_a_split_that_cannot_be_is_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        split_by_class(small_table(), **arguments)
+
+
+def test_within_classes_of_one_image_each_is_refused():
+    with pytest.raises(ValueError, match="needs a class of two images or more"):
+        split_by_class(ImageTable.from_paths(["1", "2"], ["a", "b"]), split="within_classes")
+
+
 @pytest.mark.parametrize(
     ("train_classes", "test_classes", "message"),
     [

@@ -1,0 +1,68 @@
+"""What a run is to do: its batch, its weights, what it says of its classes."""
+
+import types
+
+import numpy as np
+import pytest
+
+from experiments.options import RunOptions, UsageError, parse
+from experiments.training import fit
+from experiments.training.plan import describe, with_fitting_batch
+from keras_dml import models
+from keras_dml.errors import DownloadError
+from pipelines import ImageTable, split_by_class
+
+
+def data(classes):
+    names = [f"kind {number}" for number in np.repeat(np.arange(2 * classes), 3)]
+    return split_by_class(ImageTable.from_paths([str(n) for n in range(6 * classes)], names))
+
+
+def workers(devices=1):
+    return types.SimpleNamespace(strategy=types.SimpleNamespace(num_replicas_in_sync=devices))
+
+
+def options(*words):
+    return parse(RunOptions, ["run", "--flagfile=folder_small.flags", *words])
+
+
+@pytest.mark.parametrize(
+    ("classes", "devices", "size"),
+    [(5, 1, 20), (5, 8, 16), (29, 1, 116), (30, 1, 120), (1, 1, 120)],
+)
+def test_a_recipes_batch_has_as_many_classes_as_train(classes, devices, size, capsys):
+    fitting = with_fitting_batch(options(), data(classes), workers(devices))
+    assert fitting.batch_size == size
+    said = capsys.readouterr().out
+    if size == 120:
+        assert said == ""
+    else:
+        assert said.startswith(f"a batch is {size} images, {size // 4} classes of 4: {classes} ")
+
+
+@pytest.mark.parametrize("words", ["--batch_size=120", "--images_per_class=4", "--sampler=random"])
+def test_a_batch_that_was_asked_for_stays(words, capsys):
+    assert with_fitting_batch(options(words), data(5), workers()).batch_size == 120
+    assert capsys.readouterr().out == ""
+
+
+def test_the_line_says_which_classes_train():
+    given = types.SimpleNamespace(data=data(9), options=options(), steps_per_epoch=2, gallery=None)
+    model = types.SimpleNamespace(count_params=lambda: 7)
+    first, train, test = describe(given, model, types.SimpleNamespace(epoch=0)).splitlines()
+    assert first.startswith("27 images of 9 classes to train, 27 of 9 others to test; 7 parameters")
+    assert train == "to train: kind 0, kind 1, kind 10, …, kind 16"
+    assert test.startswith("to test: kind 17, kind 2, kind 3, …")
+
+
+def test_weights_that_cannot_be_downloaded_name_what_can_be_done(monkeypatch):
+    def refuse(*arguments):
+        raise DownloadError("no network")
+
+    monkeypatch.setattr(models, "build_backbone", refuse)
+    with pytest.raises(UsageError) as refused:
+        fit.embedding_model(parse(RunOptions, ["run", "--flagfile=folder.flags"]))
+    for words in ("--weights=FILE", "--weights=packaged", "--weights=none", *fit.WITHOUT_DOWNLOAD):
+        assert words in str(refused.value)
+    for recipe in fit.WITHOUT_DOWNLOAD:
+        assert parse(RunOptions, ["run", f"--flagfile={recipe}"]).weights == "none"
