@@ -73,6 +73,7 @@ def main(argv: list[str]) -> None:
     quiet_tensorflow()
     from experiments.embedding.calibration import calibration_path, write_calibration
     from experiments.embedding.labeled_embeddings import embeddings_from_file
+    from experiments.embedding.model_card import MODEL_CARD, update_threshold
     from keras_dml import metrics
 
     embedded = embeddings_from_file(file)
@@ -88,6 +89,9 @@ def main(argv: list[str]) -> None:
     page = path.with_suffix(".html")
     _write_page(page, file, found, decided)
     write_calibration(path, calibration)
+    if options.run is not None:
+        words = f"{found.metric.capitalize()}: {calibration.in_words()}."
+        update_threshold(file.with_name(MODEL_CARD), words)
     _show(found, decided, path, page, saved_model)
 
 

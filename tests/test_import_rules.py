@@ -19,6 +19,7 @@ ROOMS = {
     "stores": {"options", "embedding"},
     "photos": {"options", "embedding", "report", "stores"},
     "auditing": {"options", "embedding", "report"},
+    "exporting": {"options", "embedding", "report"},
 }
 # Packages of others that belong into one place.
 PLACES = {
@@ -32,6 +33,9 @@ PLACES = {
     "pgvector": "experiments.stores",
     "pyarrow": "experiments.stores",
     "ray": "experiments.photos",
+    "onnxruntime": "experiments.exporting",
+    "openvino": "experiments.exporting",
+    "ai_edge_litert": "experiments.exporting",
 }
 
 

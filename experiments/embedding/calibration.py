@@ -57,6 +57,26 @@ def write_calibration(path: pathlib.Path, calibration: Calibration) -> None:
         unfinished.write_text(checked_text(dataclasses.asdict(calibration)))
 
 
+def calibration_words(saved_model: str | os.PathLike[str]) -> str | None:
+    """What counts as a match by the calibration beside a SavedModel.
+
+    None where there is none, or none that is whole and of this model.
+    """
+    from experiments.embedding.saved_model import fingerprint  # with TensorFlow
+    from keras_dml.nearness import METRICS
+
+    if not calibration_path(saved_model).is_file():
+        return None
+    for metric in METRICS:
+        try:
+            found = read_calibration(saved_model, fingerprint(saved_model), metric)
+        except UsageError:
+            continue
+        if found is not None:
+            return f"{metric.capitalize()}: {found.in_words()}."
+    return None
+
+
 def read_calibration(
     saved_model: str | os.PathLike[str], fingerprint: str, metric: str
 ) -> Calibration | None:

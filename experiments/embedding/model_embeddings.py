@@ -1,5 +1,6 @@
 """A trained model's embeddings of a dataset's images, for `experiments.evaluate`."""
 
+import contextlib
 import dataclasses
 import os
 import pathlib
@@ -254,15 +255,27 @@ def embed_tables(
     """The embeddings of several tables by their names, as `embed`, in `FOLDER/NAME.npy`."""
     arrays: dict[str, np.ndarray] = {}
     for name, table in tables.items():
-        try:
+        with naming_bad_images(table):
             file = embeddings_on_disk(model, table, folder / f"{name}.npy", "embedding", dtype)
             arrays[name] = file.array()
-        except FloatingPointError as error:
-            raise UsageError("the model gives embeddings that are not finite") from error
-        except tf.errors.ResourceExhaustedError as error:
-            raise RunError("out of memory; a smaller --eval_batch_size needs less") from error
-        except tf.errors.OpError as error:
-            bad = pipelines.find_bad_images(table) if table.arrays is None else []
-            why = options_data.not_an_image("evaluated", table, bad) if bad else error.message
-            raise UsageError(why) from error
     return arrays
+
+
+@contextlib.contextmanager
+def naming_bad_images(table: ImageTable) -> Iterator[None]:
+    """Around what embeds the images of a table: what is wrong is one line, and names the image.
+
+    Raises:
+        UsageError: images that cannot be read, embeddings that are not finite.
+        RunError: out of memory.
+    """
+    try:
+        yield
+    except FloatingPointError as error:
+        raise UsageError("the model gives embeddings that are not finite") from error
+    except tf.errors.ResourceExhaustedError as error:
+        raise RunError("out of memory; a smaller --eval_batch_size needs less") from error
+    except tf.errors.OpError as error:
+        bad = pipelines.find_bad_images(table) if table.arrays is None else []
+        why = options_data.not_an_image("evaluated", table, bad) if bad else error.message
+        raise UsageError(why) from error

@@ -8,6 +8,7 @@ import numpy as np
 
 from experiments.embedding.embedding_file import EmbeddingFile
 from experiments.embedding.fingerprint import file_sha256
+from experiments.embedding.model_card import MODEL_CARD, model_card
 from experiments.embedding.table_embedder import (
     IdentifiedEmbedder,
     TableEmbedder,
@@ -179,6 +180,7 @@ def _report(run: RunPlan, end: Finished, findings: Findings, seconds: float) -> 
         ),
     )
     table = "\n".join([recall_table(findings.rows), *findings.printed])
+    _write_card(run, table, end.embeddings.shape[1])
     folder.write_result(
         {
             "recall": recalls_alone(findings.rows),
@@ -190,3 +192,17 @@ def _report(run: RunPlan, end: Finished, findings: Findings, seconds: float) -> 
         },
     )
     return table
+
+
+def _write_card(run: RunPlan, table: str, dimensions: int) -> None:
+    size = run.options.image_size
+    use = {
+        "File": "`saved_model`, for TensorFlow",
+        "Takes": f"the bytes of image files (`serving_default`), or decoded images float32 [n, "
+        f"{size}, {size}, 3] (`embed_images`)",
+        "Gives": f"`embeddings`, float32 [n, {dimensions}]; compare by cosine similarity",
+    }
+    scores = f"Of the test images:\n\n```\n{table}\n```"
+    card = model_card(run.name, use, run.options, run.data, run.preprocessing, scores)
+    with replacing(run.folder.file(MODEL_CARD)) as unfinished:
+        unfinished.write_text(card, encoding="utf-8", errors="backslashreplace")

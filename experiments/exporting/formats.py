@@ -1,0 +1,248 @@
+"""The formats of an exported embedding model: how each is written, and how its runtime answers."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, cast
+
+import keras
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from experiments.exporting.quiet import quiet
+from keras_dml.export import export_saved_model
+from keras_dml.extras import needing
+
+Images = npt.NDArray[np.float32]
+Answer = Callable[[Images], npt.NDArray[np.float32]]
+"""Images float32 `[n, size, size, 3]` to embeddings `[n, d]`."""
+
+IMAGES, EMBEDDINGS = "images", "embeddings"
+"""What the input and the output are called, in every format."""
+
+
+class Source(NamedTuple):
+    """What is exported.
+
+    Attributes:
+        model: a functional model in float32, from decoded images to embeddings.
+        preprocessing: of image files, which goes into a SavedModel alone.
+        examples: decoded images `[1, size, size, 3]` that say how large the numbers within the
+            model are; None for an export in float32.
+    """
+
+    model: keras.Model
+    preprocessing: Callable[[tf.Tensor], tf.Tensor]
+    examples: Sequence[Images] | None = None
+
+
+class Format(NamedTuple):
+    """One format.
+
+    Attributes:
+        file: what the export is called in its folder.
+        check: raises `MissingExtraError` where a package is missing.
+        write: writes a source to a path.
+        load: the runtime's answer of what lies at a path.
+        int8: whether it has integers of 8 bits.
+        takes: one line on its input, for the model card.
+        example: Python that makes `embeddings` of decoded `images`, for the model card.
+    """
+
+    file: str
+    check: Callable[[], object]
+    write: Callable[[Source, pathlib.Path], None]
+    load: Callable[[pathlib.Path], Answer]
+    int8: bool
+    takes: str
+    example: str
+
+
+def _exported(
+    source: Source, path: pathlib.Path, format: str, batch: int | None, **more: Any
+) -> None:
+    """Keras' own export, of an input and an output with names."""
+    shape = source.model.input_shape[1:]
+    inputs = keras.Input(shape, name=IMAGES)
+    model = keras.Model(inputs, {EMBEDDINGS: source.model(inputs)}, name="embedding")
+    signature = [keras.InputSpec(shape=(batch, *shape), dtype="float32", name=IMAGES)]
+    with quiet():
+        model.export(str(path), format=format, input_signature=signature, verbose=False, **more)
+
+
+def _saved_model(source: Source, path: pathlib.Path) -> None:
+    export_saved_model(source.model, path, source.preprocessing)
+
+
+def _load_saved_model(path: pathlib.Path) -> Answer:
+    model = tf.saved_model.load(str(path))
+    embed = model.signatures["embed_images"]
+
+    def answer(images: Images, model: object = model) -> npt.NDArray[np.float32]:
+        return cast(
+            "npt.NDArray[np.float32]", embed(images=tf.constant(images))[EMBEDDINGS].numpy()
+        )
+
+    return answer
+
+
+def _check_onnx() -> None:
+    with needing("onnx", "format=onnx"), quiet():
+        import onnx  # noqa: F401
+        import onnxruntime  # noqa: F401
+        import tf2onnx  # noqa: F401
+
+
+def _onnx(source: Source, path: pathlib.Path) -> None:
+    if source.examples is None:
+        _exported(source, path, "onnx", None)
+        return
+    from onnxruntime import quantization
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    class Examples(quantization.CalibrationDataReader):
+        """The images, one after the other."""
+
+        def __init__(self, examples: Sequence[Images]) -> None:
+            self._left: Iterator[Images] = iter(examples)
+
+        def get_next(self) -> dict[str, Images] | None:
+            """As onnxruntime asks for them."""
+            image = next(self._left, None)
+            return None if image is None else {IMAGES: image}
+
+    with tempfile.TemporaryDirectory() as folder:
+        whole, prepared = (os.path.join(folder, name) for name in ("whole", "prepared"))
+        _exported(source, pathlib.Path(whole), "onnx", None)
+        with quiet():
+            quant_pre_process(whole, prepared, skip_symbolic_shape=True)
+            # A scale for each filter: those of depthwise convolutions differ a hundredfold.
+            quantization.quantize_static(
+                prepared, str(path), Examples(source.examples), per_channel=True
+            )
+
+
+def _load_onnx(path: pathlib.Path) -> Answer:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return lambda images: session.run([EMBEDDINGS], {IMAGES: images})[0]
+
+
+def _check_openvino() -> None:
+    # Without this package OpenVINO's converter has nothing to tell its makers of what it did.
+    sys.modules.setdefault("openvino_telemetry", cast("Any", None))
+    with needing("openvino", "format=openvino"), quiet():
+        import nncf  # noqa: F401
+        import openvino  # noqa: F401
+
+
+def _openvino(source: Source, path: pathlib.Path) -> None:
+    if source.examples is None:
+        _exported(source, path, "openvino", None)
+        return
+    import nncf
+    import openvino
+
+    with tempfile.TemporaryDirectory() as folder:
+        whole = pathlib.Path(folder, "whole.xml")
+        _exported(source, whole, "openvino", None)
+        with quiet():
+            images = nncf.Dataset(source.examples)
+            model = nncf.quantize(
+                openvino.Core().read_model(whole), images, subset_size=len(source.examples)
+            )
+            openvino.save_model(model, path, compress_to_fp16=False)
+
+
+def _load_openvino(path: pathlib.Path) -> Answer:
+    import openvino
+
+    # Else a processor that can computes in bfloat16, which changes the third digit.
+    model = openvino.compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    return lambda images: model(images)[0]
+
+
+def _check_litert() -> None:
+    with needing("litert", "format=litert"), quiet():
+        from ai_edge_litert import interpreter  # noqa: F401
+
+
+def _litert(source: Source, path: pathlib.Path) -> None:
+    examples, more = source.examples, dict[str, Any]()
+    if examples is not None:
+        more = {
+            "optimizations": [tf.lite.Optimize.DEFAULT],
+            "representative_dataset": lambda: ({IMAGES: image} for image in examples),
+        }
+    # Keras would take TensorFlow's own operations too, which phones do not have.
+    builtin = {"supported_ops": [tf.lite.OpsSet.TFLITE_BUILTINS]}
+    _exported(source, path, "litert", 1, target_spec=builtin, **more)
+
+
+def _load_litert(path: pathlib.Path) -> Answer:
+    from ai_edge_litert.interpreter import Interpreter
+
+    with quiet():
+        interpreter = Interpreter(str(path), num_threads=os.cpu_count())
+        interpreter.allocate_tensors()
+        embed = interpreter.get_signature_runner()
+
+    def answer(images: Images) -> npt.NDArray[np.float32]:
+        return np.concatenate([embed(images=image[None])[EMBEDDINGS] for image in images])
+
+    return answer
+
+
+FORMATS: dict[str, Format] = {
+    "saved_model": Format(
+        "saved_model",
+        lambda: None,
+        _saved_model,
+        _load_saved_model,
+        False,
+        "the bytes of image files, any number (`serving_default`), or decoded images "
+        "(`embed_images`)",
+        'model = tf.saved_model.load("saved_model")  # import tensorflow as tf\n'
+        'answer = model.signatures["embed_images"](images=tf.constant(images))\n'
+        'embeddings = answer["embeddings"].numpy()',
+    ),
+    "onnx": Format(
+        "model.onnx",
+        _check_onnx,
+        _onnx,
+        _load_onnx,
+        True,
+        "decoded images, any number",
+        'session = onnxruntime.InferenceSession("model.onnx")  # import onnxruntime\n'
+        'embeddings = session.run(["embeddings"], {"images": images})[0]',
+    ),
+    "openvino": Format(
+        "model.xml",
+        _check_openvino,
+        _openvino,
+        _load_openvino,
+        True,
+        "decoded images, any number; `model.bin` belongs to it. On a processor with bfloat16 give "
+        "`INFERENCE_PRECISION_HINT=f32` for the numbers below",
+        'model = openvino.compile_model("model.xml", "CPU")  # import openvino\n'
+        "embeddings = model(images)[0]",
+    ),
+    "litert": Format(
+        "model.tflite",
+        _check_litert,
+        _litert,
+        _load_litert,
+        True,
+        "one decoded image a call",
+        'interpreter = Interpreter("model.tflite")  # from ai_edge_litert.interpreter\n'
+        "embed = interpreter.get_signature_runner()\n"
+        'embeddings = np.concatenate([embed(images=each[None])["embeddings"] for each in images])',
+    ),
+}
+"""By the words of `experiments.export --format`."""

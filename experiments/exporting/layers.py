@@ -1,0 +1,93 @@
+"""Which layer of a model a format does not have."""
+
+from __future__ import annotations
+
+import pathlib
+import tempfile
+from collections.abc import Iterator
+
+import keras
+import numpy as np
+
+from experiments.exporting.formats import Format, Source
+from experiments.exporting.quiet import quiet
+from experiments.options.errors import UsageError, one_line
+from keras_dml.cloning import all_layers
+from keras_dml.errors import ArgumentError
+from keras_dml.extras import MissingExtraError
+
+# What no layer answers for.
+_NOT_OF_A_LAYER = (OSError, MemoryError, MissingExtraError, UsageError, ArgumentError)
+
+
+def write(name: str, format: Format, source: Source, path: pathlib.Path) -> None:
+    """Write a source in a format.
+
+    Raises:
+        UsageError: the model has a layer that the format does not have: names it.
+    """
+    try:
+        _converted(format, source, path)
+    except _NOT_OF_A_LAYER:
+        raise
+    except Exception as error:  # converters raise what they like
+        layer = _layer_that_fails(format, source)
+        if layer is None:
+            raise UsageError(
+                f"format={name} does not take the model as a whole, though each of its layers: "
+                f"{one_line(error)[:300]}"
+            ) from error
+        raise UsageError(
+            f"format={name} does not have the layer {layer.name!r} ({type(layer).__name__}): "
+            "export to another format, or train without it"
+        ) from error
+
+
+def _converted(format: Format, source: Source, path: pathlib.Path) -> None:
+    """Written, and taken by the runtime: tf2onnx writes what onnxruntime then does not know."""
+    format.write(source, path)
+    with quiet():
+        format.load(path)
+
+
+def _layer_that_fails(format: Format, source: Source) -> keras.layers.Layer | None:
+    for layer, part in _parts(source.model):
+        one = source._replace(model=part)
+        if source.examples is not None:
+            one = one._replace(examples=[np.zeros((1, *part.input_shape[1:]), np.float32)])
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                _converted(format, one, pathlib.Path(folder, format.file))
+            except _NOT_OF_A_LAYER:
+                raise
+            except Exception:
+                return layer
+    return None
+
+
+def _parts(model: keras.Model) -> Iterator[tuple[keras.layers.Layer, keras.Model]]:
+    """Each layer that takes one tensor, as a model of its own: first one of each class."""
+    kinds: set[type] = set()
+    rest = []
+    for layer in all_layers(model):
+        if isinstance(layer, (keras.Model, keras.layers.InputLayer)):
+            continue
+        if type(layer) in kinds:
+            rest.append(layer)
+            continue
+        kinds.add(type(layer))
+        yield from _alone(layer)
+    for layer in rest:
+        yield from _alone(layer)
+
+
+def _alone(layer: keras.layers.Layer) -> Iterator[tuple[keras.layers.Layer, keras.Model]]:
+    try:
+        tensor = layer.input
+        shape, dtype = tuple(tensor.shape[1:]), tensor.dtype
+        inputs = keras.Input(shape, dtype=dtype)
+        outputs = layer(inputs)
+    except (AttributeError, ValueError, TypeError):
+        return  # of several tensors, or within a layer: not known by itself
+    if isinstance(outputs, keras.KerasTensor) and dtype == "float32" and None not in shape:
+        yield layer, keras.Model(inputs, outputs)

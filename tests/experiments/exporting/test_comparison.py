@@ -1,0 +1,41 @@
+"""An export beside the model in Keras, by numbers that are known."""
+
+import numpy as np
+import pytest
+
+from experiments.exporting.comparison import Embeddings, compare, milliseconds, size_of
+
+
+def test_the_numbers():
+    of_keras = np.array([[3, 4], [3, 4.1], [-5, 0], [-5, 0.1]], np.float32)
+    of_export = of_keras.copy()
+    of_export[0] = [-5, 0.5]
+    labels = np.array([0, 0, 1, 1])
+    found = compare(
+        Embeddings(of_export, None), Embeddings(of_keras, None), (labels, None), [1, 3], 7, 2.5
+    )
+    assert found.difference == 8 and (found.bytes, found.milliseconds) == (7, 2.5)
+    assert found.length == pytest.approx(np.linalg.norm(of_keras, axis=1).mean())
+    assert found.similarity == pytest.approx((-15 + 2) / (5 * np.hypot(5, 0.5)))
+    assert found.keras_recalls == {1: 1.0, 3: 1.0}
+    assert found.recalls[1] < 1 and found.recalls[3] == 1
+
+
+def test_a_gallery_is_searched():
+    queries = np.eye(2, dtype=np.float32)
+    labels = np.array([0, 1])
+    both = Embeddings(queries, queries[::-1].copy())
+    same = Embeddings(queries, queries)
+    found = compare(both, same, (labels, labels), [1], 0, 0.0)
+    assert (found.recalls[1], found.keras_recalls[1]) == (0.0, 1.0)
+
+
+def test_time_and_size(tmp_path):
+    calls = []
+    assert 0 <= milliseconds(lambda image: calls.append(image.shape), np.zeros((1, 2, 2, 3))) < 1000
+    assert set(calls) == {(1, 2, 2, 3)}
+    (tmp_path / "model.xml").write_bytes(b"123")
+    (tmp_path / "model.bin").write_bytes(b"4567")
+    (tmp_path / "other").write_bytes(b"8")
+    assert size_of(tmp_path / "model.xml") == 7
+    assert size_of(tmp_path) == 8

@@ -1,0 +1,154 @@
+"""Each format answers as the model in Keras does; a layer that a format lacks is named."""
+
+import contextlib
+import importlib
+import pathlib
+import sys
+import warnings
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from experiments.exporting import layers
+from experiments.exporting.formats import FORMATS, Source
+from experiments.options import UsageError
+from keras_dml.extras import MissingExtraError
+from keras_dml.models.backbones import build_backbone
+
+PACKAGES = {
+    "saved_model": (),
+    "onnx": ("onnx", "onnxruntime", "tf2onnx"),
+    "openvino": ("openvino", "nncf"),
+    "litert": ("ai_edge_litert.interpreter",),
+}
+IMAGES = np.random.default_rng(0).uniform(0, 255, (6, 16, 16, 3)).astype(np.float32)
+
+
+def need(name):
+    for package in PACKAGES[name]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            pytest.importorskip(package, exc_type=ImportError)
+
+
+def model(*more):
+    keras.utils.set_random_seed(0)
+    backbone = build_backbone("small_convnet", 16, weights=None, filters=(8, 16))
+    inputs = keras.Input((16, 16, 3))
+    outputs = keras.layers.GlobalAveragePooling2D()(backbone(inputs))
+    for layer in more:
+        outputs = layer(outputs)
+    return keras.Model(inputs, keras.layers.Dense(5)(outputs))
+
+
+def decoded(image):
+    return tf.ensure_shape(tf.cast(tf.io.decode_png(image, 3), tf.float32), [16, 16, 3])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(FORMATS))
+def test_answers_are_those_of_keras(name, tmp_path, capfd, monkeypatch):
+    need(name)
+    format, source = FORMATS[name], Source(model(), decoded)
+    expected = source.model(IMAGES, training=False).numpy()
+    layers.write(name, format, source, tmp_path / format.file)
+    answer = format.load(tmp_path / format.file)
+    for count in (6, 1):
+        np.testing.assert_allclose(answer(IMAGES[:count]), expected[:count], rtol=0, atol=2e-5)
+    assert "".join(capfd.readouterr()) == ""
+    if name == "litert":  # no operation of TensorFlow's own
+        assert b"Flex" not in (tmp_path / format.file).read_bytes()
+    # What the card says runs as it stands.
+    monkeypatch.chdir(tmp_path)
+    words = {"tf": tf, "np": np, "images": IMAGES}
+    words |= {package: importlib.import_module(package) for package in PACKAGES[name]}
+    if name == "litert":
+        words["Interpreter"] = words.pop("ai_edge_litert.interpreter").Interpreter
+    exec(format.example, words)
+    np.testing.assert_allclose(words["embeddings"], expected, rtol=0, atol=0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name, format in FORMATS.items() if format.int8])
+def test_integers_answer_nearly_so(name, tmp_path, capfd):
+    need(name)
+    format, examples = FORMATS[name], [image[None] for image in IMAGES]
+    source = Source(model(), decoded)
+    expected = source.model(IMAGES, training=False).numpy()
+    sizes = {}
+    for given in (None, examples):
+        path = tmp_path / str(given is None) / format.file
+        path.parent.mkdir()
+        layers.write(name, format, source._replace(examples=given), path)
+        found = format.load(path)(IMAGES)
+        sizes[given is None] = sum(file.stat().st_size for file in path.parent.iterdir())
+    assert 1e-6 < np.abs(found - expected).max() < 0.25 * np.abs(expected).max()
+    cosines = (found * expected).sum(1) / np.linalg.norm(found, axis=1)
+    assert (cosines / np.linalg.norm(expected, axis=1) > 0.97).all()
+    assert "".join(capfd.readouterr()) == ""
+
+
+@keras.saving.register_keras_serializable("test_formats")
+class Singular(keras.layers.Layer):
+    """A layer that neither servers nor phones have."""
+
+    def call(self, vectors):
+        values = tf.linalg.svd(vectors[:, :, None] * vectors[:, None, :], compute_uv=False)
+        return tf.ensure_shape(values, vectors.shape)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["onnx", "openvino", "litert"])
+def test_a_layer_that_a_format_lacks_is_named(name, tmp_path):
+    need(name)
+    format = FORMATS[name]
+    source = Source(model(keras.layers.Dense(4), Singular(name="of_mine")), decoded)
+    with pytest.raises(UsageError, match=f"format={name} does not have the layer 'of_mine'"):
+        layers.write(name, format, source, tmp_path / format.file)
+
+
+def test_which_layer_it_is():
+    class Refusing(keras.layers.Layer):
+        def call(self, vectors):
+            return 2 * vectors
+
+    def write(source, path):
+        if any(isinstance(layer, Refusing) for layer in source.model.layers):
+            raise RuntimeError("of a converter")
+
+    format = FORMATS["onnx"]._replace(write=write, load=lambda path: None)
+    layers.write("onnx", format, Source(model(), decoded), pathlib.Path("nowhere"))
+    source = Source(model(keras.layers.Dense(4), Refusing(name="mine")), decoded)
+    with pytest.raises(
+        UsageError, match=r"format=onnx does not have the layer 'mine' \(Refusing\)"
+    ):
+        layers.write("onnx", format, source, pathlib.Path("nowhere"))
+
+    def full(source, path):
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        layers.write("onnx", format._replace(write=full), source, pathlib.Path("nowhere"))
+
+
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [
+        ("onnx", "onnxruntime"),
+        ("openvino", "openvino"),
+        ("litert", "ai_edge_litert"),
+    ],
+)
+def test_a_missing_package_names_its_extra(name, module, monkeypatch):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingExtraError, match=rf"format={name} needs \w+.*keras-dml\[{name}\]'"):
+        FORMATS[name].check()
+
+
+def test_nothing_is_told_to_openvinos_makers():
+    with contextlib.suppress(MissingExtraError):
+        FORMATS["openvino"].check()
+    with pytest.raises(ImportError):
+        importlib.import_module("openvino_telemetry")
