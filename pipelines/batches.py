@@ -5,6 +5,7 @@ step s gives what one begun at 0 gives from its batch s on, bit for bit. The tab
 each step asks for its own rows, so no graph holds the paths of a whole dataset.
 """
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Protocol, cast
 
@@ -340,6 +341,9 @@ def _read(table: ImageTable, image: tf.Tensor, *box: tf.Tensor) -> Source:
 
 def _finish(batches: tf.data.Dataset, steps: int | None, elements_per_step: int) -> tf.data.Dataset:
     """Say how many batches there are (the pipeline cannot tell), and how they are delivered."""
+    # `fit` says so of every dataset, since its `shuffle` is true unless one says otherwise. These
+    # batches are drawn by a sampler; nothing is left to shuffle, and nobody to be warned.
+    warnings.filterwarnings("ignore", message="`shuffle=True` was passed.*tf.data.Dataset")
     options = tf.data.Options()
     options.deterministic = True
     # Distributed as it is, each of several workers takes its share of every batch: there are no

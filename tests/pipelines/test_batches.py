@@ -1,6 +1,7 @@
 import dataclasses
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import keras
@@ -163,9 +164,11 @@ def test_fit_on_an_endless_dataset(table):
     model = keras.Sequential([keras.Input([SIDE, SIDE, 3]), keras.layers.Flatten()])
     model.add(keras.layers.Dense(8))
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    history = model.fit(
-        training_batches(table, SAMPLER, TRANSFORM), epochs=2, steps_per_epoch=3, verbose=0
-    )
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        batches = training_batches(table, SAMPLER, TRANSFORM)
+        history = model.fit(batches, epochs=2, steps_per_epoch=3, verbose=0)
+    assert not [str(one.message) for one in said if "shuffle" in str(one.message)]
     assert len(history.history["loss"]) == 2
     embeddings = model.predict(evaluation_batches(table, EvaluationTransform(SIDE)), verbose=0)
     assert embeddings.shape == (NUM_IMAGES, 8)
