@@ -2,18 +2,18 @@
 
 import sys
 
-from tqdm import tqdm
+from pipelines.bars import Bar
 
 
-def progress_bar(description: str, total: int, initial: int = 0, leave: bool = False) -> tqdm:
-    """A tqdm bar in images; in a log file, where it cannot redraw itself, a line now and then."""
+def progress_bar(description: str, total: int, initial: int = 0, leave: bool = False) -> Bar:
+    """A bar in images; in a log file, where it cannot redraw itself, a line now and then."""
     redraws = sys.stderr.isatty()
-    return tqdm(
+    return Bar(
         desc=description,
         total=total,
         initial=initial,
         unit="image",
         leave=leave,
         dynamic_ncols=redraws,
-        mininterval=0.2 if redraws else 15.0,
+        **({"mininterval": 0.2} if redraws else {}),
     )

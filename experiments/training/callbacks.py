@@ -46,17 +46,26 @@ class Progress(keras.callbacks.Callback):
         super().__init__()
         self.batch_size = batch_size
         self.epochs = epochs
+        self._building = True
         self.bar = progress_bar(
             "training", total_steps * batch_size, initial=start_step * batch_size, leave=True
         )
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Show the epoch."""
-        self.bar.set_description(f"epoch {epoch + 1}/{self.epochs}", refresh=False)
+        building = ", building its first step" if self._building else ""
+        self.bar.set_description(f"epoch {epoch + 1}/{self.epochs}{building}", refresh=False)
+        if self._building:
+            self.bar.refresh()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Advance by a batch."""
         self.bar.set_postfix_str(f"loss {float(logs['loss']):.4f}", refresh=False)
+        if self._building:  # the first step takes as long as many: no rate follows from it
+            self._building = False
+            self.bar.set_description(self.bar.desc.partition(",")[0], refresh=False)
+            self.bar.begin_counting(self.batch_size)
+            return
         self.bar.update(self.batch_size)
 
     def on_train_end(self, logs: Any = None) -> None:

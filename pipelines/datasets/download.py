@@ -19,8 +19,7 @@ import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from tqdm import tqdm
-
+from pipelines.bars import Bar
 from pipelines.errors import ArgumentError
 from pipelines.extras import tensorflow_datasets
 
@@ -198,7 +197,7 @@ def _is_official(file: pathlib.Path, archive: Archive) -> bool:
     digest, size = hashlib.sha256(), os.path.getsize(file)
     with (
         open(file, "rb") as stream,
-        tqdm(total=size, unit="B", unit_scale=True, desc=f"checking {archive.file}") as bar,
+        Bar(total=size, unit="B", unit_scale=True, desc=f"checking {archive.file}") as bar,
     ):
         while chunk := stream.read(_CHUNK):
             digest.update(chunk)
@@ -226,7 +225,7 @@ def _unpack(file: pathlib.Path, holds: str) -> None:
 
 def _unpack_zip(file: pathlib.Path, folder: pathlib.Path) -> None:
     with zipfile.ZipFile(file) as archive:
-        for member in tqdm(archive.infolist(), unit="file", desc=f"unpacking {file.name}"):
+        for member in Bar(archive.infolist(), unit="file", desc=f"unpacking {file.name}"):
             archive.extract(member, folder)
 
 
@@ -234,7 +233,7 @@ def _unpack_tar(file: pathlib.Path, folder: pathlib.Path) -> None:
     size = file.stat().st_size
     with (
         open(file, "rb") as stream,
-        tqdm.wrapattr(stream, "read", total=size, desc=f"unpacking {file.name}") as read,
+        Bar.wrapattr(stream, "read", total=size, desc=f"unpacking {file.name}") as read,
         tarfile.open(fileobj=read) as archive,
     ):
         # Refuses members that would be written elsewhere.

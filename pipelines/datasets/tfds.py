@@ -193,12 +193,12 @@ def _table(
         {image: True, label: True}, decoders={image: tfds.decode.SkipDecoding()}
     )
     with needing("tensorflow", "a dataset of tensorflow-datasets"):
-        from tqdm import tqdm
+        from pipelines.bars import Bar
 
     encoded: list[bytes] = []
     numbers: list[int] = []
     total = sum(builder.info.splits[split].num_examples for split in splits)
-    with tqdm(total=total, unit="image", desc="reading images", disable=total < _BAR_FROM) as bar:
+    with Bar(total=total, unit="image", desc="reading images", disable=total < _BAR_FROM) as bar:
         for split in splits:
             try:
                 examples = builder.as_dataset(split=split, decoders=decoders, shuffle_files=False)

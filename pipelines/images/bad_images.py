@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
-from tqdm import tqdm
 
+from pipelines.bars import Bar
 from pipelines.checks import as_array, check_bool, whole_number
 from pipelines.errors import ArgumentError
 from pipelines.images.decode import decode_image
@@ -80,7 +80,7 @@ def find_bad_images(
     # TensorFlow lets go of Python's lock while it decodes, so threads run side by side.
     with (
         concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool,
-        tqdm(total=len(rows), desc="checking images", unit="image", disable=not progress) as bar,
+        Bar(total=len(rows), desc="checking images", unit="image", disable=not progress) as bar,
     ):
         for start in range(0, len(rows), _ROWS_AT_A_TIME):
             part = rows[start : start + _ROWS_AT_A_TIME]

@@ -1,0 +1,38 @@
+"""What a bar leaves in a log file, and what it reckons."""
+
+import io
+import sys
+import time
+
+from pipelines.bars import Bar
+
+
+def test_no_control_characters_in_a_log(capsys):
+    with Bar(total=6, desc="reading", unit="image", mininterval=0, leave=False) as bar:
+        for _ in range(6):
+            bar.update()
+    said = capsys.readouterr().err
+    assert all(line.isprintable() and line.strip() for line in said.splitlines())
+    assert "reading: 100%" in said
+    assert "6/6" in said
+
+
+def test_on_a_terminal_it_redraws_itself(monkeypatch):
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with Bar(total=2, mininterval=0) as bar:
+        bar.update()
+    assert "\r" in terminal.getvalue()
+
+
+def test_the_first_step_is_not_reckoned(capsys):
+    with Bar(total=100, mininterval=0, unit="image") as bar:
+        time.sleep(0.3)
+        bar.begin_counting(10)
+        time.sleep(0.02)
+        bar.update(10)
+        rate = bar.format_dict["n"] - bar.format_dict["initial"], bar.format_dict["elapsed"]
+    assert rate[0] == 10
+    assert rate[1] < 0.25
+    assert capsys.readouterr().err
