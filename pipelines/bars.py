@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import Any, TextIO
 
@@ -10,6 +11,8 @@ from tqdm import tqdm
 __all__ = ["Bar"]
 
 _SECONDS_OF_A_LOG = 15.0
+# Back to the line's beginning; a line up, of a bar within another.
+_CONTROL = re.compile(r"\x1b\[\w+|[\r\n]")
 
 
 class Bar(tqdm):
@@ -47,7 +50,7 @@ class _Lines:
 
     def write(self, text: str) -> None:
         """A line of what can be seen."""
-        line = text.replace("\r", "").rstrip()
+        line = _CONTROL.sub("", text).rstrip()
         if line:
             self._stream.write(f"{line}\n")
 

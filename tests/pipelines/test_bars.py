@@ -11,6 +11,8 @@ def test_no_control_characters_in_a_log(capsys):
     with Bar(total=6, desc="reading", unit="image", mininterval=0, leave=False) as bar:
         for _ in range(6):
             bar.update()
+            with Bar(total=2, desc="within", mininterval=0, leave=False) as inner:
+                inner.update()
     said = capsys.readouterr().err
     assert all(line.isprintable() and line.strip() for line in said.splitlines())
     assert "reading: 100%" in said
