@@ -83,13 +83,6 @@ time an image takes. A model card lies beside it.
     )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _OptionsOfTheRun(RunOptions):
-    """A run's flags, some of them given anew."""
-
-    command = "experiments.export"
-
-
 # What was measured, as JSON: no other folder has a file of this name, and may be replaced.
 FACTS = "export.json"
 _OVERRIDING = ("data_dir", "eval_batch_size", "import_modules", "trust_code", "max_pixels")
@@ -100,7 +93,7 @@ def main(argv: list[str]) -> None:
     options = parse(ExportOptions, argv)
     run, name = _asked(options)
     given = words_of(options, [flag for flag in _OVERRIDING if flag in options.given])
-    of_run = parse(_OptionsOfTheRun, ["export", f"--flagfile={run / 'flags.txt'}", *given])
+    of_run = parse(RunOptions, ["export", f"--flagfile={run / 'flags.txt'}", *given])
     quiet_tensorflow()
     from experiments.embedding.model_card import MODEL_CARD
     from experiments.exporting.comparison import answers, compare, milliseconds, size_of
