@@ -69,6 +69,14 @@ class Split:
             )
 
 
+def check_split(split: str) -> None:
+    """ValueError unless it is one of `SPLITS`."""
+    if not isinstance(split, str) or split not in SPLITS:
+        raise ArgumentError(
+            f"split must be one of {', '.join(SPLITS)}. Received: split={shown(split)}"
+        )
+
+
 def split_by_class(
     table: ImageTable,
     train_classes: int | None = None,
@@ -105,10 +113,7 @@ def split_by_class(
     check_table("table", table)
     if catalog is not None:
         check_table("catalog", catalog)
-    if split not in SPLITS:
-        raise ArgumentError(
-            f"split must be one of {', '.join(SPLITS)}. Received: split={shown(split)}"
-        )
+    check_split(split)
     seed = whole_number("seed", seed, at_least=0)
     if split in ("within_classes", "every_class"):
         if train_classes is not None or test_classes is not None:

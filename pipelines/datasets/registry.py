@@ -15,7 +15,7 @@ from types import ModuleType
 from pipelines.checks import check_bool, shown
 from pipelines.datasets.tfds import PREFIX, tfds_split
 from pipelines.errors import ArgumentError, ArgumentTypeError
-from pipelines.split import SPLITS, Split
+from pipelines.split import Split, check_split
 
 NAMES = (
     "cars",
@@ -72,10 +72,7 @@ def load_dataset(
     crop_to_box = check_bool("crop_to_box", crop_to_box)
     if not isinstance(name, str):
         raise ArgumentTypeError(f"name must be a string. Received: name={shown(name)}")
-    if split not in SPLITS:
-        raise ArgumentError(
-            f"split must be one of {', '.join(SPLITS)}. Received: split={shown(split)}"
-        )
+    check_split(split)
     if name in NAMES and (not crop_to_box or _takes(name, "crop_to_box")):
         more: dict[str, object] = {"crop_to_box": True} if crop_to_box else {}
         if split != "first_classes":
