@@ -126,8 +126,9 @@ def test_when_a_worker_is_given_up(children, capsys, codes, expected, message):
 
 
 def _block(language, containing):
-    """A block of BUILD.md."""
-    blocks = re.findall(rf"```{language}\n(.*?)```", (ROOT / "BUILD.md").read_text(), re.DOTALL)
+    """A block of the guide."""
+    guide = (ROOT / "docs/pages/guides/devices.md").read_text(encoding="utf-8")
+    blocks = re.findall(rf"```{language}\n(.*?)```", guide, re.DOTALL)
     (found,) = [block for block in blocks if containing in block]
     return found
 
