@@ -152,7 +152,7 @@ def _map(test: EmbeddedTable, transform: Callable[..., tf.Tensor]) -> str:
         return ""
     names = [_class_name(test.table, row) for row in rows]
     return map_svg(
-        where, names, lambda numbers: _images(test.table.select(rows[numbers]), transform)
+        where, names, lambda numbers: pictures_of(test.table.select(rows[numbers]), transform)
     )
 
 
@@ -179,11 +179,11 @@ def retrieval_rows(
     nearest, similarities = _nearest(test.embeddings, chosen, num_neighbors, gallery)
     if gallery is None:  # one pipeline: building it takes longer than decoding
         rows = np.concatenate([chosen, nearest.ravel()])
-        pictures = iter(_images(items.select(rows), transform))
+        pictures = iter(pictures_of(items.select(rows), transform))
         shown = [next(pictures) for _ in chosen]
     else:
-        pictures = iter(_images(items.select(nearest.ravel()), transform))
-        shown = list(_images(test.table.select(chosen), transform))
+        pictures = iter(pictures_of(items.select(nearest.ravel()), transform))
+        shown = list(pictures_of(test.table.select(chosen), transform))
     return [
         RetrievalRow(
             image,
@@ -212,7 +212,8 @@ def _nearest(
     return np.concatenate(rows), np.concatenate(scores)
 
 
-def _images(table: ImageTable, transform: Callable[..., tf.Tensor]) -> np.ndarray:
+def pictures_of(table: ImageTable, transform: Callable[..., tf.Tensor]) -> np.ndarray:
+    """Every image of a table as the model sees it, uint8 `[n, h, w, 3]`."""
     (batch,) = evaluation_batches(table, transform, len(table))
     return batch.numpy().round().astype("uint8")
 

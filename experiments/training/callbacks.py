@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from experiments.options.progress import progress_bar
 from experiments.training.checkpoint import State
+from experiments.training.run_files import TENSORBOARD
 from experiments.training.devices import threads
 from experiments.training.evaluators import score
 from experiments.training.features import FeatureFeed, ImageFeed
@@ -137,8 +138,8 @@ class EvaluateAndSave(keras.callbacks.Callback):
         self._began = 0.0
         if run.folder.writes:
             # Written anew, so that no point is shown twice after a kill.
-            shutil.rmtree(run.folder.file("tensorboard"), ignore_errors=True)
-            self.writer = tf.summary.create_file_writer(str(run.folder.file("tensorboard")))
+            shutil.rmtree(run.folder.file(TENSORBOARD), ignore_errors=True)
+            self.writer = tf.summary.create_file_writer(str(run.folder.file(TENSORBOARD)))
             for row in self.history:
                 self._summarize(row)
 

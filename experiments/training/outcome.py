@@ -18,11 +18,12 @@ from experiments.options import RunOptions, resolved
 from experiments.report.made_by import made_by
 from experiments.report.neighbors import EmbeddedTable, embedded_table, shown_of
 from experiments.report.page import Report, recall_table, write_report
+from experiments.report.projector import write_projector
 from experiments.report.scores import recalls_alone
 from experiments.training.callbacks import exported, save_model
 from experiments.training.evaluators import Findings, Finished, score
 from experiments.training.plan import RunPlan
-from experiments.training.run_files import BEST, FLAGS_FILE
+from experiments.training.run_files import BEST, FLAGS_FILE, TENSORBOARD
 from experiments.training.workers import Workers
 from keras_dml.atomic import replacing
 from keras_dml.export import export_saved_model, float32_copy
@@ -179,6 +180,7 @@ def _report(run: RunPlan, end: Finished, findings: Findings, seconds: float) -> 
             pictures=findings.pictures,
         ),
     )
+    write_projector(folder.file(TENSORBOARD), test, run.preprocessing)
     table = "\n".join([recall_table(findings.rows), *findings.printed])
     _write_card(run, table, end.embeddings.shape[1])
     folder.write_result(

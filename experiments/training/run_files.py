@@ -25,6 +25,8 @@ BAD_IMAGES = "bad_images.txt"
 RAW_PIXELS = "raw_pixels.json"
 RANKMI = "rankmi.json"
 RESULT = "result.json"
+# A folder: the curves, and the projector's files.
+TENSORBOARD = "tensorboard"
 # What is kept for the rest of a run before its first checkpoint, and follows from its flags.
 OF_THE_FLAGS = (BAD_IMAGES, RAW_PIXELS, RANKMI)
 
