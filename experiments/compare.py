@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import fnmatch
 import html
 import pathlib
-import subprocess
 import sys
 import urllib.parse
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from experiments import recipes as packaged
 from experiments.options import (
-    RunError,
     RunOptions,
-    UsageError,
     declarations,
     option,
     parse,
@@ -24,10 +19,9 @@ from experiments.options import (
     run_command,
     words_of,
 )
-from experiments.options.child import child_command, child_environment
-from experiments.options.command_line import MISTAKE
 from experiments.report.figures import History, bars_svg, lines_svg, paths_svg
 from experiments.report.tables import html_table, markdown_table
+from experiments.training.child_runs import flag_files, run_recipe
 
 if TYPE_CHECKING:
     from experiments.report.page import Grid
@@ -71,7 +65,7 @@ ROW_KEYS = ("embedding, cosine", "embedding, l2")
 def main(argv: list[str]) -> None:
     """Run what is missing, then compare all."""
     options = parse(CompareOptions, argv)
-    recipes, output = _flag_files(options.recipes), pathlib.Path(options.output_dir)
+    recipes, output = flag_files(options.recipes), pathlib.Path(options.output_dir)
     forwarded = words_of(
         options,
         [
@@ -89,7 +83,7 @@ def main(argv: list[str]) -> None:
     for number, recipe in enumerate(recipes, start=1):
         folder = output / recipe.stem
         print(f"[{number}/{len(recipes)}] {recipe.stem}", flush=True)
-        _run(recipe, folder, forwarded)
+        run_recipe(recipe, folder, forwarded)
         result, histories[recipe.stem] = read_finished(folder)
         rows.append(_row(recipe.stem, result))
         raw.append(_raw_pixels(result))
@@ -103,41 +97,6 @@ def main(argv: list[str]) -> None:
     _write_page(output / "comparison.html", rows, histories, forwarded, folders)
     print(f"\n{table}\n\nbest: {best['recipe']}, cosine R@1 {best['R@1, cosine']:.1f} %")
     print(f"pictures: {output / 'comparison.html'}")
-
-
-def _flag_files(names: Sequence[str]) -> list[pathlib.Path]:
-    """The flag files that the names and patterns stand for."""
-    files: list[pathlib.Path] = []
-    for name in names:
-        matches = [name]
-        if any(mark in name for mark in "*?["):
-            matches = fnmatch.filter(
-                packaged.names(), name if name.endswith(".flags") else f"{name}.flags"
-            )
-            if not matches:
-                raise UsageError(f"recipes has a pattern that no recipe matches. Received: {name}")
-        files += [packaged.find_recipe(match) for match in matches]
-    if not files:
-        raise UsageError("recipes must name at least one recipe. Received: no recipes")
-    stems = [path.stem for path in files]
-    if len(set(stems)) < len(stems):
-        raise UsageError(f"recipes must differ in name. Received: recipes={','.join(stems)}")
-    return files
-
-
-def _run(recipe: pathlib.Path, folder: pathlib.Path, forwarded: Sequence[str]) -> None:
-    # In a process of its own: a run sets TensorFlow's seed, precision and devices for good.
-    words = (f"--flagfile={recipe}", *forwarded, f"--output_dir={folder}")
-    done = subprocess.run(
-        child_command("experiments.run", *words),
-        env=child_environment(),
-        stdout=subprocess.DEVNULL,
-        check=False,
-    )
-    if done.returncode:
-        # A mistake in what the run was given is one in what the comparison was given.
-        kind = UsageError if done.returncode == MISTAKE else RunError
-        raise kind(f"{recipe.stem} ended with code {done.returncode}; what it said is above")
 
 
 def _row(name: str, result: Mapping[str, Any]) -> Row:

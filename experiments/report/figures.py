@@ -14,6 +14,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from experiments.report.intervals import mean_interval
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -224,6 +226,40 @@ def paths_svg(histories: Mapping[str, History]) -> str:
         figure.supylabel("contrastive", fontsize="small")
 
     return svg("paths", draw, parts, height=0.6 + 2.2 * lines)
+
+
+def intervals_svg(name: str, scores: Mapping[str, Sequence[float]], unit: str = " %") -> str:
+    """Every score as a dot, the mean with its 95 % interval as a bar, a line for each name.
+
+    Args:
+        name: what is scored.
+        scores: name -> scores of several seeds; the highest mean comes first.
+
+    Returns:
+        str, one `<svg>` element; empty if `scores` is.
+    """
+    if not scores:
+        return ""
+    intervals = {key: mean_interval(values) for key, values in scores.items()}
+    order = sorted(scores, key=lambda key: intervals[key].mean)
+    parts = [
+        f"{key} {intervals[key].mean:.1f} ± {intervals[key].half_width:.1f}{unit}"
+        for key in reversed(order)
+    ]
+
+    def draw(figure: Figure) -> None:
+        axes = figure.add_subplot()
+        for place, key in enumerate(order):
+            mean, half = intervals[key]
+            axes.plot(scores[key], [place] * len(scores[key]), "o", color=ORANGE, markersize=3)
+            if math.isfinite(half):
+                axes.errorbar(mean, place, xerr=half, color=BLUE, capsize=4, linewidth=2)
+            axes.plot([mean], [place], "D", color=BLUE, markersize=5)
+        axes.set_yticks(range(len(order)), order)
+        axes.set_ylim(-0.6, len(order) - 0.4)
+        axes.set_xlabel(f"{name},{unit}")
+
+    return svg(f"intervals of {name}", draw, parts, height=1.2 + 0.35 * len(order))
 
 
 def _curve(history: History, key: str, scale: float = 1) -> Curve:

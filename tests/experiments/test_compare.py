@@ -7,6 +7,7 @@ import pytest
 from tiny_run import TINY
 
 from experiments import compare
+from experiments.training import child_runs
 from experiments.options.command_line import run_command
 
 
@@ -71,7 +72,7 @@ def test_a_failing_recipe_stops_the_comparison(compared, tmp_path, capfd):
 @pytest.mark.parametrize(("ended", "code"), [(2, 2), (1, 1), (-9, 1)])
 def test_a_mistake_in_a_run_is_one_in_the_comparison(ended, code, tmp_path, monkeypatch, capsys):
     done = subprocess.CompletedProcess((), ended)
-    monkeypatch.setattr(compare.subprocess, "run", lambda *words, **more: done)
+    monkeypatch.setattr(child_runs.subprocess, "run", lambda *words, **more: done)
     assert command("--recipes=cub.flags", f"--output_dir={tmp_path}") == code
     assert f"cub ended with code {ended}" in capsys.readouterr().err
 

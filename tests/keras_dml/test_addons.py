@@ -56,6 +56,7 @@ def check(name, function, labels, predictions):
     np.testing.assert_allclose(gradient, theirs, atol=2e-5 * np.abs(theirs).max() + 1e-6)
 
 
+@pytest.mark.quick_cases(8)
 @pytest.mark.parametrize("batch", ADDONS_BATCHES)
 @pytest.mark.parametrize("case", ADDONS_CASES)
 def test_the_originals_value_and_gradient(case, batch):
@@ -64,7 +65,7 @@ def test_the_originals_value_and_gradient(case, batch):
     check(f"{batch}/{case}", CLASSES[function](**arguments), ids, z)
 
 
-@pytest.mark.quick_cases(5)
+@pytest.mark.quick_cases(2)
 @pytest.mark.slow_on_jax
 @pytest.mark.parametrize("case", ["semihard, L2", "semihard, lopsided", "semihard, margin 0.4"])
 @pytest.mark.parametrize("batch", ADDONS_BATCHES)

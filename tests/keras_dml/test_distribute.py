@@ -14,6 +14,9 @@ from once import once
 
 from keras_dml.distribute import gather_candidates, place_among_replicas
 
+# Processes of several devices: the gate runs them.
+pytestmark = pytest.mark.slow
+
 QUICK = [*distributed_training.quick_cases(), "rankmi_model"]
 LONGER = [*distributed_training.more_cases(), "proxies", "memory", "chunks", "dropout"]
 MORE = [pytest.param(case, marks=pytest.mark.slow) for case in LONGER]

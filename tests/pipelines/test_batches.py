@@ -148,6 +148,7 @@ def test_boxes_are_cut_out_before_anything_else(table):
     np.testing.assert_array_equal(labels, table.labels[SAMPLER(0)])
 
 
+@pytest.mark.slow
 def test_the_paths_stay_out_of_the_graph():
     paths = [f"/nowhere/a folder with a long name/image_{row}.jpg" for row in range(50_000)]
     table = ImageTable.from_paths(paths, [0] * len(paths))
@@ -242,6 +243,7 @@ PLACES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.gate_cases(1)
 @pytest.mark.parametrize(("pipelines", "replicas"), PLACES)
 def test_the_replicas_of_all_pipelines_get_the_batches_of_one_device(table, pipelines, replicas):
@@ -260,6 +262,7 @@ def test_the_replicas_of_all_pipelines_get_the_batches_of_one_device(table, pipe
         np.testing.assert_array_equal(np.concatenate([ids for _, ids in of_step]), labels)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(("pipelines", "replicas"), PLACES)
 @pytest.mark.parametrize("batch_size", [2, 3, 30])
 def test_evaluation_on_many_replicas_gives_every_image_once(pipelines, replicas, batch_size):

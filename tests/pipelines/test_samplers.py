@@ -117,6 +117,7 @@ def check_balance(sizes, classes_per_batch, images_per_class, steps, seed=0):
         assert max(class_counts.values()) - min(class_counts.values()) <= 1, "classes unequal"
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("num_classes", range(1, 9))
 def test_balance_for_every_small_number_of_classes(num_classes):
     generator = np.random.default_rng(num_classes)
@@ -126,6 +127,7 @@ def test_balance_for_every_small_number_of_classes(num_classes):
             check_balance(sizes, classes_per_batch, images_per_class, steps=30)
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("size", range(1, 12))
 def test_balance_for_every_small_class_size(size):
     for images_per_class in range(1, 12):

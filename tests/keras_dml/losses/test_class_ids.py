@@ -65,7 +65,7 @@ BAD = {
 }
 
 
-@pytest.mark.quick_cases(6)
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("bad", BAD)
 @pytest.mark.parametrize(
     "loss",

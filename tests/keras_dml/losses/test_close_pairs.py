@@ -69,6 +69,7 @@ def of_two_sets(weights, z):
     return ops.sum(weights * safe_sqrt(squared_distances(z, z * 1.0)))
 
 
+@pytest.mark.quick_cases(4)
 @every_batch
 @pytest.mark.parametrize("function", [weighted_sum, of_two_sets])
 def test_values_and_gradients_in_float32(batch, function):
@@ -80,6 +81,7 @@ def test_values_and_gradients_in_float32(batch, function):
     np.testing.assert_allclose(theirs, gradient, atol=2e-6 * np.abs(gradient).max(initial=1e-9))
 
 
+@pytest.mark.quick_cases(4)
 @every_batch
 def test_values_in_a_compiled_graph(batch):
     z = BATCHES[batch].astype("float32")

@@ -175,7 +175,7 @@ def test_a_weights_file_of_the_application_gives_the_applications_features(endin
 
 
 @pytest.mark.gate_cases(2)
-@pytest.mark.quick_cases(3)
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("frozen_in_file", [False, True])
 @pytest.mark.parametrize("frozen", [False, True])
 @pytest.mark.parametrize("kind", ["backbone.weights.h5", "backbone.keras", "embedding.keras"])
@@ -282,6 +282,7 @@ def test_fit_moves_scale_and_offset_but_not_frozen_statistics():
         assert not np.array_equal(layer.beta.numpy(), beta)
 
 
+@pytest.mark.slow
 def test_fit_moves_plain_statistics():
     backbone = tiny_backbone()
     before = statistics(backbone)
@@ -289,6 +290,7 @@ def test_fit_moves_plain_statistics():
     assert not any(np.array_equal(a, b) for a, b in zip(before, statistics(backbone)))
 
 
+@pytest.mark.slow
 def test_training_false_on_a_nested_backbone_freezes_nothing():
     """Why the layer exists: Keras hands the outer `training` on over the inner call's own."""
     backbone = tiny_backbone()

@@ -107,6 +107,7 @@ def test_own_splits_of_the_same_classes(data_dir):
     assert contents(split.test) == expected(TinyGreys.CLASSES["shared"]["test"])
 
 
+@pytest.mark.slow
 def test_own_splits_of_unseen_classes_number_their_own(data_dir):
     split = load_dataset("tfds:tiny_greys:unseen", str(data_dir))
     assert not split.same_classes
@@ -126,6 +127,7 @@ def test_a_number_of_training_classes_pools_the_splits(data_dir):
     assert split.test.class_names == ("grey 3", "grey 4")
 
 
+@pytest.mark.slow
 def test_splits_that_are_neither_train_nor_test_are_not_pooled(data_dir):
     split = load_dataset("tfds:tiny_greys:whole", data_dir, train_classes=3)
     assert contents(split.test) == expected([4] * 4)

@@ -67,6 +67,7 @@ FILES = {
 }
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("name", FILES)
 def test_of_every_format_the_header_is_enough(name):
     encoded = FILES[name]
@@ -77,6 +78,7 @@ def test_of_every_format_the_header_is_enough(name):
     assert find_bad_images(ImageTable.from_encoded([encoded], [0])) == [(0, "image 0", REFUSED)]
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize(
     ("file_format", "mode", "options"),
     [

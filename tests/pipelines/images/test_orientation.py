@@ -209,6 +209,7 @@ def test_training_draws_the_crop_of_the_upright_photo(file_format, name, size):
                 assert error < np.abs(transform(as_it_lies, number).numpy() - expected).mean() / 4
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("file_format", FORMATS)
 def test_evaluation_sees_the_upright_photo(file_format):
     transform = tf.function(EvaluationTransform(32, resize=40), SPEC, autograph=False)
@@ -372,6 +373,7 @@ def test_exif_behind_the_beginning_of_the_pixels_is_none():
     assert orientation_of(with_segments(segment(0xE1, b"Exif\0\0" + inside))) == 1
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("file_format", FORMATS)
 def test_damaged_heads_never_fail_where_the_image_can_be_read(file_format):
     """Mutated at random: pixels that Tensorflow reads come out, turned in one of eight ways."""
