@@ -1,4 +1,4 @@
-"""`python -m experiments.study --recipes=A.flags,B.flags --seeds=5`: scores with their intervals."""
+"""`python -m experiments.study --recipes=A.flags,B.flags`: over seeds, scores with intervals."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class StudyOptions(RunOptions):
     """Which recipes, how many seeds, and what each run is given besides."""
 
     command = "experiments.study"
-    intro = """Repeat recipes over seeds: what each scores, with a 95 % interval, and which differences
-from the best are larger than chance.
+    intro = """Repeat recipes over seeds: what each scores, with a 95 % interval, and which
+differences from the best are larger than chance.
 
   python -m experiments.study --recipes=A.flags,B.flags --seeds=5 [--flag=value ...]
 
-Every flag but these goes to each run, and what a --flagfile holds; the seeds begin at --seed. Repeating the command continues
-where it stopped, and more --seeds add to what is there.
+Every flag but these goes to each run, and what a --flagfile holds; the seeds begin at --seed.
+Repeating the command continues where it stopped, and more --seeds add to what is there.
 """
 
     recipes: tuple[str, ...] = option(
@@ -74,6 +74,7 @@ def main(argv: list[str]) -> None:
     from experiments.training.run_files import read_finished
     from keras_dml.atomic import replacing
 
+    output.mkdir(parents=True, exist_ok=True)
     seeds = range(options.seed, options.seed + options.seeds)
     results: dict[str, list[Mapping[str, Any]]] = {recipe.stem: [] for recipe in recipes}
     # Seed by seed, so that a study that is stopped has compared what it has.
@@ -97,7 +98,9 @@ def main(argv: list[str]) -> None:
     print(f"pictures: {output / 'study.html'}")
 
 
-def _scores(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, dict[str, list[float]]]:
+def _scores(
+    results: Mapping[str, Sequence[Mapping[str, Any]]],
+) -> dict[str, dict[str, list[float]]]:
     """Score -> recipe -> percent of each seed; what some run has not is left out."""
     found: dict[str, dict[str, list[float]]] = {}
     for name, keys in SCORES.items():
@@ -153,9 +156,7 @@ def _write_page(
     from experiments.report.page import picture_cards, write_page
 
     (_, *columns), *lines = _rows(scores)
-    table = html_table(
-        ["recipe", *columns], [(html.escape(name), cells) for name, *cells in lines]
-    )
+    table = html_table(["recipe", *columns], [(html.escape(name), cells) for name, *cells in lines])
     note = (
         f"Mean over {seeds} seeds, percent, ± half of the 95 % t-interval of the mean. Differences "
         "are paired over seeds; p is corrected for the number of recipes (Holm)."

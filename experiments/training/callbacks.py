@@ -14,12 +14,12 @@ import tensorflow as tf
 
 from experiments.options.progress import progress_bar
 from experiments.training.checkpoint import State
-from experiments.training.run_files import TENSORBOARD
 from experiments.training.devices import threads
 from experiments.training.evaluators import score
 from experiments.training.features import FeatureFeed, ImageFeed
 from experiments.training.fine_tuning import Phase
 from experiments.training.plan import RunPlan
+from experiments.training.run_files import TENSORBOARD
 from keras_dml import models
 from keras_dml.atomic import replacing
 

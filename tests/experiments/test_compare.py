@@ -7,8 +7,8 @@ import pytest
 from tiny_run import TINY
 
 from experiments import compare
-from experiments.training import child_runs
 from experiments.options.command_line import run_command
+from experiments.training import child_runs
 
 
 def command(*arguments):
