@@ -39,7 +39,8 @@ def pytest_collection_modifyitems(items):
 
     Those are one set of arguments of each loss, and as many cases of a test as its mark
     `quick_cases(n)` says. On JAX, which compiles each test anew, `slow_on_jax` are longer checks.
-    Of those that are slow the gate has as many as `gate_cases(n)` says, the thorough checks all.
+    Of those that are slow the gate has the first, or as many as `gate_cases(n)` says; the thorough
+    checks have all.
     """
     first, seen, in_gate = {}, collections.Counter(), collections.Counter()
     for item in items:
@@ -55,9 +56,9 @@ def pytest_collection_modifyitems(items):
         if later or (on_jax and item.get_closest_marker("slow_on_jax")):
             item.add_marker(pytest.mark.slow)
         some = item.get_closest_marker("gate_cases")
-        if some and item.get_closest_marker("slow"):
+        if item.get_closest_marker("slow") and not item.get_closest_marker("thorough"):
             in_gate[test] += 1
-            if in_gate[test] > some.args[0]:
+            if in_gate[test] > (some.args[0] if some else 1):
                 item.add_marker(pytest.mark.thorough)
 
 

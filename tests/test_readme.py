@@ -106,11 +106,13 @@ def readers_folder(tmp_path, monkeypatch):
 
 
 def marked(path):
-    # The gate runs that guide's loop on two devices: tests/keras_dml/test_clipping.py.
-    thorough = [pytest.mark.thorough] if path.stem == "devices" else []
+    # The gate runs the loop of `devices` on two devices: tests/keras_dml/test_clipping.py. The blocks
+    # of `keras` take a minute or two; tests of their classes train each of them.
+    thorough = [pytest.mark.thorough] if path.stem in ("devices", "keras") else []
     return pytest.param(path, marks=[pytest.mark.slow, *thorough], id=path.stem)
 
 
+@pytest.mark.gate_cases(20)
 @pytest.mark.parametrize("path", [marked(path) for path in documents()])
 def test_the_blocks_run_in_reading_order(path, readers_folder, capsys):
     import keras
