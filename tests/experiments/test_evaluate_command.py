@@ -170,7 +170,8 @@ def test_embeddings_that_do_not_fit(changed, message, tmp_path, capsys):
 
 def refused(arguments, message, capsys):
     assert command(*arguments) == 2
-    err = capsys.readouterr().err.rpartition("\r")[2]  # behind the progress bar
+    lines = capsys.readouterr().err.splitlines(keepends=True)
+    err = "".join(line for line in lines if "image/s" not in line)  # the progress bar's
     assert err.startswith("error: ") and err.count("\n") == 1
     assert re.search(message, err), err
 
@@ -228,8 +229,8 @@ def test_a_run_and_its_model(model, photos, embeddings, tmp_path, monkeypatch, c
     found, page = read(model / "run" / "evaluation")
     assert "training classes" not in capsys.readouterr().out + page
     assert found == scores
-    assert page.count('class="query"') == 10 and page.count("<svg") == 1
-    monkeypatch.setattr(evaluate, "_retrieval", lambda *found: ())  # which takes a second
+    assert page.count('class="query"') >= 10 and page.count("<svg") == 2
+    monkeypatch.setattr(evaluate, "_shown", lambda *found: {})  # which takes a second
 
     assert command(f"--run={model / 'run'}", "--split=train", "--noclustering") == 0
     assert "\nall classes are training classes of the dataset" in capsys.readouterr().out
@@ -276,13 +277,13 @@ def test_a_saved_model(model, photos, embeddings, tmp_path, capsys, monkeypatch)
     recipe = ["--flagfile", "glyphs_multi_similarity.flags", "--train_classes=5"]
     assert command(*arguments, *recipe, "--test_classes=5") == 0
     np.testing.assert_allclose(np.load(tmp_path / "out" / "evaluation.npy"), embeddings, atol=1e-5)
-    assert read(tmp_path / "out")[1].count('class="query"') == 10
+    assert read(tmp_path / "out")[1].count('class="query"') >= 10
 
     refused([*arguments, "--resize=20"], "resize means nothing .*--saved_model.*=20", capsys)
     bad = sorted((folder / "class7").iterdir())[2]
     bad.write_bytes(pathlib.Path(bad).read_bytes()[:60])
     refused(arguments, f"{bad}: ", capsys)
-    monkeypatch.setattr(evaluate, "_retrieval", lambda *found: ())
+    monkeypatch.setattr(evaluate, "_shown", lambda *found: {})
     assert command(*arguments, "--skip_bad_images") == 0
     assert json.loads((tmp_path / "out" / "evaluation.json").read_text())["queries"] == 19
 
