@@ -106,7 +106,7 @@ def readers_folder(tmp_path, monkeypatch):
 
 
 def marked(path):
-    # The gate runs the loop of `devices` on two devices: tests/keras_dml/test_clipping.py. Blocks of
+    # The gate runs the loop of `devices` on two devices (test_clipping.py). Blocks of
     # `keras` take a minute or two; tests of their classes train each of them.
     thorough = [pytest.mark.thorough] if path.stem in ("devices", "keras") else []
     return pytest.param(path, marks=[pytest.mark.slow, *thorough], id=path.stem)
