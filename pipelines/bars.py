@@ -36,6 +36,8 @@ class Bar(tqdm):
     def begin_counting(self, done: int) -> None:
         """So many are done, at a rate that is not that of the others, and is not reckoned with."""
         self.n += done
+        if self.disable:  # it has no clock
+            return
         self.initial = self.n
         self.start_t = self.last_print_t = self._time()
         self.last_print_n = self.n

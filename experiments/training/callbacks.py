@@ -47,7 +47,7 @@ class Progress(keras.callbacks.Callback):
         super().__init__()
         self.batch_size = batch_size
         self.epochs = epochs
-        self._building = True
+        self._building, self._epoch = True, ""
         self.bar = progress_bar(
             "training", total_steps * batch_size, initial=start_step * batch_size, leave=True
         )
@@ -55,7 +55,8 @@ class Progress(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Show the epoch."""
         building = ", building its first step" if self._building else ""
-        self.bar.set_description(f"epoch {epoch + 1}/{self.epochs}{building}", refresh=False)
+        self._epoch = f"epoch {epoch + 1}/{self.epochs}"
+        self.bar.set_description(f"{self._epoch}{building}", refresh=False)
         if self._building:
             self.bar.refresh()
 
@@ -64,7 +65,7 @@ class Progress(keras.callbacks.Callback):
         self.bar.set_postfix_str(f"loss {float(logs['loss']):.4f}", refresh=False)
         if self._building:  # the first step takes as long as many: no rate follows from it
             self._building = False
-            self.bar.set_description(self.bar.desc.partition(",")[0], refresh=False)
+            self.bar.set_description(self._epoch, refresh=False)
             self.bar.begin_counting(self.batch_size)
             return
         self.bar.update(self.batch_size)

@@ -38,3 +38,10 @@ def test_the_first_step_is_not_reckoned(capsys):
     assert rate[0] == 10
     assert rate[1] < 0.25
     assert capsys.readouterr().err
+
+
+def test_a_bar_that_is_off_counts_on(capsys):
+    with Bar(total=3, disable=True) as bar:
+        bar.begin_counting(1)
+        bar.update()
+    assert capsys.readouterr().err == ""
