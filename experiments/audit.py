@@ -14,11 +14,11 @@ from experiments.options import (
     Options,
     RunOptions,
     UsageError,
+    given_words,
     option,
     parse,
     quiet_tensorflow,
     run_command,
-    words_of,
 )
 from experiments.options.run_options import CodeOptions, EvaluationOptions, ImageLimitOptions
 from experiments.options.values import normal_path
@@ -242,13 +242,10 @@ def _images_of_run(
 ) -> tuple[AuditedImages, int]:
     """The run's sets, with the embeddings that it has kept, or its best model's; and how many
     pixels its images may have."""
-    flags = run / "flags.txt"
-    if not flags.is_file():
-        raise UsageError(
-            f"run must be the folder of a run, with flags.txt in it. Received: run={run}"
-        )
-    given = words_of(options, [name for name in _OVERRIDING if name in options.given])
-    of_run = parse(_OptionsOfTheRun, ["audit", f"--flagfile={flags}", *given])
+    from experiments.training.run_files import flag_file_of
+
+    given = given_words(options, _OVERRIDING)
+    of_run = parse(_OptionsOfTheRun, ["audit", f"--flagfile={flag_file_of(run)}", *given])
     from experiments.auditing.audited_images import (
         AuditedSet,
         audited_images,

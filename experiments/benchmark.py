@@ -3,10 +3,11 @@
 import dataclasses
 import importlib.util
 import itertools
+import os
 import pathlib
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from experiments.benchmarks.process import json_rows
 from experiments.options import (
@@ -32,8 +33,13 @@ from experiments.options.run_options import (
 from experiments.options.values import whole_numbers
 from experiments.recipes import is_flagfile
 
+if TYPE_CHECKING:
+    from experiments.benchmarks.pipeline import Sampler
+    from pipelines import ImageTable, TrainTransform
+
 INTRO = "Speed and memory, each beside a yardstick measured in the same run."
 _MEASURED = "Measured"
+BACKENDS = ("tensorflow", "jax", "torch")
 
 
 class _Benchmark(Options):
@@ -76,6 +82,37 @@ passes of a loss, is about what the loss takes beyond it.
     sizes: tuple[str, ...] = option(("120", "512", "2048"), _MEASURED, "Batch sizes n.")
     dimensions: int = option(512, _MEASURED, "Length d of the embeddings.", lower_bound=1)
     xla: bool = option(True, _MEASURED, "Measure them compiled by XLA as well.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GpuOptions(_Benchmark):
+    """Of `benchmark gpu`."""
+
+    command = "experiments.benchmark gpu"
+    intro = """  KERAS_BACKEND=jax python -m experiments.benchmark gpu
+
+Value and gradient with respect to the embeddings on JAX's first device, float32, d = --dimensions,
+4 images a class, beside pytorch-metric-learning on the same GPU in the same process:
+
+  ms       median milliseconds of a call
+  / floor  over the time of two n x n x d products of full float32, measured beside it
+  / peer   over pytorch-metric-learning's time for the same loss
+  MB       the most that the device held above what it held before; the peer's beside it
+  off      at the first n: relative difference of the gradient from one in float64 on the CPU
+
+Then training steps of --backbone in bfloat16 (128 numbers, SGD), images in the device's memory:
+images a second, and the share of the step that is the loss's: what it takes more than one without.
+"""
+
+    losses: tuple[str, ...] = option((), _MEASURED, "Which losses. Default: those with a peer.")
+    sizes: tuple[str, ...] = option(("512", "4096", "16384"), _MEASURED, "Batch sizes n.")
+    dimensions: int = option(512, _MEASURED, "Length d of the embeddings.", lower_bound=1)
+    backbone: str = option("resnet50", _MEASURED, "Which backbone.")
+    image_size: int = option(224, _MEASURED, "Height and width of the images.", lower_bound=8)
+    batch_size: int = option(120, _MEASURED, "Images of a training step.", lower_bound=2)
+    training: tuple[str, ...] = option(
+        ("contrastive", "multi_similarity", "ice"), _MEASURED, "Losses of the training steps."
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -139,9 +176,28 @@ for and the time of a balanced batch's rows (goals: 3 s, 200 MB, 1 ms).
     def refusal(cls, name: str | None, received: str) -> str:
         """Names the flags that there are."""
         return (
-            "pipeline takes --flagfile and those flags that say what a batch is: "
+            f"{cls.command.split()[-1]} takes --flagfile and those flags that say what a batch is: "
             f"{', '.join(cls.own_flags())}. Received: {received}"
         )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FeedingOptions(PipelineOptions):
+    """Of `benchmark feeding`."""
+
+    command = "experiments.benchmark feeding"
+    intro = """  python -m experiments.benchmark feeding --data_dir=FOLDER [--flagfile=cub.flags]
+
+Images a second of a recipe's training batches that `fit` takes in on each backend, with a model
+that only averages pixels; each backend in a process of its own, medians of rounds in turns:
+
+  tf.data    the library's pipeline, which feeds every backend
+  threads    a keras.utils.PyDataset of the same files, with torchvision's transforms on Pillow, by
+             as many workers as there are cores
+  processes  the same with use_multiprocessing
+"""
+
+    backends: tuple[str, ...] = option(BACKENDS, _MEASURED, "Which of Keras' backends.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -168,11 +224,17 @@ class VerificationOptions(_Benchmark):
     """Of `benchmark verification`."""
 
     command = "experiments.benchmark verification"
-    intro = """  python -m experiments.benchmark verification
+    intro = """  python -m experiments.benchmark verification [--embeddings=FILE.npz]
 
 Thresholds of false match rates over all pairs of 60,502 made-up embeddings of 512 numbers (goal: 60
-seconds on 2 cores), and scikit-learn's roc_curve on as many pairs as fit, beside ours.
+seconds on 2 cores), and scikit-learn's roc_curve on as many pairs as fit, beside ours. With
+--embeddings=FILE in place of that: thresholds of half of the classes tried on the other half, and
+how often the false match rate there lies in the interval that was promised.
 """
+
+    embeddings: pathlib.Path | None = option(
+        None, _MEASURED, "A file of numpy.savez with the arrays embeddings [n, d] and labels [n]."
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -208,7 +270,7 @@ def _chosen(argv: list[str]) -> Iterable[str]:
     if len(argv) > 1 and argv[1] in BENCHMARKS:
         options, measure = BENCHMARKS[argv[1]]
         words = argv[2:]
-        if options is PipelineOptions and not any(map(is_flagfile, words)):
+        if issubclass(options, PipelineOptions) and not any(map(is_flagfile, words)):
             words = ["--flagfile=cub.flags", *words]
         return measure(parse(options, [options.command, *words]))
     if wants_help(argv):
@@ -220,44 +282,117 @@ def _chosen(argv: list[str]) -> Iterable[str]:
 
 
 def _losses(options: LossesOptions) -> Iterator[str]:
-    sizes = sorted(set(whole_numbers("sizes", options.sizes)))
-    if not sizes or sizes[0] < 2:
-        raise UsageError(f"sizes must be at least 2. Received: sizes={','.join(options.sizes)}")
+    sizes = _sizes(options.sizes)
     from experiments.benchmarks.loss import names
 
-    known = names()
-    for name in options.losses:
-        if name not in known:
-            raise UsageError(f"losses must be of {', '.join(known)}. Received: losses={name}")
+    _check_losses("losses", options.losses, known := names())
     return _rows_of_losses(options.losses or known, sizes, options)
 
 
-def _rows_of_losses(
-    names: Iterable[str], sizes: Iterable[int], options: LossesOptions
-) -> Iterator[str]:
-    """A row for each loss and size; every loss in a process of its own, for its memory.
+def _sizes(received: tuple[str, ...]) -> list[int]:
+    """Batch sizes, rising: the most memory so far is that of the last."""
+    sizes = sorted(set(whole_numbers("sizes", received)))
+    if not sizes or sizes[0] < 2:
+        raise UsageError(f"sizes must be at least 2. Received: sizes={','.join(received)}")
+    return sizes
+
+
+def _check_losses(flag: str, names: Iterable[str], known: Iterable[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise UsageError(f"{flag} must be of {', '.join(known)}. Received: {flag}={name}")
+
+
+def _each(names: Iterable[str], rows: Callable[[str], Iterator[str]]) -> Iterator[str]:
+    """The rows of each; every one is measured in a process of its own, for its memory.
 
     Raises:
         RunError: one of them failed (no memory, say); after the rows of the others.
     """
     failed: list[str] = []
-    words = [str(options.dimensions), str(int(options.xla)), *map(str, sizes)]
-    columns = f"{'ms':>10}{'XLA':>10}{'passes':>8}{'/ floor':>9}{'/ peer':>8}{'MB':>8}"
-    yield f"{'loss':<24}{'n':>6}{columns}"
     for name in names:
         try:
-            for row in json_rows("experiments.benchmarks.loss", name, *words):
-                peer = f"{row['ms'] / row['peer']:.2f}" if row["peer"] else "–"
-                xla = f"{row['xla']:.2f}" if row["xla"] else "–"
-                yield (
-                    f"{name:<24}{row['n']:>6}{row['ms']:>10.2f}{xla:>10}{row['passes']:>8.1f}"
-                    f"{row['ms'] / row['floor']:>9.2f}{peer:>8}{row['mb']:>8.0f}"
-                )
+            yield from rows(name)
         except RunError as error:
             failed.append(name)
             yield f"{name:<24}{error}"
     if failed:
         raise RunError(f"{', '.join(failed)} could not be measured; why stands above")
+
+
+def _rows_of_losses(
+    names: Iterable[str], sizes: Iterable[int], options: LossesOptions
+) -> Iterator[str]:
+    words = [str(options.dimensions), str(int(options.xla)), *map(str, sizes)]
+    columns = f"{'ms':>10}{'XLA':>10}{'passes':>8}{'/ floor':>9}{'/ peer':>8}{'MB':>8}"
+    yield f"{'loss':<24}{'n':>6}{columns}"
+
+    def rows(name: str) -> Iterator[str]:
+        for row in json_rows("experiments.benchmarks.loss", name, *words):
+            peer = f"{row['ms'] / row['peer']:.2f}" if row["peer"] else "–"
+            xla = f"{row['xla']:.2f}" if row["xla"] else "–"
+            yield (
+                f"{name:<24}{row['n']:>6}{row['ms']:>10.2f}{xla:>10}{row['passes']:>8.1f}"
+                f"{row['ms'] / row['floor']:>9.2f}{peer:>8}{row['mb']:>8.0f}"
+            )
+
+    yield from _each(names, rows)
+
+
+def _gpu(options: GpuOptions) -> Iterator[str]:
+    sizes = _sizes(options.sizes)
+    if (backend := os.environ.get("KERAS_BACKEND")) != "jax":
+        raise UsageError(
+            "gpu is measured on JAX: KERAS_BACKEND=jax python -m experiments.benchmark gpu. "
+            f"Received: KERAS_BACKEND={backend or ''}"
+        )
+    from experiments.benchmarks.measured import PAIRWISE, WITH_PEERS
+
+    _check_losses("losses", options.losses, PAIRWISE)
+    _check_losses("training", options.training, PAIRWISE)
+    return itertools.chain(
+        _losses_on_gpu(options.losses or WITH_PEERS, sizes, options), _training_on_gpu(options)
+    )
+
+
+def _losses_on_gpu(
+    names: Iterable[str], sizes: Iterable[int], options: GpuOptions
+) -> Iterator[str]:
+    columns = f"{'ms':>10}{'/ floor':>9}{'/ peer':>8}{'MB':>8}{'peer MB':>9}{'off':>9}"
+    yield f"{'loss':<24}{'n':>6}{columns}"
+    words = [str(options.dimensions), *map(str, sizes)]
+
+    def rows(name: str) -> Iterator[str]:
+        for row in json_rows("experiments.benchmarks.gpu", "loss", name, *words):
+            over_peer = row["peer"] and row["ms"] / row["peer"]
+            yield (
+                f"{name:<24}{row['n']:>6}{row['ms']:>10.2f}{row['ms'] / row['floor']:>9.2f}"
+                f"{_or_dash(over_peer, '.2f'):>8}{_or_dash(row['mb'], '.0f'):>8}"
+                f"{_or_dash(row['peer_mb'], '.0f'):>9}{_or_dash(row['off'], '.1e'):>9}"
+                f"  {row['device']}"
+            )
+
+    yield from _each(names, rows)
+
+
+def _training_on_gpu(options: GpuOptions) -> Iterator[str]:
+    size = f"{options.backbone} {options.image_size}, bfloat16"
+    yield f"{size:<34}{'ms':>10}{'images/s':>10}{'loss, %':>9}"
+    words = (options.backbone, str(options.image_size), str(options.batch_size))
+
+    def rows(name: str) -> Iterator[str]:
+        for row in json_rows("experiments.benchmarks.gpu", "training", *words, name):
+            took = row["ms"]
+            yield (
+                f"{name:<34}{took:>10.1f}{1000 * options.batch_size / took:>10.0f}"
+                f"{100 * (1 - row['without'] / took):>9.1f}  {row['device']}"
+            )
+
+    yield from _each(options.training, rows)
+
+
+def _or_dash(number: float | None, form: str) -> str:
+    return "–" if number is None else format(number, form)
 
 
 def _training(options: TrainingOptions) -> Iterator[str]:
@@ -289,6 +424,16 @@ def _chunks(options: ChunksOptions) -> Iterator[str]:
 
 def _pipeline(options: PipelineOptions) -> Iterator[str]:
     from experiments.benchmarks import pipeline as benchmark_pipeline
+
+    table, sampler, transform = _batches_of(options)
+    return itertools.chain(
+        benchmark_pipeline.measure(table, sampler, transform, options.seed),
+        benchmark_pipeline.measure_startup(),
+    )
+
+
+def _batches_of(options: PipelineOptions) -> "tuple[ImageTable, Sampler, TrainTransform]":
+    """What training batches are made of, as `pipelines.training_batches` takes it."""
     from experiments.options import data
     from pipelines import find_bad_images
 
@@ -303,10 +448,37 @@ def _pipeline(options: PipelineOptions) -> Iterator[str]:
     sampler = data.sampler(options, table, options.seed)
     transform = data.training_transform(options)
     print(f"{table.num_classes:,} classes, {len(table):,} images; batches of {sampler.batch_size}")
-    return itertools.chain(
-        benchmark_pipeline.measure(table, sampler, transform, options.seed),
-        benchmark_pipeline.measure_startup(),
-    )
+    return table, sampler, transform
+
+
+def _feeding(options: FeedingOptions) -> Iterator[str]:
+    for backend in options.backends:
+        if backend not in BACKENDS:
+            raise UsageError(
+                f"backends must be of {', '.join(BACKENDS)}. Received: backends={backend}"
+            )
+        if importlib.util.find_spec(backend) is None:
+            raise UsageError(
+                f"backends={backend} is not installed: pip install 'keras-dml[{backend}]', or "
+                "name others"
+            )
+    return _rows_of_feeding(options)
+
+
+def _rows_of_feeding(options: FeedingOptions) -> Iterator[str]:
+    from experiments.benchmarks.feeding import FEEDS, Fed, fed_images
+    from experiments.benchmarks.pil import as_pil
+    from experiments.benchmarks.pipeline import images_of
+
+    table, sampler, transform = _batches_of(options)
+    fed = Fed(table, sampler, transform, options.seed, images_of(table), as_pil(transform))
+    yield f"{'images/s':<12}" + "".join(f"{feed:>12}" for feed in FEEDS)
+
+    def rows(backend: str) -> Iterator[str]:
+        for row in fed_images(backend, fed):
+            yield f"{backend:<12}" + "".join(f"{row[feed]:>12,.0f}" for feed in FEEDS)
+
+    yield from _each(options.backends, rows)
 
 
 def _retrieval(options: RetrievalOptions) -> Iterator[str]:
@@ -323,6 +495,12 @@ def _retrieval(options: RetrievalOptions) -> Iterator[str]:
 
 
 def _verification(options: VerificationOptions) -> Iterator[str]:
+    if options.embeddings is not None:
+        from experiments.benchmarks import halves
+        from experiments.embedding.labeled_embeddings import embeddings_from_file
+
+        embedded = embeddings_from_file(options.embeddings.expanduser())
+        return halves.measure(embedded.embeddings, embedded.labels)
     from experiments.benchmarks.verification import measure
 
     return measure()
@@ -337,9 +515,11 @@ def _audit(options: AuditOptions) -> Iterator[str]:
 
 BENCHMARKS: dict[str, tuple[type[Options], Callable[[Any], Iterable[str]]]] = {
     "losses": (LossesOptions, _losses),
+    "gpu": (GpuOptions, _gpu),
     "training": (TrainingOptions, _training),
     "chunks": (ChunksOptions, _chunks),
     "pipeline": (PipelineOptions, _pipeline),
+    "feeding": (FeedingOptions, _feeding),
     "retrieval": (RetrievalOptions, _retrieval),
     "verification": (VerificationOptions, _verification),
     "audit": (AuditOptions, _audit),

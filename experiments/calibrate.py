@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 from experiments.options import (
     Options,
+    RunOptions,
     UsageError,
     option,
     parse,
@@ -74,6 +75,8 @@ def main(argv: list[str]) -> None:
     from experiments.embedding.calibration import calibration_path, write_calibration
     from experiments.embedding.labeled_embeddings import embeddings_from_file
     from experiments.embedding.model_card import MODEL_CARD, update_threshold
+    from experiments.report.links import add_link
+    from experiments.training.run_files import REPORT
     from keras_dml import metrics
 
     embedded = embeddings_from_file(file)
@@ -90,6 +93,9 @@ def main(argv: list[str]) -> None:
     _write_page(page, file, found, decided)
     write_calibration(path, calibration)
     if options.run is not None:
+        report = file.with_name(REPORT)
+        add_link(report, page, "Match or no match")
+        add_link(page, report, "The run's report")
         words = f"{found.metric.capitalize()}: {calibration.in_words()}."
         update_threshold(file.with_name(MODEL_CARD), words)
     _show(found, decided, path, page, saved_model)
@@ -120,7 +126,22 @@ def _sources(options: CalibrateOptions) -> tuple[pathlib.Path, pathlib.Path | No
             "run must be the folder of a finished run, with test_embeddings.npz and saved_model in "
             f"it. Received: run={run}"
         )
+    _check_unseen(run)
     return file, model
+
+
+def _check_unseen(run: pathlib.Path) -> None:
+    from experiments.training.run_files import FLAGS_FILE
+
+    if not (run / FLAGS_FILE).is_file():  # of another's making: who knows?
+        return
+    of_run = parse(RunOptions, ["calibrate", f"--flagfile={run / FLAGS_FILE}"])
+    if of_run.keeps_nothing_back:
+        raise UsageError(
+            "run must have images that it was not trained on, and of one with class_split="
+            "every_class all were: a threshold takes those of others, by --embeddings=FILE. "
+            f"Received: run={run}"
+        )
 
 
 def _fingerprint(saved_model: pathlib.Path | None) -> str | None:

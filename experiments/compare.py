@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from experiments.options import (
     RunOptions,
     declarations,
+    given_words,
     option,
     parse,
     quiet_tensorflow,
     run_command,
-    words_of,
 )
 from experiments.report.figures import History, bars_svg, lines_svg, paths_svg
 from experiments.report.tables import html_table, markdown_table
@@ -66,17 +66,13 @@ def main(argv: list[str]) -> None:
     """Run what is missing, then compare all."""
     options = parse(CompareOptions, argv)
     recipes, output = flag_files(options.recipes), pathlib.Path(options.output_dir)
-    forwarded = words_of(
-        options,
-        [
-            name
-            for name in declarations(CompareOptions)
-            if name in options.given.difference(_NOT_FORWARDED)
-        ],
+    forwarded = given_words(
+        options, [name for name in declarations(CompareOptions) if name not in _NOT_FORWARDED]
     )
 
     # Keras comes with it: not before a mistyped flag is answered.
-    from experiments.training.run_files import read_finished
+    from experiments.report.links import add_link
+    from experiments.training.run_files import REPORT, read_finished
     from keras_dml.atomic import replacing
 
     rows, raw, histories = [], [], {}
@@ -94,9 +90,12 @@ def main(argv: list[str]) -> None:
     with replacing(output / "comparison.md") as temporary:
         temporary.write_text(table + "\n")
     folders = {row["recipe"]: output / row["recipe"] for row in rows if row["recipe"] in histories}
-    _write_page(output / "comparison.html", rows, histories, forwarded, folders)
+    page = output / "comparison.html"
+    _write_page(page, rows, histories, forwarded, folders)
+    for folder in folders.values():
+        add_link(folder / REPORT, page, "Comparison")
     print(f"\n{table}\n\nbest: {best['recipe']}, cosine R@1 {best['R@1, cosine']:.1f} %")
-    print(f"pictures: {output / 'comparison.html'}")
+    print(f"pictures: {page}")
 
 
 def _row(name: str, result: Mapping[str, Any]) -> Row:
@@ -197,10 +196,12 @@ def _pictures(folders: Mapping[str, pathlib.Path]) -> Grid | None:
 
 
 def _linked(recipe: str, folders: Mapping[str, pathlib.Path]) -> str:
+    from experiments.training.run_files import REPORT
+
     shown = html.escape(recipe)
-    if recipe not in folders:
+    if recipe not in folders or not (folders[recipe] / REPORT).is_file():
         return shown
-    address = urllib.parse.quote(f"{folders[recipe].name}/report.html")
+    address = urllib.parse.quote(f"{folders[recipe].name}/{REPORT}")
     return f'<a href="{address}">{shown}</a>'
 
 

@@ -249,12 +249,9 @@ def _parse(argv: list[str]) -> EvaluateOptions:
         raise UsageError("split and float16 are for a model's embeddings, not for --embeddings")
     if kind != "run":
         return options
-    flags = source / "flags.txt"
-    if not flags.is_file():
-        raise UsageError(
-            f"run must be the folder of a run, with flags.txt in it. Received: run={source}"
-        )
-    return parse(EvaluateOptions, [argv[0], f"--flagfile={flags}", *argv[1:]])
+    from experiments.training.run_files import flag_file_of
+
+    return parse(EvaluateOptions, [argv[0], f"--flagfile={flag_file_of(source)}", *argv[1:]])
 
 
 def _prefixes(options: EvaluateOptions, dimensions: int) -> list[int]:
@@ -282,6 +279,7 @@ def _write(
 ) -> str:
     """Write `evaluation.json` and `evaluation.html`; returns the table."""
     from experiments.embedding.labeled_embeddings import rows_of_zeros, trained_classes_line
+    from experiments.report.links import add_link
     from experiments.report.page import Report, recall_table, write_report
     from experiments.report.scores import (
         as_json,
@@ -293,6 +291,7 @@ def _write(
         shown_lines,
         zero_row_lines,
     )
+    from experiments.training.run_files import REPORT
     from keras_dml.atomic import replacing
 
     rows = {f"embedding, {metric}": row for metric, row in score_rows(scores).items()}
@@ -310,6 +309,7 @@ def _write(
         "evaluated": title,
         "dataset": options.dataset,
         "split": options.split,
+        **({"fold": options.fold} if options.fold else {}),
         "queries": len(embedded.embeddings),
         "gallery": None if embedded.gallery is None else len(embedded.gallery),
         "catalog": None if embedded.catalog is None else len(embedded.catalog),
@@ -332,17 +332,22 @@ def _write(
     summary += [("Training classes", seen)] if seen else []
     summary += score_lines(scores) + [("Rows of zeros", line) for line in zero_lines]
     summary += [("Finished", time.strftime("%Y-%m-%d %H:%M"))]
+    page = output / "evaluation.html"
+    report = options.source / REPORT
     write_report(
-        output / "evaluation.html",
+        page,
         Report(
             title=title,
             recall=rows,
             summary=summary,
             history=None,
             **_shown(embedded),
-            pictures={"Distances of pairs": _distances(embedded)},
+            pictures={"Similarities of pairs": _similarities(embedded)},
         ),
+        {report: "The run's report"} if options.kind == "run" else {},
     )
+    if options.kind == "run":
+        add_link(report, page, " ".join(["Evaluation", *output.name.split("-")[1:]]))
     return table
 
 
@@ -373,25 +378,16 @@ def _shown(embedded: LabeledEmbeddings) -> Mapping[str, Any]:
         return {}
 
 
-def _distances(embedded: LabeledEmbeddings) -> str:
-    """The figure of the distances; empty where no query has a match in the gallery."""
-    import numpy as np
+def _similarities(embedded: LabeledEmbeddings) -> str:
+    """The figure of the pairs' similarities; empty where no query has a match."""
+    from experiments.report.similarity_figure import pair_rows, similarities, similarities_svg
 
-    from experiments.report.distance_figure import BINS, distances_svg, rows_of_some_classes
-    from keras_dml.metrics import distance_histograms
-
-    rows = rows_of_some_classes(embedded.labels)
-    labels, sets = embedded.labels[rows], {}
+    sides = [(embedded.embeddings, embedded.labels)]
     if embedded.gallery is not None and embedded.gallery_labels is not None:
-        items = np.flatnonzero(np.isin(embedded.gallery_labels, labels))
-        if not len(items):
-            return ""
-        sets = {
-            "gallery": embedded.gallery[items],
-            "gallery_labels": embedded.gallery_labels[items],
-        }
-    histograms = distance_histograms(embedded.embeddings[rows], labels, BINS, **sets)
-    return distances_svg({"normalised embeddings": histograms})
+        sides.append((embedded.gallery, embedded.gallery_labels))
+    chosen = pair_rows(*(labels for _, labels in sides))
+    arrays = (array[rows] for side, rows in zip(sides, chosen) for array in side)
+    return similarities_svg({"embeddings": similarities(*arrays)})
 
 
 if __name__ == "__main__":

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from experiments.options import (
     RunOptions,
     UsageError,
+    given_words,
     option,
     parse,
     quiet_tensorflow,
     registries,
     run_command,
-    words_of,
 )
 from experiments.options.run_options import CodeOptions, ImageLimitOptions
 from experiments.options.values import normal_path
@@ -92,9 +92,12 @@ def main(argv: list[str]) -> None:
     """Load, convert, compare, say."""
     options = parse(ExportOptions, argv)
     run, name = _asked(options)
-    given = words_of(options, [flag for flag in _OVERRIDING if flag in options.given])
-    of_run = parse(RunOptions, ["export", f"--flagfile={run / 'flags.txt'}", *given])
-    quiet_tensorflow()
+    from experiments.training.run_files import flag_file_of
+
+    given = given_words(options, _OVERRIDING)
+    of_run = parse(RunOptions, ["export", f"--flagfile={flag_file_of(run)}", *given])
+    _take_tensorflow()
+    from experiments.embedding.held_folder import held_beside
     from experiments.embedding.model_card import MODEL_CARD
     from experiments.exporting.comparison import answers, compare, milliseconds, size_of
     from experiments.exporting.formats import FORMATS, Source
@@ -113,7 +116,10 @@ def main(argv: list[str]) -> None:
     ks = options_data.recall_at(of_run, len(data.test), gallery)
     output = _output(options, run, name)
     _make_parent(output)
-    with replacing_folder(output, FACTS, "an export") as folder:
+    with (
+        held_beside(output, "output_dir"),
+        replacing_folder(output, FACTS, "an export") as folder,
+    ):
         folder.mkdir()
         path = folder / format.file
         examples = _examples(data.train, transform, options.examples) if options.int8 else None
@@ -141,16 +147,28 @@ def main(argv: list[str]) -> None:
     print(f"\nexport: {output / format.file}\ncard: {output / MODEL_CARD}")
 
 
+def _take_tensorflow() -> None:
+    """Let Keras run on TensorFlow, whatever has trained the model: all formats come from there.
+
+    Raises:
+        ArgumentError: Keras runs on another backend already.
+    """
+    quiet_tensorflow()
+    os.environ["KERAS_BACKEND"] = "tensorflow"
+    from keras_dml.extras import check_tensorflow_backend
+
+    check_tensorflow_backend("experiments.export")
+
+
 def _asked(options: ExportOptions) -> tuple[pathlib.Path, str]:
     """The folder of the run, and the name of the format."""
     missing = [f"--{flag}" for flag in ("run", "format") if not getattr(options, flag)]
     if options.run is None or options.format is None:
         raise UsageError(f"give {' and '.join(missing)}. Received: none")
     run = options.run.expanduser()
-    if not (run / "flags.txt").is_file():
-        raise UsageError(
-            f"run must be the folder of a run, with flags.txt in it. Received: run={run}"
-        )
+    from experiments.training.run_files import flag_file_of
+
+    flag_file_of(run)
     if not options.int8 and "examples" in options.on_command_line:
         raise UsageError(f"examples is for --int8. Received: examples={options.examples}")
     return run, options.format
@@ -289,16 +307,29 @@ def _card(
         count = min(options.examples, len(data.train))
         use["Made with"] = f"{count} of the training images, to set the integers' scales"
     scores = "\n".join([table, "", *(f"- {line}" for line in _lines(compared))])
+    images, measured = _measured(run, of_run)
     return model_card(
         f"{run.resolve().name}, {options.format}, {precision}",
         use,
         of_run,
         data,
         transform,
-        f"On the test images, beside the model in Keras:\n\n{scores}",
+        f"On {images}, beside the model in Keras:\n\n{scores}{measured}",
         _threshold(run, options.int8),
         format.example,
     )
+
+
+def _measured(run: pathlib.Path, of_run: RunOptions) -> tuple[str, str]:
+    """Of which images the scores are; where every class trained, what is known of others."""
+    from experiments.embedding.checked_json import read_checked
+    from experiments.training.run_files import RESULT
+
+    if not of_run.keeps_nothing_back:
+        return "the test images", ""
+    result = read_checked(run / RESULT) or {}
+    known = f"\n\n```\n{result['table']}\n```" if "measured" in result else ""
+    return "images that were trained on", known
 
 
 def _threshold(run: pathlib.Path, int8: bool) -> str:

@@ -26,6 +26,7 @@ from experiments.photos.index_settings import (
     SETTINGS,
     SKIPPED,
     Settings,
+    how_to_search,
     open_folder,
     write_settings,
 )
@@ -257,7 +258,7 @@ def _update(
         print(line)
     if bad:
         print(f"skipped {len(bad):,} files that cannot be embedded: {output / SKIPPED}")
-    print(f"search it: python -m experiments.search --index={output} --query=IMAGE (or --serve)")
+    print(how_to_search(output))
     return embedded
 
 
@@ -414,7 +415,7 @@ def _by_ray(options: IndexOptions, address: Address) -> None:
     if bad:
         print(f"skipped {len(bad):,} files that cannot be embedded: {output / SKIPPED}")
     if target.store is not None:
-        print(f"search it: python -m experiments.search --index={target} --query=IMAGE")
+        print(how_to_search(target))
         target.store.close()
 
 

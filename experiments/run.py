@@ -14,24 +14,33 @@ from experiments.options import (
 )
 from experiments.training.cluster import Cluster, read_cluster
 from experiments.training.meeting import Meeting
-from experiments.training.run_files import RESULT
 
 
 def main(argv: list[str]) -> None:
-    """Plan, model, fit, outcome."""
+    """Plan, model, fit, outcome; where that is asked for, once more on every class."""
     options = parse(RunOptions, argv)
+    # NumPy comes with them, which no --help needs.
+    from experiments.training.patience import check_patience
+    from experiments.training.refit import check_refit, refit
+    from experiments.training.run_files import RESULT
+
+    check_refit(options)
+    check_patience(options)
     cluster = read_cluster(options.strategy)
     if (pathlib.Path(options.folder) / RESULT).is_file():
         _run(options, cluster)  # which says so: nobody need be waited for
-        return
-    with Meeting(cluster):
-        _run(options, cluster)
+    else:
+        with Meeting(cluster):
+            _run(options, cluster)
+    if options.refit:
+        refit(options)
 
 
 def _run(options: RunOptions, cluster: Cluster) -> None:
     for_loss = options.loss_arguments
     # What follows takes seconds to import: not before a mistyped flag is answered.
     quiet_tensorflow()
+    from experiments.training.run_files import REPORT
     from experiments.training.run_folder import RunFolder
 
     folder = RunFolder(options.folder, resolved(options), writes=cluster.first)
@@ -74,10 +83,10 @@ def _run(options: RunOptions, cluster: Cluster) -> None:
         embedder = TableEmbedder(embedding, run.preprocessing, options.eval_batch_size)
         for evaluator in run.evaluators:
             evaluator.before(run, state, embedder)
-        fit.fit(run, learner, strategy, state)
-        table = outcome.leave(run, model, embedding, workers, began)
+        feed = fit.fit(run, learner, workers, state)
+        table = outcome.leave(run, model, embedding, workers, began, feed)
     if table is not None:
-        print(f"\n{table}\n\nreport: {folder.file('report.html')}")
+        print(f"\n{table}\n\nreport: {folder.file(REPORT)}")
         print(f"serving: {folder.file('saved_model')}")
 
 

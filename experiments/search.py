@@ -236,7 +236,7 @@ def _print_json(search: VisualSearch, answers: Iterable[tuple[str, Answer]]) -> 
 def _show(
     search: VisualSearch, answers: Iterable[tuple[str, Answer]], page: pathlib.Path | None
 ) -> None:
-    from experiments.photos.answer import classes_line
+    from experiments.photos.answer import answer_line
     from experiments.photos.search_page import score_name
     from pipelines.visible import visible
 
@@ -247,10 +247,8 @@ def _show(
             alike = f"  (and {len(result.alike)} alike)" if result.alike else ""
             match = f"{result.match_in_words:<10}" if result.match_in_words else ""
             lines.append(f"{rank:>4}  {result.score:.4f}  {match}{visible(result.path)}{alike}")
-        if answer.nothing:
-            lines.append(f"      {answer.nothing}")
-        if classes := classes_line(answer):
-            lines.append(visible(f"      {classes}"))
+        if said := answer_line(answer):
+            lines.append(visible(f"      {said}"))
     # A name may hold what the terminal's encoding cannot say, bytes that are no UTF-8 for instance.
     encoding = sys.stdout.encoding or "utf-8"
     if search.calibration is not None:

@@ -1,6 +1,7 @@
 """Files and folders that are written whole or not at all."""
 
 import contextlib
+import ctypes
 import errno
 import os
 import pathlib
@@ -50,8 +51,9 @@ def replacing_folder(
 ) -> Iterator[pathlib.Path]:
     """A new folder beside `path` that takes its place when the block ends without an error.
 
-    A folder already there goes aside first and is removed last. After an error, and after a
-    process that was killed has been repeated, nothing but the old or the new folder is left.
+    A folder already there changes places with it in one go, where the system can do that; elsewhere
+    it goes aside first. It is removed last. After an error, and after a process that was killed has
+    been repeated, nothing but the old or the new folder is left.
 
     Args:
         path: the folder to write; its parent must exist.
@@ -89,8 +91,8 @@ def replacing_folder(
 def standing_folder(path: str | os.PathLike[str]) -> pathlib.Path:
     """Where the folder of `replacing_folder` stands: `path`, or while it is replaced, beside it.
 
-    A process that is killed after the old folder went aside and before the new one came has left
-    the old one there; the next `replacing_folder` goes on from that.
+    A process that is killed after the old folder went aside (see there) and before the new one came
+    has left the old one there; the next `replacing_folder` goes on from that.
     """
     target, _, aside = _names(path)
     return aside if aside.exists() and not target.exists() else pathlib.Path(path)
@@ -108,6 +110,9 @@ def _rename(source: pathlib.Path, target: pathlib.Path, aside: pathlib.Path) -> 
         os.rename(source, target)
         shutil.rmtree(aside, ignore_errors=True)
         return
+    if _exchanged(source, target):
+        shutil.rmtree(source)
+        return
     os.rename(target, aside)
     try:
         os.rename(source, target)
@@ -115,3 +120,14 @@ def _rename(source: pathlib.Path, target: pathlib.Path, aside: pathlib.Path) -> 
         os.rename(aside, target)
         raise
     shutil.rmtree(aside)
+
+
+def _exchanged(first: pathlib.Path, second: pathlib.Path) -> bool:
+    """Whether two folders have changed places: Linux does that on the usual file systems."""
+    try:
+        rename = ctypes.CDLL(None).renameat2
+    except (OSError, AttributeError, TypeError):  # another system
+        return False
+    paths = (os.fsencode(path.absolute()) for path in (first, second))
+    here, exchange = -100, 2  # AT_FDCWD of <fcntl.h>, RENAME_EXCHANGE of <stdio.h>
+    return bool(rename(here, next(paths), here, next(paths), exchange) == 0)

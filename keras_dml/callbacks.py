@@ -43,6 +43,15 @@ class RetrievalEvaluation(keras.callbacks.Callback):
     `tf.distribute` strategy every replica embeds all images. While the
     embeddings are not finite the values are NaN.
 
+    Example:
+        >>> images, labels = np.random.default_rng(0).normal(size=(8, 4)), np.arange(8) // 2
+        >>> model = keras.Sequential([keras.layers.Dense(2)])
+        >>> model.compile("adam", keras_dml.losses.SupConLoss())
+        >>> scores = RetrievalEvaluation((images, labels), ks=[1])
+        >>> history = model.fit(images, labels, callbacks=[scores], verbose=0).history
+        >>> "val_recall@1" in history
+        True
+
     Args:
         dataset: `(images, labels)`, arrays of n images and of their classes `[n]`; or batches of
             these that can be gone through again and again: a tf.data.Dataset that ends, a

@@ -22,6 +22,7 @@ from keras.backend import standardize_dtype
 
 from keras_dml.gradients import WithGradient, with_gradient
 from keras_dml.hinges import places_in
+from keras_dml.matmul import matmul
 from keras_dml.types import Tensor
 
 CHUNK = 2
@@ -58,7 +59,7 @@ def _within(x: Tensor) -> WithGradient:
         far = _of_far_pairs(upstream, close, any_close)
         both = far + ops.transpose(far)
         by_product = 2.0 * (
-            ops.sum(both, axis=1, keepdims=True) * centered - ops.matmul(both, centered)
+            ops.sum(both, axis=1, keepdims=True) * centered - matmul(both, centered)
         )
         of_anchors, of_candidates = _gradient_of_close(x, x, close, any_close, upstream)
         return by_product + of_anchors + of_candidates
@@ -74,8 +75,8 @@ def _between(anchors: Tensor, candidates: Tensor) -> WithGradient:
     def gradient(upstream: Tensor) -> tuple[Tensor, Tensor]:
         far = _of_far_pairs(upstream, close, any_close)
         turned = ops.transpose(far)
-        to_a = 2.0 * (ops.sum(far, axis=1, keepdims=True) * a - ops.matmul(far, c))
-        to_c = 2.0 * (ops.sum(turned, axis=1, keepdims=True) * c - ops.matmul(turned, a))
+        to_a = 2.0 * (ops.sum(far, axis=1, keepdims=True) * a - matmul(far, c))
+        to_c = 2.0 * (ops.sum(turned, axis=1, keepdims=True) * c - matmul(turned, a))
         of_anchors, of_candidates = _gradient_of_close(
             anchors, candidates, close, any_close, upstream
         )
@@ -105,7 +106,7 @@ def _forward(
     a_squares = ops.sum(ops.square(a), axis=-1)
     c_squares = a_squares if c is a else ops.sum(ops.square(c), axis=-1)
     squares = a_squares[:, None] + c_squares[None, :]
-    distances = squares + ops.matmul(-2.0 * a, ops.transpose(c))
+    distances = squares + matmul(-2.0 * a, ops.transpose(c))
     close = distances <= _ROOT_EPSILON[standardize_dtype(distances.dtype)] * squares
     distances = ops.where(close, 0.0, distances)
     # An image and itself are always close, and 0 already.

@@ -75,6 +75,9 @@ def export_saved_model(
     Where Keras runs on JAX or PyTorch, a process of TensorFlow's loads the model from a file and
     writes the SavedModel (some ten seconds); extra `tensorflow`.
 
+    Example:
+        >>> export_saved_model(model, "served", pipelines.EvaluationTransform(16))
+
     Args:
         model: a built functional or sequential embedding model: float32 images
             `[n, height, width, channels]` → `[n, d]`.
@@ -129,6 +132,9 @@ def check_export(model: keras.Model, preprocessing: Callable[[tf.Tensor], tf.Ten
     Traces what it would write, and writes nothing; on another backend than TensorFlow, what happens
     before the model alone. Python's random state, from which Keras draws
     the seeds of layers without one, is left as it was.
+
+    Example:
+        >>> check_export(model, pipelines.EvaluationTransform(16))
 
     Args:
         model, preprocessing: as for `export_saved_model`.

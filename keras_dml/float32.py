@@ -80,6 +80,12 @@ def float32_copy(model: keras.Model) -> keras.Model:
     Mixed precision rounds embeddings to 8 or 11 bits; evaluation and serving want what the
     float32 weights say. Also frees a model of the distribution strategy that it was built under.
 
+    Example:
+        >>> inputs = keras.Input((4,))
+        >>> model = keras.Model(inputs, keras.layers.Dense(2, dtype="mixed_bfloat16")(inputs))
+        >>> float32_copy(model).layers[-1].compute_dtype
+        'float32'
+
     Args:
         model: a built functional or sequential Keras model, nested ones included. Its layers
             need `get_config`; registration only inside wrapper layers.

@@ -51,7 +51,13 @@ Masks: TypeAlias = tuple[Tensor, Tensor]
 
 
 class Mining:
-    """A strategy: which pairs a loss sees. Subclasses override `masks`."""
+    """A strategy: which pairs a loss sees. Subclasses override `masks`.
+
+    Example:
+        >>> class Near(Mining):
+        ...     def masks(self, similarities, pairs):
+        ...         return pairs.positive, pairs.negative & (similarities > 0.5)
+    """
 
     def masks(self, similarities: Tensor, pairs: Pairs) -> Masks:
         """The positives and the negatives that stay.
@@ -84,6 +90,11 @@ Strategy: TypeAlias = Mining | Callable[[Tensor, Tensor, Tensor], Masks]
 class Hard(Mining):
     """Of each anchor the least similar positive and the most similar negative; ties all stay.
 
+    Example:
+        >>> loss = keras_dml.losses.ContrastiveLoss(normalize=True, mining=Hard())
+        >>> round(float(loss(np.array([0, 0, 1, 1]), np.eye(4, dtype="float32"))), 3)
+        2.0
+
     Reference: Hermans et al., "In Defense of the Triplet Loss for Person Re-Identification",
     arXiv:1703.07737, Eq. 5.
     """
@@ -106,6 +117,11 @@ class SemiHard(Mining):
     (The pairs of the triplets of `keras_dml.losses.TripletLoss(mining="semihard")`: that each
     positive meets its own negative alone, only a loss over triplets can say.)
 
+    Example:
+        >>> loss = keras_dml.losses.ContrastiveLoss(normalize=True, mining=SemiHard())
+        >>> round(float(loss(np.array([0, 0, 1, 1]), np.eye(4, dtype="float32"))), 3)
+        2.0
+
     Reference: Schroff et al., "FaceNet", CVPR 2015, 3.2; the fallback is tensorflow-addons'.
     """
 
@@ -123,6 +139,11 @@ class EasyPositive(Mining):
     Classes then need not become one spot each. With `Hard()` after it the negatives are the hardest
     ones, with `SemiHard()` the semi-hard ones of the easy positive.
 
+    Example:
+        >>> loss = keras_dml.losses.ContrastiveLoss(normalize=True, mining=EasyPositive())
+        >>> round(float(loss(np.array([0, 0, 1, 1]), np.eye(4, dtype="float32"))), 3)
+        2.0
+
     Reference: Xuan et al., "Improved Embeddings with Easy Positive Triplet Mining", WACV 2020.
     """
 
@@ -139,6 +160,11 @@ class MultiSimilarity(Mining):
 
     A positive stays if it is less similar than the most similar negative plus ε, a negative if it
     is more similar than the least similar positive minus ε.
+
+    Example:
+        >>> loss = keras_dml.losses.ContrastiveLoss(normalize=True, mining=MultiSimilarity())
+        >>> round(float(loss(np.array([0, 0, 1, 1]), np.eye(4, dtype="float32"))), 3)
+        2.0
 
     Args:
         epsilon: ε, at least 0.
@@ -167,6 +193,11 @@ class DistanceWeighted(Mining):
     negatives. What decides is a number that is a pure function of the seed and of the two slots in
     the batch, the same in every step and on any number of devices: it is the images in the slots
     that change from step to step. For unit embeddings.
+
+    Example:
+        >>> loss = keras_dml.losses.ContrastiveLoss(normalize=True, mining=DistanceWeighted())
+        >>> round(float(loss(np.array([0, 0, 1, 1]), np.eye(4, dtype="float32"))), 3)
+        2.0
 
     Args:
         seed: a whole number from 0 to 2³¹ − 1. XLA, and another backend, draw other numbers by it.
@@ -211,7 +242,14 @@ STRATEGIES: dict[str, type[Mining]] = {
 
 
 def informative(similarities: Tensor, positive: Tensor, negative: Tensor, epsilon: float) -> Masks:
-    """The masks that `MultiSimilarity(epsilon)` leaves of `positive` and `negative` `[a, c]`."""
+    """The masks that `MultiSimilarity(epsilon)` leaves of `positive` and `negative` `[a, c]`.
+
+    Example:
+        >>> similarities = np.array([[0.9, 0.2, 0.8]], "float32")
+        >>> positive = np.array([[True, True, False]])
+        >>> np.array(informative(similarities, positive, ~positive, epsilon=0.1)[0])
+        array([[ True,  True, False]])
+    """
     return (
         ops.logical_and(positive, similarities < _most(similarities, negative) + epsilon),
         ops.logical_and(negative, similarities > _least(similarities, positive) - epsilon),
@@ -220,6 +258,10 @@ def informative(similarities: Tensor, positive: Tensor, negative: Tensor, epsilo
 
 def check_mining(mining: Strategy | Sequence[Strategy] | None) -> tuple[Strategy, ...]:
     """The strategies in their order; none for None.
+
+    Example:
+        >>> len(check_mining([EasyPositive(), Hard()]))
+        2
 
     Raises:
         TypeError: what is neither a `Mining` nor a function, nor a list of them.
@@ -241,7 +283,13 @@ def check_mining(mining: Strategy | Sequence[Strategy] | None) -> tuple[Strategy
 
 
 def mining_from_config(config: Any) -> Any:
-    """What `get_config` of a loss says of its mining, as objects again; other words stay."""
+    """What `get_config` of a loss says of its mining, as objects again; other words stay.
+
+    Example:
+        >>> config = keras.saving.serialize_keras_object([Hard()])
+        >>> type(mining_from_config(config)[0]).__name__
+        'Hard'
+    """
     if isinstance(config, (list, tuple)):
         return tuple(keras.saving.deserialize_keras_object(each) for each in config)
     return config
@@ -249,6 +297,12 @@ def mining_from_config(config: Any) -> Any:
 
 def mined(pairs: Pairs, strategies: Sequence[Strategy], unit: bool) -> Pairs:
     """The pairs that the strategies leave, one after the other.
+
+    Example:
+        >>> embeddings = keras.ops.eye(4)
+        >>> pairs = Pairs.of_batch(keras.ops.convert_to_tensor([0, 0, 1, 1]), embeddings)
+        >>> tuple(mined(pairs, [Hard()], unit=True).positive.shape)
+        (4, 4)
 
     Args:
         pairs: of a batch, or of a batch against a memory.

@@ -124,6 +124,12 @@ class _Recipe(_Base):
 class SGD(_Recipe, keras.optimizers.SGD):
     """`keras.optimizers.SGD` with coupled weight decay: the gradient becomes `g + λ w`.
 
+    Example:
+        >>> dense = keras.layers.Dense(2)
+        >>> dense.build((None, 4))
+        >>> factors = multipliers(dense, 0.1)
+        >>> optimizer = SGD(0.1, momentum=0.9, learning_rate_multipliers=factors)
+
     Args:
         coupled_weight_decay: λ ≥ 0.
         decayed: `"kernels"`, every variable whose name ends in "kernel" (convolution and dense
@@ -149,6 +155,12 @@ class Adam(_Recipe, keras.optimizers.Adam):
 
     Takes `coupled_weight_decay`, `decayed` and `learning_rate_multipliers` as our `SGD` does, and
     the arguments of `keras.optimizers.Adam`; raises as `SGD` does.
+
+    Example:
+        >>> dense = keras.layers.Dense(2)
+        >>> dense.build((None, 4))
+        >>> factors = multipliers(dense, 0.1)
+        >>> optimizer = Adam(1e-3, learning_rate_multipliers=factors)
     """
 
 
@@ -190,6 +202,12 @@ class RMSprop(_Recipe, keras.optimizers.RMSprop):
 
     Takes `coupled_weight_decay`, `decayed` and `learning_rate_multipliers` as our `SGD` does, and
     the arguments of `keras.optimizers.RMSprop`; raises as `SGD` does.
+
+    Example:
+        >>> dense = keras.layers.Dense(2)
+        >>> dense.build((None, 4))
+        >>> factors = multipliers(dense, 0.1)
+        >>> optimizer = RMSprop(1e-3, learning_rate_multipliers=factors)
     """
 
 
@@ -265,7 +283,15 @@ OPTIMIZERS = {"sgd": SGD, "adam": Adam, "adamw": AdamW, "rmsprop": RMSprop}
 
 
 def multipliers(model: keras.Layer, factor: float) -> dict[str, float]:
-    """`learning_rate_multipliers` that give the variables of `model` (or layer) this factor."""
+    """`learning_rate_multipliers` that give the variables of `model` (or layer) this factor.
+
+    Example:
+        >>> inputs = keras.Input((4,))
+        >>> model = keras.Model(inputs, keras.layers.Dense(2, name="backbone")(inputs))
+        >>> factors = multipliers(model.get_layer("backbone"), 0.1)
+        >>> sorted(factors.items())
+        [('backbone/bias', 0.1), ('backbone/kernel', 0.1)]
+    """
     factor = check_number("factor", factor, least=0)
     return {variable.path: factor for variable in model.trainable_variables}
 
@@ -273,6 +299,11 @@ def multipliers(model: keras.Layer, factor: float) -> dict[str, float]:
 @keras.saving.register_keras_serializable("keras_dml")
 class WarmCosine(keras.optimizers.schedules.LearningRateSchedule):
     """Linear warm-up under a cosine: `lr · min((i + 1) / warmup, (1 + cos(π i / T)) / 2)`.
+
+    Example:
+        >>> rate = WarmCosine(0.1, total_steps=100, warmup_steps=10)
+        >>> [round(float(rate(step)), 3) for step in (0, 9, 100)]
+        [0.01, 0.098, 0.0]
 
     Args:
         learning_rate: lr, the highest rate. total_steps: T. warmup_steps: at least 1.

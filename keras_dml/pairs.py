@@ -7,6 +7,7 @@ from keras import ops
 from keras_dml.close_pairs import squared_distances
 from keras_dml.distribute import gather_candidates
 from keras_dml.gradients import WithGradient, with_gradient
+from keras_dml.matmul import matmul
 from keras_dml.types import Tensor
 
 # Exponents of what is left out: far below all others, and finite, so that no row is NaN.
@@ -108,7 +109,7 @@ class Pairs:
         if self.candidates is self.anchors:
             return gram(anchors)
         candidates = self.candidates if scale == 1.0 else self.candidates * root
-        return ops.matmul(anchors, ops.transpose(candidates))
+        return matmul(anchors, ops.transpose(candidates))
 
     def squared_distances(self) -> Tensor:
         """`D_ij² = ‖a_i − c_j‖²`, `[a, c]`, exactly 0 for coincident embeddings.
@@ -128,17 +129,17 @@ def gram(x: Tensor) -> WithGradient:
 
     def gradient(upstream: Tensor) -> Tensor:
         def together() -> Tensor:
-            return ops.matmul(upstream + ops.transpose(upstream), x)
+            return matmul(upstream + ops.transpose(upstream), x)
 
         def apart() -> Tensor:
-            return ops.matmul(upstream, x) + ops.matmul(ops.transpose(upstream), x)
+            return matmul(upstream, x) + matmul(ops.transpose(upstream), x)
 
         # A condition that always holds while x is finite: XLA computes into a branch nothing that
         # comes before it. Without one it puts the exponentials of a loss into the sum, and takes
         # each of them twice (multi-similarity and SNCA at n = 2,048: 1.5 times as long).
         return ops.cond(x[0, 0] < float("inf"), together, apart)
 
-    return ops.matmul(x, ops.transpose(x)), gradient
+    return matmul(x, ops.transpose(x)), gradient
 
 
 @with_gradient

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pipelines.datasets.registry import DATASETS, load_dataset
 from pipelines.extras import needing
+from pipelines.folds import training_fold
 from pipelines.samplers import BalancedSampler, RandomSampler
 from pipelines.split import Split, split_by_class
 from pipelines.table import ImageTable
@@ -36,6 +37,7 @@ __all__ = [
     "split_by_class",
     "table_from_dataset",
     "training_batches",
+    "training_fold",
 ]
 
 _WITH_TENSORFLOW = {

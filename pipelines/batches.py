@@ -54,6 +54,12 @@ def training_batches(
     alone, `strategy.distribute_datasets_from_function(lambda context: training_batches(...,
     input_context=context))`: the replicas together get the batches that one device would.
 
+    Example:
+        >>> table = pipelines.ImageTable.from_arrays(np.zeros([6, 4], "float32"), np.arange(6) // 2)
+        >>> batches = training_batches(table, pipelines.RandomSampler(6, batch_size=4), num_steps=1)
+        >>> [len(labels) for rows, labels in batches]
+        [4]
+
     Args:
         table: `ImageTable`.
         sampler: step -> int64 rows [batch_size], with attribute `batch_size`.
@@ -218,6 +224,12 @@ def evaluation_batches(
     Several replicas take turns, `batch_size` rows each. All need equally many, so the last turn
     has as many as there are rows left for each, and repeats the last row where one is lacking: the
     replicas' rows one after the other, cut off after `len(table)`, are every image once.
+
+    Example:
+        >>> table = pipelines.ImageTable.from_arrays(np.zeros([4, 8, 8, 3], "uint8"), np.arange(4))
+        >>> batches = evaluation_batches(table, pipelines.EvaluationTransform(8), batch_size=2)
+        >>> [len(images) for images in batches]
+        [2, 2]
 
     Args:
         table: `ImageTable`.

@@ -21,6 +21,11 @@ class RandomSampler:
 
     The last partial batch is dropped; which images that leaves out changes from epoch to epoch.
 
+    Example:
+        >>> sampler = RandomSampler(10, batch_size=4, seed=0)
+        >>> sampler(0), sampler.steps_per_epoch
+        (array([0, 7, 8, 2]), 2)
+
     Args:
         num_images: number of rows to choose from.
         batch_size: rows in a batch, at most `num_images`.
@@ -57,6 +62,12 @@ class BalancedSampler:
     differ by at most 1). No class comes twice in a batch, and no image does unless its class has
     fewer than m images; then each of them comes `m // size` or one more times.
     A batch lists its rows class by class: rows `m*i .. m*i+m-1` are of one class.
+
+    Example:
+        >>> labels = np.arange(12) // 3
+        >>> sampler = BalancedSampler(labels, classes_per_batch=2, images_per_class=2)
+        >>> sampler(0)
+        array([3, 5, 0, 1])
 
     Args:
         labels: integers or strings `[n]`, the class of each row.

@@ -16,6 +16,13 @@ SPLITS = ("first_classes", "random_classes", "within_classes", "every_class")
 class Split:
     """Training images and test images.
 
+    Example:
+        >>> table = ImageTable.from_arrays(np.zeros((40, 8), "float32"), np.arange(40) // 4)
+        >>> train, test = map(table.select_classes, (np.arange(6), np.arange(6, 10)))
+        >>> split = Split(train, test)
+        >>> {side: len(images) for side, images in split.tables.items()}
+        {'training': 24, 'test': 16}
+
     Attributes:
         train: what to train on.
         test: what to test on: each image is a query against all the others or, where there is a

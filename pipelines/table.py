@@ -26,6 +26,12 @@ _Boxes: TypeAlias = np.ndarray | None
 class ImageTable:
     """Images in row order with their class numbers. Immutable: its arrays are read-only.
 
+    Example:
+        >>> pictures = np.zeros([4, 8, 8, 3], "uint8")
+        >>> table = ImageTable.from_arrays(pictures, np.array(["a", "a", "b", "b"]))
+        >>> len(table), table.class_names
+        (4, ('a', 'b'))
+
     Attributes:
         labels: int64 `[n]`, class numbers in `0..num_classes-1`. A class may be without images
             (after `select`); the table itself may not.

@@ -1,6 +1,7 @@
 """Quiet TensorFlow, and JAX that compiles cheaply, before any test imports them."""
 
 import collections
+import gc
 import os
 import random
 import tempfile
@@ -31,6 +32,13 @@ def pytest_configure(config):
         import tensorflow as tf
 
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+
+
+def pytest_collection_finish():
+    """Python's collector need not walk TensorFlow's objects, and those of the tests, each time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 @pytest.hookimpl(tryfirst=True)

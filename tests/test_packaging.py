@@ -149,6 +149,7 @@ def test_keras_dml_works_beside_packages_of_the_same_names(project):
     assert done.stdout.splitlines()[-1] == "export_saved_model keras_dml.addons"
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_runs_of_compare_are_ours(project):
     words = ["compare", "--recipes=glyphs.flags", "--dataset=folder", "--output_dir=out"]

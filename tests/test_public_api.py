@@ -1,6 +1,7 @@
 """The contract with those who import the packages: `__all__`, and documentation for all of it."""
 
 import ast
+import functools
 import importlib
 import inspect
 import itertools
@@ -23,8 +24,10 @@ PACKAGES = [
 MODULES = ["keras_dml.callbacks", "keras_dml.export", "keras_dml.optimizers"]
 
 
+@functools.cache
 def _documented_constants():
     """Names of the modules' constants with a docstring of their own behind them."""
+    found = set()
     for path in [path for name in TOP for path in (ROOT / name).rglob("*.py")]:
         for statement, after in itertools.pairwise(ast.parse(path.read_text("utf-8")).body):
             match statement, after:
@@ -33,7 +36,8 @@ def _documented_constants():
                     | ast.AnnAssign(target=ast.Name(id=name)),
                     ast.Expr(value=ast.Constant(value=str())),
                 ):
-                    yield name
+                    found.add(name)
+    return found
 
 
 def _undocumented(owner, name, value):
@@ -59,7 +63,7 @@ def test_all_is_there_and_documented(package):
     assert isinstance(module.__all__, list)
     assert len(set(module.__all__)) == len(module.__all__)
     lacking = []
-    constants = set(_documented_constants())
+    constants = _documented_constants()
     for name in module.__all__:
         value = getattr(module, name)  # AttributeError names it
         lacking += _undocumented(package, name, value)

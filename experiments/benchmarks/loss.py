@@ -1,28 +1,22 @@
 """One loss measured in a process of its own; `experiments.benchmark` starts it and reads it."""
 
 import json
-import statistics
 import sys
-import time
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from experiments.benchmarks.measured import PAIRWISE, made_batch, peer_step
 from experiments.benchmarks.process import peak_megabytes, resident_megabytes
+from experiments.benchmarks.timing import Step, milliseconds
 from experiments.options.child import end_with_parent
 from keras_dml import addons, losses
 
-Step: TypeAlias = Callable[[], Any]
-IMAGES_PER_CLASS = 4
-SECONDS = 2.0
 ADDONS = {"addons.semihard": addons.TripletSemiHardLoss, "addons.lifted": addons.LiftedStructLoss}
-# Those over embeddings: the cost of one over logits or cosines is the classifier's or the head's.
-OVER_CLASSES = ("classifier", "proxies")
 # What is between the two products: a pass over n × n, the cheapest there is, and a transposed one.
 PASSES = ("addition", "transposition")
-PAIRWISE = [name for name, loss in losses.LOSSES.items() if loss.kind not in OVER_CLASSES]
 
 
 def names() -> list[str]:
@@ -34,23 +28,21 @@ def main(name: str, dimensions: int, xla: bool, sizes: Sequence[int]) -> None:
     """Print a JSON object for each size: n, ms, passes, xla and peer (ms or null), floor, mb."""
     batches, rows = {}, {}
     for size in sizes:
-        rng = np.random.default_rng(0)
-        embeddings = rng.normal(size=(size, dimensions)).astype("float32")
-        labels = np.arange(size) // IMAGES_PER_CLASS
+        labels, embeddings = made_batch(size, dimensions)
         before = resident_megabytes()
         step = _value_and_gradient(name, labels, embeddings)
-        ours = _milliseconds(step)
+        ours = milliseconds(step)
         # The peak of the process: sizes rise, so it is this size's. XLA and peers come after it.
         megabytes = peak_megabytes() - before
-        floor = _milliseconds(_floor(embeddings))
+        floor = milliseconds(_floor(embeddings))
         batches[size] = labels, embeddings
         rows[size] = {"n": size, "ms": ours, "floor": floor, "mb": megabytes}
         rows[size]["passes"] = _passes(step.function, size)
     for size, row in rows.items():
         # As `model.compile` runs it where it chooses XLA (`jit_compile="auto"`).
         compiled = _value_and_gradient(name, *batches[size], jit_compile=True) if xla else None
-        peer = _peer(name, *batches[size])
-        others = {"xla": compiled and _milliseconds(compiled), "peer": peer and _milliseconds(peer)}
+        peer = peer_step(name, *batches[size])
+        others = {"xla": compiled and milliseconds(compiled), "peer": peer and milliseconds(peer)}
         print(json.dumps(row | others), flush=True)
 
 
@@ -117,52 +109,6 @@ def _floor(embeddings: np.ndarray) -> Step:
         return tf.matmul(tf.matmul(z, z, transpose_b=True), z)
 
     return lambda: products().numpy()
-
-
-def _peer(name: str, labels: np.ndarray, embeddings: np.ndarray) -> Step | None:
-    """The peer's step, or None where it is not installed or has no such loss."""
-    try:
-        import torch
-        from pytorch_metric_learning import distances, reducers
-        from pytorch_metric_learning import losses as theirs
-    except ImportError:
-        return None
-    euclidean = distances.LpDistance(normalize_embeddings=False)
-    make = {
-        "contrastive": lambda: theirs.ContrastiveLoss(0, 1, distance=euclidean),
-        "snca": lambda: theirs.NCALoss(20, distance=distances.CosineSimilarity()),
-        "multi_similarity": lambda: theirs.MultiSimilarityLoss(2, 50, 0.5),
-        "triplet": lambda: theirs.TripletMarginLoss(0.2, reducer=reducers.MeanReducer()),
-        "fastap": lambda: theirs.FastAPLoss(10),
-        "lifted_structure": lambda: theirs.LiftedStructureLoss(),
-        "ice": lambda: theirs.NTXentLoss(1 / 64),
-        "nt_xent": lambda: theirs.NTXentLoss(0.07),
-        "supcon": lambda: theirs.SupConLoss(0.1),
-        "circle": lambda: theirs.CircleLoss(0.4, 80),
-    }.get(name)
-    cubic = ("triplet", "lifted_structure", "ice", "nt_xent")  # whose memory runs out beyond 512
-    if make is None or (name in cubic and len(labels) > 512):
-        return None
-    loss = make()
-    z, ids = torch.tensor(embeddings, requires_grad=True), torch.tensor(labels)
-
-    def step() -> None:
-        z.grad = None
-        loss(z, ids).backward()
-
-    return step
-
-
-def _milliseconds(step: Step) -> float:
-    """The median time of a call, after two to warm up; of fewer than five where they are slow."""
-    step(), step()
-    times: list[float] = []
-    began = time.perf_counter()
-    while not times or time.perf_counter() - began < SECONDS * (1 if len(times) >= 5 else 4):
-        start = time.perf_counter()
-        step()
-        times.append(time.perf_counter() - start)
-    return 1000 * statistics.median(times)
 
 
 if __name__ == "__main__":

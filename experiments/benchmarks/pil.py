@@ -34,6 +34,12 @@ class PilTransform:
     jitter: tuple[float, float, float, float]
 
 
+def as_pil(transform: object) -> PilTransform:
+    """The same of `pipelines.TrainTransform`."""
+    names = [field.name for field in dataclasses.fields(PilTransform)]
+    return PilTransform(**{name: getattr(transform, name) for name in names})
+
+
 class PilPool:
     """Makes batches as PyTorch's DataLoader does: each worker a whole batch at a time.
 
@@ -141,15 +147,25 @@ def _begin(
 
 
 def _batch(number: int, rows: Sequence[int]) -> int:
-    sources, boxes, transform = _job
+    return len(pil_batch(*_job, number, rows))
+
+
+def pil_batch(
+    images: Sequence[str | bytes],
+    boxes: np.ndarray | None,
+    transform: PilTransform,
+    number: int,
+    rows: Sequence[int],
+) -> np.ndarray:
+    """Batch `number`, float32 `[n, image_size, image_size, 3]`; the rest as of `PilPool`."""
     rng = random.Random(number)
-    images = []
+    made = []
     for row in rows:
-        source = sources[row]
+        source = images[row]
         stored = Image.open(io.BytesIO(source) if isinstance(source, bytes) else source)
         image = stored.convert("RGB")
         if boxes is not None:
             y, x, height, width = boxes[row]
             image = image.crop((x, y, x + width, y + height))
-        images.append(transformed(image, rng, transform))
-    return len(np.stack(images))
+        made.append(transformed(image, rng, transform))
+    return np.stack(made)

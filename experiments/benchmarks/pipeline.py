@@ -10,7 +10,7 @@ from typing import TypeAlias, cast
 
 import tensorflow as tf
 
-from experiments.benchmarks.pil import PilPool, PilTransform
+from experiments.benchmarks.pil import PilPool, as_pil
 from experiments.benchmarks.process import json_rows
 from experiments.options.progress import progress_bar
 from pipelines import (
@@ -53,13 +53,7 @@ def measure(
         make = {_DECODING: _stream(_decoding(table, sampler, plain, seed))}
         for suffix, applied in transforms.items():
             make[_OURS + suffix] = _stream(training_batches(table, sampler, applied, seed))
-            pil_transform = PilTransform(
-                **{
-                    field.name: getattr(applied, field.name)
-                    for field in dataclasses.fields(PilTransform)
-                }
-            )
-            pool = PilPool(_images(table), table.boxes, workers, pil_transform)
+            pool = PilPool(images_of(table), table.boxes, workers, as_pil(applied))
             stack.callback(pool.close)
             make[_PIL + suffix] = _pool(pool, sampler)
         rates: dict[str, list[float]] = {name: [] for name in make}
@@ -129,7 +123,8 @@ def _pool(pool: PilPool, sampler: Sampler) -> tuple[Run, int]:
     return run, 0  # it makes what it is asked for
 
 
-def _images(table: ImageTable) -> list[str | bytes]:
+def images_of(table: ImageTable) -> list[str | bytes]:
+    """Paths of a table's image files, or their bytes."""
     images = table.encoded if table.paths is None else table.paths
     return [] if images is None else images.tolist()
 

@@ -24,13 +24,17 @@ def peak_megabytes() -> float:
     return int(peak.split()[1]) / 1024
 
 
-def json_rows(module: str, *arguments: str) -> Iterator[dict[str, Any]]:
+def json_rows(module: str, *arguments: str, **variables: str) -> Iterator[dict[str, Any]]:
     """Run a module in a process of its own, for its memory; yields the objects that it prints.
+
+    Args:
+        module, *arguments: what runs.
+        **variables: of its environment.
 
     Raises:
         RunError: it failed; what it said stands on the terminal.
     """
-    command, environment = child_command(module, *arguments), child_environment()
+    command, environment = child_command(module, *arguments), child_environment() | variables
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
         for line in process.stdout or ():
             yield json.loads(line)

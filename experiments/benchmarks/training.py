@@ -1,13 +1,12 @@
 """Training steps of RankMI beside those of a contrastive loss on the same model and batch."""
 
-import statistics
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from experiments.benchmarks.timing import Step, milliseconds_in_turns
 from keras_dml import losses, models
 
 BATCH, IMAGES_PER_CLASS = 120, 5
@@ -38,16 +37,10 @@ def measure(backbone: str) -> Iterator[tuple[str, float]]:
         "rankmi, embedding": rankmi.embedding_step,
         "rankmi, statistics": rankmi.statistics_step,
     }
-    # In turns, so that a machine that slows down slows all of them.
-    run = {name: tf.function(step) for name, step in steps.items()}
-    times: dict[str, list[float]] = {name: [] for name in run}
-    for step in run.values():
-        step(data)
-    began = time.perf_counter()
-    while min(map(len, times.values())) < 5 or time.perf_counter() - began < 3 * SECONDS:
-        for name, step in run.items():
-            start = time.perf_counter()
-            float(step(data)["loss"])
-            times[name].append(time.perf_counter() - start)
-    for name, seconds in times.items():
-        yield name, 1000 * statistics.median(seconds)
+
+    def call(step: Callable[..., dict[str, tf.Tensor]]) -> Step:
+        run = tf.function(step)
+        return lambda: float(run(data)["loss"])
+
+    calls = {name: call(step) for name, step in steps.items()}
+    yield from milliseconds_in_turns(calls, 3 * SECONDS).items()

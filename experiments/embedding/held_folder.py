@@ -2,7 +2,12 @@
 
 import contextlib
 import fcntl
+import os
 import pathlib
+import shutil
+import tempfile
+import time
+import weakref
 from collections.abc import Iterator
 from typing import TextIO
 
@@ -11,10 +16,31 @@ from experiments.options.errors import UsageError
 _LOCK = ".lock"
 
 
-def hold(folder: pathlib.Path, argument: str) -> TextIO:
-    """The folder's lock, until it is closed or the process ends, however it does.
+def try_lock(path: pathlib.Path) -> TextIO | None:
+    """A file's lock, until it is closed or the process ends, however it does; None: others have it.
 
     The file stays: to delete it would take the lock from under a process that waits for it.
+    """
+    lock = open(path, "w")  # noqa: SIM115 held by whoever called
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        return None
+    return lock
+
+
+@contextlib.contextmanager
+def waiting_for(path: pathlib.Path) -> Iterator[None]:
+    """Within it this process has a file's lock; till others let go of it, it waits."""
+    while (lock := try_lock(path)) is None:
+        time.sleep(0.1)
+    with lock:
+        yield
+
+
+def hold(folder: pathlib.Path, argument: str) -> TextIO:
+    """The folder's lock, as of `try_lock`.
 
     Args:
         folder: which exists.
@@ -23,15 +49,14 @@ def hold(folder: pathlib.Path, argument: str) -> TextIO:
     Raises:
         UsageError: another process holds it.
     """
-    lock = open(folder / _LOCK, "w")  # noqa: SIM115 held by whoever called
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        lock.close()
-        raise UsageError(
-            f"{argument} {str(folder)!r} is in use by another running process"
-        ) from error
+    lock = try_lock(folder / _LOCK)
+    if lock is None:
+        raise _in_use(folder, argument)
     return lock
+
+
+def _in_use(folder: pathlib.Path, argument: str) -> UsageError:
+    return UsageError(f"{argument} {str(folder)!r} is in use by another running process")
 
 
 @contextlib.contextmanager
@@ -39,3 +64,66 @@ def held(folder: pathlib.Path, argument: str) -> Iterator[None]:
     """`hold` within a with statement."""
     with hold(folder, argument):
         yield
+
+
+@contextlib.contextmanager
+def held_beside(folder: pathlib.Path, argument: str) -> Iterator[None]:
+    """`held` of a folder that is replaced as a whole: the lock lies beside it, and goes at the end.
+
+    Args:
+        folder: which need not exist; its parent must.
+        argument: as of `hold`.
+    """
+    target = pathlib.Path(os.path.realpath(folder))
+    path = target.with_name(f".{target.name}{_LOCK}")
+    while True:
+        lock = try_lock(path)
+        if lock is None:
+            raise _in_use(folder, argument)
+        if _is_open(path, lock):
+            break
+        lock.close()  # of a file that its process has deleted since it was opened
+    with lock:
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _is_open(path: pathlib.Path, file: TextIO) -> bool:
+    """Whether an open file is the one at a path."""
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(os.stat(path), os.fstat(file.fileno()))
+    return False
+
+
+class TemporaryFolder:
+    """A folder of this process alone in the system's temporary one, deleted when the process ends.
+
+    One that is killed leaves its own, which the next one with the same prefix deletes: nobody has
+    its lock.
+
+    Args:
+        prefix: what its name begins with.
+
+    Attributes:
+        path: of it.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        delete_abandoned(prefix)
+        made = pathlib.Path(tempfile.mkdtemp(prefix=f".{prefix}"))
+        self._lock = try_lock(made / _LOCK)
+        # Only now that it is locked has it the name that others look for.
+        self.path = made.with_name(made.name.removeprefix("."))
+        os.rename(made, self.path)
+        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+
+def delete_abandoned(prefix: str) -> None:
+    """Delete each `TemporaryFolder` of a process that was killed."""
+    for folder in pathlib.Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        with contextlib.suppress(OSError):  # another user's, or deleted meanwhile
+            if (lock := try_lock(folder / _LOCK)) is not None:
+                with lock:
+                    shutil.rmtree(folder, ignore_errors=True)

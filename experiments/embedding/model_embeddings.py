@@ -24,7 +24,7 @@ from experiments.embedding.table_embedder import (
 from experiments.options import data as options_data
 from experiments.options.errors import RunError, UsageError
 from experiments.options.progress import progress_bar
-from experiments.options.run_options import EvaluationOptions
+from experiments.options.run_options import BadImageOptions, EvaluationOptions
 from experiments.options.values import import_modules
 from keras_dml.export import float32_copy
 from keras_dml.models import load_keras_file
@@ -48,7 +48,7 @@ class Sides(NamedTuple):
     catalog: ImageTable | None = None
 
 
-def dataset_sides(options: EvaluationOptions, split: str, left_out: Sequence[str] | None) -> Sides:
+def dataset_sides(options: BadImageOptions, split: str, left_out: Sequence[str] | None) -> Sides:
     """The images that are evaluated.
 
     Args:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 import tempfile
 from collections.abc import Iterator
@@ -21,11 +22,27 @@ _NOT_OF_A_LAYER = (OSError, MemoryError, MissingExtraError, UsageError, Argument
 
 
 def write(name: str, format: Format, source: Source, path: pathlib.Path) -> None:
-    """Write a source in a format.
+    """Write a source in a format; what converters write besides is in the same folder till the end.
 
     Raises:
         UsageError: the model has a layer that the format does not have: names it.
     """
+    with _temporary_files_in(path.parent):
+        _write(name, format, source, path)
+
+
+@contextlib.contextmanager
+def _temporary_files_in(folder: pathlib.Path) -> Iterator[None]:
+    """Within it temporary files lie there: those of a process that is killed go with the folder."""
+    before = tempfile.tempdir
+    with tempfile.TemporaryDirectory(prefix=".", dir=folder) as tempfile.tempdir:
+        try:
+            yield
+        finally:
+            tempfile.tempdir = before
+
+
+def _write(name: str, format: Format, source: Source, path: pathlib.Path) -> None:
     try:
         _converted(format, source, path)
     except _NOT_OF_A_LAYER:

@@ -9,7 +9,7 @@ from experiments.options.command_line import mute, quiet_tensorflow, run_command
 from experiments.options.declaration import Flag, Options, declarations, flags_of, option
 from experiments.options.errors import FindingsError, HelpRequested, RunError, UsageError, one_line
 from experiments.options.help import help_text
-from experiments.options.parsing import parse, resolved, wants_help, words_of
+from experiments.options.parsing import given_words, parse, resolved, wants_help, words_of
 from experiments.options.run_options import RunOptions
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "UsageError",
     "declarations",
     "flags_of",
+    "given_words",
     "help_text",
     "mute",
     "one_line",

@@ -29,6 +29,7 @@ from pipelines.visible import visible
 
 __all__ = [
     "check_still_there",
+    "classes_in_words",
     "data",
     "evaluation_transform",
     "image_names",
@@ -55,13 +56,13 @@ _LOST = {
 
 
 def load(options: DataOptions) -> Split:
-    """The dataset that the flags name, with all of its images."""
+    """The dataset that the flags name, with all of its images; of a fold alone if they say so."""
     if options.dataset is None:
         raise UsageError(
             f"dataset must be one of {', '.join(pipelines.DATASETS)} "
             "(or give a recipe: --flagfile=glyphs.flags). Received: no dataset"
         )
-    return pipelines.load_dataset(
+    split = pipelines.load_dataset(
         options.dataset,
         data_dir=options.data_dir,
         train_classes=options.train_classes,
@@ -70,6 +71,10 @@ def load(options: DataOptions) -> Split:
         split=options.class_split,
         split_seed=options.split_seed,
     )
+    if options.fold is None:
+        return split
+    # Here, so that nothing behind this line has the test images.
+    return pipelines.training_fold(split, *map(int, options.fold.split("/")))
 
 
 def data(
@@ -181,6 +186,12 @@ def _name_in(line: str) -> str:
         with contextlib.suppress(ValueError):
             return str(json.loads(name))
     return name
+
+
+def classes_in_words(table: pipelines.ImageTable) -> str:
+    """The first three classes of a table and the last."""
+    names = [visible(name) for name in table.class_names]
+    return ", ".join(names if len(names) <= 5 else [*names[:3], "…", names[-1]])
 
 
 def image_names(side: str, table: pipelines.ImageTable) -> np.ndarray:

@@ -6,7 +6,7 @@ import math
 import pathlib
 import re
 import types
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from absl import flags as absl_flags
@@ -17,13 +17,13 @@ from experiments.options.errors import HelpRequested, UsageError, one_line
 from experiments.options.help import help_text
 from experiments.options.values import absolute
 
-__all__ = ["parse", "resolved", "wants_debug", "wants_help", "words_of"]
+__all__ = ["given_words", "parse", "resolved", "wants_debug", "wants_help", "words_of"]
 
 _HELP = ("--help", "-h", "-help", "--helpfull", "--helpshort")
 # Read before the others are, by `parse` itself.
 _READ_FIRST = ("flagfile", "help")
 # What says nothing of what is done.
-_NOT_RESOLVED = ("flagfile", "debug", "help", "output_dir")
+_NOT_RESOLVED = ("flagfile", "debug", "help", "output_dir", "refit", "measured_in")
 
 # What absl makes of the messages of our own parsers.
 _OURS = re.compile(r"flag --(\w+)=(.*): (must be .*)", re.DOTALL)
@@ -123,6 +123,11 @@ def words_of(options: Options, names: Collection[str]) -> list[str]:
         values[name].value = list(value) if flag.kind is tuple else value
         words.append(values[name].serialize())
     return words
+
+
+def given_words(options: Options, names: Iterable[str]) -> list[str]:
+    """Those of these options that were given, as words of a command line, to be passed on."""
+    return words_of(options, [name for name in names if name in options.given])
 
 
 def wants_help(argv: Sequence[str]) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 from experiments import recipes
 from experiments.options import catalog, loss_flags, registries
 from experiments.options.declaration import Options, flags_of, option
-from experiments.options.values import normal_path
+from experiments.options.values import normal_fold, normal_path
 
 __all__ = [
     "AugmentationOptions",
@@ -110,11 +110,24 @@ class DataOptions(Options):
     split_seed: int = option(
         0, DATA, "Of what --class_split draws: the same whatever --seed is.", lower_bound=0
     )
+    fold: str | None = option(
+        None,
+        DATA,
+        "K/N: leave the test classes alone, train on the training classes but for part K of N, and "
+        "measure on that part. For choices that no test class may see (experiments.study --search "
+        "makes them).",
+        convert=normal_fold,
+    )
     crop_to_box: bool = option(
         False,
         DATA,
         "cub, cars: cut every image down to its bounding box first; most papers do not.",
     )
+
+    @property
+    def keeps_nothing_back(self) -> bool:
+        """Whether every image trains, so that nothing is left to measure on."""
+        return self.class_split == "every_class" and self.fold is None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -416,6 +429,14 @@ class TrainingOptions(Options):
         "fresh optimizer and schedule. Default: all from the start.",
         lower_bound=1,
     )
+    patience: int = option(
+        0,
+        TRAINING,
+        "With --fold: stop once MAP@R (cosine) on the part that is kept back has not risen in N "
+        "evaluations, and keep the model that was best by it. Not with schedule=warm_cosine, which "
+        "counts on the last step. 0: never.",
+        lower_bound=0,
+    )
     cache_features: bool = option(
         False,
         TRAINING,
@@ -520,6 +541,19 @@ class OutputOptions(Options):
     """Where to."""
 
     output_dir: str | None = option(None, RUN, "The run's folder. Default: runs/RECIPE-seedSEED.")
+    refit: bool = option(
+        False,
+        RUN,
+        "Measured on what is kept back, train once more on every class, with the same steps, for a "
+        "final model: in the run's folder, refit. Of a finished run too.",
+    )
+    measured_in: str | None = option(
+        None,
+        RUN,
+        "class_split=every_class: the folder of a finished run that measured the same settings, "
+        "whose scores report and model card give. --refit sees to it.",
+        convert=normal_path,
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

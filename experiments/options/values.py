@@ -6,11 +6,12 @@ import importlib
 import math
 import os
 import pathlib
+import re
 from collections.abc import Sequence
 
 from experiments.options.errors import UsageError
 
-__all__ = ["absolute", "import_modules", "normal_path", "numbers", "whole_numbers"]
+__all__ = ["absolute", "import_modules", "normal_fold", "normal_path", "numbers", "whole_numbers"]
 
 
 def absolute(text: str) -> pathlib.Path:
@@ -21,6 +22,18 @@ def absolute(text: str) -> pathlib.Path:
 def normal_path(text: str) -> str:
     """A path that a user gave, ~ resolved, without needless parts."""
     return os.path.normpath(os.path.expanduser(text))
+
+
+def normal_fold(text: str) -> str:
+    """K/N, part K of N; UsageError of all else."""
+    numbers = re.fullmatch("([0-9]{1,9})/([0-9]{1,9})", text)
+    which, folds = map(int, numbers.groups()) if numbers else (0, 0)
+    if not (folds >= 2 and 1 <= which <= folds):
+        raise UsageError(
+            "fold must be K/N, such as 1/4: part K of 2 or more of the training classes. "
+            f"Received: fold={text}"
+        )
+    return f"{which}/{folds}"
 
 
 def import_modules(names: Sequence[str]) -> None:

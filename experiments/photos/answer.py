@@ -13,8 +13,8 @@ __all__ = [
     "Answer",
     "Conditions",
     "SearchResult",
+    "answer_line",
     "class_counts",
-    "classes_line",
     "folder_of",
     "json_of",
 ]
@@ -85,6 +85,15 @@ class Answer:
         return class_counts([result.class_name for result in self.results])
 
     @property
+    def verdict(self) -> str:
+        """How many of the results match, in words; "" where no calibration says it."""
+        said = [result.match for result in self.results if result.match is not None]
+        matches = sum(said)
+        if not said:
+            return ""
+        return f"{matches} of {len(said)} match" if matches else "no match"
+
+    @property
     def nothing(self) -> str:
         """Why there is no result, "" where there are some."""
         if self.results:
@@ -107,14 +116,18 @@ def class_counts(names: Sequence[str]) -> list[tuple[str, int]]:
     return collections.Counter(name for name in names if name).most_common()
 
 
-def classes_line(answer: Answer) -> str:
-    """The classes of the results in words, "" where they have none: "juice, 3 of 5; milk, 2"."""
+def answer_line(answer: Answer) -> str:
+    """The answer in words: "4 of 5 match: juice, 3 of 5; milk, 2", or why there is none.
+
+    Without a calibration the classes alone, "" where the results have none.
+    """
     counts = [f"{name}, {count}" for name, count in answer.classes[:_CLASSES]]
-    if not counts:
-        return ""
-    counts[0] += f" of {len(answer.results)}"
-    others = len(answer.classes) - len(counts)
-    return "; ".join([*counts, f"{others} other classes"] if others else counts)
+    if counts:
+        counts[0] += f" of {len(answer.results)}"
+    if others := len(answer.classes) - len(counts):
+        counts.append(f"{others} other classes")
+    said = [answer.nothing or answer.verdict, "; ".join(counts)]
+    return ": ".join(filter(None, said))
 
 
 def json_of(answer: Answer, metric: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pathlib
+import shlex
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
@@ -119,6 +120,12 @@ def write_settings(folder: str | os.PathLike[str], settings: Settings) -> None:
 
     with replacing(pathlib.Path(folder, SETTINGS)) as path:
         path.write_text(checked_text(settings))
+
+
+def how_to_search(index: object) -> str:
+    """The line that says how a folder or a store is searched, as a shell takes it."""
+    given = shlex.quote(str(index))
+    return f"search it: python -m experiments.search --index={given} --query=IMAGE (or --serve)"
 
 
 def _is_hidden(path: pathlib.Path) -> bool:

@@ -8,15 +8,17 @@ import dataclasses
 import json
 import os
 import pathlib
+import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from experiments.embedding.held_folder import delete_abandoned
 from experiments.options.child import child_environment
 from experiments.options.errors import RunError, UsageError, one_line
 from experiments.options.progress import progress_bar
 from experiments.photos.image_files import ImageFile
-from experiments.photos.shard_worker import ShardWorker
+from experiments.photos.shard_worker import MODELS, ShardWorker
 from experiments.photos.shards import (
     JOURNAL,
     EmbeddedShard,
@@ -43,6 +45,8 @@ _RETRIES = 4
 _AHEAD = 1
 # Seconds after which an idle worker is given the shard of another, too; between looks for such.
 _LATE, _LOOK = 300.0, 10.0
+# Seconds within which the head of a cluster answers a call.
+_ANSWERS_WITHIN = 10.0
 
 
 class RayRun(NamedTuple):
@@ -98,6 +102,7 @@ def embed_by_ray(job: RayJob) -> RayRun:
         RunError: a shard's workers end again and again.
         UsageError: no cluster at RAY_ADDRESS, a model or a store that refuses.
     """
+    delete_abandoned(MODELS)  # of commands before that were killed, on this machine
     with _cluster():
         return _Driver(job).run()
 
@@ -109,6 +114,7 @@ def _cluster() -> Iterator[None]:
     # Or it warns that this will be so one day.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     address = os.environ.get("RAY_ADDRESS")
+    _check_answer(address)
     given: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if address is None:
         path = child_environment().get("PYTHONPATH", "")
@@ -122,6 +128,20 @@ def _cluster() -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def _check_answer(address: str | None) -> None:
+    """UsageError where nothing answers: Ray itself would try for five minutes."""
+    host, colon, port = (address or "").rpartition("://")[2].rpartition(":")
+    if not (host and colon and port.isascii() and port.isdigit()):
+        return  # of this machine, or none that Ray takes: it says so at once
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _ANSWERS_WITHIN).close()
+    except (OSError, OverflowError) as error:
+        raise UsageError(
+            f"nothing answers at RAY_ADDRESS={address} ({one_line(error)}): name the head of a "
+            "cluster, HOST:PORT, or unset it for this machine alone"
+        ) from error
 
 
 class _Driver:

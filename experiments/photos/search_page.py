@@ -4,7 +4,7 @@ import html
 import os
 from collections.abc import Iterable
 
-from experiments.photos.answer import ANYTHING, Answer, Conditions, classes_line, folder_of
+from experiments.photos.answer import ANYTHING, Answer, Conditions, answer_line, folder_of
 from experiments.photos.visual_search import VisualSearch
 from experiments.report.page import write_page
 from experiments.report.picture_cell import breaking, embedded_picture, picture_cell
@@ -69,7 +69,7 @@ def _section(search: VisualSearch, file: str, answer: Answer) -> str:
             note += f" · {result.match_in_words}"
         cells.append(picture_cell(kind, picture, result.path, note))
     row = '<div class="row">\n' + "\n".join(cells) + "\n</div>"
-    said = answer.nothing or classes_line(answer)
+    said = answer_line(answer)
     said = f"<p>{breaking(said)}</p>\n" if said else ""
     return f'<section class="card">\n<h2>{breaking(file)}</h2>\n{said}{row}\n</section>'
 

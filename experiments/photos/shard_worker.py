@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-import pathlib
-import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,8 +13,10 @@ from experiments.photos.shards import EmbeddedShard, Shard, part_name
 from experiments.stores.store import Description, made_rows
 from keras_dml.nearness import Metric
 
-__all__ = ["ShardWorker"]
+__all__ = ["MODELS", "ShardWorker"]
 
+MODELS = "keras_dml-model-"
+"""What the temporary folders begin with in which workers have their models."""
 _READERS = 8
 
 
@@ -52,16 +52,18 @@ class ShardWorker:
             tf.config.threading.set_inter_op_parallelism_threads(threads)
         for device in tf.config.list_physical_devices("GPU"):
             tf.config.experimental.set_memory_growth(device, True)
+        from experiments.embedding.held_folder import TemporaryFolder
         from experiments.embedding.saved_model import ImageEmbedder
         from experiments.stores.file_systems import opened_folder
 
         # Kept as long as the worker: a model may read files of its own later.
-        self._model = tempfile.TemporaryDirectory(prefix="keras_dml-model-")
+        self._folder = TemporaryFolder(MODELS)
+        copy = self._folder.path / "model"
         for name, contents in ray.get(model[0]).items():
-            path = pathlib.Path(self._model.name, name)
+            path = copy / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(contents)
-        self._embedder = ImageEmbedder(self._model.name)
+        self._embedder = ImageEmbedder(copy)
         self._images = opened_folder(images)
         self._description = Description(**{**description, "dimensions": self._embedder.dimensions})
         self._parquet = None if parquet is None else opened_folder(parquet)

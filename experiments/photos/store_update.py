@@ -10,6 +10,7 @@ import numpy as np
 from experiments.options.errors import UsageError
 from experiments.options.progress import progress_bar
 from experiments.photos.columns import Columns
+from experiments.photos.index_settings import how_to_search
 from experiments.stores.addresses import PARQUET, Address, open_store
 from experiments.stores.store import (
     CLASS,
@@ -132,10 +133,7 @@ class StoreTarget:
             return f"{PARQUET}:{self._folder}: {len(rows):,} images, {how}"
         changes = update_store(self.store, description, rows)
         self.store.close()
-        return (
-            f"{self.store}: {len(rows):,} images: {changes}\nsearch it: python -m "
-            f"experiments.search --index={self.store} --query=IMAGE (or --serve)"
-        )
+        return f"{self.store}: {len(rows):,} images: {changes}\n{how_to_search(self.store)}"
 
 
 def update_store(store: Store, description: Description, rows: Rows) -> StoreChanges:

@@ -2,9 +2,21 @@
 
 import difflib
 import pathlib
+import re
 from collections.abc import Container, Iterable
 
-__all__ = ["RecipeError", "find_recipe", "is_flagfile", "names", "read_recipe", "without_flagfiles"]
+__all__ = [
+    "RecipeError",
+    "find_recipe",
+    "is_flagfile",
+    "names",
+    "paper_scores",
+    "read_recipe",
+    "without_flagfiles",
+]
+
+_PAPER = "# Paper: "
+_SCORE = re.compile(r"(NMI) (0\.\d+)|(0\.\d+) \((cosine|l2)\)")
 
 
 class RecipeError(ValueError):
@@ -33,6 +45,24 @@ def find_recipe(name: str) -> pathlib.Path:
         f"flagfile must be a file here or one of the recipes {', '.join(known)}.{hint} "
         f"Received: flagfile={name!r}"
     )
+
+
+def paper_scores(path: pathlib.Path) -> dict[str, float]:
+    """What a recipe's paper scores, by its line `# Paper: R@1 0.7 (cosine), 0.6 (l2), NMI 0.8.`
+
+    Args:
+        path: of the recipe. What it takes from other flag files is not looked at: their papers
+            have another loss or other data.
+
+    Returns:
+        `"cosine"` and `"l2"`, R@1 by these distances, and `"NMI"`, as fractions; those there are.
+    """
+    lines = path.read_text(encoding="utf-8").splitlines()
+    said = " ".join(line for line in lines if line.startswith(_PAPER))
+    return {
+        name or metric: float(clustering or recall)
+        for name, clustering, recall, metric in _SCORE.findall(said)
+    }
 
 
 def is_flagfile(word: str) -> bool:

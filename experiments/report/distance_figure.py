@@ -18,11 +18,11 @@ BINS = 80
 _MOST_IMAGES = 4000
 
 
-def rows_of_some_classes(labels: np.ndarray) -> np.ndarray:
-    """Rows of whole classes, as many as fit, spread over all classes."""
+def rows_of_some_classes(labels: np.ndarray, most: int = _MOST_IMAGES) -> np.ndarray:
+    """Rows of whole classes, as many as fit into `most`, two at least, spread over all classes."""
     classes, sizes = np.unique(labels, return_counts=True)
     order = np.random.default_rng(0).permutation(len(classes))
-    fits = np.cumsum(sizes[order]) <= max(_MOST_IMAGES, sizes[order[:2]].sum())
+    fits = np.cumsum(sizes[order]) <= max(most, sizes[order[:2]].sum())
     return np.flatnonzero(np.isin(labels, classes[order[fits]]))
 
 

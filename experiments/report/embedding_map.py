@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from experiments.report.picture_cell import encoded_picture
+from experiments.report.picture_cell import encoded_picture, picture_address
 from pipelines.visible import visible
 
 __all__ = ["MOST_POINTS", "map_rows", "map_svg", "places"]
@@ -94,7 +94,7 @@ def map_svg(
     images = []
     for number, picture in zip(shown, pictures(shown)):
         x, y = centers[number] - _PICTURE / 2
-        data = encoded_picture(picture, 2 * _PICTURE)
+        data = picture_address(*encoded_picture(picture, 2 * _PICTURE))
         images.append(
             f'<image x="{x:.0f}" y="{y:.0f}" width="{_PICTURE}" height="{_PICTURE}" href="{data}">'
             f"<title>{_name(names[number])}</title></image>"

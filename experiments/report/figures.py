@@ -28,6 +28,8 @@ Curve: TypeAlias = Sequence[tuple[float, float]]
 INK = "#010203"
 # Mid-tones with at least 3:1 contrast on white and on near-black; line styles differ as well.
 BLUE, ORANGE, _PURPLE, _GREY = "#3b82d0", "#d9771f", "#a666c9", "#808790"
+# Letters in a line of a legend, a line before a name counted as so many.
+_MOST_LETTERS, _HANDLE = 48, 4
 # Beyond this many evaluations the dots would hide the line.
 _MOST_DOTS = 40
 
@@ -299,17 +301,25 @@ def _epochs(axes: Axes, curves: Mapping[str, Curve]) -> int:
 
 
 def legend(axes: Axes) -> None:
-    """The legend in lines above the axes."""
+    """The legend in lines above the axes, none of them wider than the figure."""
+    _, labels = axes.get_legend_handles_labels()
     axes.legend(
         loc="lower left",
         bbox_to_anchor=(0, 1.01),
-        ncols=4,
+        ncols=next((count for count in (4, 3, 2) if _letters(labels, count) <= _MOST_LETTERS), 1),
         borderaxespad=0,
         borderpad=0.2,
         columnspacing=1.0,
         handlelength=1.6,
         handletextpad=0.5,
     )
+
+
+def _letters(labels: Sequence[str], columns: int) -> int:
+    """How wide a legend is, which is filled column by column."""
+    lines = -(-len(labels) // columns)
+    starts = range(0, len(labels), lines)
+    return sum(_HANDLE + max(map(len, labels[start : start + lines])) for start in starts)
 
 
 def svg(

@@ -6,8 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 __all__ = ["Difference", "Interval", "differences", "mean_interval"]
 
 LEVEL = 0.95
@@ -44,6 +42,7 @@ def mean_interval(scores: Sequence[float]) -> Interval:
 
     Reference: Student 1908, "The probable error of a mean".
     """
+    import numpy as np
     from scipy import stats
 
     values = np.asarray(scores, float)
@@ -62,6 +61,7 @@ def differences(scores: Mapping[str, Sequence[float]]) -> list[Difference]:
 
     Reference: Holm 1979, "A simple sequentially rejective multiple test procedure".
     """
+    import numpy as np
     from scipy import stats
 
     names = sorted(scores, key=lambda name: -float(np.mean(scores[name])))

@@ -1,6 +1,7 @@
 """Some queries of a test set with the images found for them."""
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -80,50 +81,57 @@ def shown_of(
     if gallery is None:
         held = np.bincount(test.table.labels)[test.table.labels] > 1
     queries = queries[held[queries]]
-    further: list[Grid] = []
+    chosen = choose_queries(test.table.labels)
     depth = min(_DEPTH, len(items) - (gallery is None))
+    answers = None
+    best = worst = np.empty([0], np.int64)
     if len(queries) and depth > 0:
         rows, similarities = _nearest(test.embeddings, queries, depth, gallery)
         answers = Answers(queries, test.table.labels[queries], items.labels[rows], similarities)
-        further = _further(answers, test, transform, gallery)
-    chosen = choose_queries(test.table.labels)
+        best, worst = best_and_worst(answers, _OF_A_KIND)
+    classes = class_recalls(answers) if answers is not None else []
+    wrong = [one for one in classes if one.right < one.queries][:_OF_A_KIND]
+    kinds = [chosen, best, worst, np.array([one.example for one in wrong], np.int64)]
+    # Together: building an index or a pipeline takes longer than using it.
+    found = iter(retrieval_rows(test, transform, np.concatenate(kinds), gallery))
+    retrieval, of_best, of_worst, of_wrong = (
+        list(itertools.islice(found, len(kind))) for kind in kinds
+    )
+    table = _recall_of_classes(classes, test.table.class_names)
     return Shown(
-        retrieval_rows(test, transform, chosen, gallery),
-        further,
+        retrieval,
+        _grids(of_best, of_worst, of_wrong, wrong, table) if answers is not None else (),
         _map(test, transform),
         retrieval_rows(test, transform, chosen, catalog) if catalog else (),
     )
 
 
-def _further(
-    answers: Answers,
-    test: EmbeddedTable,
-    transform: Callable[..., tf.Tensor],
-    gallery: EmbeddedTable | None,
+def _grids(
+    best: Sequence[RetrievalRow],
+    worst: Sequence[RetrievalRow],
+    confused: Sequence[RetrievalRow],
+    classes: Sequence[ClassRecall],
+    table: str,
 ) -> list[Grid]:
-    best, worst = best_and_worst(answers, _OF_A_KIND)
-    classes = class_recalls(answers)
-    wrong = [one for one in classes if one.right < one.queries][:_OF_A_KIND]
-    notes = [f"R@1 {one.right} of {one.queries}" for one in wrong]
-    examples = np.array([one.example for one in wrong], np.int64)
-    rows = retrieval_rows(test, transform, np.concatenate([best, worst, examples]), gallery)
-    of_classes = rows[len(best) + len(worst) :]
     return [
         Grid(
             "Best queries",
-            rows[: len(best)],
+            best,
             "Where the nearest match is furthest ahead of the nearest image of another class.",
         ),
         Grid(
             "Worst queries",
-            rows[len(best) : len(best) + len(worst)],
+            worst,
             "Where another class is furthest ahead of the nearest match; labels may be wrong, too.",
         ),
         Grid(
             "Classes most confused",
-            [row._replace(note=note) for row, note in zip(of_classes, notes)],
+            [
+                row._replace(note=f"R@1 {one.right} of {one.queries}")
+                for row, one in zip(confused, classes)
+            ],
             "The classes with the lowest R@1, each by the query that was wrong most confidently.",
-            _recall_of_classes(classes, test.table.class_names),
+            table,
         ),
     ]
 

@@ -5,13 +5,16 @@ import html
 import importlib.resources
 import math
 import os
+import pathlib
 import string
+import types
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from experiments.report import figures
+from experiments.report.links import Links, links_html
 from experiments.report.retrieval_grid import Neighbor, RetrievalRow, choose_queries, grid_html
-from experiments.report.scores import CATALOG
+from experiments.report.scores import CATALOG, PAPER
 from experiments.report.tables import html_table, text_table
 from keras_dml.atomic import replacing
 from keras_dml.errors import ArgumentError
@@ -36,6 +39,8 @@ Recall: TypeAlias = Mapping[str, Mapping[int | str, float]]
 #: Names of the rows of `Report.recall` that the headline is made of.
 EMBEDDING = "embedding, cosine"
 RAW_PIXELS = ("raw pixels, cosine", "raw pixels, l2")
+
+_NO_LINKS: Links = types.MappingProxyType({})
 
 
 # A line of the summary, or a curve, and what it says.
@@ -78,9 +83,11 @@ class Report:
     Attributes:
         title: what was trained on what.
         recall: row name -> {K: fraction}; holds `"embedding, cosine"` with K = 1, the headline.
-            Beside it stands the better of `"raw pixels, cosine"` and `"raw pixels, l2"`, where
-            there. A name in place of a K, such as `"MAP@R"`, makes a column of that name behind the
-            others.
+            Beside it stand the better of `"raw pixels, cosine"` and `"raw pixels, l2"`, and
+            `"paper, cosine"`, where there. A name in place of a K, such as `"MAP@R"`, makes a
+            column of that name behind the others.
+        whose: of whom the scores are, where not of the run's own model on unseen images.
+        note: the same in sentences.
         summary: (name, text) pairs: sizes, backbone, loss, times.
         history: the objects of `metrics.jsonl` (`epoch`, `train/loss`, `test/recall@1/cosine`
             and so on), in order; any key may be missing in any of them. None: nothing was trained.
@@ -97,6 +104,8 @@ class Report:
 
     title: str
     recall: Recall
+    whose: str = ""
+    note: str = ""
     summary: Sequence[tuple[str, str]] = ()
     history: Sequence[Mapping[str, float]] | None = ()
     best: Mapping[str, float] = dataclasses.field(default_factory=dict)
@@ -109,7 +118,11 @@ class Report:
     pictures: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-def write_report(path: str | os.PathLike[str], report: Report) -> None:
+def write_report(
+    path: str | os.PathLike[str],
+    report: Report,
+    links: Links = _NO_LINKS,
+) -> None:
     """Writes `report` as one self-contained HTML file; the same report gives the same bytes.
 
     The retrieval grid follows RankMI (Kemertas et al.), figure 4: each row a query and its
@@ -119,6 +132,7 @@ def write_report(path: str | os.PathLike[str], report: Report) -> None:
         path: where to; the folder exists. A file already there is replaced at the end, so that
             a report is either whole or the old one.
         report: a `Report`.
+        links: as for `write_page`.
 
     Raises:
         ValueError: if `report.recall` has no R@1 in a row `"embedding, cosine"`, or if an image
@@ -136,20 +150,27 @@ def write_report(path: str | os.PathLike[str], report: Report) -> None:
         _reproduce(report.reproduce),
         _flags(report.flags),
     ]
-    write_page(path, report.title, "\n".join(body))
+    write_page(path, report.title, "\n".join(body), links)
 
 
-def write_page(path: str | os.PathLike[str], title: str, body: str) -> None:
+def write_page(
+    path: str | os.PathLike[str],
+    title: str,
+    body: str,
+    links: Links = _NO_LINKS,
+) -> None:
     """Writes one self-contained HTML page in the reports' style, in one go.
 
     Args:
         path: where to; the folder exists.
         title: plain text.
         body: HTML.
+        links: to other pages. Those to what is not there are left out; those that the page had
+            before, as others have added them, stay.
     """
     template = importlib.resources.files("experiments.report") / "page.html.template"
     text = string.Template(template.read_text(encoding="utf-8")).substitute(
-        title=html.escape(title), body=body
+        title=html.escape(title), links=links_html(pathlib.Path(path), links), body=body
     )
     # What a file or a folder is called may have come from anybody.
     text = visible_text(text)
@@ -222,10 +243,13 @@ def _headline(report: Report) -> str:
             f"Received: { ({name: list(row) for name, row in report.recall.items()}) }"
         )
     kept = f", kept from epoch {report.best['epoch']:g}" if "epoch" in report.best else ""
+    whose = html.escape(f", {report.whose}") if report.whose else kept
+    note = f"\n<p>{html.escape(report.note)}</p>" if report.note else ""
     raw_name, raw = best_raw_pixels(report.recall)
     others = {
         "accuracy on the training classes": report.best.get("test/accuracy"),
         f"{raw_name}, for comparison": raw,
+        "in the paper": report.recall.get(f"{PAPER}, cosine", {}).get(1),
     }
     beside = "".join(
         f'<div><b>{_percent(fraction)}<small> %</small></b><span class="soft">{name}</span></div>'
@@ -243,7 +267,7 @@ def _headline(report: Report) -> str:
         in_catalog = f" {CATALOG.capitalize()}: nearest in the catalog's pictures instead."
     return (
         f'<div class="headline"><div class="main"><b>{_percent(headline)}<small> %</small></b>'
-        f'<span class="soft">R@1, cosine{kept}</span></div>{beside}</div>'
+        f'<span class="soft">R@1, cosine{whose}</span></div>{beside}</div>{note}'
         '\n<p class="soft">R@K is the share of queries with at least one other image of their '
         f"class among the K nearest.{precisions}{in_catalog}</p>"
     )
@@ -288,6 +312,9 @@ def _curves(report: Report) -> str:
         "R@1 on the test images": figures.recall_svg(report.history, report.best, *raw),
         "Accuracy on the test images": figures.lines_svg(
             "accuracy", {"accuracy": report.history}, "test/accuracy", 100, "accuracy, %"
+        ),
+        "MAP@R on the validated classes": figures.lines_svg(
+            "validated", {"MAP@R": report.history}, "test/map@r/cosine", 100, "MAP@R, %"
         ),
         "Training": figures.loss_svg(report.history),
         **report.pictures,

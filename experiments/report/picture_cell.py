@@ -40,22 +40,31 @@ def embedded_picture(encoded: bytes, kind: str, alt: str, attributes: str = "") 
         attributes: HTML before `alt`, without a space on either side.
     """
     shown = f"{attributes} " if attributes else ""
-    return f'<img src="{_address(encoded, kind)}" {shown}alt="{html.escape(visible(alt))}">'
+    return f'<img src="{picture_address(encoded, kind)}" {shown}alt="{html.escape(visible(alt))}">'
 
 
-def encoded_picture(image: npt.NDArray[np.uint8], side: int) -> str:
-    """A `data:` address of a picture, uint8 `[h, w, 3]`, of at most `side` pixels each way."""
+def encoded_picture(
+    image: npt.NDArray[np.uint8], side: int, whole_up_to: int | None = None
+) -> tuple[bytes, str]:
+    """A picture, uint8 `[h, w, 3]`, as the contents of an image file, and its kind.
+
+    Args:
+        image: the pixels.
+        side: a JPEG has at most so many of them each way.
+        whole_up_to: up to this size it is a PNG of all pixels instead. None: up to `side`.
+    """
     picture = Image.fromarray(image)
     file = io.BytesIO()
-    if max(picture.size) <= side:
+    if max(picture.size) <= (side if whole_up_to is None else whole_up_to):
         picture.save(file, "PNG", optimize=True)
-        return _address(file.getvalue(), "png")
+        return file.getvalue(), "png"
     picture.thumbnail((side, side), Image.Resampling.LANCZOS)
-    picture.save(file, "JPEG", quality=80, optimize=True)
-    return _address(file.getvalue(), "jpeg")
+    picture.save(file, "JPEG", quality=85, optimize=True)
+    return file.getvalue(), "jpeg"
 
 
-def _address(encoded: bytes, kind: str) -> str:
+def picture_address(encoded: bytes, kind: str) -> str:
+    """The `data:` address of an image file's contents."""
     return f"data:image/{kind};base64,{base64.b64encode(encoded).decode()}"
 
 

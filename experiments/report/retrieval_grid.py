@@ -1,14 +1,13 @@
 """Queries with their nearest neighbours, as an HTML grid that holds its own pictures."""
 
 import html
-import io
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from experiments.report.picture_cell import embedded_picture, picture_cell
+from experiments.report.picture_cell import embedded_picture, encoded_picture, picture_cell
 from keras_dml.errors import ArgumentError
 
 # Pictures are shown at most this wide and high, and stored at twice that for dense screens.
@@ -125,8 +124,6 @@ def _row(row: RetrievalRow) -> str:
 
 def array_picture(image: np.ndarray, alt: str) -> str:
     """An `<img>` that holds its own bytes: small images whole as PNG, others as small JPEGs."""
-    from PIL import Image
-
     image = np.asarray(image)
     if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
         raise ArgumentError(
@@ -135,15 +132,9 @@ def array_picture(image: np.ndarray, alt: str) -> str:
         )
     height, width = image.shape[:2]
     longest = max(height, width)
-    picture = Image.fromarray(image)
-    file = io.BytesIO()
-    if longest <= _SHOWN:
-        kind, scale = "png", _SHOWN // longest  # whole multiples keep pixels square
-        picture.save(file, "PNG", optimize=True)
-    else:
-        kind, scale = "jpeg", _SHOWN / longest
-        picture.thumbnail((2 * _SHOWN, 2 * _SHOWN), Image.Resampling.LANCZOS)
-        picture.save(file, "JPEG", quality=85, optimize=True)
+    encoded, kind = encoded_picture(image, 2 * _SHOWN, whole_up_to=_SHOWN)
+    # Whole multiples keep pixels square.
+    scale = _SHOWN // longest if kind == "png" else _SHOWN / longest
     size = f'width="{max(1, round(scale * width))}" height="{max(1, round(scale * height))}"'
     pixels = ' class="pixels"' if scale > 1 else ""
-    return embedded_picture(file.getvalue(), kind, alt, size + pixels)
+    return embedded_picture(encoded, kind, alt, size + pixels)

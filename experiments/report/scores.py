@@ -9,6 +9,8 @@ from keras_dml.retrieval.rows import first_few
 
 # The rows of what is looked for in a catalog.
 CATALOG = "photo to catalog"
+# The rows of what the recipe's paper says.
+PAPER = "paper"
 # Columns behind those of recall at K.
 PRECISIONS = {"map@r": "MAP@R", "r_precision": "R-precision"}
 
@@ -62,6 +64,15 @@ def prefix_scores(found: Mapping[int, Mapping[str, Mapping[int, float]]]) -> dic
         for metric, by_k in of_one.items()
         for k, share in by_k.items()
     }
+
+
+def paper_rows(found: Mapping[str, float]) -> dict[str, dict[int | str, float]]:
+    """The rows of a recipe's paper: `{"paper, cosine": {1: share}}`.
+
+    Args:
+        found: as from `experiments.recipes.paper_scores`.
+    """
+    return {f"{PAPER}, {name}": {1: found[name]} for name in ("cosine", "l2") if name in found}
 
 
 def recalls_alone(rows: Mapping[str, Mapping[int | str, float]]) -> dict[str, dict[int, float]]:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import importlib
 import os
 import re
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from experiments.options.errors import UsageError
-from experiments.stores.store import TABLE, Store
 
-__all__ = ["KINDS", "PARQUET", "Address", "is_address", "open_store", "parsed_address"]
+if TYPE_CHECKING:
+    from experiments.stores.store import Store
+
+__all__ = ["KINDS", "PARQUET", "TABLE", "Address", "is_address", "open_store", "parsed_address"]
 
 PARQUET = "parquet"
+# What the images are called where nobody says otherwise.
+TABLE = "images"
 # By kind: module, class and what its place is called.
 _STORES = {
     "lancedb": ("experiments.stores.lancedb_store", "LanceStore", "FOLDER"),

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from experiments.options.errors import UsageError, one_line
+from experiments.stores.addresses import TABLE
 
 __all__ = [
     "CLASS",
@@ -22,7 +23,6 @@ __all__ = [
     "FOLDER",
     "ID",
     "PATH",
-    "TABLE",
     "VECTOR",
     "Description",
     "Rows",
@@ -34,7 +34,6 @@ __all__ = [
     "made_rows",
 ]
 
-TABLE = "images"
 ID, PATH, CLASS, FOLDER, VECTOR, DIGEST = "id", "path", "class", "folder", "vector", "digest"
 _OURS = (ID, PATH, CLASS, FOLDER, VECTOR, DIGEST)
 _FORMAT = 1

@@ -5,7 +5,7 @@ import math
 import pathlib
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
 import keras
@@ -18,8 +18,11 @@ from experiments.training.devices import threads
 from experiments.training.evaluators import score
 from experiments.training.features import FeatureFeed, ImageFeed
 from experiments.training.fine_tuning import Phase
+from experiments.training.patience import is_over, waited
 from experiments.training.plan import RunPlan
 from experiments.training.run_files import TENSORBOARD
+from experiments.training.sample_batch import write_sample_batch
+from experiments.training.workers import Workers
 from keras_dml import models
 from keras_dml.atomic import replacing
 
@@ -30,21 +33,40 @@ def callbacks(
     embedding: keras.Model,
     feed: ImageFeed | FeatureFeed,
     state: State,
+    workers: Workers,
 ) -> "tuple[StopAtNaN, Progress, EvaluateAndSave]":
     """The callbacks of a phase of a run, which stands at `state`."""
     options, steps = run.options, run.steps_per_epoch
-    return (
-        StopAtNaN(state, steps),
-        Progress(options.batch_size, options.epochs * steps, options.epochs, state.step),
-        EvaluateAndSave(run, phase, embedding, feed, state),
-    )
+    saving = EvaluateAndSave(run, phase, embedding, feed, state, workers)
+
+    def without_gain() -> str:
+        number = waited(saving.history, options) if options.patience else 0
+        return f", no gain in {number} of {options.patience}" if number else ""
+
+    total = options.epochs * steps
+    progress = Progress(options.batch_size, total, options.epochs, state.step, without_gain)
+    return StopAtNaN(state, steps), progress, saving
 
 
 class Progress(keras.callbacks.Callback):
-    """A bar over all images of the training, with images per second and the loss."""
+    """A bar over all images of the training, with images per second and the loss.
 
-    def __init__(self, batch_size: int, total_steps: int, epochs: int, start_step: int) -> None:
+    Args:
+        batch_size, total_steps, epochs: of the run.
+        start_step: where it stands.
+        note: gives what is said behind the epoch.
+    """
+
+    def __init__(
+        self,
+        batch_size: int,
+        total_steps: int,
+        epochs: int,
+        start_step: int,
+        note: Callable[[], str] = str,
+    ) -> None:
         super().__init__()
+        self._note = note
         self.batch_size = batch_size
         self.epochs = epochs
         self._building, self._epoch = True, ""
@@ -55,7 +77,7 @@ class Progress(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Show the epoch."""
         building = ", building its first step" if self._building else ""
-        self._epoch = f"epoch {epoch + 1}/{self.epochs}"
+        self._epoch = f"epoch {epoch + 1}/{self.epochs}{self._note()}"
         self.bar.set_description(f"{self._epoch}{building}", refresh=False)
         if self._building:
             self.bar.refresh()
@@ -115,9 +137,11 @@ class EvaluateAndSave(keras.callbacks.Callback):
         embedding: the embedding model, within the one that is fitted or that one itself.
         feed: what gives the embeddings of the images.
         state: `State` where the training begins.
+        workers: all that train together.
 
     Attributes:
         state: `State` where it stands.
+        history: the objects of `metrics.jsonl`, on the first worker.
     """
 
     def __init__(
@@ -127,9 +151,11 @@ class EvaluateAndSave(keras.callbacks.Callback):
         embedding: keras.Model,
         feed: ImageFeed | FeatureFeed,
         state: State,
+        workers: Workers,
     ) -> None:
         super().__init__()
         self.run = run
+        self.workers = workers
         self.phase = phase
         self.embedding = embedding
         self.feed = feed
@@ -141,6 +167,8 @@ class EvaluateAndSave(keras.callbacks.Callback):
             # Written anew, so that no point is shown twice after a kill.
             shutil.rmtree(run.folder.file(TENSORBOARD), ignore_errors=True)
             self.writer = tf.summary.create_file_writer(str(run.folder.file(TENSORBOARD)))
+            if isinstance(feed, ImageFeed):
+                write_sample_batch(run, self.writer)
             for row in self.history:
                 self._summarize(row)
 
@@ -149,7 +177,7 @@ class EvaluateAndSave(keras.callbacks.Callback):
         self._began = time.perf_counter()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Evaluate where it is due; save."""
+        """Evaluate where it is due; save; stop the training where its patience is over."""
         self.seconds += time.perf_counter() - self._began
         step = (epoch + 1) * self.run.steps_per_epoch
         self.model.average_statistics()
@@ -159,6 +187,8 @@ class EvaluateAndSave(keras.callbacks.Callback):
                 self._evaluate(epoch + 1, step, logs or {})
         self.state = State(epoch + 1, step, self.seconds)
         self.run.folder.save_checkpoint(self.model, self.state, threads())
+        if options.patience and self.workers.first_says(is_over(self.history, options)):
+            self.model.stop_training = True
 
     def _evaluate(self, epoch: int, step: int, logs: Mapping[str, Any]) -> None:
         run, objective = self.run, self.run.objective
@@ -174,6 +204,8 @@ class EvaluateAndSave(keras.callbacks.Callback):
             return
         for evaluator in run.evaluators:
             row |= evaluator.measure(run, self.model, embeddings)
+        if run.options.patience:
+            row["test/evaluations_without_gain"] = waited([*self.history, row], run.options)
         if score(row) > max(map(score, self.history), default=-1.0):
             save_model(exported(self.embedding), run.folder.best_of(step))
         self.history.append(row)

@@ -29,7 +29,9 @@ from experiments.report.scores import (
     score_rows,
     shown_lines,
 )
+from experiments.report.similarity_figure import pair_rows, similarities, similarities_svg
 from experiments.training.checkpoint import State
+from experiments.training.patience import MAP_AT_R
 from experiments.training.run_files import RAW_PIXELS
 from keras_dml import metrics
 from keras_dml.metrics import class_mean_accuracy
@@ -43,12 +45,14 @@ ACCURACY = "test/accuracy"
 
 
 def score(row: Mapping[str, float]) -> float:
-    """What the kept model is chosen by: accuracy where the test classes were trained on, or R@1.
+    """What the kept model is chosen by.
+
+    Accuracy where the test classes were trained on, MAP@R where a run has patience, else R@1.
 
     Args:
         row: an object of `metrics.jsonl`.
     """
-    return row.get(ACCURACY, row[BEST])
+    return row.get(ACCURACY, row.get(MAP_AT_R, row[BEST]))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,12 +163,14 @@ class RetrievalScores(Evaluator):
     def measure(
         self, run: RunPlan, model: keras.Model, embeddings: Mapping[str, np.ndarray]
     ) -> Iterator[tuple[str, float]]:
-        """Recall at each K for each distance."""
+        """Recall at each K for each distance; MAP@R where the run's patience watches it."""
         labels, gallery = run.data.test.labels, _gallery(run.data, embeddings.get("gallery"))
         found = recalls(embeddings["test"], labels, run.ks, **gallery)
         for metric, by_k in found.items():
             for k, share in by_k.items():
                 yield f"test/recall@{k}/{metric}", float(share)
+        if run.options.patience:
+            yield MAP_AT_R, metrics.precision_at_r(embeddings["test"], labels, **gallery).map_at_r
         of_prefixes = prefix_recalls(embeddings["test"], labels, run.ks, self.prefixes, **gallery)
         for name, share in prefix_scores(of_prefixes).items():
             yield f"test/{name}", share
@@ -313,6 +319,31 @@ class RawPixels(Evaluator):
             f"raw pixels, {metric}": {int(k): v for k, v in by_k.items()}
             for metric, by_k in (self._found or {}).items()
         }
+
+
+class PairSimilarities(Evaluator):
+    """How similar matching and other pairs are: as pixels before, as embeddings after training."""
+
+    def finish(self, run: RunPlan, end: Finished) -> Findings:
+        """Two histograms of the same pairs."""
+        sides = [(run.data.test, end.embeddings)]
+        if run.data.gallery is not None and end.gallery is not None:
+            sides.append((run.data.gallery, end.gallery))
+        before: list[np.ndarray] = []
+        after: list[np.ndarray] = []
+        chosen = pair_rows(*(table.labels for table, _ in sides))
+        for (table, embeddings), rows in zip(sides, chosen):
+            if not len(rows):
+                return Findings()
+            labels = table.labels[rows]
+            before += [raw_pixels(table.select(rows), run.options.eval_batch_size), labels]
+            after += [embeddings[rows], labels]
+        panels = {
+            "before, raw pixels": similarities(*before),
+            "after, embeddings": similarities(*after),
+        }
+        title = "Similarities of test pairs before and after training"
+        return Findings(pictures={title: similarities_svg(panels)})
 
 
 def _gallery(data: Split, embeddings: np.ndarray | None) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import tensorflow as tf
 from experiments.options.command_line import LOST_WORKER, NO_SPACE
 from experiments.options.data import check_still_there, not_an_image
 from experiments.options.errors import RunError, UsageError
-from experiments.training.run_files import CHECKPOINT, has_checkpoint
+from experiments.training.run_files import CHECKPOINT, DIVERGED, has_checkpoint
 from experiments.training.run_folder import RunFolder
 from pipelines import Split, find_bad_images
 from pipelines.images.limits import MOST_PIXELS
@@ -32,6 +32,7 @@ def explained(folder: RunFolder, data: Split, max_pixels: int = MOST_PIXELS) -> 
             if checkpoint.is_file()
             else "there is no checkpoint yet"
         )
+        folder.write_text(DIVERGED, f"{error}\n")
         raise RunError(
             f"{error}; {kept}. Try a lower --learning_rate in a new --output_dir"
         ) from error

@@ -6,7 +6,7 @@ import hashlib
 import pathlib
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -22,6 +22,7 @@ from experiments.embedding.table_embedder import (
 from experiments.options.errors import UsageError
 from experiments.training.plan import RunPlan
 from keras_dml.cloning import all_layers
+from keras_dml.models import split_at_features
 from keras_dml.private import Functional
 from keras_dml.steps import compiled
 from pipelines import ImageTable, feature_batches, training_batches
@@ -64,8 +65,12 @@ class ImageFeed:
         """Of the images of a side of the data, by the model as it is now."""
         return self._embedder(self._run.data.tables[side], description)
 
+    def embeddings_by(self, model: keras.Model) -> dict[str, np.ndarray]:
+        """Name of a side -> what this model of the same run gives, where that takes no images."""
+        return {}
+
     def close(self) -> None:
-        """The training is over: remove what it alone needed."""
+        """The run is over: remove what it alone needed."""
 
 
 class _File(NamedTuple):
@@ -88,7 +93,7 @@ class FeatureFeed:
         run: `RunPlan`; `options.cache_dir` is where the files go. Without it they lie in the run's
             folder, which is open, until the training is over.
         trunk: the frozen part, from images to features.
-        head: from features to embeddings.
+        head: from features to embeddings; what learns.
 
     Raises:
         UsageError: the folder cannot be made; another process is writing the same file.
@@ -97,9 +102,7 @@ class FeatureFeed:
 
     def __init__(self, run: RunPlan, trunk: keras.Model, head: keras.Model) -> None:
         self._run = run
-        self._embed = compiled(
-            lambda features: head(features, training=False), head.variables, assigns=False
-        )
+        self._embed = _of_features(head)
         given = run.options.cache_dir
         self._own = given is None
         self._folder = run.folder.file(FOLDER) if given is None else pathlib.Path(given)
@@ -108,6 +111,7 @@ class FeatureFeed:
         except OSError as error:
             raise UsageError(f"cache_dir cannot be made: {error}") from error
         self._shape = trunk.output.shape[1:]
+        self._key = model_fingerprint(trunk)
         files = self._files(trunk)
         self._tell_and_clear(files)
         began = time.perf_counter()
@@ -135,10 +139,32 @@ class FeatureFeed:
         Raises:
             FloatingPointError: embeddings that are not finite.
         """
+        return self._embeddings(self._embed, side)
+
+    def embeddings_by(self, model: keras.Model) -> dict[str, np.ndarray]:
+        """As `ImageFeed.embeddings_by`: of a model with the same frozen part, all that there are.
+
+        Raises:
+            FloatingPointError: embeddings that are not finite.
+        """
+        trunk, head = split_at_features(model)
+        if model_fingerprint(trunk) != self._key:  # as in half precision, where `model` is float32
+            return {}
+        embed = _of_features(head)
+        sides = [side for side in self._run.data.tables if side in self._features]
+        return {side: self._embeddings(embed, side) for side in sides}
+
+    def close(self) -> None:
+        """As `ImageFeed.close`: the files in the run's own folder."""
+        if self._own:
+            self._features = {}
+        remove_own_features(self._run)
+
+    def _embeddings(self, embed: Callable[[Any], Any], side: str) -> np.ndarray:
         features = self._features[side]
         parts = [
             keras.ops.convert_to_numpy(
-                self._embed(
+                embed(
                     keras.ops.convert_to_tensor(
                         np.ascontiguousarray(features[first : first + _ROWS])
                     )
@@ -151,16 +177,8 @@ class FeatureFeed:
             raise FloatingPointError("the embeddings are no longer finite")
         return embeddings
 
-    def close(self) -> None:
-        """As `ImageFeed.close`: the files in the run's own folder."""
-        if self._own:
-            self._features = {}
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._run.folder.file(RECORD).unlink(missing_ok=True)
-
     def _files(self, trunk: keras.Model) -> list[_File]:
-        run, options = self._run, self._run.options
-        key = model_fingerprint(trunk)
+        run, options, key = self._run, self._run.options, self._key
         # Training images as an evaluation sees them: to train on, where no views are asked for, and
         # for the evaluators that look at them.
         sides = {"test", *(side for each in run.evaluators for side in each.sides(run.data))}
@@ -202,6 +220,18 @@ class FeatureFeed:
     def _computed(self, file: _File) -> np.ndarray:
         done = embeddings_on_disk(file.model, file.table, file.path, f"features, {file.name}")
         return done.array().reshape(-1, *self._shape)
+
+
+def remove_own_features(run: RunPlan) -> None:
+    """Remove the features in the run's own folder, if it has some."""
+    if run.options.cache_dir is None and run.folder.writes:
+        shutil.rmtree(run.folder.file(FOLDER), ignore_errors=True)
+        run.folder.file(RECORD).unlink(missing_ok=True)
+
+
+def _of_features(head: keras.Model) -> Callable[[Any], Any]:
+    """The head as a compiled function from features to embeddings."""
+    return compiled(lambda features: head(features, training=False), head.variables, assigns=False)
 
 
 def view_seeds(seed: int, view: int, images: int) -> np.ndarray:

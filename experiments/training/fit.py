@@ -16,6 +16,7 @@ from experiments.training.devices import threads
 from experiments.training.features import FeatureFeed, ImageFeed
 from experiments.training.fine_tuning import Phase, Trainability
 from experiments.training.optimizer import backbone_optimizer
+from experiments.training.patience import is_over, stopped
 from experiments.training.plan import RunPlan
 from experiments.training.workers import Workers
 from keras_dml import models
@@ -187,28 +188,40 @@ def restored(run: RunPlan, learner: Learner, workers: Workers) -> State:
     return state
 
 
-def fit(run: RunPlan, learner: Learner, strategy: tf.distribute.Strategy, state: State) -> None:
-    """Train from `state` to the end, evaluating and saving after each epoch."""
+def fit(
+    run: RunPlan, learner: Learner, workers: Workers, state: State
+) -> ImageFeed | FeatureFeed | None:
+    """Train from `state` to the end, evaluating and saving after each epoch.
+
+    The end is that of the last phase, or where the run's patience is.
+
+    Returns:
+        What it took in, for the caller to close; None if nothing was left to train.
+    """
+    # Of one that was killed after its last epoch.
+    over = workers.first_says(is_over(run.folder.history, run.options))
     feed = None
     for number, phase in enumerate(run.phases):
         if state.epoch > phase.last_epoch:
             continue
-        if state.epoch < phase.last_epoch:
+        if state.epoch < phase.last_epoch and not over:
             # Of a run that has all of its epochs no features are needed.
             feed = feed or feed_of(run, learner)
-            state = _fit_phase(run, learner, strategy, state, phase, feed)
+            state = _fit_phase(run, learner, workers, state, phase, feed)
         # Also of a phase that had ended when the run was stopped: its checkpoint is of before.
         learner.average()
         if number + 1 < len(run.phases):
             learner.begin(run.phases[number + 1])
-    if feed is not None:
-        feed.close()
+    why = stopped(run.folder.history, run.options)
+    if why:
+        print(f"stopped {why}", flush=True)
+    return feed
 
 
 def _fit_phase(
     run: RunPlan,
     learner: Learner,
-    strategy: tf.distribute.Strategy,
+    workers: Workers,
     state: State,
     phase: Phase,
     feed: ImageFeed | FeatureFeed,
@@ -216,9 +229,9 @@ def _fit_phase(
     def batches(context: tf.distribute.InputContext) -> tf.data.Dataset:
         return run.objective.targets(feed.batches(state.step, context))
 
-    *others, saving = callbacks(run, phase, learner.embedding, feed, state)
+    *others, saving = callbacks(run, phase, learner.embedding, feed, state, workers)
     learner.model.fit(
-        strategy.distribute_datasets_from_function(batches),
+        workers.strategy.distribute_datasets_from_function(batches),
         epochs=phase.last_epoch,
         initial_epoch=state.epoch,
         steps_per_epoch=run.steps_per_epoch,

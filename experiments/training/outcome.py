@@ -1,6 +1,7 @@
 """What a run leaves behind: the best model's embeddings and scores, its SavedModel, the report."""
 
 import time
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import keras
@@ -15,15 +16,19 @@ from experiments.embedding.table_embedder import (
     embeddings_on_disk,
 )
 from experiments.options import RunOptions, resolved
+from experiments.options import data as described
 from experiments.report.made_by import made_by
 from experiments.report.neighbors import EmbeddedTable, embedded_table, shown_of
-from experiments.report.page import Report, recall_table, write_report
+from experiments.report.page import Recall, Report, recall_table, write_report
 from experiments.report.projector import write_projector
-from experiments.report.scores import recalls_alone
+from experiments.report.scores import paper_rows, recalls_alone
 from experiments.training.callbacks import exported, save_model
 from experiments.training.evaluators import Findings, Finished, score
+from experiments.training.features import FeatureFeed, ImageFeed, remove_own_features
+from experiments.training.patience import stopped
 from experiments.training.plan import RunPlan
-from experiments.training.run_files import BEST, FLAGS_FILE, TENSORBOARD
+from experiments.training.refit import Measured, measured
+from experiments.training.run_files import BEST, FLAGS_FILE, REPORT, TENSORBOARD
 from experiments.training.workers import Workers
 from keras_dml.atomic import replacing
 from keras_dml.export import export_saved_model, float32_copy
@@ -44,7 +49,12 @@ class Embedded(NamedTuple):
 
 
 def leave(
-    run: RunPlan, model: keras.Model, embedding: keras.Model, workers: Workers, began: float
+    run: RunPlan,
+    model: keras.Model,
+    embedding: keras.Model,
+    workers: Workers,
+    began: float,
+    feed: ImageFeed | FeatureFeed | None,
 ) -> str | None:
     """Evaluate the kept model, export it, write the report.
 
@@ -54,12 +64,18 @@ def leave(
         embedding: the embedding model within it.
         workers: all call this; those beside the first help to embed.
         began: `time.perf_counter()` when the run began.
+        feed: what the training took in; closed here. None where this process has not trained.
 
     Returns:
         The table of scores; None on a worker beside the first.
     """
     best = _best_model(run, exported(embedding))
-    embedded = _embed(run, workers.share(best), workers)
+    known = {} if feed is None else feed.embeddings_by(best)
+    embedded = _embed(run, workers.share(best), workers, known)
+    if feed is None:
+        remove_own_features(run)  # of a process that was stopped behind its last epoch
+    else:
+        feed.close()
     if embedded is None:
         workers.meet()
         return None
@@ -101,8 +117,13 @@ def _weights(options: RunOptions) -> str:
     return "its own" if own else options.weights
 
 
-def _embed(run: RunPlan, model: keras.Model, workers: Workers) -> Embedded | None:
-    """The embeddings, kept in `test_embeddings.npz`; None on a worker without the folder."""
+def _embed(
+    run: RunPlan, model: keras.Model, workers: Workers, known: Mapping[str, np.ndarray]
+) -> Embedded | None:
+    """The embeddings, kept in `test_embeddings.npz`; None on a worker without the folder.
+
+    Those of the sides that are `known` need not be computed.
+    """
     folder = run.folder
     tables = {side: table for side, table in run.data.tables.items() if side != "training"}
     embedder = TableEmbedder(model, run.preprocessing, run.options.eval_batch_size)
@@ -117,11 +138,12 @@ def _embed(run: RunPlan, model: keras.Model, workers: Workers) -> Embedded | Non
             workers=workers,
         )
         for side, table in tables.items()
+        if side not in known
     }
     written = {side: file for side, file in files.items() if file is not None}
-    if not written:
+    if not (written or known):
         return None
-    embeddings = {side: file.array() for side, file in written.items()}
+    embeddings = {**known, **{side: file.array() for side, file in written.items()}}
     arrays: dict[str, Any] = {}
     for side, table in tables.items():
         prefix = "" if side == "test" else f"{side}_"
@@ -132,71 +154,137 @@ def _embed(run: RunPlan, model: keras.Model, workers: Workers) -> Embedded | Non
     return Embedded(embeddings, list(written.values()))
 
 
+class _Scored(NamedTuple):
+    """What the pages say of a model's worth.
+
+    Attributes:
+        rows: of the table of scores.
+        table: the same as text, and what else is printed of them.
+        result: entries of `result.json`.
+        whose: behind the headline, where the scores are not of unseen images by this model.
+        note: the same, in sentences.
+    """
+
+    rows: Recall
+    table: str
+    result: Mapping[str, Any]
+    whose: str = ""
+    note: str = ""
+
+
+def _scored(run: RunPlan, findings: Findings, before: Measured | None) -> _Scored:
+    """Of the run itself; of the one before where there is one and nothing was kept back here."""
+    if before is not None:
+        result = {"measured": before.sentence, "scores": before.result.get("scores", {})}
+        whose = "of the model before"
+        return _Scored(before.rows, before.table, result, whose, before.sentence)
+    table = "\n".join([recall_table(findings.rows), *findings.printed])
+    if not run.options.keeps_nothing_back:
+        return _Scored(findings.rows, table, findings.result)
+    whose = "of images that were trained on"
+    note = f"Nothing was measured: every class trained, and these scores are {whose}."
+    result = {"measured": note, **findings.result}
+    return _Scored(findings.rows, table, result, whose, note)
+
+
+def _sides(run: RunPlan) -> tuple[str, str]:
+    """What trained and what was tested, in words."""
+    data = run.data
+    tested = "the same" if data.same_classes else f"{data.test.num_classes:,} other"
+    names = "" if data.same_classes else f": {described.classes_in_words(data.test)}"
+    return (
+        f"{len(data.train):,} images of {data.train.num_classes:,} classes: "
+        f"{described.classes_in_words(data.train)}",
+        f"{len(data.test):,} images of {tested} classes{names}",
+    )
+
+
 def _classes(options: RunOptions) -> list[tuple[str, str]]:
-    if options.class_split == "every_class":
-        text = "every class trained: these scores are of images that were trained on"
-        return [("Measured", f"nothing; {text}")]
-    if options.class_split == "first_classes":
-        return []
-    return [("Classes", f"{options.class_split}, seed {options.split_seed}")]
+    lines = []
+    if options.class_split not in ("first_classes", "every_class"):
+        lines.append(("Classes", f"{options.class_split}, seed {options.split_seed}"))
+    if options.fold is not None:
+        text = f"{options.fold} of the training classes is measured; the test classes are not seen"
+        lines.append(("Fold", text))
+    return lines
 
 
 def _report(run: RunPlan, end: Finished, findings: Findings, seconds: float) -> str:
     """Write `report.html` and, last of all, `result.json`; returns the table of scores."""
     folder, options, data = run.folder, run.options, run.data
     history, best = end.history, end.best
-    tested = "the same" if data.same_classes else f"{data.test.num_classes:,} other"
+    before = measured(options)
+    scored = _scored(run, findings, before)
+    trained_on, tested_on = _sides(run)
+    own = not scored.whose  # else what is found of the images says nothing of unseen ones
+    pictured = "" if own else " The pictures show images that it trained on."
     trained, steps = history[-1]["train/seconds"], history[-1]["step"]
+    why = stopped(history, options)
     test = EmbeddedTable(data.test, end.embeddings)
     gallery = embedded_table(data.gallery, end.gallery)
     catalog = embedded_table(data.catalog, end.catalog)
     summary = [
         *_classes(options),
-        ("Training", f"{len(data.train):,} images of {data.train.num_classes:,} classes"),
-        ("Test", f"{len(data.test):,} images of {tested} classes"),
+        ("Training", trained_on),
+        ("Test", "none: every class trained" if options.keeps_nothing_back else tested_on),
         *([("Gallery", f"{len(data.gallery):,} images of the same")] if data.gallery else []),
         *([("Catalog", f"{len(data.catalog):,} pictures of the same")] if data.catalog else []),
         ("Backbone", f"{options.backbone}, weights: {_weights(options)}"),
         ("Embedding", f"{end.embeddings.shape[1]} dimensions"),
-        *findings.scores,
+        *(findings.scores if own else ()),
+        *([("NMI of the paper", f"{100 * run.paper['NMI']:.1f} %")] if "NMI" in run.paper else []),
         ("Loss", options.loss),
         ("Steps", f"{steps:,} of {options.batch_size} images"),
+        *([("Stopped", why)] if why else []),
         ("Training time", f"{trained:.0f} s, {steps * options.batch_size / trained:,.0f} images/s"),
         ("Seed", str(options.seed)),
         ("Finished", time.strftime("%Y-%m-%d %H:%M")),
-        *findings.summary,
+        *(findings.summary if own else ()),
     ]
     write_report(
-        folder.file("report.html"),
+        folder.file(REPORT),
         Report(
             title=f"{run.name} · {options.loss}",
             summary=summary,
-            recall=findings.rows,
-            history=history,
-            best=best,
+            recall={**scored.rows, **paper_rows(run.paper)},
+            history=history if own else [_of_training(row) for row in history],
+            best=best if own else {},
+            whose=scored.whose,
+            note=scored.note + pictured,
             **shown_of(test, run.preprocessing, gallery, catalog)._asdict(),
             reproduce=made_by(folder.file(FLAGS_FILE)),
             flags=resolved(options),
-            pictures=findings.pictures,
+            pictures=findings.pictures if own else {},
         ),
+        {} if before is None else {before.run / REPORT: "The run that measured"},
     )
     write_projector(folder.file(TENSORBOARD), test, run.preprocessing)
-    table = "\n".join([recall_table(findings.rows), *findings.printed])
-    _write_card(run, table, end.embeddings.shape[1])
+    _write_card(run, scored, end.embeddings.shape[1])
+    printed = "\n".join(filter(None, [scored.table, scored.note]))
     folder.write_result(
         {
-            "recall": recalls_alone(findings.rows),
-            **findings.result,
+            "recall": recalls_alone(scored.rows),
+            **scored.result,
             "best_epoch": best["epoch"],
+            **({"stopped": {"after_epoch": history[-1]["epoch"], "why": why}} if why else {}),
+            "batch_size": options.batch_size,
+            "trained_on": trained_on,
+            "tested_on": tested_on,
             "train_seconds": trained,
             "seconds": round(seconds, 1),
-            "table": table,
+            "table": printed,
         },
     )
-    return table
+    return printed
 
 
-def _write_card(run: RunPlan, table: str, dimensions: int) -> None:
+def _of_training(row: Mapping[str, float]) -> dict[str, float]:
+    return {
+        name: value for name, value in row.items() if not name.startswith(("test/", "catalog/"))
+    }
+
+
+def _write_card(run: RunPlan, scored: _Scored, dimensions: int) -> None:
     size = run.options.image_size
     use = {
         "File": "`saved_model`, for TensorFlow",
@@ -204,7 +292,7 @@ def _write_card(run: RunPlan, table: str, dimensions: int) -> None:
         f"{size}, {size}, 3] (`embed_images`)",
         "Gives": f"`embeddings`, float32 [n, {dimensions}]; compare by cosine similarity",
     }
-    scores = f"Of the test images:\n\n```\n{table}\n```"
+    scores = f"{scored.note or 'Of the test images:'}\n\n```\n{scored.table}\n```"
     card = model_card(run.name, use, run.options, run.data, run.preprocessing, scores)
     with replacing(run.folder.file(MODEL_CARD)) as unfinished:
         unfinished.write_text(card, encoding="utf-8", errors="backslashreplace")

@@ -2,19 +2,22 @@
 
 import dataclasses
 import math
+from collections.abc import Mapping
 
 import keras
+import numpy as np
 
-from experiments.options import RunOptions
+from experiments import recipes
+from experiments.options import RunOptions, UsageError
 from experiments.options import data as described
-from experiments.training.evaluators import Evaluator
+from experiments.report.similarity_figure import pair_rows
+from experiments.training.evaluators import Evaluator, RetrievalScores
 from experiments.training.fine_tuning import Phase, check_fine_tuning
 from experiments.training.objectives import Objective, objective_of
 from experiments.training.run_files import BAD_IMAGES, known_bad_images
 from experiments.training.run_folder import RunFolder, State
 from experiments.training.workers import Workers
 from pipelines import BalancedSampler, EvaluationTransform, RandomSampler, Split, TrainTransform
-from pipelines.visible import visible
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +38,7 @@ class RunPlan:
         objective: the kind of training.
         phases: what is trained when; most runs have one.
         evaluators: as from `Objective.evaluators`.
+        paper: what the recipe's paper scores, as from `recipes.paper_scores`.
     """
 
     name: str
@@ -50,6 +54,7 @@ class RunPlan:
     objective: Objective
     phases: list[Phase]
     evaluators: list[Evaluator]
+    paper: Mapping[str, float]
 
     def list_bad_images(self) -> None:
         """List in the run's folder, which is open, the images that were left out."""
@@ -70,6 +75,9 @@ def plan_run(options: RunOptions, folder: RunFolder, workers: Workers) -> RunPla
     data, bad_images = described.data(options, known_bad_images(folder.path))
     labels = data.train.labels.tobytes() + data.test.labels.tobytes()
     workers.check_same("images of data_dir", labels)
+    check_validated(options, data)
+    if options.measured_in is not None:
+        data = with_some_to_show(data)
     options = with_fitting_batch(options, data, workers)
     sampler = described.sampler(options, data.train, options.seed)
     ks = described.recall_at(
@@ -90,8 +98,31 @@ def plan_run(options: RunOptions, folder: RunFolder, workers: Workers) -> RunPla
         steps_per_epoch=steps_per_epoch,
         objective=objective,
         phases=_phases(options, objective, steps_per_epoch),
-        evaluators=objective.evaluators(),
+        # What nothing is to be measured of is looked at for its pages alone.
+        evaluators=[RetrievalScores()] if options.measured_in else objective.evaluators(),
+        paper=_paper(options),
     )
+
+
+def check_validated(options: RunOptions, data: Split) -> None:
+    """UsageError where patience would watch a score that there is none of."""
+    if options.patience and np.bincount(data.test.labels).max() < 2:
+        raise UsageError(
+            f"patience needs classes of two images or more to validate on, which fold "
+            f"{options.fold} has not. Received: patience={options.patience}"
+        )
+
+
+def with_some_to_show(data: Split) -> Split:
+    """Training images to show in place of all of them, where nothing is left to test."""
+    rows, *_ = pair_rows(data.test.labels)
+    return dataclasses.replace(data, test=data.test.select(rows))
+
+
+def _paper(options: RunOptions) -> dict[str, float]:
+    if not options.flagfile:
+        return {}
+    return recipes.paper_scores(recipes.find_recipe(options.flagfile[-1]))
 
 
 def with_fitting_batch(options: RunOptions, data: Split, workers: Workers) -> RunOptions:
@@ -113,12 +144,6 @@ def with_fitting_batch(options: RunOptions, data: Split, workers: Workers) -> Ru
         f"batch_size={options.batch_size} would take {options.batch_size // each}"
     )
     return dataclasses.replace(options, batch_size=size)
-
-
-def _classes_in_words(names: tuple[str, ...]) -> str:
-    """The first three and the last of them."""
-    shown = [visible(name) for name in names]
-    return ", ".join(shown if len(shown) <= 5 else [*shown[:3], "…", shown[-1]])
 
 
 def _phases(options: RunOptions, objective: Objective, steps_per_epoch: int) -> list[Phase]:
@@ -144,12 +169,18 @@ def describe(run: RunPlan, model: keras.Model, state: State) -> str:
         tested += f" in a gallery of {len(data.gallery):,}"
     if data.catalog:
         tested += f" and in a catalog of {len(data.catalog):,}"
+    to_test = f"{len(test):,} of {tested} to test"
+    if run.options.measured_in is not None:
+        to_test = f"none to test, as {run.options.measured_in} has measured"
     text = (
-        f"{len(train):,} images of {train.num_classes:,} classes to train, "
-        f"{len(test):,} of {tested} to test; "
+        f"{len(train):,} images of {train.num_classes:,} classes to train, {to_test}; "
         f"{model.count_params():,} parameters; "
         f"{run.options.epochs} epochs of {run.steps_per_epoch} steps"
     )
+    if run.options.patience:
+        text += f", or until MAP@R has not risen in {run.options.patience} evaluations"
     text += f"; continued after epoch {state.epoch}" if state.epoch else ""
-    text += f"\nto train: {_classes_in_words(train.class_names)}"
-    return text if data.same_classes else f"{text}\nto test: {_classes_in_words(test.class_names)}"
+    if run.options.fold is not None:
+        text += f"\nfold {run.options.fold} of the training classes: the test classes stay unseen"
+    text += f"\nto train: {described.classes_in_words(train)}"
+    return text if data.same_classes else f"{text}\nto test: {described.classes_in_words(test)}"

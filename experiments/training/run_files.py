@@ -11,7 +11,7 @@ from typing import Any
 
 from experiments.embedding.checked_json import read_checked
 from experiments.embedding.fingerprint import file_sha256
-from experiments.options import RunOptions, parse
+from experiments.options import RunOptions, UsageError, parse
 from experiments.training.checkpoint import DamagedError, Records, State, read_checkpoint
 
 FLAGS_FILE = "flags.txt"
@@ -25,12 +25,29 @@ BAD_IMAGES = "bad_images.txt"
 RAW_PIXELS = "raw_pixels.json"
 RANKMI = "rankmi.json"
 RESULT = "result.json"
+REPORT = "report.html"
+# What is said of a training whose numbers broke.
+DIVERGED = "diverged.txt"
 # A folder: the curves, and the projector's files.
 TENSORBOARD = "tensorboard"
 # What is kept for the rest of a run before its first checkpoint, and follows from its flags.
 OF_THE_FLAGS = (BAD_IMAGES, RAW_PIXELS, RANKMI)
 
 _RECALL = "test/recall@1/cosine"
+
+
+def flag_file_of(run: pathlib.Path) -> pathlib.Path:
+    """The flag file of a run that somebody names.
+
+    Raises:
+        UsageError: the folder is no run's.
+    """
+    flags = run / FLAGS_FILE
+    if not flags.is_file():
+        raise UsageError(
+            f"run must be the folder of a run, with {FLAGS_FILE} in it. Received: run={run}"
+        )
+    return flags
 
 
 def has_checkpoint(path: str | os.PathLike[str]) -> bool:

@@ -60,6 +60,10 @@ class _FunctionLoss(keras.losses.Loss):
 class ContrastiveLoss(_FunctionLoss):
     """`contrastive_loss` with a Keras reduction: labels 0/1 in y_true, distances in y_pred.
 
+    Example:
+        >>> round(float(ContrastiveLoss(margin=1.0)(np.array([1.0, 0.0]), np.array([0.2, 0.6]))), 3)
+        0.1
+
     Args:
         margin, reduction, name: as in `contrastive_loss` and Keras.
     """
@@ -81,6 +85,12 @@ class ContrastiveLoss(_FunctionLoss):
 @registered
 class TripletSemiHardLoss(_FunctionLoss):
     """`triplet_semihard_loss`: class ids in y_true, embeddings in y_pred.
+
+    Example:
+        >>> labels = np.array([0, 0, 1, 1])
+        >>> z = np.array([[3, 4, 0], [4, 0, 3], [0, 3, 4], [0, 5, 0]], "float32") / 5
+        >>> round(float(TripletSemiHardLoss(margin=1.0)(labels, z)), 3)
+        0.74
 
     Args:
         margin, distance_metric: as in `triplet_semihard_loss`.
@@ -108,6 +118,12 @@ class TripletSemiHardLoss(_FunctionLoss):
 @registered
 class TripletHardLoss(_FunctionLoss):
     """`triplet_hard_loss`: class ids in y_true, embeddings in y_pred.
+
+    Example:
+        >>> labels = np.array([0, 0, 1, 1])
+        >>> z = np.array([[3, 4, 0], [4, 0, 3], [0, 3, 4], [0, 5, 0]], "float32") / 5
+        >>> round(float(TripletHardLoss(margin=1.0)(labels, z)), 3)
+        1.131
 
     Args:
         margin, soft, distance_metric: as in `triplet_hard_loss`.
@@ -138,6 +154,12 @@ class TripletHardLoss(_FunctionLoss):
 class LiftedStructLoss(_FunctionLoss):
     """`lifted_struct_loss`: class ids in y_true, embeddings in y_pred.
 
+    Example:
+        >>> labels = np.array([0, 0, 1, 1])
+        >>> z = np.array([[3, 4, 0], [4, 0, 3], [0, 3, 4], [0, 5, 0]], "float32") / 5
+        >>> round(float(LiftedStructLoss(margin=1.0)(labels, z)), 3)
+        2.786
+
     Args:
         margin: as in `lifted_struct_loss`.
         name: of the loss.
@@ -156,7 +178,13 @@ class LiftedStructLoss(_FunctionLoss):
 
 @registered
 class NpairsLoss(_FunctionLoss):
-    """`npairs_loss`: class ids in y_true, similarities in y_pred."""
+    """`npairs_loss`: class ids in y_true, similarities in y_pred.
+
+    Example:
+        >>> similarities = np.array([[0.9, 0.1], [0.3, 0.8]], "float32")
+        >>> round(float(NpairsLoss()(np.array([0, 1]), similarities)), 3)
+        0.423
+    """
 
     def __init__(self, name: str | None = "npairs_loss") -> None:
         super().__init__(npairs_loss, name)
@@ -164,7 +192,14 @@ class NpairsLoss(_FunctionLoss):
 
 @registered
 class NpairsMultilabelLoss(_FunctionLoss):
-    """`npairs_multilabel_loss`: binary labels in y_true, similarities in y_pred."""
+    """`npairs_multilabel_loss`: binary labels in y_true, similarities in y_pred.
+
+    Example:
+        >>> labels = np.array([[1, 0, 1], [0, 1, 0]])
+        >>> similarities = np.array([[0.9, 0.1], [0.3, 0.8]], "float32")
+        >>> round(float(NpairsMultilabelLoss()(labels, similarities)), 3)
+        0.423
+    """
 
     def __init__(self, name: str | None = "npairs_multilabel_loss") -> None:
         super().__init__(npairs_multilabel_loss, name)

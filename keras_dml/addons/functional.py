@@ -20,6 +20,7 @@ from keras_dml.class_ids import are_apart, as_labels
 from keras_dml.errors import ArgumentError
 from keras_dml.hinges import hinge_sums, semihard_counts
 from keras_dml.losses.base import is_sound
+from keras_dml.matmul import matmul
 from keras_dml.pairs import Pairs, log_add_exp, log_sum_exp, masked_sum, mean, safe_sqrt
 from keras_dml.types import Tensor, TensorLike
 
@@ -36,6 +37,10 @@ def contrastive_loss(
     y_true: TensorLike, y_pred: TensorLike, margin: Tensor | float = 1.0
 ) -> Tensor:
     """`y·d² + (1 − y)·max(margin − d, 0)²` for each pair of images.
+
+    Example:
+        >>> np.round(contrastive_loss(np.array([1.0, 0.0]), np.array([0.2, 0.6]), margin=1.0), 3)
+        array([0.04, 0.16])
 
     Args:
         y_true: `[n]` or `[n, 1]`, 1 for a pair of one class, 0 for a pair of two.
@@ -70,6 +75,12 @@ def triplet_semihard_loss(
     For each ordered positive pair (i, j) the partner is the nearest negative of i strictly farther
     than j or, where there is none, the farthest negative. The sum of `max(0, D_ij − D_ik + margin)`
     over the number of these pairs.
+
+    Example:
+        >>> labels = np.array([0, 0, 1, 1])
+        >>> z = np.array([[3, 4, 0], [4, 0, 3], [0, 3, 4], [0, 5, 0]], "float32") / 5
+        >>> round(float(triplet_semihard_loss(labels, z, margin=1.0)), 3)
+        0.74
 
     Args:
         y_true: class ids `[n]` or `[n, 1]`.
@@ -110,6 +121,12 @@ def triplet_hard_loss(
     without positives takes the least distance of its row in their stead (its own, 0), one without
     negatives the greatest.
 
+    Example:
+        >>> labels = np.array([0, 0, 1, 1])
+        >>> z = np.array([[3, 4, 0], [4, 0, 3], [0, 3, 4], [0, 5, 0]], "float32") / 5
+        >>> round(float(triplet_hard_loss(labels, z, margin=1.0)), 3)
+        1.131
+
     Args:
         y_true, y_pred, margin, distance_metric: as in `triplet_semihard_loss`.
         soft: `log(1 + exp(D_ij − D_ik))` instead; `margin` is then unused.
@@ -142,6 +159,12 @@ def lifted_struct_loss(
     `Σ max(0, log(Σ_{k∈N_i} exp(margin − D_ik) + Σ_{k∈N_j} exp(margin − D_jk)) + D_ij)²` over the
     ordered positive pairs (i, j), divided by twice their number.
 
+    Example:
+        >>> labels = np.array([0, 0, 1, 1])
+        >>> z = np.array([[3, 4, 0], [4, 0, 3], [0, 3, 4], [0, 5, 0]], "float32") / 5
+        >>> round(float(lifted_struct_loss(labels, z, margin=1.0)), 3)
+        2.786
+
     Args:
         labels: class ids `[n]` or `[n, 1]`.
         embeddings: `[n, d]`, not normalised.
@@ -166,6 +189,11 @@ def lifted_struct_loss(
 def npairs_loss(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
     """Cross-entropy of each row of similarities against equal shares of its class.
 
+    Example:
+        >>> similarities = np.array([[0.9, 0.1], [0.3, 0.8]], "float32")
+        >>> round(float(npairs_loss(np.array([0, 1]), similarities)), 3)
+        0.423
+
     Args:
         y_true: class ids `[n]` or `[n, 1]`.
         y_pred: similarities `[n, n]` of n anchors (rows) and n images of the same classes.
@@ -189,6 +217,12 @@ def npairs_loss(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
 def npairs_multilabel_loss(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
     """Cross-entropy of each row of similarities against shares by the number of common labels.
 
+    Example:
+        >>> labels = np.array([[1, 0, 1], [0, 1, 0]])
+        >>> similarities = np.array([[0.9, 0.1], [0.3, 0.8]], "float32")
+        >>> round(float(npairs_multilabel_loss(labels, similarities)), 3)
+        0.423
+
     Args:
         y_true: `[n, classes]`, 1 where an image has a label, dense or sparse.
         y_pred: similarities `[n, n]`.
@@ -208,7 +242,7 @@ def npairs_multilabel_loss(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
         )
     similarities = _similarities(labels, y_pred)
     labels = ops.cast(labels, similarities.dtype)
-    return _cross_entropy(ops.matmul(labels, ops.transpose(labels)), similarities)
+    return _cross_entropy(matmul(labels, ops.transpose(labels)), similarities)
 
 
 def check_metric(distance_metric: Metric) -> None:

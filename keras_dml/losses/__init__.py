@@ -49,6 +49,11 @@ LOSSES: dict[str, type[EmbeddingLoss]] = dict(sorted(REGISTERED.items()))
 def get(name: str, /, **arguments: Any) -> EmbeddingLoss:
     """The loss of this name with these constructor arguments.
 
+    Example:
+        >>> loss = get("triplet", margin=0.1)
+        >>> loss.margin
+        0.1
+
     Raises:
         ValueError: unknown name (lists the known ones), or arguments that the loss refuses.
     """

@@ -34,6 +34,12 @@ class EmbeddingLoss(keras.losses.Loss):
     its own, but stays a candidate: others are compared with it, and its embedding has a gradient
     from them. To leave an image out, leave it out of the batch.
 
+    Example:
+        >>> labels, z = np.array([0, 0, 1, 1]), np.eye(4, dtype="float32")
+        >>> tightness, contrastive = keras_dml.losses.SupConLoss(reduction=None).parts(labels, z)
+        >>> np.round(tightness + contrastive, 3)
+        array([1.099, 1.099, 1.099, 1.099], dtype=float32)
+
     Args:
         reduction: a Keras reduction, by default `"sum_over_batch_size"` (the mean over anchors).
             Within a `tf.distribute` strategy Keras divides means by the number of replicas, so
@@ -168,6 +174,11 @@ class PairLoss(EmbeddingLoss):
 
     Embeddings are compared l2-normalised, unless a loss sets `self.normalize` to False. One that
     compares candidates with each other says `takes_memory = False`.
+
+    Example:
+        >>> loss = keras_dml.losses.SupConLoss(mining=keras_dml.mining.SemiHard())
+        >>> isinstance(loss, PairLoss), len(loss.strategies)
+        (True, 1)
 
     Args:
         mining: which of the pairs it sees: a strategy of `keras_dml.mining`, a function from

@@ -27,6 +27,13 @@ class CenterLoss(EmbeddingLoss):
 
     Costs one sort of the class ids and O(n·d).
 
+    Example:
+        >>> labels = np.array([0, 0, 1, 1])
+        >>> z = np.array([[3, 4, 0], [4, 0, 3], [0, 3, 4], [0, 5, 0]], "float32") / 5
+        >>> loss = CenterLoss(normalize=True)
+        >>> round(float(loss(labels, z)), 3)
+        0.115
+
     Args:
         normalize: take the l2-normalised embeddings and their means (which are not normalised).
         reduction, name, dtype: as in `EmbeddingLoss`.

@@ -6,7 +6,7 @@ from typing import Literal
 import keras
 from keras import ops
 
-from keras_dml.checks import check_choice, check_positive
+from keras_dml.checks import check_choice, check_number, check_positive, check_whole
 from keras_dml.gradients import WithGradient, with_gradient
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
@@ -22,23 +22,36 @@ class ContrastiveLoss(PairLoss):
 
     With `D_ij = ‖z_i − z_j‖`, positives `P_i` and negatives `N_i` of anchor i:
 
-    - tightness `T_i = Σ_{j∈P_i} D_ij²`
-    - contrastive `C_i = Σ_{j∈N_i} max(0, m − D_ij)²`
+    - tightness `T_i = Σ_{j∈P_i} max(0, D_ij − m₊)^p`, with m₊ = 0 and p = 2 `Σ_{j∈P_i} D_ij²`
+    - contrastive `C_i = Σ_{j∈N_i} max(0, m − D_ij)^p`
 
-    A negative that coincides with its anchor counts m² and has a zero gradient. An anchor without
+    A negative that coincides with its anchor counts m^p and has a zero gradient. An anchor without
     positives has T_i = 0, without negatives C_i = 0.
+
+    Example:
+        >>> labels = np.array([0, 0, 1, 1])
+        >>> z = np.array([[3, 4, 0], [4, 0, 3], [0, 3, 4], [0, 5, 0]], "float32") / 5
+        >>> loss = ContrastiveLoss(margin=1.0, normalize=True)
+        >>> round(float(loss(labels, z)), 3)
+        0.988
 
     Args:
         margin: m, above 0: the distance that negatives should have.
         normalize: take distances between l2-normalised embeddings.
         pair_reduction: `"sum"` over j as in the paper, or `"mean"`: each part divided by the number
             of its pairs, so that its size does not grow with the batch.
+        positive_margin: m₊, the distance up to which positives cost nothing. Below 0 they cost
+            something at every distance, 0 too.
+        power: p, what a hinge is raised to, a whole number from 1. With 1 a pair pulls or pushes
+            as hard at every distance.
         reduction, name, dtype, mining: as in `PairLoss`.
 
     Raises:
-        ValueError: `margin` not above 0, unknown `pair_reduction`, or wrong shapes.
+        ValueError: `margin` not above 0, `positive_margin` not finite, unknown `pair_reduction`,
+            `power` below 1, or wrong shapes.
 
-    Reference: Boudiaf et al. 2020, Eq. 2, after Hadsell et al. 2006.
+    Reference: Boudiaf et al. 2020, Eq. 2, after Hadsell et al. 2006; with two margins and p = 1
+    Musgrave et al. 2020, "A Metric Learning Reality Check".
     """
 
     def __init__(
@@ -50,11 +63,15 @@ class ContrastiveLoss(PairLoss):
         name: str | None = "contrastive",
         dtype: str | None = None,
         mining: Strategy | Sequence[Strategy] | None = None,
+        positive_margin: float = 0.0,
+        power: int = 2,
     ) -> None:
         super().__init__(reduction=reduction, name=name, dtype=dtype, mining=mining)
         self.margin = check_positive("margin", margin)
         self.normalize = bool(normalize)
         self.pair_reduction = check_choice("pair_reduction", pair_reduction, ("sum", "mean"))
+        self.positive_margin = check_number("positive_margin", positive_margin)
+        self.power = check_whole("power", power, least=1)
 
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """The two parts `[n]`."""
@@ -66,26 +83,43 @@ class ContrastiveLoss(PairLoss):
         return tightness, contrastive
 
     def _sums(self, squared: Tensor, pairs: Pairs) -> Parts:
-        """The sums `[n]` of D² over positives and of the squared hinges over negatives.
+        """The sums `[n]` of the two kinds of hinges, raised to p.
 
-        As one function of D², whose slope is 1 or `−(m − D) / D`: one matrix goes back, not two.
+        As one function of D², whose slope is 1 or, of a hinge h, `±(p / 2) h^(p − 1) / D`: one
+        matrix goes back, not two.
         """
+        to_zero = self.positive_margin == 0.0 and self.power == 2  # D² itself, with the slope 1
 
         @with_gradient
         def sums(squared: Tensor) -> WithGradient:
             distances = ops.sqrt(squared)
             missing = ops.where(pairs.negative, ops.relu(self.margin - distances), 0.0)
-            near = ops.sum(ops.where(pairs.positive, squared, 0.0), axis=-1)
-            far = ops.sum(ops.square(missing), axis=-1)
+            excess = None if to_zero else ops.relu(distances - self.positive_margin)
+            costs = squared if excess is None else self._raised(excess)
+            near = ops.sum(ops.where(pairs.positive, costs, 0.0), axis=-1)
+            far = ops.sum(self._raised(missing), axis=-1)
 
             def gradient(upstream: Tensor) -> Tensor:
                 pull, push = ops.unstack(upstream, 2)
-                pushed = -push[:, None] * ops.divide_no_nan(missing, distances)
-                return ops.where(pairs.positive, pull[:, None], pushed)
+                pulled = pull[:, None]
+                if excess is not None:
+                    pulled *= ops.divide_no_nan(self._half_slope(excess), distances)
+                pushed = -push[:, None] * ops.divide_no_nan(self._half_slope(missing), distances)
+                return ops.where(pairs.positive, pulled, pushed)
 
             return ops.stack([near, far]), gradient
 
         return tuple(ops.unstack(sums(squared), 2))
+
+    def _raised(self, hinges: Tensor) -> Tensor:
+        return ops.square(hinges) if self.power == 2 else ops.power(hinges, self.power)
+
+    def _half_slope(self, hinges: Tensor) -> Tensor:
+        """Half the derivative of `hinges^p`, that at D being twice D times that at D²."""
+        if self.power == 2:
+            return hinges
+        slope = 0.5 * self.power * ops.power(hinges, self.power - 1)
+        return ops.where(hinges > 0.0, slope, 0.0)
 
     def get_config(self) -> Config:
         """The constructor's arguments."""
@@ -94,4 +128,6 @@ class ContrastiveLoss(PairLoss):
             "margin": self.margin,
             "normalize": self.normalize,
             "pair_reduction": self.pair_reduction,
+            "positive_margin": self.positive_margin,
+            "power": self.power,
         }

@@ -24,6 +24,13 @@ class MultiSimilarityLoss(PairLoss):
     less similar than the most similar negative plus ε, a negative if it is more similar than the
     least similar positive minus ε. An anchor without positives (negatives) has T_i = 0 (C_i = 0).
 
+    Example:
+        >>> labels = np.array([0, 0, 1, 1])
+        >>> z = np.array([[3, 4, 0], [4, 0, 3], [0, 3, 4], [0, 5, 0]], "float32") / 5
+        >>> loss = MultiSimilarityLoss(alpha=2, beta=50, base=0.5)
+        >>> round(float(loss(labels, z)), 3)
+        0.482
+
     Args:
         alpha: α, above 0, the sharpness of the positives.
         beta: β, above 0, the sharpness of the negatives.

@@ -24,6 +24,13 @@ class NPairsLoss(PairLoss):
     included, divided by their sums. An anchor without positives or without negatives, for whom
     there is nothing to tell apart, has the value 0 and no gradient.
 
+    Example:
+        >>> labels = np.array([0, 0, 1, 1])
+        >>> z = np.array([[3, 4, 0], [4, 0, 3], [0, 3, 4], [0, 5, 0]], "float32") / 5
+        >>> loss = NPairsLoss(normalize=True)
+        >>> round(float(loss(labels, z)), 3)
+        1.265
+
     Args:
         normalize: similarities of l2-normalised embeddings (cosines) instead of inner products.
         reduction, name, dtype: as in `EmbeddingLoss`.

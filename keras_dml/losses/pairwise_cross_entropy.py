@@ -13,6 +13,7 @@ from keras_dml.distribute import gather_candidates
 from keras_dml.errors import ArgumentError, ArgumentTypeError
 from keras_dml.losses.base import EmbeddingLoss
 from keras_dml.losses.registry import register
+from keras_dml.matmul import matmul
 from keras_dml.pairs import count, log_sum_exp, masked_softmax, masked_sum
 from keras_dml.types import Config, Parts, Tensor
 
@@ -42,6 +43,13 @@ class SimplifiedPairwiseCrossEntropyLoss(EmbeddingLoss):
     Costs O(nd + n log n) for the class sums and one product `[n, d] x [d, n]` for the scores: that
     is O(n²d), though O(nKd) would do, because shapes must not depend on how many classes K a batch
     happens to hold. With G groups it is O(nGd).
+
+    Example:
+        >>> labels = np.array([0, 0, 1, 1])
+        >>> z = np.array([[3, 4, 0], [4, 0, 3], [0, 3, 4], [0, 5, 0]], "float32") / 5
+        >>> loss = SimplifiedPairwiseCrossEntropyLoss()
+        >>> round(float(loss(labels, z)), 3)
+        0.615
 
     Args:
         reduction, name, dtype: as in `EmbeddingLoss`.
@@ -77,7 +85,7 @@ class SimplifiedPairwiseCrossEntropyLoss(EmbeddingLoss):
         classes = ClassSums.of_batch(class_ids, embeddings)
         means = classes.sums / classes.batch_size()
         tightness = -ops.sum(embeddings * classes.of_anchors(means), axis=-1)
-        scores = ops.matmul(embeddings, ops.transpose(means))
+        scores = matmul(embeddings, ops.transpose(means))
         return tightness, log_sum_exp(scores, classes.present[None, :])
 
 
@@ -85,8 +93,8 @@ def _group_parts(groups: Tensor, embeddings: Tensor) -> Parts:
     candidates, _ = gather_candidates(embeddings)
     members = ops.cast(gather_candidates(groups)[0] > 0, embeddings.dtype)
     num_images = ops.cast(ops.shape(candidates)[0], embeddings.dtype)
-    means = ops.matmul(ops.transpose(members), candidates) / num_images
-    scores = ops.matmul(embeddings, ops.transpose(means))
+    means = matmul(ops.transpose(members), candidates) / num_images
+    scores = matmul(embeddings, ops.transpose(means))
     own = groups > 0
     num_own = count(own, embeddings.dtype)
     tightness = -masked_sum(scores, own) / ops.maximum(num_own, 1.0)
@@ -133,6 +141,13 @@ class PairwiseCrossEntropyLoss(EmbeddingLoss):
     then one for each class, one after the other: O(K (nd² + d³)) time, O(nd + d²) memory. To go all
     the way takes seconds a step from n ≥ d = 512 on: give `lam` there.
 
+    Example:
+        >>> labels = np.array([0, 0, 1, 1])
+        >>> z = np.array([[3, 4, 0], [4, 0, 3], [0, 3, 4], [0, 5, 0]], "float32") / 5
+        >>> loss = PairwiseCrossEntropyLoss(lam=0.1)
+        >>> round(float(loss(labels, z)), 3)
+        0.282
+
     Args:
         lam: λ, the weight of the regularizer, above 0, or None for Eq. 25.
         lam_floor: least λ that Eq. 25 may give, above 0. Has no effect with `lam`.
@@ -177,9 +192,9 @@ class PairwiseCrossEntropyLoss(EmbeddingLoss):
         probabilities, present = self._assignments(classes)
         lam = self._lambda(ops.stop_gradient(classes.candidates), probabilities, present)
         hard_means = classes.sums / num_images
-        soft_means = ops.matmul(ops.transpose(probabilities), classes.candidates) / num_images
+        soft_means = matmul(ops.transpose(probabilities), classes.candidates) / num_images
         tightness = -ops.sum(embeddings * classes.of_anchors(hard_means), axis=-1) / (2.0 * lam)
-        scores = ops.matmul(embeddings, ops.transpose(soft_means / lam))
+        scores = matmul(embeddings, ops.transpose(soft_means / lam))
         contrastive = log_sum_exp(scores, present[None, :])
         return tightness, contrastive - ops.sum(ops.square(soft_means)) / (2.0 * lam)
 
@@ -189,7 +204,7 @@ class PairwiseCrossEntropyLoss(EmbeddingLoss):
         if self.classifier is None:
             means = ops.stop_gradient(classes.sums) / classes.batch_size()
             return masked_softmax(
-                ops.matmul(z, ops.transpose(means)), classes.present[None, :]
+                matmul(z, ops.transpose(means)), classes.present[None, :]
             ), classes.present
         logits = ops.stop_gradient(self.classifier(z, training=False))
         if len(logits.shape) != 2:
@@ -254,16 +269,16 @@ def _smallest_eigenvalue(z: Tensor, probabilities: Tensor, present: Tensor, floo
     weights = probabilities - ops.square(probabilities)
     mean_weights = ops.sum(weights, axis=1) / (number * count(present, z.dtype))
     squares = ops.square(z)
-    traces = ops.matmul(ops.sum(squares, axis=1)[None, :], weights)[0] / number
+    traces = matmul(ops.sum(squares, axis=1)[None, :], weights)[0] / number
     traces = ops.where(present, traces, float("inf"))
-    diagonal = ops.matmul(mean_weights[None, :], squares)[0]
+    diagonal = matmul(mean_weights[None, :], squares)[0]
     bound = ops.minimum(ops.min(traces) / ops.cast(dimensions, z.dtype), ops.min(diagonal))
 
     def at_floor() -> Tensor:
         return ops.full((), floor, dtype=z.dtype)
 
     def of_matrix(weight: Tensor) -> Tensor:
-        return ops.min(ops.eigh(ops.matmul(ops.transpose(z * weight[:, None]), z))[0])
+        return ops.min(ops.eigh(matmul(ops.transpose(z * weight[:, None]), z))[0])
 
     def of_class(inputs: tuple[Tensor, Tensor]) -> Tensor:
         weight, is_present = inputs
@@ -296,7 +311,7 @@ def _least_quotient(z: Tensor, weights: Tensor, steps: int = 8) -> Tensor:
     """
 
     def times_matrix(v: Tensor) -> Tensor:
-        return ops.matmul(ops.transpose(z), weights[:, None] * ops.matmul(z, v))
+        return matmul(ops.transpose(z), weights[:, None] * matmul(z, v))
 
     def unit(v: Tensor) -> Tensor:
         return ops.divide_no_nan(v, ops.sqrt(ops.sum(ops.square(v))))
@@ -307,12 +322,12 @@ def _least_quotient(z: Tensor, weights: Tensor, steps: int = 8) -> Tensor:
     for _ in range(min(steps, z.shape[1] or steps)):
         images.append(times_matrix(directions[-1]))
         known = ops.concatenate(directions, axis=1)
-        rest = images[-1] - ops.matmul(known, ops.matmul(ops.transpose(known), images[-1]))
+        rest = images[-1] - matmul(known, matmul(ops.transpose(known), images[-1]))
         directions.append(unit(rest))
     known = ops.concatenate(directions[:-1], axis=1)
-    small = ops.matmul(ops.transpose(known), ops.concatenate(images, axis=1))
+    small = matmul(ops.transpose(known), ops.concatenate(images, axis=1))
     _, vectors = ops.eigh(0.5 * (small + ops.transpose(small)))
-    best = ops.matmul(known, vectors[:, :1])
+    best = matmul(known, vectors[:, :1])
     length = ops.sum(ops.square(best))
-    quotient = ops.sum(weights[:, None] * ops.square(ops.matmul(z, best)))
+    quotient = ops.sum(weights[:, None] * ops.square(matmul(z, best)))
     return ops.where(length > 0.5, ops.divide_no_nan(quotient, length), float("inf"))

@@ -30,6 +30,13 @@ class QuadrupletLoss(PairLoss):
 
     O(n² log n) time and O(n²) memory (there are n⁴ quadruplets): `keras_dml.hinges`.
 
+    Example:
+        >>> labels = np.array([0, 0, 1, 1])
+        >>> z = np.array([[3, 4, 0], [4, 0, 3], [0, 3, 4], [0, 5, 0]], "float32") / 5
+        >>> loss = QuadrupletLoss(margin=0.2)
+        >>> round(float(loss(labels, z)), 3)
+        0.331
+
     Args:
         margin: η of the triplet term, above 0: by how much farther a negative should be than a
             positive, in units of the distance.

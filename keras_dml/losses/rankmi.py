@@ -36,6 +36,13 @@ class RankMILoss(PairLoss):
     V is part of the loss, not of the model that is compiled with it: `fit` does not train it. The
     configuration holds V with its weights, so that a copy or a loaded model has the same loss.
 
+    Example:
+        >>> labels = np.array([0, 0, 1, 1])
+        >>> z = np.array([[3, 4, 0], [4, 0, 3], [0, 3, 4], [0, 5, 0]], "float32") / 5
+        >>> loss = RankMILoss()
+        >>> round(float(loss(labels, z)), 3)
+        0.054
+
     Args:
         statistics_network: a Keras layer or model, or a serializable callable, from distances
             `[m, 1]` to values `[m, 1]`, decreasing in the distance. By default Eq. 13 on the
@@ -151,6 +158,12 @@ class FixedStatistics:
 
     With β = 0 V decreases over all distances, as a ranking loss requires; with any other β it jumps
     up at D = β.
+
+    Example:
+        >>> network = FixedStatistics(beta=1.0)
+        >>> np.round(network(np.array([[0.5], [1.5]], "float32")), 3)
+        array([[-0.433],
+               [ 0.433]], dtype=float32)
 
     Args:
         beta: β, a distance of at least 0.

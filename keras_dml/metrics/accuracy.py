@@ -19,6 +19,12 @@ def class_mean_accuracy(
     weights, the pairwise losses have these. Computed in float64, neither z nor m_k normalised. Of
     equal scores the lowest class counts; a class without a training row can only be missed.
 
+    Example:
+        >>> labels = np.array([0, 0, 1, 1])
+        >>> z = np.array([[3, 4, 0], [4, 3, 0], [-4, 0, 3], [0, 0, 5]], "float32") / 5
+        >>> class_mean_accuracy(z, labels, z, labels)
+        1.0
+
     Args:
         train_embeddings: numbers `[m, d]`.
         train_labels: class of each of them, integers `[m]`.

@@ -18,6 +18,13 @@ _BLOCK = 4096
 class LabelVotes(NamedTuple):
     """What the neighbors of each row say of its label.
 
+    Example:
+        >>> labels = np.array([0, 0, 0, 1, 1, 1])
+        >>> neighbors = np.array([[1, 2], [0, 2], [0, 1], [4, 5], [3, 5], [0, 1]])
+        >>> votes = label_votes(labels, neighbors)
+        >>> votes.suggested
+        array([0, 0, 0, 1, 1, 0])
+
     Attributes:
         self_confidence: float64 `[n]` in [0, 1], the share of their votes for the row's own label.
         class_confidence: float64 `[n]`, the mean of that over all rows of the label.
@@ -34,6 +41,10 @@ class LabelVotes(NamedTuple):
 
 class ConfusedClasses(NamedTuple):
     """Two labels whose rows are each other's neighbors.
+
+    Example:
+        >>> ConfusedClasses("cup", "mug", share=0.25).share
+        0.25
 
     Attributes:
         first, second: the labels.
@@ -67,9 +78,10 @@ def label_votes(labels: npt.ArrayLike, neighbors: npt.ArrayLike) -> LabelVotes:
         ValueError: shapes that do not fit, neighbors that are no row numbers.
 
     Example:
-        rows, _ = nearest_neighbors(embeddings, k=20)
-        votes = label_votes(labels, rows)
-        for row in label_errors(votes): print(row, votes.suggested[row])
+        >>> z = np.array([[1, 0], [0.9, 0.1], [0, 1], [0.1, 0.9], [0.8, 0.3]], "float32")
+        >>> rows, _ = keras_dml.metrics.nearest_neighbors(z, k=1)
+        >>> label_votes(np.array([0, 0, 1, 1, 1]), rows).suggested
+        array([0, 0, 1, 1, 0])
 
     Reference: Dudani 1976, "The distance-weighted k-nearest-neighbor rule" (weights by rank);
     Northcutt, Jiang and Chuang 2021, "Confident learning", section 2 (self-confidence).
@@ -99,6 +111,13 @@ def label_errors(votes: LabelVotes, ratio: float = 0.1) -> npt.NDArray[np.int64]
     neighbors hardly vote for a label that its other rows do get. A label with one row, or one
     that neighbors never vote for, tells nothing, and none of its rows is named.
 
+    Example:
+        >>> labels = np.array([0, 0, 0, 1, 1, 1])
+        >>> neighbors = np.array([[1, 2], [0, 2], [0, 1], [4, 5], [3, 5], [0, 1]])
+        >>> votes = label_votes(labels, neighbors)
+        >>> label_errors(votes)
+        array([5])
+
     Args:
         votes: of `label_votes`.
         ratio: in (0, 1].
@@ -122,6 +141,12 @@ def confused_classes(
     """The pairs of labels whose rows are each other's neighbors most, by `label_votes`.
 
     share(a, b) = (Σ_{i in a} p_i(b) + Σ_{i in b} p_i(a)) / (n_a + n_b)
+
+    Example:
+        >>> labels = np.array(["cup", "cup", "mug", "mug"])
+        >>> neighbors = np.array([[1, 2], [0, 3], [3, 0], [2, 1]])
+        >>> confused_classes(labels, neighbors)[0].share
+        0.3333333333333333
 
     Args:
         labels: of each row, `[n]`.
@@ -171,6 +196,11 @@ def outlier_scores(similarities: npt.ArrayLike) -> npt.NDArray[np.float64]:
 
     so that scores above 1.5 lie beyond Tukey's fence, whatever similarities a model gives.
 
+    Example:
+        >>> similarities = np.array([[0.9, 0.8], [0.9, 0.85], [0.88, 0.8], [0.2, 0.1]])
+        >>> int(np.argmax(outlier_scores(similarities)))
+        3
+
     Args:
         similarities: cosine similarities `[n, k]` to the nearest, as `nearest_neighbors` gives
             them; k may be 0.
@@ -201,6 +231,10 @@ def outlier_scores(similarities: npt.ArrayLike) -> npt.NDArray[np.float64]:
 
 def duplicate_groups(pairs: npt.ArrayLike, count: int) -> npt.NDArray[np.int64]:
     """Which of `count` rows hang together by pairs, directly or through others.
+
+    Example:
+        >>> duplicate_groups(np.array([[0, 1], [1, 3]]), 5)
+        array([0, 0, 2, 0, 4])
 
     Args:
         pairs: row numbers `[p, 2]`; p may be 0.

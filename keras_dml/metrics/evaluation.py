@@ -34,6 +34,13 @@ def evaluate(
 
     Never holds n × n numbers: a few hundred MB beside the embeddings.
 
+    Example:
+        >>> labels = np.array([0, 0, 1, 1])
+        >>> z = np.array([[3, 4, 0], [4, 3, 0], [-4, 0, 3], [0, 0, 5]], "float32") / 5
+        >>> scores = evaluate(z, labels, ks=[1], clustering=False)
+        >>> scores["recall@1/cosine"], scores["map@r/cosine"]
+        (1.0, 1.0)
+
     Args:
         embeddings: numbers `[n, d]`, n at least 2 (1 with a gallery).
         labels: class of each row, `[n]`; numbers or strings.

@@ -21,6 +21,14 @@ class LossPart(keras.metrics.Mean):
 
     `model.compile(loss=loss, metrics=[LossPart(loss, "tightness"), LossPart(loss, "contrastive")])`
 
+    Example:
+        >>> loss = keras_dml.losses.ContrastiveLoss()
+        >>> metric = LossPart(loss, "tightness")
+        >>> z = np.array([[3, 4], [4, 3], [0, 5]], "float32") / 5
+        >>> metric.update_state(np.array([0, 0, 1]), z)
+        >>> round(float(metric.result()), 3)
+        0.053
+
     Args:
         loss: a `keras_dml.losses.EmbeddingLoss`.
         part: `"tightness"` or `"contrastive"`.

@@ -29,6 +29,12 @@ class PositivesPerAnchor(keras.metrics.Mean):
 
         model.compile("adam", loss, metrics=[PositivesPerAnchor()])
 
+    Example:
+        >>> metric = PositivesPerAnchor()
+        >>> metric.update_state(np.array([0, 0, 0, 1]), np.eye(4, dtype="float32"))
+        >>> float(metric.result())
+        1.5
+
     Args:
         name, dtype: as in Keras.
     """

@@ -12,6 +12,12 @@ from keras_dml.nearness import Metric
 class PrecisionAtR(NamedTuple):
     """Both as the mean over the queries that have a match, NaN if none has; and how many have not.
 
+    Example:
+        >>> labels = np.array([0, 0, 1, 1])
+        >>> z = np.array([[3, 4, 0], [4, 3, 0], [-4, 0, 3], [0, 0, 5]], "float32") / 5
+        >>> keras_dml.metrics.precision_at_r(z, labels).map_at_r
+        1.0
+
     Attributes:
         map_at_r: float, a fraction.
         r_precision: float, a fraction.
@@ -36,6 +42,12 @@ def precision_at_r(
     i-th nearest item is one of them:
 
         R-precision = (1/R) Σ_{i≤R} hit_i,    MAP@R = (1/R) Σ_{i≤R} hit_i · (1/i) Σ_{j≤i} hit_j
+
+    Example:
+        >>> labels = np.array([0, 0, 1, 1])
+        >>> z = np.array([[3, 4, 0], [4, 3, 0], [-4, 0, 3], [0, 0, 5]], "float32") / 5
+        >>> precision_at_r(z, labels)
+        PrecisionAtR(map_at_r=1.0, r_precision=1.0, queries_without_match=0)
 
     Args:
         embeddings: numbers `[n, d]`, n at least 2 (1 with a gallery).

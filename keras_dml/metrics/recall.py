@@ -121,6 +121,16 @@ def nearest_neighbors(
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
     """The k nearest other rows of every row, nearest first, equally near ones in row order.
 
+    Example:
+        >>> z = np.array([[1, 0], [0.8, 0.6], [0, 1]], "float32")
+        >>> rows, similarities = nearest_neighbors(z, k=1)
+        >>> rows, np.round(similarities, 3)
+        (array([[1],
+               [0],
+               [1]]), array([[0.8],
+               [0.8],
+               [0.6]], dtype=float32))
+
     Args:
         embeddings: numbers `[n, d]`, n at least 2 (1 with a gallery).
         k: from 1 to n - 1, or to m.
@@ -162,6 +172,12 @@ def recall_at_k(
     all others, and a query whose class has no other item counts as a miss. With a gallery, the
     protocol of In-Shop (Liu et al., 2016, "DeepFashion", section 4.2): the K nearest rows of the
     gallery, none left out; a query whose class the gallery lacks counts as a miss.
+
+    Example:
+        >>> labels = np.array([0, 0, 1, 1])
+        >>> z = np.array([[3, 4, 0], [4, 3, 0], [-4, 0, 3], [0, 0, 5]], "float32") / 5
+        >>> recall_at_k(z, labels, ks=[1, 2])
+        {1: 1.0, 2: 1.0}
 
     Args:
         embeddings: numbers `[n, d]`, n at least 2 (1 with a gallery).

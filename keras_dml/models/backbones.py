@@ -48,6 +48,11 @@ class Backbone(NamedTuple):
 class InputScaling(keras.layers.Layer):
     """Images in 0..255 to what the weights of a `keras.applications` model were trained on.
 
+    Example:
+        >>> scaling = InputScaling("MobileNetV2")
+        >>> np.round(scaling(np.array([[[[0.0, 127.5, 255.0]]]], "float32")), 3)
+        array([[[[-1.,  0.,  1.]]]], dtype=float32)
+
     Args:
         application: name of the model in `keras.applications`, such as `"ResNet50"`.
     """
@@ -76,6 +81,12 @@ class FrozenStatisticsBatchNormalization(keras.layers.BatchNormalization):
 
     Calling a whole backbone with `training=False` does not do this inside another model: Keras
     hands the outer model's `training` on to every layer of a functional model.
+
+    Example:
+        >>> layer = FrozenStatisticsBatchNormalization(epsilon=0.0)
+        >>> np.round(layer(np.array([[3.0], [5.0]], "float32"), training=True), 3)
+        array([[3.],
+               [5.]], dtype=float32)
     """
 
     def call(
@@ -86,7 +97,12 @@ class FrozenStatisticsBatchNormalization(keras.layers.BatchNormalization):
 
 
 def backbone_names() -> list[str]:
-    """The names that `build_backbone` takes, in lower case."""
+    """The names that `build_backbone` takes, in lower case.
+
+    Example:
+        >>> "resnet50" in backbone_names(), len(backbone_names()) > 40
+        (True, True)
+    """
     return [*BACKBONES, *sorted(name.lower() for name in _applications())]
 
 
@@ -229,6 +245,10 @@ def small_convnet(
     One stage for each entry of `filters`: two 3×3 convolutions with batch norm and ReLU, the
     first of which halves the resolution.
 
+    Example:
+        >>> small_convnet(image_size=16, filters=(8, 16)).output_shape
+        (None, 4, 4, 16)
+
     Raises:
         ValueError: `filters` is empty or holds anything but whole numbers from 1 on.
     """
@@ -264,6 +284,12 @@ def with_frozen_statistics(model: keras.Model) -> keras.Model:
 
     Batch norms of functional and sequential models nested in it are replaced as well, however deep,
     and those in wrappers such as `TimeDistributed`.
+
+    Example:
+        >>> inputs = keras.Input((4,))
+        >>> model = keras.Model(inputs, keras.layers.BatchNormalization()(inputs))
+        >>> type(with_frozen_statistics(model).layers[-1]).__name__
+        'FrozenStatisticsBatchNormalization'
 
     Args:
         model: a functional or sequential `keras.Model`.

@@ -21,6 +21,10 @@ def transformer_blocks(backbone: keras.Model) -> list[keras.layers.Layer]:
     layer (one whose class is called so) somewhere in them; of these the most numerous kind, that is
     of one class and one name but for the number.
 
+    Example:
+        >>> blocks = transformer_blocks(backbone)
+        >>> blocks[0].trainable = False
+
     Args:
         backbone: a built `keras.Model`; ViT, DeiT, DINOv2, DINOv3 and SigLIP of keras-hub are such.
 
@@ -99,6 +103,9 @@ def rematerialize_blocks(backbone: keras.Model) -> None:
     What lies within a block is computed anew there, as in a `keras.RematScope` around the block
     alone: memory for the activations of one block and the inputs of all, for about a third more
     time. The gradients are the same.
+
+    Example:
+        >>> rematerialize_blocks(backbone)
 
     Args:
         backbone: as for `transformer_blocks`.

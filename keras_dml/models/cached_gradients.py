@@ -47,7 +47,7 @@ class CachedGradients(DistributedModel):
     Example:
         >>> model = CachedGradients(embedding, chunk_size=32)
         >>> model.compile("adam", keras_dml.losses.RecallAtKLoss())
-        >>> model.fit(batches_of_4000_images)
+        >>> history = model.fit(batches)  # of 4,000 images
         >>> embedding.save("embedding.keras")
 
     Args:

@@ -50,7 +50,7 @@ class CrossBatchMemory(DistributedModel):
     Example:
         >>> model = CrossBatchMemory(embedding, memory_size=8192, start_step=500)
         >>> model.compile("adam", keras_dml.losses.ContrastiveLoss(normalize=True))
-        >>> model.fit(batches, epochs=10)
+        >>> history = model.fit(batches, epochs=10)
         >>> embedding.save("embedding.keras")
 
     Args:

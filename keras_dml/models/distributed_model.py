@@ -44,6 +44,13 @@ class DistributedModel(private.BuildsOnBatch, keras.Model):
     `strategy.reduce("SUM", ...)`. `reduction="sum"` and `None` are divided by nothing. There is an
     example in BUILD.md; of the optimizers, only those of `keras_dml` clip the sum there.
 
+    Example:
+        >>> inputs = keras.Input((4,))
+        >>> model = DistributedModel(inputs, keras.layers.Dense(2)(inputs))
+        >>> model.compile("adam", keras_dml.losses.SupConLoss())
+        >>> type(model).__name__
+        'FunctionalDistributedModel'
+
     Raises:
         TypeError: a subclass is given inputs and outputs.
         ValueError: several replicas, and `jit_compile=True` or an optimizer with
@@ -235,7 +242,14 @@ class DistributedModel(private.BuildsOnBatch, keras.Model):
 
 @keras.saving.register_keras_serializable("keras_dml")
 class FunctionalDistributedModel(DistributedModel, private.Functional):
-    """What `DistributedModel(inputs, outputs)` makes."""
+    """What `DistributedModel(inputs, outputs)` makes.
+
+    Example:
+        >>> inputs = keras.Input((4,))
+        >>> model = DistributedModel(inputs, keras.layers.Dense(2)(inputs))
+        >>> isinstance(model, FunctionalDistributedModel), model.output_shape
+        (True, (None, 2))
+    """
 
     __init__ = private.Functional.__init__
 

@@ -23,6 +23,11 @@ class GlobalBatchDropout(keras.layers.Dropout):
     Keras' own draws the same mask on every replica, since their seeds go alike. Here each replica
     draws the whole mask, as one device would, and takes its own rows; it must have as many rows as
     every other. So does each chunk of `CachedGradients`. Arguments are those of Keras' `Dropout`.
+
+    Example:
+        >>> layer = GlobalBatchDropout(0.5, seed=0)
+        >>> float(np.max(layer(np.ones([4, 8], "float32"), training=True)))
+        2.0
     """
 
     draws_for_global_batch = True
@@ -48,6 +53,12 @@ def embedding_model(
     name: str = "embedding",
 ) -> keras.Model:
     """Images to embeddings: backbone, global pooling, optional batch norm, optional projection.
+
+    Example:
+        >>> backbone = keras_dml.models.small_convnet(image_size=16, filters=(8,))
+        >>> model = embedding_model(backbone, embedding_size=32)
+        >>> model.input_shape, model.output_shape
+        ((None, 16, 16, 3), (None, 32))
 
     Args:
         backbone: a `keras.Model` from images to feature maps `[n, h, w, c]`, tokens `[n, t, c]`,
@@ -168,6 +179,13 @@ def classifier_model(
     name: str = "classifier",
 ) -> keras.Model:
     """An embedding model with dropout and a linear classifier whose weights start at zero.
+
+    Example:
+        >>> inputs = keras.Input((4,))
+        >>> embedding = keras.Model(inputs, keras.layers.Dense(2)(inputs))
+        >>> model = classifier_model(embedding, num_classes=10, dropout=0.5)
+        >>> model.output_shape
+        (None, 10)
 
     Args:
         embedding: a `keras.Model` from images to embeddings `[n, d]`.

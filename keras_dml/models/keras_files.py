@@ -36,8 +36,10 @@ def load_keras_file(path: str | os.PathLike[str], trust_code: bool = False) -> k
             them), or Python code that is not trusted.
 
     Example:
-        >>> load_keras_file("backbone.keras").output_shape  # doctest: +SKIP
-        (None, 7, 7, 1280)
+        >>> inputs = keras.Input((4,))
+        >>> keras.Model(inputs, keras.layers.Dense(2)(inputs)).save("net.keras")
+        >>> load_keras_file("net.keras").output_shape
+        (None, 2)
     """
     path = pathlib.Path(path).expanduser()
     received = f"Received: {str(path)!r}"

@@ -89,6 +89,14 @@ def enable_lora(
 def with_merged_lora(model: keras.Model) -> keras.Model:
     """A copy of a model in which low-rank additions have become part of the kernels: W + A·B.
 
+    Example:
+        >>> inputs = keras.Input((4,))
+        >>> dense = keras.layers.Dense(4)
+        >>> model = keras.Model(inputs, dense(inputs))
+        >>> dense.enable_lora(2)
+        >>> has_lora(model), has_lora(with_merged_lora(model))
+        (True, False)
+
     Args:
         model: a functional or sequential `keras.Model`, with additions or without.
 
@@ -100,7 +108,12 @@ def with_merged_lora(model: keras.Model) -> keras.Model:
 
 
 def has_lora(model: keras.Model) -> bool:
-    """Whether some layer of a model, however deep, has low-rank additions."""
+    """Whether some layer of a model, however deep, has low-rank additions.
+
+    Example:
+        >>> has_lora(keras_dml.models.small_convnet(image_size=16, filters=(8,)))
+        False
+    """
     return any(getattr(layer, "lora_enabled", False) for layer in all_layers(model))
 
 

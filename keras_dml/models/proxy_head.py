@@ -17,6 +17,7 @@ from keras_dml.checks import (
 )
 from keras_dml.class_ids import as_labels
 from keras_dml.errors import ArgumentError
+from keras_dml.matmul import matmul
 from keras_dml.pairs import normalize
 from keras_dml.types import Config, Tensor, TensorLike
 
@@ -104,7 +105,7 @@ class ProxyHead(keras.layers.Layer):
         """The cosines `[n, K, C]` of embeddings `[n, d]` to all centers."""
         z = normalize(ops.cast(embeddings, self.compute_dtype))
         proxies = normalize(ops.copy(self.proxies))
-        cosines = ops.matmul(z, ops.transpose(proxies))
+        cosines = matmul(z, ops.transpose(proxies))
         return ops.reshape(cosines, (-1, self.num_classes, self.centers))
 
     def call(self, embeddings: Tensor) -> Tensor:
@@ -235,7 +236,7 @@ class CenterRegularizer(keras.regularizers.Regularizer):
             return ops.zeros((), dtype=x.dtype)
         classes = rows // self.centers
         p = ops.reshape(normalize(ops.copy(x)), (classes, self.centers, dimensions))
-        cosines = ops.matmul(p, ops.transpose(p, (0, 2, 1)))
+        cosines = matmul(p, ops.transpose(p, (0, 2, 1)))
         above = np.triu(np.ones((self.centers, self.centers), dtype=bool), k=1)
         # What is not counted is 1, whose root has a gradient that nothing can turn into NaN.
         squares = ops.where(above[None], 2.0 + 1e-5 - 2.0 * cosines, ops.ones_like(cosines))
@@ -305,7 +306,10 @@ def dominant_centers(
     keep the dominant centers alone, and train anew.
 
     Example:
-        >>> centers, near = dominant_centers(head, embedding.predict(images), class_ids)
+        >>> head = ProxyHead(num_classes=2, centers=3)
+        >>> z, class_ids = np.eye(4, dtype="float32"), np.array([0, 0, 1, 1])
+        >>> cosines = head(z)
+        >>> centers, near = dominant_centers(head, z, class_ids)
 
     Args:
         head: a built `ProxyHead`.

@@ -68,6 +68,14 @@ class RankMI(DistributedModel):
     (statistics steps, since the model was made, after which V had no zero between 0 and 2 and the
     last β was kept).
 
+    Example:
+        >>> inputs = keras.Input((4,))
+        >>> embedding = keras.Model(inputs, keras.layers.Dense(8)(inputs))
+        >>> model = RankMI(embedding)
+        >>> model.compile(keras.optimizers.Adam(1e-3))
+        >>> tuple(model(np.ones([2, 4], "float32")).shape)
+        (2, 8)
+
     Args:
         embedding: a built `keras.Model` from images to embeddings `[n, d]`.
         statistics_network: a built Keras layer from distances `[m, 1]` to values `[m, 1]`; by

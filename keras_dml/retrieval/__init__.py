@@ -25,6 +25,10 @@ def scann_loads() -> bool:
     """Whether ScaNN can be imported; where it cannot, one line a process says so and why.
 
     The line goes to the logger "keras_dml". `scann_loads.cache_clear()` makes it look again.
+
+    Example:
+        >>> isinstance(scann_loads(), bool)
+        True
     """
     try:
         import_scann()
@@ -50,6 +54,11 @@ def build_index(
     Without `tree` both give the same ids and scores. Without ScaNN one line, once a process, goes
     to the logger "keras_dml".
 
+    Example:
+        >>> items = [[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]]
+        >>> build_index(items).search([[0.1, 1.0]], k=1)[0]
+        array([[2]])
+
     Args:
         embeddings: numbers `[n, d]`.
         metric: "cosine" or "l2".
@@ -72,6 +81,12 @@ def load_index(path: str | os.PathLike[str]) -> Index:
 
     A trained tree is read, not trained again. Without ScaNN a `ScannIndex`, with a tree or not,
     becomes an `ExactIndex` of the same items, with the line of `build_index`.
+
+    Example:
+        >>> items = [[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]]
+        >>> keras_dml.retrieval.ExactIndex(items).save("an_index")
+        >>> load_index("an_index").num_items
+        3
 
     Raises:
         ValueError: `path` is no index, damaged, or written by a newer library.

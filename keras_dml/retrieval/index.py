@@ -44,6 +44,12 @@ class Index(abc.ABC):
     every change that had ended when it began and each later one whole or not at all, each item with
     its own id.
 
+    Example:
+        >>> items = [[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]]
+        >>> index = keras_dml.retrieval.ExactIndex(items, metric="l2")
+        >>> isinstance(index, Index), index.num_items
+        (True, 3)
+
     Args:
         embeddings: numbers `[n, d]`, n and d at least 1, a memory-mapped file for instance; copied
             once, to float32.

@@ -85,6 +85,12 @@ class ScannIndex(Index):
 
     See `Index` for the other arguments, order and errors.
 
+    Example:
+        >>> items = [[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]]
+        >>> index = ScannIndex(items)
+        >>> index.search([[1.0, 0.1]], k=1)[0]
+        array([[0]])
+
     Args:
         tree: None, or `TreeAH`.
 

@@ -42,6 +42,11 @@ def find_bad_images(
 ) -> list[tuple[int, str, str]]:
     """Decode the images of a table, whole, and list those that fail.
 
+    Example:
+        >>> table = ImageTable.from_paths(["nowhere.jpg"], ["a"])
+        >>> [(row, name) for row, name, reason in find_bad_images(table)]
+        [(0, 'nowhere.jpg')]
+
     Args:
         table: `ImageTable`; one of arrays has no bad images.
         rows: rows to look at, in that order; None: all.

@@ -49,6 +49,11 @@ class TrainTransform:
     uniform in [max(0, 1 - x), 1 + x], a hue shift uniform in [-hue, hue] (of the colour circle),
     applied in a random order, clamped to 0..255 after each.
 
+    Example:
+        >>> transform = TrainTransform(image_size=8, flip=True)
+        >>> tuple(transform(np.zeros([20, 30, 3], "uint8"), np.array([0, 1])).shape)
+        (8, 8, 3)
+
     Args:
         image_size: side of the output in pixels.
         resize: size before the crop: None (`image_size`), an int (the shortest side; the ratio is
@@ -136,6 +141,11 @@ class TrainTransform:
 @dataclasses.dataclass(frozen=True)
 class EvaluationTransform:
     """Resize and centre crop, the same every time; also what a served model does to its images.
+
+    Example:
+        >>> transform = EvaluationTransform(image_size=8, resize=10)
+        >>> tuple(transform(np.zeros([20, 30, 3], "uint8")).shape)
+        (8, 8, 3)
 
     Args:
         image_size: side of the output in pixels.

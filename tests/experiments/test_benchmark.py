@@ -14,6 +14,7 @@ from experiments import benchmark
 from experiments.benchmarks import loss as benchmark_loss
 from experiments.benchmarks import pil as benchmark_pil
 from experiments.benchmarks import pipeline as benchmark_pipeline
+from experiments.benchmarks import timing
 from experiments.benchmarks import training as benchmark_training
 from experiments.options.command_line import RunError, run_command
 from keras_dml import losses
@@ -45,10 +46,11 @@ def test_what_a_step_reads_and_writes_is_counted_in_additions():
     assert passes["contrastive"] > 5
 
 
+@pytest.mark.slow
 @pytest.mark.gate_cases(3)
 @tiers.parametrize("name", benchmark_loss.names(), ("contrastive", "rankmi"))
 def test_every_loss_can_be_measured(name, monkeypatch, capsys):
-    monkeypatch.setattr(benchmark_loss, "SECONDS", 0.0)
+    monkeypatch.setattr(timing, "SECONDS", 0.0)
     benchmark_loss.main(name, 8, True, [16])
     assert '"n": 16' in capsys.readouterr().out
 
@@ -84,6 +86,22 @@ def test_the_training_benchmark_prints_three_steps_beside_the_first(monkeypatch,
     assert all(float(row[-1]) > 0 for row in rows)
 
 
+@pytest.mark.thorough
+@pytest.mark.slow
+def test_the_gpu_benchmark_prints_losses_and_training_steps(monkeypatch, capfd):
+    pytest.importorskip("jax")
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    arguments = ["--losses=contrastive", "--sizes=16,8", "--dimensions=4", "--batch_size=8"]
+    arguments += ["--backbone=small_convnet", "--image_size=8", "--training=ice"]
+    assert run_command(benchmark.main, ["benchmark", "gpu", *arguments]) == 0
+    _, first, second, _, training = map(str.split, capfd.readouterr().out.splitlines())
+    assert [first[:2], second[:2]] == [["contrastive", "8"], ["contrastive", "16"]]
+    assert float(first[2]) > 0 and 0 < float(first[7]) < 1e-5
+    assert second[7] == "–"
+    assert training[0] == "ice" and float(training[2]) > 0
+
+
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_chunks_benchmark_prints_a_plain_step_and_one_in_pieces(capfd):
     arguments = ["benchmark", "chunks", "--backbone=small_convnet", "--image_size=16"]
@@ -123,6 +141,20 @@ def test_the_pipeline_benchmark_prints_every_pipeline(photos, monkeypatch, capsy
     assert values[0][1] == 1.0
     assert min(map(min, values)) > 0
     assert startup == "start-up: see below"
+
+
+@pytest.mark.thorough
+@pytest.mark.slow
+def test_the_feeding_benchmark_prints_a_row_for_each_backend(photos, capfd):
+    arguments = ["benchmark", "feeding", "--dataset=folder", f"--data_dir={photos}"]
+    arguments += ["--image_size=16", "--resize=20", "--batch_size=4", "--train_classes=2"]
+    arguments += ["--backends=tensorflow,jax"]
+    assert run_command(benchmark.main, arguments) == 0
+    first, columns, *rows = capfd.readouterr().out.splitlines()
+    assert first == "2 classes, 8 images; batches of 4"
+    assert columns.split() == ["images/s", "tf.data", "threads", "processes"]
+    assert [row.split()[0] for row in rows] == ["tensorflow", "jax"]
+    assert all(min(map(float, row.replace(",", "").split()[1:])) > 0 for row in rows)
 
 
 @pytest.mark.thorough
@@ -173,6 +205,25 @@ def test_the_pillow_pipeline_without_chance_is_the_evaluation(crop):
     np.testing.assert_allclose(image, EvaluationTransform(32, (32, 32))(pixels), atol=1.5)
 
 
+@pytest.mark.thorough
+@pytest.mark.slow
+def test_thresholds_of_half_of_the_classes_are_tried_on_the_others(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(40), 6)
+    # Those of the last classes lie close together: calibrated without them it is too low.
+    centers = rng.normal(size=(40, 8)) + 6 * (np.arange(40) > 36)[:, None]
+    np.savez(tmp_path / "z.npz", embeddings=centers[labels] + 0.1, labels=labels)
+    arguments = ["benchmark", "verification", f"--embeddings={tmp_path / 'z.npz'}"]
+    assert run_command(benchmark.main, arguments) == 0
+    first, _, *rows = capsys.readouterr().out.splitlines()
+    assert first == "240 images of 40 classes, 20 halvings of the classes, cosine"
+    for row, rate in zip(rows, ("0.01", "0.001"), strict=True):
+        asked, median, least, most, within, _, halves = row.split()
+        assert (asked, halves) == (rate, "20") and int(within) <= 20
+        assert float(least) <= float(median) <= float(most)
+    assert float(rows[0].split()[3]) > 0.01
+
+
 def test_no_loss_over_pairs_is_left_out():
     of_classes = {
         name for name, loss in losses.LOSSES.items() if issubclass(loss, losses.ProxyLoss)
@@ -208,9 +259,13 @@ def test_no_loss_over_pairs_is_left_out():
             "of image files.* Received: dataset=glyphs",
         ),
         (["pipeline"], "data_dir"),
+        (["feeding", "--epochs=3"], "feeding takes .*backends.* Received: --epochs=3"),
+        (["feeding", "--backends=numpy"], "backends must be of .*Received: backends=numpy"),
         (["losses", "--losses=hinge"], "losses must be of .*hinge"),
         (["losses", "--sizes=many"], "sizes must be whole numbers"),
         (["losses", "--sizes=1"], "sizes must be at least 2"),
+        (["gpu", "--sizes=0"], "sizes must be at least 2"),
+        (["gpu"], "on JAX: KERAS_BACKEND=jax .*Received: KERAS_BACKEND="),
     ],
 )
 def test_bad_input(arguments, message, capsys):

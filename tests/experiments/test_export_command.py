@@ -1,13 +1,25 @@
 """`experiments.export`: what it writes and says, bad input."""
 
+import importlib.util
+import json
+import os
 import shutil
+import signal
 
 import numpy as np
 import pytest
+from kills import Undisturbed, kill, killed_as_it_may
+from small_commands import SmallCommand
 from tiny_run import TINY
+from trials import Tally, seeds
 
 from experiments import export
+from experiments.embedding.held_folder import held_beside
 from experiments.options.command_line import run_command
+
+# What each format needs.
+NEEDS = {"saved_model": (), "onnx": ("onnxruntime", "tf2onnx"), "openvino": ("openvino", "nncf"),
+         "litert": ("ai_edge_litert",)}  # fmt: skip
 
 
 def command(*arguments):
@@ -55,6 +67,7 @@ def test_a_run_is_exported_with_its_card(run, capsys):
     assert str(run) not in card and "--data_dir" not in card
     # Again, with what a killed one has left, and of a model that the run has not embedded by.
     (folder.parent / ".saved_model.partial").mkdir()
+    (folder.parent / ".saved_model.lock").touch()
     with np.load(run / "test_embeddings.npz") as saved:
         arrays = dict(saved)
     arrays["labels"] = arrays["labels"][::-1]
@@ -101,3 +114,99 @@ def test_what_is_not_there_and_what_is_something_else(run, capsys):
         assert command(f"--run={run}", "--format=saved_model", *words) == 2
         assert message in capsys.readouterr().err
         assert (run / "best.keras").is_file()
+
+
+@pytest.mark.slow
+def test_the_second_at_once_is_refused(run, capsys):
+    output = run / "exports" / "saved_model"
+    output.parent.mkdir(exist_ok=True)
+    with held_beside(output, "output_dir"):
+        assert command(f"--run={run}", "--format=saved_model") == 2
+    said = capsys.readouterr().err
+    assert "is in use by another running process" in said and said.count("error: ") == 1
+
+
+def files(folder):
+    """The contents of all files below, by name."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+@pytest.fixture
+def exporting(request, run, tmp_path):
+    """An export with the test's words into `FOLDER/it`, with temporary files of its own."""
+    (tmp_path / "temporary").mkdir()
+    name = request.param[0].partition("=")[2]
+    if not all(map(importlib.util.find_spec, NEEDS[name])):
+        pytest.skip(f"a package of {name} is not installed")
+    setup = f"import tempfile\ntempfile.tempdir = {str(tmp_path / 'temporary')!r}"
+    return SmallCommand(
+        "experiments.export",
+        lambda to: [f"--run={run}", *request.param, f"--output_dir={to / 'it'}"],
+        setup,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "exporting",
+    [
+        ["--format=saved_model"],
+        *([f"--format={name}", *more] for name in list(NEEDS)[1:] for more in ([], ["--int8"])),
+    ],
+    indirect=True,
+    ids=" ".join,
+)
+def test_a_killed_export_leaves_the_old_one_or_the_new(exporting, commands, tmp_path, capsys):
+    tally, folder = Tally("killed exports"), tmp_path / "exports"
+    folder.mkdir()
+    whole = Undisturbed(exporting, commands, folder)
+    path = folder / "it"
+    for seed in seeds(4):
+        (path / "old").write_text("old")
+        old = files(path)
+        process = exporting.start(commands, folder)
+        number, how = kill(process, folder, whole, np.random.default_rng(seed))
+        ended = process.wait()
+        now = files(path)
+        if alive := process.left_alive():
+            tally.fail(seed, f"{how}: children are left: {alive}")
+        elif not killed_as_it_may(ended, number):
+            tally.fail(seed, f"{how}: ended with {ended.code}: {ended.output[-3000:]}")
+        elif "old" in now and now != old:
+            tally.fail(seed, f"{how}: the old one has changed")
+        elif now.keys() - {"old"} != old.keys() - {"old"} or not json.loads(now["export.json"]):
+            tally.fail(seed, f"{how}: neither the old nor the new one: {sorted(now)}")
+        else:
+            tally.add(f"the {'old' if 'old' in now else 'new'} one")
+    ended = exporting.run(commands, folder)
+    assert ended.code == 0 and not ended.problem, ended.output
+    assert os.listdir(folder) == ["it"] and "old" not in os.listdir(path)
+    # Not ours: TensorFlow's own, of functions that it has translated.
+    left = [name for name in os.listdir(tmp_path / "temporary") if "autograph" not in name]
+    assert not left
+    tally.check(capsys)
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.parametrize("exporting", [["--format=saved_model"]], indirect=True, ids=" ".join)
+def test_two_exports_into_one_folder(exporting, commands, tmp_path):
+    """Whichever comes first does its work; killed, it is in nobody's way."""
+    folder = tmp_path / "exports"
+    folder.mkdir()
+    both = [exporting.start(commands, folder) for _ in range(2)]
+    ended = sorted((process.wait() for process in both), key=lambda one: one.code)
+    assert [one.code for one in ended] == [0, 2], [one.output for one in ended]
+    assert "is in use by another" in ended[1].refused
+    first = exporting.start(commands, folder)
+    while not (folder / ".it.lock").exists() and first.sleep(0.001):
+        pass
+    first.send(signal.SIGKILL)
+    assert first.wait().code == -signal.SIGKILL and (folder / ".it.lock").exists()
+    assert exporting.run(commands, folder).code == 0
+    assert os.listdir(folder) == ["it"]

@@ -102,6 +102,7 @@ def test_every_image_below_the_folder_is_found_by_itself(tmp_path, photos, model
     np.testing.assert_allclose(scores, 1, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_killed_command_goes_on(tmp_path, photos, command, embedded, monkeypatch, capsys):
     bad = write_bad(photos)
     counting = image_embedder.ImageEmbedder.__call__

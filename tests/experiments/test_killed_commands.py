@@ -1,72 +1,15 @@
 """Commands killed at moments drawn at random, several times, then repeated: the undisturbed end."""
 
-import pathlib
 import shutil
-import signal
-import time
 
 import numpy as np
 import pytest
+from kills import Undisturbed, kill, killed_as_it_may
 from left_behind import differences, left_behind
 from trials import Tally, seeds
 
-SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 # Of each: how many of the thorough trials, which take the ten minutes of two cores together.
 TRIALS = {"run": 6, "compare": 2, "index": 25, "evaluate": 20, "prepare": 60}
-# Python itself needs a moment until it can be interrupted.
-BEGUN = 0.05
-LOOK = 0.002
-
-
-def look_of(folder):
-    """Changes whenever a file there is made, written, renamed or removed."""
-    found = []
-    for path in pathlib.Path(folder).rglob("*"):
-        try:
-            status = path.stat()
-        except OSError:  # gone meanwhile
-            continue
-        found.append((str(path), status.st_size, status.st_mtime_ns))
-    return sorted(found)
-
-
-def changes_seen(process, folder, most):
-    """How often the folder has changed until the process ended, or `most` times."""
-    before, seen = look_of(folder), 0
-    while seen < most and process.sleep(LOOK):
-        now = look_of(folder)
-        seen, before = seen + (now != before), now
-    return seen
-
-
-class Undisturbed:
-    """A command's end that nobody disturbed, how long it took and how often it wrote."""
-
-    def __init__(self, command, commands, folder):
-        began = time.monotonic()
-        process = command.start(commands, folder)
-        self.changes = changes_seen(process, folder, float("inf"))
-        ended = process.wait()
-        self.seconds = time.monotonic() - began
-        assert ended.code == 0, ended.output
-        self.left = left_behind(folder)
-
-
-def kill(process, folder, whole, generator):
-    """One signal at a random moment: of the time, or of what the command writes; as words."""
-    number = SIGNALS[generator.integers(len(SIGNALS))]
-    process.sleep(BEGUN)
-    if generator.random() < 0.5:
-        moment = generator.random() * whole.seconds
-        process.sleep(moment)
-        when = f"{moment:.3f} s"
-    else:
-        most = int(generator.integers(1, whole.changes + 1))
-        changes_seen(process, folder, most)
-        process.sleep(generator.random() * 0.02)
-        when = f"change {most}"
-    process.send(number)
-    return number, f"{number.name} at {when}"
 
 
 def trial(command, commands, folder, whole, seed, tally):
@@ -80,9 +23,7 @@ def trial(command, commands, folder, whole, seed, tally):
         ended = process.wait()
         if alive := process.left_alive():
             tally.fail(seed, f"{how}: children are left: {alive}")
-        # By the signal itself where it comes when all is done and Python ends.
-        expected = {0, -number, 130 if number == signal.SIGINT else 0}
-        if ended.code not in expected or "Traceback" in ended.output or ended.code == 1:
+        if not killed_as_it_may(ended, number):
             tally.fail(seed, f"{how}: ended with {ended.code}: {ended.output[-3000:]}")
             return
     ended = command.run(commands, folder)

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import io
 import json
+import math
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from experiments.options.loss_flags import flags_of_losses
 from experiments.training import fit
 from experiments.training.objectives import objective_of
 from experiments.training.optimizer import backbone_optimizer
+from experiments.training.patience import MAP_AT_R
 from keras_dml import models
 from keras_dml.metrics import recall_at_k
 from pipelines import training_batches
@@ -54,6 +56,14 @@ RANKMI = JITTERLESS | {
     "learning_rate": 1e-3, "statistics_learning_rate": None, "pretrained_factor": 0.01,
     "weight_decay": 1e-4, "decayed": "all", "recall_at": ["1", "2", "4", "8"],
 }  # fmt: skip
+REALITY_CHECK = JITTERLESS | {
+    "dataset": "cub", "image_size": 227, "resize": "256", "crop": "area",
+    "crop_area": ["0.16", "1"], "sampler": "balanced", "batch_size": 32, "images_per_class": 4,
+    "backbone": "bn_inception", "weights": "imagenet", "frozen_batch_norm": True,
+    "embedding_size": 128, "optimizer": "rmsprop", "learning_rate": 1e-6, "schedule": "constant",
+    "patience": 9, "eval_every": 1,
+}  # fmt: skip
+CLASSIFIED = REALITY_CHECK | {"images_per_class": 1}
 LEVELS = ["inception_3c_output", "inception_4e_output", "inception_5b_output"]
 SMALL_KS, LARGE_KS = ["1", "2", "4", "8", "16", "32"], ["1", "10", "100", "1000"]
 NUMBERS = {
@@ -90,6 +100,27 @@ PAIRS = (
     "fastap", "lifted_structure", "n_pairs",
 )  # fmt: skip
 NUMBERS |= {f"cub_{loss}": {"dataset": "cub", "loss": loss} for loss in PAIRS}
+NUMBERS |= {
+    "reality_check": REALITY_CHECK,
+    "reality_check_multi_similarity": REALITY_CHECK | {"alpha": 0.01, "beta": 50.6, "base": 0.56},
+    "reality_check_contrastive": REALITY_CHECK | {
+        "loss": "contrastive", "margin": 0.3841, "positive_margin": -0.2, "power": 1,
+        "normalize": True,
+    },
+    "reality_check_triplet": REALITY_CHECK | {"loss": "triplet", "margin": 0.0961},
+    "reality_check_nt_xent": REALITY_CHECK | {"loss": "nt_xent", "temperature": 0.0091},
+    "reality_check_fastap": REALITY_CHECK | {"loss": "fastap", "num_bins": 17},
+    "reality_check_cosface": CLASSIFIED | {
+        "loss": "cosface", "margin": 0.6182, "scale": 100.0, "proxies_factor": 2530.0,
+    },
+    "reality_check_arcface": CLASSIFIED | {
+        "loss": "arcface", "margin": round(math.radians(23.22), 4), "scale": 100.0,
+        "proxies_factor": 5130.0,
+    },
+    "reality_check_norm_softmax": CLASSIFIED | {
+        "loss": "norm_softmax", "temperature": 0.1087, "proxies_factor": 4460.0,
+    },
+}  # fmt: skip
 
 
 def parsed(name, *more):
@@ -111,7 +142,8 @@ def data_dirs(tmp_path_factory):
     train, test = np.arange(1, 25).repeat(10).tolist(), [101, 102, 103] * 3
     pairs, tested = np.arange(1, 91).repeat(2).tolist(), np.arange(91, 95).repeat(3).tolist()
     folders = {
-        "cub": write_cub(root / "cub", train + test),
+        # Batches of 32 classes, also where a fold of four is kept back.
+        "cub": write_cub(root / "cub", np.arange(1, 45).repeat(10).tolist() + test),
         "cars": write_cars_devkit(root / "cars", train + test, [1, 104, 104]),
         "sop": write_sop(root / "sop", pairs, tested),
         "inshop": write_inshop(root / "inshop", pairs, range(91, 95), tested),
@@ -267,6 +299,30 @@ def test_two_steps_with_a_gallery(data_dirs, tmp_path):
     assert page.count('alt="query: ') == 4 and page.count('alt="neighbour ') == 20
 
 
+REALITY_CHECKS = [
+    name.removesuffix(".flags") for name in recipes.names() if name.startswith("reality_check")
+]
+
+
+@pytest.mark.thorough
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REALITY_CHECKS)
+def test_two_steps_of_the_reality_check(name, data_dirs, tmp_path):
+    """On one of its folds: 33 of the 44 training classes train, the other 11 validate."""
+    assert name in NUMBERS
+    folder = tmp_path / "run"
+    two_steps(name, data_dirs["cub"], folder, "--backbone=small_convnet", "--fold=1/4")
+    (row,) = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    assert 0 <= row[MAP_AT_R] <= 1 and row["test/evaluations_without_gain"] == 0
+    result = json.loads((folder / "result.json").read_text())
+    assert result["trained_on"].startswith("330 images of 33 classes")
+    assert result["tested_on"].startswith("110 images of 11 other classes")
+    # Without a fold only test classes would be left to say when to stop.
+    words = [f"--flagfile={name}.flags", f"--output_dir={tmp_path / 'none'}"]
+    assert run_command(run.main, ["run", *words]) == 2
+    assert not (tmp_path / "none").exists()
+
+
 @pytest.mark.thorough
 @pytest.mark.slow
 def test_two_steps_on_boxes(data_dirs, tmp_path):
@@ -347,3 +403,15 @@ def test_two_steps_of_a_tiny_transformer(name, data_dirs, tmp_path):
     preset("dinov2", tmp_path / "preset")
     small = [f"--backbone=hub:{tmp_path / 'preset'}", "--batch_size=8", "--images_per_class=2"]
     two_steps(name, data_dirs[name.partition("_")[0]], tmp_path / "run", *small)
+
+
+def test_what_a_paper_scores_is_read_from_its_recipe_alone(tmp_path):
+    read = {name: recipes.paper_scores(recipes.PACKAGED / name) for name in recipes.names()}
+    assert read["cub.flags"] == {"cosine": 0.692, "l2": 0.676}
+    assert read["sop_rankmi.flags"] == {"cosine": 0.743, "NMI": 0.905}
+    assert read["inshop.flags"]["cosine"] == 0.906 and read["sop.flags"]["cosine"] == 0.811
+    assert read["cub_center.flags"] == {}  # builds on one that has numbers
+    lines = "".join((recipes.PACKAGED / name).read_text() for name in recipes.names())
+    assert lines.count("# Paper: R@1 0.") == sum("cosine" in found for found in read.values()) == 13
+    (tmp_path / "mine.flags").write_text("# Paper: to be written, R@1 high, NMI 71\n--seed=1\n")
+    assert recipes.paper_scores(tmp_path / "mine.flags") == {}

@@ -13,8 +13,8 @@ import pytest
 import tensorflow as tf
 from tiny_run import TINY, command, finished_run
 
-from experiments import recipes
-from experiments.options import RunOptions, command_line, parse
+from experiments import audit, evaluate, recipes
+from experiments.options import RunOptions, command_line, parse, run_command
 from experiments.training import fit
 from experiments.training.run_folder import RunFolder
 from keras_dml import metrics, models
@@ -42,8 +42,10 @@ def test_a_run_leaves_everything_behind(finished):
         for name in ("map@r/cosine", "r_precision/l2", "nmi", "ami"):
             assert f"{100 * scores[name]:.1f}" in shown
         assert f"{scores['jensen_shannon']:.3f} nats" in shown
-    assert "<html" in (finished / "report.html").read_text()
-    assert list((finished / "tensorboard").glob("events*"))
+    report = (finished / "report.html").read_text()
+    assert "<html" in report and "before, raw pixels: matching 0." in report
+    (events,) = (finished / "tensorboard").glob("events*")
+    assert b"train/first batch, augmented" in events.read_bytes()
     assert {"best.keras", "last.keras", "checkpoint.npz"} <= {p.name for p in finished.iterdir()}
     assert not list(finished.glob(".writing*")) + list(finished.glob(".*npy*"))
 
@@ -245,6 +247,35 @@ def test_a_file_that_is_no_image_is_named_and_can_be_skipped(photos, tmp_path, c
     assert str(bad) in capsys.readouterr().out
 
 
+@pytest.mark.thorough
+@pytest.mark.slow
+def test_a_run_on_a_fold_needs_no_test_image(photos, tmp_path, capsys):
+    data = shutil.copytree(photos, tmp_path / "photos")
+    for number in range(5, 10):  # which test
+        for file in (data / f"class{number}").iterdir():
+            file.write_text("not a picture")
+    more = ("--epochs=1", "--batch_size=4")
+    folder = finished_run(tmp_path / "run", data, *more, "--fold=2/2")
+    said = capsys.readouterr().out
+    assert "12 images of 3 classes to train, 8 of 2 others to test" in said
+    assert "fold 2/2 of the training classes: the test classes stay unseen" in said
+    assert "to train: class0, class1, class2\nto test: class3, class4" in said
+    assert "Fold</dt><dd>2/2 of the training classes" in (folder / "report.html").read_text()
+    assert "Fold: 2/2" in (folder / "model_card.md").read_text()
+    finished_run(folder, data, *more, "--fold=2/2")
+    assert "is finished" in capsys.readouterr().out
+    assert command(*TINY, f"--data_dir={data}", f"--output_dir={folder}", *more) == 2
+    assert "(there --fold=2/2)" in capsys.readouterr().err
+    for module in (evaluate, audit):
+        name = module.__name__.rpartition(".")[2]
+        assert run_command(module.main, [name, f"--run={folder}"]) == 0
+    evaluation = json.loads((folder / "evaluation" / "evaluation.json").read_text())
+    assert (evaluation["queries"], evaluation["fold"]) == (8, "2/2")
+    result = json.loads((folder / "result.json").read_text())
+    assert evaluation["scores"] == pytest.approx(result["scores"], rel=1e-4)
+
+
+@pytest.mark.slow
 def test_nan_stops_the_run_at_its_step_and_keeps_the_checkpoint(photos, tmp_path, capsys):
     folder = tmp_path / "run"
     arguments = [*TINY, f"--data_dir={photos}", f"--output_dir={folder}", "--optimizer=sgd"]
@@ -254,6 +285,7 @@ def test_nan_stops_the_run_at_its_step_and_keeps_the_checkpoint(photos, tmp_path
     assert "Traceback" not in err
     assert not (folder / "checkpoint.npz").exists()
     assert not (folder / "result.json").exists()
+    assert "no longer finite at step 2" in (folder / "diverged.txt").read_text()
 
 
 def test_two_runs_do_not_share_a_folder(finished, photos, tmp_path, capsys):

@@ -96,6 +96,7 @@ def paths(found):
     return [result.path for result in found.results]
 
 
+@pytest.mark.slow
 def test_only_what_is_asked_for(visual):
     every = answer(visual, 8, group_similarity=0)
     assert paths(every)[:3] == ["7.png", "a/1.png", "b/6.png"]
@@ -168,6 +169,7 @@ def test_distances_have_no_least_similarity(visual, monkeypatch):
         answer(visual, 1, min_similarity=0.5)
 
 
+@pytest.mark.slow
 def test_conditions_on_the_command_line(known, tmp_path, capsys):
     """In print, as JSON, on the page; no name steers the terminal."""
     photo = known / "photos" / "a" / "1.png"
@@ -383,7 +385,7 @@ def test_match_or_no_match_where_there_is_a_calibration(index, tmp_path, capsys)
     assert re.fullmatch(r" +1  1\.0000  match     a/1\.png", lines[2])
     assert re.fullmatch(r" +2  0\.\d+  no match  .*", lines[3])
     said = "similarity of at least 0.9990, false match rate 0.001"
-    assert lines[-2] == f"match: {said}"
+    assert lines[4] == "      1 of 2 match: a, 2 of 2" and lines[-2] == f"match: {said}"
     text = page.read_text()
     assert f"A match: {said}." in text
     assert text.count('<figure class="match">') == text.count('<figure class="other">') == 1
@@ -392,6 +394,9 @@ def test_match_or_no_match_where_there_is_a_calibration(index, tmp_path, capsys)
     found = json.loads(capsys.readouterr().out)
     assert found["threshold"] == 0.999
     assert [each["match"] for each in found["answers"][0]["neighbours"]] == [True, False]
+    assert command(*given, "--where=class=b", f"--output={page}") == 0
+    assert "      no match: b, 1 of 1" in capsys.readouterr().out.splitlines()
+    assert "<p>no match: b, 1 of 1</p>" in page.read_text()
 
 
 def test_without_a_calibration_nothing_is_said_of_matches(index, tmp_path, capsys):

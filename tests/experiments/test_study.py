@@ -2,13 +2,19 @@
 
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
+from tiny_run import TINY, command
 
-from experiments import study
-from experiments.options import run_command
+from experiments import evaluate, study
+from experiments.options import RunError, UsageError, run_command
 from experiments.report.intervals import differences, mean_interval
+from experiments.tuning import folds  # now: amid a test it would keep what that has put in place
+from keras_dml import metrics
+
+SEARCH = ["--recipes=glyphs_contrastive.flags", "--search=learning_rate=1e-4:1e-2:log"]
 
 
 def score(recipe, seed):
@@ -61,15 +67,183 @@ def test_every_seed_of_every_recipe_runs_and_the_table_has_their_intervals(recip
     assert "larger than chance" in page
 
 
+def test_a_search_and_then_its_best_settings_over_the_seeds(recipes, monkeypatch, capsys):
+    pytest.importorskip("optuna")
+    words, started, output = recipes
+    tested = []
+
+    def value(folder):
+        """What a trial of this folder was worth; the best margin is the highest."""
+        words = next(given for _, of, given in started if of == folder)
+        (margin,) = [word for word in words if word.startswith("--margin=")]
+        return float(margin.partition("=")[2]) / 2
+
+    def of_fold(folder):
+        return {"scores": {"map@r/cosine": value(folder)}}, []
+
+    def of_seed(folder):
+        score = value(folder) + int(folder.name.partition("-")[2]) / 100
+        return {"recall": {"embedding, cosine": {"1": score}}, "scores": {}}, []
+
+    def on_test_classes(runs, number, words):
+        tested.append((runs.recipe.stem, number, len(started)))
+        return {"R@1": {"separate": 0.5, "concatenated": 0.625}}
+
+    monkeypatch.setattr(folds, "read_finished", of_fold)
+    monkeypatch.setattr("experiments.training.run_files.read_finished", of_seed)
+    monkeypatch.setattr(folds.FoldRuns, "on_test_classes", on_test_classes)
+    given = [*words, "--train_classes=6", "--test_classes=3", "--loss=contrastive", "--epochs=7"]
+    search = ["--search=margin=0.1:1", "--search=good/learning_rate=1e-4:1e-2:log", "--folds=3"]
+    command = ["study", *given, *search, "--trials=4", "--seeds=2"]
+    assert run_command(study.main, command) == 0
+
+    searched = [one for one in started if any("--fold=" in word for word in one[2])]
+    assert started[: len(searched)] == searched  # no run has the test classes before
+    trials = {(recipe, folder.parent.name) for recipe, folder, _ in searched}
+    assert trials == {(name, f"trial-{n}") for name in ("good", "bad") for n in range(4)}
+    for recipe, folder, flags in searched:
+        assert folder.name == f"fold-{flags[-1].removeprefix('--fold=')[0]}-of-3"
+        assert ("learning_rate" in " ".join(flags)) == (recipe == "good")
+    kept = json.loads((output / "study.json").read_text())
+    for name in ("good", "bad"):
+        best = kept["search"][name]["best"]
+        assert best["values"]["margin"] == max(
+            trial["values"]["margin"] for trial in kept["search"][name]["trials"]
+        )
+        final = [one for one in started[len(searched) :] if one[0] == name]
+        folder = output / name / f"best-trial-{best['trial']}"
+        assert {one[1] for one in final} == {folder / "seed-0", folder / "seed-1"}
+        for _, _, flags in final:
+            assert f"--margin={best['values']['margin']:.6g}" in flags
+            assert "--eval_every=7" in flags  # the test classes choose no epoch
+            assert not any("fold" in flag for flag in flags)
+        assert (name, best["trial"], len(started)) in tested
+    said = capsys.readouterr().out
+    assert re.search(r"\| good +\| +50.0 \| +62.5 \|", said)
+    page = (output / "study.html").read_text()
+    assert "Search of good" in page
+    assert "Separate and concatenated" in page
+    assert page.count("<svg") == 3  # R@1, and the trials of each
+
+    # The same command does nothing twice; other folds are another study.
+    number = len(started)
+    assert run_command(study.main, command) == 0
+    assert len([one for one in started[number:] if one[1].parent.name.startswith("trial")]) == 6
+    assert run_command(study.main, [*command, "--folds=2"]) == 2
+    assert "there --folds=3, now --folds=2" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         ([], "recipes must name at least one recipe"),
+        (["--recipes=glyphs.flags", "--trials=3"], "trials is for a search: give --search=.*=3"),
+        (["--recipes=glyphs.flags", "--folds=3"], "folds is for a search"),
+        (["--recipes=glyphs.flags", "--storage=x://me:secret@y"], "storage is for .*=x://…@y"),
+        ([*SEARCH, "--trials=0"], "flag --trials=0"),
+        ([*SEARCH, "--folds=1"], "flag --folds=1"),
+        ([*SEARCH, "--folds=0"], "flag --folds=0"),
+        ([*SEARCH, "--seeds=0"], "flag --seeds=0"),
+        ([*SEARCH, "--storage=study.db"], "storage must be a URL .*storage=study.db"),
+        ([*SEARCH, "--search=scale=1:2"], "arguments of loss contrastive, which takes margin"),
+        ([*SEARCH, "--search=margin=1:0.5"], "the lower bound of margin before the higher"),
+        ([*SEARCH, "--search=glyphs/margin=1:2"], "one of the recipes glyphs_contrastive before"),
+        ([*SEARCH, "--search=margin=-1:1"], "margin must be .*margin=-1"),
+        ([*SEARCH, "--learning_rate=0.1"], "must not name learning_rate, which is given too"),
+        ([*SEARCH, "--fold=1/2"], "fold is chosen by the search.*fold=1/2"),
+        ([*SEARCH, "--fold=3/2"], "fold must be K/N.*fold=3/2"),
+        ([*SEARCH, "--class_split=every_class"], "class_split must keep classes for the test"),
+        ([*SEARCH, "--train_classes=3"], "folds must be at most 3, the training .*folds=4"),
         (["--recipes=glyphs.flags", "--seeds=1"], "seeds"),
         (["--recipes=glyphs.flags", "--seeds=0"], "seeds"),
         (["--recipes=nothing_*.flags"], "recipes has a pattern that no recipe matches"),
     ],
 )
-def test_bad_input(words, message, capsys):
+def test_bad_input(words, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
     assert run_command(study.main, ["study", *words]) == 2
-    assert message in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert re.search(message, said), said
+    assert said.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def study_of(tmp_path, monkeypatch, capfd):
+    """A study of seconds, its runs in this process: gives `(exit code, what it said)`."""
+    pytest.importorskip("optuna")
+
+    def run_recipe(recipe, folder, forwarded):
+        words = [f"--flagfile={recipe}", *forwarded, f"--output_dir={folder}"]
+        code = command(*words)
+        if code:
+            raise (UsageError if code == 2 else RunError)(f"{recipe.stem} ended with code {code}")
+
+    def evaluation(words):
+        return run_command(evaluate.main, ["evaluate", *words])
+
+    def study_of(data, *more):
+        recipe = tmp_path / "tiny.flags"
+        recipe.write_text("\n".join([*TINY, f"--data_dir={data}", "--loss=contrastive"]) + "\n")
+        words = [f"--recipes={recipe}", "--epochs=1", "--batch_size=4", "--search=margin=0.2:1"]
+        words += ["--trials=2", "--folds=2", "--seeds=2", f"--output_dir={tmp_path / 'out'}"]
+        code = run_command(study.main, ["study", *words, *more])
+        return code, "".join(capfd.readouterr())
+
+    monkeypatch.setattr(study, "run_recipe", run_recipe)
+    monkeypatch.setattr(folds, "evaluate", evaluation)
+    return study_of
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_a_search_never_sees_the_test_classes(photos, tmp_path, study_of):
+    data = shutil.copytree(photos, tmp_path / "photos")
+    unseen = [file for number in range(5, 10) for file in (data / f"class{number}").iterdir()]
+    pictures = {file: file.read_bytes() for file in unseen}
+    for file in unseen:
+        file.write_text("not a picture")
+    code, said = study_of(data)
+    # The whole search, and then the first run that needs them.
+    assert code == 2, said
+    assert len(re.findall(r"^  MAP@R .* \(folds ", said, re.MULTILINE)) == 2
+    assert "[1/2] tiny, seed 0" in said
+    assert re.search("not an image that can be read: .*class5", said)
+    assert len(list((tmp_path / "out").rglob("result.json"))) == 4
+
+    for file, picture in pictures.items():
+        file.write_bytes(picture)
+    code, said = study_of(data)
+    assert code == 0, said
+    assert "[tiny, trial" not in said
+    kept = json.loads((tmp_path / "out" / "study.json").read_text())
+    best = kept["search"]["tiny"]["best"]["trial"]
+    assert [trial["number"] for trial in kept["search"]["tiny"]["trials"]] == [0, 1]
+    for score, found in kept["models of the folds"]["tiny"].items():
+        assert 0 < found["separate"] <= 1, score
+    # The concatenated embeddings are those of the folds' own models, in a row.
+    rows = []
+    for fold in (1, 2):
+        of_fold = np.load(
+            tmp_path / "out" / "tiny" / f"trial-{best}" / f"fold-{fold}-of-2" / "test"
+            / "evaluation.npy"
+        )  # fmt: skip
+        rows.append(of_fold / np.linalg.norm(of_fold, axis=1, keepdims=True))
+    scores = metrics.evaluate(np.hstack(rows), np.repeat(np.arange(5), 4), [1], clustering=False)
+    for score, key in (("R@1", "recall@1/cosine"), ("MAP@R", "map@r/cosine")):
+        together = kept["models of the folds"]["tiny"][score]["concatenated"]
+        assert together == pytest.approx(scores[key])
+    # Of the other trial the scores are left, not the models.
+    other = tmp_path / "out" / "tiny" / f"trial-{1 - best}" / "fold-1-of-2"
+    assert (other / "result.json").is_file()
+    assert not (other / "saved_model").exists()
+    assert not (other / "best.keras").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_trainings_that_break_score_nothing(photos, study_of):
+    code, said = study_of(photos, "--optimizer=sgd", "--search=learning_rate=1e29:1e30")
+    assert code == 2
+    assert said.count("the training broke") == 2
+    assert "within which every training of tiny broke" in said

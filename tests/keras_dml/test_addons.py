@@ -114,6 +114,7 @@ def test_contrastive_of_the_documentation():
     assert float(addons.ContrastiveLoss()(together, distances)) == pytest.approx(0.621666, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_users_script_trains_to_the_same_losses():
     layers = [keras.layers.Dense(16, "relu"), keras.layers.Dense(8)]
     model = keras.Sequential([keras.Input((10,)), *layers, keras.layers.UnitNormalization()])

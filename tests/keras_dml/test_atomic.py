@@ -1,6 +1,8 @@
 """Files that are written whole or not at all."""
 
 import errno
+import sys
+import threading
 
 import numpy as np
 import pytest
@@ -39,3 +41,30 @@ def test_what_names_no_file_gets_one_and_what_does_keeps_it(tmp_path):
     full = open("/dev/full", "wb")  # noqa: SIM115
     with pytest.raises(OSError, match=told), naming("b.npy"), full:
         np.zeros(100_000).tofile(full)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the old folder goes aside")
+def test_a_folder_that_is_replaced_is_there_all_the_time(tmp_path):
+    path, missing, done = tmp_path / "index", [], threading.Event()
+
+    def replace(content):
+        with replacing_folder(path, "a.json", "it") as folder:
+            folder.mkdir()
+            (folder / "a.json").write_text(content)
+
+    def look():
+        while not done.is_set():
+            if not path.is_dir():
+                missing.append(1)
+
+    replace("old")
+    reader = threading.Thread(target=look)
+    reader.start()
+    try:
+        for number in range(200):
+            replace(str(number))
+    finally:
+        done.set()
+        reader.join()
+    assert not missing
+    assert (path / "a.json").read_text() == "199" and [path] == list(tmp_path.iterdir())

@@ -14,6 +14,7 @@ import sys
 import numpy as np
 import pytest
 from device_programs import difference
+from loss_cases import NON_DEFAULT
 
 ROOT = pathlib.Path(__file__).parents[2]
 BACKENDS = ("tensorflow", "jax", "torch")
@@ -36,17 +37,27 @@ def run(backend, *words, **environment):
     return done.stdout.strip().splitlines()[-1]
 
 
-FEW = ("rankmi", "dropout", "chunks", "memory", "adam")
+# In a process each: RankMI, what is trained in another way than a loss, and the losses in turn.
+GROUPS = 6
+SPREAD = {
+    "RankMI": ["rankmi"],
+    "others": ["dropout", "proxies", "chunks", "memory", "sgd", "adam", "clipped", "averaged"],
+} | {
+    f"losses {group + 1} of {GROUPS}": [str(case) for case in NON_DEFAULT[group::GROUPS]]
+    for group in range(GROUPS)
+}
+# Each program is compiled twice and runs for milliseconds.
+CHEAP = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+EIGHT = "--xla_force_host_platform_device_count=8 --xla_cpu_use_fusion_emitters=false"
 
 
 @pytest.mark.slow
 @pytest.mark.thorough
-@pytest.mark.parametrize("cases", [FEW[:1], FEW[1:], ()], ids=["RankMI", "few", "every loss"])
+@pytest.mark.parametrize("cases", SPREAD.values(), ids=SPREAD)
 def test_eight_devices_of_jax_train_to_what_one_does(cases):
-    flags = "--xla_force_host_platform_device_count=8"
-    found = json.loads(run("jax", "-m", "tests.support.spread_training", *cases, XLA_FLAGS=flags))
-    assert found["devices"] == 8
-    assert cases or len(found["cases"]) > 30
+    words = ["-m", "tests.support.spread_training", *cases]
+    found = json.loads(run("jax", *words, XLA_FLAGS=EIGHT, **CHEAP))
+    assert found["devices"] == 8 and list(found["cases"]) == cases
     for case, (one, eight) in found["cases"].items():
         assert difference(one["weights"], eight["weights"]) < 2e-4, case
         assert eight["logs"] == pytest.approx(one["logs"], rel=2e-3, abs=1e-4), case

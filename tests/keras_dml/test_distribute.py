@@ -115,6 +115,7 @@ def test_several_steps_an_execution_train_to_the_same():
         assert found["several_steps"]["logs"] == pytest.approx(expected["logs"], rel=1e-5)
 
 
+@pytest.mark.thorough  # the first whose process of many cases it waits for: two minutes
 @pytest.mark.slow
 def test_a_memory_is_filled_alike_by_several_steps_an_execution_in_chunks():
     expected, found = trained("memory", 1), results(2, "more")["several_steps_with_memory"]

@@ -399,6 +399,7 @@ def test_rmsprop_is_keras_own_with_coupled_decay():
         np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_an_average_of_the_weights_takes_their_place_at_the_end_of_fit():
     model = layer_with_variables()
     steps = []

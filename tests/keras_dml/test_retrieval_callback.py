@@ -91,6 +91,7 @@ def test_checkpoints_and_early_stopping_go_by_its_names(tmp_path):
     assert evaluation.evaluate()["val_map@r"] == pytest.approx(logs["val_map@r"][1])
 
 
+@pytest.mark.slow
 def test_every_so_many_epochs_and_after_the_last():
     seen = []
     watch = keras.callbacks.LambdaCallback(
@@ -115,6 +116,7 @@ def test_a_model_with_a_classifier_names_its_embeddings():
         fit(model, [RetrievalEvaluation((VALIDATION, LABELS))], labels={"logits": LABELS})
 
 
+@pytest.mark.slow
 def test_broken_embeddings_give_nan_and_leave_the_rest_to_others():
     model = network()
     model.get_layer("embedding").bias.assign([np.nan, 0, 0])

@@ -66,6 +66,7 @@ def assert_same_bits(batches, others):
             np.testing.assert_array_equal(part, other_part)
 
 
+@pytest.mark.slow
 def test_static_shapes_and_number_of_batches(table):
     endless = training_batches(table, SAMPLER, TRANSFORM)
     images, labels = endless.element_spec
@@ -91,6 +92,7 @@ def test_a_batch_holds_the_rows_of_its_sampler(table):
             np.testing.assert_allclose(images[slot], expected, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_begun_at_any_step_it_gives_the_same_batches(table):
     whole = collect(training_batches(table, SAMPLER, TRANSFORM, seed=3, num_steps=9))
     for start in (1, 5, 8):

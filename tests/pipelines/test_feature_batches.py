@@ -64,6 +64,7 @@ def test_features_that_are_not_one_row_a_label(views):
         feature_batches(views, LABELS, SAMPLER)
 
 
+@pytest.mark.slow
 def test_every_image_once_in_its_own_augmentation():
     pixels = np.random.default_rng(0).integers(0, 256, (23, 20, 20, 3), dtype=np.uint8)
     table = ImageTable.from_arrays(pixels, LABELS)

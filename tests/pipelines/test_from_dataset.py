@@ -80,6 +80,7 @@ def test_image_dataset_from_directory(tmp_path):
     assert all((whole[4 * n : 4 * n + 4] == row).all((1, 2, 3)).any() for row, n in zip(x, ids))
 
 
+@pytest.mark.slow
 def test_numbers_train_and_are_evaluated_without_a_transform():
     table = ImageTable.from_arrays(ROWS.astype("float64"), LABELS)
     sampler = RandomSampler(len(table), 10, seed=3)

@@ -1,10 +1,13 @@
 """What a process holds for itself, and whether that grows."""
 
+import collections
 import ctypes
 import gc
+import os
+import tempfile
+from xml.etree import ElementTree
 
 import numpy as np
-import scipy.stats
 
 
 def private_kilobytes(process="self"):
@@ -14,28 +17,30 @@ def private_kilobytes(process="self"):
     return sum(int(kilobytes) for _, kilobytes, _ in lines)
 
 
-def kept_kilobytes():
-    """Private memory of this process, without what nobody holds any more.
+def allocated_kilobytes():
+    """What malloc has given out and nobody gave back, of a process with `PYTHONMALLOC=malloc`.
 
-    Python's cycles and the free pieces of C's heap come and go by megabytes, and hide what stays.
+    Private memory comes and goes by megabytes; free pieces of the heap are no part of this.
     """
     gc.collect()
-    ctypes.CDLL("libc.so.6").malloc_trim(0)
-    return private_kilobytes()
+    libc = ctypes.CDLL("libc.so.6")
+    libc.fopen.restype, libc.fopen.argtypes = ctypes.c_void_p, [ctypes.c_char_p] * 2
+    libc.malloc_info.argtypes, libc.fclose.argtypes = (
+        [ctypes.c_int, ctypes.c_void_p],
+        [ctypes.c_void_p],
+    )
+    with tempfile.NamedTemporaryFile() as written:
+        file = libc.fopen(os.fsencode(written.name), b"w")
+        libc.malloc_info(0, file)
+        libc.fclose(file)
+        heaps = ElementTree.parse(written.name).getroot()
+    sizes = collections.Counter()
+    for entry in (*heaps.findall("total"), *heaps.findall("system")):
+        sizes[entry.get("type")] += int(entry.get("size"))
+    return (sizes["current"] + sizes["mmap"] - sizes["fast"] - sizes["rest"]) // 1024
 
 
 def growth(measured):
     """Slope of the second half by least squares: how much more with each measurement."""
     half = np.asarray(measured, "float64")[len(measured) // 2 :]
     return np.polyfit(np.arange(len(half)), half, 1)[0]
-
-
-def lasting_growth(measured):
-    """How much more with each measurement: what stays, not what comes and goes.
-
-    Of the least that was held in each tenth of the second half, by when caches are full, the median
-    of the slopes between any two (Theil and Sen).
-    """
-    tenths = np.array_split(np.asarray(measured, "float64")[len(measured) // 2 :], 10)
-    slope, *_ = scipy.stats.theilslopes([tenth.min() for tenth in tenths])
-    return slope * 10 / (len(measured) / 2)

@@ -52,8 +52,20 @@ def cross_entropy(class_ids, logits, epsilon=0.1):
     return np.array(tightness), np.array(contrastive)
 
 
-@oracle("contrastive", {"margin": 1.3, "normalize": True, "pair_reduction": "mean"}, quick=True)
-def contrastive(class_ids, z, margin=1.0, normalize=False, pair_reduction="sum"):
+@oracle(
+    "contrastive",
+    {
+        "margin": 1.3,
+        "normalize": True,
+        "pair_reduction": "mean",
+        "positive_margin": 0.6,
+        "power": 1,
+    },
+    quick=True,
+)
+def contrastive(
+    class_ids, z, margin=1.0, normalize=False, pair_reduction="sum", positive_margin=0.0, power=2
+):
     z = unit(z) if normalize else z
     tightness, contrastive = [], []
     for i in range(len(z)):
@@ -61,9 +73,9 @@ def contrastive(class_ids, z, margin=1.0, normalize=False, pair_reduction="sum")
         for j in range(len(z)):
             distance = math.sqrt(sum((z[i] - z[j]) ** 2))
             if j != i and class_ids[j] == class_ids[i]:
-                together.append(distance**2)
+                together.append(max(0.0, distance - positive_margin) ** power)
             elif class_ids[j] != class_ids[i]:
-                apart.append(max(0.0, margin - distance) ** 2)
+                apart.append(max(0.0, margin - distance) ** power)
         divide = pair_reduction == "mean"
         tightness.append(sum(together) / (len(together) if divide and together else 1))
         contrastive.append(sum(apart) / (len(apart) if divide and apart else 1))

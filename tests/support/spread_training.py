@@ -5,6 +5,7 @@ split the CPU: JAX counts its devices once.
 """
 
 import contextlib
+import functools
 import json
 import pathlib
 import sys
@@ -23,28 +24,28 @@ class OneProcess:
     scope = staticmethod(contextlib.nullcontext)
 
 
+OTHERS = {
+    "rankmi": programs.train_rankmi,
+    "dropout": programs.train_dropout,
+    "proxies": programs.train_proxies,
+    "chunks": functools.partial(programs.train_chunks, chunk_size=5),
+    "memory": programs.train_memory,
+}
+"""Trained in another way than a loss."""
+
+
 def trained(case):
-    """Weights and logs of a loss's case, or of "rankmi", "dropout", "chunks" and "memory"."""
+    """Weights and logs of a loss's case, or of one of `OTHERS`."""
     strategy = OneProcess()
-    if case == "rankmi":
-        return programs.train_rankmi(strategy)
-    if case == "dropout":
-        return programs.train_dropout(strategy)
-    if case in ("chunks", "memory"):
-        wrapped = {
-            "chunks": lambda *net, name: models.CachedGradients(keras.Model(*net, name=name), 5),
-            "memory": lambda *net, name: models.CrossBatchMemory(
-                keras.Model(*net, name=name), 60, start_step=1
-            ),
-        }
-        return programs.train(strategy, "contrastive", {}, "plain", wrapped[case])
+    if case in OTHERS:
+        return OTHERS[case](strategy)
     loss, arguments, recipe = programs.CASES[case]
     return programs.train(strategy, loss, arguments, recipe, models.DistributedModel)
 
 
 def main(cases):
     found = {}
-    for case in cases or ["rankmi", "dropout", "chunks", "memory", *programs.CASES]:
+    for case in cases:
         found[case] = []
         for distribution in (None, keras.distribution.DataParallel(auto_shard_dataset=False)):
             keras.distribution.set_distribution(distribution)

@@ -1,9 +1,12 @@
 """A store in memory, and images to put into one."""
 
 import numpy as np
+import pytest
 
 from experiments.stores.store import Description, Store, made_rows
 
+WITH_POSTGRES = pytest.param("pgvector", marks=[pytest.mark.slow, pytest.mark.thorough])
+"""A case that takes the fixture `postgres`: a server of its own."""
 PATHS = [f"{folder}/{number}.png" for folder in ("a", "b/c", "b") for number in range(8)]
 
 

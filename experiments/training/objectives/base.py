@@ -14,6 +14,7 @@ from experiments.training.evaluators import (
     CatalogScores,
     ClassMeanAccuracy,
     Evaluator,
+    PairSimilarities,
     RawPixels,
     RetrievalScores,
 )
@@ -119,6 +120,7 @@ class Objective(abc.ABC):
             CatalogScores(),
             self.accuracy(),
             RawPixels(),
+            PairSimilarities(),
         ]
 
     def accuracy(self) -> Evaluator:

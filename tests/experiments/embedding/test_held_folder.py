@@ -1,8 +1,10 @@
 """One process at a time in a folder."""
 
+import tempfile
+
 import pytest
 
-from experiments.embedding.held_folder import held
+from experiments.embedding.held_folder import TemporaryFolder, held, held_beside
 from experiments.options.errors import UsageError
 
 
@@ -12,4 +14,28 @@ def test_the_second_is_refused_and_the_third_comes_after_the_first(tmp_path):
         with pytest.raises(UsageError, match=r"output '.*' is in use by another running process"):
             second.__enter__()
     with held(tmp_path, "output"):
+        pass
+
+
+def test_a_temporary_folder_whose_process_was_killed_goes_with_the_next(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "ours-killed" / "model").mkdir(parents=True)
+    (tmp_path / "theirs").mkdir()
+    first, second = TemporaryFolder("ours-"), TemporaryFolder("ours-")
+    assert {first.path, second.path, tmp_path / "theirs"} == set(tmp_path.iterdir())
+    del first
+    assert {second.path, tmp_path / "theirs"} == set(tmp_path.iterdir())
+
+
+def test_the_lock_beside_a_folder_goes_at_the_end_and_a_killed_ones_is_taken(tmp_path):
+    folder, link = tmp_path / "made", tmp_path / "link"
+    link.symlink_to(folder)
+    (tmp_path / ".made.lock").touch()
+    with held_beside(folder, "output_dir"):
+        for name in (folder, link):
+            second = held_beside(name, "output_dir")
+            with pytest.raises(UsageError, match=r"output_dir '.*' is in use by another"):
+                second.__enter__()
+    assert [path.name for path in tmp_path.iterdir()] == ["link"]
+    with held_beside(folder, "output_dir"):
         pass

@@ -2,12 +2,14 @@
 
 import keras
 import numpy as np
+import pytest
 
 from experiments.embedding import table_embedder
 from experiments.embedding.table_embedder import TableEmbedder
 from pipelines import EvaluationTransform, ImageTable
 
 
+@pytest.mark.slow
 def test_the_pipeline_of_a_table_is_made_once(monkeypatch):
     made = []
 

@@ -4,9 +4,10 @@ import io
 
 import pytest
 from official_layouts import write_inshop
+from photo_search import write_photos
 from PIL import Image
 
-from experiments.options import RunOptions, parse
+from experiments.options import RunOptions, UsageError, parse
 from experiments.options import data as described
 from experiments.training.run_files import BAD_IMAGES, CHECKPOINT, known_bad_images
 
@@ -102,3 +103,26 @@ def test_recall_goes_as_far_as_the_gallery(inshop):
     options, _ = data(inshop, "--recall_at=5")
     with pytest.raises(ValueError, match="between 1 and 4, the images of the gallery. .*_at=5"):
         described.recall_at(options, len(split.test), len(split.gallery))
+
+
+def test_a_fold_never_reads_a_test_image(tmp_path):
+    photos = write_photos(tmp_path, [f"{kind}/{n}.png" for kind in "abcdefgh" for n in range(2)])
+    for kind in "efgh":  # which test
+        for file in (photos / kind).iterdir():
+            file.write_text("no image")
+    words = ["run", "--dataset=folder", f"--data_dir={photos}"]
+    with pytest.raises(UsageError, match="not an image"):
+        described.data(parse(RunOptions, words))
+    for fold, kinds in (("1/2", "ab"), ("2/2", "cd")):
+        for more in ([], ["--skip_bad_images"]):
+            options = parse(RunOptions, [*words, f"--fold={fold}", *more])
+            split, lines = described.data(options)
+            assert split.test.class_names == tuple(kinds)
+            assert sorted(split.train.class_names + split.test.class_names) == list("abcd")
+            assert not lines
+
+
+@pytest.mark.parametrize("fold", ["1", "0/2", "3/2", "1/1", "1/0", "a/b", "-1/2", "1/2/3", "²/3"])
+def test_what_is_no_fold(fold):
+    with pytest.raises(UsageError, match=f"fold must be K/N.*Received: fold={fold}"):
+        parse(RunOptions, ["run", f"--fold={fold}"])

@@ -57,7 +57,7 @@ def test_every_flag_that_is_taken_is_shown_with_its_default_and_limits(options):
             assert getattr(given, name, None) in (getattr(parse(options, ["command"]), name, None),)
 
 
-@pytest.mark.quick_cases(3)
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: options.command)
 def test_what_is_not_shown_is_refused(options):
     of_all = {name for one in OPTIONS for name in declarations(one)}
@@ -92,6 +92,7 @@ def test_the_introduction_of_the_index_names_its_files():
         assert name in index.IndexOptions.intro
 
 
+@pytest.mark.quick_cases(6)
 @pytest.mark.parametrize("name", [*COMMANDS, "benchmark"])
 def test_help_and_a_mistyped_flag_are_answered_without_tensorflow(name):
     program = (

@@ -36,6 +36,7 @@ def test_each_argument_of_a_loss_is_a_flag_that_reaches_it(loss):
             assert losses.get(loss, **given.loss_arguments).get_config()[name] == value
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("loss", catalog.names())
 def test_a_loss_refuses_what_it_does_not_take_and_names_what_it_takes(loss):
     for flag in flags_of_losses():

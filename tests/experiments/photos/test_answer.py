@@ -1,6 +1,6 @@
 """What a search answers with."""
 
-from experiments.photos.answer import Answer, SearchResult, class_counts, classes_line, folder_of
+from experiments.photos.answer import Answer, SearchResult, answer_line, class_counts, folder_of
 
 
 def test_classes_in_order_of_how_many_and_then_how_near():
@@ -11,8 +11,9 @@ def test_classes_in_order_of_how_many_and_then_how_near():
 def test_the_answer_by_class_in_words():
     names = ["juice", "milk", "juice", "", "juice"]
     results = [SearchResult(row, f"{row}.jpg", 1.0, name) for row, name in enumerate(names)]
-    assert classes_line(Answer(tuple(results))) == "juice, 3 of 5; milk, 1"
-    assert classes_line(Answer(tuple(results[3:4]))) == classes_line(Answer(())) == ""
+    assert answer_line(Answer(tuple(results))) == "juice, 3 of 5; milk, 1"
+    assert answer_line(Answer(tuple(results[3:4]))) == ""
+    assert answer_line(Answer(())) == "no image of the index is all that is asked for"
 
 
 def test_the_folder_of_a_path():

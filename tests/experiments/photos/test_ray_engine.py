@@ -1,7 +1,13 @@
 """Many workers: every image once, whoever is killed."""
 
+import contextlib
 import os
+import pathlib
 import signal
+import subprocess
+import sys
+import tempfile
+import time
 import types
 
 import numpy as np
@@ -11,6 +17,7 @@ from photo_search import index_command, save_color_model, write_photos
 from experiments.options.errors import RunError
 from experiments.photos import shards
 from experiments.photos.image_files import ImageFile
+from experiments.photos.shard_worker import MODELS
 
 ray = pytest.importorskip("ray")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -170,6 +177,104 @@ def test_a_killed_command_writes_nothing_twice(made, tmp_path, monkeypatch, caps
     assert open_gallery(address).paths == NAMES
 
 
+def processes_with(mark):
+    """The ids of those that have this name in their environment: a command and all it starts."""
+    found = []
+    for path in pathlib.Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if mark.encode() in path.read_bytes():
+                found.append(int(path.parent.name))
+    return found
+
+
+def runs(mark, name):
+    """Whether one of them is a program of this name."""
+    for number in processes_with(mark):
+        with contextlib.suppress(OSError):
+            if name in pathlib.Path(f"/proc/{number}/cmdline").read_text():
+                return True
+    return False
+
+
+def folders_of_workers():
+    return list(pathlib.Path(tempfile.gettempdir()).glob(f"{MODELS}*"))
+
+
+# Moments, each of another command: what Ray has begun, and how many shards are in the journal.
+MOMENTS = {"Ray": 0, "a worker": 0, "a shard": 1, "half": 5, "all": 10}
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.parametrize("store", ["parquet", "lancedb"])
+def test_a_command_killed_at_any_moment_goes_on_and_leaves_no_process(made, store, tmp_path):
+    """Killed as `kill -9` does, five times; then given once more."""
+    if store == "lancedb":
+        pytest.importorskip("lancedb")
+    names = [f"{number}.png" for number in range(600)]  # ten shards
+    write_photos(tmp_path / "photos", names)
+    address, output = f"{store}:{tmp_path / 'store'}", tmp_path / "out"
+    words = [
+        "experiments.index", f"--saved_model={made / 'model'}", f"--images={tmp_path / 'photos'}",
+        f"--output={output}", f"--to={address}", "--engine=ray", "--batch_size=8", "--workers=2",
+    ]  # fmt: skip
+
+    def start(mark):
+        return subprocess.Popen(
+            [sys.executable, "-m", *words], env={**os.environ, mark: "1"},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+
+    def done():
+        with contextlib.suppress(OSError):
+            return (output / shards.JOURNAL).read_text().count("\n") - 1
+        return 0
+
+    def check_ended(mark):
+        # Ray's own agents may try for a minute to tell the cluster of its end.
+        end = time.monotonic() + 90
+        while (left := processes_with(mark)) and time.monotonic() < end:
+            time.sleep(0.5)
+        assert not left
+
+    journaled = []
+    for number, (moment, count) in enumerate(MOMENTS.items()):
+        mark = f"KERAS_DML_TEST_{os.getpid()}_{store}_{number}"
+        process = start(mark)
+        program = {"Ray": "raylet/raylet", "a worker": "ray::ShardWorker"}.get(moment)
+        try:
+            while process.poll() is None:
+                if runs(mark, program) if program else done() >= count:
+                    break
+                time.sleep(0.05 if program else 0.002)
+        finally:
+            process.kill()
+        said = process.communicate()[0]
+        assert process.returncode in (-signal.SIGKILL, 0 if moment == "all" else None), said
+        check_ended(mark)
+        journaled.append(done())
+    assert journaled == sorted(journaled) and journaled[0] == 0 and 0 < journaled[2] < 10
+
+    mark = f"KERAS_DML_TEST_{os.getpid()}_{store}_last"
+    process = start(mark)
+    said = process.communicate(timeout=300)[0]
+    assert process.returncode == 0, said
+    assert "600 images; " in said
+    check_ended(mark)
+    assert not folders_of_workers()
+    if store == "parquet":
+        found = pq.read_table(tmp_path / "store")["path"].to_pylist()
+        parts = sorted(path.name for path in (tmp_path / "store").iterdir())
+        assert parts == ["_keras_dml.json", *map(shards.part_name, range(10))]
+    else:
+        from experiments.photos.gallery import open_gallery
+
+        found = open_gallery(address).paths
+    assert sorted(found) == sorted(names)
+    left = {path.name for path in output.iterdir()}
+    assert left == {".lock", "settings.json", "shards.jsonl"}
+
+
 @pytest.mark.parametrize(
     "more,said",
     [
@@ -186,11 +291,19 @@ def test_flags_that_do_not_go_together(made, tmp_path, more, said, capsys):
     assert said in capsys.readouterr().err
 
 
-def test_no_cluster_at_the_address(made, tmp_path, monkeypatch, capsys):
-    def refuse(**given):
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("127.0.0.1:1", "nothing answers at RAY_ADDRESS=127.0.0.1:1 ("),  # before Ray tries
+        ("auto", "the cluster of RAY_ADDRESS=auto cannot be used: no cluster"),
+    ],
+)
+def test_no_cluster_at_the_address(address, said, made, tmp_path, monkeypatch, capsys):
+    def refuse(address, **given):
+        assert address == "auto"
         raise ConnectionError("no cluster")
 
-    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    monkeypatch.setenv("RAY_ADDRESS", address)
     monkeypatch.setattr(ray, "init", refuse)
     assert command(made, tmp_path / "out", f"parquet:{tmp_path / 'files'}") == 2
-    assert "the cluster of RAY_ADDRESS=127.0.0.1:1 cannot be used" in capsys.readouterr().err
+    assert said in capsys.readouterr().err

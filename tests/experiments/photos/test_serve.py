@@ -195,6 +195,7 @@ def test_a_host_that_is_none(index):
         serve.open_server(VisualSearch(index), "a b", 0)
 
 
+@pytest.mark.slow
 def test_a_file_that_is_gone(index, tmp_path):
     moved = shutil.copytree(index.parent / "photos", tmp_path / "moved")
     client = serve.create_app(VisualSearch(index, images=moved)).test_client()

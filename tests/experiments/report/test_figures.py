@@ -2,6 +2,8 @@ import math
 import re
 
 import numpy as np
+import pytest
+from matplotlib.figure import Figure
 
 from experiments.report import figures
 
@@ -65,3 +67,21 @@ def test_paths_have_a_panel_each_and_say_their_ends():
     assert text.count("from tightness 3, contrastive 0.5 to 1, 2.5") == 2
     assert "nan" not in text.lower().replace("instance", "")
     assert figures.paths_svg({"none": [{"train/loss": 1.0}]}) == ""
+
+
+@pytest.mark.parametrize(
+    ("labels", "lines"),
+    [
+        (["cosine", "l2"], 1),
+        (["loss", "tightness", "contrastive"], 1),
+        (["false matches", "missed matches", "threshold, 95 %"], 2),
+        (["cosine", "l2", "kept, epoch 2", "raw pixels, cosine"], 2),
+        (["x" * 60, "y" * 60], 2),
+    ],
+)
+def test_a_legend_takes_as_many_lines_as_its_words_need(labels, lines):
+    axes = Figure().add_subplot()
+    for label in labels:
+        axes.plot([0, 1], label=label)
+    figures.legend(axes)
+    assert -(-len(labels) // axes.get_legend()._ncols) == lines

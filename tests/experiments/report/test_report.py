@@ -224,6 +224,7 @@ def test_same_report_same_bytes_whatever_the_users_settings(tmp_path):
         assert dict(matplotlib.rcParams) == before
 
 
+@pytest.mark.slow
 def test_pyplot_is_not_imported():
     code = (
         "import sys; from experiments.report import figures;"
@@ -233,6 +234,7 @@ def test_pyplot_is_not_imported():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+@pytest.mark.slow
 def test_a_failed_report_leaves_the_old_one_and_no_other_file(tmp_path, monkeypatch):
     text = written(tmp_path, sample())
     with pytest.raises(ValueError, match=r"uint8 \[h, w, 3\]. Received: float64 \[4, 4, 3\]"):

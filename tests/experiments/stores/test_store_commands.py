@@ -5,6 +5,7 @@ import json
 
 import pytest
 from photo_search import index_command, make_index, picture, png
+from stores import WITH_POSTGRES
 
 from experiments import search
 from experiments.options.command_line import run_command
@@ -32,10 +33,13 @@ def found(capsys, address, *more):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["lancedb", "qdrant"])
-def test_search_and_its_server_read_from_a_store(made, kind, tmp_path, capsys):
+@pytest.mark.parametrize("kind", ["lancedb", "qdrant", WITH_POSTGRES])
+def test_search_and_its_server_read_from_a_store(made, kind, tmp_path, capsys, request):
     pytest.importorskip({"qdrant": "qdrant_client"}.get(kind, kind))
-    address = f"{kind}:{tmp_path / 'store'}#photos"
+    place = tmp_path / "store"
+    if kind == "pgvector":
+        place = request.getfixturevalue("postgres").new_database()
+    address = f"{kind}:{place}#photos"
     assert index_to(made, address) == 0
     assert f"{address}: 5 images: added 5, changed 0, removed 0\n" in capsys.readouterr().out
     query = tmp_path / "query.png"

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import stores
-from stores import PATHS
+from stores import PATHS, WITH_POSTGRES
 
 from experiments.options.errors import UsageError
 from experiments.photos import gallery as galleries
@@ -16,12 +16,15 @@ from keras_dml.retrieval import ExactIndex
 CLIENTS = {"lancedb": "lancedb", "qdrant": "qdrant_client"}
 
 
-@pytest.fixture(params=["memory", *CLIENTS])
+@pytest.fixture(params=["memory", *CLIENTS, WITH_POSTGRES])
 def opened(request, tmp_path):
     """A function that opens the same store again and again."""
     if request.param == "memory":
         held = stores.MemoryStore()
         return lambda: held
+    if request.param == "pgvector":
+        dsn = request.getfixturevalue("postgres").new_database()
+        return lambda table="images": open_store(Address("pgvector", dsn, table))
     pytest.importorskip(CLIENTS[request.param])
     before = []
 

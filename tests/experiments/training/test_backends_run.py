@@ -78,3 +78,22 @@ def test_devices_that_a_backend_cannot_train_on_are_one_line(photos, tmp_path):
     for backend, strategy in (("torch", "mirrored"), ("jax", "multi_worker")):
         said = finish(start(backend, *command, f"--strategy={strategy}"), code=2)
         assert said.startswith("error: ") and said.count("\n") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_what_it_has_trained_is_exported_to_every_format(backend, photos, tmp_path):
+    """With that backend's `KERAS_BACKEND` still set; formats of packages that are installed."""
+    folder = tmp_path / "run"
+    command = ["experiments.run", *TINY, "--loss=contrastive", f"--data_dir={photos}"]
+    finish(start(backend, *command, f"--output_dir={folder}"))
+    packages = {"saved_model": "tensorflow", "onnx": "tf2onnx", "openvino": "nncf"}
+    packages["litert"] = "ai_edge_litert"
+    for name, package in packages.items():
+        if importlib.util.find_spec(package) is None:
+            continue
+        finish(start(backend, "experiments.export", f"--run={folder}", f"--format={name}"))
+        facts = json.loads((folder / "exports" / name / "export.json").read_text())
+        assert facts["difference"] < 1e-4 * facts["length"]
+        assert facts["recalls"] == pytest.approx(facts["keras_recalls"])

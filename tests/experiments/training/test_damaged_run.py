@@ -121,6 +121,7 @@ def two_epochs(tmp_path_factory):
     return path, ended(shutil.copytree(path, path.with_name("whole")))
 
 
+@pytest.mark.quick_cases(9)
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", FILES)
 def test_whatever_is_damaged_the_run_ends_as_it_would_have(

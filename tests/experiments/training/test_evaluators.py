@@ -19,6 +19,7 @@ from experiments.training.evaluators import (
     RetrievalScores,
     score,
 )
+from experiments.training.patience import MAP_AT_R
 from experiments.training.run_files import OF_THE_FLAGS, RAW_PIXELS
 from experiments.training.run_folder import RunFolder
 from keras_dml import metrics
@@ -68,19 +69,21 @@ def test_the_accuracy_of_the_kept_model_is_shown():
     assert findings.result == {"accuracy": 0.875}
 
 
-def test_the_scores_are_those_of_the_library_with_a_gallery_and_without():
+@pytest.mark.parametrize("patience", [0, 3])
+def test_the_scores_are_those_of_the_library_with_a_gallery_and_without(patience):
     rng = np.random.default_rng(0)
     queries, items = rng.normal(size=(6, 3)), rng.normal(size=(8, 3))
     labels, numbers = [0, 1] * 3, [0, 1] * 4
     for gallery in (None, table(numbers, seed=2)):
         data = Split(table([0, 1]), table(labels), gallery=gallery)
-        run = SimpleNamespace(data=data, ks=[1, 2])
+        run = SimpleNamespace(data=data, ks=[1, 2], options=SimpleNamespace(patience=patience))
         embeddings = {"test": queries} if gallery is None else {"test": queries, "gallery": items}
         assert set(RetrievalScores().sides(data)) == set(embeddings)
         others = {} if gallery is None else {"gallery": items, "gallery_labels": numbers}
         expected = metrics.evaluate(queries, labels, [1, 2], **others)
         row = dict(RetrievalScores().measure(run, None, embeddings))
-        assert set(row) == {f"test/recall@{k}/{name}" for k in (1, 2) for name in ("cosine", "l2")}
+        names = {f"test/recall@{k}/{name}" for k in (1, 2) for name in ("cosine", "l2")}
+        assert set(row) == names | ({MAP_AT_R} if patience else set())
         for name, share in row.items():
             assert share == pytest.approx(expected[name.removeprefix("test/")])
         end = Finished(None, queries, None if gallery is None else items, [row], row)

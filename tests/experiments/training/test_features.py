@@ -11,6 +11,7 @@ from tiny_run import TINY, command, final_weights, history
 
 from experiments.embedding.embedding_file import EmbeddingFile
 from experiments.options import RunOptions, UsageError, parse
+from experiments.training import outcome
 from experiments.training.features import model_fingerprint, view_seeds
 from experiments.training.fine_tuning import check_fine_tuning
 from keras_dml import models
@@ -62,7 +63,9 @@ def test_backbone_and_head_are_exported_as_one(cached):
 @pytest.mark.gate_cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", ["contrastive", "rankmi", "center"])
-def test_other_losses_on_the_same_features(loss, cached, photos, tmp_path, capsys):
+def test_other_losses_on_the_same_features(loss, cached, photos, tmp_path, monkeypatch):
+    # At the end too no image goes through the backbone.
+    monkeypatch.delattr(outcome, "embeddings_on_disk")
     shared = f"--cache_dir={cached.parent / 'features'}"
     before = {path: path.stat().st_mtime_ns for path in cached.parent.glob("features/*.npy")}
     run_of(tmp_path / "run", photos, "--cache_features", shared, f"--loss={loss}")
@@ -146,6 +149,28 @@ def test_a_killed_process_loses_no_row_on_disk(photos, tmp_path, monkeypatch):
     assert done[0] == left_at
     for row, expected in zip(history(tmp_path / "killed"), history(whole)):
         assert row == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.thorough
+@pytest.mark.slow
+def test_stopped_behind_the_last_epoch_it_ends_the_same_and_leaves_no_features(
+    photos, tmp_path, monkeypatch
+):
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    whole = run_of(tmp_path / "whole", photos, "--cache_features")
+    with monkeypatch.context() as patch:
+        patch.setattr(outcome, "_best_model", stopped)
+        run_of(tmp_path / "run", photos, "--cache_features", code=130)
+    assert len(features_of(tmp_path / "run")) == 2
+    run_of(tmp_path / "run", photos, "--cache_features")
+    assert not (tmp_path / "run" / "features").exists()
+    embeddings = [
+        np.load(folder / "test_embeddings.npz")["embeddings"]
+        for folder in (whole, tmp_path / "run")
+    ]
+    np.testing.assert_allclose(*embeddings, atol=1e-5)
 
 
 def features_of(folder):

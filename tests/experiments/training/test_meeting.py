@@ -51,6 +51,7 @@ def ended(process):
     return process.returncode, out, err
 
 
+@pytest.mark.slow
 def test_they_meet_and_leave_in_peace_whenever_each_is_done():
     where = addresses(3)
     processes = [start(*worker, where) for worker in ((1, "done"), (2, "late"), (0, "done"))]

@@ -69,14 +69,16 @@ def test_every_choice_is_taken_and_no_other(described):
 
 
 def test_the_arguments_of_one_and_those_of_rankmi():
-    margin, normalize, reduction = catalog.arguments("contrastive")
+    margin, normalize, reduction, positive_margin, power = catalog.arguments("contrastive")
     assert (margin.name, margin.kind, margin.default, margin.choices) == (
         "margin", float, 1.0, None,
     )  # fmt: skip
     assert (normalize.name, normalize.kind, normalize.default) == ("normalize", bool, False)
     assert (reduction.kind, reduction.choices) == (str, ("sum", "mean"))
     assert reduction.text.startswith('`"sum"` over j as in the paper, or `"mean"`: each part')
-    assert catalog.arguments(losses.ContrastiveLoss) == (margin, normalize, reduction)
+    assert (power.name, power.kind, power.default) == ("power", int, 2)
+    taken = (margin, normalize, reduction, positive_margin, power)
+    assert catalog.arguments(losses.ContrastiveLoss) == taken
     of_model = catalog.arguments("keras_dml.models.rankmi.RankMI")
     assert [argument.name for argument in of_model] == ["k", "beta", "alpha", "sampling"]
     of_network = catalog.arguments(models.StatisticsNetwork)

@@ -23,7 +23,7 @@ TRIPLETS = {
 }
 
 
-@pytest.mark.quick_cases(10)
+@pytest.mark.quick_cases(3)
 @pytest.mark.slow_on_jax
 @pair_cases
 def test_hashed_ids_give_what_small_ones_give(case):
@@ -35,6 +35,7 @@ def test_hashed_ids_give_what_small_ones_give(case):
     assert float(compiled(loss)(HASHED, Z)) == pytest.approx(float(loss(PLAIN, Z)), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_fit_metric_and_evaluate_compare_integers():
     scores = []
     for ids in (PLAIN + 2**25, HASHED if not ON_JAX else 2**24 + PLAIN):
@@ -65,7 +66,7 @@ BAD = {
 }
 
 
-@pytest.mark.quick_cases(2)
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("bad", BAD)
 @pytest.mark.parametrize(
     "loss",

@@ -101,6 +101,7 @@ def test_one_column_is_class_ids_not_one_group():
     assert float(loss(ids[:, None], z)) == float(loss(ids, z))
 
 
+@pytest.mark.slow
 def test_multi_hot_groups_train_in_fit():
     rng = np.random.default_rng(0)
     groups = rng.integers(0, 2, size=(64, 3))
@@ -111,7 +112,7 @@ def test_multi_hot_groups_train_in_fit():
     assert history["loss"][-1] < history["loss"][0]
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("arguments", [{}, {"lam": 0.3}])
 def test_the_pairwise_gradient_holds_assignments_and_lambda_constant(seed, arguments):

@@ -2,6 +2,7 @@
 
 import keras
 import numpy as np
+import oracles
 import pytest
 from backend import value_and_gradient
 from batches import batch
@@ -35,6 +36,33 @@ def test_coincident_negatives_cost_the_whole_margin_without_a_gradient():
     assert (gradient == 0.0).all()
 
 
+@pytest.mark.parametrize("power", [1, 2])
+def test_coincident_positives_below_a_margin_of_0_cost_it_without_a_gradient(power):
+    loss = losses.ContrastiveLoss(positive_margin=-0.5, power=power)
+    value, gradient = value_and_gradient(loss, np.array([4, 4]), np.full((2, 7), 123.4), "float32")
+    assert value == pytest.approx(0.5**power)
+    assert (gradient == 0.0).all()
+
+
+@pytest.mark.parametrize(("positive_margin", "power"), [(0.6, 2), (-0.2, 2), (0.3, 3)])
+def test_hinges_of_two_margins(positive_margin, power):
+    ids, z = batch()
+    given = {"positive_margin": positive_margin, "power": power}
+    loss = losses.ContrastiveLoss(**given, dtype="float64")
+    value, gradient = value_and_gradient(loss, ids, z)
+    assert value == pytest.approx(oracles.mean_loss(oracles.contrastive, ids, z, **given))
+    numeric = oracles.numeric_gradient(oracles.contrastive, ids, z, **given)
+    np.testing.assert_allclose(gradient, numeric, atol=1e-7 + 1e-6 * np.abs(numeric).max())
+
+
+def test_positives_within_their_margin_are_left_alone():
+    ids, z = np.array([0, 0, 1]), np.array([[0.0, 0.0], [0.0, 0.3], [0.0, 5.0]])
+    for power in (1, 2):
+        loss = losses.ContrastiveLoss(positive_margin=0.4, power=power)
+        value, gradient = value_and_gradient(loss, ids, z)
+        assert value == 0.0 and (gradient == 0.0).all()
+
+
 def test_a_zero_row_has_no_gradient_through_the_normalisation():
     ids, z = batch()
     z[2] = 0.0
@@ -57,6 +85,11 @@ def test_multi_similarity_does_not_overflow():
     [
         (lambda: losses.ContrastiveLoss(margin=0), "margin must be a number above 0.*margin=0"),
         (lambda: losses.ContrastiveLoss(pair_reduction="max"), "pair_reduction must be one of"),
+        (
+            lambda: losses.ContrastiveLoss(positive_margin=np.nan),
+            "positive_margin must be a finite",
+        ),
+        (lambda: losses.ContrastiveLoss(power=0), "power must be a whole number .*power=0"),
         (lambda: losses.MultiSimilarityLoss(alpha=-1), "alpha must be a number above 0.*alpha=-1"),
         (lambda: losses.MultiSimilarityLoss(beta=0.0), "beta must be"),
         (

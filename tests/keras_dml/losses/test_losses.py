@@ -86,7 +86,10 @@ def test_sample_weights_weigh_anchors(case):
 
 
 @every_case
-@pytest.mark.parametrize("dtype", ["int32", "int64", "float32"])
+@pytest.mark.parametrize(
+    "dtype",
+    ["int64", *(pytest.param(other, marks=pytest.mark.slow) for other in ("int32", "float32"))],
+)
 def test_label_shapes_and_types(case, dtype):
     ids, z = batch()
     loss = make(case)
@@ -103,7 +106,9 @@ def test_no_pairs_give_zero_and_zero_gradient(case):
 
 
 @pair_cases
-@pytest.mark.parametrize("place", [0.0, 1.7, 300.0])
+@pytest.mark.parametrize(
+    "place", [1.7, *(pytest.param(other, marks=pytest.mark.slow) for other in (0.0, 300.0))]
+)
 def test_coincident_embeddings_have_finite_gradients(case, place):
     ids = np.array([0, 0, 1, 1, 2, 2])
     value, gradient = value_and_gradient(make(case), ids, np.full((6, 5), place), "float32")
@@ -215,6 +220,7 @@ def test_compiled_by_xla_for_any_batch_size(case):
         np.testing.assert_allclose(gradient, expected_gradient, atol=1e-9 * scale)
 
 
+@pytest.mark.quick_cases(6)
 @every_case
 @pytest.mark.parametrize("bad", [np.nan, pytest.param(np.inf, marks=pytest.mark.slow)])
 def test_embeddings_that_are_not_finite(case, bad):

@@ -157,6 +157,7 @@ def test_copies_and_files_keep_the_network_and_its_weights(tmp_path):
     assert float(loaded.loss(ids, z)) == float(loss(ids, z))
 
 
+@pytest.mark.slow
 def test_fit_does_not_train_the_statistics_network():
     network = small_network()
     before = network.get_weights()

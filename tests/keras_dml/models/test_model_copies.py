@@ -4,7 +4,6 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-import tiers
 
 from keras_dml import models
 from keras_dml.cloning import all_layers, copied, same_layer
@@ -28,9 +27,6 @@ FAMILIES = {
     "VGG16": 32,
     "Xception": 71,
 }
-
-# Normalization that is adapted, squeeze-and-excitation, plain residual blocks.
-IN_THE_GATE = ("EfficientNetB0", "MobileNetV3Small", "ResNet50")
 
 
 @pytest.fixture
@@ -98,8 +94,9 @@ def application(name):
     return set_statistics(model, images(FAMILIES[name], 8))
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
-@tiers.parametrize("name", FAMILIES, IN_THE_GATE, pytest.mark.thorough)
+@pytest.mark.parametrize("name", FAMILIES)
 def test_copies_of_an_application_compute_what_it_does(name, policy, tmp_path):
     model, x = application(name), images(FAMILIES[name])
     expected = embed(model, x)
@@ -262,6 +259,7 @@ def compiled_within():
     return keras.Model(inputs, keras.layers.Dense(8)(inner(inputs)))
 
 
+@pytest.mark.slow
 @pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("half", ["mixed_float16", "mixed_bfloat16"])
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ def test_small_convnet_by_name(name):
     assert backbone.output.shape == models.small_convnet(32).output.shape
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mobilenetv2", "MobileNetV2", "mobilenet_v2", "MOBILENET_V2"])
 def test_an_application_by_name(name):
     backbone = models.build_backbone(name, SIZE)

@@ -92,6 +92,7 @@ def test_the_layout_is_found_in_a_model_within_a_model_and_after_a_file(tmp_path
     np.testing.assert_allclose(found, values[:, 3:].mean(axis=1), rtol=1e-5)
 
 
+@pytest.mark.quick_cases(6)
 @pytest.mark.parametrize("pooling", list(models.POOLINGS))
 @pytest.mark.parametrize("half", ["float32", "mixed_bfloat16", "mixed_float16"])
 def test_every_pooling_is_saved_and_copied_in_every_precision(pooling, half, tmp_path):

@@ -59,6 +59,7 @@ def test_proxies_start_at_a_length_of_about_one():
     assert np.mean(lengths) == pytest.approx(1.0, abs=0.02)
 
 
+@pytest.mark.slow
 def test_under_mixed_precision_cosines_are_float32():
     model = models.proxy_model(embedding("mixed_bfloat16"), 4)
     x, ids = data()
@@ -76,6 +77,7 @@ def compiled_model(embedding, **head):
     return model
 
 
+@pytest.mark.slow
 def test_saved_in_a_keras_file_it_trains_on_to_the_bit(tmp_path):
     x, ids = data()
     regularizer = models.CenterRegularizer(2)
@@ -91,6 +93,7 @@ def test_saved_in_a_keras_file_it_trains_on_to_the_bit(tmp_path):
         np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.slow
 def test_proxies_have_a_learning_rate_of_their_own_and_the_embedding_learns_too():
     x, ids = data()
     moved = {}
@@ -183,7 +186,7 @@ def test_shapes_that_are_refused():
         models.CenterRegularizer(4)(keras.ops.ones((6, 2)))
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("num_classes", [None, 4])
 def test_learned_boundaries_move_and_are_saved(num_classes, tmp_path):
     x, ids = data()

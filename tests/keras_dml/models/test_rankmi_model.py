@@ -207,6 +207,7 @@ def test_the_phases_touch_only_their_own_network_and_optimizer():
     assert int(model.optimizer.iterations) == int(model.statistics_optimizer.iterations) == 1
 
 
+@pytest.mark.slow
 def test_logs():
     model = rankmi("float32", k=2, sampling="distance_weighted", run_eagerly=True)
     history = fit(model, images(6).astype("float32"))
@@ -255,6 +256,7 @@ def test_not_decreasing_counts_the_distances_where_v_rises():
     assert fit(model, x)["not_decreasing"][0] == pytest.approx(np.mean(d > 1), abs=0.03)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("sampling", models.rankmi.SAMPLINGS)
 def test_nothing_within_the_margins_gives_zero_loss_and_moves_nothing(sampling):
     network_near = network("float32", zero_at=0.2)

@@ -52,6 +52,7 @@ CASES = {
 }
 
 
+@pytest.mark.quick_cases(5)
 @pytest.mark.any_backend
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("compiled", [False, True])

@@ -28,6 +28,8 @@ needs_scann = pytest.mark.skipif(
     importlib.util.find_spec("scann") is None, reason="ScaNN is not installed (Linux only)"
 )
 D = 6
+# ScaNN's threads make each tree of the same items another one: ten builds found 0.966 to 0.990.
+BETWEEN_BUILDS = 0.04
 # Looks at all items, so that it finds what is there, and all of it.
 WHOLE = TreeAH(num_leaves=5, leaves_to_search=5, reorder=10_000)
 KINDS = {
@@ -187,6 +189,7 @@ def test_what_cannot_be_changed_leaves_the_index_as_it_was(kind):
     assert numbered.search(rows[:1], 1)[0].tolist() == [[2**40]]
 
 
+@pytest.mark.quick_cases(4)
 @EVERY
 @pytest.mark.parametrize("metric", METRICS)
 def test_saved_after_changes_and_served_it_answers_the_same(kind, metric, tmp_path):
@@ -239,6 +242,7 @@ def test_a_save_that_is_killed_leaves_the_old_index(moment, tmp_path, monkeypatc
 
         with monkeypatch.context() as broken:
             broken.setattr(atomic.os, "rename", interrupted)
+            broken.setattr(atomic, "_exchanged", lambda *paths: False)
             with pytest.raises(KeyboardInterrupt):
                 index.save(tmp_path / "index")
         assert os.listdir(tmp_path) == ["index"]
@@ -458,9 +462,9 @@ def test_half_of_the_items_exchanged_the_recall_is_nearly_that_of_a_new_tree(met
     index.remove(np.arange(1, 600, 2))
     index.upsert(np.arange(3_000, 3_300), clustered(300, 3))
     fresh = ScannIndex(index.embeddings_of(index.ids), metric, None, tree)
-    assert index.measured_recall > fresh.measured_recall - 0.03
+    assert index.measured_recall > fresh.measured_recall - BETWEEN_BUILDS
     index.rebalance()
-    assert index.measured_recall == pytest.approx(fresh.measured_recall, abs=0.02)
+    assert index.measured_recall == pytest.approx(fresh.measured_recall, abs=BETWEEN_BUILDS)
 
 
 @needs_scann
@@ -479,7 +483,7 @@ def test_soar_and_other_numbers_to_reorder_by(metric, option, tmp_path):
     rows = clustered(2_000, 1)
     index = ScannIndex(rows, metric, None, TreeAH(num_leaves=40, leaves_to_search=8, **option))
     plain = ScannIndex(rows, metric, None, TreeAH(num_leaves=40, leaves_to_search=8))
-    assert index.measured_recall > plain.measured_recall - 0.02
+    assert index.measured_recall > plain.measured_recall - BETWEEN_BUILDS
     index.upsert(np.arange(1_990, 2_010), clustered(20, 2))
     index.remove([0])
     exact = ExactIndex(index.embeddings_of(index.ids), metric, index.ids)

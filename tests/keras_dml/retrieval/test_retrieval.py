@@ -64,6 +64,7 @@ def test_equal_distances_of_unequal_rows_keep_row_order(index_class):
         np.testing.assert_array_equal(rows, expected)
 
 
+@pytest.mark.quick_cases(4)
 @needs_scann
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize(("offset", "scale"), [(0, 1), (1, 1e-3), (0, 1e-20), (0, 1e18)], ids=str)

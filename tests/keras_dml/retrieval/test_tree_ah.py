@@ -96,6 +96,7 @@ def test_few_items_are_searched_by_brute_force(caplog):
     assert "100 items: brute force, no tree below 20000" in caplog.text
 
 
+@pytest.mark.quick_cases(1)
 @needs_scann
 @pytest.mark.parametrize("metric", METRICS)
 def test_what_the_tree_finds_has_exact_scores_and_the_recall_that_it_says(metric):
@@ -178,6 +179,7 @@ def test_rows_that_fill_few_dimensions_are_projected():
     assert index.tree.projected_dimensions == 32 and index.measured_recall > 0.9
 
 
+@pytest.mark.slow
 @needs_scann
 @pytest.mark.parametrize("zeros", [0, 3])
 def test_a_long_mean_is_taken_off(zeros, tmp_path):
@@ -216,6 +218,7 @@ def test_a_long_mean_is_taken_off(zeros, tmp_path):
     assert (tmp_path / "moved" / "searcher" / "dataset.npy").exists()
 
 
+@pytest.mark.quick_cases(1)
 @needs_scann
 @pytest.mark.parametrize("metric", METRICS)
 def test_a_saved_tree_is_not_trained_again_and_grows(metric, tmp_path, monkeypatch):

@@ -99,6 +99,7 @@ def expected(labels):
     return sorted((f"grey {label}", label) for label in labels)
 
 
+@pytest.mark.slow
 def test_own_splits_of_the_same_classes(data_dir):
     split = load_dataset("tfds:tiny_greys:shared", data_dir)
     assert split.same_classes

@@ -51,6 +51,7 @@ def table(tmp_path):
     return ImageTable.from_paths([str(tmp_path / name) for name in FILES], [0] * len(FILES))
 
 
+@pytest.mark.slow
 def test_each_kind_of_bad_file_is_found_with_its_reason(table):
     found = find_bad_images(table)
     expected = [(row, reason) for row, (_, reason) in enumerate(FILES.values()) if reason]

@@ -156,6 +156,7 @@ def test_a_box_is_an_image_of_its_own(name, box, rows, columns):
     np.testing.assert_array_equal(image.crop(window), inside[height // 2 :, width // 3 :][:1, :1])
 
 
+@pytest.mark.quick_cases(8)
 @pytest.mark.parametrize("name", STILL_FILES)
 def test_a_window_is_the_whole_image_cut(name):
     whole = decode_image(STILL_FILES[name]).numpy()

@@ -94,6 +94,7 @@ FILES = {
 }
 
 
+@pytest.mark.quick_cases(5)
 @pytest.mark.parametrize("name", FILES)
 def test_the_first_image_keeps_its_pixels(name):
     cut = first_image(FILES[name]).numpy()

@@ -138,6 +138,7 @@ def test_transparency_is_turned_along():
     np.testing.assert_array_equal(decode_image(encoded), upright)
 
 
+@pytest.mark.quick_cases(8)
 @pytest.mark.parametrize("file_format", FORMATS)
 @pytest.mark.parametrize("orientation", ORIENTATIONS)
 def test_a_window_is_the_upright_image_cut(orientation, file_format):
@@ -180,6 +181,7 @@ TRANSFORMS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.gate_cases(4)
 @pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("size", [(61, 83), (500, 375)])

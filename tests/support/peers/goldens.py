@@ -48,6 +48,12 @@ LEARNING_BATCHES = ("small", "large")
 # Case: arguments.
 LEARNING_CASES = {
     "contrastive tightness": {},
+    "contrastive, two margins": {
+        "margin": 1.1, "positive_margin": 0.6, "power": 1, "normalize": True,
+    },
+    "contrastive, below 0": {
+        "margin": 0.3841, "positive_margin": -0.2, "power": 1, "normalize": True,
+    },
     "snca": {"sigma": 0.1},
     "multi_similarity": {"alpha": 2.0, "beta": 50.0, "base": 0.5},
     "multi_similarity, other": {"alpha": 3.0, "beta": 10.0, "base": 0.2},
@@ -59,7 +65,7 @@ LEARNING_CASES = {
     "circle": {"margin": 0.4, "scale": 80.0},
     "margin": {"margin": 0.2, "beta": 1.2, "sampling": "all"},
     "distance weights": {"nearest": 0.5, "farthest": 1.4},
-}
+}  # fmt: skip
 
 SMOOTH_AP = {"temperature": 0.05, "query_in_database": True}
 """Of the batch "square": the peer's is right for m classes of m images in order alone."""
@@ -85,7 +91,7 @@ PROXY_CASES = {
     "proxy_anchor": ({"alpha": 32.0, "margin": 0.1}, 1, "max"),
 }
 
-SUMMED = ("contrastive tightness", "ice")
+SUMMED = ("contrastive tightness", "contrastive, two margins", "contrastive, below 0", "ice")
 """Cases in which the peer sums over the batch: their values are divided by n."""
 
 STEPS, BATCH, RATE = 20, 32, 0.05
@@ -205,10 +211,17 @@ def pytorch_metric_learning(inputs):
     cosine = distances.CosineSimilarity()
     squares = distances.LpDistance(normalize_embeddings=False, p=2, power=2)
     sums, means = reducers.SumReducer(), reducers.MeanReducer()
+
+    def contrastive(margin, positive_margin, power, normalize):
+        distance = distances.LpDistance(normalize_embeddings=normalize, p=2, power=power)
+        return losses.ContrastiveLoss(positive_margin, margin, distance=distance, reducer=sums)
+
     theirs = {
         "contrastive tightness": lambda: losses.ContrastiveLoss(
             0, 0, distance=squares, reducer=sums
         ),
+        "contrastive, two margins": contrastive,
+        "contrastive, below 0": contrastive,
         "snca": lambda sigma: losses.NCALoss(softmax_scale=1 / sigma, distance=cosine),
         "multi_similarity": losses.MultiSimilarityLoss,
         "multi_similarity, other": losses.MultiSimilarityLoss,

@@ -1,0 +1,182 @@
+"""A final model: a finished run's training once more, on every class, its scores those before."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import subprocess
+from typing import Any
+
+from experiments.embedding.checked_json import read_checked
+from experiments.options import (
+    RunError,
+    RunOptions,
+    UsageError,
+    declarations,
+    given_words,
+    parse,
+)
+from experiments.options.child import child_command, child_environment
+from experiments.options.command_line import MISTAKE
+from experiments.training.patience import epochs_of_all_classes
+from experiments.training.run_files import REPORT, RESULT, flag_file_of, read_finished
+from pipelines.datasets.registry import takes_split
+
+FOLDER = "refit"
+"""Where in a run's folder the second run is."""
+
+_EVERY_CLASS = "every_class"
+# What the second run is given otherwise, or not at all.
+_OTHERWISE = (
+    "train_classes",
+    "test_classes",
+    "class_split",
+    "split_seed",
+    "fold",
+    "epochs",
+    "patience",
+    "batch_size",
+    "steps_per_epoch",
+    "eval_every",
+    "raw_pixels",
+    "output_dir",
+)
+_NOT_PASSED_ON = ("flagfile", "debug", "help", "refit", "measured_in")
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """The scores of a model before, in place of those of one that nothing was left to measure.
+
+    Attributes:
+        run: the folder of the run that measured them.
+        result: its `result.json`.
+    """
+
+    run: pathlib.Path
+    result: dict[str, Any]
+
+    @property
+    def table(self) -> str:
+        """The table of its scores, as text."""
+        return str(self.result.get("table", ""))
+
+    @property
+    def rows(self) -> dict[str, dict[int | str, float]]:
+        """Its recall at K: name -> {K: fraction}."""
+        found = self.result["recall"]
+        return {name: {int(k): share for k, share in row.items()} for name, row in found.items()}
+
+    @property
+    def sentence(self) -> str:
+        """Of which model the scores are, and which classes that one had not seen."""
+        trained, tested = self.result.get("trained_on"), self.result.get("tested_on")
+        sides = f" It trained on {trained}, and was tested on {tested}." if tested else ""
+        return (
+            f"The scores are those of the model before.{sides} This model trained on every class, "
+            "with the same settings and steps, and was not measured itself."
+        )
+
+
+def check_refit(options: RunOptions) -> None:
+    """UsageError where `--refit` or `--measured_in` do not fit the other flags."""
+    if options.measured_in is not None:
+        if not options.keeps_nothing_back:
+            raise UsageError(
+                f"measured_in is for --class_split={_EVERY_CLASS}: others measure themselves. "
+                f"Received: measured_in={options.measured_in}"
+            )
+        measured(options)
+    if not options.refit:
+        return
+    if options.keeps_nothing_back:
+        raise UsageError(
+            "refit needs images kept back to measure on, and with "
+            f"--class_split={_EVERY_CLASS} all train. Received: refit=True"
+        )
+    if options.dataset is not None and not takes_split(options.dataset):
+        raise UsageError(
+            f"refit needs a dataset whose classes can all train; the files of {options.dataset} "
+            "say what trains. Received: refit=True"
+        )
+    if options.strategy == "multi_worker":
+        raise UsageError(
+            f"refit needs one machine: on several, run again with --class_split={_EVERY_CLASS} "
+            f"--measured_in={options.folder}. Received: refit=True"
+        )
+
+
+def measured(options: RunOptions) -> Measured | None:
+    """What `--measured_in` names; None without it.
+
+    Raises:
+        UsageError: no finished run, or one that has measured nothing.
+    """
+    if options.measured_in is None:
+        return None
+    run = pathlib.Path(options.measured_in)
+    result = read_checked(run / RESULT)
+    try:
+        of_run = parse(RunOptions, ["run", f"--flagfile={flag_file_of(run)}"])
+    except UsageError:
+        result = None
+    if result is None or of_run.keeps_nothing_back:
+        raise UsageError(
+            "measured_in must be the folder of a finished run that kept images back. "
+            f"Received: measured_in={options.measured_in}"
+        )
+    return Measured(run, result)
+
+
+def refit(options: RunOptions) -> None:
+    """Train again on every class, in a process of its own; stopped, it continues as every run.
+
+    Args:
+        options: of the run that is finished.
+
+    Raises:
+        UsageError, RunError: as the second run ends.
+    """
+    folder = options.folder / FOLDER
+    result, log = read_finished(options.folder)
+    # An earlier version wrote no numbers of its own.
+    steps = round(log[-1]["step"] / log[-1]["epoch"])
+    # One that was stopped by what it kept back: as long as the model that it has kept.
+    patient = options.patience > 0
+    epochs = options.epochs
+    if patient:
+        epochs = epochs_of_all_classes([result["best_epoch"]], options.head_epochs)
+    left_out = (*_OTHERWISE, *_NOT_PASSED_ON)
+    names = [name for name in declarations(RunOptions) if name not in left_out]
+    words = [
+        *given_words(options, names),
+        f"--class_split={_EVERY_CLASS}",
+        f"--batch_size={result.get('batch_size', options.batch_size)}",
+        f"--steps_per_epoch={steps}",
+        f"--epochs={epochs}",
+        f"--eval_every={epochs}",
+        f"--output_dir={folder}",
+        f"--measured_in={os.fspath(options.folder)}",
+    ]
+    print(
+        f"\nagain on every class, with {'its best' if patient else 'the same'} {epochs} epochs of "
+        f"{steps} steps: {folder}",
+        flush=True,
+    )
+    code = _exit_code(words)
+    if code:
+        kind = UsageError if code == MISTAKE else RunError
+        raise kind(f"the run on every class ended with code {code}; see above")
+    from experiments.embedding.model_card import MODEL_CARD, update_final_model  # TensorFlow
+    from experiments.report.links import add_link
+
+    update_final_model(options.folder / MODEL_CARD, f"{FOLDER}/saved_model")
+    add_link(options.folder / REPORT, folder / REPORT, "The final model, of every class")
+    print(f"\nfinal model, of every class: {folder / 'saved_model'}")
+
+
+def _exit_code(words: list[str]) -> int:
+    # In a process of its own: a run sets TensorFlow's seed, precision and devices for good.
+    command = child_command("experiments.run", *words)
+    return subprocess.run(command, env=child_environment(), check=False).returncode

@@ -1,0 +1,11 @@
+"""A server that the tests of stores share."""
+
+import postgres_server
+import pytest
+
+
+@pytest.fixture(scope="session")
+def postgres():
+    """`postgres_server.Server`."""
+    with postgres_server.running() as server:
+        yield server

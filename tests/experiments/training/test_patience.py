@@ -1,0 +1,224 @@
+"""A training that stops once its validated score no longer rises."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import local_workers
+import numpy as np
+import pytest
+from tiny_run import TINY, command, final_weights, history
+
+from experiments.options import RunOptions, UsageError, parse
+from experiments.training import refit
+from experiments.training.evaluators import BEST, score
+from experiments.training.patience import (
+    MAP_AT_R,
+    epochs_of_all_classes,
+    is_over,
+    stopped,
+    waited,
+)
+from experiments.training.plan import check_validated, describe
+from experiments.training.run_files import read_finished
+from pipelines import ImageTable, Split
+
+PATIENT = ["--fold=1/2", "--schedule=constant", "--batch_size=4", "--steps_per_epoch=2"]
+
+
+def options(*words):
+    return parse(RunOptions, ["run", "--fold=1/4", *words])
+
+
+def rows(*scores, every=1):
+    return [
+        {"epoch": every * number, MAP_AT_R: value, BEST: 1 - value}
+        for number, value in enumerate(scores, 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("scores", "evaluations"),
+    [
+        ((), 0),
+        ((0.3,), 0),
+        ((0.3, 0.4, 0.5), 0),
+        ((0.3, 0.5, 0.4), 1),
+        ((0.3, 0.5, 0.5, 0.5), 2),  # the same again is no gain
+        ((0.5, 0.3, 0.4, 0.45), 3),  # rising, but not above the best
+        ((0.5, 0.3, 0.51), 0),
+    ],
+)
+def test_how_long_the_score_has_not_risen(scores, evaluations):
+    log = rows(*scores)
+    assert waited(log, options()) == evaluations
+    for patience in range(1, 5):
+        assert is_over(log, options(f"--patience={patience}")) == (evaluations >= patience)
+    assert not is_over(log, options())  # without patience never
+
+
+def test_evaluations_count_not_epochs():
+    assert waited(rows(0.5, 0.4, 0.3, every=4), options("--eval_every=4")) == 2
+
+
+def test_while_the_head_alone_is_trained_nothing_counts():
+    given = options("--head_epochs=4", "--patience=2")
+    assert waited(rows(0.5, 0.4, 0.3, 0.2), given) == 0
+    assert not is_over(rows(0.5, 0.4, 0.3, 0.2, 0.1), given)
+    assert is_over(rows(0.5, 0.4, 0.3, 0.2, 0.1, 0.1), given)
+
+
+def test_a_run_with_patience_is_kept_by_what_it_is_stopped_by():
+    log = rows(0.3, 0.5, 0.4)
+    assert max(log, key=score)["epoch"] == 2
+    assert max([{"epoch": 1, BEST: 0.1}, {"epoch": 2, BEST: 0.2}], key=score)["epoch"] == 2
+
+
+def test_what_is_said_of_a_stop():
+    given = options("--patience=2", "--epochs=9")
+    assert stopped(rows(0.3, 0.5, 0.4, 0.45), given) == (
+        "after epoch 4 of 9: in 2 evaluations MAP@R on fold 1/4 has not risen above the 50.0 % of "
+        "epoch 2"
+    )
+    assert stopped(rows(0.3, 0.5, 0.4), given) == ""
+    # The last epoch would have been the last in any case.
+    assert stopped(rows(0.3, 0.5, 0.4, 0.45), options("--patience=2", "--epochs=4")) == ""
+    run = SimpleNamespace(
+        data=split([0, 0, 1, 1]), options=given, steps_per_epoch=7, paper={}, gallery=None
+    )
+    model = SimpleNamespace(count_params=lambda: 7)
+    said = describe(run, model, SimpleNamespace(epoch=0))
+    assert "9 epochs of 7 steps, or until MAP@R has not risen in 2 evaluations" in said
+
+
+def test_the_epochs_of_a_run_on_all_classes():
+    assert epochs_of_all_classes([3, 4, 8, 6], None) == 5
+    assert epochs_of_all_classes([1], 2) == 3  # all of it trains for an epoch at least
+
+
+def split(labels):
+    table = ImageTable(np.array(labels), ("a", "b"), arrays=np.zeros((len(labels), 8, 8, 3), "u1"))
+    return Split(table, table)
+
+
+def test_a_fold_of_single_images_has_no_score_to_watch():
+    check_validated(options("--patience=2"), split([0, 0, 1]))
+    check_validated(options(), split([0, 1]))
+    with pytest.raises(UsageError, match="patience needs classes of two images or more.*1/4"):
+        check_validated(options("--patience=2"), split([0, 1]))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--schedule=constant"], "patience needs training classes .*patience=2, fold=None"),
+        (["--fold=1/2"], "last step, which schedule=warm_cosine counts on: give --schedule="),
+        (["--fold=1/2", "--schedule=step", "--eval_every=2"], "more than one evaluation"),
+        (["--fold=1/2", "--patience=-1"], "patience"),
+    ],
+)
+def test_patience_that_cannot_be(words, message, tmp_path, capsys):
+    given = [*TINY, "--patience=2", *words, f"--output_dir={tmp_path / 'run'}"]
+    assert command(*given) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    with pytest.raises(UsageError, match=message):
+        from experiments.training.patience import check_patience
+
+        check_patience(parse(RunOptions, ["run", *given]))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_a_run_is_stopped_says_why_and_stays_stopped(photos, tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr(refit, "_exit_code", lambda words: command(*words))
+    folder = tmp_path / "run"
+    # A net that does not learn: from the first evaluation on nothing is gained.
+    words = [*TINY, *PATIENT, "--learning_rate=0", "--epochs=50", "--patience=2"]
+    words += [f"--data_dir={photos}", f"--output_dir={folder}"]
+    assert command(*words) == 0
+    said, bar = capfd.readouterr()
+    why = "after epoch 3 of 50: in 2 evaluations MAP@R on fold 1/2 has not risen above the"
+    assert "50 epochs of 2 steps, or until MAP@R has not risen in 2 evaluations" in said
+    assert f"stopped {why}" in said
+    assert "no gain in 1 of 2" in bar
+    log = history(folder)
+    assert [row["epoch"] for row in log] == [1, 2, 3]
+    assert [row["test/evaluations_without_gain"] for row in log] == [0, 1, 2]
+    result, _ = read_finished(folder)
+    assert result["best_epoch"] == 1
+    assert result["stopped"]["after_epoch"] == 3 and result["stopped"]["why"].startswith(why)
+    assert result["scores"]["map@r/cosine"] == pytest.approx(log[0][MAP_AT_R], abs=1e-6)
+    page = (folder / "report.html").read_text()
+    assert f"<dt>Stopped</dt><dd>{why}" in page and "MAP@R on the validated classes" in page
+
+    # Killed behind its last checkpoint, and continued: nothing is trained beyond it.
+    (folder / "result.json").unlink()
+    assert command(*words) == 0
+    assert f"stopped {why}" in capfd.readouterr().out
+    assert [row["epoch"] for row in history(folder)] == [1, 2, 3]
+    again, _ = read_finished(folder)
+    assert again["scores"] == result["scores"]
+
+    # On every class it trains as long as the model that was kept.
+    assert command(*words, "--refit") == 0
+    assert "again on every class, with its best 1 epochs of 2 steps" in capfd.readouterr().out
+    assert [row["step"] for row in history(folder / "refit")] == [2]
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_one_that_is_killed_before_stops_where_the_whole_one_does(photos, tmp_path):
+    def start(folder):
+        words = [*TINY, *PATIENT, "--epochs=60", "--patience=4", "--learning_rate=0.01"]
+        words += ["--deterministic", f"--data_dir={photos}", f"--output_dir={folder}"]
+        return subprocess.Popen(
+            [sys.executable, "-m", "experiments.run", *words],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ,
+        )  # fmt: skip
+
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    process = start(whole)
+    said, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, said
+    log = history(whole)
+    assert 5 <= len(log) < 60
+    process = start(killed)
+    deadline = time.monotonic() + 200
+    while time.monotonic() < deadline:
+        seen = killed / "metrics.jsonl"
+        if seen.is_file() and seen.read_text().count("\n") >= len(log) - 2:
+            break
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.001)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert not (killed / "result.json").exists(), "killed too late to show anything"
+    process = start(killed)
+    said, _ = process.communicate(timeout=300)
+    assert process.returncode == 0 and "continued after epoch" in said, said
+    assert history(killed) == log
+    expected, found = final_weights(whole), final_weights(killed)
+    assert all((expected[name] == found[name]).all() for name in expected)
+    results = [json.loads((each / "result.json").read_text()) for each in (whole, killed)]
+    assert results[0]["stopped"] == results[1]["stopped"]
+    assert results[0]["best_epoch"] == results[1]["best_epoch"]
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_workers_stop_together(tmp_path):
+    folder = tmp_path / "run"
+    words = ["--dataset=glyphs", "--train_classes=20", "--test_classes=11", "--fold=1/2"]
+    words += ["--image_size=16", "--resize=18", "--crop=fixed", "--batch_size=24"]
+    words += ["--backbone=small_convnet", "--filters=8", "--weights=none", "--embedding_size=8"]
+    words += ["--loss=ce", "--steps_per_epoch=2", "--schedule=constant", "--learning_rate=0"]
+    words += ["--frozen_batch_norm", "--epochs=30", "--patience=2", "--recall_at=1"]
+    words += ["--strategy=multi_worker", f"--output_dir={folder}"]
+    first, second = local_workers.finish(local_workers.start(2, "experiments.run", *words))
+    assert "stopped after epoch 3 of 30" in first and second == ""
+    assert [row["epoch"] for row in history(folder)] == [1, 2, 3]

@@ -1,0 +1,151 @@
+"""A run of seconds, and once more on every class."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from tiny_run import TINY, command, final_weights
+
+from experiments import calibrate
+from experiments.embedding.checked_json import checked_text
+from experiments.options import RunError, RunOptions, parse, run_command
+from experiments.training import refit
+
+
+def last_step(folder):
+    return json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])["step"]
+
+
+def start(*arguments):
+    return subprocess.Popen(
+        [sys.executable, "-m", "experiments.run", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ,
+    )
+
+
+def words_of(photos, folder):
+    """A run with a refit."""
+    words = [*TINY, f"--data_dir={photos}", f"--output_dir={folder}", "--refit"]
+    return [*words, "--epochs=3", "--steps_per_epoch=2", "--raw_pixels"]
+
+
+@pytest.fixture
+def written(tmp_path):
+    """A finished run's folder with what another one reads of it."""
+    (tmp_path / "flags.txt").write_text("\n".join([*TINY, "--train_classes=5"]) + "\n")
+    result = {"recall": {"embedding, cosine": {"1": 0.5}}, "table": "its table", "batch_size": 6}
+    sides = {"trained_on": "20 images of 5 classes: a", "tested_on": "8 images of 2 other classes"}
+    (tmp_path / "result.json").write_text(checked_text(result | sides))
+    (tmp_path / "metrics.jsonl").write_text('{"epoch": 2, "step": 14}\n')
+    return tmp_path
+
+
+def test_the_second_run_has_the_steps_and_the_batch_of_the_first(written, monkeypatch, capsys):
+    given = []
+    monkeypatch.setattr(refit, "_exit_code", lambda words: given.append(words) or len(given) - 1)
+    words = [*TINY, "--train_classes=5", "--raw_pixels", f"--output_dir={written}", "--refit"]
+    refit.refit(parse(RunOptions, ["run", *words]))
+    (passed_on,) = given
+    second = parse(RunOptions, ["run", *passed_on])
+    assert (second.batch_size, second.steps_per_epoch, second.epochs) == (6, 7, 2)
+    assert (second.class_split, second.train_classes) == ("every_class", None)
+    assert second.folder == written / "refit" and not (second.refit or second.raw_pixels)
+    assert (second.learning_rate, second.embedding_size) == (0.001, 8)  # as it was given
+    refit.check_refit(second)
+    before = refit.measured(second)
+    assert before.rows == {"embedding, cosine": {1: 0.5}} and before.table == "its table"
+    assert (
+        "It trained on 20 images of 5 classes: a, and was tested on 8 images of 2"
+        in before.sentence
+    )
+    with pytest.raises(RunError, match="ended with code 1"):
+        refit.refit(parse(RunOptions, ["run", *words]))
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_a_run_trains_once_more_on_every_class(photos, tmp_path, capfd, monkeypatch):
+    # In this process, without the seconds that another takes to start.
+    monkeypatch.setattr(refit, "_exit_code", lambda words: command(*words))
+    folder = tmp_path / "run"
+    words = words_of(photos, folder)
+    assert command(*words) == 0
+    said = capfd.readouterr().out
+    assert "again on every class, with the same 3 epochs of 2 steps" in said
+    assert "40 images of 10 classes to train, none to test, as" in said
+    assert said.endswith(f"final model, of every class: {folder / 'refit' / 'saved_model'}\n")
+
+    final = folder / "refit"
+    assert last_step(folder) == last_step(final) == 6
+    before, after = (json.loads((each / "result.json").read_text()) for each in (folder, final))
+    assert after["recall"] == before["recall"] and after["scores"] == before["scores"]
+    sentence = "those of the model before. It trained on 20 images of 5 classes: class0, class1"
+    page, card = ((final / name).read_text() for name in ("report.html", "model_card.md"))
+    for text in (page, card, after["measured"]):
+        assert sentence in text and "20 images of 5 other classes: class5" in text
+    assert "R@1, cosine, of the model before" in page and "none: every class trained" in page
+    assert "all 40 images of 10 classes" in card and "Test: none: every class trained" in card
+    assert '<a href="refit/report.html">' in (folder / "report.html").read_text()
+    assert '<a href="../report.html">The run that measured</a>' in page
+    assert "`refit/saved_model`" in (folder / "model_card.md").read_text()
+    for name in ("saved_model/saved_model.pb", "best.keras", "last.keras"):
+        assert (final / name).is_file(), name
+
+    finished = (final / "result.json").stat().st_mtime_ns
+    assert command(*words) == 0  # both are finished
+    assert (final / "result.json").stat().st_mtime_ns == finished
+    assert (folder / "model_card.md").read_text().count("Final model") == 1
+    # No threshold of images that were trained on.
+    assert run_command(calibrate.main, ["calibrate", f"--run={final}"]) == 2
+    assert "run must have images that it was not trained on" in capfd.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_a_kill_in_either_phase_changes_nothing(photos, tmp_path):
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    for phase in (killed, killed / "refit"):
+        process = start(*words_of(photos, killed), "--deterministic")
+        deadline = time.monotonic() + 200
+        while not (phase / "checkpoint.npz").is_file() and time.monotonic() < deadline:
+            assert process.poll() is None, process.communicate()[0]
+            time.sleep(0.001)
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate()
+        assert not (phase / "result.json").exists(), "killed too late to show anything"
+    process = start(*words_of(photos, killed), "--deterministic")
+    said, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, said
+    assert f"{killed} is finished" in said and "; continued after epoch" in said
+    process = start(*words_of(photos, whole), "--deterministic")
+    said, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, said
+    for part in (".", "refit"):
+        expected, found = final_weights(whole / part), final_weights(killed / part)
+        assert all((expected[name] == found[name]).all() for name in expected)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--refit", "--class_split=every_class"], "refit needs images kept back to measure on"),
+        (["--refit", "--strategy=multi_worker"], "refit needs one machine"),
+        (["--refit", "--dataset=sop"], "the files of sop say what trains"),
+        (["--measured_in=x"], "measured_in is for --class_split=every_class"),
+        (["--measured_in={run}", "--class_split=every_class"], "the folder of a finished run"),
+        (["--measured_in=/nowhere", "--class_split=every_class"], "measured_in=/nowhere"),
+    ],
+)
+def test_what_cannot_be_refitted(words, message, tmp_path, capsys):
+    (tmp_path / "flags.txt").write_text("\n".join(TINY) + "\n")  # begun, not finished
+    words = [word.format(run=tmp_path) for word in words]
+    assert command(*TINY, f"--output_dir={tmp_path / 'run'}", *words) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert message in line and "Received: " in line

@@ -1,0 +1,57 @@
+"""What comes of a search: the flags of the runs on all training classes."""
+
+import pathlib
+
+import pytest
+
+from experiments.options import RunOptions, UsageError, parse
+from experiments.tuning.folds import FoldRuns
+from experiments.tuning.protocol import RecipeSearch, SearchResult
+from experiments.tuning.space import Trial
+
+FORWARDED = ("--dataset=glyphs", "--train_classes=6", "--test_classes=3", "--schedule=constant")
+
+
+def search_of(*words):
+    options = parse(RunOptions, ["study", *FORWARDED, *words])
+    return RecipeSearch(
+        pathlib.Path("tiny.flags"), pathlib.Path("tiny"), (*FORWARDED, *words), options,
+        space=(), folds=3, trials=2, storage=None, run=lambda *_: None,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def best_epochs(monkeypatch):
+    monkeypatch.setattr(FoldRuns, "best_epochs", lambda runs, number: [4, 9, 5])
+
+
+def final_options(search, best):
+    return parse(RunOptions, ["run", *search.final_words(best)])
+
+
+@pytest.mark.usefixtures("best_epochs")
+def test_without_a_fold_to_stop_by_a_run_is_as_long_as_the_folds_were():
+    best = Trial(1, {"margin": 0.5}, 0.25)
+    search = search_of("--patience=3", "--epochs=50")
+    final = final_options(search, best)
+    assert (final.epochs, final.eval_every, final.patience) == (6, 6, 0)
+    said = SearchResult(search, [best], best, [0.2, 0.3, 0.25]).sentence
+    assert said.endswith("MAP@R 25.0 (folds 20.0 30.0 25.0), each fold after epoch 4 9 5")
+    # What the search has drawn counts, not what the recipe has.
+    drawn = Trial(1, {"patience": 2, "head_epochs": 7}, 0.25)
+    final = final_options(search_of("--epochs=50"), drawn)
+    assert (final.epochs, final.eval_every, final.patience) == (8, 8, 0)
+
+
+def test_without_patience_it_has_all_its_epochs():
+    best = Trial(1, {"margin": 0.5, "epochs": 9}, 0.25)
+    final = final_options(search_of("--epochs=50"), best)
+    assert (final.epochs, final.eval_every, final.patience) == (9, 9, 0)
+    assert SearchResult(search_of(), [best], best, [0.25]).sentence.endswith("(folds 25.0)")
+
+
+def test_patience_is_checked_before_the_first_trial(monkeypatch):
+    monkeypatch.setattr(RecipeSearch, "one_fold", lambda search: None)  # draws characters
+    search_of("--patience=3").check()  # the search gives the fold
+    with pytest.raises(UsageError, match="last step, which schedule=warm_cosine counts on"):
+        search_of("--patience=3", "--schedule=warm_cosine").check()

@@ -1,0 +1,220 @@
+"""Trials by Optuna: resumed, shared, and refused where they are another study's."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import pytest
+
+pytest.importorskip("optuna")
+
+from experiments.options import RunError, UsageError
+from experiments.tuning import search as searching
+from experiments.tuning.search import Search
+from experiments.tuning.space import Parameter
+
+SPACE = (
+    Parameter("learning_rate", 1e-5, 1e-3, log=True),
+    Parameter("margin", 0.05, 0.5),
+    Parameter("images_per_class", 2, 8, whole=True),
+    Parameter("optimizer", choices=("adam", "sgd")),
+)
+
+
+def opened(folder, storage=None, space=SPACE, folds=2, seed=0, name="one"):
+    return Search(folder, storage, name, {"folds": [f"--folds={folds}"]}, space, seed)
+
+
+def value(trial):
+    return 1 - (trial.values["margin"] - 0.2) ** 2
+
+
+def done(folder, total, run=value, **more):
+    search = opened(folder, **more)
+    search.do(total, run)
+    return search
+
+
+def test_values_keep_to_their_bounds_and_the_best_is_the_best(tmp_path):
+    search = done(tmp_path / "one", 14)
+    trials = search.trials()
+    assert [trial.number for trial in trials] == list(range(14))
+    for trial in trials:
+        assert list(trial.values) == [parameter.name for parameter in SPACE]
+        assert 1e-5 <= trial.values["learning_rate"] <= 1e-3
+        assert 0.05 <= trial.values["margin"] <= 0.5
+        assert trial.values["images_per_class"] in range(2, 9)
+        assert trial.values["optimizer"] in ("adam", "sgd")
+        assert trial.score == value(trial)
+    assert search.best() == max(trials, key=value)
+    assert len({trial.values["margin"] for trial in trials}) == 14
+
+
+def test_a_search_that_was_stopped_is_the_one_that_was_not(tmp_path):
+    whole = done(tmp_path / "whole", 6).trials()
+    tried = []
+
+    def stops(trial):
+        tried.append(trial)
+        if len(tried) in (3, 4):
+            raise KeyboardInterrupt
+        return value(trial)
+
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            done(tmp_path / "stopped", 6, stops)
+    assert [trial.number for trial in tried] == [0, 1, 2, 2]
+    assert tried[2] == tried[3]  # done again: its runs go on
+    assert done(tmp_path / "stopped", 6, stops).trials() == whole
+    more = done(tmp_path / "stopped", 8, stops).trials()
+    assert (len(more), more[:6]) == (8, whole)
+
+
+def test_two_that_share_a_folder_do_no_trial_twice(tmp_path):
+    tried, together = [], threading.Barrier(2, timeout=60)
+
+    def run(trial):
+        if trial.number < 2:
+            together.wait()  # each has one
+        tried.append(trial.number)
+        return value(trial)
+
+    threads = [threading.Thread(target=done, args=(tmp_path, 5, run)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert sorted(tried) == list(range(5))
+
+
+def test_values_that_a_run_refuses_end_the_search_and_are_not_tried_again(tmp_path):
+    def refuses(trial):
+        raise UsageError("batch_size must be another one")
+
+    with pytest.raises(UsageError, match="batch_size"):
+        done(tmp_path, 2, refuses)
+    assert [trial.number for trial in done(tmp_path, 2).trials()] == [1, 2]
+
+
+def test_other_runs_that_stop_leave_their_trial_to_the_next(tmp_path):
+    def fails(trial):
+        raise RunError("no space left")
+
+    with pytest.raises(RunError):
+        done(tmp_path, 2, fails)
+    assert [trial.number for trial in done(tmp_path, 2).trials()] == [0, 1]
+
+
+@pytest.mark.parametrize("storage", [None, "sqlite:///{}/shared.db"])
+def test_a_storage_of_another_study_is_refused(storage, tmp_path):
+    storage = storage and storage.format(tmp_path)
+    done(tmp_path / "one", 1, storage=storage)
+    done(tmp_path / "one", 1, storage=storage)
+    argument = "storage" if storage else "output_dir"
+    with pytest.raises(
+        UsageError,
+        match=rf"{argument} holds another study of the name one \(there --folds=2, now --folds=3\)"
+        f".*Received: {argument}=",
+    ):
+        opened(tmp_path / "one", storage=storage, folds=3)
+
+
+def test_a_storage_of_an_earlier_version_lacks_the_flags_that_came_since(tmp_path):
+    now = searching.study_flags(["--dataset=glyphs", "--data_dir=/here", "--epochs=7"])
+    assert any("momentum" in flag for flag in now)
+    assert "--epochs=7" in now and "--noflip" not in now and "--data_dir=/here" not in now
+    words = (tmp_path, None, "one")
+    Search(*words, {"flags": [flag for flag in now if "momentum" not in flag]}, SPACE, 0)
+    Search(*words, {"flags": now}, SPACE, 0)
+    other = searching.study_flags(["--dataset=glyphs", "--epochs=8"])
+    with pytest.raises(UsageError, match=r"there --epochs=7, now --epochs=8\)"):
+        Search(*words, {"flags": other}, SPACE, 0)
+
+
+@pytest.mark.parametrize("storage", ["nothing://x/y", "sqlite:////proc/nothing/here.db", "x://"])
+def test_a_storage_that_cannot_be_opened_is_one_line_without_its_password(storage, tmp_path):
+    storage = storage.replace("//x", "//me:secret@x")
+    with pytest.raises(UsageError, match="storage has no storage of a study") as refused:
+        opened(tmp_path, storage=storage)
+    assert "secret" not in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_file_that_is_no_storage(tmp_path):
+    (tmp_path / searching.FILE).write_text("thesis")
+    with pytest.raises(UsageError, match="output_dir has no storage of a study.*not a database"):
+        opened(tmp_path)
+    assert (tmp_path / searching.FILE).read_text() == "thesis"
+
+
+def test_folders_with_names_that_mean_something_to_others(tmp_path):
+    assert len(done(tmp_path / "a {0} ?x=1 %20 #", 1).trials()) == 1
+
+
+def test_what_runs_elsewhere_is_waited_for_and_done_again_once_it_is_lost(
+    tmp_path, monkeypatch, capsys
+):
+    storage = f"sqlite:///{tmp_path}/shared.db"
+
+    def lost(trial):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        done(tmp_path / "there", 2, lost, storage=storage)
+    monkeypatch.setattr(searching, "_LOOK", 0.05)
+    monkeypatch.setattr(searching, "_GIVE_UP", 0.2)
+    tried = []
+
+    def here(trial):
+        tried.append(trial)
+        return value(trial)
+
+    search = done(tmp_path / "here", 2, here, storage=storage)
+    assert [trial.number for trial in search.trials()] == [1, 2]
+    said = capsys.readouterr().out
+    assert f"waiting for trial 0 ({os.uname().nodename}:{tmp_path / 'there'})" in said
+    assert "trial 0 is lost" in said
+    there = next(each for each in search._study.trials if each.number == 0)
+    assert dict(tried[1].values) == there.params  # the same values again
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_two_processes_and_one_that_is_killed(tmp_path):
+    log = tmp_path / "log"
+    source = textwrap.dedent("""
+        import pathlib, sys, time
+        from experiments.tuning.search import Search
+        from experiments.tuning.space import Parameter
+        folder, log = map(pathlib.Path, sys.argv[1:])
+
+        def say(words):
+            with open(log, "a") as lines:
+                lines.write(words + "\\n")
+
+        def run(trial):
+            say(f"begin {trial.number}")
+            time.sleep(0.3)
+            say(f"end {trial.number}")
+            return trial.values["margin"]
+
+        Search(folder, None, "one", {}, (Parameter("margin", 0.0, 1.0),), 0).do(8, run)
+    """)
+    command = [sys.executable, "-c", source, str(tmp_path / "study"), str(log)]
+    processes = [subprocess.Popen(command) for _ in range(2)]
+    deadline = time.monotonic() + 60
+    while not log.is_file() or log.read_text().count("begin") < 3:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    processes[0].send_signal(signal.SIGKILL)
+    processes[0].wait()
+    assert processes[1].wait(timeout=60) == 0
+    lines = log.read_text().split("\n")
+    ended = sorted(int(line.split()[1]) for line in lines if line.startswith("end"))
+    assert ended == list(range(8))
+    begun = [line for line in lines if line.startswith("begin")]
+    assert len(begun) in (8, 9)  # what was running when it was killed was begun again

@@ -1,0 +1,86 @@
+"""What a search is given, in words."""
+
+import pytest
+
+from experiments.options import RunOptions, UsageError, parse
+from experiments.tuning.space import Parameter, check_recipes, read_space, words_of_trial
+
+
+def read(*words, loss="contrastive", given=()):
+    return read_space(words, "one", parse(RunOptions, ["run", f"--loss={loss}", *given]))
+
+
+def test_bounds_scales_whole_numbers_and_words():
+    found = read(
+        "learning_rate=1e-5:1e-3:log",
+        "one/margin=0.05:0.5",
+        "another/margin=2:1",  # not this recipe's
+        "images_per_class=2:8",
+        "optimizer=adam,sgd",
+        "flip=true,false",
+    )
+    assert found == (
+        Parameter("learning_rate", 1e-5, 1e-3, log=True),
+        Parameter("margin", 0.05, 0.5),
+        Parameter("images_per_class", 2, 8, whole=True),
+        Parameter("optimizer", choices=("adam", "sgd")),
+        Parameter("flip", choices=("true", "false")),
+    )
+    assert [parameter.text for parameter in found][::3] == [
+        "learning_rate=1e-05:0.001:log",
+        "optimizer=adam,sgd",
+    ]
+    words = words_of_trial({"learning_rate": 0.00012345678, "flip": "false"})
+    assert words == ["--learning_rate=0.000123457", "--flip=false"]
+    options = parse(RunOptions, ["run", *words])
+    assert options.learning_rate == 0.000123457
+    assert not options.flip
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("scale=1:2", "must name arguments of loss contrastive, which takes .*margin"),
+        ("learning_rate=1e-3:1e-5", "must have the lower bound of learning_rate before the higher"),
+        ("learning_rate=1e-3:1e-3", "must have the lower bound of learning_rate before the higher"),
+        ("learning_rate=0:1:log", "must have bounds above 0 for log"),
+        ("learning_rate=0:1:lin", "must be NAME=LOW:HIGH"),
+        ("learning_rate=0.1", "two different words or more"),
+        ("learning_rate", "must be NAME=LOW:HIGH"),
+        ("learning_rate=", "must be NAME=LOW:HIGH"),
+        ("=1:2", "must be NAME=LOW:HIGH"),
+        ("", "must be NAME=LOW:HIGH"),
+        ("learning_rate=nan:1", "must have numbers for learning_rate"),
+        ("learning_rate=0:inf", "must have numbers for learning_rate"),
+        ("learning_rate=-1:1", "must have learning_rate of at least 0"),
+        ("momentum=0:2", "must have momentum of at most 1"),
+        ("batch_size=1.5:3", "must have whole numbers for batch_size"),
+        ("batch_size=1:99999999999", "must have whole numbers for batch_size"),
+        ("optimizer=adam,adam", "two different words"),
+        ("optimizer=adam,addam", "must be words of "),
+        ("train_classes=1:5", "not what is trained or measured"),
+        ("fold=1/2,2/2", "not what is trained or measured"),
+        ("seed=0:9", "not what is trained or measured"),
+        ("eval_every=1:2", "not what is trained or measured"),
+        ("loss=ce,contrastive", "not what is trained or measured"),
+        ("jitter=0,1", "flags of one value"),
+        ("nothing=1:2", "must name a flag of experiments.run, which nothing is not"),
+        ("another/learning_rate=1:2", "must name a hyper-parameter of one"),
+    ],
+)
+def test_bad_input(word, message):
+    with pytest.raises(UsageError, match=f"^search .*{message}.* Received: search="):
+        read(word)
+
+
+def test_what_is_given_too_or_named_twice():
+    with pytest.raises(UsageError, match="must not name learning_rate, which is given too"):
+        read("learning_rate=1e-5:1e-3", given=["--learning_rate=0.1"])
+    with pytest.raises(UsageError, match="must name learning_rate once"):
+        read("learning_rate=1e-5:1e-3", "one/learning_rate=1e-5:1e-3")
+
+
+def test_a_recipe_that_is_none_of_the_study():
+    check_recipes(["one/margin=1:2", "margin=1:2"], ["one"])
+    with pytest.raises(UsageError, match="one of the recipes one before the /.*search=two/margin"):
+        check_recipes(["two/margin=1:2"], ["one"])

@@ -1,0 +1,162 @@
+"""Every public class and function has an `Example` in its docstring, and each of them runs."""
+
+import ast
+import doctest
+import importlib
+import inspect
+import re
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+MODULES = (
+    "pipelines",
+    "keras_dml.losses",
+    "keras_dml.mining",
+    "keras_dml.metrics",
+    "keras_dml.models",
+    "keras_dml.retrieval",
+    "keras_dml.addons",
+    "keras_dml.callbacks",
+    "keras_dml.optimizers",
+    "keras_dml.export",
+)
+# They compute with NumPy, or little.
+AT_ONCE = ("keras_dml.retrieval", "keras_dml.optimizers")
+# What trains, compiles or exports: seconds each.
+LONG = {
+    "keras_dml.callbacks.RetrievalEvaluation",
+    "keras_dml.export.check_export",
+    "keras_dml.export.export_saved_model",
+    "keras_dml.metrics.MutualInformationBound",
+    "keras_dml.metrics.mutual_information_bound",
+    "keras_dml.models.CachedGradients",
+    "keras_dml.models.CrossBatchMemory",
+}
+
+
+def public(module):
+    """Name -> class or function that a module gives."""
+    of_it = importlib.import_module(module)
+    every = {name: getattr(of_it, name) for name in of_it.__all__}
+    return {
+        f"{module}.{name}": value
+        for name, value in every.items()
+        if inspect.isclass(value) or inspect.isfunction(value)
+    }
+
+
+EVERY = {name: value for module in MODULES for name, value in public(module).items()}
+
+
+def example_of(value):
+    """The code of the docstring's `Example`, dedented; None where there is none."""
+    lines = (inspect.getdoc(value) or "").splitlines()
+    if "Example:" not in lines:
+        return None
+    rest = lines[lines.index("Example:") + 1 :]
+    end = next((n for n, line in enumerate(rest) if re.match(r"\S", line)), len(rest))
+    return textwrap.dedent("\n".join(rest[:end])).strip("\n") + "\n"
+
+
+def statements(code):
+    """(source, what it is to print) of each: at a prompt, or plain code, which prints nothing."""
+    if ">>>" in code:
+        return [(one.source, one.want) for one in doctest.DocTestParser().get_examples(code)]
+    return [(code, "")]
+
+
+@pytest.fixture(scope="module")
+def given():
+    """Names that an example may take as given: what its reader has by then."""
+    import keras
+    import tensorflow as tf
+    from tiny_transformer import tiny_transformer
+
+    import keras_dml
+    import pipelines
+
+    rng = np.random.default_rng(0)
+    inputs = keras.Input((16, 16, 3))
+    pooled = keras.layers.GlobalAveragePooling2D()(inputs)
+    embedding = keras.Model(inputs, keras.layers.Dense(128)(pooled))
+    images = rng.uniform(0, 255, (16, 16, 16, 3)).astype("float32")
+    labels = np.arange(16) // 4
+    embeddings = rng.normal(size=(16, 128)).astype("float32")
+    return {
+        "np": np, "keras": keras, "keras_dml": keras_dml, "pipelines": pipelines,
+        "embedding": embedding, "model": embedding, "backbone": tiny_transformer(),
+        "images": images, "labels": labels, "embeddings": embeddings, "queries": embeddings[:2],
+        "batches": tf.data.Dataset.from_tensors((images, labels)),
+        "sampler": pipelines.RandomSampler(6, 4),
+    }  # fmt: skip
+
+
+def run(name, given):
+    """Run an example among the names of its module; None, or what went wrong."""
+    value = EVERY[name]
+    names = {**vars(sys.modules[inspect.unwrap(value).__module__]), **given}
+    checker = doctest.OutputChecker()
+    for source, wanted in statements(example_of(value)):
+        try:
+            *before, last = ast.parse(source).body
+            exec(compile(ast.Module(before, []), name, "exec"), names)
+            if isinstance(last, ast.Expr):
+                found = eval(compile(ast.Expression(last.value), name, "eval"), names)
+                shown = "" if found is None else f"{found!r}\n"
+            else:
+                exec(compile(ast.Module([last], []), name, "exec"), names)
+                shown = ""
+        except Exception as error:
+            return f"{name}: {source.strip()}: {type(error).__name__}: {error}"
+        flags = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+        if wanted and not checker.check_output(wanted, shown, flags):
+            return f"{name}: {source.strip()} gives {shown.strip()}, not {wanted.strip()}"
+    return None
+
+
+def test_every_public_class_and_function_has_an_example():
+    assert len(EVERY) > 100 and set(EVERY) >= LONG
+    lacking = [name for name, value in EVERY.items() if not example_of(value)]
+    assert lacking == []
+    # Of a few lines, and nothing that is never run.
+    codes = {name: example_of(value) for name, value in EVERY.items()}
+    assert [name for name, code in codes.items() if "+SKIP" in code] == []
+    assert [name for name, code in codes.items() if len(statements(code)) > 7] == []
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        pytest.param(module, marks=[] if module in AT_ONCE else pytest.mark.slow)
+        for module in MODULES
+    ],
+)
+@pytest.mark.gate_cases(20)
+def test_examples_run(module, given, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    faults = [run(name, given) for name in public(module) if name not in LONG]
+    assert [fault for fault in faults if fault] == []
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", sorted(LONG))
+def test_long_examples_run(name, given, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run(name, given) is None
+
+
+def test_an_example_that_does_not_run_is_found(given, monkeypatch):
+    def of(code):
+        def function(): ...
+
+        function.__doc__ = f"Does.\n\nExample:\n    {code}\n\nArgs:\n    none."
+        monkeypatch.setitem(EVERY, "here", function)
+        return run("here", given)
+
+    assert of(">>> 1 + 1\n    2") is None and of("unknown = np.ones(2)") is None
+    assert "gives 2, not 3" in of(">>> 1 + 1\n    3")
+    assert "NameError" in of(">>> nobody_knows_it")
