@@ -316,8 +316,8 @@ def shown(interval: Interval) -> str:
 def _sentence(score: str, difference: Difference) -> str:
     verdict = "larger than chance" if difference.beyond_chance else "no more than chance may give"
     return (
-        f"{score}: the best leads {difference.name} by {shown(difference.interval)} points, "
-        f"{verdict} (p = {difference.p:.2g})"
+        f"{score}: {difference.best} leads {difference.name} by {shown(difference.interval)} "
+        f"points, {verdict} (p = {difference.p:.2g})"
     )
 
 

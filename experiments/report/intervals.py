@@ -23,12 +23,14 @@ class Difference(NamedTuple):
 
     Attributes:
         name: of the other one.
+        best: the name of the best.
         interval: of the best less the other, paired over seeds.
         p: two-sided, by the paired t-test, corrected for all that are compared (Holm).
         beyond_chance: whether p is below 0.05.
     """
 
     name: str
+    best: str
     interval: Interval
     p: float
     beyond_chance: bool
@@ -80,6 +82,8 @@ def differences(scores: Mapping[str, Sequence[float]]) -> list[Difference]:
         highest = max(highest, min(1.0, (len(raw) - place) * raw[name]))
         corrected[name] = highest if not math.isnan(raw[name]) else math.nan
     return [
-        Difference(name, mean_interval(gap), corrected[name], corrected[name] < 1 - LEVEL)
+        Difference(
+            name, names[0], mean_interval(gap), corrected[name], corrected[name] < 1 - LEVEL
+        )
         for name, gap in gaps.items()
     ]

@@ -91,7 +91,7 @@ class FeatureFeed:
 
     Args:
         run: `RunPlan`; `options.cache_dir` is where the files go. Without it they lie in the run's
-            folder, which is open, until the training is over.
+            folder, which is open, until the run is over.
         trunk: the frozen part, from images to features.
         head: from features to embeddings; what learns.
 

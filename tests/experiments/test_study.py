@@ -59,7 +59,7 @@ def test_every_seed_of_every_recipe_runs_and_the_table_has_their_intervals(recip
     for name, values in scores.items():
         assert re.search(rf"\| {name} +\| {study.shown(mean_interval(values))} ", said)
     (difference,) = differences(scores)
-    assert f"the best leads bad by {study.shown(difference.interval)} points" in said
+    assert f"good leads bad by {study.shown(difference.interval)} points" in said
     assert "larger than chance" in said
     assert (output / "study.md").read_text().strip() in said
     page = (output / "study.html").read_text()
