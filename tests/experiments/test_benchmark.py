@@ -21,6 +21,7 @@ from keras_dml import losses
 from pipelines import EvaluationTransform
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_losses_benchmark_prints_a_row_for_each_size(capfd):
     arguments = ["benchmark", "losses", "--losses=contrastive", "--sizes=16,8"]
@@ -123,6 +124,7 @@ def photos(tmp_path_factory):
     return folder
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_pipeline_benchmark_prints_every_pipeline(photos, monkeypatch, capsys):
     monkeypatch.setattr(benchmark_pipeline, "ROUNDS", 1)

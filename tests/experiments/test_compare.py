@@ -60,6 +60,7 @@ def test_finished_runs_are_not_run_again(compared):
     assert {path: path.stat().st_mtime_ns for path in output.rglob("*.keras")} == before
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_failing_recipe_stops_the_comparison(compared, tmp_path, capfd):
     (tmp_path / "broken.flags").write_text("--dataset=folder\n--data_dir=/does/not/exist\n")

@@ -270,6 +270,7 @@ def test_a_run_and_its_model(model, photos, embeddings, tmp_path, monkeypatch, c
     assert read(tmp_path)[0] == scores
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_saved_model(model, photos, embeddings, tmp_path, capsys, monkeypatch):
     folder = shutil.copytree(photos, tmp_path / "photos")
@@ -291,6 +292,7 @@ def test_a_saved_model(model, photos, embeddings, tmp_path, capsys, monkeypatch)
     assert json.loads((tmp_path / "out" / "evaluation.json").read_text())["queries"] == 19
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_models_that_do_not_fit(model, photos, tmp_path, capsys):
     data = ["--dataset=folder", f"--data_dir={photos}", f"--output_dir={tmp_path / 'out'}"]

@@ -388,6 +388,7 @@ def test_the_help(capsys):
     assert "--target_recall=" in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_model_that_was_exported_with_an_index(tmp_path, photos, command):
     pytest.importorskip("scann")

@@ -369,6 +369,7 @@ GROCERIES_IN_THE_GATE = (
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @tiers.parametrize("name", GROCERIES, GROCERIES_IN_THE_GATE, pytest.mark.thorough)
 def test_two_steps_on_the_groceries(name, data_dirs, tmp_path):

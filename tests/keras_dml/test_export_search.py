@@ -211,6 +211,7 @@ def test_moved_saved_models_answer_in_a_process_without_this_package(tmp_path):
         np.testing.assert_array_equal(found.astype(expected.dtype), expected)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_saved_model_cli_shows_and_runs_an_export(tmp_path):
     model = make_model()

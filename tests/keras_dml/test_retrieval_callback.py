@@ -124,6 +124,7 @@ def test_broken_embeddings_give_nan_and_leave_the_rest_to_others():
     assert np.isnan(logs["val_recall@1"]) and np.isnan(logs["val_map@r"])
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_two_replicas_and_another_backend():
     """In processes of their own."""

@@ -246,7 +246,6 @@ PLACES = [
 
 
 @pytest.mark.slow
-@pytest.mark.gate_cases(1)
 @pytest.mark.parametrize(("pipelines", "replicas"), PLACES)
 def test_the_replicas_of_all_pipelines_get_the_batches_of_one_device(table, pipelines, replicas):
     arguments = (table, SAMPLER, TRANSFORM, 3, 1, 3)

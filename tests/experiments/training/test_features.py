@@ -60,7 +60,7 @@ def test_backbone_and_head_are_exported_as_one(cached):
     assert not (cached / "features").exists()
 
 
-@pytest.mark.gate_cases(1)
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", ["contrastive", "rankmi", "center"])
 def test_other_losses_on_the_same_features(loss, cached, photos, tmp_path, monkeypatch):

@@ -115,7 +115,7 @@ CASES = {
 }
 
 
-@pytest.mark.gate_cases(1)
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.usefixtures("transformer")
 @pytest.mark.parametrize("case", CASES)
@@ -168,6 +168,7 @@ def _check_exported(folder, case):
         assert not np.array_equal(raw[0], kernel)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.usefixtures("transformer")
 def test_in_the_first_epochs_the_backbone_waits(photos, tmp_path):

@@ -56,7 +56,6 @@ def runs(tmp_path_factory):
     return tmp_path_factory.mktemp("runs")
 
 
-@pytest.mark.gate_cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("loss", "epoch"),

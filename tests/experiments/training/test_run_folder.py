@@ -92,6 +92,7 @@ def test_a_folder_that_another_run_has_left_without_a_checkpoint_is_taken(tmp_pa
     assert not (second.path / RANKMI).exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_second_run_trains_nothing_of_the_first(
     finished,

@@ -92,6 +92,7 @@ def test_when_one_is_killed_and_both_start_again_they_end_like_the_whole_run(
     np.testing.assert_array_equal(embeddings(whole), embeddings(folder))
 
 
+@pytest.mark.thorough
 def test_what_the_workers_do_not_agree_on_is_named_by_each(tmp_path):
     words = ["experiments.run", *TINY, "--strategy=multi_worker"]
     words += [f"--output_dir={tmp_path / 'run'}", "--seed=@index"]
@@ -102,6 +103,7 @@ def test_what_the_workers_do_not_agree_on_is_named_by_each(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.thorough
 def test_a_batch_that_the_workers_cannot_share_is_refused_by_each(tmp_path):
     for code, _, err in ended(start(tmp_path / "run", "--batch_size=25")):
         assert code == 2

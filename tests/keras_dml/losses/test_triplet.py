@@ -119,6 +119,7 @@ def test_compiled_by_xla_it_is_the_same(loss):
         assert float(by_xla(ids, z)) == pytest.approx(float(loss(ids, z)), rel=1e-9)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() == "jax", reason="JAX knows every shape")
 @pytest.mark.parametrize(

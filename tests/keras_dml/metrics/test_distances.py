@@ -48,6 +48,7 @@ def test_divergence_of_known_distributions():
     assert np.isnan(DistanceHistograms(np.array([0, 0]), np.array([1, 1])).divergence())
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("spread", [0.7, 3.0])
 def test_the_bound_comes_up_to_twice_the_divergence(spread):

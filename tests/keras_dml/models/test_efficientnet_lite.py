@@ -96,6 +96,7 @@ def test_imagenet_weights_are_the_packaged_ones():
         models.build_backbone("efficientnet_lite0", 64, weights="imagenet")
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_without_the_package_a_run_is_one_line(tmp_path):
     words = ["-m", "experiments.run", "--dataset=glyphs", "--backbone=efficientnet_lite0",

@@ -90,7 +90,7 @@ def test_keras_own_file_gives_the_same_by_path_as_by_name(by_name, downloaded, f
     assert levels(images()).shape == (2, 24)
 
 
-@pytest.mark.gate_cases(1)
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("rescaled", "name"),

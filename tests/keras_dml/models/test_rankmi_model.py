@@ -284,6 +284,7 @@ def test_one_image_and_one_class_are_harmless():
     assert all(np.isfinite(w).all() for w in weights(model) + statistics_weights(model))
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_steps_per_execution_and_xla_train_to_the_same():
     x = images(7).astype("float32")

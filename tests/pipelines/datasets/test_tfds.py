@@ -212,6 +212,7 @@ def test_bad_input(name, arguments, message, data_dir):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_run_on_its_own_splits(data_dir, tmp_path):
     folder = tmp_path / "run"
