@@ -56,9 +56,10 @@ Repeating the command continues where it stopped, and more --seeds add to what i
       --search=A/margin=0.1:1 --trials=20 --folds=4 --seeds=5
 
 first searches each recipe's hyper-parameters (Musgrave et al. 2020): a trial trains on the training
-classes but for one fold and is measured on that, fold by fold; the mean MAP@R counts. Then the best
-settings are repeated over the seeds on all training classes, and measured on the test classes,
-which nothing has seen before. The same command started twice, here or elsewhere, shares the work.
+classes but for one fold and is measured on that, fold by fold; the mean MAP@R counts. The first
+trial is the recipe as it is, as far as the bounds take it in. Then the best settings are repeated
+over the seeds on all training classes, and measured on the test classes, which nothing has seen
+before. The same command started twice, here or elsewhere, shares the work.
 """
 
     recipes: tuple[str, ...] = option(

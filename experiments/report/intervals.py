@@ -82,8 +82,6 @@ def differences(scores: Mapping[str, Sequence[float]]) -> list[Difference]:
         highest = max(highest, min(1.0, (len(raw) - place) * raw[name]))
         corrected[name] = highest if not math.isnan(raw[name]) else math.nan
     return [
-        Difference(
-            name, names[0], mean_interval(gap), corrected[name], corrected[name] < 1 - LEVEL
-        )
+        Difference(name, names[0], mean_interval(gap), corrected[name], corrected[name] < 1 - LEVEL)
         for name, gap in gaps.items()
     ]

@@ -19,7 +19,7 @@ from experiments.report.tables import html_table
 from experiments.report.trials_figure import Tried, trials_svg
 from experiments.training.patience import check_patience, epochs_of_all_classes
 from experiments.tuning.folds import FoldRuns, Run
-from experiments.tuning.space import Parameter, Trial, Value, words_of_trial
+from experiments.tuning.space import Parameter, Trial, Value, own_values, words_of_trial
 from keras_dml import losses
 from pipelines.split import Split
 
@@ -111,7 +111,13 @@ class RecipeSearch:
             "folds": [f"--folds={self.folds}"],
         }
         return Search(
-            self.folder, self.storage, self.recipe.stem, identity, self.space, self.options.seed
+            self.folder,
+            self.storage,
+            self.recipe.stem,
+            identity,
+            self.space,
+            self.options.seed,
+            own_values(self.space, self.options),
         )
 
     @property

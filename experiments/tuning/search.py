@@ -22,7 +22,7 @@ import numpy as np
 
 from experiments.embedding.held_folder import try_lock, waiting_for
 from experiments.options import RunError, RunOptions, UsageError, one_line, parse, resolved
-from experiments.tuning.space import Parameter, Trial, without_password
+from experiments.tuning.space import Parameter, Trial, Value, without_password
 from keras_dml.atomic import replacing
 from keras_dml.extras import needing
 
@@ -54,6 +54,7 @@ class Search:
         space: what is searched.
         seed: of what the sampler draws. What is drawn for a trial follows from it, the number of
             trials before, and what is known of them then.
+        own: values that the first trial has, in place of drawn ones.
 
     Raises:
         UsageError: the storage cannot be opened, or holds another search.
@@ -68,8 +69,9 @@ class Search:
         identity: Mapping[str, Sequence[str]],
         space: Sequence[Parameter],
         seed: int,
+        own: Mapping[str, Value] | None = None,
     ) -> None:
-        self._folder, self._seed = folder, seed
+        self._folder, self._seed, self._own = folder, seed, dict(own or {})
         self._space = {parameter.name: _distribution(parameter) for parameter in space}
         self._seen: dict[int, tuple[object, float]] = {}
         self._called = without_password(storage) if storage else str(folder / FILE)
@@ -192,7 +194,8 @@ class Search:
             return None
         if not waiting:
             # Where it is at work is said before it is: whoever is killed leaves no riddle.
-            self._study.enqueue_trial({}, user_attrs={_PLACE: self._place})
+            values = {} if known else self._own
+            self._study.enqueue_trial(values, user_attrs={_PLACE: self._place})
         drawn = np.random.SeedSequence([self._seed, len(known)]).generate_state(1)[0]
         self._study.sampler = optuna.samplers.TPESampler(seed=int(drawn))
         asked = self._study.ask(self._space)

@@ -17,6 +17,7 @@ __all__ = [
     "Trial",
     "Value",
     "check_recipes",
+    "own_values",
     "read_space",
     "without_password",
     "words_of_trial",
@@ -107,6 +108,30 @@ def check_recipes(words: Sequence[str], recipes: Sequence[str]) -> None:
         of, slash, _ = word.partition("=")[0].rpartition("/")
         if slash and of not in recipes:
             raise _refused(f"must name one of the recipes {', '.join(recipes)} before the /", word)
+
+
+def own_values(space: Sequence[Parameter], options: RunOptions) -> dict[str, Value]:
+    """What a recipe has itself of the hyper-parameters, where that is among what is searched.
+
+    Args:
+        space: of a search.
+        options: of the recipe's runs.
+    """
+    taken, held = taken_by(options.loss), declarations(RunOptions)
+    found: dict[str, Value] = {}
+    for parameter in space:
+        field, key, _ = held[parameter.name]
+        value = getattr(options, field)
+        value = value.get(key) if key else value
+        if value is None and parameter.name in taken:
+            value = taken[parameter.name].default
+        if parameter.choices:
+            word = str(value).lower() if isinstance(value, bool) else str(value)
+            if word in parameter.choices:
+                found[parameter.name] = word
+        elif value is not None and parameter.low <= value <= parameter.high:
+            found[parameter.name] = value
+    return found
 
 
 def words_of_trial(values: Mapping[str, Value]) -> list[str]:

@@ -54,6 +54,16 @@ def test_values_keep_to_their_bounds_and_the_best_is_the_best(tmp_path):
     assert len({trial.values["margin"] for trial in trials}) == 14
 
 
+def test_the_first_trial_is_what_the_recipe_has(tmp_path):
+    own = {"learning_rate": 1e-4, "optimizer": "sgd"}
+    search = Search(tmp_path / "one", None, "one", {"folds": ["--folds=2"]}, SPACE, 0, own)
+    search.do(3, value)
+    first, *others = search.trials()
+    assert {name: first.values[name] for name in own} == own
+    assert set(first.values) == {parameter.name for parameter in SPACE}
+    assert all(other.values["learning_rate"] != 1e-4 for other in others)
+
+
 def test_a_search_that_was_stopped_is_the_one_that_was_not(tmp_path):
     whole = done(tmp_path / "whole", 6).trials()
     tried = []

@@ -3,7 +3,13 @@
 import pytest
 
 from experiments.options import RunOptions, UsageError, parse
-from experiments.tuning.space import Parameter, check_recipes, read_space, words_of_trial
+from experiments.tuning.space import (
+    Parameter,
+    check_recipes,
+    own_values,
+    read_space,
+    words_of_trial,
+)
 
 
 def read(*words, loss="contrastive", given=()):
@@ -35,6 +41,26 @@ def test_bounds_scales_whole_numbers_and_words():
     options = parse(RunOptions, ["run", *words])
     assert options.learning_rate == 0.000123457
     assert not options.flip
+
+
+def test_what_a_recipe_has_itself_within_the_bounds(tmp_path):
+    def own(*flags):
+        (tmp_path / "one.flags").write_text("\n".join(["--loss=contrastive", *flags]))
+        options = parse(RunOptions, ["run", f"--flagfile={tmp_path / 'one.flags'}"])
+        return own_values(read_space(words, "one", options), options)
+
+    words = ("learning_rate=1e-4:1e-2:log", "margin=0.5:2", "positive_margin=0.1:0.3")
+    words += ("images_per_class=2:8", "optimizer=adam,sgd", "flip=true,false", "power=1,2")
+    # The rate is out of its bounds, and so is the loss's default of the positive margin.
+    assert own("--learning_rate=0.02", "--images_per_class=4", "--optimizer=sgd", "--noflip") == {
+        "margin": 1.0,
+        "images_per_class": 4,
+        "optimizer": "sgd",
+        "flip": "false",
+        "power": "2",
+    }
+    assert "optimizer" not in own("--optimizer=rmsprop")
+    assert own("--margin=0.7")["margin"] == 0.7
 
 
 @pytest.mark.parametrize(
