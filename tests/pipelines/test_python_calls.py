@@ -31,6 +31,8 @@ def images_of(table):
 
 @pytest.mark.slow  # for the collections, which look at whatever other tests have left
 def test_a_table_goes_with_its_pipeline():
+    # Kept in the graph in which it was traced first, which other tests may have cleared.
+    python_calls._caller.cache_clear()
     images_of(table(0))
     gc.collect()
     kept, called = kept_by_tensorflow(), len(python_calls._functions)
