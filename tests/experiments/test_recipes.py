@@ -397,8 +397,9 @@ def test_a_transformer_is_tuned_whole_or_by_additions():
             assert (options.lora_rank, options.learning_rate) == (8, 1e-4)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
-@tiers.parametrize("name", DINOV2, ("inshop_dinov2_lora",), pytest.mark.thorough)
+@pytest.mark.parametrize("name", DINOV2)
 def test_two_steps_of_a_tiny_transformer(name, data_dirs, tmp_path):
     pytest.importorskip("keras_hub")
     preset("dinov2", tmp_path / "preset")

@@ -222,6 +222,7 @@ def test_folders_that_cannot_be_written(photos, tmp_path, capsys):
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_file_that_is_no_image_is_named_and_can_be_skipped(photos, tmp_path, capsys):
     broken = shutil.copytree(photos, tmp_path / "photos")

@@ -10,6 +10,8 @@ from once import once
 
 from keras_dml import optimizers
 
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]  # all wait for the same long programs
+
 
 @once
 def program(devices):
@@ -29,29 +31,24 @@ RUNS = [
 ]
 
 
-@pytest.mark.thorough
-@pytest.mark.slow
-@pytest.mark.parametrize("devices", ["2", pytest.param("4", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("devices", ["2", "4"])
 @pytest.mark.parametrize("run", [run for run in RUNS if not run.startswith("stock")])
 def test_the_weights_are_those_of_one_device(run, devices):
     assert difference(results("1")["runs"][run], results(devices)["runs"][run]) < 1e-5
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("run", [run for run in RUNS if run.split()[0] in ("ours", "keras_sgd")])
 def test_the_thresholds_are_low_enough_to_show_something(run):
     runs = results("1")["runs"]
     assert difference(runs[run], runs[f"{run.split()[0]} none"]) > 0.1
 
 
-@pytest.mark.slow
 def test_clipped_before_the_sum_it_is_something_else():
     """Keras alone: the comparison above would notice it."""
     run = "stock global_clipnorm"
     assert difference(results("1")["runs"][run], results("2")["runs"][run]) > 0.01
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("devices", ["1", "2", "4"])
 def test_an_overflow_on_any_replica_is_no_step_but_a_lower_scale(devices):
     found = results(devices)["overflow"]
@@ -59,7 +56,6 @@ def test_an_overflow_on_any_replica_is_no_step_but_a_lower_scale(devices):
     assert found["scale"] == 2.0**14
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("devices", ["2", "4"])
 def test_a_loop_of_ones_own_needs_no_scaling(devices):
     """The example of the guide to devices; its loss is that of the global batch."""
@@ -69,7 +65,6 @@ def test_a_loop_of_ones_own_needs_no_scaling(devices):
     assert len(found["loss"]) == 5 and found["loss"][-1] < found["loss"][0]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", clipped_training.REFUSED)
 def test_what_replicas_cannot_do_is_one_line(name):
     argument = "jit_compile" if "jit" in name else "gradient_accumulation_steps"

@@ -12,7 +12,7 @@ from backend import parts
 
 from keras_dml import losses
 
-pytestmark = pytest.mark.any_backend
+pytestmark = [pytest.mark.any_backend, pytest.mark.slow_on_jax]
 
 SIGMA, ALPHA, BETA, BASE = 0.05, 2.0, 50.0, 0.5
 SIZES = [(2, 2, 3), (4, 3, 2), (5, 2, 16), (3, 8, 5)]  # K, s, d
