@@ -19,7 +19,7 @@ from experiments.options import (
     run_command,
 )
 from experiments.options.run_options import ImageLimitOptions
-from experiments.options.values import absolute
+from experiments.options.values import absolute, absolute_place
 from experiments.photos.index_settings import (
     EMBEDDINGS,
     INDEX,
@@ -351,8 +351,7 @@ def _check_engine(options: IndexOptions, tree: Mapping[str, Any]) -> None:
 
 def _place(options: IndexOptions) -> str:
     """Of the images: a whole path, or a URI."""
-    images = options.images or ""
-    return images if "://" in images else str(absolute(images))
+    return absolute_place(options.images or "")
 
 
 def _by_ray(options: IndexOptions, address: Address) -> None:

@@ -20,7 +20,7 @@ from experiments.options import (
     run_command,
 )
 from experiments.options.run_options import ImageLimitOptions
-from experiments.options.values import absolute
+from experiments.options.values import absolute, absolute_place
 from experiments.photos.answer import GROUP_SIMILARITY
 from experiments.stores.addresses import is_address, parsed_address
 
@@ -64,8 +64,11 @@ serves a page onto which you drop an image. Programs may ask it, too, and get JS
         "Where its model is now, if it has been moved since. A SavedModel is code that runs with "
         "your rights: only of those you trust.",
     )
-    images: pathlib.Path | None = option(
-        None, _INDEX, "Where its images are now, if they have been moved since."
+    images: str | None = option(
+        None,
+        _INDEX,
+        "Where its images are now, if they have been moved since: a folder, or one that Arrow "
+        "reads, such as s3://BUCKET/FOLDER.",
     )
     query: tuple[str, ...] = option((), _QUERY, "An image.", repeated=True)
     k: int | None = option(
@@ -130,12 +133,8 @@ def main(argv: list[str]) -> None:
         os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
     from experiments.photos.visual_search import VisualSearch
 
-    search = VisualSearch(index, options.saved_model, options.images, options.max_pixels)
-    if not search.images.is_dir():
-        raise UsageError(
-            f"the folder of the index's images is gone: {search.images}. Give --images=FOLDER, "
-            "where it is now"
-        )
+    images = absolute_place(options.images) if options.images else None
+    search = VisualSearch(index, options.saved_model, images, options.max_pixels)
     with contextlib.closing(search):
         if serve:
             server = serve.open_server(search, options.host, options.port, options.allowed_host)

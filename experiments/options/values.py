@@ -11,12 +11,25 @@ from collections.abc import Sequence
 
 from experiments.options.errors import UsageError
 
-__all__ = ["absolute", "import_modules", "normal_fold", "normal_path", "numbers", "whole_numbers"]
+__all__ = [
+    "absolute",
+    "absolute_place",
+    "import_modules",
+    "normal_fold",
+    "normal_path",
+    "numbers",
+    "whole_numbers",
+]
 
 
 def absolute(text: str) -> pathlib.Path:
     """A path that a user gave, with ~ and relative ones resolved, links kept."""
     return pathlib.Path(os.path.abspath(os.path.expanduser(text)))
+
+
+def absolute_place(text: str) -> str:
+    """A folder's path made whole; a URI such as s3://BUCKET/FOLDER as it is."""
+    return text if "://" in text else str(absolute(text))
 
 
 def normal_path(text: str) -> str:

@@ -1,8 +1,11 @@
 """The neighbors of some images as one HTML file that holds its pictures."""
 
+import functools
 import html
+import io
 import os
-from collections.abc import Iterable
+import pathlib
+from collections.abc import Callable, Iterable
 
 from experiments.photos.answer import ANYTHING, Answer, Conditions, answer_line, folder_of
 from experiments.photos.visual_search import VisualSearch
@@ -30,7 +33,7 @@ def write_neighbors(
     sections = [_section(search, file, answer) for file, answer in queries]
     intro = (
         f'<p class="soft">Each query with its nearest neighbours of {search.num_items:,} images in '
-        f"{html.escape(visible(str(search.images)))}, nearest first, with their {kind}."
+        f"{html.escape(visible(search.images.place))}, nearest first, with their {kind}."
         f"{_asked(conditions)}{_calibrated(search)}</p>"
     )
     write_page(path, "Neighbours", "\n".join([intro, *sections]))
@@ -56,9 +59,9 @@ def _calibrated(search: VisualSearch) -> str:
 
 def _section(search: VisualSearch, file: str, answer: Answer) -> str:
     name = os.path.basename(file)
-    cells = [picture_cell("query", _picture(file, name), name, "query")]
+    cells = [picture_cell("query", _picture(pathlib.Path(file).read_bytes, name), name, "query")]
     for rank, result in enumerate(answer.results, start=1):
-        picture = _picture(search.file(result.item), result.path)
+        picture = _picture(functools.partial(search.read, result.item), result.path)
         note = f"{rank} · {result.score:.3f}"
         if result.alike:
             note += f" · and {len(result.alike)} alike"
@@ -74,9 +77,9 @@ def _section(search: VisualSearch, file: str, answer: Answer) -> str:
     return f'<section class="card">\n<h2>{breaking(file)}</h2>\n{said}{row}\n</section>'
 
 
-def _picture(file: str | os.PathLike[str], name: str) -> str:
+def _picture(read: Callable[[], bytes], name: str) -> str:
     try:
-        picture, kind = thumbnail(file)
+        picture, kind = thumbnail(io.BytesIO(read()))
     except (OSError, ValueError):
         return '<span class="soft">no picture</span>'
     return embedded_picture(picture, kind, name)

@@ -6,6 +6,7 @@ compared with what the index holds; no name that it gives is ever looked for, le
 
 import functools
 import importlib.resources
+import io
 import ipaddress
 import logging
 import math
@@ -235,7 +236,7 @@ def _add_columns(app: flask.Flask, search: VisualSearch) -> None:
 def _add_pictures(app: flask.Flask, search: VisualSearch) -> None:
     """`GET /image/ITEM`; the last ones made are kept."""
     picture = functools.lru_cache(_KEPT_PICTURES)(
-        lambda item: thumbnail(search.file(item), search.max_pixels)
+        lambda item: thumbnail(io.BytesIO(search.read(item)), search.max_pixels)
     )
 
     @app.get("/image/<item>")

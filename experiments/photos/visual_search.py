@@ -15,7 +15,7 @@ from experiments.options.errors import UsageError
 from experiments.photos.answer import ANYTHING, Answer, Conditions, SearchResult
 from experiments.photos.gallery import open_gallery
 from experiments.photos.grouping import grouped
-from experiments.photos.image_files import image_path
+from experiments.photos.image_folder import ImageFolder
 from experiments.report.pictures import checked_picture
 from pipelines.images.limits import MOST_PIXELS
 
@@ -37,11 +37,11 @@ class VisualSearch:
     Args:
         place: `--output` of `experiments.index`, or a store as `--to` takes it.
         saved_model: where the model is now; None: where it was.
-        images: where the images' folder is now; None: where it was.
+        images: where the images' folder is now, a path or a URI; None: where it was.
         max_pixels: how many pixels an image may have that is shown or looked for.
 
     Attributes:
-        images: the folder of the images.
+        images: `ImageFolder`.
         max_pixels: as given.
         saved_model: where the model is.
         num_items, metric: of the index.
@@ -50,7 +50,7 @@ class VisualSearch:
 
     Raises:
         ValueError: no index, an index of another model, no model; a calibration of another model
-            or of another metric.
+            or of another metric; no folder of images.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class VisualSearch:
         self.max_pixels = max_pixels
         # First the index: ScaNN's operations may be part of the model, too.
         self._gallery = gallery = open_gallery(place)
-        self.images = pathlib.Path(images or gallery.images)
+        self.images = ImageFolder(images or gallery.images)
         self.saved_model = pathlib.Path(saved_model or gallery.saved_model)
         if fingerprint(self.saved_model) != gallery.fingerprint:
             raise UsageError(
@@ -85,13 +85,9 @@ class VisualSearch:
         """An item's path, relative to the images' folder."""
         return self._paths[item]
 
-    def file(self, item: int) -> pathlib.Path:
-        """Where an item's image file should be: always inside the images' folder.
-
-        Raises:
-            ValueError: the index holds a name that leads out of it.
-        """
-        return image_path(self.images, self._paths[item])
+    def read(self, item: int) -> bytes:
+        """The contents of an item's image file, as of `ImageFolder.read`."""
+        return self.images.read(self._paths[item])
 
     def search(
         self, encoded: bytes, k: int, conditions: Conditions = ANYTHING, but: int | None = None
@@ -178,7 +174,7 @@ class VisualSearch:
             OSError: its file cannot be read.
             ValueError, BusyError: as `search`.
         """
-        return self.search(self.file(item).read_bytes(), k, conditions, but=item)
+        return self.search(self.read(item), k, conditions, but=item)
 
 
 def _together(

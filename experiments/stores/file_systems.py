@@ -68,6 +68,11 @@ class Folder(NamedTuple):
             selector = fs.FileSelector(self.root, allow_not_found=True)
             return {one.base_name for one in self.system.get_file_info(selector)}
 
+    def is_there(self) -> bool:
+        """Whether it is a folder, or in an object store the beginning of a name."""
+        with refusing(self.place):
+            return self.system.get_file_info(self.root).type == fs.FileType.Directory
+
     def make(self) -> None:
         """Make it, unless it is there."""
         with refusing(self.place):
@@ -81,7 +86,8 @@ def refusing(place: str) -> Iterator[None]:
         yield
     except (OSError, pa.ArrowException) as error:
         raise UsageError(
-            f"{place} cannot be used: {one_line(error)[:500]}. Are address and credentials right?"
+            f"{place} cannot be used: {one_line(error)[:500].rstrip('.')}. "
+            "Are address and credentials right?"
         ) from error
 
 

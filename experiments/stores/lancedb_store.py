@@ -6,6 +6,7 @@ import datetime
 import functools
 import os
 import re
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -17,13 +18,16 @@ from experiments.stores.store import ID, PATH, VECTOR, Description, Rows, Store,
 from keras_dml.extras import needing
 
 # It says on the terminal that a table which is to be made is not there yet.
-os.environ.setdefault("LANCE_LOG", "error")
+os.environ.setdefault("LANCEDB_LOG", "error")
 with needing("lancedb", "a store lancedb:FOLDER"):
     import lancedb
 
 from experiments.stores.arrow import DESCRIPTION, arrow_schema, arrow_table, embeddings_of
 
 __all__ = ["LanceStore"]
+
+# Ray starts its processes by fork and exec at once, which leaves nothing of LanceDB's to go wrong.
+warnings.filterwarnings("ignore", "lancedb fork support is experimental", RuntimeWarning)
 
 # Beside a column, since a table's own metadata cannot be changed.
 _FINISHED = {"keras_dml": "finished"}

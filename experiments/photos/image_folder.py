@@ -1,0 +1,58 @@
+"""The folder of an index's images: here, or wherever Arrow reads one."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from typing import TYPE_CHECKING
+
+from experiments.options.errors import UsageError
+from experiments.photos.image_files import image_path
+
+if TYPE_CHECKING:
+    from experiments.stores.file_systems import Folder
+
+__all__ = ["ImageFolder"]
+
+
+class ImageFolder:
+    """Where the images lie that an index names.
+
+    Args:
+        place: a path, or a URI such as s3://BUCKET/FOLDER.
+
+    Attributes:
+        place: as given.
+        name: of the folder itself.
+
+    Raises:
+        UsageError: the folder is not there, or cannot be reached.
+        MissingExtraError: a URI, and Arrow is not installed.
+    """
+
+    def __init__(self, place: str | os.PathLike[str]) -> None:
+        self.place = os.fspath(place)
+        self.name = os.path.basename(self.place.rstrip("/"))
+        self._elsewhere: Folder | None = None
+        if "://" in self.place:
+            from experiments.stores.file_systems import opened_folder
+
+            self._elsewhere = opened_folder(self.place)
+        is_there = self._elsewhere.is_there() if self._elsewhere else os.path.isdir(self.place)
+        if not is_there:
+            raise UsageError(
+                f"the folder of the index's images is gone: {self.place}. Give --images=FOLDER, "
+                "where it is now"
+            )
+
+    def read(self, name: str) -> bytes:
+        """The contents of an image's file, which lies inside the folder whatever its name says.
+
+        Raises:
+            ValueError: the index holds a name that leads out of it.
+            OSError: the file cannot be read.
+        """
+        path = image_path(self.place, name)
+        if self._elsewhere is None:
+            return path.read_bytes()
+        return self._elsewhere.read(pathlib.PurePosixPath(name).as_posix())

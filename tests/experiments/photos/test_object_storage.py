@@ -1,0 +1,155 @@
+"""Images and tables in an object store: a server that speaks S3 on this machine."""
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from photo_search import index_command, save_color_model, write_photos
+
+from experiments import search
+from experiments.options.command_line import run_command
+
+pytest.importorskip("ray")
+pytest.importorskip("moto.server")
+pq = pytest.importorskip("pyarrow.parquet")
+fs = pytest.importorskip("pyarrow.fs")
+
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
+
+NAMES = [f"{folder}/{number:03d}.png" for folder in "ab" for number in range(20)]
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+@contextlib.contextmanager
+def environment(values):
+    """Set for Arrow, LanceDB and whatever Ray starts."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    yield
+    for name, value in before.items():
+        if value is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = value
+
+
+@pytest.fixture(scope="module")
+def storage():
+    """The file system of a server with the empty buckets `photos` and `vectors`."""
+    port = free_port()
+    server = subprocess.Popen(
+        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    address = f"http://127.0.0.1:{port}"
+    own = {"AWS_ENDPOINT_URL": address, "AWS_ALLOW_HTTP": "true", "AWS_DEFAULT_REGION": "us-east-1"}
+    own |= {"AWS_ACCESS_KEY_ID": "somebody", "AWS_SECRET_ACCESS_KEY": "secret"}
+    own |= {"AWS_EC2_METADATA_DISABLED": "true"}
+    try:
+        deadline = time.monotonic() + 60
+        while True:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+                break
+            assert time.monotonic() < deadline and server.poll() is None
+            time.sleep(0.1)
+        with environment(own):
+            system = fs.S3FileSystem(allow_bucket_creation=True, endpoint_override=address)
+            for bucket in ("photos", "vectors"):
+                system.create_dir(bucket)
+            yield system
+    finally:
+        server.terminate()
+        server.wait(30)
+
+
+@pytest.fixture(scope="module")
+def made(storage, tmp_path_factory):
+    """A model, and photos here as well as in the bucket, with one among them that is none."""
+    folder = tmp_path_factory.mktemp("objects")
+    write_photos(folder / "photos", NAMES)
+    (folder / "photos" / "a" / "bad.jpg").write_text("no image")
+    save_color_model(folder / "model")
+    here = fs.LocalFileSystem()
+    fs.copy_files(
+        str(folder / "photos"), "photos/all", source_filesystem=here, destination_filesystem=storage
+    )
+    return folder
+
+
+def command(made, output, images, to, *more):
+    return index_command(
+        f"--saved_model={made / 'model'}", f"--images={images}", f"--output={output}",
+        f"--to={to}", "--engine=ray", "--batch_size=16", "--workers=1", *more,
+    )  # fmt: skip
+
+
+def test_from_a_bucket_to_a_bucket(made, storage, tmp_path, capfd):
+    """As from a folder here; the second time there is nothing to do."""
+    given = (made, tmp_path / "out", "s3://photos/all", "parquet:s3://vectors/table")
+    assert command(*given) == 0
+    assert "40 images; 41 embedded in" in capfd.readouterr().out
+    assert (tmp_path / "out" / "skipped.txt").read_text().startswith("a/bad.jpg\t")
+    table = pq.read_table("vectors/table", filesystem=storage)
+    assert sorted(table["path"].to_pylist()) == NAMES
+    assert index_command(
+        f"--saved_model={made / 'model'}", f"--images={made / 'photos'}",
+        f"--output={tmp_path / 'plain'}", "--batch_size=64",
+    ) == 0  # fmt: skip
+    plain = np.load(tmp_path / "plain" / "embeddings.npz")
+    rows = plain["embeddings"] / np.linalg.norm(plain["embeddings"], axis=1, keepdims=True)
+    found = dict(zip(table["path"].to_pylist(), table["vector"].to_pylist()))
+    np.testing.assert_allclose([found[path] for path in plain["paths"]], rows, atol=1e-5)
+    capfd.readouterr()
+    assert command(*given) == 0
+    assert "40 images; 0 embedded in" in capfd.readouterr().out
+
+
+def test_a_table_of_lancedb_in_a_bucket_is_searched(made, storage, tmp_path, capsys):
+    pytest.importorskip("lancedb")
+    address = "lancedb:s3://vectors/lance"
+    # A process of its own: what LanceDB says on the terminal is settled when it is imported.
+    words = [f"--saved_model={made / 'model'}", "--images=s3://photos/all", f"--to={address}"]
+    words += [f"--output={tmp_path / 'out'}", "--engine=ray", "--workers=1"]
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments.index", *words], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "40 images; 41 embedded in" in done.stdout
+    assert "WARN" not in done.stderr and "Warning" not in done.stderr
+    words = ["search", f"--index={address}", f"--query={made / 'photos' / NAMES[7]}", "--k=3"]
+    assert run_command(search.main, [*words, f"--output={tmp_path / 'page.html'}"]) == 0
+    assert NAMES[7] in capsys.readouterr().out
+    page = (tmp_path / "page.html").read_text()
+    assert "images in s3://photos/all," in page
+    assert page.count("<img ") == 4 and "no picture" not in page  # read from the bucket
+    moved = fs.SubTreeFileSystem("photos", storage)
+    moved.copy_file(f"all/{NAMES[7]}", f"moved/{NAMES[7]}")
+    assert run_command(search.main, [*words, "--images=s3://photos/moved"]) == 0
+    capsys.readouterr()
+    assert run_command(search.main, [*words, "--images=s3://photos/gone"]) == 2
+    assert "images is gone: s3://photos/gone. Give --images=FOLDER" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("images", "to", "said"),
+    [
+        ("s3://photos/nothing", "parquet:s3://vectors/one", "s3://photos/nothing cannot be used"),
+        ("s3://nobody/all", "parquet:s3://vectors/one", "The specified bucket does not exist"),
+        ("s3://photos/all", "parquet:s3://nobody/one", "s3://nobody/one cannot be used"),
+        ("s3://photos/all", "lancedb:s3://nobody/one", "Are its address and credentials right?"),
+    ],
+)
+def test_what_is_not_there(images, to, said, made, tmp_path, capfd):
+    assert command(made, tmp_path / "out", images, to) == 2
+    (line,) = [one for one in capfd.readouterr().err.splitlines() if one.startswith("error: ")]
+    assert said in line
