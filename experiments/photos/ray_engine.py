@@ -122,8 +122,12 @@ def _cluster() -> Iterator[None]:
     try:
         ray.init(address=address, **given)
     except (ConnectionError, OSError, RuntimeError, ValueError) as error:
-        where = f"the cluster of RAY_ADDRESS={address}" if address else "Ray on this machine"
-        raise UsageError(f"{where} cannot be used: {one_line(error)[:300]}") from error
+        where, hint = "Ray on this machine", ""
+        if address:
+            where = f"the cluster of RAY_ADDRESS={address}"
+            # Ray's own error does not say so, and `ray start` asks for tokens unless it is told not to.
+            hint = ". One that asks for a token needs RAY_AUTH_MODE=token here, and its token"
+        raise UsageError(f"{where} cannot be used: {one_line(error)[:300]}{hint}") from error
     try:
         yield
     finally:
