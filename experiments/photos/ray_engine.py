@@ -125,7 +125,7 @@ def _cluster() -> Iterator[None]:
         where, hint = "Ray on this machine", ""
         if address:
             where = f"the cluster of RAY_ADDRESS={address}"
-            # Ray's own error does not say so, and `ray start` asks for tokens unless it is told not to.
+            # Of which Ray's own error says nothing.
             hint = ". One that asks for a token needs RAY_AUTH_MODE=token here, and its token"
         raise UsageError(f"{where} cannot be used: {one_line(error)[:300]}{hint}") from error
     try:
