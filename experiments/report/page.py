@@ -100,6 +100,7 @@ class Report:
         reproduce: what to type to get the same, and of what it was made.
         flags: the resolved flags, as in a flag file.
         pictures: title -> SVG text, behind the curves.
+        measured: what the curves of scores are of.
     """
 
     title: str
@@ -116,6 +117,7 @@ class Report:
     reproduce: str = ""
     flags: str = ""
     pictures: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    measured: str = "test images"
 
 
 def write_report(
@@ -309,8 +311,8 @@ def _curves(report: Report) -> str:
         return picture_cards(report.pictures)
     raw = best_raw_pixels(report.recall)
     pictures = {
-        "R@1 on the test images": figures.recall_svg(report.history, report.best, *raw),
-        "Accuracy on the test images": figures.lines_svg(
+        f"R@1 on the {report.measured}": figures.recall_svg(report.history, report.best, *raw),
+        f"Accuracy on the {report.measured}": figures.lines_svg(
             "accuracy", {"accuracy": report.history}, "test/accuracy", 100, "accuracy, %"
         ),
         "MAP@R on the validated classes": figures.lines_svg(

@@ -342,7 +342,7 @@ class PairSimilarities(Evaluator):
             "before, raw pixels": similarities(*before),
             "after, embeddings": similarities(*after),
         }
-        title = "Similarities of test pairs before and after training"
+        title = "Similarities of unseen pairs before and after training"
         return Findings(pictures={title: similarities_svg(panels)})
 
 

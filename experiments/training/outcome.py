@@ -220,13 +220,14 @@ def _report(run: RunPlan, end: Finished, findings: Findings, seconds: float) -> 
     pictured = "" if own else " The pictures show images that it trained on."
     trained, steps = history[-1]["train/seconds"], history[-1]["step"]
     why = stopped(history, options)
+    kept_back = "Test" if options.fold is None else "Validation"
     test = EmbeddedTable(data.test, end.embeddings)
     gallery = embedded_table(data.gallery, end.gallery)
     catalog = embedded_table(data.catalog, end.catalog)
     summary = [
         *_classes(options),
         ("Training", trained_on),
-        ("Test", "none: every class trained" if options.keeps_nothing_back else tested_on),
+        (kept_back, "none: every class trained" if options.keeps_nothing_back else tested_on),
         *([("Gallery", f"{len(data.gallery):,} images of the same")] if data.gallery else []),
         *([("Catalog", f"{len(data.catalog):,} pictures of the same")] if data.catalog else []),
         ("Backbone", f"{options.backbone}, weights: {_weights(options)}"),
@@ -255,6 +256,7 @@ def _report(run: RunPlan, end: Finished, findings: Findings, seconds: float) -> 
             reproduce=made_by(folder.file(FLAGS_FILE)),
             flags=resolved(options),
             pictures=findings.pictures if own else {},
+            measured=f"{kept_back.lower()} images",
         ),
         {} if before is None else {before.run / REPORT: "The run that measured"},
     )

@@ -261,7 +261,10 @@ def test_a_run_on_a_fold_needs_no_test_image(photos, tmp_path, capsys):
     assert "12 images of 3 classes to train, 8 of 2 others to test" in said
     assert "fold 2/2 of the training classes: the test classes stay unseen" in said
     assert "to train: class0, class1, class2\nto test: class3, class4" in said
-    assert "Fold</dt><dd>2/2 of the training classes" in (folder / "report.html").read_text()
+    report = (folder / "report.html").read_text()
+    assert "Fold</dt><dd>2/2 of the training classes" in report
+    assert "<dt>Validation</dt><dd>8 images of 2 other classes" in report
+    assert "R@1 on the validation images" in report and "on the test images" not in report
     assert "Fold: 2/2" in (folder / "model_card.md").read_text()
     finished_run(folder, data, *more, "--fold=2/2")
     assert "is finished" in capsys.readouterr().out

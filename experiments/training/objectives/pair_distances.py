@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class PairDistances(Evaluator):
-    """The distances of test pairs before and after the training, and V at its end."""
+    """The distances of unseen pairs before and after the training, and V at its end."""
 
     def __init__(self) -> None:
         self._before: dict[str, Any] | None = None
@@ -80,7 +80,7 @@ def _shown(seen: Mapping[str, Any], history: Sequence[Mapping[str, float]]) -> F
     bound = lines_svg("bound", {"bound": history}, "train/mutual_information", label="nats")
     pictures = {
         "Mutual-information bound of the training batches": bound,
-        "Distances of test pairs": distances_svg(
+        "Distances of unseen pairs": distances_svg(
             {"before training": before, "after training": after}
         ),
         "What a pair costs": _costs_svg(np.array(seen["values"]), seen["beta"], seen["alpha"]),
