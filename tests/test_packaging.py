@@ -125,6 +125,7 @@ def test_without_the_extra_run_a_command_is_one_line(tmp_path, words):
 DIGITS = ["--dataset=digits", "--weights=none", "--backbone=small_convnet", "--image_size=8"]
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_package_that_a_dataset_needs_is_one_line(tmp_path):
     # There when the command starts, and does not load.

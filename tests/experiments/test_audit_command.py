@@ -71,6 +71,7 @@ def test_limits_and_their_exit_code(file, capsys):
     assert "findings.csv" in printed.out  # written all the same
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_sets_of_a_file_and_pictures_that_are_the_same(tmp_path, capsys):
     pictures = photographs(catalogue(4, seed=1), 3, seed=1)

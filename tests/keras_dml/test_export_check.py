@@ -121,6 +121,7 @@ ADDONS = """
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",

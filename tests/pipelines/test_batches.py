@@ -209,6 +209,7 @@ np.savez(sys.argv[1], *[value.numpy() for value in (*images.values, *labels.valu
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_two_replicas_share_the_batch_and_a_process_may_end_amid_one(tmp_path):
     """The other process leaves an endless iterator behind: it must end all the same."""

@@ -48,6 +48,7 @@ def test_a_head_on_cached_features_learns_what_it_learns_on_images(cached, photo
     assert len(list(cached.parent.glob("features/*.npy"))) == 2
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_backbone_and_head_are_exported_as_one(cached):
     served = tf.saved_model.load(str(cached / "saved_model")).signatures["serving_default"]

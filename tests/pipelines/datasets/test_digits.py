@@ -39,6 +39,7 @@ def test_arguments_that_digits_does_not_take(name):
         load_dataset("digits", **{name: 5})
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "recipe", ["digits_ce", pytest.param("digits_spce", marks=pytest.mark.slow)]

@@ -152,6 +152,6 @@ def fuzz(count, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [20, pytest.param(3000, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("count", [10, pytest.param(3000, marks=pytest.mark.thorough)])
 def test_damaged_images(count, tmp_path, capsys):
     fuzz(count, tmp_path).check(capsys)
