@@ -36,5 +36,10 @@ def refused_at_the_end(function: Callable[..., Result]) -> Callable[..., Result]
 def _wait_for_quiet() -> None:
     _ending.set()
     began = time.monotonic()
-    while (now := time.monotonic()) - _last_call[0] < _QUIET and now - began < _LONGEST:
-        time.sleep(0.02)
+    while True:
+        try:
+            while (now := time.monotonic()) - _last_call[0] < _QUIET and now - began < _LONGEST:
+                time.sleep(0.02)
+            return
+        except KeyboardInterrupt:
+            pass  # it asks for what is under way
