@@ -55,6 +55,15 @@ def index_command(*arguments):
     return run_command(index.main, ["index", *map(str, arguments)])
 
 
+def plain_embeddings(made, output):
+    """Path -> what the plain command gives for `photos` by `model`, at length 1."""
+    words = [f"--saved_model={made / 'model'}", f"--images={made / 'photos'}"]
+    assert index_command(*words, f"--output={output}", "--batch_size=64") == 0
+    plain = np.load(output / "embeddings.npz")
+    rows = plain["embeddings"] / np.linalg.norm(plain["embeddings"], axis=1, keepdims=True)
+    return dict(zip(plain["paths"].tolist(), rows))
+
+
 def make_index(folder, names=("a/0.png", "a/1.png", "b/c/2.bmp", "b/3.gif", "4.webp")):
     """Photos, a model, and the index of them in `folder / "index"`."""
     photos = write_photos(folder / "photos", names)
