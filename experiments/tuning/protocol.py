@@ -254,10 +254,12 @@ class SearchResult:
                 for number, (measured, score) in enumerate(zip(classes, self.folds), start=1)
             ],
         )  # fmt: skip
-        words = html.escape(" ".join(words_of_trial(best.values)))
+        words = " ".join(
+            f"<code>{html.escape(word)}</code>" for word in words_of_trial(best.values)
+        )
         text = (
             f"{len(order)} trials, each trained {self.of.folds} times; the best is "
-            f"number {best.number + 1}: <code>{words}</code>. Its folds, all of training "
+            f"number {best.number + 1}: {words}. Its folds, all of training "
             "classes; no test class was looked at."
         )
         if self._epochs:
