@@ -1,6 +1,8 @@
 """Photos and a SavedModel that the tests of index, search and serve share."""
 
+import contextlib
 import io
+import threading
 
 import numpy as np
 import tensorflow as tf
@@ -73,3 +75,20 @@ def make_index(folder, names=("a/0.png", "a/1.png", "b/c/2.bmp", "b/3.gif", "4.w
     )
     assert code == 0
     return folder / "index"
+
+
+@contextlib.contextmanager
+def answering(index):
+    """A server of an index, in threads of this process, until the end of the block."""
+    from experiments.photos import serve
+    from experiments.photos.visual_search import VisualSearch
+
+    server = serve.open_server(VisualSearch(index), "127.0.0.1", 0)
+    threading.Thread(target=server.run, daemon=True).start()
+    try:
+        yield server
+    finally:
+        # A thread of waitress that outlives this writes into the closed pipe's number: by then that
+        # of any file that a later test is writing.
+        server.task_dispatcher.shutdown(timeout=60)
+        server.close()

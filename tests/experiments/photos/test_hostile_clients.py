@@ -3,19 +3,16 @@
 import logging
 import subprocess
 import sys
-import threading
 import time
 
 import pytest
 from hostile_clients import KINDS, Client, send, statuses
-from photo_search import make_index, png
+from photo_search import answering, make_index, png
 from trials import Tally, seeds
 
 pytest.importorskip("flask")
 pytest.importorskip("waitress")
 
-from experiments.photos import serve
-from experiments.photos.visual_search import VisualSearch
 
 SECRET = b"the contents of a file beside the photos"
 # Of the index's own files and of a system's, none of which a page or an answer holds.
@@ -77,11 +74,8 @@ def try_all(port, trials, tally):
 @pytest.fixture
 def running(index):
     """The port of a server in a thread of this process."""
-    server = serve.open_server(VisualSearch(index), "127.0.0.1", 0)
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    yield server.effective_port
-    server.close()
+    with answering(index) as server:
+        yield server.effective_port
 
 
 @pytest.mark.slow

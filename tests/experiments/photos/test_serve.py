@@ -11,13 +11,12 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 import urllib.request
 
 import pytest
 from hostile_clients import send
-from photo_search import make_index, picture, png
+from photo_search import answering, make_index, picture, png
 from PIL import Image
 
 pytest.importorskip("flask")
@@ -269,11 +268,8 @@ def running(index, monkeypatch):
     """The port of a server in a thread, whose requests have a second to arrive."""
     monkeypatch.setattr(serve, "_SECONDS_TO_ARRIVE", 1)
     monkeypatch.setattr(serve, "_SECONDS_BETWEEN_LOOKS", 0.2)
-    server = serve.open_server(VisualSearch(index), "127.0.0.1", 0)
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    yield server.effective_port
-    server.close()
+    with answering(index) as server:
+        yield server.effective_port
 
 
 def test_half_sent_requests_block_nobody_and_end(running):
@@ -298,19 +294,17 @@ def test_half_sent_requests_block_nobody_and_end(running):
 
 def test_silent_connections_make_room_for_others(index, monkeypatch):
     monkeypatch.setattr(serve, "_CROWDED", 20)
-    server = serve.open_server(VisualSearch(index), "127.0.0.1", 0)
-    threading.Thread(target=server.run, daemon=True).start()
-    port = server.effective_port
-    half = b"POST /search HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n"
-    idle = [socket.create_connection(("127.0.0.1", port), timeout=20) for _ in range(60)]
-    for each in idle[:50]:
-        with contextlib.suppress(OSError):
-            each.sendall(half)
-    assert send(port, png(1))[0] == 200
-    assert all(_is_closed(each) for each in idle[:20])
-    assert len(server.active_channels) <= 21
-    assert server.task_dispatcher.queue is not None  # what `open_server` counts
-    server.close()
+    with answering(index) as server:
+        port = server.effective_port
+        half = b"POST /search HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n"
+        idle = [socket.create_connection(("127.0.0.1", port), timeout=20) for _ in range(60)]
+        for each in idle[:50]:
+            with contextlib.suppress(OSError):
+                each.sendall(half)
+        assert send(port, png(1))[0] == 200
+        assert all(_is_closed(each) for each in idle[:20])
+        assert len(server.active_channels) <= 21
+        assert server.task_dispatcher.queue is not None  # what `open_server` counts
 
 
 def _is_closed(connection):
