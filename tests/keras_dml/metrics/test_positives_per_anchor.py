@@ -46,6 +46,24 @@ def test_an_epoch_without_any_is_warned_of_once(jit_compile):
     assert len([each for each in said if "no image had another" in str(each.message)]) == 1
 
 
+@pytest.mark.parametrize("batch_size", [4, 5])
+def test_an_epoch_of_batches_of_one_class_each_is_warned_of_once(batch_size):
+    ids = np.repeat(np.arange(3), 4)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        fitted(ids, batch_size, epochs=2)
+    told = [each for each in said if "of one class alone" in str(each.message)]
+    assert len(told) == (batch_size == 4)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="other backends keep 64 bits")
+def test_class_ids_that_fall_together_on_jax_are_warned_of():
+    import jax
+
+    with jax.enable_x64(False), pytest.warns(UserWarning, match="class ids beyond int32"):
+        fitted(np.arange(8) * 2**40, 4)
+
+
 def test_nothing_is_said_before_the_first_batch():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
