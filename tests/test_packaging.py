@@ -13,6 +13,10 @@ from without import ROOT, run_in, run_without
 
 import keras_dml
 
+TOP_LEVEL = {
+    "setup.cfg", "pyproject.toml", "keras_dml", "pipelines", "experiments", "tests", "docs",
+    "README.md", "BUILD.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE",
+}  # fmt: skip
 OURS = ("keras_dml", "pipelines", "experiments")
 SETUP = configparser.ConfigParser()
 SETUP.read(ROOT / "setup.cfg")
@@ -61,6 +65,15 @@ def test_a_wheel_holds_every_file_of_the_packages(tmp_path):
     assert needed and [re.split(r"[ <>=~]+", line)[1] for line in unconditional] == [
         "keras", "numpy"
     ]  # fmt: skip
+
+
+def test_the_top_level_holds_what_belongs_there():
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout.splitlines()
+    if not listed:
+        pytest.skip("no checkout")
+    assert {line.split("/")[0] for line in listed if not line.startswith(".")} == TOP_LEVEL
 
 
 def test_the_version_stands_in_one_place():
