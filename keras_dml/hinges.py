@@ -16,6 +16,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from keras import ops
 
+from keras_dml.cells import counts_in_cells, sums_in_cells
 from keras_dml.gradients import WithGradient, with_gradient
 from keras_dml.types import Tensor
 
@@ -23,7 +24,7 @@ FEW_POSITIVES = 32
 VERY_FEW_POSITIVES = 4
 INFINITY = float("inf")
 # Cells of `places_by_cells`: the more, the fewer entries share one, and the larger the table.
-_CELLS_OF_EACH = 8
+_CELLS_OF_EACH = 32
 _MOST_CELLS = 2**18
 
 Some = TypeVar("Some")
@@ -215,8 +216,8 @@ def hinge_sums_against_all(
         )
         in_order = ops.take(flat, order)
         place = ops.where(other, places_by_cells(in_order, numbers), size)
-        smaller = ops.cumsum(ops.segment_sum(ops.ones_like(place), place, size + 1))
-        sum_smaller = ops.cumsum(ops.segment_sum(held, place, size + 1))
+        smaller = ops.cumsum(counts_in_cells(place, size + 1))
+        sum_smaller = ops.cumsum(sums_in_cells(held, place, size + 1))
         exceeded = _only(ops.cast(ops.take(smaller, rank), found.dtype), present)
         if columns is not None:
             exceeded = _spread(columns, exceeded, found)
@@ -259,8 +260,7 @@ def places_in(in_order: Tensor, values: Tensor) -> Tensor:
     `searchsorted(side="right")` by bisection: XLA makes a table of all comparisons of TensorFlow's.
     """
     size = ops.convert_to_tensor(ops.shape(in_order)[0], "int32")
-    start = ops.zeros_like(values, dtype="int32")
-    return _bisected(in_order, values, start, start + size, size)
+    return _bisected(in_order, values, ops.zeros_like(values, dtype="int32"), size)
 
 
 def places_by_cells(in_order: Tensor, values: Tensor) -> Tensor:
@@ -293,24 +293,23 @@ def places_by_cells(in_order: Tensor, values: Tensor) -> Tensor:
         return ops.cast(ops.where(number > 0, number, 0.0), "int32")
 
     inside = ops.segment_sum(ops.cast(finite, "int32"), cell(in_order), cells)
-    until = ops.cumsum(inside)
-    of_values = cell(values)
-    place = ops.take(until - inside, of_values)
-    end = ops.take(until, of_values)
-    most = ops.max(inside)
-
-    return _bisected(in_order, values, place, end, most)
+    place = ops.take(ops.cumsum(inside) - inside, cell(values))
+    return _bisected(in_order, values, place, ops.max(inside))
 
 
-def _bisected(in_order: Tensor, values: Tensor, place: Tensor, end: Tensor, most: Tensor) -> Tensor:
-    """The places of `values`, each known to lie between `place` and `end`, at most `most` apart."""
+def _bisected(in_order: Tensor, values: Tensor, place: Tensor, most: Tensor) -> Tensor:
+    """The places of `values`, each at `place` or at most `most` above it.
+
+    Entries further up are larger, and so need no end of their own.
+    """
+    size = ops.shape(in_order)[0]
 
     def further(step: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
-        # Not place + step <= end, whose left side may pass 2³¹.
-        inside = step <= end - place
-        last = ops.where(inside, place + step, 1)
-        reached = ops.logical_and(inside, ops.take(in_order, last - 1) <= values)
-        return step // 2, ops.where(reached, last, place)
+        # Not min(place + step, size), whose first may pass 2³¹. Where all entries are passed at
+        # once, the last of them tells whether that was right.
+        reached = place + ops.minimum(step, size - place)
+        right = ops.take(in_order, reached - 1) <= values
+        return step // 2, ops.where(right, reached, place)
 
     _, place = ops.while_loop(
         lambda step, _: step > 0, further, (_power_of_two_within(most), place)

@@ -5,7 +5,9 @@ from collections.abc import Callable, Sequence
 import keras
 from keras import ops
 
+from keras_dml.cells import are_quick, counts_in_cells, sums_in_cells
 from keras_dml.checks import check_whole
+from keras_dml.gradients import WithGradient, with_gradient
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.mining import Strategy
@@ -119,26 +121,46 @@ def _cumulative_counts(positions: Tensor, positive: Tensor, num_bins: int) -> Te
     the counts' gradients replaces L + 1 passes over the matrix.
     """
 
-    @ops.custom_gradient
-    def counts(positions: Tensor) -> tuple[Tensor, Callable[..., Tensor]]:
-        rows = []
-        for number in range(num_bins + 1):
-            within = ops.clip(number + 1.0 - positions, 0.0, 1.0)
-            near = ops.where(positive, within, ops.zeros_like(within))
-            rows.append(ops.stack([ops.sum(near, axis=-1), ops.sum(within, axis=-1)], axis=-1))
+    @with_gradient
+    def counts(positions: Tensor) -> WithGradient:
+        # The cell of a position: its bin, L + 1 beyond all bins, and those of positives above.
+        # (NaN, which the loss is then, gives a negative number.)
+        cells = ops.maximum(ops.cast(ops.floor(positions), "int32"), 0)
+        cells = ops.where(positive, cells + (num_bins + 2), cells)
 
-        def gradient(*args: Tensor, upstream: Tensor | None = None) -> Tensor:
-            if upstream is None:
-                (upstream,) = args
+        def gradient(upstream: Tensor) -> Tensor:
             of_positives, of_all = upstream[:, 0], upstream[:, 1]
-            # The last column serves the positions beyond all bins, the second half the positives.
             of_all = ops.pad(of_all, ((0, 0), (0, 1)))
             of_positives = ops.pad(of_positives, ((0, 0), (0, 1)))
             table = -ops.concatenate([of_all, of_all + of_positives], axis=-1)
-            column = ops.cast(ops.floor(positions), "int32")
-            column = ops.where(positive, column + num_bins + 2, column)
-            return ops.take_along_axis(table, column, axis=1)
+            return ops.take_along_axis(table, cells, axis=1)
 
-        return ops.stack(rows, axis=-1), gradient
+        found = _by_cells if are_quick() else _by_bins
+        return found(positions, positive, cells, num_bins), gradient
 
     return counts(positions)
+
+
+def _by_bins(positions: Tensor, positive: Tensor, cells: Tensor, num_bins: int) -> Tensor:
+    """One pass over the matrix for each bin."""
+    del cells
+    rows = []
+    for number in range(num_bins + 1):
+        within = ops.clip(number + 1.0 - positions, 0.0, 1.0)
+        near = ops.where(positive, within, ops.zeros_like(within))
+        rows.append(ops.stack([ops.sum(near, axis=-1), ops.sum(within, axis=-1)], axis=-1))
+    return ops.stack(rows, axis=-1)
+
+
+def _by_cells(positions: Tensor, positive: Tensor, cells: Tensor, num_bins: int) -> Tensor:
+    """At bin l what lies before l + 1, less how far what lies in [l, l + 1) is from l."""
+    del positive
+    size = num_bins + 2
+    number = ops.cast(counts_in_cells(cells, 2 * size), positions.dtype)
+    beyond_bin = sums_in_cells(positions - ops.floor(positions), cells, 2 * size)
+
+    def soft(of: Callable[[Tensor], Tensor]) -> Tensor:
+        return (ops.cumsum(of(number), axis=-1) - of(beyond_bin))[:, :-1]
+
+    of_positives = soft(lambda found: found[:, size:])
+    return ops.stack([of_positives, of_positives + soft(lambda found: found[:, :size])], axis=1)

@@ -1,0 +1,78 @@
+"""Counts and sums of numbers by cell, for as many numbers as a batch has pairs."""
+
+import keras
+from keras import ops
+
+from keras_dml.types import Tensor
+
+__all__ = ["are_quick", "counts_in_cells", "sums_in_cells"]
+
+# Sums are taken in whole numbers of 64 bits, 61 of them for the sum of all, without a sign.
+_BITS = 61.0
+# Beyond any float32: of zeros alone there is no logarithm.
+_MOST_BITS = 240.0
+
+
+def are_quick() -> bool:
+    """Whether counting by cell takes about as long as reading the numbers; asked for a graph.
+
+    TensorFlow has an operation for it that uses all cores. On a GPU that operation knows no whole
+    numbers of 64 bits, and Keras' `segment_sum`, which is used elsewhere, takes as long as twenty
+    passes over the numbers on a CPU.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return False
+    import tensorflow as tf
+
+    return not tf.config.list_logical_devices("GPU")
+
+
+def counts_in_cells(cells: Tensor, size: Tensor | int) -> Tensor:
+    """How many of the `cells` are each of 0 … size − 1, int32.
+
+    Args:
+        cells: int32 `[N]`, or `[a, c]` to be counted row by row, all of them at least 0 and below
+            `size`.
+        size: of the result, `[size]` or `[a, size]`.
+    """
+    if are_quick():
+        return _summed(cells, size, ops.zeros((0,), "int32"))
+    return _by_rows(ops.ones_like(cells), cells, size)
+
+
+def sums_in_cells(values: Tensor, cells: Tensor, size: Tensor | int) -> Tensor:
+    """The sum of the `values` in each of the `cells`; arguments otherwise as `counts_in_cells`.
+
+    Where it is quick, in whole numbers: so it is the same in whatever order the cores add up, and
+    more exact than a sum of floats. Where a value is NaN or infinite, every sum is NaN.
+
+    Returns:
+        Of the dtype of `values`; constant for the gradient.
+    """
+    values = ops.stop_gradient(values)
+    if not are_quick():
+        return _by_rows(values, cells, size)
+    total = ops.sum(ops.absolute(values))
+    bits = ops.minimum(_BITS - ops.log2(total), _MOST_BITS)
+    # Twice its root, which is a number where the unit of tiny values would not be one.
+    unit = ops.power(ops.cast(2.0, values.dtype), ops.floor(bits / 2.0))
+    found = _summed(cells, size, ops.cast(values * unit * unit, "int64"))
+    # Whole numbers know no NaN; 0 times infinity is one, and so is what it is added to.
+    return ops.cast(found, values.dtype) / unit / unit + 0.0 * total
+
+
+def _summed(cells: Tensor, size: Tensor | int, weights: Tensor) -> Tensor:
+    import tensorflow as tf
+
+    return tf.raw_ops.DenseBincount(
+        input=cells, size=ops.cast(size, "int32"), weights=weights, binary_output=False
+    )
+
+
+def _by_rows(values: Tensor, cells: Tensor, size: Tensor | int) -> Tensor:
+    if len(cells.shape) == 1:
+        return ops.segment_sum(values, cells, size)
+    rows = ops.shape(cells)[0]
+    cells = cells + ops.arange(rows)[:, None] * size
+    flat = ops.segment_sum(ops.reshape(values, (-1,)), ops.reshape(cells, (-1,)), rows * size)
+    return ops.reshape(flat, (rows, size))
