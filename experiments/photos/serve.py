@@ -161,7 +161,7 @@ def _guard(app: flask.Flask, names: Collection[str]) -> None:
 
 
 def _check_parameters(app: flask.Flask) -> None:
-    """Whatever an address asks that nobody would answer is refused: the rest would be taken for it."""
+    """What an address asks and nobody would answer is refused, not passed over."""
 
     @app.before_request
     def refuse_unknown_parameters() -> None:

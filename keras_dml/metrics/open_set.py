@@ -83,7 +83,7 @@ class Identification:
         return IdentificationPoint(threshold, *self._rates(least))
 
     def at_rate(self, rate: float) -> IdentificationPoint:
-        """The threshold that gives the most queries a class, of the unknown ones no more than a share.
+        """The threshold that gives most queries a class, of the unknown ones no more than a share.
 
         Halfway between the scores of the last query that is given one and the first that is not.
 
