@@ -51,6 +51,16 @@ _SECONDS_TO_ARRIVE = 60
 _SECONDS_BETWEEN_LOOKS = 5
 _NO_STORE = "The store that holds the images does not answer: try again later."
 _KEPT_PICTURES = 2000
+# What an address may ask beside its path, by the name of the function that answers; `where` more
+# than once. An upload's form holds the image and nothing else.
+_OF_RESULTS = ("k", "where", "min_similarity", "group_similarity")
+_PARAMETERS = {
+    "page": ("example", "k", "where", "min_similarity"),
+    "search_upload": _OF_RESULTS,
+    "search_item": ("item", *_OF_RESULTS),
+}
+_IMAGE = "image"
+_ECHOED = 60
 
 
 class _Channel(HTTPChannel):
@@ -94,7 +104,8 @@ def create_app(
     takes an image as the field `image` of a form and answers with JSON, as `GET /search?item=ITEM`
     does; both take `where=COLUMN:VALUE` (more than once if you like), `min_similarity` and
     `group_similarity` as `experiments.search` does. `GET /columns` says what columns and values
-    there are, `GET /image/ITEM` is an item's picture.
+    there are, `GET /image/ITEM` is an item's picture. A parameter that is none of these is refused
+    with 400, as is one that is given twice: nobody takes an answer for another question's.
 
     Args:
         search: `VisualSearch`, or what has its methods.
@@ -106,6 +117,7 @@ def create_app(
     app.config["MAX_CONTENT_LENGTH"] = MOST_BYTES
     app.json.sort_keys = False  # type: ignore[attr-defined]  # of Flask's own provider
     _guard(app, {name.lower() for name in (host, *allowed_hosts)})
+    _check_parameters(app)
     _add_page(app, search)
     _add_search(app, search, waiting)
     _add_columns(app, search)
@@ -148,12 +160,53 @@ def _guard(app: flask.Flask, names: Collection[str]) -> None:
         return {"error": text}, 503, {"Retry-After": "5"}
 
 
+def _check_parameters(app: flask.Flask) -> None:
+    """What an address asks and nobody would answer is refused, not passed over."""
+
+    @app.before_request
+    def refuse_unknown_parameters() -> None:
+        asked = flask.request
+        if asked.url_rule is None:  # there is no such place
+            return
+        known = _PARAMETERS.get(asked.url_rule.endpoint, ())
+        for name, values in asked.args.lists():
+            if name not in known:
+                place = asked.url_rule.rule
+                flask.abort(400, _unknown(f"parameter {_short(name)}", place, known))
+            if len(values) > 1 and name != "where":
+                flask.abort(400, f"{name} is given {len(values)} times: give it once.")
+
+
+def _check_form() -> None:
+    """That an upload's form holds one image and nothing else."""
+    form, files = flask.request.form, flask.request.files
+    if _IMAGE not in files:
+        flask.abort(400, "Send an image as the field `image` of a form.")
+    for name in (*form, *files):
+        if name in _OF_RESULTS:
+            flask.abort(400, f"{name} belongs in the address: {flask.request.path}?{name}=…")
+        if name != _IMAGE:
+            flask.abort(400, _unknown(f"field {_short(name)}", "the form", (_IMAGE,)))
+    if len(files.getlist(_IMAGE)) + len(form.getlist(_IMAGE)) > 1:
+        flask.abort(400, "Send one image: the field `image` is given more than once.")
+
+
+def _unknown(what: str, where: str, known: Collection[str]) -> str:
+    return f"There is no {what}: {where} takes {', '.join(known) or 'none'}."
+
+
+def _short(name: str) -> str:
+    """A name that a client gives, as a message echoes it."""
+    return f"'{visible(name[:_ECHOED])}{'…' * (len(name) > _ECHOED)}'"
+
+
 def _add_page(app: flask.Flask, search: VisualSearch) -> None:
     """`GET /`."""
     template, style = _page()
 
     @app.get("/")
     def page() -> flask.Response:
+        _check_page(search)
         nonce = secrets.token_urlsafe(16)
         step = max(1, search.num_items // _EXAMPLES)
         examples = range(0, search.num_items, step)[:_EXAMPLES]
@@ -190,9 +243,8 @@ def _add_search(app: flask.Flask, search: VisualSearch, waiting: Callable[[], in
     @app.post("/search")
     def search_upload() -> dict[str, Any]:
         refuse_if_many_wait()
-        file = flask.request.files.get("image")
-        if file is None:
-            flask.abort(400, "Send an image as the field `image` of a form.")
+        _check_form()
+        file = flask.request.files[_IMAGE]
         encoded, k, conditions = file.read(), _count(search), _conditions(search)
         try:
             answer = search.search(encoded, k, conditions)
@@ -332,7 +384,7 @@ def _is_ours(requested: str, names: Collection[str]) -> bool:
 def _number(text: str, most: int) -> int | None:
     """A whole number from 0 to `most`; None for any other text."""
     # Python refuses to read numbers of thousands of digits.
-    number = int(text) if text.isdecimal() and len(text) < 19 else most + 1
+    number = int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else most + 1
     return number if number <= most else None
 
 
@@ -344,6 +396,16 @@ def _count(search: VisualSearch) -> int:
     return min(count, search.num_items)
 
 
+def _check_page(search: VisualSearch) -> None:
+    """The values in the page's address, which its script would drop without a word."""
+    given = flask.request.args
+    if _count(search) and given.get("k", "10") not in map(str, _COUNTS):
+        flask.abort(400, f"k must be one of {', '.join(map(str, _COUNTS))} on the page.")
+    _conditions(search)
+    if "example" in given:
+        _item(given["example"], search)
+
+
 def _conditions(search: VisualSearch) -> Conditions:
     """What the request asks of results."""
     given = flask.request.args
@@ -351,7 +413,7 @@ def _conditions(search: VisualSearch) -> Conditions:
     numbers: dict[str, float | None] = {}
     for name, (least, default) in asked.items():
         numbers[name] = default
-        if given.get(name):
+        if name in given:
             numbers[name] = _between(given[name], least)
             if numbers[name] is None:
                 flask.abort(400, f"{name} must be a number from {least:g} to 1.")

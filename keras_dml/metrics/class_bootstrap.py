@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from keras_dml.metrics.pair_counts import SampledPairs, above
+from keras_dml.metrics.pair_counts import SampledPairs, between
 
 _Floats64 = npt.NDArray[np.float64]
 
@@ -31,6 +31,7 @@ def resampled(
     negative: SampledPairs,
     positive: SampledPairs,
     sizes: npt.NDArray[np.int64],
+    farthest: float,
     rates: Sequence[float],
     thresholds: npt.NDArray[np.float32],
     replicates: int,
@@ -46,6 +47,7 @@ def resampled(
     Args:
         negative, positive: the pairs.
         sizes: rows of each class, `[classes]`.
+        farthest: of `PairScores`.
         rates: false match rates.
         thresholds: of the set as it is, `[rates]`.
         replicates: how many drawings.
@@ -75,14 +77,33 @@ def resampled(
         true = np.concatenate([[0.0], np.cumsum(positive.weights * drawn[positive.first])])
         false /= total
         true /= max(true[-1], np.finfo(np.float64).tiny)  # a sample may have missed the drawn ones
-        # The first pair with which a rate is exceeded: just above it.
+        # The first pair with which a rate is exceeded: the threshold lies above it.
         first = np.searchsorted(false, np.asarray(rates) * (1 + 1e-12), "right") - 1
         first = np.minimum(first, len(negative.scores) - 1)
-        lowest = above(negative.scores[first])
-        chosen[replicate] = lowest
-        true_rates[replicate] = true[np.searchsorted(-positive.scores, -lowest, "right")]
+        rejected = negative.scores[first]
+        accepted = np.minimum(
+            _next_above(rejected, negative.scores, false),
+            _next_above(rejected, positive.scores, true),
+        )
+        chosen[replicate] = between(rejected, accepted, farthest)
+        true_rates[replicate] = true[np.searchsorted(-positive.scores, -rejected, "left")]
         false_rates[replicate] = false[places]
         missed = 1 - true[matched]
         crossing = min(int(np.searchsorted(false[1:] - missed, 0.0)), len(missed) - 1)
         equal[replicate] = (false[1 + crossing] + missed[crossing]) / 2
     return Resampled(chosen, true_rates, false_rates, equal)
+
+
+def _next_above(
+    scores: npt.NDArray[np.float32], falling: npt.NDArray[np.float32], drawn: _Floats64
+) -> npt.NDArray[np.float32]:
+    """The next higher score of the pairs that were drawn; infinity where there is none.
+
+    Args:
+        scores: to start from.
+        falling: of the pairs, `[p]`.
+        drawn: the share of all pairs with the first so many, `[p + 1]`: it grows with a drawn one.
+    """
+    higher = np.searchsorted(-falling, -scores, "left")
+    last = np.searchsorted(drawn, drawn[higher], "left")
+    return np.where(last > 0, falling[last - 1], np.float32(np.inf))

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from keras_dml.checks import check_choice, check_number
 from keras_dml.errors import ArgumentError
-from keras_dml.metrics.pair_counts import above
+from keras_dml.metrics.pair_counts import between
 from keras_dml.metrics.pair_scores import PairScores
 from keras_dml.metrics.pair_verification import allowed, checked_rates, pairs_needed
 from keras_dml.metrics.ranks import pair_blocks
@@ -70,6 +70,7 @@ class Identification:
     _known: _Floats = dataclasses.field(repr=False)
     _right: npt.NDArray[np.bool_] = dataclasses.field(repr=False)
     _unknown: _Floats = dataclasses.field(repr=False)
+    _farthest: float = dataclasses.field(repr=False)
 
     def at(self, threshold: float) -> IdentificationPoint:
         """What another threshold does, such as that of `verification`.
@@ -82,7 +83,9 @@ class Identification:
         return IdentificationPoint(threshold, *self._rates(least))
 
     def at_rate(self, rate: float) -> IdentificationPoint:
-        """The lowest threshold that gives no more than a share of the unknown queries a class.
+        """The threshold that gives most queries a class, of the unknown ones no more than a share.
+
+        Halfway between the scores of the last query that is given one and the first that is not.
 
         Raises:
             ValueError: a rate that the unknown queries cannot show.
@@ -94,7 +97,10 @@ class Identification:
                 f"{rate:g} takes {needed:,} unknown queries (3 / rate). Received: {self.unknown:,}"
             )
         falling = -np.sort(-self._unknown)
-        least = float(above(falling[allowed(rate, self.unknown)]))
+        rejected = falling[allowed(rate, self.unknown)]
+        given = (scores[scores > rejected] for scores in (self._known, self._unknown))
+        accepted = np.min(np.concatenate([*given]), initial=np.float32(np.inf))
+        least = float(between(rejected, accepted, self._farthest))
         sign = 1.0 if self.metric == "cosine" else -1.0
         return IdentificationPoint(sign * least, *self._rates(least))
 
@@ -179,6 +185,7 @@ def identification(
         np.maximum(same, other)[known],
         (same > other)[known],
         other[unknown],
+        scores.farthest,
     )
     return dataclasses.replace(found, points=tuple(found.at_rate(rate) for rate in rates))
 

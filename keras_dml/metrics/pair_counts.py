@@ -37,6 +37,9 @@ _PENDING = 2**21
 _OF_A_PART, _OF_THE_REST, _OF_POSITIVES = 2**16, 2**18, 2**19
 # The share of the pairs that is high, where the sample is denser.
 _HIGH = 1 / 16
+# Of the farthest score: how far above all scores a threshold lies that none may reach. A float32
+# sum of products computed elsewhere is seldom as wrong.
+_ROUNDING = 2.0**-21
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,18 +105,24 @@ class WindowCounts:
     Attributes:
         window: lowest and highest score, both within.
         above: how many negative and how many positive pairs score higher, int64 `[2]`.
+        next_above: the lowest of their scores; infinity where there are none.
         values: every score that occurs in the window, float32 `[v]`, the highest first.
         counts: how many pairs of each kind have it, int64 `[v, 2]`.
     """
 
     window: Window
     above: _Numbers
+    next_above: np.float32
     values: _Floats
     counts: npt.NDArray[np.int64]
 
     def after(self) -> npt.NDArray[np.int64]:
         """Pairs of each kind above the window, and with each of its values, int64 `[v + 1, 2]`."""
         return np.concatenate([self.above[None], self.above + np.cumsum(self.counts, axis=0)])
+
+    def before(self, place: int) -> np.float32:
+        """The next higher score than `values[place]`; infinity where there is none."""
+        return self.values[place - 1] if place else self.next_above
 
 
 @dataclasses.dataclass(frozen=True)
@@ -229,12 +238,32 @@ def above(scores: _Floats | np.float32) -> _Floats:
     return np.nextafter(scores, np.float32(np.inf), dtype=np.float32)
 
 
+def between(
+    rejected: _Floats | np.float32, accepted: _Floats | np.float32, farthest: float
+) -> _Floats:
+    """Thresholds halfway between neighboring scores, above the lower ones, float32.
+
+    There, a pair that scores a little otherwise where it is computed again, in other batches or by
+    another backend, stays on its side.
+
+    Args:
+        rejected: the lower score of each two.
+        accepted: the higher one; infinity where there is none.
+        farthest: of `PairScores`.
+    """
+    low, high = np.asarray(rejected, np.float64), np.asarray(accepted, np.float64)
+    halfway = np.where(np.isinf(high), low + _ROUNDING * farthest, (low + high) / 2)
+    # Of two float32 without another between them the higher.
+    return np.maximum(halfway.astype(np.float32), above(rejected))
+
+
 class _InWindow:
     """The pairs of a window, by their scores."""
 
     def __init__(self, window: Window) -> None:
         self.low, self.high = window
         self._above = np.zeros(2, np.int64)
+        self._next_above = np.float32(np.inf)
         self._values: list[_Floats] = [np.empty(0, np.float32)] * 2
         self._counts: list[_Numbers] = [np.empty(0, np.int64)] * 2
         self._pending: tuple[list[_Floats], list[_Floats]] = ([], [])
@@ -247,6 +276,7 @@ class _InWindow:
         inside = scores >= self.low
         inside &= ~beyond
         self._above[kind] += np.count_nonzero(beyond)
+        self._next_above = np.min(scores, where=beyond, initial=self._next_above)
         self._pending[kind].append(scores[inside])
         self._waiting += len(self._pending[kind][-1])
         if self._waiting > _PENDING:
@@ -270,7 +300,7 @@ class _InWindow:
         for kind in (NEGATIVE, POSITIVE):
             places = np.searchsorted(-values, -self._values[kind])
             counts[places, kind] = self._counts[kind]
-        return WindowCounts((self.low, self.high), self._above, values, counts)
+        return WindowCounts((self.low, self.high), self._above, self._next_above, values, counts)
 
 
 class _Sample:

@@ -19,7 +19,7 @@ from keras_dml.metrics.pair_counts import (
     POSITIVE,
     LabeledRows,
     Window,
-    above,
+    between,
     count_pairs,
 )
 from keras_dml.metrics.pair_scores import PairScores
@@ -57,7 +57,9 @@ class OperatingPoint:
         metric: "cosine" or "l2".
         false_match_rate: the rate that was asked for.
         threshold: two embeddings match if their similarity is at least this, for "l2" if their
-            distance is at most this. The one that lets most pairs match without exceeding the rate.
+            distance is at most this. The one that lets most pairs match without exceeding the rate,
+            halfway between the score of the last pair that matches and the first that does not: so
+            these still do and do not where another backend rounds their scores otherwise.
         measured_false_match_rate: the share of negative pairs that match, never above the rate.
         true_match_rate: the share of positive pairs that match.
         threshold_interval: bounds of the threshold, lowest first.
@@ -197,7 +199,14 @@ def verification(
     thresholds = np.array([threshold for threshold, _ in strictest], np.float32)
     with steps_bar("drawing classes", replicates, False) as bar:
         drawn = resampled(
-            *found.counts.sample, rows.sizes, rates, thresholds, replicates, seed, bar.update
+            *found.counts.sample,
+            rows.sizes,
+            rows.scores.farthest,
+            rates,
+            thresholds,
+            replicates,
+            seed,
+            bar.update,
         )
     sign = 1.0 if metric == "cosine" else -1.0
     points = tuple(
@@ -280,6 +289,7 @@ class _Targets:
 
     def __init__(self, rows: LabeledRows, rates: Sequence[float], seed: int) -> None:
         self._totals = np.array(rows.totals)
+        self._farthest = rows.scores.farthest
         tail = None
         windows: list[Window] = [EVERYTHING]
         if max(rows.totals) > _FEW:
@@ -296,7 +306,7 @@ class _Targets:
             self.counts = count_pairs(rows, [*windows, *missed], tail, seed)
 
     def threshold(self, rate: float) -> tuple[np.float32, npt.NDArray[np.int64]]:
-        """The lowest threshold of a rate, and how many pairs of each kind score at least that."""
+        """The threshold of a rate, and how many pairs of each kind score at least that."""
         found = self._first(rate)
         if found is None:
             raise RuntimeError(f"no window of scores holds the threshold of {rate}")
@@ -334,7 +344,8 @@ class _Targets:
             beyond = after[:, NEGATIVE] > most
             if beyond[-1] and not beyond[0]:
                 place = int(np.argmax(beyond)) - 1
-                return np.float32(above(window.values[place])), after[place]
+                neighbors = window.values[place], window.before(place)
+                return np.float32(between(*neighbors, self._farthest)), after[place]
         return None
 
     def _meeting(self) -> tuple[float, float] | None:

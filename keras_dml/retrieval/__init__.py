@@ -6,10 +6,12 @@ By TensorFlow where it is installed, else by NumPy; an index inside a SavedModel
 import functools
 import logging
 import os
+import pathlib
 
 import numpy.typing as npt
 
-from keras_dml.checks import shown
+from keras_dml.atomic import read_folder
+from keras_dml.checks import check_path, shown
 from keras_dml.errors import ArgumentTypeError
 from keras_dml.nearness import METRICS, Metric
 from keras_dml.retrieval.exact import ExactIndex
@@ -80,7 +82,8 @@ def load_index(path: str | os.PathLike[str]) -> Index:
     """The index that `Index.save` wrote, wherever its folder has been moved.
 
     A trained tree is read, not trained again. Without ScaNN a `ScannIndex`, with a tree or not,
-    becomes an `ExactIndex` of the same items, with the line of `build_index`.
+    becomes an `ExactIndex` of the same items, with the line of `build_index`. While another process
+    or thread saves one there, the index of before or the new one.
 
     Example:
         >>> items = [[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]]
@@ -91,7 +94,11 @@ def load_index(path: str | os.PathLike[str]) -> Index:
     Raises:
         ValueError: `path` is no index, damaged, or written by a newer library.
     """
-    saved = read_index(path)
+    return read_folder(check_path("path", path), lambda folder: _load(folder, path))
+
+
+def _load(folder: pathlib.Path, path: str | os.PathLike[str]) -> Index:
+    saved = read_index(folder, path)
     if saved.kind == PrefixIndex.kind:
         return PrefixIndex(saved.items, saved.metric, **saved.prefix())
     if saved.kind == ExactIndex.kind or not scann_loads():

@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_dml.atomic import replacing_folder, standing_folder
-from keras_dml.checks import check_path
+from keras_dml.atomic import replacing_folder
 from keras_dml.checksums import check_same, folder_checksums
 from keras_dml.errors import ArgumentError
 from keras_dml.nearness import METRICS, Metric
@@ -81,11 +80,13 @@ def save_index(
 
 @dataclasses.dataclass(frozen=True)
 class SavedIndex:
-    """What `save_index` wrote: its JSON values, the items, and where its searcher lies."""
+    """What `save_index` wrote: its JSON values, the items, where it is read, and what that is
+    called in messages."""
 
     description: dict[str, Any]
     items: Items
-    searcher: pathlib.Path
+    folder: pathlib.Path
+    path: str | os.PathLike[str]
 
     @property
     def kind(self) -> str:
@@ -106,10 +107,11 @@ class SavedIndex:
         try:
             if "tree" not in self.description:
                 return TreeAH(**self.description["asked"]) if "asked" in self.description else None
-            rows = self.items.rows
-            return TreeSearcher.loaded(scann, self.searcher, self.description, rows, self.metric)
+            rows, searcher = self.items.rows, self.folder / _SEARCHER
+            return TreeSearcher.loaded(scann, searcher, self.description, rows, self.metric)
         except (TypeError, ValueError) as error:
-            raise _damaged(self.searcher.parent, error) from error
+            said = str(error).replace(str(self.folder), os.fspath(self.path))
+            raise _damaged(self.path, said) from error
 
     def prefix(self) -> dict[str, int]:
         """What `PrefixIndex` takes.
@@ -120,11 +122,11 @@ class SavedIndex:
         try:
             found = {name: self.description[name] for name in ("length", "candidates")}
         except KeyError as error:
-            raise _damaged(self.searcher.parent, error) from error
+            raise _damaged(self.path, error) from error
         if not all(type(value) is int for value in found.values()) or not (
             0 < found["length"] < self.items.dimensions and found["candidates"] > 0
         ):
-            raise _damaged(self.searcher.parent, f"a prefix of {found}")
+            raise _damaged(self.path, f"a prefix of {found}")
         return found
 
 
@@ -134,13 +136,16 @@ def _damaged(path: str | os.PathLike[str], error: object) -> ArgumentError:
     )
 
 
-def read_index(path: str | os.PathLike[str]) -> SavedIndex:
+def read_index(folder: pathlib.Path, path: str | os.PathLike[str]) -> SavedIndex:
     """The `SavedIndex` of a folder.
 
+    Args:
+        folder: where it is read, see `keras_dml.atomic.read_folder`.
+        path: what messages call it.
+
     Raises:
-        ValueError: `path` is no index, damaged, or written by a newer library.
+        ValueError: it is no index, damaged, or written by a newer library.
     """
-    folder = standing_folder(check_path("path", path))
     where = f"Received: path={os.fspath(path)!r}"
     if not (folder / _DESCRIPTION).is_file():
         raise ArgumentError(f"path must be a folder that Index.save wrote. {where}")
@@ -155,7 +160,7 @@ def read_index(path: str | os.PathLike[str]) -> SavedIndex:
             f"path holds an index of a newer library: format {description['format']}, "
             f"this one reads up to {FORMAT}. {where}"
         )
-    return SavedIndex(description, items, folder / _SEARCHER)
+    return SavedIndex(description, items, folder, path)
 
 
 def _digest(description: Mapping[str, Any]) -> str:

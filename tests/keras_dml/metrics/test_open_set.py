@@ -54,9 +54,24 @@ def test_it_agrees_with_a_loop_over_the_queries(metric, with_gallery, block, mon
         assert point.detection_and_identification_rate == right
         assert point.misidentification_rate == wrong
         assert found.at(point.threshold) == point
-        # No lower threshold keeps the rate.
-        lower = np.nextafter(least, np.float32(-np.inf))
-        assert naive(scores, labels, gallery_labels, not with_gallery, lower)[0] > rate
+        # Halfway between the scores where something changes: below it the rate is not kept.
+        values = np.unique(scores)
+        for lower in values[values < least][::-1]:
+            rates = naive(scores, labels, gallery_labels, not with_gallery, lower)
+            if rates != (false, right, wrong):
+                break
+        for higher in values[values >= least]:
+            beyond = np.nextafter(higher, np.float32(np.inf))
+            others = naive(scores, labels, gallery_labels, not with_gallery, beyond)
+            if others != (false, right, wrong):
+                break
+        else:  # none is given a class
+            higher = None
+        assert rates[0] > rate
+        if higher is None:
+            assert lower < least <= lower + np.float32(1e-5)
+        else:
+            assert least == np.float32((np.float64(lower) + np.float64(higher)) / 2)
     everything = found.at(sign * -1e9)
     assert everything.false_positive_identification_rate == 1
     shares = everything.detection_and_identification_rate, everything.misidentification_rate

@@ -34,11 +34,22 @@ def naive_pairs(embeddings, labels, metric):
     return [np.sort(np.array(scores, np.float32))[::-1] for scores in kinds]
 
 
-def naive_threshold(negative, rate):
-    """The lowest float32 at which no more than the rate of the negative pairs match."""
-    candidates = np.unique(np.concatenate([negative, np.nextafter(negative, np.float32(np.inf))]))
-    matching = np.sum(negative >= candidates[:, None], axis=1)
-    return candidates[np.argmax(matching <= rate * len(negative))]
+def naive_threshold(negative, positive, rate):
+    """The highest score that must not match for a rate, and the lowest above it, which does."""
+    values = np.unique(negative)
+    matching = np.sum(negative >= values[:, None], axis=1)
+    rejected = values[matching > rate * len(negative)].max()
+    every = np.concatenate([negative, positive])
+    return rejected, np.min(every[every > rejected], initial=np.inf)
+
+
+def is_halfway(threshold, rejected, accepted):
+    """Whether a threshold keeps the scores apart, as far from either as float32 has it."""
+    assert np.float32(threshold) == threshold
+    if np.isinf(accepted):
+        return rejected < threshold <= rejected + np.float32(1e-5)
+    middle = np.float32((np.float64(rejected) + np.float64(accepted)) / 2)
+    return threshold == (middle if middle > rejected else accepted)
 
 
 def naive_equal_error(negative, positive):
@@ -73,7 +84,7 @@ def naive_results(metric):
     results = []
     for embeddings, labels in sets():
         negative, positive = naive_pairs(embeddings, labels, metric)
-        thresholds = [naive_threshold(negative, rate) for rate in RATES]
+        thresholds = [naive_threshold(negative, positive, rate) for rate in RATES]
         results.append((negative, positive, thresholds, naive_equal_error(negative, positive)))
     return results
 
@@ -96,9 +107,9 @@ def test_it_agrees_with_a_loop_over_the_pairs(metric, path, monkeypatch):
         found = verification(embeddings, labels, RATES, metric, replicates=2)
         assert (found.positive_pairs, found.negative_pairs) == (len(positive), len(negative))
         sign = 1 if metric == "cosine" else -1
-        for rate, threshold, point in zip(RATES, thresholds, found.points, strict=True):
-            assert point.false_match_rate == rate
-            assert point.threshold == sign * threshold
+        for rate, neighbors, point in zip(RATES, thresholds, found.points, strict=True):
+            threshold = sign * point.threshold
+            assert point.false_match_rate == rate and is_halfway(threshold, *neighbors)
             assert point.measured_false_match_rate == np.mean(negative >= threshold)
             assert point.true_match_rate == np.mean(positive >= threshold)
         assert found.equal_error_rate == pytest.approx(error, rel=1e-12)
@@ -124,6 +135,31 @@ def test_it_agrees_with_scikit_learn():
     assert point.measured_false_match_rate == pytest.approx(false[place], abs=1e-12)
     assert point.threshold <= thresholds[place]
     assert np.isnan([*point.threshold_interval, *point.true_match_rate_interval]).all()
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_pairs_are_decided_alike_where_they_are_computed_in_float32(metric):
+    """Of scores that lie well apart: elsewhere every one of them is a little another."""
+    rng = np.random.default_rng(0)
+    for seed in range(20):
+        labels = np.arange(12) // 3
+        rows = (np.eye(4)[labels] + rng.normal(size=(12, 4))).astype(np.float32)
+        point = verification(rows, labels, [0.1], metric, replicates=0, seed=seed).points[0]
+        first, second = np.triu_indices(12, 1)
+        if metric == "cosine":
+            unit = rows / np.sqrt(np.sum(rows * rows, axis=1, keepdims=True))
+            matching = np.sum(unit[first] * unit[second], axis=1) >= point.threshold
+            wrong = 1e-6
+        else:
+            distances = np.sqrt(np.sum((rows[first] - rows[second]) ** 2, axis=1))
+            matching, wrong = distances <= point.threshold, 1e-6
+        apart = labels[first] != labels[second]
+        assert np.mean(matching[apart]) == point.measured_false_match_rate
+        assert np.mean(matching[~apart]) == point.true_match_rate
+        # Nor is it decided by the last digit of any pair.
+        scores = naive_pairs(rows, labels, metric)
+        sign = 1 if metric == "cosine" else -1
+        assert np.abs(np.concatenate(scores) - sign * point.threshold).min() > wrong
 
 
 @pytest.mark.parametrize("metric", METRICS)
@@ -188,7 +224,7 @@ def test_the_drawing_of_classes_is_that_of_a_loop():
     thresholds = np.array([0.5, 0.8], np.float32)
     rates = (0.2, 0.05)
     found = class_bootstrap.resampled(
-        *counts.sample, rows.sizes, rates, thresholds, 4, 9, lambda _: None
+        *counts.sample, rows.sizes, 2.0, rates, thresholds, 4, 9, lambda _: None
     )
     scores = rows.scores.block(slice(0, 40), slice(0, 40))
     for replicate in range(4):
@@ -203,8 +239,8 @@ def test_the_drawing_of_classes_is_that_of_a_loop():
                 negative += [scores[i, j]] * (drawn[a] * drawn[b])
         negative, positive = np.array(negative), np.array(positive)
         for place, rate in enumerate(rates):
-            threshold = naive_threshold(negative, rate)
-            assert found.thresholds[replicate, place] == threshold
+            threshold = found.thresholds[replicate, place]
+            assert is_halfway(threshold, *naive_threshold(negative, positive, rate))
             assert found.true_match_rates[replicate, place] == pytest.approx(
                 np.mean(positive >= threshold)
             )

@@ -11,8 +11,16 @@ import time
 import numpy as np
 import pytest
 
-from keras_dml import retrieval
-from keras_dml.retrieval import METRICS, ExactIndex, ScannIndex, TreeAH, build_index, load_index
+from keras_dml import atomic, retrieval
+from keras_dml.retrieval import (
+    METRICS,
+    ExactIndex,
+    ScannIndex,
+    TreeAH,
+    build_index,
+    files,
+    load_index,
+)
 
 needs_scann = pytest.mark.skipif(
     importlib.util.find_spec("scann") is None, reason="ScaNN is not installed (Linux only)"
@@ -303,6 +311,49 @@ def test_what_is_saved_is_of_one_moment(monkeypatch, tmp_path):
     index.save(tmp_path / "index")
     assert index.num_items == 4
     assert load_index(tmp_path / "index").ids.tolist() == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("pinned", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "place"),
+    [
+        ("exact", "_check_sums"),
+        ("exact", "_array"),
+        pytest.param("tree", "_array", marks=needs_scann),
+        pytest.param("tree", "TreeSearcher.loaded", marks=needs_scann),
+    ],
+)
+def test_an_index_that_is_saved_while_it_is_loaded_is_loaded_whole(
+    kind, pinned, place, tmp_path, monkeypatch
+):
+    """Of one size, so that nothing but the items tells a mix of the two from an index."""
+    if not pinned:
+        monkeypatch.setattr(atomic, "_DESCRIPTORS", tmp_path / "nowhere")
+
+    def made(seed):
+        rows, ids = embeddings(1500, seed=seed), [f"{seed} {row}" for row in range(1500)]
+        if kind == "exact":
+            return ExactIndex(rows, "l2", ids)
+        return ScannIndex(rows, "l2", ids, TreeAH(num_leaves=20, leaves_to_search=10))
+
+    old, new = made(0), made(1)
+    old.save(tmp_path / "index")
+    owner, _, name = place.rpartition(".")
+    owner = getattr(files, owner) if owner else files
+    before, left = getattr(owner, name), [new]
+
+    def saved_meanwhile(*arguments):
+        while left:
+            left.pop().save(tmp_path / "index")
+        return before(*arguments)
+
+    monkeypatch.setattr(owner, name, saved_meanwhile)
+    found = load_index(tmp_path / "index")
+    seed = 1 if found.ids[0].startswith("1") else 0
+    np.testing.assert_array_equal(found.ids, (old, new)[seed].ids)
+    np.testing.assert_array_equal(found.embeddings_of(found.ids), embeddings(1500, seed=seed))
+    same(found, (old, new)[seed], embeddings(seed=seed))
+    assert os.listdir(tmp_path) == ["index"]
 
 
 @pytest.mark.parametrize("k", [0, 4, 1.0, True, None])
