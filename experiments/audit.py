@@ -254,11 +254,12 @@ def _images_of_run(
     )
     from experiments.embedding import model_embeddings
     from experiments.embedding.checked_json import read_checked
-    from experiments.options.data import data
-    from experiments.training.run_files import RESULT, kept_model, known_bad_images
+    from experiments.training.made_of import images_of_run
+    from experiments.training.run_files import RESULT, kept_model
 
     model = kept_model(run)
-    split, _ = data(of_run, known_bad_images(run))
+    # What an audit has found is thrown out, and looked at again: no reason to refuse it.
+    split = images_of_run(run, of_run, data_dir_moves=True, refuses=False)
     tables, class_names, offsets = split_sets(split)
     if options.split != "all":
         tables = {

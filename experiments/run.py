@@ -54,6 +54,7 @@ def _run(options: RunOptions, cluster: Cluster) -> None:
     from experiments.training import fit, outcome
     from experiments.training.devices import devices
     from experiments.training.failures import explained
+    from experiments.training.made_of import settle_images
     from experiments.training.plan import describe, plan_run
     from experiments.training.workers import Workers
     from keras_dml.export import check_export
@@ -75,6 +76,7 @@ def _run(options: RunOptions, cluster: Cluster) -> None:
         if cluster.first:
             print(folder.finished_text)
         return
+    settle_images(folder, run.made_of)
     run.list_bad_images()
     state = fit.restored(run, learner, workers)
 
