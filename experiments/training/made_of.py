@@ -13,8 +13,6 @@ from experiments.options import RunOptions, UsageError, parse
 from experiments.options.data import data
 from experiments.options.run_options import BadImageOptions, DataOptions
 from experiments.training.run_files import (
-    BEST,
-    FLAGS_FILE,
     IMAGES,
     RANKMI,
     RAW_PIXELS,
@@ -117,8 +115,7 @@ def images_of_run(
     if refuses and changes.may_show_trained and not of_run.keeps_nothing_back:
         raise UsageError(
             f"{said}. What it has trained on would be measured: put them as they were, run anew, "
-            f"or ask for what is there now by experiments.evaluate --model={run / BEST} "
-            f"--flagfile={run / FLAGS_FILE}"
+            "or name a folder that has the right ones, --data_dir=FOLDER"
         )
     _LOGGER.warning("%s", said)
     return split

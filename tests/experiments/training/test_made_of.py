@@ -74,7 +74,7 @@ def test_what_has_trained_is_refused_as_a_test_image(photos, begun, caplog):
     for words in (
         "training: 2 new (aa/0.png, ab/0.png), 4 missing (b/0.png, b/1.png, c/0.png, …); ",
         "; test: 4 new (b/0.png, b/1.png, c/0.png, …), 4 of which it has trained on, 4 missing (e",
-        f"--model={begun / BEST} --flagfile={begun / FLAGS_FILE}",
+        "run anew, or name a folder that has the right ones, --data_dir=FOLDER",
     ):
         assert words in str(refused.value)
     assert "\n" not in str(refused.value)
