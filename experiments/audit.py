@@ -17,7 +17,6 @@ from experiments.options import (
     given_words,
     option,
     parse,
-    quiet_tensorflow,
     run_command,
 )
 from experiments.options.run_options import CodeOptions, EvaluationOptions, ImageLimitOptions
@@ -181,7 +180,6 @@ def main(argv: list[str]) -> None:
     for name in _OF_A_RUN:
         if options.embeddings and name in options.on_command_line:
             raise UsageError(f"{name} is for --run, and means nothing to --embeddings")
-    quiet_tensorflow()
     from experiments.auditing.audit_page import count_names, write_audit_page
     from experiments.auditing.audited_images import images_of_file
     from experiments.auditing.findings import find, write_findings

@@ -19,7 +19,6 @@ from experiments.options import (
     declarations,
     option,
     parse,
-    quiet_tensorflow,
     run_command,
     words_of,
 )
@@ -162,7 +161,6 @@ _NOT_READ = {
 def main(argv: list[str]) -> None:
     """Embeddings, scores, page."""
     options = _parse(argv)
-    quiet_tensorflow()
     with contextlib.ExitStack() as held_folder:
         table = _evaluate(options, held_folder)
     print(f"\n{table}\n\npage: {options.output / 'evaluation.html'}")

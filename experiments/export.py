@@ -15,7 +15,6 @@ from experiments.options import (
     given_words,
     option,
     parse,
-    quiet_tensorflow,
     registries,
     run_command,
 )
@@ -153,7 +152,6 @@ def _take_tensorflow() -> None:
     Raises:
         ArgumentError: Keras runs on another backend already.
     """
-    quiet_tensorflow()
     os.environ["KERAS_BACKEND"] = "tensorflow"
     from keras_dml.extras import check_tensorflow_backend
 

@@ -8,7 +8,6 @@ from experiments.options import (
     RunOptions,
     mute,
     parse,
-    quiet_tensorflow,
     resolved,
     run_command,
 )
@@ -39,7 +38,6 @@ def main(argv: list[str]) -> None:
 def _run(options: RunOptions, cluster: Cluster) -> None:
     for_loss = options.loss_arguments
     # What follows takes seconds to import: not before a mistyped flag is answered.
-    quiet_tensorflow()
     from experiments.training.run_files import REPORT
     from experiments.training.run_folder import RunFolder
 
