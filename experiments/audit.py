@@ -17,7 +17,6 @@ from experiments.options import (
     given_words,
     option,
     parse,
-    quiet_tensorflow,
     run_command,
 )
 from experiments.options.run_options import CodeOptions, EvaluationOptions, ImageLimitOptions
@@ -181,7 +180,6 @@ def main(argv: list[str]) -> None:
     for name in _OF_A_RUN:
         if options.embeddings and name in options.on_command_line:
             raise UsageError(f"{name} is for --run, and means nothing to --embeddings")
-    quiet_tensorflow()
     from experiments.auditing.audit_page import count_names, write_audit_page
     from experiments.auditing.audited_images import images_of_file
     from experiments.auditing.findings import find, write_findings
@@ -254,11 +252,12 @@ def _images_of_run(
     )
     from experiments.embedding import model_embeddings
     from experiments.embedding.checked_json import read_checked
-    from experiments.options.data import data
-    from experiments.training.run_files import RESULT, kept_model, known_bad_images
+    from experiments.training.made_of import images_of_run
+    from experiments.training.run_files import RESULT, kept_model
 
     model = kept_model(run)
-    split, _ = data(of_run, known_bad_images(run))
+    # What an audit has found is thrown out, and looked at again: no reason to refuse it.
+    split = images_of_run(run, of_run, data_dir_moves=True, refuses=False)
     tables, class_names, offsets = split_sets(split)
     if options.split != "all":
         tables = {

@@ -19,7 +19,6 @@ from experiments.options import (
     help_text,
     option,
     parse,
-    quiet_tensorflow,
     run_command,
     wants_help,
 )
@@ -255,7 +254,6 @@ of what was planted experiments.audit finds. The same command goes on where it s
 
 def main(argv: list[str]) -> None:
     """Print a line for each measurement."""
-    quiet_tensorflow()  # TensorFlow is imported by what is measured, and must be quiet by then
     for line in _chosen(argv):
         print(line, flush=True)
 

@@ -16,7 +16,6 @@ from experiments.options import (
     UsageError,
     option,
     parse,
-    quiet_tensorflow,
     registries,
     run_command,
 )
@@ -71,7 +70,6 @@ def main(argv: list[str]) -> None:
     """Verify, write, say."""
     options = parse(CalibrateOptions, argv)
     file, saved_model = _sources(options)
-    quiet_tensorflow()
     from experiments.embedding.calibration import calibration_path, write_calibration
     from experiments.embedding.labeled_embeddings import embeddings_from_file
     from experiments.embedding.model_card import MODEL_CARD, update_threshold

@@ -16,7 +16,6 @@ from experiments.options import (
     given_words,
     option,
     parse,
-    quiet_tensorflow,
     run_command,
 )
 from experiments.report.figures import History, bars_svg, lines_svg, paths_svg
@@ -181,7 +180,6 @@ def _write_page(
 
 def _pictures(folders: Mapping[str, pathlib.Path]) -> Grid | None:
     """The same queries by each run; None where the images are not there, or not the same."""
-    quiet_tensorflow()
     from experiments.options import data
     from experiments.report.same_queries import same_queries
     from experiments.training.run_files import FLAGS_FILE

@@ -19,7 +19,6 @@ from experiments.options import (
     declarations,
     option,
     parse,
-    quiet_tensorflow,
     run_command,
     words_of,
 )
@@ -162,7 +161,6 @@ _NOT_READ = {
 def main(argv: list[str]) -> None:
     """Embeddings, scores, page."""
     options = _parse(argv)
-    quiet_tensorflow()
     with contextlib.ExitStack() as held_folder:
         table = _evaluate(options, held_folder)
     print(f"\n{table}\n\npage: {options.output / 'evaluation.html'}")
@@ -174,7 +172,9 @@ def _evaluate(options: EvaluateOptions, held_folder: contextlib.ExitStack) -> st
     from experiments.embedding import model_embeddings
     from experiments.embedding.labeled_embeddings import embeddings_from_file
     from experiments.embedding.table_embedder import catalog_recalls, prefix_recalls
+    from experiments.options import data as options_data
     from experiments.options.data import recall_at
+    from experiments.training.made_of import images_of_run
     from experiments.training.run_files import kept_model, known_bad_images
     from keras_dml import metrics
 
@@ -186,8 +186,11 @@ def _evaluate(options: EvaluateOptions, held_folder: contextlib.ExitStack) -> st
         ks = recall_at(options, len(embedded.labels), gallery)
         _open(output, held_folder)
     else:
-        folder = source if kind == "run" else output
-        sides = model_embeddings.dataset_sides(options, options.split, known_bad_images(folder))
+        if kind == "run":
+            data = images_of_run(source, options, data_dir_moves=False, refuses=True)
+        else:
+            data, _ = options_data.data(options, known_bad_images(output))
+        sides = model_embeddings.sides_of(data, options.split, options.dataset)
         trained = sides.trained
         gallery = None if sides.items is None else len(sides.items)
         ks = recall_at(options, len(sides.queries), gallery)

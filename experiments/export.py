@@ -15,7 +15,6 @@ from experiments.options import (
     given_words,
     option,
     parse,
-    quiet_tensorflow,
     registries,
     run_command,
 )
@@ -103,14 +102,14 @@ def main(argv: list[str]) -> None:
     from experiments.exporting.formats import FORMATS, Source
     from experiments.exporting.layers import write
     from experiments.options import data as options_data
-    from experiments.training.run_files import known_bad_images
+    from experiments.training.made_of import images_of_run
     from keras_dml.atomic import replacing_folder
 
     format = FORMATS[name]
     _check_int8(options, {each for each, its in FORMATS.items() if its.int8})
     format.check()
     model = _model(run, of_run)
-    data, _ = options_data.data(of_run, known_bad_images(run))
+    data = images_of_run(run, of_run, data_dir_moves=True, refuses=True)
     transform = options_data.evaluation_transform(of_run)
     gallery = None if data.gallery is None else len(data.gallery)
     ks = options_data.recall_at(of_run, len(data.test), gallery)
@@ -153,7 +152,6 @@ def _take_tensorflow() -> None:
     Raises:
         ArgumentError: Keras runs on another backend already.
     """
-    quiet_tensorflow()
     os.environ["KERAS_BACKEND"] = "tensorflow"
     from keras_dml.extras import check_tensorflow_backend
 

@@ -14,7 +14,6 @@ from experiments.options import (
     UsageError,
     option,
     parse,
-    quiet_tensorflow,
     registries,
     run_command,
 )
@@ -179,7 +178,6 @@ def main(argv: list[str]) -> None:
     saved_model, output = (getattr(options, name) for name in ("saved_model", "output"))
     images = _place(options)
     address = None if options.to is None else parsed_address(options.to, "to")
-    quiet_tensorflow()
     if options.engine == "ray" and address is not None:
         _by_ray(options, address)
         return

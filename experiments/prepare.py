@@ -17,7 +17,6 @@ from experiments.options import (
     one_line,
     option,
     parse,
-    quiet_tensorflow,
     run_command,
 )
 
@@ -67,7 +66,6 @@ def main(argv: list[str]) -> None:
     if not options.dataset or not options.data_dir:
         raise UsageError(f"give --dataset={'|'.join(NAMES)} and --data_dir=FOLDER")
     name, folder = options.dataset, options.data_dir
-    quiet_tensorflow()
     from pipelines.datasets import download
 
     archives = download.ARCHIVES.get(name, ())

@@ -11,7 +11,6 @@ from experiments.options import (
     UsageError,
     option,
     parse,
-    quiet_tensorflow,
     run_command,
 )
 
@@ -51,7 +50,6 @@ def main(argv: list[str]) -> None:
     """Data, both transforms, one picture."""
     options = parse(PreviewOptions, argv)
     output = options.output or f"{options.name}-preview.png"
-    quiet_tensorflow()
     from experiments.options import data
     from experiments.report.retrieval_grid import choose_queries
     from pipelines import find_bad_images

@@ -8,7 +8,6 @@ from experiments.options import (
     RunOptions,
     mute,
     parse,
-    quiet_tensorflow,
     resolved,
     run_command,
 )
@@ -39,7 +38,6 @@ def main(argv: list[str]) -> None:
 def _run(options: RunOptions, cluster: Cluster) -> None:
     for_loss = options.loss_arguments
     # What follows takes seconds to import: not before a mistyped flag is answered.
-    quiet_tensorflow()
     from experiments.training.run_files import REPORT
     from experiments.training.run_folder import RunFolder
 
@@ -54,6 +52,7 @@ def _run(options: RunOptions, cluster: Cluster) -> None:
     from experiments.training import fit, outcome
     from experiments.training.devices import devices
     from experiments.training.failures import explained
+    from experiments.training.made_of import settle_images
     from experiments.training.plan import describe, plan_run
     from experiments.training.workers import Workers
     from keras_dml.export import check_export
@@ -75,6 +74,7 @@ def _run(options: RunOptions, cluster: Cluster) -> None:
         if cluster.first:
             print(folder.finished_text)
         return
+    settle_images(folder, run.made_of)
     run.list_bad_images()
     state = fit.restored(run, learner, workers)
 

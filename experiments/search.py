@@ -16,7 +16,6 @@ from experiments.options import (
     UsageError,
     option,
     parse,
-    quiet_tensorflow,
     run_command,
 )
 from experiments.options.run_options import ImageLimitOptions
@@ -125,12 +124,11 @@ def main(argv: list[str]) -> None:
     """Load; then serve, or search, print and draw."""
     options = parse(SearchOptions, argv)
     index = _checked(options)
-    serve = _import_serve() if options.serve else None
-    quiet_tensorflow()
-    if serve:
+    if options.serve:
         # oneDNN keeps the memory of the largest images that ever came: 870 MB of two at 24 million
         # pixels. Without it, which must be said before TensorFlow is imported, 50 MB stay.
         os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+    serve = _import_serve() if options.serve else None
     from experiments.photos.visual_search import VisualSearch
 
     images = absolute_place(options.images) if options.images else None

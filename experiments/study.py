@@ -22,7 +22,6 @@ from experiments.options import (
     given_words,
     option,
     parse,
-    quiet_tensorflow,
     run_command,
 )
 from experiments.report.figures import intervals_svg
@@ -205,7 +204,6 @@ def _searches(
         given = parse(RunOptions, ["study", *words])
         of_recipes[recipe] = given, read_space(options.search, recipe.stem, given)
     # What follows takes seconds to import: not before a mistyped flag is answered.
-    quiet_tensorflow()
     import tensorflow as tf
 
     from experiments.tuning.protocol import RecipeSearch

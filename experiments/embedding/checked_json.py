@@ -20,10 +20,18 @@ def read_checked(path: pathlib.Path) -> dict[str, Any] | None:
     One without a checksum, of an earlier version, is taken as it is.
     """
     try:
-        found = json.loads(path.read_text())
+        return checked(path.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def checked(text: str) -> dict[str, Any] | None:
+    """The object that a `checked_text` is, as `read_checked`."""
+    try:
+        found = json.loads(text)
         expected = found.pop(_SHA256, None)
         return found if expected is None or expected == _digest(found) else None
-    except (OSError, ValueError, AttributeError, TypeError, RecursionError):
+    except (ValueError, AttributeError, TypeError, RecursionError):
         return None
 
 

@@ -5,7 +5,7 @@ import dataclasses
 import os
 import pathlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import keras
@@ -24,11 +24,11 @@ from experiments.embedding.table_embedder import (
 from experiments.options import data as options_data
 from experiments.options.errors import RunError, UsageError
 from experiments.options.progress import progress_bar
-from experiments.options.run_options import BadImageOptions, EvaluationOptions
+from experiments.options.run_options import EvaluationOptions
 from experiments.options.values import import_modules
 from keras_dml.export import float32_copy
 from keras_dml.models import load_keras_file
-from pipelines import ImageTable
+from pipelines import ImageTable, Split
 
 
 class Sides(NamedTuple):
@@ -48,18 +48,17 @@ class Sides(NamedTuple):
     catalog: ImageTable | None = None
 
 
-def dataset_sides(options: BadImageOptions, split: str, left_out: Sequence[str] | None) -> Sides:
+def sides_of(data: Split, split: str, dataset: str | None) -> Sides:
     """The images that are evaluated.
 
     Args:
-        options: the flags of the dataset.
+        data: the dataset's.
         split: "test", "train" or "all".
-        left_out: as `options.data.data` takes it.
+        dataset: its name.
 
     Raises:
-        UsageError: as `options.data.data`; "all" of a dataset with a gallery.
+        UsageError: "all" of a dataset with a gallery.
     """
-    data, _ = options_data.data(options, left_out)
     if split == "train":
         return Sides(data.train, None, data.train.num_classes)
     if split == "test":
@@ -68,7 +67,7 @@ def dataset_sides(options: BadImageOptions, split: str, left_out: Sequence[str] 
     if data.gallery is not None:
         raise UsageError(
             "split=all is for datasets without a gallery. "
-            f"Received: split=all with dataset={options.dataset}"
+            f"Received: split=all with dataset={dataset}"
         )
     if data.same_classes:
         names, others = data.train.class_names, data.test.labels

@@ -5,7 +5,7 @@ command reads anything else. `experiments.options.data` (which needs TensorFlow)
 they describe of the data.
 """
 
-from experiments.options.command_line import mute, quiet_tensorflow, run_command
+from experiments.options.command_line import mute, run_command
 from experiments.options.declaration import Flag, Options, declarations, flags_of, option
 from experiments.options.errors import FindingsError, HelpRequested, RunError, UsageError, one_line
 from experiments.options.help import help_text
@@ -28,7 +28,6 @@ __all__ = [
     "one_line",
     "option",
     "parse",
-    "quiet_tensorflow",
     "resolved",
     "run_command",
     "wants_help",

@@ -27,7 +27,7 @@ from experiments.options.errors import (
 from experiments.options.parsing import wants_debug
 from experiments.recipes import RecipeError
 
-__all__ = ["LOST_WORKER", "RunError", "UsageError", "mute", "quiet_tensorflow", "run_command"]
+__all__ = ["LOST_WORKER", "RunError", "UsageError", "mute", "run_command"]
 
 # TensorFlow's errors, by name, when a message from another worker does not come.
 LOST_WORKER = ("UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError")
@@ -53,11 +53,6 @@ class _Notes(logging.Formatter):
         return _shown(super().format(record))
 
 
-def quiet_tensorflow() -> None:
-    """Keep TensorFlow's start-up notes off the terminal; must come before it is imported."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
-
 def mute() -> None:
     """Drop what this process prints, and its progress bars, from now on; its errors stay.
 
@@ -77,6 +72,8 @@ def run_command(
         argv: its command line, the command's name first. Default: this process'.
         goes_on: what the same command does after it was interrupted, as words.
     """
+    # TensorFlow's start-up notes stay off the terminal; whatever imports it does so later.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     notes = logging.StreamHandler()
     notes.setFormatter(_Notes("note: %(message)s"))
     logging.basicConfig(handlers=[notes])

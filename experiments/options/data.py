@@ -8,7 +8,7 @@ import errno
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -78,7 +78,9 @@ def load(options: DataOptions) -> Split:
 
 
 def data(
-    options: BadImageOptions, left_out_before: Sequence[str] | None = None
+    options: BadImageOptions,
+    left_out_before: Sequence[str] | None = None,
+    data_dir_before: str | None = None,
 ) -> tuple[Split, list[str]]:
     """The training and the test table, and the lines that tell which bad images were left out.
 
@@ -86,6 +88,8 @@ def data(
         options: of the data.
         left_out_before: such lines of a run that is continued, which leaves out what it left out
             at its start; None: the images are looked through.
+        data_dir_before: the `data_dir` that these lines name the images in, where it may be
+            another one by now.
 
     Raises:
         UsageError: no dataset, files that are no images, a side without any.
@@ -99,7 +103,7 @@ def data(
         lines = _bad_images(split, options.max_pixels)
     else:
         lines = list(left_out_before)
-    left_out = [_name_in(line) for line in lines]
+    left_out = _places([_name_in(line) for line in lines], data_dir_before, options.data_dir)
     left = {side: _without(side, table, left_out) for side, table in split.tables.items()}
     if not split.same_classes:
         trained = np.unique(left["training"].labels)
@@ -188,6 +192,25 @@ def _name_in(line: str) -> str:
     return name
 
 
+def _places(names: Sequence[str], before: str | None, now: str | None) -> set[str]:
+    """Where images lie, however their folder is spelled; those in one that has moved, in its place.
+
+    Args:
+        names: of the images.
+        before: the folder by which they are named; None: they are named as they lie.
+        now: where that folder is.
+    """
+    places = {os.path.abspath(name) for name in names}
+    if before is None or now is None:
+        return places
+    there, here = os.path.abspath(before), os.path.abspath(now)
+    inside = os.path.join(there, "")
+    return {
+        os.path.join(here, place.removeprefix(inside)) if place.startswith(inside) else place
+        for place in places
+    }
+
+
 def classes_in_words(table: pipelines.ImageTable) -> str:
     """The first three classes of a table and the last."""
     names = [visible(name) for name in table.class_names]
@@ -202,9 +225,12 @@ def image_names(side: str, table: pipelines.ImageTable) -> np.ndarray:
 
 
 def _without(
-    side: str, table: pipelines.ImageTable, left_out: Sequence[str]
+    side: str, table: pipelines.ImageTable, left_out: Collection[str]
 ) -> pipelines.ImageTable:
-    kept = np.flatnonzero(~np.isin(image_names(side, table), left_out))
+    if not left_out:
+        return table
+    places = np.array([os.path.abspath(name) for name in image_names(side, table)])
+    kept = np.flatnonzero(~np.isin(places, list(left_out)))
     if not len(kept):
         raise UsageError(f"data_dir has no {side} image that can be read ({len(table)} left out)")
     return table.select(kept)

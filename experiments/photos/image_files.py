@@ -1,11 +1,13 @@
 """The images in and below a folder, by their paths relative to it."""
 
+import collections
 import os
 import pathlib
 from typing import NamedTuple
 
 from experiments.options.errors import UsageError
-from pipelines.datasets.folder import EXTENSIONS, walk_images
+from pipelines.datasets.files import LOGGER
+from pipelines.datasets.folder import EXTENSIONS, unread_line, walk_images
 
 
 class ImageFile(NamedTuple):
@@ -34,15 +36,28 @@ def list_images(folder: str | os.PathLike[str]) -> list[ImageFile]:
     root = os.fspath(folder)
     if not os.path.isdir(root):
         raise UsageError(f"images must be a folder. Received: images={root}")
+    unread: collections.Counter[str] = collections.Counter()
     found = [
         _image_file(root, os.path.join(path, name))
-        for path, names in walk_images(root)
+        for path, names in walk_images(root, unread)
         for name in names
     ]
+    return settled(root, found, unread)
+
+
+def settled(root: str, found: list[ImageFile], unread: collections.Counter[str]) -> list[ImageFile]:
+    """The images that a folder holds, in order; says how many it holds that are not read.
+
+    Raises:
+        UsageError: no image.
+    """
+    if found and unread:
+        LOGGER.warning("%s: %s", root, unread_line(unread))
     if not found:
+        others = f", but {unread_line(unread)}" if unread else ""
         raise UsageError(
             f"images must be a folder with {', '.join(EXTENSIONS)} files in it or below. "
-            f"Received: images={root}, which holds none"
+            f"Received: images={root}, which holds none{others}"
         )
     return sorted(found)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from experiments.options.errors import UsageError
-from experiments.photos.image_files import ImageFile, list_images
+import collections
+
+from experiments.photos.image_files import ImageFile, list_images, settled
 from experiments.stores.file_systems import is_uri, opened_folder
-from pipelines.datasets.folder import EXTENSIONS
+from pipelines.datasets.folder import EXTENSIONS, UNREAD, unread_endings
 
 __all__ = ["list_anywhere"]
 
@@ -18,10 +19,7 @@ def list_anywhere(images: str) -> list[ImageFile]:
     """
     if not is_uri(images):
         return list_images(images)
-    found = sorted(ImageFile(*file) for file in opened_folder(images).files(EXTENSIONS))
-    if not found:
-        raise UsageError(
-            f"images must hold {', '.join(EXTENSIONS)} files. Received: images={images}, which "
-            "holds none"
-        )
-    return found
+    listed = list(opened_folder(images).files((*EXTENSIONS, *UNREAD)))
+    unread = collections.Counter(unread_endings(path for path, *_ in listed))
+    found = [ImageFile(*file) for file in listed if file[0].lower().endswith(EXTENSIONS)]
+    return settled(images, found, unread)

@@ -65,10 +65,16 @@ class VisualSearch:
         self._gallery = gallery = open_gallery(place)
         self.images = ImageFolder(images or gallery.images)
         self.saved_model = pathlib.Path(saved_model or gallery.saved_model)
+        if saved_model is None and not self.saved_model.is_dir():
+            raise UsageError(
+                f"the model that the index in {place} was made with is gone: {self.saved_model}. "
+                "Give --saved_model=FOLDER, where it is now"
+            )
         if fingerprint(self.saved_model) != gallery.fingerprint:
             raise UsageError(
                 f"saved_model is not the one that the index in {place} was made with: its "
-                f"embeddings do not compare. Received: saved_model={self.saved_model}"
+                "embeddings do not compare. Give --saved_model=FOLDER, where that one is now. "
+                f"Received: saved_model={self.saved_model}"
             )
         self.num_items, self.metric = len(gallery.paths), gallery.metric
         self.calibration = read_calibration(self.saved_model, gallery.fingerprint, self.metric)

@@ -13,6 +13,7 @@ from experiments.options import data as described
 from experiments.report.similarity_figure import pair_rows
 from experiments.training.evaluators import Evaluator, RetrievalScores
 from experiments.training.fine_tuning import Phase, check_fine_tuning
+from experiments.training.made_of import Record, record_of
 from experiments.training.objectives import Objective, objective_of
 from experiments.training.run_files import BAD_IMAGES, known_bad_images
 from experiments.training.run_folder import RunFolder, State
@@ -30,6 +31,8 @@ class RunPlan:
         folder: where it writes.
         data: training, test, gallery and catalog images.
         bad_images: a line for each image that was left out.
+        made_of: which images there are, as from `made_of.record_of`: all of them, however few are
+            shown.
         augmentation: training transform.
         preprocessing: evaluation transform.
         sampler: batch number to row numbers of the training images.
@@ -46,6 +49,7 @@ class RunPlan:
     folder: RunFolder
     data: Split
     bad_images: list[str]
+    made_of: Record
     augmentation: TrainTransform
     preprocessing: EvaluationTransform
     sampler: RandomSampler | BalancedSampler
@@ -76,6 +80,7 @@ def plan_run(options: RunOptions, folder: RunFolder, workers: Workers) -> RunPla
     labels = data.train.labels.tobytes() + data.test.labels.tobytes()
     workers.check_same("images of data_dir", labels)
     check_validated(options, data)
+    made_of = record_of(data)
     if options.measured_in is not None:
         data = with_some_to_show(data)
     options = with_fitting_batch(options, data, workers)
@@ -91,6 +96,7 @@ def plan_run(options: RunOptions, folder: RunFolder, workers: Workers) -> RunPla
         folder=folder,
         data=data,
         bad_images=bad_images,
+        made_of=made_of,
         augmentation=described.training_transform(options),
         preprocessing=described.evaluation_transform(options),
         sampler=sampler,

@@ -22,6 +22,8 @@ CHECKPOINT_BEFORE = "checkpoint-before.npz"
 BEST = "best.keras"
 BEST_BEFORE = ".best-before.keras"
 BAD_IMAGES = "bad_images.txt"
+# Which images it was made of.
+IMAGES = "images.json"
 RAW_PIXELS = "raw_pixels.json"
 RANKMI = "rankmi.json"
 RESULT = "result.json"
@@ -31,7 +33,7 @@ DIVERGED = "diverged.txt"
 # A folder: the curves, and the projector's files.
 TENSORBOARD = "tensorboard"
 # What is kept for the rest of a run before its first checkpoint, and follows from its flags.
-OF_THE_FLAGS = (BAD_IMAGES, RAW_PIXELS, RANKMI)
+OF_THE_FLAGS = (BAD_IMAGES, IMAGES, RAW_PIXELS, RANKMI)
 
 _RECALL = "test/recall@1/cosine"
 

@@ -169,7 +169,7 @@ def evaluate(words: Sequence[str]) -> int:
 
 def _concatenated(outputs: Sequence[pathlib.Path], flags: pathlib.Path) -> dict[str, float]:
     """Scores of the embeddings in a row, each normalised."""
-    from experiments.embedding.model_embeddings import dataset_sides
+    from experiments.options.data import data
     from keras_dml import metrics
     from keras_dml.retrieval.rows import normalized
 
@@ -177,15 +177,15 @@ def _concatenated(outputs: Sequence[pathlib.Path], flags: pathlib.Path) -> dict[
         rows = [normalized(np.load(output / f"{name}.npy")) for output in outputs]
         return np.concatenate(rows, axis=1)
 
-    sides = dataset_sides(parse(RunOptions, ["study", f"--flagfile={flags}"]), "test", None)
-    searched = None if sides.items is None else in_a_row("evaluation_gallery")
+    tested, _ = data(parse(RunOptions, ["study", f"--flagfile={flags}"]))
+    searched = None if tested.gallery is None else in_a_row("evaluation_gallery")
     return dict(
         metrics.evaluate(
             in_a_row("evaluation"),
-            sides.queries.labels,
+            tested.test.labels,
             [1],
             clustering=False,
             gallery=searched,
-            gallery_labels=None if sides.items is None else sides.items.labels,
+            gallery_labels=None if tested.gallery is None else tested.gallery.labels,
         )
     )

@@ -22,11 +22,20 @@ from pipelines.images.limits import MOST_PIXELS, why_too_costly
 from pipelines.table import ImageTable, check_table
 
 NO_SUCH_FILE = "no such file"
+_NO_IMAGE = "not a JPEG, PNG, WebP, BMP or GIF image"
 # What comes of a message with bytes of a damaged file in it, which are no UTF-8.
 _OF_TENSORFLOW = (tf.errors.OpError, UnicodeDecodeError)
 _ROWS_AT_A_TIME = 1024
 _BAR_FROM = 1000  # rows; below that the check is over before a bar would tell anything
 _FIRST_BYTES = (b"\xff\xd8\xff", b"\x89PNG", b"BM", b"GIF8")
+# Of images that cameras and scanners write: where a format's mark stands, the mark, its name.
+_OTHERS = (
+    (4, b"ftyphe", "HEIC"),
+    (4, b"ftypmif1", "HEIC"),
+    (4, b"ftypavi", "AVIF"),
+    (0, b"II*\0", "TIFF or camera raw"),
+    (0, b"MM\0*", "TIFF or camera raw"),
+)
 # Lines that it puts before and behind the reason where a function was called within another.
 _OF_A_GRAPH = ("Graph execution error", "Detected at", "<stack traces", "  ", "\t")
 # What TensorFlow wraps around a message: the calling node in front, the operation behind.
@@ -134,11 +143,22 @@ def _why_no_image(path: str) -> str | None:
         return "the file is empty"
     if head.startswith(_FIRST_BYTES) or (head[:4] == b"RIFF" and head[8:] == b"WEBP"):
         return None
-    return "not a JPEG, PNG, WebP, BMP or GIF image"
+    return _why_of_another_kind(head) or _NO_IMAGE
+
+
+def _why_of_another_kind(head: bytes) -> str | None:
+    """The reason, where a file begins like an image of a format that is not read."""
+    for start, mark, name in _OTHERS:
+        if head.startswith(mark, start):
+            return f"{_NO_IMAGE}: {name}, convert it to JPEG"
+    return None
 
 
 def _why_undecodable(max_pixels: int, encoded: bytes) -> str | None:
     """None for the bytes of a good image, else the reason in one line."""
+    other = _why_of_another_kind(encoded[:12])
+    if other is not None:
+        return other
     costly = why_too_costly(encoded)
     if costly is not None:
         return costly

@@ -259,11 +259,28 @@ def test_search_short_and_rescore_long(tmp_path, photos, command, embedded, caps
     assert load_index(tmp_path / "index" / "index").candidates == 4 and sum(embedded) == before
 
 
+def test_what_a_store_of_objects_has_that_is_not_read(tmp_path, caplog):
+    pytest.importorskip("pyarrow.fs")
+    from experiments.photos.ray_listing import list_anywhere
+
+    for name in ("a/1.png", "a/2.CR2", "3.heic", "4.heic", "notes.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    uri = tmp_path.as_uri()
+    assert [file.path for file in list_anywhere(uri)] == ["a/1.png"]
+    line = "3 files are not read: 2 .heic, 1 .cr2; convert them to JPEG"
+    assert [record.message for record in caplog.records] == [f"{uri}: {line}"]
+    (tmp_path / "a" / "1.png").unlink()
+    with pytest.raises(ValueError, match=f"images={uri}, which holds none, but {line}"):
+        list_anywhere(uri)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--images=/no/where"], "images must be a folder. Received: images=/no/where"),
         (["--images={empty}"], "which holds none"),
+        (["--images={phone}"], "holds none, but 1 file is not read: 1 .heic; convert it to JPEG"),
         (["--images={bad}"], "none of the 1 images can be embedded. The first, x.jpg: not a JPEG"),
         (["--saved_model=/no/where"], "saved_model must be the folder of a SavedModel"),
         (["--saved_model={run}"], "did you mean {run}/saved_model?"),
@@ -281,10 +298,11 @@ def test_search_short_and_rescore_long(tmp_path, photos, command, embedded, caps
     ],
 )
 def test_bad_input(tmp_path, photos, model, command, arguments, message, capsys):
-    names = {"empty": tmp_path / "empty", "bad": tmp_path / "bad"}
+    names = {name: tmp_path / name for name in ("empty", "bad", "phone")}
     for folder in names.values():
         folder.mkdir()
     (names["bad"] / "x.jpg").write_text("no image")
+    (names["phone"] / "x.HEIC").touch()
     names |= {"run": model.parent, "photos": photos}
     assert command(*(word.format(**names) for word in arguments)) == 2
     err = capsys.readouterr().err

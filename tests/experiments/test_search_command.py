@@ -254,6 +254,8 @@ def test_bad_input(index, tmp_path, capsys):
     unfinished.mkdir()
     settings = read_checked(index / "settings.json")
     (unfinished / "settings.json").write_text(checked_text(settings | {"built": None}))
+    moved = shutil.copytree(index, tmp_path / "moved")
+    (moved / "settings.json").write_text(checked_text(settings | {"saved_model": "/no/model"}))
     other = shutil.copytree(index.parent / "model", tmp_path / "model")
     (other / "variables" / "more").touch()
     image = f"--query={index.parent / 'photos' / '4.webp'}"
@@ -272,6 +274,7 @@ def test_bad_input(index, tmp_path, capsys):
         ([f"--index={index}", image, "--k=6"], "k must be at most the number of images, 5"),
         ([f"--index={index}", image, "--k=0"], "flag --k=0"),
         ([f"--index={index}", image, f"--saved_model={other}"], "saved_model is not the one that"),
+        ([f"--index={moved}", image], "is gone: /no/model. Give --saved_model=FOLDER, where it is"),
         ([f"--index={index}", image, "--images=/no"], "the folder of the index's images is gone"),
         ([f"--index={index}", image, "--output=/no/x.html"], "output must be the name of a file"),
         ([f"--index={index}", image, f"--output={tmp_path}"], "output must be the name of a file"),

@@ -1,6 +1,7 @@
 """A user's mistake and our own bug are two things."""
 
 import errno
+import os
 import pathlib
 import re
 
@@ -155,3 +156,27 @@ def test_a_backend_that_is_not_installed_is_one_line(monkeypatch, capsys):
     assert run_command(lambda argv: None, ["run"]) == 2
     said = "error: KERAS_BACKEND=torch needs torch: pip install 'keras-dml[torch]'\n"
     assert capsys.readouterr().err == said
+
+
+def test_tensorflow_is_quiet_before_a_command_can_import_it(monkeypatch):
+    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL")
+    seen = []
+    assert run_command(lambda argv: seen.append(os.environ["TF_CPP_MIN_LOG_LEVEL"]), ["x"]) == 0
+    assert seen == ["3"]
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "0")  # who asks for the notes has them
+    run_command(lambda argv: seen.append(os.environ["TF_CPP_MIN_LOG_LEVEL"]), ["x"])
+    assert seen == ["3", "0"]
+
+
+def test_a_server_says_that_it_runs_without_onednn_before_tensorflow_is_imported(monkeypatch):
+    # Set and deleted, so that what the command sets is gone behind the test.
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "1")
+    monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS")
+
+    def imported():
+        assert os.environ["TF_ENABLE_ONEDNN_OPTS"] == "0"
+        raise UsageError("far enough")
+
+    monkeypatch.setattr(search, "_import_serve", imported)
+    with pytest.raises(UsageError, match="far enough"):
+        search.main(["search", "--index=here", "--serve"])

@@ -41,6 +41,16 @@ def test_extensions_in_any_case_and_nothing_else(tmp_path):
     assert [os.path.basename(path) for path in folder(tmp_path).paths] == images
 
 
+def test_images_that_are_not_read_are_counted_in_one_line(tmp_path, caplog):
+    write(tmp_path, "a/1.jpg", "a/1.HEIC", "a/2.heic", "b/3.tiff", "b/.4.tiff", "b/notes.txt")
+    assert folder(tmp_path).class_names == ("a",)
+    line = "3 files are not read: 2 .heic, 1 .tiff; convert them to JPEG"
+    assert [record.message for record in caplog.records] == [f"{tmp_path}: {line}"]
+    (tmp_path / "a" / "1.jpg").unlink()
+    with pytest.raises(ValueError, match=f"found no image, and {line}"):
+        folder(tmp_path)
+
+
 def test_hidden_files_and_folders_are_passed_over(tmp_path):
     write(
         tmp_path,

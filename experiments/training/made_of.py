@@ -1,0 +1,195 @@
+"""Which images a run was made of: what changes in their folder later must not go unsaid."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import pathlib
+from typing import Any
+
+from experiments.embedding.checked_json import checked, read_checked
+from experiments.options import RunOptions, UsageError, parse
+from experiments.options.data import data
+from experiments.options.run_options import BadImageOptions, DataOptions
+from experiments.training.run_files import (
+    IMAGES,
+    RANKMI,
+    RAW_PIXELS,
+    flag_file_of,
+    has_checkpoint,
+    known_bad_images,
+    last_records,
+)
+from experiments.training.run_folder import RunFolder
+from pipelines import ImageTable, Split
+from pipelines.datasets.tfds import PREFIX
+from pipelines.visible import visible
+
+_LOGGER = logging.getLogger("experiments")
+
+Record = dict[str, Any]
+_TRAINING = "training"
+# What says which images there are.
+_WHICH = (*DataOptions.__annotations__, "skip_bad_images")
+_SHOWN = 3
+
+
+def record_of(split: Split) -> Record:
+    """What `images.json` holds: of each side how many images, and which.
+
+    Of files their names, class by class, without the folders that they lie in, which may move; of
+    images in memory the SHA-256 of their classes.
+    """
+    return {side: _side(table) for side, table in split.tables.items()}
+
+
+def _side(table: ImageTable) -> Record:
+    found: Record = {"images": len(table)}
+    if table.paths is None:
+        digest = hashlib.sha256("\n".join(table.class_names).encode())
+        digest.update(table.labels.tobytes())
+        return {**found, "sha256": digest.hexdigest()}
+    classes: dict[str, list[str]] = {}
+    for path, label in zip(table.paths.tolist(), table.labels.tolist()):
+        classes.setdefault(table.class_names[label], []).append(os.path.basename(path))
+    return {**found, "classes": {name: sorted(classes[name]) for name in sorted(classes)}}
+
+
+def settle_images(folder: RunFolder, made_of: Record) -> None:
+    """Write at the start of a run which images it is made of; where it goes on, compare.
+
+    Args:
+        folder: the run's, open.
+        made_of: as from `record_of`.
+
+    Raises:
+        UsageError: what has begun was made of other images.
+    """
+    if not folder.writes:
+        return
+    before = _record_in(folder.path)
+    if has_checkpoint(folder.path):
+        # Of an earlier version nothing is known, and nothing is made up.
+        changes = _Changes(before, made_of) if before is not None else None
+        if changes:
+            raise UsageError(
+                f"output_dir {str(folder.path)!r} holds a run that was made of other images than "
+                f"there are now: {changes}. Put them as they were, or begin anew with another "
+                "--output_dir"
+            )
+        return
+    if before != made_of:
+        for name in (RAW_PIXELS, RANKMI):  # of the images that were there
+            folder.file(name).unlink(missing_ok=True)
+    folder.write_json(IMAGES, made_of)
+
+
+def images_of_run(
+    run: pathlib.Path, options: BadImageOptions, data_dir_moves: bool, refuses: bool
+) -> Split:
+    """The images of a run that somebody names, as they lie there now, without what it left out.
+
+    Where they are no longer those that the run was made of, a note says so.
+
+    Args:
+        run: its folder.
+        options: of the images; where they ask for others than the run's own, none is compared.
+        data_dir_moves: whether another `data_dir` means that the same images lie there.
+        refuses: whether scores are to be of what the run has not seen.
+
+    Raises:
+        UsageError: `options.data_dir` is no folder; as `options.data.data`; images that the run may
+            have trained on would be measured.
+    """
+    of_run = parse(RunOptions, ["run", f"--flagfile={flag_file_of(run)}"])
+    _check_there(options)
+    split, _ = data(options, known_bad_images(run), of_run.data_dir)
+    before = _record_in(run)
+    if before is None or _asks_for_others(options, of_run, data_dir_moves):
+        return split
+    changes = _Changes(before, record_of(split))
+    if not changes:
+        return split
+    said = f"{run} was made of other images than there are now: {changes}"
+    if refuses and changes.may_show_trained and not of_run.keeps_nothing_back:
+        raise UsageError(
+            f"{said}. What it has trained on would be measured: put them as they were, run anew, "
+            "or name a folder that has the right ones, --data_dir=FOLDER"
+        )
+    _LOGGER.warning("%s", said)
+    return split
+
+
+def _check_there(options: BadImageOptions) -> None:
+    folder = options.data_dir
+    # What tensorflow-datasets does not find it fetches.
+    if folder is None or os.path.isdir(folder) or (options.dataset or "").startswith(PREFIX):
+        return
+    here = "" if os.path.isabs(folder) else f", which is not in {os.getcwd()}"
+    raise UsageError(
+        "data_dir must be the folder that the run's images lie in: --data_dir=FOLDER says where "
+        f"it is now. Received: data_dir={folder}{here}"
+    )
+
+
+def _asks_for_others(options: BadImageOptions, of_run: RunOptions, data_dir_moves: bool) -> bool:
+    """Whether a command was given other images than the run's, by a flag or a file of flags."""
+    different = {name for name in _WHICH if getattr(options, name) != getattr(of_run, name)}
+    here, there = options.data_dir, of_run.data_dir
+    if data_dir_moves or (here and there and os.path.realpath(here) == os.path.realpath(there)):
+        different.discard("data_dir")
+    return bool(different)
+
+
+def _record_in(run: pathlib.Path) -> Record | None:
+    """What a run's folder says; None of an earlier version's. A damaged file has a copy."""
+    found = read_checked(run / IMAGES)
+    if found is None and (records := last_records(run)) is not None:
+        found = checked(records.files.get(IMAGES, ""))
+    return found
+
+
+class _Changes:
+    """What differs between the images of two records; false where nothing does.
+
+    Attributes:
+        may_show_trained: whether images that trained, perhaps by another name, would be measured.
+    """
+
+    def __init__(self, before: Record, now: Record) -> None:
+        sides = [*before, *(side for side in now if side not in before)]
+        pairs = {side: (before.get(side, {}), now.get(side, {})) for side in sides}
+        trained = _names(before.get(_TRAINING, {}))
+        self._lines: list[str] = []
+        self.may_show_trained = False
+        lost = bool(trained - _names(now.get(_TRAINING, {})))
+        for side, (then, there) in pairs.items():
+            if then == there:
+                continue
+            new, missing = _names(there) - _names(then), _names(then) - _names(there)
+            seen = set() if side == _TRAINING else new & trained
+            self.may_show_trained |= bool(seen or (new and lost and side != _TRAINING))
+            words = [f"{len(new):,} new ({_some(new)})"] if new else []
+            words += [f"{len(seen):,} of which it has trained on"] if seen else []
+            words += [f"{len(missing):,} missing ({_some(missing)})"] if missing else []
+            if not words:
+                words = [f"{then.get('images', 0):,} images then, {there.get('images', 0):,} now"]
+                self.may_show_trained = True
+            self._lines.append(f"{side}: {', '.join(words)}")
+
+    def __bool__(self) -> bool:
+        return bool(self._lines)
+
+    def __str__(self) -> str:
+        return "; ".join(self._lines)
+
+
+def _names(side: Record) -> set[str]:
+    classes = side.get("classes", {})
+    return {f"{name}/{file}" for name, files in classes.items() for file in files}
+
+
+def _some(names: set[str]) -> str:
+    shown = [visible(name) for name in sorted(names)[:_SHOWN]]
+    return ", ".join(shown + ["…"] * (len(names) > _SHOWN))

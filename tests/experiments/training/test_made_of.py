@@ -1,0 +1,202 @@
+"""A run whose photographs change behind it: what was trained on is never measured unsaid."""
+
+import os
+import shutil
+import types
+
+import numpy as np
+import pytest
+from photo_search import write_photos
+from tiny_run import TINY
+
+from experiments.options import RunOptions, UsageError, parse, resolved
+from experiments.options import data as described
+from experiments.training import plan
+from experiments.training.checkpoint import State
+from experiments.training.made_of import images_of_run, record_of, settle_images
+from experiments.training.run_files import (
+    BAD_IMAGES,
+    BEST,
+    CHECKPOINT,
+    FLAGS_FILE,
+    IMAGES,
+    RAW_PIXELS,
+)
+from experiments.training.run_folder import RunFolder
+from pipelines import ImageTable, Split
+
+NAMES = [f"{kind}/{number}.png" for kind in "abcdef" for number in range(2)]
+
+
+def options_of(photos, *more):
+    return parse(RunOptions, ["run", *TINY, f"--data_dir={photos}", *more])
+
+
+@pytest.fixture
+def photos(tmp_path):
+    return write_photos(tmp_path / "photos", NAMES)
+
+
+@pytest.fixture
+def begun(photos, tmp_path):
+    """The folder of a run that has a checkpoint."""
+    return begin(tmp_path / "run", photos)
+
+
+def begin(path, photos, *more):
+    options = options_of(photos, *more)
+    folder = RunFolder(path, resolved(options)).open()
+    split, lines = described.data(options)
+    settle_images(folder, record_of(split))
+    folder.write_text(BAD_IMAGES, "".join(f"{line}\n" for line in lines))
+    folder.best_of(1).write_bytes(b"a model")
+    folder.write_history([{"epoch": 1, "step": 1}])
+    variables = types.SimpleNamespace(built=True, variables=[])
+    model = types.SimpleNamespace(optimizer=variables, variables=[])
+    folder.save_checkpoint(model, State(1, 1, 0.0))
+    folder._lock.close()
+    return path
+
+
+def images_now(run, *words, data_dir_moves=False):
+    """As `evaluate` asks for them, or as `export` where the folder may have moved."""
+    options = parse(RunOptions, ["run", f"--flagfile={run / FLAGS_FILE}", *words])
+    return images_of_run(run, options, data_dir_moves, refuses=True)
+
+
+def test_what_has_trained_is_refused_as_a_test_image(photos, begun, caplog):
+    assert len(images_now(begun).test) == 6 and not caplog.text
+    write_photos(photos, ["aa/0.png", "ab/0.png"])  # b and c no longer train
+    shutil.rmtree(photos / "f")
+    shutil.rmtree(photos / "e")
+    with pytest.raises(UsageError) as refused:
+        images_now(begun)
+    for words in (
+        "training: 2 new (aa/0.png, ab/0.png), 4 missing (b/0.png, b/1.png, c/0.png, …); ",
+        "; test: 4 new (b/0.png, b/1.png, c/0.png, …), 4 of which it has trained on, 4 missing (e",
+        "run anew, or name a folder that has the right ones, --data_dir=FOLDER",
+    ):
+        assert words in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_class_by_another_name_may_have_trained(photos, begun):
+    (photos / "a").rename(photos / "z")
+    write_photos(photos, ["f1/0.png", "A/0.png"])
+    with pytest.raises(UsageError, match="What it has trained on would be measured"):
+        images_now(begun)
+
+
+def test_more_images_of_the_same_sides_are_a_note(photos, begun, caplog):
+    write_photos(photos, ["a/9.png", "f/9.png"])
+    (photos / "e" / "0.png").unlink()
+    assert len(images_now(begun).test) == 6
+    assert "training: 1 new (a/9.png); test: 1 new (f/9.png), 1 missing (e/0.png)" in caplog.text
+
+
+def test_a_run_does_not_go_on_with_other_images(photos, begun):
+    write_photos(photos, ["a/9.png"])
+    options = options_of(photos)
+    folder = RunFolder(begun, (begun / FLAGS_FILE).read_text()).open()
+    with pytest.raises(UsageError, match=r"training: 1 new \(a/9.png\)\. Put them"):
+        settle_images(folder, record_of(described.data(options)[0]))
+    (begun / IMAGES).write_text("damaged")  # the checkpoint has a copy
+    with pytest.raises(UsageError, match=r"training: 1 new \(a/9.png\)\. Put them"):
+        settle_images(folder, record_of(described.data(options)[0]))
+    (photos / "a" / "9.png").unlink()
+    settle_images(folder, record_of(described.data(options)[0]))
+    folder._lock.close()
+
+
+def test_before_its_first_checkpoint_a_run_takes_what_is_there(photos, begun):
+    for name in (CHECKPOINT, BEST):
+        (begun / name).unlink()
+    (begun / RAW_PIXELS).write_text("{}")  # of the images that were there
+    write_photos(photos, ["a/9.png"])
+    folder = RunFolder(begun, (begun / FLAGS_FILE).read_text()).open()
+    settle_images(folder, record_of(described.data(options_of(photos))[0]))
+    folder._lock.close()
+    assert not (begun / RAW_PIXELS).exists() and '"9.png"' in (begun / IMAGES).read_text()
+    (begun / RAW_PIXELS).write_text("{}")
+    folder = RunFolder(begun, (begun / FLAGS_FILE).read_text()).open()
+    settle_images(folder, record_of(described.data(options_of(photos))[0]))
+    folder._lock.close()
+    assert (begun / RAW_PIXELS).exists()
+
+
+def test_who_asks_for_others_gets_them(photos, begun, tmp_path, caplog):
+    others = write_photos(tmp_path / "others", ["x/0.png", "x/1.png", "c/0.png", "c/1.png"])
+    mine = tmp_path / "mine.flags"
+    mine.write_text(f"--data_dir={others}\n")
+    for words in ([f"--data_dir={others}"], [f"--flagfile={mine}"], ["--train_classes=2"]):
+        images_now(begun, *words)
+        assert not caplog.text
+    # The same folder in other words is no other one, nor is one that has moved.
+    write_photos(photos, ["0/0.png", "1/0.png"])
+    spelled = os.path.relpath(photos)
+    for words, moves in (([f"--data_dir={spelled}"], False), ([f"--data_dir={others}"], True)):
+        with pytest.raises(UsageError, match="What it has trained on would be measured"):
+            images_now(begun, *words, data_dir_moves=moves)
+
+
+def test_a_run_of_an_earlier_version(photos, begun):
+    (begun / IMAGES).unlink()
+    (begun / CHECKPOINT).unlink()
+    write_photos(photos, ["0/0.png", "1/0.png"])
+    assert len(images_now(begun).test) == 8
+
+
+def test_images_that_have_moved_are_found_by_a_flag(photos, begun, tmp_path, monkeypatch):
+    moved = photos.rename(tmp_path / "moved")
+    with pytest.raises(UsageError, match=f"--data_dir=FOLDER says where.*data_dir={photos}"):
+        images_now(begun)
+    for moves in (True, False):
+        split = images_now(begun, f"--data_dir={moved}", data_dir_moves=moves)
+        assert split.test.paths[0] == str(moved / "d" / "0.png")
+    monkeypatch.chdir(tmp_path)
+    relative = begin(tmp_path / "relative", "moved")
+    assert len(images_now(relative).test) == 6
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    with pytest.raises(UsageError, match=r"data_dir=moved, which is not in .*elsewhere"):
+        images_now(relative)
+    assert len(images_now(relative, "--data_dir=../moved", data_dir_moves=True).test) == 6
+
+
+def test_images_that_were_left_out_stay_so_where_they_have_moved(photos, tmp_path, monkeypatch):
+    (photos / "d" / "0.png").write_text("no image")
+    monkeypatch.chdir(tmp_path)
+    run = begin(tmp_path / "run", "photos", "--skip_bad_images")
+    for spelled in ("./photos", str(photos)):
+        assert len(images_now(run, f"--data_dir={spelled}").test) == 5
+    moved = photos.rename(tmp_path / "moved")
+    assert len(images_now(run, f"--data_dir={moved}", data_dir_moves=True).test) == 5
+
+
+def test_the_record_is_of_all_images_however_few_are_shown(tmp_path):
+    photos = write_photos(tmp_path / "photos", [f"{k}/{n}.png" for k in "ab" for n in range(4)])
+    measured = begin(tmp_path / "measured", photos)
+    shown = plan.with_some_to_show
+    words = ["--class_split=every_class", f"--measured_in={measured}", "--batch_size=4"]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(plan, "with_some_to_show", lambda data: shown(first(data, 3)))
+        options = options_of(photos, *words)
+        workers = types.SimpleNamespace(
+            check_same=lambda *_: None,
+            strategy=types.SimpleNamespace(num_replicas_in_sync=1),
+        )
+        run = plan.plan_run(options, RunFolder(tmp_path / "refit", ""), workers)
+    assert len(run.data.test) == 3 and run.made_of["test"]["images"] == 8
+
+
+def first(data, count):
+    rows = np.arange(count)
+    return Split(data.train, data.test.select(rows), same_classes=True)
+
+
+def test_images_in_memory_are_known_by_their_classes(tmp_path):
+    def split(classes):
+        table = ImageTable.from_arrays(np.zeros((8, 4), "float32"), np.arange(8) // (8 // classes))
+        return Split(table, table, same_classes=True)
+
+    assert record_of(split(4)) == record_of(split(4)) != record_of(split(2))
