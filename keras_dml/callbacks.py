@@ -10,7 +10,8 @@ import keras
 import numpy as np
 import numpy.typing as npt
 
-from keras_dml.checks import as_array, check_choice, check_whole, check_wholes, shown
+from keras_dml.checks import check_choice, check_whole, check_wholes, shown
+from keras_dml.class_ids import joined_labels, plain_labels
 from keras_dml.deprecation import renamed_arguments, warn_renamed
 from keras_dml.errors import ArgumentError, ArgumentTypeError
 from keras_dml.nearness import METRICS, Metric
@@ -188,7 +189,7 @@ class RetrievalEvaluation(keras.callbacks.Callback):
             labels.append(classes)
         if not rows:
             raise ArgumentError(f"{batches.name} must hold images. Received: no batch")
-        return np.concatenate(rows), np.concatenate(labels)
+        return np.concatenate(rows), joined_labels((batches.name, each) for each in labels)
 
 
 class _Batches:
@@ -267,8 +268,7 @@ def _tensor(array: Any) -> Any:
 
 
 def _class_ids(name: str, labels: Any) -> np.ndarray:
-    labels = keras.ops.convert_to_numpy(labels) if keras.ops.is_tensor(labels) else labels
-    labels = as_array(name, labels)
+    labels = plain_labels(name, labels)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.ndim != 1:

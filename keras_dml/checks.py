@@ -191,11 +191,17 @@ def check_choice(name: str, value: object, choices: Sequence[str]) -> str:
 
 
 def as_array(name: str, value: object) -> np.ndarray:
-    """`value` as a NumPy array, arrays as they are.
+    """`value` as a NumPy array, arrays as they are; a tensor's numbers, wherever it lies.
 
     Raises:
-        ValueError: nested lists of different lengths, or what else NumPy makes no array of.
+        ValueError: nested lists of different lengths, or what else NumPy makes no array of;
+            masked entries; a sparse or a ragged tensor.
     """
+    gaps = _gaps(value)
+    if gaps:
+        raise ArgumentError(f"{name} must be an array without gaps. Received: {name}={gaps}")
+    if ops.is_tensor(value):  # of PyTorch with a gradient, or on a GPU
+        return np.asarray(ops.convert_to_numpy(value))
     try:
         return np.asarray(value)
     except (TypeError, ValueError) as error:
@@ -215,20 +221,20 @@ def numbers_of(name: str, value: Any, what: str) -> TensorLike:
         what: the numbers are, in the plural: "class ids".
 
     Raises:
-        TypeError: no numbers, complex ones, or lists of different lengths.
+        TypeError: no numbers, complex ones, or lists of different lengths; masked entries; a
+            sparse or a ragged tensor.
     """
     refusal = f"{name} must be {what}, which are numbers. Received: {name}="
     if isinstance(value, keras.Variable):
         # Its value, which still has a gradient: custom gradients refuse the variable itself.
         value = ops.convert_to_tensor(value.value)
-    if hasattr(value, "dense_shape") or (isinstance(value, keras.KerasTensor) and value.sparse):
-        raise ArgumentTypeError(f"{refusal}a sparse tensor; make it dense before")
+    gaps = _gaps(value)
+    if gaps:
+        raise ArgumentTypeError(f"{refusal}{gaps}")
     if ops.is_tensor(value):
         dtype = keras.backend.standardize_dtype(value.dtype)
         if not dtype.startswith(_REAL):
             raise ArgumentTypeError(f"{refusal}a tensor of dtype {dtype}")
-        if hasattr(value, "nested_row_splits"):
-            raise ArgumentTypeError(f"{refusal}a ragged tensor")
         return cast(TensorLike, value)
     try:
         array = np.asarray(value)
@@ -245,6 +251,19 @@ def numbers_of(name: str, value: Any, what: str) -> TensorLike:
         return array.astype(np.float64)
     except (TypeError, ValueError, OverflowError) as error:
         raise ArgumentTypeError(f"{refusal}{shown(value)}") from error
+
+
+def _gaps(value: Any) -> str | None:
+    """What leaves places of an array empty, in words; None of all else."""
+    if isinstance(value, np.ma.MaskedArray):
+        masked = np.count_nonzero(np.ma.getmaskarray(value))
+        return f"a masked array, {masked} of its entries masked; leave them out" if masked else None
+    if hasattr(value, "nested_row_splits"):  # TensorFlow's
+        return "a ragged tensor"
+    is_sparse = isinstance(value, keras.KerasTensor) and value.sparse
+    if is_sparse or hasattr(value, "dense_shape") or hasattr(value, "todense"):  # JAX', SciPy's
+        return "a sparse tensor; make it dense before"
+    return None
 
 
 def as_embeddings(embeddings: TensorLike) -> TensorLike:

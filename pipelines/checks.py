@@ -5,7 +5,9 @@ NumPy's scalars are numbers, a bool is none, and NaN and infinity are refused.
 
 import math
 import operator
+import os
 from collections.abc import Iterable
+from numbers import Integral, Real
 
 import numpy as np
 
@@ -13,6 +15,7 @@ from pipelines.errors import ArgumentError, ArgumentTypeError
 
 __all__ = [
     "as_array",
+    "as_labels",
     "check_bool",
     "check_callable",
     "items_of",
@@ -41,14 +44,66 @@ def as_array(name: str, value: object) -> np.ndarray:
     """The argument as a NumPy array, arrays as they are.
 
     Raises:
-        ArgumentError: nested lists of different lengths, or what else NumPy makes no array of.
+        ArgumentError: nested lists of different lengths, or what else NumPy makes no array of;
+            a masked array with masked entries.
     """
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        masked = np.count_nonzero(np.ma.getmaskarray(value))
+        raise ArgumentError(
+            f"{name} must be an array without gaps. Received: {name}=a masked array, {masked} of "
+            "its entries masked"
+        )
     try:
         return np.asarray(value)
     except (TypeError, ValueError) as error:
         raise ArgumentError(
             f"{name} must be an array, or lists of one length. Received: {name}={shown(value)}"
         ) from error
+
+
+def as_labels(name: str, value: object) -> np.ndarray:
+    """The argument, labels, as an array of integers or of strings ("U").
+
+    Whole floats become integers, bytes strings.
+
+    Raises:
+        ArgumentError: as `as_array`; integers beyond 64 bits.
+        ArgumentTypeError: neither all integers nor all strings; floats that are no whole numbers.
+    """
+    array = as_array(name, value)
+    kind = array.dtype.kind
+    # NumPy silently makes strings of the numbers in a list of both.
+    if kind in "OT" or (kind in "SU" and not isinstance(value, np.ndarray)):
+        array = objects = array if kind == "O" else np.asarray(value, dtype=object)
+        entries = objects.ravel().tolist()
+        for wanted, dtype in ((str, "U"), (bytes, "S"), (Integral, "q"), (Real, "d")):
+            if all(isinstance(entry, wanted) for entry in entries):
+                try:
+                    array = objects.astype(dtype)
+                except OverflowError as error:
+                    raise ArgumentError(
+                        f"{name} must be integers of 64 bits. Received: {name}={shown(value)}"
+                    ) from error
+                break
+    if array.dtype.kind == "S":  # as those of files whose names are no UTF-8
+        return np.array([os.fsdecode(label) for label in array.ravel()]).reshape(array.shape)
+    if array.dtype.kind == "f":
+        bad = np.flatnonzero(~(np.abs(array) < 2.0 ** (np.finfo(array.dtype).nmant + 1)))
+        if not len(bad):
+            bad = np.flatnonzero(array != np.floor(array))
+        if len(bad):
+            raise ArgumentTypeError(
+                f"{name} must be all integers or all strings, and floats whole numbers that their "
+                f"dtype tells apart. Received: {array.ravel()[bad[0]]} in row {bad[0]} of {name}"
+            )
+        return array.astype(np.int64)
+    if array.dtype.kind not in "iuU":
+        first = f", the first is {shown(array.ravel()[0])}" if array.size else ""
+        raise ArgumentTypeError(
+            f"{name} must be all integers or all strings. "
+            f"Received: {name} of dtype {array.dtype}{first}"
+        )
+    return array
 
 
 def items_of(name: str, what: str, value: Iterable[object]) -> tuple[object, ...]:

@@ -7,7 +7,7 @@ order it is called, so a resumed run, a second worker and a debugger all see the
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pipelines.checks import as_array, whole_number
+from pipelines.checks import as_labels, whole_number
 from pipelines.errors import ArgumentError
 from pipelines.permutation import fold, permuted, seed_key
 from pipelines.table import number_classes
@@ -70,7 +70,7 @@ class BalancedSampler:
         array([3, 5, 0, 1])
 
     Args:
-        labels: integers or strings `[n]`, the class of each row.
+        labels: integers (whole floats too) or strings `[n]`, the class of each row.
         classes_per_batch: P.
         images_per_class: m.
         seed: integer that names the sequence of batches.
@@ -90,8 +90,8 @@ class BalancedSampler:
         self._images_per_class = whole_number(
             "images_per_class", images_per_class, at_least=1, at_most=_MOST_IMAGES
         )
-        labels = as_array("labels", labels)
-        if labels.dtype.kind in "UO" and labels.ndim == 1 and len(labels):
+        labels = as_labels("labels", labels)
+        if labels.dtype.kind == "U" and labels.ndim == 1 and len(labels):
             labels, _ = number_classes(labels)
         if labels.ndim != 1 or labels.dtype.kind not in "iu":
             raise ArgumentError(

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from experiments.embedding.labeled_embeddings import embeddings_from_file
 from experiments.embedding.npz_file import UnreadableError, read_npz
 from experiments.options.errors import UsageError
+from keras_dml.class_ids import joined_labels
 from keras_dml.metrics.recall import class_numbers
 from keras_dml.retrieval.rows import finite_rows
 from pipelines import ImageTable
@@ -100,11 +101,7 @@ def audited_images(sets: Sequence[AuditedSet], class_names: Sequence[str] = ()) 
         raise UsageError(
             f"the sets need an image or more, and embeddings of one width. Received: {shapes}"
         )
-    given = [np.asarray(each.labels) for each in sets]
-    if len({array.dtype.kind in "SU" for array in given}) > 1:
-        kinds = ", ".join(f"{each.name} {array.dtype}" for each, array in zip(sets, given))
-        raise UsageError(f"the sets' labels must be of one kind. Received: {kinds}")
-    labels = np.concatenate(given)
+    labels = joined_labels((f"{each.name} labels".lstrip(), each.labels) for each in sets)
     if class_names:
         codes = labels.astype(np.int64)
     else:

@@ -10,6 +10,7 @@ import numpy as np
 
 from experiments.embedding.npz_file import UnreadableError, read_npz
 from experiments.options.errors import UsageError
+from keras_dml.class_ids import joined_labels, plain_labels
 from keras_dml.retrieval.rows import row_blocks
 from pipelines import EvaluationTransform, ImageTable
 
@@ -94,6 +95,7 @@ def embeddings_from_file(path: str | os.PathLike[str], training: bool = False) -
                 f"Received: {rows} of shape {arrays[rows].shape} and {labels} of shape "
                 f"{arrays[labels].shape}"
             )
+        arrays[labels] = plain_labels(labels, arrays[labels])
     tables = _tables_of_paths(arrays) if "paths" in arrays else {}
     return LabeledEmbeddings(
         arrays["embeddings"],
@@ -121,7 +123,8 @@ def _tables_of_paths(arrays: Mapping[str, np.ndarray]) -> dict[str, ImageTable]:
         if all(name in arrays for name in names[1:])
     }
     labels = [arrays[side_labels] for side_labels, _ in sides.values()]
-    classes, numbers = np.unique(np.concatenate(labels), return_inverse=True)
+    joined = joined_labels((side_labels, arrays[side_labels]) for side_labels, _ in sides.values())
+    classes, numbers = np.unique(joined, return_inverse=True)
     names = tuple(map(str, classes))
     ends = np.cumsum([len(each) for each in labels])[:-1]
     return {

@@ -233,8 +233,9 @@ def npairs_multilabel_loss(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
     Raises:
         ValueError: wrong shapes.
     """
-    labels = numbers_of("y_true", y_true, "labels of shape [n, classes]")
-    labels = ops.convert_to_tensor(labels, sparse=False)
+    if hasattr(y_true, "dense_shape"):  # TensorFlow's, of Keras on TensorFlow alone
+        y_true = ops.convert_to_tensor(y_true, sparse=False)
+    labels = ops.convert_to_tensor(numbers_of("y_true", y_true, "labels of shape [n, classes]"))
     if len(labels.shape) != 2:
         raise ArgumentError(
             "y_true must be labels of shape [n, classes], 1 where an image has a label. "

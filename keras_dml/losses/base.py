@@ -28,7 +28,8 @@ class EmbeddingLoss(keras.losses.Loss):
     Called as `loss(class_ids, embeddings)`; works in `model.compile(loss=...)`. Class ids that
     come as integers are compared as integers, hashes of 64 bits too. (JAX without `jax_enable_x64`
     has 32: a direct call refuses what they cannot hold, `fit` has cut it off before the loss.)
-    Class ids that come as floats must be small enough for their dtype: below 2²⁴ in float32.
+    Class ids that come as floats must be whole numbers, and small enough for their dtype: below 2²⁴
+    in float32.
 
     Sample weights and Keras' masks weigh anchors. An image of weight 0, or masked, has no value of
     its own, but stays a candidate: others are compared with it, and its embedding has a gradient
@@ -65,9 +66,9 @@ class EmbeddingLoss(keras.losses.Loss):
             for this loss, a literal; None: the loss's own.
 
     Raises:
-        ValueError: for embeddings that are not finite, or class ids that are NaN or floats too
-            large to be told apart (in a compiled graph, which cannot raise, the loss is then NaN),
-            a half-precision `dtype`, class ids that are None, or not `[n]` or `[n, 1]`, embeddings
+        ValueError: for embeddings that are not finite, or class ids that are NaN, no whole
+            numbers, or floats too large to be told apart (in a compiled graph, which cannot raise,
+            the loss is then NaN), a half-precision `dtype`, class ids that are None, or not `[n]` or `[n, 1]`, embeddings
             that are not `[n, d]`, or different n.
 
     Reference: Boudiaf et al., "A Unifying Mutual Information View of Metric Learning:

@@ -3,7 +3,8 @@
 import numpy as np
 import numpy.typing as npt
 
-from keras_dml.checks import as_array, numbers_of
+from keras_dml.checks import numbers_of
+from keras_dml.class_ids import joined_labels, plain_labels
 from keras_dml.errors import ArgumentError
 
 
@@ -48,10 +49,9 @@ def class_mean_accuracy(
             "train_embeddings and embeddings must have the same width. "
             f"Received: shapes {train_z.shape} and {z.shape}"
         )
-    try:
-        classes, numbers, sizes = np.unique(train_classes, return_inverse=True, return_counts=True)
-    except TypeError as error:
-        raise ArgumentError(f"train_labels must be numbers, or strings. {error}") from error
+    joined = joined_labels([("train_labels", train_classes), ("labels", z_classes)])
+    train_classes, z_classes = np.split(joined, [len(train_classes)])
+    classes, numbers, sizes = np.unique(train_classes, return_inverse=True, return_counts=True)
     sums = np.zeros((len(classes), train_z.shape[1]))
     np.add.at(sums, numbers, train_z)
     scores = z @ (sums / sizes[:, None]).T
@@ -62,7 +62,7 @@ def _checked(
     side: str, given: npt.ArrayLike, given_labels: npt.ArrayLike
 ) -> tuple[npt.NDArray[np.float64], np.ndarray]:
     rows = numbers_of(f"{side}embeddings", given, "a matrix [n, d]")
-    embeddings, labels = np.asarray(rows, np.float64), as_array(f"{side}labels", given_labels)
+    embeddings, labels = np.asarray(rows, np.float64), plain_labels(f"{side}labels", given_labels)
     if embeddings.ndim != 2 or 0 in embeddings.shape:
         raise ArgumentError(
             f"{side}embeddings must be a matrix [n, d] with at least one row. "

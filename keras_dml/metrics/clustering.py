@@ -80,7 +80,7 @@ def clustering_scores(
     z, given = unit_embeddings(embeddings, labels)
     if not len(z):
         raise ArgumentError(f"embeddings must have a row or more. Received: shape {z.shape}")
-    numbers = class_numbers(given)  # scikit-learn takes neither bytes nor NaN
+    numbers = class_numbers(given)  # scikit-learn takes no bytes
     classes = int(numbers.max()) + 1
     init = "k-means++" if classes <= _MOST_CHOSEN_STARTS else "random"
     means = KMeans(classes, init=init, n_init=1, max_iter=20, random_state=seed, copy_x=False)

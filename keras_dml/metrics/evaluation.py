@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_dml.checks import as_array, check_bool, check_seed, shown
+from keras_dml.class_ids import joined_labels
 from keras_dml.deprecation import renamed_arguments
 from keras_dml.errors import ArgumentError
 from keras_dml.metrics.clustering import check_scikit_learn, clustering_scores
@@ -92,8 +93,9 @@ def evaluate(
     if clustering:
         rows, classes = embeddings, labels
         if gallery is not None and gallery_labels is not None:
-            rows = np.concatenate([np.asarray(embeddings), np.asarray(gallery)])
-            classes = np.concatenate([np.asarray(labels), np.asarray(gallery_labels)])
+            sides = as_array("embeddings", embeddings), as_array("gallery", gallery)
+            rows = np.concatenate(sides)
+            classes = joined_labels([("labels", labels), ("gallery_labels", gallery_labels)])
         scores |= clustering_scores(rows, classes, seed)._asdict()
     scores["jensen_shannon"] = distance_histograms(embeddings, labels, **sets).divergence()
     scores["queries_without_match"] = precision.queries_without_match

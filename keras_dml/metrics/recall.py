@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from keras_dml.checks import as_array, check_choice, shown
+from keras_dml.checks import check_choice, shown
+from keras_dml.class_ids import joined_labels, plain_labels
 from keras_dml.errors import ArgumentError
 from keras_dml.metrics.bar import long_work_bar
 from keras_dml.metrics.ranks import rank_bounds
@@ -74,8 +75,8 @@ def listed(ks: Iterable[int]) -> list[int]:
 
 
 def checked_labels(name: str, given: npt.ArrayLike, rows: int) -> np.ndarray:
-    """The labels as an array `[rows]`, or ValueError."""
-    labels = as_array(name, given)
+    """The labels as an array `[rows]` of integers, of strings or of bytes, or ValueError."""
+    labels = plain_labels(name, given)
     if labels.shape != (rows,):
         raise ArgumentError(
             f"{name} must have shape [{rows}], one for each row of "
@@ -181,7 +182,7 @@ def recall_at_k(
 
     Args:
         embeddings: numbers `[n, d]`, n at least 2 (1 with a gallery).
-        labels: class of each row, `[n]`.
+        labels: class of each row, `[n]`: whole numbers (floats, too), strings or bytes.
         ks: the values of K, each from 1 to n - 1, or to m.
         metric: "cosine" or "l2".
         gallery: numbers `[m, d]`, m at least 1, that are searched instead of the other rows.
@@ -246,23 +247,14 @@ def checked_sets(
         codes = class_numbers(classes)
         return queries, items, codes, codes
     item_classes = checked_labels("gallery_labels", gallery_labels, len(items))
-    both = np.concatenate([classes, item_classes])
-    # NumPy would make texts of the numbers, and 1 would be "1".
-    if both.dtype.kind in "SU" and classes.dtype.kind != item_classes.dtype.kind:
-        raise ArgumentError(
-            "labels and gallery_labels must be of one kind. Received: "
-            f"{classes.dtype} and {item_classes.dtype}"
-        )
-    both = class_numbers(both)
+    joined = joined_labels([("labels", classes), ("gallery_labels", item_classes)])
+    both = class_numbers(joined)
     return queries, items, both[: len(queries)], both[len(queries) :]
 
 
 def class_numbers(labels: np.ndarray) -> npt.NDArray[np.int64]:
-    """Labels `[n]` of any kind as numbers from 0, int64 `[n]`."""
-    try:
-        return np.unique(labels, return_inverse=True)[1]
-    except TypeError as error:
-        raise ArgumentError(f"labels must be numbers, or strings. {error}") from error
+    """Labels `[n]` of one kind as numbers from 0, int64 `[n]`."""
+    return np.unique(labels, return_inverse=True)[1]
 
 
 def _rank_bounds(

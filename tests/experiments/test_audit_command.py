@@ -214,7 +214,7 @@ def test_wrong_use(arguments, message, file, capsys):
         ),
         (
             {"train_embeddings": EMBEDDINGS, "train_labels": np.arange(90)},
-            "labels must be of one kind. Received: train int64, test <U7",
+            "train labels and test labels must be of one kind. Received: int64 and <U7",
         ),
     ],
 )

@@ -97,6 +97,17 @@ def test_npairs(name, function, loss):
         check(name, one, labels, GOLDENS["inputs/similarities"])
 
 
+def test_multilabel_of_sparse_labels():
+    tf = pytest.importorskip("tensorflow")
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("TensorFlow's own tensors")
+    labels = tf.sparse.from_dense(GOLDENS["inputs/labels"])
+    for one in (addons.npairs_multilabel_loss, addons.NpairsMultilabelLoss()):
+        value = float(one(labels, GOLDENS["inputs/similarities"]))
+        dense = float(one(GOLDENS["inputs/labels"], GOLDENS["inputs/similarities"]))
+        assert value == dense
+
+
 @pytest.mark.parametrize(
     ("name", "margin"), [("contrastive", 1.0), ("contrastive, margin 0.4", 0.4)]
 )

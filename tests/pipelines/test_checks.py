@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import pipelines
-from pipelines.checks import plain_numbers, whole_number
+from pipelines.checks import as_labels, plain_numbers, whole_number
 from pipelines.datasets.glyphs import glyphs
 from pipelines.errors import ArgumentError, ArgumentTypeError
 from pipelines.samplers import BalancedSampler, RandomSampler
@@ -102,3 +102,59 @@ def test_what_is_no_number_is_refused_by_name(refused, name):
 def _training(**arguments):
     transform = pipelines.TrainTransform(8)
     return pipelines.training_batches(TABLE, RandomSampler(4, 2), transform, **arguments)
+
+
+IDS = np.array([0, 0, 1, 1, 2, 2])
+TEXTS = np.array(["a", "b", "c"])[IDS]
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        IDS + 2.0**40,
+        IDS.astype("float16"),
+        IDS.astype(object),
+        IDS + 2**40,
+        np.ma.array(IDS, mask=False),
+        TEXTS,
+        TEXTS.tolist(),
+        TEXTS.astype(object),
+        TEXTS.astype("S"),
+        TEXTS.astype("S").astype(object),
+        *([TEXTS.astype(np.dtypes.StringDType())] if hasattr(np.dtypes, "StringDType") else []),
+    ],
+    ids=lambda labels: getattr(labels, "dtype", "list"),
+)
+def test_labels_of_every_kind_are_taken_alike(labels):
+    np.testing.assert_array_equal(ImageTable.from_encoded([b"x"] * 6, labels).labels, IDS)
+    expected = BalancedSampler(IDS, 2, 2)(1)
+    np.testing.assert_array_equal(BalancedSampler(labels, 2, 2)(1), expected)
+
+
+@pytest.mark.parametrize(
+    "labels, message",
+    [
+        (IDS / 2, "whole numbers that their dtype tells apart. Received: 0.5 in row 2 of labels"),
+        (np.where(IDS, IDS, np.nan), "Received: nan in row 0 of labels"),
+        (np.where(IDS, IDS, np.inf), "Received: inf in row 0 of labels"),
+        (np.float32(IDS + 2**24), "Received: 16777216.0 in row 0 of labels"),
+        (np.ma.array(IDS, mask=IDS == 2), "a masked array, 2 of its entries masked"),
+        (["a", 1] * 3, "all integers or all strings. Received: labels of dtype object"),
+        ([b"a", "b"] * 3, "all integers or all strings. Received: labels of dtype object"),
+        ([2**70] * 6, "integers of 64 bits"),
+    ],
+)
+def test_what_is_no_label_is_refused_by_name(labels, message):
+    for taking in (
+        lambda: ImageTable.from_encoded([b"x"] * 6, labels),
+        lambda: ImageTable(labels, ("a", "b", "c"), encoded=[b"x"] * 6),
+        lambda: BalancedSampler(labels, 2, 2),
+    ):
+        with pytest.raises(ArgumentError, match=f"labels must be .*{message}"):
+            taking()
+
+
+def test_whole_floats_are_class_numbers():
+    assert as_labels("labels", IDS * 1.0).dtype == np.int64
+    table = ImageTable(IDS * 1.0, ("a", "b", "c"), encoded=[b"x"] * 6)
+    np.testing.assert_array_equal(table.labels, IDS)

@@ -203,7 +203,7 @@ def test_a_table_the_size_of_stanford_online_products():
         (lambda: BalancedSampler([0, 1, 1], 3, 1), "number of classes, 2.*classes_per_batch=3"),
         (lambda: BalancedSampler([0, 1], 0, 1), "classes_per_batch must be at least 1"),
         (lambda: BalancedSampler([0, 1], 1, 0), "images_per_class must be at least 1"),
-        (lambda: BalancedSampler([0.5, 1], 1, 1), "vector of integers.*float64"),
+        (lambda: BalancedSampler([0.5, 1], 1, 1), "all integers.*0.5 in row 0 of labels"),
         (lambda: BalancedSampler([[0, 1]], 1, 1), r"vector of integers.*\(1, 2\)"),
         (lambda: BalancedSampler([0, 1], 1, 1)(-2), "step must be at least 0.*step=-2"),
     ],

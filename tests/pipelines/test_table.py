@@ -233,7 +233,7 @@ def boxed(boxes):
             ValueError,
             "Exactly one of paths, arrays and encoded",
         ),
-        (lambda: ImageTable([0.0], ("a",), paths=["1"]), TypeError, "labels must be integers"),
+        (lambda: ImageTable(["a"], ("a",), paths=["1"]), TypeError, "labels must be integers"),
         (lambda: ImageTable([1], ("a",), paths=["1"]), ValueError, "must lie in 0..0"),
         (lambda: ImageTable([-1], ("a",), paths=["1"]), ValueError, "labels from -1 to -1"),
         (lambda: ImageTable([], (), paths=[]), ValueError, "at least one image"),

@@ -1,0 +1,120 @@
+"""Labels of every kind, wherever metrics take them: taken alike, or refused by name."""
+
+import numpy as np
+import pytest
+
+from keras_dml import metrics
+from keras_dml.class_ids import joined_labels, plain_labels
+
+Z = np.random.default_rng(0).normal(size=(8, 3)).astype("float32")
+IDS = np.array([0, 0, 1, 1, 2, 2, 0, 1])
+NEIGHBORS, _ = metrics.nearest_neighbors(Z, k=2)
+TEXTS = np.array(["a", "b", "c"])[IDS]
+
+TAKEN = {
+    "floats": IDS + 3.0,
+    "half": IDS.astype("float16"),
+    "a list of both": [float(each) if each else 0 for each in IDS],
+    "objects": IDS.astype(object),
+    "neighbors beyond 2^40": np.array([2**40, 2**40 + 1, 2**40 - 1])[IDS],
+    "unsigned": IDS.astype("uint64") + 2**63,
+    "strings": TEXTS,
+    "a list of strings": TEXTS.tolist(),
+    "objects of str": TEXTS.astype(object),
+    "bytes": TEXTS.astype("S"),
+    "objects of bytes": TEXTS.astype("S").astype(object),
+    "nothing masked": np.ma.array(IDS, mask=False),
+}
+if hasattr(np.dtypes, "StringDType"):  # of NumPy 2
+    TAKEN["StringDType"] = TEXTS.astype(np.dtypes.StringDType())
+
+REFUSED = {
+    "a fraction": (IDS + np.eye(8)[3] / 2, "whole numbers. Received: 1.5 in row 3 of"),
+    "NaN": (np.where(IDS, IDS, np.nan), "tells apart.*nan in row 0 of"),
+    "infinity": (np.where(IDS, IDS, np.inf), "tells apart.*inf in row 0 of"),
+    "2^53": (IDS + 2.0**53, "tells apart, below 9007199254740992"),
+    "beyond 64 bits": ([2**70] * 8, "a number beyond 64 bits in"),
+    "masked": (np.ma.array(IDS, mask=IDS == 2), "a masked array, 2 of its entries masked"),
+    "numbers beside strings": (["a", 1] * 4, "1 beside 'a' in"),
+    "objects beside strings": (np.array(["a", 1] * 4, object), "1 beside 'a' in"),
+    "bytes beside strings": (["a", b"a"] * 4, "b'a' beside 'a' in"),
+    "None": ([None] * 8, "None in"),
+    "dates": (np.array(["2020-01-01"] * 8, "M8[D]"), "dtype datetime64"),
+    "complex": (IDS * 1j, "dtype complex128"),
+}
+FUNCTIONS = {
+    "recall": lambda labels: metrics.recall_at_k(Z, labels, [1, 2]),
+    "precision": lambda labels: metrics.precision_at_r(Z, labels),
+    "histograms": lambda labels: metrics.distance_histograms(Z, labels).divergence(),
+    "verification": lambda labels: metrics.verification(Z, labels, [0.3]).equal_error_rate,
+    "identification": lambda labels: metrics.identification(Z, labels, [0.5]).points[0].threshold,
+    "clustering": lambda labels: metrics.clustering_scores(Z, labels),
+    "accuracy": lambda labels: metrics.class_mean_accuracy(Z, labels, Z, labels),
+    "evaluate": lambda labels: metrics.evaluate(Z, labels, [1], gallery=Z, gallery_labels=labels),
+    "votes": lambda labels: metrics.label_votes(labels, NEIGHBORS).self_confidence.tolist(),
+}
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_every_kind_is_taken_alike(function):
+    # In this order the first class has the lowest label, too.
+    expected = FUNCTIONS[function](IDS)
+    for kind in TAKEN.keys() - {"neighbors beyond 2^40"}:
+        assert FUNCTIONS[function](TAKEN[kind]) == expected, kind
+
+
+@pytest.mark.parametrize("kind", TAKEN)
+def test_classes_stay_what_they_are(kind):
+    labels = plain_labels("labels", TAKEN[kind])
+    assert labels.dtype.kind in "iuSU"
+    np.testing.assert_array_equal(labels[:, None] == labels, IDS[:, None] == IDS)
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_what_is_no_label_is_refused_by_name(function, kind):
+    labels, message = REFUSED[kind]
+    with pytest.raises(ValueError, match=f"labels must .*{message}"):
+        FUNCTIONS[function](labels)
+
+
+STRINGS = [kind for kind in TAKEN if "str" in kind.lower()]
+
+
+@pytest.mark.parametrize("kind", STRINGS)
+def test_queries_and_gallery_of_strings_of_any_kind(kind):
+    expected = metrics.recall_at_k(Z, IDS, [1, 3], gallery=Z[2:], gallery_labels=IDS[2:])
+    for other in STRINGS:
+        found = metrics.recall_at_k(
+            Z, TAKEN[kind], [1, 3], gallery=Z[2:], gallery_labels=TAKEN[other][2:]
+        )
+        assert found == expected
+    for other in ("floats", "objects", "bytes", "objects of bytes"):
+        with pytest.raises(ValueError, match="labels and gallery_labels must be of one kind"):
+            metrics.recall_at_k(Z, TAKEN[kind], [1], gallery=Z, gallery_labels=TAKEN[other])
+
+
+def test_signed_beside_unsigned_integers_stay_apart():
+    ids = 2**60 + IDS  # in the float64 that NumPy would make of them they are one
+    joined = joined_labels([("labels", ids), ("gallery_labels", ids.astype("uint64"))])
+    np.testing.assert_array_equal(joined[8:], ids)
+    joined = joined_labels([("labels", ids), ("gallery_labels", IDS.astype("uint64") + 2**63)])
+    assert len(np.unique(joined)) == 6
+
+
+@pytest.mark.parametrize(
+    "make, words",
+    [("tf.ragged.constant([[0], [1, 2]])", "a ragged tensor"),
+     ("tf.sparse.from_dense([0, 0, 1])", "a sparse tensor; make it dense")],
+)  # fmt: skip
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_tensors_with_gaps(function, make, words):
+    tf = pytest.importorskip("tensorflow")
+    with pytest.raises(ValueError, match=f"labels must be an array without gaps.*{words}"):
+        FUNCTIONS[function](eval(make, {"tf": tf}))
+
+
+def test_masked_embeddings():
+    masked = np.ma.masked_where(Z > 1, Z)
+    with pytest.raises(ValueError, match="embeddings must be an array without gaps.*masked"):
+        metrics.recall_at_k(masked, IDS, [1])
