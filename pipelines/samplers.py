@@ -4,6 +4,9 @@ A sampler is a small immutable value: `sampler(step)` gives the same rows whenev
 order it is called, so a resumed run, a second worker and a debugger all see the same batch.
 """
 
+from collections.abc import Iterable
+from typing import cast
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -95,7 +98,7 @@ class BalancedSampler:
         given, labels = labels, as_array("labels", labels)
         if labels.dtype.kind in "UO" and labels.ndim == 1 and len(labels):
             # As they were given: NumPy makes strings of numbers and NaN among strings.
-            labels, _ = number_classes(given)
+            labels, _ = number_classes(list(cast(Iterable[str], given)))
         if labels.ndim != 1 or labels.dtype.kind not in "iu":
             raise ArgumentError(
                 "labels must be a vector of integers or of strings. "
