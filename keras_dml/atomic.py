@@ -234,6 +234,11 @@ def _locked(path: pathlib.Path) -> int | None:
 def _names(path: str | os.PathLike[str]) -> tuple[pathlib.Path, pathlib.Path, pathlib.Path]:
     """The folder, where it is written, and where the old one goes meanwhile."""
     target = pathlib.Path(os.path.realpath(check_path("path", path)))
+    if not target.name:
+        raise ArgumentError(
+            "path must be a folder within another. "
+            f"Received: path={os.fspath(path)!r}, the root of a file system"
+        )
     written, aside = (target.with_name(f".{target.name}.{what}") for what in ("partial", "old"))
     return target, written, aside
 

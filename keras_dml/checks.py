@@ -170,10 +170,13 @@ def check_path(name: str, value: object) -> pathlib.Path:
 
     Raises:
         TypeError: it is anything else.
+        ValueError: it holds a null character, which no system takes.
     """
     if isinstance(value, str | os.PathLike):
         path = os.fspath(value)
         if isinstance(path, str):
+            if "\0" in path:
+                raise ArgumentError(_message(name, "without null characters", path))
             return pathlib.Path(path)
     raise ArgumentTypeError(_message(name, "a string or a path object", value))
 

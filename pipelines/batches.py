@@ -80,14 +80,16 @@ def training_batches(
 
     Raises:
         ValueError: `seed`, `start_step` or `num_steps` is negative, the batch size is no multiple
-            of the number of replicas, or that none of the number of input pipelines.
+            of the number of replicas, or that none of the number of input pipelines; the sampler
+            gives other than `batch_size` rows, or of other images. What it gives in a later step
+            than the first is an error of TensorFlow's with this message.
     """
     seed = whole_number("seed", seed, at_least=0)
     start_step = whole_number("start_step", start_step, at_least=0, at_most=_MOST_STEPS)
     if num_steps is not None:
         num_steps = whole_number("num_steps", num_steps, at_least=0, at_most=_MOST_STEPS)
     check_table("table", table)
-    _check_sampler(sampler)
+    _check_sampler(sampler, start_step, num_steps, len(table))
     if transform is None:
         rows = _plain_rows(table)
         return feature_batches(
@@ -99,7 +101,7 @@ def training_batches(
     per_replica = (own.stop - own.start) // fed
 
     def look_up(step: np.ndarray) -> tuple[np.ndarray, ...]:
-        rows = sampler(int(step))
+        rows = _rows_of(sampler, int(step), len(table))
         drawn = np.random.SeedSequence((seed, int(step))).generate_state(2 * len(rows), np.uint64)
         seeds = drawn.view(np.int64).reshape(-1, 2)[own]
         rows = rows[own]
@@ -153,18 +155,24 @@ def feature_batches(
     start_step = whole_number("start_step", start_step, at_least=0, at_most=_MOST_STEPS)
     if num_steps is not None:
         num_steps = whole_number("num_steps", num_steps, at_least=0, at_most=_MOST_STEPS)
-    _check_sampler(sampler)
+    labels = as_array("labels", labels)
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise ArgumentError(
+            "labels must be a vector of integers. "
+            f"Received: labels of shape {labels.shape} and dtype {labels.dtype}"
+        )
     shapes = {view.shape for view in features}
     if len(shapes) != 1 or len(next(iter(shapes))) < 2 or len(features[0]) != len(labels):
         raise ArgumentError(
             f"features must be one array [{len(labels)}, ...] a view, a row for each label. "
             f"Received: arrays of shapes {sorted(shapes)}"
         )
+    _check_sampler(sampler, start_step, num_steps, len(labels))
     fed, own = _share_of(input_context, sampler.batch_size)
     views = np.uint64(len(features))
 
     def look_up(step: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        rows = sampler(int(step))
+        rows = _rows_of(sampler, int(step), len(labels))
         drawn = np.random.SeedSequence((seed, int(step))).generate_state(len(rows), np.uint64)
         chosen = (drawn % views).astype(np.int64)[own]
         rows = rows[own]
@@ -197,13 +205,43 @@ def _plain_rows(table: ImageTable) -> np.ndarray:
     return table.arrays
 
 
-def _check_sampler(sampler: Sampler) -> None:
-    """`ArgumentTypeError` unless it can be called and says its `batch_size`."""
+def _check_sampler(
+    sampler: Sampler, start_step: int, num_steps: int | None, num_images: int
+) -> None:
+    """That it can be called, says its `batch_size` and gives the first step's rows.
+
+    Raises:
+        ArgumentError: it does not.
+    """
     if not callable(sampler) or not hasattr(sampler, "batch_size"):
         raise ArgumentTypeError(
             "sampler must be a function from a step to rows, with an attribute batch_size. "
             f"Received: sampler={shown(sampler)}"
         )
+    whole_number("sampler.batch_size", sampler.batch_size, at_least=1)
+    if num_steps != 0:
+        _rows_of(sampler, start_step, num_images)
+
+
+def _rows_of(sampler: Sampler, step: int, num_images: int) -> np.ndarray:
+    """The rows of a step, of somebody's own sampler too: one that gives more, fewer or others than
+    it should would make batches of other images without a word.
+
+    Raises:
+        ArgumentError: no row numbers of `num_images` images `[batch_size]`.
+    """
+    rows = as_array("sampler", sampler(step))
+    received = None
+    if rows.shape != (sampler.batch_size,) or rows.dtype.kind not in "iu":
+        received = f"an array of shape {rows.shape} and dtype {rows.dtype}"
+    elif (wrong := (rows < 0) | (rows >= num_images)).any():
+        received = f"row {rows[wrong][0]}"
+    if received is None:
+        return rows
+    raise ArgumentError(
+        f"sampler must give row numbers [{sampler.batch_size}], its batch_size, from 0 to "
+        f"{num_images - 1}: of the images that are here. Received: {received} at step {step}"
+    )
 
 
 def _of_replicas(rows: np.ndarray, fed: int) -> np.ndarray:

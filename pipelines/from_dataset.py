@@ -136,7 +136,7 @@ def _label(label: Any) -> int | str:
     """A class id as Python's own."""
     value = label.item() if isinstance(label, np.generic | np.ndarray) else label
     if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
+        return value.decode("utf-8", "backslashreplace")  # two classes stay two
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, int | str):

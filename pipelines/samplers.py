@@ -4,6 +4,7 @@ A sampler is a small immutable value: `sampler(step)` gives the same rows whenev
 order it is called, so a resumed run, a second worker and a debugger all see the same batch.
 """
 
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -14,6 +15,8 @@ from pipelines.table import number_classes
 
 # Of a class in a batch: what a tensor's axis can count.
 _MOST_IMAGES = 2**31 - 1
+# Images in all, and slots of all batches up to a step: positions are int64.
+_MOST_SLOTS = 2**62
 
 
 class RandomSampler:
@@ -29,7 +32,7 @@ class RandomSampler:
     Args:
         num_images: number of rows to choose from.
         batch_size: rows in a batch, at most `num_images`.
-        seed: integer that names the sequence of batches.
+        seed: integer that names the sequence of batches, an int64.
 
     Attributes:
         batch_size: as given.
@@ -38,18 +41,18 @@ class RandomSampler:
 
     def __init__(self, num_images: int, batch_size: int, seed: int = 0) -> None:
         self.batch_size = whole_number("batch_size", batch_size, at_least=1)
-        self._num_images = whole_number("num_images", num_images)
+        self._num_images = whole_number("num_images", num_images, at_most=_MOST_SLOTS)
         if self._num_images < self.batch_size:
             raise ArgumentError(
                 f"batch_size must be at most the number of images, {num_images}. "
                 f"Received: batch_size={batch_size}"
             )
         self.steps_per_epoch = self._num_images // self.batch_size
-        self._key = seed_key(whole_number("seed", seed))
+        self._key = seed_key(_checked_seed(seed))
 
     def __call__(self, step: int) -> np.ndarray:
         """Row numbers of batch `step` (from 0), int64 `[batch_size]`."""
-        epoch, batch = divmod(whole_number("step", step, at_least=0), self.steps_per_epoch)
+        epoch, batch = divmod(_checked_step(step, self.batch_size), self.steps_per_epoch)
         positions = batch * self.batch_size + np.arange(self.batch_size)
         sizes = np.array([self._num_images])
         return permuted(fold(self._key, np.array([epoch])), sizes, positions[None, :])[0]
@@ -73,7 +76,7 @@ class BalancedSampler:
         labels: integers (whole floats too) or strings `[n]`, the class of each row.
         classes_per_batch: P.
         images_per_class: m.
-        seed: integer that names the sequence of batches.
+        seed: integer that names the sequence of batches, an int64.
 
     Attributes:
         batch_size: P·m.
@@ -110,11 +113,11 @@ class BalancedSampler:
         self.batch_size = self._classes_per_batch * self._images_per_class
         self.steps_per_epoch = max(1, len(labels) // self.batch_size)
         # Stream 0 orders the classes, stream k+1 the images of class k.
-        self._keys = fold(seed_key(whole_number("seed", seed)), np.arange(len(self._sizes) + 1))
+        self._keys = fold(seed_key(_checked_seed(seed)), np.arange(len(self._sizes) + 1))
 
     def __call__(self, step: int) -> np.ndarray:
         """Row numbers of batch `step` (from 0), int64 `[batch_size]`."""
-        step = whole_number("step", step, at_least=0)
+        step = _checked_step(step, self.batch_size)
         classes, visits = self._classes_and_visits(step)
         images = _choose(
             self._keys[classes + 1], self._sizes[classes], self._images_per_class, visits
@@ -141,6 +144,15 @@ class BalancedSampler:
         # The last draw is this batch's own; it holds none of `classes`, so it may stay in.
         this_cycle = others[slots >= cycle * count]
         return classes, step - cycle - np.isin(classes, this_cycle)
+
+
+def _checked_seed(seed: object) -> int:
+    """Seeds beyond int64 would be the same as others within."""
+    return whole_number("seed", whole_number("seed", seed), at_least=-(2**63), at_most=2**63 - 1)
+
+
+def _checked_step(step: object, batch_size: int) -> int:
+    return whole_number("step", step, at_least=0, at_most=_MOST_SLOTS // batch_size)
 
 
 def _choose(keys: np.ndarray, sizes: np.ndarray, count: int, numbers: np.ndarray) -> np.ndarray:

@@ -88,8 +88,9 @@ class Identification:
         Halfway between the scores of the last query that is given one and the first that is not.
 
         Raises:
-            ValueError: a rate that the unknown queries cannot show.
+            ValueError: a rate out of range, or one that the unknown queries cannot show.
         """
+        rate = check_number("rate", rate, above=0, below=1)
         needed = pairs_needed(rate)
         if self.unknown < needed:
             raise ArgumentError(
@@ -104,7 +105,9 @@ class Identification:
         sign = 1.0 if self.metric == "cosine" else -1.0
         return IdentificationPoint(sign * least, *self._rates(least))
 
-    def _rates(self, least: float) -> tuple[float, float, float]:
+    def _rates(self, threshold: float) -> tuple[float, float, float]:
+        # As it is: NumPy would round a Python number to the scores' float32.
+        least = np.float64(threshold)
         given = self._known >= least
         return (
             np.count_nonzero(self._unknown >= least) / self.unknown,

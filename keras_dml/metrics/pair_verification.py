@@ -124,10 +124,15 @@ def pairs_needed(false_match_rate: float) -> int:
         >>> pairs_needed(1e-3)
         3000
 
+    Raises:
+        ValueError: a rate that is not above 0 and below 1.
+
     Reference: ISO/IEC 19795-1:2021, annex B; Hanley and Lippman-Hand 1983, "If nothing goes wrong,
     is everything all right?".
     """
-    return math.ceil(_RULE_OF_THREE / false_match_rate * (1 - 1e-12))
+    rate = check_number("false_match_rate", false_match_rate, above=0, below=1)
+    # At most what an int64 counts, more than any set has: the quotient may be infinite.
+    return math.ceil(min(_RULE_OF_THREE / rate * (1 - 1e-12), 2.0**63))
 
 
 def verification(

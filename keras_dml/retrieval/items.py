@@ -48,6 +48,11 @@ def checked_ids(ids: npt.ArrayLike, count: int) -> np.ndarray:
     if (kind in "TU" and isinstance(ids, np.ndarray)) or (
         kind in "OU" and isinstance(ids, Iterable) and all(isinstance(one, str) for one in ids)
     ):
+        # NumPy's strings lose it: another id would be meant.
+        if not (isinstance(ids, np.ndarray) and kind == "U") and any(
+            str(one).endswith("\0") for one in ids
+        ):
+            raise _refused(ids, "an id that ends in a null character")
         array = array.astype(str)
     elif kind not in "iu" or (count and array.max() > np.iinfo(np.int64).max):
         raise _refused(ids, f"dtype {array.dtype}" if kind != "u" else "numbers beyond int64")
@@ -193,12 +198,14 @@ class Items:
         if asked.shape == (0,):
             return np.empty(0, np.int64)
         wanted = f"{name} must be ids of items, {'strings' if self._are_text else 'whole numbers'}"
-        # NumPy makes strings of the numbers in a list of both.
+        # NumPy makes strings of the numbers in a list of both, and takes null characters off ends.
         each = ids if isinstance(ids, list | tuple) else asked.flat
         kind = str if self._are_text else numbers.Integral
         if asked.ndim != 1 or not all(
             isinstance(one, kind) and not isinstance(one, bool) for one in each
         ):
+            raise ArgumentError(f"{wanted}. Received: {name}={shown(ids)}")
+        if self._are_text and any(one.endswith("\0") for one in each):
             raise ArgumentError(f"{wanted}. Received: {name}={shown(ids)}")
         with self._lock:
             # What no item has gets a number beyond all rows that count.

@@ -51,6 +51,13 @@ def test_what_names_no_file_gets_one_and_what_does_keeps_it(tmp_path):
         np.zeros(100_000).tofile(full)
 
 
+@pytest.mark.parametrize("path", ["/", "a\0b"])
+def test_paths_that_nothing_can_be_written_to(path):
+    for use in (replacing_folder(path, "a.json", "it").__enter__, lambda: read_folder(path, str)):
+        with pytest.raises(ArgumentError, match="path must be .* Received: path='"):
+            use()
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the old folder goes aside")
 def test_a_folder_that_is_replaced_is_there_all_the_time(tmp_path):
     path, missing, done = tmp_path / "index", [], threading.Event()

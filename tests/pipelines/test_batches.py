@@ -10,7 +10,8 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from pipelines.batches import evaluation_batches, training_batches
+from pipelines.batches import evaluation_batches, feature_batches, training_batches
+from pipelines.errors import ArgumentError
 from pipelines.images.transforms import EvaluationTransform, TrainTransform
 from pipelines.samplers import RandomSampler
 from pipelines.table import ImageTable
@@ -233,6 +234,45 @@ def test_two_replicas_share_the_batch_and_a_process_may_end_amid_one(tmp_path):
 def test_bad_arguments_of_training_batches(table, name):
     with pytest.raises(ValueError, match=f"{name} must be at least 0. Received: {name}=-1"):
         training_batches(table, SAMPLER, TRANSFORM, **{name: -1})
+
+
+class Rows:
+    """A sampler of somebody's own."""
+
+    def __init__(self, batch_size, rows):
+        self.batch_size, self.rows = batch_size, rows
+
+    def __call__(self, step):
+        return self.rows(step)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "received"),
+    [
+        (RandomSampler(1000, 4), r"from 0 to 5.* Received: row \d+ at step 0"),
+        (Rows(2, lambda step: np.array([0, -1])), "Received: row -1 at step 0"),
+        (Rows(4, lambda step: np.arange(5)), r"numbers \[4\].* shape \(5,\) .* at step 0"),
+        (Rows(4, lambda step: np.arange(3)), r"shape \(3,\)"),
+        (Rows(4, lambda step: np.arange(4.0)), "dtype float64"),
+        (Rows(6, lambda step: np.ones(6, bool)), "dtype bool"),
+        (Rows(4.0, lambda step: np.arange(4)), "sampler.batch_size must be a whole number"),
+        (Rows(0, lambda step: np.arange(0)), "sampler.batch_size must be at least 1"),
+    ],
+)
+def test_a_sampler_that_gives_other_rows_than_it_should_is_refused(sampler, received):
+    rows, labels = np.eye(6, dtype="float32"), np.arange(6) // 2
+    plain = ImageTable.from_arrays(rows, labels)
+    with pytest.raises(ArgumentError, match=received):
+        training_batches(plain, sampler)
+    with pytest.raises(ArgumentError, match=received):
+        feature_batches([rows], labels, sampler)
+
+
+def test_a_sampler_that_gives_other_rows_later_on_is_an_error_of_that_batch():
+    plain = ImageTable.from_arrays(np.eye(6, dtype="float32"), np.arange(6) // 2)
+    batches = training_batches(plain, Rows(2, lambda step: np.arange(2) - step), num_steps=2)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Received: row -1 at step 1"):
+        collect(batches)
 
 
 def contexts(pipelines, replicas):

@@ -65,6 +65,14 @@ def test_features_that_are_not_one_row_a_label(views):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("labels", [[0.0, np.nan], [[0], [1]], ["a", "b"]])
+def test_labels_that_are_no_class_numbers(labels):
+    with pytest.raises(
+        ValueError, match="labels must be a vector of integers. Received: labels of"
+    ):
+        feature_batches([np.zeros((2, 3))], labels, RandomSampler(2, 2))
+
+
 def test_every_image_once_in_its_own_augmentation():
     pixels = np.random.default_rng(0).integers(0, 256, (23, 20, 20, 3), dtype=np.uint8)
     table = ImageTable.from_arrays(pixels, LABELS)

@@ -163,3 +163,9 @@ def test_a_sampler_takes_names_for_classes():
     for labels in (names, list(names), names.astype(object)):
         sampler = BalancedSampler(labels, 3, 2, seed=1)
         assert all((sampler(n) == BalancedSampler(LABELS, 3, 2, seed=1)(n)).all() for n in range(9))
+
+
+def test_names_that_are_no_utf_8_stay_two_classes():
+    names = [b"\xff", b"\xfe", b"a", b"\xff"]
+    table = table_from_dataset(tf.data.Dataset.from_tensor_slices((np.eye(4), names)))
+    assert table.num_classes == 3 and table.labels[0] == table.labels[3]

@@ -206,8 +206,33 @@ def test_a_table_the_size_of_stanford_online_products():
         (lambda: BalancedSampler([0.5, 1], 1, 1), "all integers.*0.5 in row 0 of labels"),
         (lambda: BalancedSampler([[0, 1]], 1, 1), r"vector of integers.*\(1, 2\)"),
         (lambda: BalancedSampler([0, 1], 1, 1)(-2), "step must be at least 0.*step=-2"),
+        # Strings to NumPy.
+        (lambda: BalancedSampler(["a", math.nan], 1, 1), "all integers or all strings"),
+        (lambda: BalancedSampler(["a", 1], 1, 1), "all integers or all strings"),
+        # Seeds that were others' batches.
+        (lambda: BalancedSampler([0, 1], 1, 1, seed=2**64), r"seed must be at most.*seed=\d{20}"),
+        (lambda: RandomSampler(5, 2, seed=2**63), "seed must be at most"),
+        (lambda: RandomSampler(5, 2, seed=-(2**63) - 1), "seed must be at least -"),
+        (lambda: RandomSampler(5, 2, seed=0.0), "seed must be a whole number. Received: seed=0.0"),
+        (lambda: RandomSampler(2**70, 2), "num_images must be at most"),
+        (lambda: RandomSampler(5, 2)(2**62), "step must be at most.*step=4611686018427387904"),
+        (lambda: BalancedSampler([0, 1], 2, 2)(2**64), "step must be at most"),
     ],
 )
 def test_bad_input(build, message):
     with pytest.raises(ValueError, match=message):
         build()
+
+
+def test_the_last_steps_and_seeds_that_there_are():
+    labels = np.arange(7) % 5
+    for seed in (-(2**63), 2**63 - 1):
+        for classes_per_batch in (2, 4):
+            sampler = BalancedSampler(labels, classes_per_batch, 3, seed)
+            for step in range(2**62 // sampler.batch_size - 20, 2**62 // sampler.batch_size + 1):
+                rows = sampler(step)
+                assert len(set(labels[rows])) == classes_per_batch
+        sampler = RandomSampler(10, 4, seed)
+        last = 2**62 // 4
+        epoch = np.concatenate([sampler(last - last % 2 - 2), sampler(last - last % 2 - 1)])
+        assert len(set(epoch)) == 8

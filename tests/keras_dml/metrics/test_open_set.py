@@ -108,6 +108,23 @@ def test_it_refuses(change, message):
         identification(false_positive_identification_rates=rates, **given)
 
 
+@pytest.mark.parametrize("rate", [0, 1.5, float("nan"), "0.1"])
+def test_a_rate_that_is_none(rate):
+    found = identification(np.eye(4), [0, 0, 1, 1], ())
+    with pytest.raises(ValueError, match="rate must be a number above 0 and below 1"):
+        found.at_rate(rate)
+
+
+def test_a_threshold_is_not_rounded(recwarn):
+    # As float32 the number is below 0.7.
+    rows = np.array([[1.0, 0], [0.7, np.sqrt(1 - 0.7**2)], [-1, 0], [-1, 0.1]])
+    found = identification(rows, [0, 1, 2, 2], ())
+    score = float(max(found._unknown[:2]))
+    assert score < 0.7 and found.at(0.7).false_positive_identification_rate == 0
+    assert found.at(score).false_positive_identification_rate == 0.5
+    assert found.at(1e300).detection_and_identification_rate == 0 and not recwarn.list
+
+
 def test_a_threshold_that_is_no_number():
     found = identification(np.eye(4), [0, 0, 1, 1], [0.8])
     with pytest.raises(ValueError, match="threshold must be"):

@@ -103,6 +103,8 @@ def test_added_in_batches_saved_and_moved_it_answers_as_if_built_at_once(
         ([0, 1, 2, 3, "a"], "dtype <U"),
         ([b"a", b"b", b"c", b"d", b"e"], "dtype .S1"),
         (np.arange(5, dtype=np.uint64) + 2**63, "numbers beyond int64"),
+        (["a\0", "b", "c", "d", "e"], "an id that ends in a null character"),
+        (np.array(["a\0", "b", "c", "d", "e"], object), "an id that ends in a null character"),
     ],
 )
 def test_ids_that_no_index_takes(ids, message):
@@ -110,6 +112,17 @@ def test_ids_that_no_index_takes(ids, message):
         ValueError, match="ids must be whole numbers .int64. or strings.*" + message
     ):
         ExactIndex(np.eye(5), ids=ids)
+
+
+def test_a_null_character_that_numpy_takes_off_names_no_other_item():
+    index = ExactIndex(np.eye(2), ids=["a", "b\0c"])
+    for ids in (["a\0"], ("b\0c\0",), np.array(["a\0"], object)):
+        with pytest.raises(ValueError, match="ids must be ids of items, strings. Received: "):
+            index.remove(ids)
+        with pytest.raises(ValueError, match="an id that ends in a null character"):
+            index.upsert(ids, np.eye(2)[:1])
+    index.remove(["b\0c"])
+    assert index.ids.tolist() == ["a"]
 
 
 def test_what_cannot_be_added_leaves_the_index_as_it_was():
