@@ -71,7 +71,7 @@ def main(argv: list[str]) -> None:
 
     # Keras comes with it: not before a mistyped flag is answered.
     from experiments.report.links import add_link
-    from experiments.training.run_files import REPORT, read_finished
+    from experiments.training.run_files import REPORT, note_other_images, read_finished
     from keras_dml.atomic import replacing
 
     rows, raw, histories = [], [], {}
@@ -82,6 +82,7 @@ def main(argv: list[str]) -> None:
         result, histories[recipe.stem] = read_finished(folder)
         rows.append(_row(recipe.stem, result))
         raw.append(_raw_pixels(result))
+    note_other_images({recipe.stem: output / recipe.stem for recipe in recipes})
     rows.sort(key=lambda row: -row["R@1, cosine"])
     best = rows[0]
     rows += [row for row in raw if row is not None][:1]

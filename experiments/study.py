@@ -123,7 +123,7 @@ def main(argv: list[str]) -> None:
     searches = _searches(options, recipes, forwarded)
 
     from experiments.embedding.held_folder import waiting_for
-    from experiments.training.run_files import read_finished
+    from experiments.training.run_files import note_other_images, read_finished
 
     # All storages before the first run: one that is refused has cost nothing.
     opened = [(search, search.open()) for search in searches]
@@ -136,6 +136,7 @@ def main(argv: list[str]) -> None:
     results: dict[str, list[Mapping[str, Any]]] = {recipe.stem: [] for recipe in recipes}
     for job in jobs:
         results[job.recipe.stem].append(read_finished(job.folder)[0])
+    note_other_images({f"{job.recipe.stem}, seed {job.seed}": job.folder for job in jobs})
     with waiting_for(output / ".study.lock"):  # two that share it end at the same time
         _tell(output, results, found, list(seeds), forwarded)
 

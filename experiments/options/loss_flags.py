@@ -11,6 +11,7 @@ from experiments.options import catalog
 from experiments.options.declaration import Flag
 from experiments.options.errors import UsageError
 from experiments.options.help import shown
+from experiments.recipes.nearest import did_you_mean
 
 __all__ = [
     "MEMORY",
@@ -106,8 +107,10 @@ def checked(loss: str, given: Mapping[str, Any]) -> dict[str, Any]:
         UsageError: no such loss; an argument that it does not take, or not with this value.
     """
     if loss not in catalog.names():
+        names = catalog.names()
         raise UsageError(
-            f"loss must be one of {', '.join(catalog.names())}. Received: loss={loss!r}"
+            f"loss must be one of {', '.join(names)}.{did_you_mean(loss, names)} "
+            f"Received: loss={loss!r}"
         )
     taken = taken_by(loss)
     for name, value in given.items():

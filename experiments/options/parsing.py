@@ -12,10 +12,12 @@ from typing import Any, TypeVar
 from absl import flags as absl_flags
 
 from experiments import recipes
+from experiments.options import registries
 from experiments.options.declaration import Flag, Options, declarations
 from experiments.options.errors import HelpRequested, UsageError, one_line
 from experiments.options.help import help_text
 from experiments.options.values import absolute
+from experiments.recipes.nearest import did_you_mean
 
 __all__ = ["given_words", "parse", "resolved", "wants_debug", "wants_help", "words_of"]
 
@@ -25,8 +27,10 @@ _READ_FIRST = ("flagfile", "help")
 # What says nothing of what is done.
 _NOT_RESOLVED = ("flagfile", "debug", "help", "output_dir", "refit", "measured_in")
 
-# What absl makes of the messages of our own parsers.
-_OURS = re.compile(r"flag --(\w+)=(.*): (must be .*)", re.DOTALL)
+# What absl says of a value: our own parsers' message, or its own of words and switches.
+_WRONG = re.compile(
+    r"flag --(\w+)=(.*): (must be .*|value should be one of .*|\('Non-boolean .*)", re.DOTALL
+)
 # Nothing here counts further, and what is computed is float32.
 _MOST_WHOLE, _MOST_NUMBER = 2**31 - 1, 3.4e38
 
@@ -158,9 +162,9 @@ def _read(
     except absl_flags.UnrecognizedFlagError as error:
         name = error.flagname
         word = next((word for word in words if _name(word, ()) == name), f"--{name}")
-        raise UsageError(options.refusal(name, word) or one_line(error)) from error
+        raise UsageError(options.refusal(name, word) or _unknown(options, name, word)) from error
     except absl_flags.Error as error:
-        raise UsageError(_OURS.sub(r"\1 \3. Received: \1=\2", one_line(error))) from error
+        raise UsageError(_refused(flags, one_line(error))) from error
     for name, flag in flags.items():
         # A shell's variable that is not set. (A list may say that there is nothing of its kind.)
         empty = name not in _READ_FIRST and values[name].present and values[name].value in ("", [])
@@ -171,6 +175,37 @@ def _read(
         refusal = options.refusal(None, received)
         raise UsageError(refusal or f"flags start with --. Received: {received}")
     return values
+
+
+def _unknown(options: type[Options], name: str, word: str) -> str:
+    """What is said of a flag that there is not: which may have been meant, and whose it is."""
+    from experiments.options.run_options import RunOptions  # which knows this module's neighbors
+
+    held = declarations(options)
+    known = [*held, *(f"no{each}" for each, (_, _, flag) in held.items() if flag.kind is bool)]
+    commands = registries.commands_with(name)
+    if name in declarations(RunOptions):
+        commands = [RunOptions.command, *commands]
+    others = f" It is one of {' and '.join(commands[:3])}." if commands else ""
+    return (
+        f"{name} is no flag of {options.command}.{did_you_mean(name, known)}{others} --help lists "
+        f"them. Received: {word}"
+    )
+
+
+def _refused(flags: Mapping[str, Flag], text: str) -> str:
+    """What absl says of a value, in our form where that says more."""
+    wrong = _WRONG.fullmatch(text)
+    if wrong is None or wrong[1] not in flags:
+        return text
+    (name, value, why), flag = wrong.groups(), flags[wrong[1]]
+    hint = ""
+    if flag.choices:
+        why = f"must be one of {', '.join(flag.choices)}"
+        hint = did_you_mean(value, flag.choices)
+    elif flag.kind is bool:
+        why = "must be true or false"
+    return f"{name} {why}.{hint} Received: {name}={value}"
 
 
 def _flag_values(flags: Mapping[str, Flag]) -> absl_flags.FlagValues:

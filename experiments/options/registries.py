@@ -7,7 +7,7 @@ import functools
 import importlib.util
 import pathlib
 
-__all__ = ["number", "summary", "words"]
+__all__ = ["commands_with", "number", "summary", "words"]
 
 
 def words(module: str, name: str) -> tuple[str, ...]:
@@ -40,6 +40,26 @@ def summary(module: str, function: str) -> str:
         if isinstance(node, ast.FunctionDef) and node.name == function:
             return " ".join((ast.get_docstring(node) or "").split())
     raise LookupError(f"{module} has no function {function}")
+
+
+def commands_with(flag: str) -> list[str]:
+    """The commands whose own options declare a flag: `experiments.search`, say."""
+    found = []
+    spec = importlib.util.find_spec("experiments")
+    (root,) = (spec and spec.submodule_search_locations) or (".",)
+    for path in sorted(pathlib.Path(root).glob("*.py")):
+        module = f"experiments.{path.stem}"
+        declared = (
+            statement.target.id
+            for node in _parsed(module).body
+            if isinstance(node, ast.ClassDef)
+            for statement in node.body
+            if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
+            if isinstance(statement.value, ast.Call)
+        )
+        if flag in declared:
+            found.append(module)
+    return found
 
 
 @functools.cache

@@ -1,9 +1,10 @@
 """Recipes: one flag file for each run worth repeating; and how flag files are found and read."""
 
-import difflib
 import pathlib
 import re
-from collections.abc import Container, Iterable
+from collections.abc import Collection, Iterable
+
+from experiments.recipes.nearest import did_you_mean
 
 __all__ = [
     "RecipeError",
@@ -15,6 +16,8 @@ __all__ = [
     "without_flagfiles",
 ]
 
+_ALL_LISTED = "python -m experiments.run --help lists them."
+_ENDING = ".flags"
 _PAPER = "# Paper: "
 _SCORE = re.compile(r"(NMI) (0\.\d+)|(0\.\d+) \((cosine|l2)\)")
 
@@ -28,7 +31,7 @@ PACKAGED = pathlib.Path(__file__).parent
 
 def names() -> list[str]:
     """The packaged recipes, sorted."""
-    return sorted(path.name for path in PACKAGED.glob("*.flags"))
+    return sorted(path.name for path in PACKAGED.glob(f"*{_ENDING}"))
 
 
 def find_recipe(name: str) -> pathlib.Path:
@@ -38,11 +41,11 @@ def find_recipe(name: str) -> pathlib.Path:
         return here
     if name and packaged.is_file():
         return packaged
-    known = names()
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f" Did you mean {near[0]}?" if near else ""
+    hint = did_you_mean(
+        name.removesuffix(_ENDING), [known.removesuffix(_ENDING) for known in names()], _ENDING
+    )
     raise RecipeError(
-        f"flagfile must be a file here or one of the recipes {', '.join(known)}.{hint} "
+        f"flagfile must be a file here or one of the recipes.{hint} {_ALL_LISTED} "
         f"Received: flagfile={name!r}"
     )
 
@@ -84,7 +87,7 @@ def without_flagfiles(words: Iterable[str]) -> tuple[list[str], list[str]]:
 
 
 def read_recipe(
-    path: pathlib.Path, known: Container[str], within: tuple[pathlib.Path, ...] = ()
+    path: pathlib.Path, known: Collection[str], within: tuple[pathlib.Path, ...] = ()
 ) -> list[str]:
     """The words of a flag file, those of the flag files that it names in their place.
 
@@ -110,5 +113,6 @@ def read_recipe(
         elif line.startswith("-") and (name in known or name.removeprefix("no") in known):
             words.append(line)
         else:
-            raise RecipeError(f"flagfile {path}, line {number} is no flag. Received: {line}")
+            hint = did_you_mean(name, known)
+            raise RecipeError(f"flagfile {path}, line {number} is no flag.{hint} Received: {line}")
     return words

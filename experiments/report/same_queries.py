@@ -37,6 +37,9 @@ def same_queries(
         with np.load(folder / "test_embeddings.npz") as saved:
             if not np.array_equal(saved["labels"], data.test.labels):
                 return None
+            paths = data.test.paths
+            if paths is not None and not np.array_equal(saved.get("paths", paths), paths):
+                return None
             gallery = saved["gallery_embeddings"] if data.gallery else None
             test = EmbeddedTable(data.test, saved["embeddings"])
         found = retrieval_rows(test, transform, chosen, embedded_table(data.gallery, gallery))

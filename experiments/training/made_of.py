@@ -8,7 +8,6 @@ import os
 import pathlib
 from typing import Any
 
-from experiments.embedding.checked_json import checked, read_checked
 from experiments.options import RunOptions, UsageError, parse
 from experiments.options.data import data
 from experiments.options.run_options import BadImageOptions, DataOptions
@@ -18,8 +17,8 @@ from experiments.training.run_files import (
     RAW_PIXELS,
     flag_file_of,
     has_checkpoint,
+    kept_images,
     known_bad_images,
-    last_records,
 )
 from experiments.training.run_folder import RunFolder
 from pipelines import ImageTable, Split
@@ -68,7 +67,7 @@ def settle_images(folder: RunFolder, made_of: Record) -> None:
     """
     if not folder.writes:
         return
-    before = _record_in(folder.path)
+    before = kept_images(folder.path)
     if has_checkpoint(folder.path):
         # Of an earlier version nothing is known, and nothing is made up.
         changes = _Changes(before, made_of) if before is not None else None
@@ -105,7 +104,7 @@ def images_of_run(
     of_run = parse(RunOptions, ["run", f"--flagfile={flag_file_of(run)}"])
     _check_there(options)
     split, _ = data(options, known_bad_images(run), of_run.data_dir)
-    before = _record_in(run)
+    before = kept_images(run)
     if before is None or _asks_for_others(options, of_run, data_dir_moves):
         return split
     changes = _Changes(before, record_of(split))
@@ -140,14 +139,6 @@ def _asks_for_others(options: BadImageOptions, of_run: RunOptions, data_dir_move
     if data_dir_moves or (here and there and os.path.realpath(here) == os.path.realpath(there)):
         different.discard("data_dir")
     return bool(different)
-
-
-def _record_in(run: pathlib.Path) -> Record | None:
-    """What a run's folder says; None of an earlier version's. A damaged file has a copy."""
-    found = read_checked(run / IMAGES)
-    if found is None and (records := last_records(run)) is not None:
-        found = checked(records.files.get(IMAGES, ""))
-    return found
 
 
 class _Changes:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import pathlib
 import zipfile
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from experiments.embedding.checked_json import read_checked
+from experiments.embedding.checked_json import checked, read_checked
 from experiments.embedding.fingerprint import file_sha256
 from experiments.options import RunOptions, UsageError, parse
 from experiments.training.checkpoint import DamagedError, Records, State, read_checkpoint
@@ -35,6 +36,7 @@ TENSORBOARD = "tensorboard"
 # What is kept for the rest of a run before its first checkpoint, and follows from its flags.
 OF_THE_FLAGS = (BAD_IMAGES, IMAGES, RAW_PIXELS, RANKMI)
 
+_LOGGER = logging.getLogger("experiments")
 _RECALL = "test/recall@1/cosine"
 
 
@@ -87,6 +89,39 @@ def known_bad_images(path: str | os.PathLike[str]) -> list[str] | None:
 def _lines(text: str) -> list[str]:
     """Those that a line feed ends: `splitlines` would cut names at a dozen other characters."""
     return [line for line in text.split("\n") if line]
+
+
+def kept_images(path: pathlib.Path) -> dict[str, Any] | None:
+    """Which images the run in a folder was made of, as from `made_of.record_of`.
+
+    None of an earlier version's. A damaged file has a copy in the checkpoint.
+    """
+    found = read_checked(path / IMAGES)
+    if found is None and (records := last_records(path)) is not None:
+        found = checked(records.files.get(IMAGES, ""))
+    return found
+
+
+def note_other_images(runs: Mapping[str, pathlib.Path]) -> None:
+    """Say which of several runs were measured on other images than the first of them.
+
+    Args:
+        runs: name -> folder, as far as they are known.
+    """
+    kept = {name: kept_images(path) for name, path in runs.items()}
+    measured = {
+        name: {side: images for side, images in found.items() if side != "training"}
+        for name, found in kept.items()
+        if found is not None
+    }
+    first = next(iter(measured), "")
+    others = [name for name, images in measured.items() if images != measured[first]]
+    if others:
+        _LOGGER.warning(
+            "not measured on the same images as %s, so that the scores do not compare: %s",
+            first,
+            "; ".join(others),
+        )
 
 
 def read_finished(path: pathlib.Path) -> tuple[dict[str, Any], list[dict[str, float]]]:

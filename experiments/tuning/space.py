@@ -11,6 +11,7 @@ from typing import TypeAlias
 from experiments.options import Flag, RunOptions, UsageError, declarations
 from experiments.options import run_options as groups
 from experiments.options.loss_flags import taken_by
+from experiments.recipes.nearest import did_you_mean
 
 __all__ = [
     "Parameter",
@@ -147,14 +148,15 @@ def without_password(url: str) -> str:
     return re.sub(r"//[^/@]*@", "//…@", url)
 
 
-def _refused(what: str, word: str) -> UsageError:
-    return UsageError(f"search {what}. Received: search={word}")
+def _refused(what: str, word: str, hint: str = "") -> UsageError:
+    return UsageError(f"search {what}.{hint} Received: search={word}")
 
 
 def _parameter(name: str, values: str, word: str, options: RunOptions) -> Parameter:
     held = declarations(RunOptions).get(name)
     if held is None:
-        raise _refused(f"must name a flag of experiments.run, which {name} is not", word)
+        hint = did_you_mean(name, declarations(RunOptions))
+        raise _refused(f"must name a flag of experiments.run, which {name} is not", word, hint)
     field, _, flag = held
     if flag.group in _FIXED or flag.name in ("loss", "flagfile", "debug", "help"):
         raise _refused(

@@ -1,6 +1,7 @@
 """Backbones: images in 0..255 in, feature maps out; each scales its input as its weights expect."""
 
 import contextlib
+import difflib
 import importlib.util
 import inspect
 import os
@@ -342,9 +343,11 @@ def _application(
 ) -> keras.Model:
     applications = {application.lower(): application for application in _applications()}
     if key not in applications:
+        near = difflib.get_close_matches(key, backbone_names(), 3)
+        hint = f" Did you mean {' or '.join(near)}?" if near else ""
         raise ArgumentError(
             f"backbone must be one of {', '.join(backbone_names())}, {hub.PREFIX}PRESET or a file "
-            f"{keras_files.ENDING}. Received: backbone={shown(name)}"
+            f"{keras_files.ENDING}.{hint} Received: backbone={shown(name)}"
         )
     application = applications[key]
     inputs = keras.Input((image_size, image_size, 3), name="images")

@@ -7,6 +7,7 @@ divide them, is that function's business. Its docstring is what a list of the da
 the name.
 """
 
+import difflib
 import importlib
 import inspect
 import os
@@ -97,7 +98,11 @@ def load_dataset(
         return tfds_split(
             name.removeprefix(PREFIX), data_dir, train_classes, test_classes, split, split_seed
         )
-    raise ArgumentError(f"dataset must be one of {', '.join(DATASETS)}. Received: dataset={name}")
+    near = difflib.get_close_matches(name, NAMES, 1)
+    hint = f" Did you mean {near[0]}?" if near else ""
+    raise ArgumentError(
+        f"dataset must be one of {', '.join(DATASETS)}.{hint} Received: dataset={name}"
+    )
 
 
 def takes_split(name: str) -> bool:

@@ -271,7 +271,7 @@ def test_in_shop_is_only_counted(tmp_path, capsys):
         (["--dataset=cub"], "give --dataset="),
         (
             ["--dataset=birds", "--data_dir=x"],
-            "value should be one of <cub|cars|sop|groceries|inshop>",
+            "dataset must be one of cub, cars, sop, groceries, inshop. Received: dataset=birds",
         ),
         (["--dataset=cub", "--data_dir=x", "word"], "flags start with --. Received: word"),
     ],

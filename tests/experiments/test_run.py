@@ -137,8 +137,18 @@ def test_every_recipe_says_what_it_is_and_parses(recipe):
 
 
 BAD = [
-    (["--flagfile=glyph.flags"], "recipes cached_groceries.flags.*Did you mean glyphs.flags"),
-    (["--epoch=3"], "Unknown command line flag 'epoch'.*Did you mean.*epochs"),
+    (["--flagfile=glyph.flags"], "Did you mean glyphs.flags or .*--help lists them. Received:"),
+    (["--flagfile=glyph"], "Did you mean glyphs.flags or"),
+    (
+        ["--epoch=3"],
+        "epoch is no flag of experiments.run. Did you mean epochs.*Received: --epoch=3",
+    ),
+    (["--query=a.png"], "query is no flag .* It is one of experiments.search"),
+    (["--nodebg"], r"Did you mean nodebug\b.*Received: --nodebg"),
+    (["--optimizer=adma"], r"of sgd, adam, adamw, rmsprop. Did you mean adam .*: optimizer=adma"),
+    (["--flip=perhaps"], "flip must be true or false. Received: flip=perhaps"),
+    (["--dataset=glyph"], r"tfds:NAME. Did you mean glyphs\? Received: dataset=glyph"),
+    (["--loss=tripplet"], r"Did you mean triplet\b.* Received: loss='tripplet'"),
     (["--epochs=0"], "epochs.*0"),
     (["--crop=both"], "crop"),
     (["word"], "flags start with --. Received: word"),
@@ -146,7 +156,7 @@ BAD = [
     (["--dataset=birds"], "birds.*cub|cub.*birds"),
     (["--dataset=cub"], "data_dir"),
     (["--dataset=folder", "--data_dir=/does/not/exist"], "data_dir.*/does/not/exist"),
-    (["--flagfile=@recipe"], "recipe.flags, line 2 is no flag. Received: --epoch=3"),
+    (["--flagfile=@recipe"], "line 2 is no flag. Did you mean epochs.* Received: --epoch=3"),
     (["--flagfile=@circle"], "circle.flags names itself"),
     (["--flagfile=@utf16"], "utf16.flags cannot be read"),
 ]

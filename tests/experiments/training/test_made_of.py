@@ -11,6 +11,7 @@ from tiny_run import TINY
 
 from experiments.options import RunOptions, UsageError, parse, resolved
 from experiments.options import data as described
+from experiments.report.same_queries import same_queries
 from experiments.training import plan
 from experiments.training.checkpoint import State
 from experiments.training.made_of import images_of_run, record_of, settle_images
@@ -21,6 +22,7 @@ from experiments.training.run_files import (
     FLAGS_FILE,
     IMAGES,
     RAW_PIXELS,
+    note_other_images,
 )
 from experiments.training.run_folder import RunFolder
 from pipelines import ImageTable, Split
@@ -200,3 +202,26 @@ def test_images_in_memory_are_known_by_their_classes(tmp_path):
         return Split(table, table, same_classes=True)
 
     assert record_of(split(4)) == record_of(split(4)) != record_of(split(2))
+
+
+def test_runs_that_were_measured_on_other_images_do_not_compare(photos, tmp_path, caplog):
+    runs = {"one": begin(tmp_path / "one", photos), "two": begin(tmp_path / "two", photos)}
+    runs["old"] = tmp_path / "old"  # of which nothing is known
+    note_other_images(runs)
+    assert not caplog.text
+    (photos / "f" / "0.png").unlink()
+    runs |= {name: begin(tmp_path / name, photos) for name in ("three", "four")}
+    note_other_images(runs)
+    said = "not measured on the same images as one, so that the scores do not compare: three; four"
+    assert [record.message for record in caplog.records] == [said]
+
+
+def test_the_pictures_of_runs_are_of_the_same_files(photos, tmp_path):
+    split, _ = described.data(options_of(photos))
+    embeddings, paths = np.eye(6, dtype="float32"), split.test.paths
+    kept = {"embeddings": embeddings, "labels": split.test.labels}
+    np.savez(tmp_path / "test_embeddings.npz", **kept, paths=paths)
+    transform = described.evaluation_transform(options_of(photos))
+    assert same_queries({"one": tmp_path}, split, transform) is not None
+    np.savez(tmp_path / "test_embeddings.npz", **kept, paths=[f"{path}.png" for path in paths])
+    assert same_queries({"one": tmp_path}, split, transform) is None

@@ -91,6 +91,7 @@ def test_what_a_recipe_has_itself_within_the_bounds(tmp_path):
         ("loss=ce,contrastive", "not what is trained or measured"),
         ("jitter=0,1", "flags of one value"),
         ("nothing=1:2", "must name a flag of experiments.run, which nothing is not"),
+        ("learning_rat=1:2", "which learning_rat is not. Did you mean learning_rate"),
         ("another/learning_rate=1:2", "must name a hyper-parameter of one"),
     ],
 )
