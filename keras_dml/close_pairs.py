@@ -186,7 +186,7 @@ def _over_close_pairs(
     rows_before = ops.cumsum(in_row[:, -1]) - in_row[:, -1]
     running = ops.reshape(in_row + rows_before[:, None], (-1,))
     number = running[-1]
-    numbers = ops.arange(CHUNK * height)
+    numbers = ops.arange(CHUNK * height, dtype="int32")
 
     def chunk(start: Tensor, *carried: Tensor) -> tuple[Tensor, ...]:
         wanted = start + numbers

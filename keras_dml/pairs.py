@@ -62,8 +62,8 @@ class Pairs:
         """Pairs of class ids `[n]` and embeddings `[n, d]` against those of all replicas."""
         candidates, offset = gather_candidates(embeddings)
         candidate_ids, _ = gather_candidates(class_ids)
-        rows = ops.arange(ops.shape(embeddings)[0]) + offset
-        columns = ops.arange(ops.shape(candidates)[0])
+        rows = ops.arange(ops.shape(embeddings)[0], dtype="int32") + offset
+        columns = ops.arange(ops.shape(candidates)[0], dtype="int32")
         same_class = ops.equal(class_ids[:, None], candidate_ids[None, :])
         another = ops.not_equal(rows[:, None], columns[None, :])
         return cls(
@@ -95,7 +95,7 @@ class Pairs:
         """Bool `[a, c]`: where a candidate is the anchor itself."""
         rows = self.own
         if rows is None:
-            rows = ops.arange(ops.shape(self.anchors)[0]) + self.first_row
+            rows = ops.arange(ops.shape(self.anchors)[0], dtype="int32") + self.first_row
         columns = ops.arange(ops.shape(self.candidates)[0], dtype=rows.dtype)
         return ops.equal(rows[:, None], columns[None, :])
 

@@ -46,9 +46,10 @@ class EmbeddingLoss(keras.losses.Loss):
             Within a `tf.distribute` strategy Keras divides means by the number of replicas, so
             that their sum, and the sum of the gradients, is that of the global batch.
         name: name of the loss.
-        dtype: of the embeddings' arithmetic, float32 (the default) or float64. Half precision would
-            lose the differences between distances; models under a mixed-precision policy keep
-            their losses in float32.
+        dtype: of the embeddings' arithmetic, float32 (the default, unless `keras.config.floatx()`
+            is float64) or float64. Half precision would lose the differences between distances;
+            models under a mixed-precision policy, and all where floatx is a half, keep their
+            losses in float32.
 
     Attributes:
         kind: how a model is trained by it: `"pairs"`, by its embeddings alone (which may come from
@@ -86,6 +87,8 @@ class EmbeddingLoss(keras.losses.Loss):
         name: str | None = None,
         dtype: str | None = None,
     ) -> None:
+        if dtype is None and keras.config.floatx() in ("float16", "bfloat16"):
+            dtype = "float32"
         super().__init__(name=name, reduction=reduction, dtype=dtype)
         if self.dtype not in ("float32", "float64"):
             raise ArgumentError(

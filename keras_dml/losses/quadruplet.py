@@ -105,6 +105,9 @@ def _each_pair_once(matrix: Tensor, filler: float) -> Tensor:
     flat = ops.reshape(around, (-1,))[1:]
     longer = ops.concatenate([flat, ops.zeros((size + 1,), matrix.dtype)])
     skewed = ops.reshape(longer, (size, size + half + 1))[:, :half]
-    rows, columns = ops.arange(size)[:, None], ops.arange(half)[None, :]
+    rows, columns = (
+        ops.arange(size, dtype="int32")[:, None],
+        ops.arange(half, dtype="int32")[None, :],
+    )
     again = ops.logical_and(rows >= half, 2 * (columns + 1) == size)
     return ops.where(again, filler, skewed)
