@@ -280,7 +280,7 @@ def places_by_cells(in_order: Tensor, values: Tensor) -> Tensor:
     in_order, values = ops.stop_gradient(in_order), ops.stop_gradient(values)
     size = ops.shape(in_order)[0]
     finite = in_order < INFINITY
-    lowest = in_order[0]
+    lowest = ops.sum(in_order[:1])  # 0 where there is none
     # Not max − min, which may overflow: cells beyond the last are the last.
     width = ops.max(ops.where(finite, in_order, lowest)) * 0.5 - lowest * 0.5
     cells = _CELLS_OF_EACH * size

@@ -137,7 +137,7 @@ def gram(x: Tensor) -> WithGradient:
         # A condition that always holds while x is finite: XLA computes into a branch nothing that
         # comes before it. Without one it puts the exponentials of a loss into the sum, and takes
         # each of them twice (multi-similarity and SNCA at n = 2,048: 1.5 times as long).
-        return ops.cond(x[0, 0] < float("inf"), together, apart)
+        return ops.cond(ops.all(x[:1, :1] < float("inf")), together, apart)
 
     return matmul(x, ops.transpose(x)), gradient
 

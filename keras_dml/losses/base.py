@@ -16,6 +16,7 @@ from keras_dml.checks import (
     numbers_of,
 )
 from keras_dml.class_ids import are_apart, as_labels
+from keras_dml.distribute import place_among_replicas
 from keras_dml.errors import ArgumentError, ArgumentTypeError
 from keras_dml.mining import Strategy, check_mining, mined, mining_from_config
 from keras_dml.pairs import Memory, Pairs, normalize
@@ -30,6 +31,8 @@ class EmbeddingLoss(keras.losses.Loss):
     has 32: a direct call refuses what they cannot hold, `fit` has cut it off before the loss.)
     Class ids that come as floats must be whole numbers, and small enough for their dtype: below 2²⁴
     in float32.
+
+    A batch without images has a loss of 0, and no gradient.
 
     Sample weights and Keras' masks weigh anchors. An image of weight 0, or masked, has no value of
     its own, but stays a candidate: others are compared with it, and its embedding has a gradient
@@ -69,8 +72,8 @@ class EmbeddingLoss(keras.losses.Loss):
     Raises:
         ValueError: for embeddings that are not finite, or class ids that are NaN, no whole
             numbers, or floats too large to be told apart (in a compiled graph, which cannot raise,
-            the loss is then NaN), a half-precision `dtype`, class ids that are None, or not `[n]` or `[n, 1]`, embeddings
-            that are not `[n, d]`, or different n.
+            the loss is then NaN), a half-precision `dtype`, class ids that are None, or not `[n]`
+            or `[n, 1]`, embeddings that are not `[n, d]`, or different n.
 
     Reference: Boudiaf et al., "A Unifying Mutual Information View of Metric Learning:
     Cross-Entropy vs. Pairwise Losses", ECCV 2020, Table 2.
@@ -107,6 +110,8 @@ class EmbeddingLoss(keras.losses.Loss):
     def call(self, y_true: TensorLike, y_pred: TensorLike) -> Tensor:
         """The loss of each anchor, `[n]`."""
         labels, embeddings = self._checked(y_true, y_pred)
+        if _has_no_rows(embeddings):
+            return ops.sum(embeddings, axis=-1)
         return _nan_unless_sound(self.compute_loss(labels, embeddings), labels, embeddings)
 
     def parts(self, y_true: TensorLike, y_pred: TensorLike) -> Parts:
@@ -120,6 +125,8 @@ class EmbeddingLoss(keras.losses.Loss):
             `(tightness, contrastive)`, each `[n]`; their sum is the loss.
         """
         labels, embeddings = self._checked(y_true, y_pred)
+        if _has_no_rows(embeddings):
+            return ops.sum(embeddings, axis=-1), ops.sum(embeddings, axis=-1)
         tightness, contrastive = self.compute_parts(labels, embeddings)
         return (
             _nan_unless_sound(tightness, labels, embeddings),
@@ -284,11 +291,19 @@ class LabelsAsTheyAre(keras.losses.Loss):
         """As Keras' own, of weights that are numbers."""
         if sample_weight is not None:
             sample_weight = numbers_of("sample_weight", sample_weight, "weights")
-        return super().__call__(y_true, y_pred, sample_weight)
+        value = super().__call__(y_true, y_pred, sample_weight)
+        # Keras does not reduce what has no rows.
+        reduces = self.reduction not in (None, "none")
+        return ops.sum(value) if reduces and tuple(value.shape) == (0,) else value
 
     def call(self, y_true: TensorLike, y_pred: TensorLike) -> Tensor:
         """The loss of its own labels."""
         return self.loss.call(self.labels, y_pred)
+
+
+def _has_no_rows(embeddings: Tensor) -> bool:
+    """Whether there is nothing to compute; replicas, which exchange rows, go on together."""
+    return embeddings.shape[0] == 0 and place_among_replicas()[1] == 1
 
 
 def _nan_unless_sound(values: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:

@@ -137,7 +137,10 @@ def _cumulative_counts(positions: Tensor, positive: Tensor, num_bins: int) -> Te
             table = -ops.concatenate([of_all, of_all + of_positives], axis=-1)
             column = ops.cast(ops.floor(positions), "int32")
             column = ops.where(positive, column + num_bins + 2, column)
-            return ops.take_along_axis(table, column, axis=1)
+            # Not `take_along_axis`, which TensorFlow's graphs refuse without any row.
+            rows, width = ops.shape(table)[0], 2 * (num_bins + 2)
+            places = ops.arange(rows, dtype="int32")[:, None] * width + column
+            return ops.take(ops.reshape(table, (-1,)), places)
 
         return ops.stack(rows, axis=-1), gradient
 
