@@ -73,6 +73,6 @@ def _by_rows(values: Tensor, cells: Tensor, size: Tensor | int) -> Tensor:
     if len(cells.shape) == 1:
         return ops.segment_sum(values, cells, size)
     rows = ops.shape(cells)[0]
-    cells = cells + ops.arange(rows)[:, None] * size
+    cells = cells + ops.arange(rows, dtype="int32")[:, None] * size
     flat = ops.segment_sum(ops.reshape(values, (-1,)), ops.reshape(cells, (-1,)), rows * size)
     return ops.reshape(flat, (rows, size))

@@ -183,10 +183,11 @@ def _over_close_pairs(
     """
     height, width = ops.shape(close)[0], ops.shape(close)[1]
     in_row = ops.cumsum(ops.cast(close, "int32"), axis=-1)
-    rows_before = ops.cumsum(in_row[:, -1]) - in_row[:, -1]
+    of_rows = ops.sum(ops.cast(close, "int32"), axis=-1)
+    rows_before = ops.cumsum(of_rows) - of_rows
     running = ops.reshape(in_row + rows_before[:, None], (-1,))
-    number = running[-1]
-    numbers = ops.arange(CHUNK * height)
+    number = ops.sum(of_rows)
+    numbers = ops.arange(CHUNK * height, dtype="int32")
 
     def chunk(start: Tensor, *carried: Tensor) -> tuple[Tensor, ...]:
         wanted = start + numbers

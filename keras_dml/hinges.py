@@ -80,7 +80,9 @@ def all_counts(
         order = ops.argsort(shifted, axis=-1)
         is_positive = ops.take_along_axis(ops.cast(positive, "int32"), order, axis=-1)
         positives_below = ops.cumsum(is_positive, axis=-1)
-        negatives_below = ops.arange(1, ops.shape(distances)[1] + 1) - positives_below
+        negatives_below = (
+            ops.arange(1, ops.shape(distances)[1] + 1, dtype="int32") - positives_below
+        )
         positives_above = positives_below[:, -1:] - positives_below
         in_order = ops.where(ops.cast(is_positive, "bool"), negatives_below, positives_above)
         counts = _spread(order, ops.cast(in_order, distances.dtype), distances)
@@ -212,7 +214,7 @@ def hinge_sums_against_all(
         order = ops.cast(ops.argsort(flat), "int32")
         # A positive is larger than another number if its rank is at least that number's place.
         rank = ops.reshape(
-            ops.scatter(order[:, None], ops.arange(size), (size,)), ops.shape(values)
+            ops.scatter(order[:, None], ops.arange(size, dtype="int32"), (size,)), ops.shape(values)
         )
         in_order = ops.take(flat, order)
         place = ops.where(other, places_by_cells(in_order, numbers), size)
@@ -278,7 +280,7 @@ def places_by_cells(in_order: Tensor, values: Tensor) -> Tensor:
     in_order, values = ops.stop_gradient(in_order), ops.stop_gradient(values)
     size = ops.shape(in_order)[0]
     finite = in_order < INFINITY
-    lowest = in_order[0]
+    lowest = ops.sum(in_order[:1])  # 0 where there is none
     # Not max − min, which may overflow: cells beyond the last are the last.
     width = ops.max(ops.where(finite, in_order, lowest)) * 0.5 - lowest * 0.5
     cells = _CELLS_OF_EACH * size
@@ -341,7 +343,7 @@ def _by_number_of_positives(
 
     def one_at_a_time() -> OfBoth:
         near = ops.where(present, ops.take_along_axis(distances, columns, axis=-1), -INFINITY)
-        slots = ops.arange(ops.shape(near)[1])
+        slots = ops.arange(ops.shape(near)[1], dtype="int32")
         most = ops.max(ops.sum(ops.cast(present, "int32"), axis=-1))
 
         def step(
@@ -401,7 +403,7 @@ def _spread(columns: Tensor, values: Tensor, like: Tensor) -> Tensor:
     With a permutation of each row as columns, the inverse of `take_along_axis`.
     """
     rows, width = ops.shape(like)[0], ops.shape(like)[1]
-    places = ops.arange(rows)[:, None] * width + ops.cast(columns, "int32")
+    places = ops.arange(rows, dtype="int32")[:, None] * width + ops.cast(columns, "int32")
     flat = ops.scatter(ops.reshape(places, (-1, 1)), ops.reshape(values, (-1,)), (rows * width,))
     return ops.reshape(flat, (rows, width))
 

@@ -51,7 +51,7 @@ def distance_weighted(
     d = ops.clip(distances, nearest, farthest)
     dimensions = ops.cast(dimensions, distances.dtype)
     log_density = (dimensions - 2.0) * ops.log(d)
-    log_density += 0.5 * (dimensions - 3.0) * ops.log(1.0 - 0.25 * ops.square(d))
+    log_density = log_density + 0.5 * (dimensions - 3.0) * ops.log(1.0 - 0.25 * ops.square(d))
     near = ops.logical_and(negative, distances < farthest)
     some_near = ops.any(near, axis=-1, keepdims=True)
     kept = ops.where(some_near, near, negative)

@@ -62,8 +62,8 @@ class Pairs:
         """Pairs of class ids `[n]` and embeddings `[n, d]` against those of all replicas."""
         candidates, offset = gather_candidates(embeddings)
         candidate_ids, _ = gather_candidates(class_ids)
-        rows = ops.arange(ops.shape(embeddings)[0]) + offset
-        columns = ops.arange(ops.shape(candidates)[0])
+        rows = ops.arange(ops.shape(embeddings)[0], dtype="int32") + offset
+        columns = ops.arange(ops.shape(candidates)[0], dtype="int32")
         same_class = ops.equal(class_ids[:, None], candidate_ids[None, :])
         another = ops.not_equal(rows[:, None], columns[None, :])
         return cls(
@@ -95,7 +95,7 @@ class Pairs:
         """Bool `[a, c]`: where a candidate is the anchor itself."""
         rows = self.own
         if rows is None:
-            rows = ops.arange(ops.shape(self.anchors)[0]) + self.first_row
+            rows = ops.arange(ops.shape(self.anchors)[0], dtype="int32") + self.first_row
         columns = ops.arange(ops.shape(self.candidates)[0], dtype=rows.dtype)
         return ops.equal(rows[:, None], columns[None, :])
 
@@ -137,7 +137,7 @@ def gram(x: Tensor) -> WithGradient:
         # A condition that always holds while x is finite: XLA computes into a branch nothing that
         # comes before it. Without one it puts the exponentials of a loss into the sum, and takes
         # each of them twice (multi-similarity and SNCA at n = 2,048: 1.5 times as long).
-        return ops.cond(x[0, 0] < float("inf"), together, apart)
+        return ops.cond(ops.all(x[:1, :1] < float("inf")), together, apart)
 
     return matmul(x, ops.transpose(x)), gradient
 

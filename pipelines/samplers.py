@@ -4,7 +4,6 @@ A sampler is a small immutable value: `sampler(step)` gives the same rows whenev
 order it is called, so a resumed run, a second worker and a debugger all see the same batch.
 """
 
-
 import numpy as np
 from numpy.typing import ArrayLike
 

@@ -16,6 +16,7 @@ from keras_dml.checks import (
     numbers_of,
 )
 from keras_dml.class_ids import are_apart, as_labels
+from keras_dml.distribute import place_among_replicas
 from keras_dml.errors import ArgumentError, ArgumentTypeError
 from keras_dml.mining import Strategy, check_mining, mined, mining_from_config
 from keras_dml.pairs import Memory, Pairs, normalize
@@ -30,6 +31,8 @@ class EmbeddingLoss(keras.losses.Loss):
     has 32: a direct call refuses what they cannot hold, `fit` has cut it off before the loss.)
     Class ids that come as floats must be whole numbers, and small enough for their dtype: below 2²⁴
     in float32.
+
+    A batch without images has a loss of 0, and no gradient.
 
     Sample weights and Keras' masks weigh anchors. An image of weight 0, or masked, has no value of
     its own, but stays a candidate: others are compared with it, and its embedding has a gradient
@@ -46,9 +49,10 @@ class EmbeddingLoss(keras.losses.Loss):
             Within a `tf.distribute` strategy Keras divides means by the number of replicas, so
             that their sum, and the sum of the gradients, is that of the global batch.
         name: name of the loss.
-        dtype: of the embeddings' arithmetic, float32 (the default) or float64. Half precision would
-            lose the differences between distances; models under a mixed-precision policy keep
-            their losses in float32.
+        dtype: of the embeddings' arithmetic, float32 (the default, unless `keras.config.floatx()`
+            is float64) or float64. Half precision would lose the differences between distances;
+            models under a mixed-precision policy, and all where floatx is a half, keep their
+            losses in float32.
 
     Attributes:
         kind: how a model is trained by it: `"pairs"`, by its embeddings alone (which may come from
@@ -68,8 +72,8 @@ class EmbeddingLoss(keras.losses.Loss):
     Raises:
         ValueError: for embeddings that are not finite, or class ids that are NaN, no whole
             numbers, or floats too large to be told apart (in a compiled graph, which cannot raise,
-            the loss is then NaN), a half-precision `dtype`, class ids that are None, or not `[n]` or `[n, 1]`, embeddings
-            that are not `[n, d]`, or different n.
+            the loss is then NaN), a half-precision `dtype`, class ids that are None, or not `[n]`
+            or `[n, 1]`, embeddings that are not `[n, d]`, or different n.
 
     Reference: Boudiaf et al., "A Unifying Mutual Information View of Metric Learning:
     Cross-Entropy vs. Pairwise Losses", ECCV 2020, Table 2.
@@ -86,6 +90,8 @@ class EmbeddingLoss(keras.losses.Loss):
         name: str | None = None,
         dtype: str | None = None,
     ) -> None:
+        if dtype is None and keras.config.floatx() in ("float16", "bfloat16"):
+            dtype = "float32"
         super().__init__(name=name, reduction=reduction, dtype=dtype)
         if self.dtype not in ("float32", "float64"):
             raise ArgumentError(
@@ -104,6 +110,8 @@ class EmbeddingLoss(keras.losses.Loss):
     def call(self, y_true: TensorLike, y_pred: TensorLike) -> Tensor:
         """The loss of each anchor, `[n]`."""
         labels, embeddings = self._checked(y_true, y_pred)
+        if _has_no_rows(embeddings):
+            return ops.sum(embeddings, axis=-1)
         return _nan_unless_sound(self.compute_loss(labels, embeddings), labels, embeddings)
 
     def parts(self, y_true: TensorLike, y_pred: TensorLike) -> Parts:
@@ -117,6 +125,8 @@ class EmbeddingLoss(keras.losses.Loss):
             `(tightness, contrastive)`, each `[n]`; their sum is the loss.
         """
         labels, embeddings = self._checked(y_true, y_pred)
+        if _has_no_rows(embeddings):
+            return ops.sum(embeddings, axis=-1), ops.sum(embeddings, axis=-1)
         tightness, contrastive = self.compute_parts(labels, embeddings)
         return (
             _nan_unless_sound(tightness, labels, embeddings),
@@ -281,11 +291,19 @@ class LabelsAsTheyAre(keras.losses.Loss):
         """As Keras' own, of weights that are numbers."""
         if sample_weight is not None:
             sample_weight = numbers_of("sample_weight", sample_weight, "weights")
-        return super().__call__(y_true, y_pred, sample_weight)
+        value = super().__call__(y_true, y_pred, sample_weight)
+        # Keras does not reduce what has no rows.
+        reduces = self.reduction not in (None, "none")
+        return ops.sum(value) if reduces and tuple(value.shape) == (0,) else value
 
     def call(self, y_true: TensorLike, y_pred: TensorLike) -> Tensor:
         """The loss of its own labels."""
         return self.loss.call(self.labels, y_pred)
+
+
+def _has_no_rows(embeddings: Tensor) -> bool:
+    """Whether there is nothing to compute; replicas, which exchange rows, go on together."""
+    return embeddings.shape[0] == 0 and place_among_replicas()[1] == 1
 
 
 def _nan_unless_sound(values: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:

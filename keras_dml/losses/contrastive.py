@@ -78,8 +78,8 @@ class ContrastiveLoss(PairLoss):
         squared = pairs.squared_distances()
         tightness, contrastive = self._sums(squared, pairs)
         if self.pair_reduction == "mean":
-            tightness /= ops.maximum(count(pairs.positive, squared.dtype), 1.0)
-            contrastive /= ops.maximum(count(pairs.negative, squared.dtype), 1.0)
+            tightness = tightness / ops.maximum(count(pairs.positive, squared.dtype), 1.0)
+            contrastive = contrastive / ops.maximum(count(pairs.negative, squared.dtype), 1.0)
         return tightness, contrastive
 
     def _sums(self, squared: Tensor, pairs: Pairs) -> Parts:
@@ -103,7 +103,7 @@ class ContrastiveLoss(PairLoss):
                 pull, push = ops.unstack(upstream, 2)
                 pulled = pull[:, None]
                 if excess is not None:
-                    pulled *= ops.divide_no_nan(self._half_slope(excess), distances)
+                    pulled = pulled * ops.divide_no_nan(self._half_slope(excess), distances)
                 pushed = -push[:, None] * ops.divide_no_nan(self._half_slope(missing), distances)
                 return ops.where(pairs.positive, pulled, pushed)
 

@@ -133,7 +133,10 @@ def _cumulative_counts(positions: Tensor, positive: Tensor, num_bins: int) -> Te
             of_all = ops.pad(of_all, ((0, 0), (0, 1)))
             of_positives = ops.pad(of_positives, ((0, 0), (0, 1)))
             table = -ops.concatenate([of_all, of_all + of_positives], axis=-1)
-            return ops.take_along_axis(table, cells, axis=1)
+            # Not `take_along_axis`, which TensorFlow's graphs refuse without any row.
+            rows, width = ops.shape(table)[0], 2 * (num_bins + 2)
+            places = ops.arange(rows, dtype="int32")[:, None] * width + cells
+            return ops.take(ops.reshape(table, (-1,)), places)
 
         found = _by_cells if are_quick() else _by_bins
         return found(positions, positive, cells, num_bins), gradient

@@ -154,7 +154,7 @@ class InstanceCrossEntropyLoss(PairLoss):
     def _over_positives(self, values: Tensor, matched: Tensor) -> Tensor:
         total = masked_sum(values, matched)
         if self.pair_reduction == "mean":
-            total /= ops.maximum(count(matched, total.dtype), 1.0)
+            total = total / ops.maximum(count(matched, total.dtype), 1.0)
         return total
 
     def get_config(self) -> Config:

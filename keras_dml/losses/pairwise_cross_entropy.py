@@ -317,7 +317,7 @@ def _least_quotient(z: Tensor, weights: Tensor, steps: int = 8) -> Tensor:
         return ops.divide_no_nan(v, ops.sqrt(ops.sum(ops.square(v))))
 
     # Any start will do that is not made of few eigenvectors.
-    start = ops.cos(ops.square(ops.cast(ops.arange(ops.shape(z)[1]), z.dtype)))
+    start = ops.cos(ops.square(ops.cast(ops.arange(ops.shape(z)[1], dtype="int32"), z.dtype)))
     directions, images = [unit(start[:, None])], []
     for _ in range(min(steps, z.shape[1] or steps)):
         images.append(times_matrix(directions[-1]))

@@ -103,8 +103,12 @@ def _each_pair_once(matrix: Tensor, filler: float) -> Tensor:
     half = size // 2
     around = ops.concatenate([matrix, matrix[:, :half]], axis=1)
     flat = ops.reshape(around, (-1,))[1:]
-    longer = ops.concatenate([flat, ops.zeros((size + 1,), matrix.dtype)])
+    rest = ops.zeros((size + 1,), matrix.dtype)[: 2 * size]  # nothing of nothing
+    longer = ops.concatenate([flat, rest])
     skewed = ops.reshape(longer, (size, size + half + 1))[:, :half]
-    rows, columns = ops.arange(size)[:, None], ops.arange(half)[None, :]
+    rows, columns = (
+        ops.arange(size, dtype="int32")[:, None],
+        ops.arange(half, dtype="int32")[None, :],
+    )
     again = ops.logical_and(rows >= half, 2 * (columns + 1) == size)
     return ops.where(again, filler, skewed)

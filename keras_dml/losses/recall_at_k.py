@@ -97,7 +97,7 @@ class RecallAtKLoss(PairLoss):
             k = ops.minimum(ops.cast(k, ranks.dtype), images)
             inside = ops.sigmoid((k[:, None] - ranks) / self.temperature)
             within = masked_sum(inside, pairs.positive)
-            recall += ops.minimum(within, k) / ops.maximum(ops.minimum(number, k), 1.0)
+            recall = recall + ops.minimum(within, k) / ops.maximum(ops.minimum(number, k), 1.0)
         return kept_weights(number > 0, ranks.dtype) * (1.0 - recall / len(self.ks))
 
     def get_config(self) -> Config:

@@ -218,7 +218,10 @@ class CrossBatchMemory(DistributedModel):
         term = self.weight * against(y, y_pred, sample_weight)  # type: ignore[arg-type]
         term = ops.where(sound, term, ops.full_like(term, float("nan")))
         if self.batch_term:
-            return super().compute_loss(x, y, y_pred, sample_weight, training) + term
+            of_batch = super().compute_loss(x, y, y_pred, sample_weight, training)
+            return (
+                ops.cast(of_batch, term.dtype) + term
+            )  # Keras sums in floatx, which may be a half
         # What regularizers add is the same on every replica, and summed over them.
         _, replicas = place_among_replicas()
         for loss in self.losses:

@@ -362,7 +362,7 @@ class RankMI(DistributedModel):
         return self.get_metrics_result()
 
     def _watch(self, positive: Tensor, negative: Tensor, distances: Tensor, of_all: Tensor) -> None:
-        bound, number = -ops.mean(of_all), _number(positive, negative)
+        bound, number = -_mean(of_all), _number(positive, negative)
         self.means["mutual_information"].update_state(bound, sample_weight=number)
         # V on a grid: its slope at every distance would cost a backward pass through V.
         cells = 256 * int(HIGHEST)
@@ -419,10 +419,15 @@ def _loss_of_all(pairs: Pairs, values: Tensor) -> Tensor:
     )
 
 
+def _mean(values: Tensor) -> Tensor:
+    """The mean of `[n]`; 0 without any."""
+    return ops.sum(values) / ops.maximum(ops.cast(ops.size(values), values.dtype), 1.0)
+
+
 def _mean_over_anchors(values: Tensor, weights: TensorLike | None, sound: Tensor) -> Tensor:
     """The mean, NaN unless `is_sound`: the masks would hide it."""
     if weights is not None:
         of_each = ops.convert_to_tensor(weights, dtype=values.dtype)
         values = values * one_per_image(of_each, "sample_weight", "have the shape")
-    mean = ops.mean(values)
+    mean = _mean(values)
     return ops.where(sound, mean, ops.full_like(mean, float("nan")))

@@ -1,5 +1,6 @@
 """What holds for every loss: its loop oracle, Keras' ways, the edges of what a batch can be."""
 
+import ast
 import pathlib
 import re
 
@@ -66,6 +67,26 @@ def test_float32_is_close(case):
     assert value == pytest.approx(expected, rel=5e-5, abs=1e-6)
     _, exact = value_and_gradient(make(case, dtype="float64"), ids, z)
     np.testing.assert_allclose(gradient, exact, atol=1e-3 * np.abs(exact).max() + 1e-6)
+
+
+# A case's own name is another than `case`, so that the quick tests take all of them.
+@pytest.mark.parametrize(
+    "given",
+    [case for case in CASES if case.name in ("contrastive", "ice", "recall_at_k")],
+    ids=str,
+)
+def test_float32_with_each_argument(given):
+    test_float32_is_close(given)
+
+
+def test_no_loss_changes_a_tensor_in_place():
+    # `total /= n` does on PyTorch, whose gradient then refuses the tensor that it needs.
+    package = pathlib.Path(losses.__file__).parent
+    shared = [package.parent / name for name in ("pairs.py", "hinges.py", "negatives.py")]
+    for path in (*package.glob("*.py"), *shared):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        changed = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.AugAssign)]
+        assert not changed, f"{path.name}, lines {changed}"
 
 
 @every_case

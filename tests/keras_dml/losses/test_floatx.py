@@ -1,0 +1,75 @@
+"""Losses where `keras.config.floatx()` is float64 or a half: they compute, and in which dtype."""
+
+import keras
+import numpy as np
+import pytest
+from backend import compiled, value_and_gradient
+from loss_cases import CASES
+
+from keras_dml import addons, losses, models
+from keras_dml.metrics import LossPart
+
+pytestmark = pytest.mark.any_backend
+
+ON_TORCH = keras.backend.backend() == "torch"  # where Keras computes float64 in float32
+NO_FLOAT64 = keras.backend.backend() == "jax" and not __import__("jax").config.jax_enable_x64
+IDS = np.array([0, 0, 1, 1, 2, 2])
+Z = np.random.default_rng(0).uniform(-0.5, 0.5, (6, 4))
+DEFAULTS = [case for case in CASES if not case.arguments]
+FLOAT64 = pytest.param(
+    "float64", marks=pytest.mark.skipif(NO_FLOAT64, reason="needs jax_enable_x64")
+)
+every_floatx = pytest.mark.parametrize("floatx", [FLOAT64, "float16", "bfloat16"], indirect=True)
+float64_alone = pytest.mark.parametrize("floatx", [FLOAT64], indirect=True)
+
+
+@pytest.fixture
+def floatx(request):
+    keras.config.set_floatx(request.param)
+    yield request.param
+    keras.config.set_floatx("float32")
+
+
+@every_floatx
+@pytest.mark.slow_on_jax
+@pytest.mark.parametrize("case", DEFAULTS, ids=str)
+def test_value_and_gradient(case, floatx):
+    loss = losses.get(case.name)
+    dtype = "float64" if floatx == "float64" else "float32"
+    assert loss.dtype == dtype
+    value, gradient = value_and_gradient(loss, IDS, Z, dtype=dtype)
+    expected, slope = value_and_gradient(losses.get(case.name, dtype="float32"), IDS, Z, "float32")
+    assert value == pytest.approx(expected, rel=1e-4, abs=1e-6)
+    np.testing.assert_allclose(gradient, slope, rtol=1e-3, atol=1e-4 * np.abs(slope).max() + 1e-6)
+    half = keras.ops.cast(keras.ops.convert_to_tensor(Z), floatx)
+    assert keras.backend.standardize_dtype(loss(IDS, half).dtype) == dtype
+
+
+IN_GRAPHS = ["contrastive", "triplet", "quadruplet", "margin", "fastap", "lifted_structure"]
+
+
+@pytest.mark.quick_cases(3)
+@float64_alone
+@pytest.mark.parametrize("name", IN_GRAPHS)
+def test_in_a_graph(name, floatx):
+    loss, z = losses.get(name), keras.ops.convert_to_tensor(Z)
+    inside = float(compiled(loss)(keras.ops.convert_to_tensor(IDS), z))
+    assert inside == pytest.approx(float(loss(IDS, Z)), rel=1e-6 if ON_TORCH else 1e-12)
+
+
+@pytest.mark.parametrize("floatx", [FLOAT64, "float16"], indirect=True)
+def test_semi_hard_triplets_of_the_add_ons(floatx):
+    expected = float(addons.TripletSemiHardLoss()(IDS, Z.astype("float32")))
+    assert float(addons.TripletSemiHardLoss()(IDS, Z)) == pytest.approx(expected, rel=0.02)
+
+
+@pytest.mark.parametrize("floatx", [FLOAT64, "float16"], indirect=True)
+def test_memory_and_chunks_train(floatx):
+    inputs = keras.Input((4,))
+    net = keras.Model(inputs, keras.layers.Dense(3)(inputs))
+    loss = losses.ContrastiveLoss(margin=2.0)
+    model = models.CrossBatchMemory(models.CachedGradients(net, 3), 12, start_step=0)
+    eager = keras.backend.backend() != "jax"
+    model.compile("sgd", loss, metrics=[LossPart(loss, "tightness")], run_eagerly=eager)
+    history = model.fit(Z, IDS, batch_size=6, epochs=2, verbose=0).history
+    assert all(np.isfinite(np.asarray(values, float)).all() for values in history.values())
