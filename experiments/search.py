@@ -161,6 +161,8 @@ def _checked(options: SearchOptions) -> pathlib.Path | str:
         raise UsageError("give --index=FOLDER, what python -m experiments.index wrote")
     if bool(options.query) == options.serve:
         raise UsageError("give either --query=IMAGE (once or more) or --serve")
+    if "" in options.query:  # a shell's variable that is not set
+        raise UsageError("query must not be empty. Received: query=")
     for name in _OF_A_QUERY if options.serve else _OF_THE_SERVER:
         if name in options.given:
             mode = "--query" if options.serve else "--serve"

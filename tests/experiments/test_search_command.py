@@ -263,6 +263,7 @@ def test_bad_input(index, tmp_path, capsys):
         ([image], "give --index=FOLDER"),
         ([f"--index={index}"], "give either --query=IMAGE (once or more) or --serve"),
         ([f"--index={index}", image, "--serve"], "give either --query"),
+        ([f"--index={index}", image, "--query="], "query must not be empty. Received: query="),
         ([f"--index={tmp_path}", image], f"there is no index in {tmp_path}"),
         ([f"--index={unfinished}", image], "is not finished: give its python -m experiments.index"),
         ([f"--index={index}", f"--query={text}"], f"query {text} is no image that can be searched"),
