@@ -128,6 +128,11 @@ class CrossBatchMemory(DistributedModel):
         self._watched = _Watched()
         self.built = True
 
+    @property
+    def wrapped(self) -> keras.Model:
+        """The embedding model."""
+        return self.model
+
     def call(self, images: Tensor, training: bool = False) -> Tensor:
         """The embeddings of the images."""
         return self.model(images, training=training)
@@ -172,7 +177,9 @@ class CrossBatchMemory(DistributedModel):
         self._watched = _Watched(parts, metrics)
 
     def get_compile_config(self) -> Config:
-        """What `compile` was given."""
+        """What `compile` was given; nothing before it."""
+        if not self.compiled:
+            return {}
         return {
             **super().get_compile_config(),
             "metrics": keras.saving.serialize_keras_object(self._watched.given),

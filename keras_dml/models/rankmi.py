@@ -133,6 +133,11 @@ class RankMI(DistributedModel):
         self.means = {name: keras.metrics.Mean(name=name) for name in names}
         self.built = True
 
+    @property
+    def wrapped(self) -> keras.Model:
+        """The embedding model."""
+        return self.embedding
+
     def call(self, images: Tensor, training: bool = False) -> Tensor:
         """The embeddings of the images."""
         return self.embedding(images, training=training)
@@ -178,7 +183,9 @@ class RankMI(DistributedModel):
         return [*super()._optimizers(), *([] if second is None else [second])]
 
     def get_compile_config(self) -> Config:
-        """The optimizers and how steps are run."""
+        """The optimizers and how steps are run; nothing before `compile`."""
+        if not self.compiled:
+            return {}
         serialize = keras.saving.serialize_keras_object
         return {
             "optimizer": serialize(self.optimizer),
