@@ -74,7 +74,7 @@ class CrossBatchMemory(DistributedModel):
             with each other or with sums over classes, or has learned classes.
         ValueError: an argument out of range, a model that is not built or gives no `[n, d]`, a
             batch of more than M images (in a graph that does not know its size, the loss is NaN),
-            class ids that are fractions (NaN likewise), `loss_weights`.
+            class ids that are fractions (likewise), `loss_weights`.
 
     References: Wang et al., "Cross-Batch Memory for Embedding Learning", CVPR 2020, Algorithm 1.
     Their code has both terms, weight 1, and starts at step 1,000.
