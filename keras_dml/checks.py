@@ -35,6 +35,7 @@ __all__ = [
     "check_wholes",
     "checked_class_ids",
     "known_numbers",
+    "known_shape",
     "numbers_of",
     "one_per_image",
     "shown",
@@ -278,8 +279,8 @@ def check_sample_weight(weights: TensorLike | None, embeddings: TensorLike) -> N
     """ValueError unless None, a number, or one for each image, `[n]` or `[n, 1]`."""
     if weights is None:
         return
-    shape = _known_shape(numbers_of("sample_weight", weights, "weights"))
-    images = (_known_shape(embeddings) or (None,))[0]
+    shape = known_shape(numbers_of("sample_weight", weights, "weights"))
+    images = (known_shape(embeddings) or (None,))[0]
     if not shape or ((shape[0] in (1, None, images) or images is None) and shape[1:] in ((), (1,))):
         return
     raise ArgumentError(
@@ -340,7 +341,7 @@ def check_rows(labels: Tensor, embeddings: Tensor) -> None:
         )
 
 
-def _known_shape(value: TensorLike) -> tuple[int | None, ...] | None:
+def known_shape(value: TensorLike) -> tuple[int | None, ...] | None:
     """Of a tensor, None where its rank is not known, or of what becomes one."""
     try:
         return tuple(value.shape) if hasattr(value, "shape") else np.shape(value)

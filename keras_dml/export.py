@@ -80,7 +80,7 @@ def export_saved_model(
 
     Args:
         model: a built functional or sequential embedding model: float32 images
-            `[n, height, width, channels]` → `[n, d]`.
+            `[n, height, width, channels]` → `[n, d]`; of one around it, as `RankMI`, that in it.
         path: the folder to write; its parent must exist.
         preprocessing: TensorFlow function: one image's bytes (scalar string) → float32 image of
             the model's input shape.
@@ -101,6 +101,8 @@ def export_saved_model(
     """
     _check_tensorflow()
     _check_preprocessing(preprocessing)
+    while getattr(model, "wrapped", None) is not None:
+        model = model.wrapped
     _check_model(model)
     _check_index(model, index, neighbors)
     least = _checked_threshold(threshold, index)

@@ -99,6 +99,11 @@ class CachedGradients(DistributedModel):
         """That of the model."""
         return self.model.output_shape
 
+    @property
+    def wrapped(self) -> keras.Model:
+        """The model whose batches come in chunks."""
+        return self.model
+
     def call(self, images: Tensor, training: bool = False) -> Any:
         """The model's outputs, of all images at once."""
         return self.model(images, training=training)

@@ -74,7 +74,7 @@ class CrossBatchMemory(DistributedModel):
             with each other or with sums over classes, or has learned classes.
         ValueError: an argument out of range, a model that is not built or gives no `[n, d]`, a
             batch of more than M images (in a graph that does not know its size, the loss is NaN),
-            class ids that are fractions (NaN likewise), `loss_weights`.
+            class ids that are fractions (likewise), `loss_weights`.
 
     References: Wang et al., "Cross-Batch Memory for Embedding Learning", CVPR 2020, Algorithm 1.
     Their code has both terms, weight 1, and starts at step 1,000.
@@ -128,6 +128,11 @@ class CrossBatchMemory(DistributedModel):
         self._watched = _Watched()
         self.built = True
 
+    @property
+    def wrapped(self) -> keras.Model:
+        """The embedding model."""
+        return self.model
+
     def call(self, images: Tensor, training: bool = False) -> Tensor:
         """The embeddings of the images."""
         return self.model(images, training=training)
@@ -172,7 +177,9 @@ class CrossBatchMemory(DistributedModel):
         self._watched = _Watched(parts, metrics)
 
     def get_compile_config(self) -> Config:
-        """What `compile` was given."""
+        """What `compile` was given; nothing before it."""
+        if not self.compiled:
+            return {}
         return {
             **super().get_compile_config(),
             "metrics": keras.saving.serialize_keras_object(self._watched.given),

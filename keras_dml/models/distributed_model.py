@@ -6,6 +6,7 @@ from typing import Any
 import keras
 
 from keras_dml import private
+from keras_dml.checks import shown
 from keras_dml.errors import ArgumentError, ArgumentTypeError
 from keras_dml.extras import TensorFlow
 from keras_dml.optimizers import as_on_one_device, refuse_accumulation
@@ -89,6 +90,29 @@ class DistributedModel(private.BuildsOnBatch, keras.Model):
         self.compile(**keras.saving.deserialize_keras_object(config))
         if self.optimizer is not None and self.built:
             self.optimizer.build(self.trainable_variables)
+
+    @property
+    def wrapped(self) -> keras.Model | None:
+        """The model that this one trains, as RankMI's embedding; None: itself."""
+        return None
+
+    def save(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
+        """As `keras.Model.save`.
+
+        Raises:
+            ValueError: an HDF5 file for a model around another, which could not be read again.
+        """
+        if self.wrapped is not None and str(filepath).endswith((".h5", ".hdf5")):
+            raise ArgumentError(
+                "filepath must end in .keras: HDF5 files hold no model around another. "
+                f"Received: filepath={shown(filepath)}"
+            )
+        super().save(filepath, *args, **kwargs)
+
+    def export(self, *args: Any, **kwargs: Any) -> None:
+        """As `keras.Model.export`, of the model that is used where this one is around it."""
+        export = super().export if self.wrapped is None else self.wrapped.export
+        export(*args, **kwargs)
 
     @property
     def replicas(self) -> int:

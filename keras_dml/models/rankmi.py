@@ -17,6 +17,7 @@ from keras_dml.checks import (
     check_seed,
     check_whole,
     checked_class_ids,
+    known_shape,
     one_per_image,
 )
 from keras_dml.class_ids import as_labels, widest_integers
@@ -133,6 +134,11 @@ class RankMI(DistributedModel):
         self.means = {name: keras.metrics.Mean(name=name) for name in names}
         self.built = True
 
+    @property
+    def wrapped(self) -> keras.Model:
+        """The embedding model."""
+        return self.embedding
+
     def call(self, images: Tensor, training: bool = False) -> Tensor:
         """The embeddings of the images."""
         return self.embedding(images, training=training)
@@ -178,7 +184,9 @@ class RankMI(DistributedModel):
         return [*super()._optimizers(), *([] if second is None else [second])]
 
     def get_compile_config(self) -> Config:
-        """The optimizers and how steps are run."""
+        """The optimizers and how steps are run; nothing before `compile`."""
+        if not self.compiled:
+            return {}
         serialize = keras.saving.serialize_keras_object
         return {
             "optimizer": serialize(self.optimizer),
@@ -212,7 +220,17 @@ class RankMI(DistributedModel):
 
     def train_step(self, *args: Any) -> Any:
         """One step of Algorithm 1 on (images, class ids[, sample weights]); returns the logs."""
-        return self.logs_of(lambda data: self._alternate(lambda step: step(data)), *args)
+        return self.logs_of(self._trained, *args)
+
+    def _trained(self, data: Any) -> Logs:
+        if self._has_no_images(data):
+            return self.get_metrics_result()
+        return self._alternate(lambda step: step(data))
+
+    def _has_no_images(self, data: Any) -> bool:
+        """Whether there is nothing to do; replicas, which exchange rows, go on together."""
+        class_ids = keras.utils.unpack_x_y_sample_weight(data)[1]
+        return self.replicas == 1 and (known_shape(class_ids) or ())[:1] == (0,)
 
     def _alternate(self, run: Callable[[Callable[[Any], Logs]], Logs]) -> Logs:
         return branch(
@@ -294,6 +312,9 @@ class RankMI(DistributedModel):
         return self.logs_of(self._tested, *args)
 
     def _tested(self, data: Any) -> Logs:
+        kept = ("loss", "mutual_information", "not_decreasing")
+        if self._has_no_images(data):
+            return {name: self.means[name].result() for name in kept}
         images, class_ids, weights = keras.utils.unpack_x_y_sample_weight(data)
         embeddings = self.embedding(images, training=False)
         pairs, distances, values, sound = self._pairs(class_ids, embeddings)
@@ -302,7 +323,6 @@ class RankMI(DistributedModel):
         number = _number(pairs.positive, pairs.negative)
         self.means["loss"].update_state(loss, sample_weight=number)
         self._watch(pairs.positive, pairs.negative, distances, of_all)
-        kept = ("loss", "mutual_information", "not_decreasing")
         return {name: self.means[name].result() for name in kept}
 
     def get_metrics_result(self) -> Logs:

@@ -11,13 +11,13 @@ import os
 import pathlib
 import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from keras_dml.checks import as_array, check_choice, shown
-from keras_dml.errors import ArgumentError
+from keras_dml.errors import ArgumentError, ArgumentTypeError
 from keras_dml.nearness import METRICS, Metric
 from keras_dml.retrieval.changes import Change, Removal, Upsert
 from keras_dml.retrieval.files import save_index
@@ -92,6 +92,13 @@ class Index(abc.ABC):
         self._changes: list[Change] | None = None
         with self._ready():
             self._first = False
+
+    def __reduce__(self) -> NoReturn:
+        raise ArgumentTypeError(
+            "an index must be kept by index.save(folder) and read by retrieval.load_index(folder): "
+            "its searcher and its locks can be neither pickled nor copied. "
+            f"Received: {type(self).__name__} of {self.num_items} items"
+        )
 
     @property
     def num_items(self) -> int:

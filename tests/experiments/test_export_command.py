@@ -91,7 +91,10 @@ def test_the_card_beside_the_saved_model_of_a_run(finished):
         (["--format=onnx"], "give --run"),
         (["--run={run}"], "give --format"),
         (["--run=/nowhere", "--format=onnx"], "with flags.txt in it. Received: run=/nowhere"),
-        (["--run={run}", "--format=tensorrt"], "<saved_model|onnx|openvino|litert>"),
+        (
+            ["--run={run}", "--format=tensorrt"],
+            "format must be one of saved_model, onnx, openvino, litert",
+        ),
         (["--run={run}", "--format=saved_model", "--int8"], "int8 is for litert, onnx, openvino"),
         (["--run={run}", "--format=onnx", "--examples=9"], "examples is for --int8"),
         (["--run={run}", "--format=litert", "--int8", "--examples=0"], "examples"),

@@ -368,4 +368,10 @@ def test_a_batch_of_one_and_class_ids_that_are_fractions():
     model = remembering(untouched(), losses.ContrastiveLoss())
     assert step(model, Z[:1], IDS[:1])["loss"] == 0.0
     assert step(model, Z, IDS.astype("float32"))["loss"] > 0
+    with pytest.raises(
+        ValueError, match="y must be class ids that are whole numbers.*0.5 in row 0"
+    ):
+        step(model, Z, IDS + 0.5)
+    model = models.CrossBatchMemory(untouched(), 8, start_step=0)
+    model.compile("sgd", losses.ContrastiveLoss())  # a graph, which cannot raise
     assert np.isnan(step(model, Z, IDS + 0.5)["loss"])

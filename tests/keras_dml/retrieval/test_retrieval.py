@@ -1,5 +1,7 @@
+import copy
 import importlib.util
 import logging
+import pickle
 import sys
 
 import numpy as np
@@ -221,3 +223,9 @@ def test_build_index_falls_back_with_one_line(failure, monkeypatch, caplog):
 def test_the_base_is_no_index_by_itself():
     with pytest.raises(TypeError):
         Index(np.eye(3))
+
+
+@pytest.mark.parametrize("copied", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_an_index_is_saved_not_pickled(copied):
+    with pytest.raises(TypeError, match=r"kept by index.save\(folder\).*ExactIndex of 3 items"):
+        copied(ExactIndex(np.eye(3)))

@@ -1,0 +1,76 @@
+"""Models around another are cloned, pickled, saved and exported, compiled or not yet."""
+
+import copy
+import pickle
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_dml import losses, models
+from keras_dml.export import export_saved_model
+
+X = np.random.default_rng(0).normal(size=(8, 2, 3, 1)).astype("float32")
+IDS = np.arange(8) // 2
+
+
+def small_net():
+    inputs = keras.Input((2, 3, 1))
+    return keras.Model(inputs, keras.layers.Dense(4)(keras.layers.Flatten()(inputs)))
+
+
+WRAPPERS = {
+    "RankMI": lambda: models.RankMI(small_net()),
+    "memory": lambda: models.CrossBatchMemory(small_net(), 8, start_step=0),
+    "chunks": lambda: models.CachedGradients(small_net(), 4),
+}
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_copies_compute_the_same(wrapper, compiled, tmp_path):
+    model = WRAPPERS[wrapper]()
+    if compiled:
+        loss = {} if wrapper == "RankMI" else {"loss": losses.SupConLoss()}
+        model.compile(keras.optimizers.SGD(0.1), **loss)
+    expected = np.asarray(model(X))
+    model.save(tmp_path / "model.keras")
+    copies = {
+        "clone": keras.models.clone_model(model),
+        "serialized": keras.saving.deserialize_keras_object(
+            keras.saving.serialize_keras_object(model)
+        ),
+        "pickled": pickle.loads(pickle.dumps(model)),
+        "copied": copy.deepcopy(model),
+        "loaded": keras.models.load_model(tmp_path / "model.keras"),
+    }
+    for kind, other in copies.items():
+        other.set_weights(model.get_weights())
+        assert (type(other), other.compiled) == (type(model), compiled), kind
+        np.testing.assert_array_equal(np.asarray(other(X)), expected, kind)
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_what_is_exported_is_the_embedding_model(wrapper, tmp_path):
+    model = WRAPPERS[wrapper]()
+    expected = np.asarray(model(X))
+    model.export(tmp_path / "keras", verbose=0)
+    served = tf.saved_model.load(str(tmp_path / "keras"))
+    np.testing.assert_allclose(served.serve(X), expected, rtol=1e-5, atol=1e-6)
+
+    def preprocessing(data):
+        return tf.reshape(tf.io.decode_raw(data, tf.float32), [2, 3, 1])
+
+    export_saved_model(model, tmp_path / "served", preprocessing)
+    served = tf.saved_model.load(str(tmp_path / "served"))
+    found = served.signatures["serving_default"](
+        images=tf.constant([image.tobytes() for image in X])
+    )["embeddings"]
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_hdf5_is_refused_by_name(wrapper, tmp_path):
+    with pytest.raises(ValueError, match="filepath must end in .keras: HDF5"):
+        WRAPPERS[wrapper]().save(tmp_path / "model.h5")
