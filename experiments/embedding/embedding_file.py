@@ -87,11 +87,12 @@ class EmbeddingFile:
     def __exit__(self, *_: object) -> None:
         if self._stream is None:
             return
-        if self.done:
-            self._sync()
-        elif not os.fstat(self._stream.fileno()).st_size:
-            self._partial.unlink()
-        self._close()
+        with naming(self.path):  # of a full disk this comes in place of what `append` has said
+            if self.done:
+                self._sync()
+            elif not os.fstat(self._stream.fileno()).st_size:
+                self._partial.unlink()
+            self._close()
 
     def append(self, batch: npt.ArrayLike) -> None:
         """Write the next rows.

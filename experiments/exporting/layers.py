@@ -13,12 +13,15 @@ import numpy as np
 from experiments.exporting.formats import Format, Source
 from experiments.exporting.quiet import quiet
 from experiments.options.errors import UsageError, one_line
+from keras_dml.atomic import naming
 from keras_dml.cloning import all_layers
 from keras_dml.errors import ArgumentError
 from keras_dml.extras import MissingExtraError
 
 # What no layer answers for.
 _NOT_OF_A_LAYER = (OSError, MemoryError, MissingExtraError, UsageError, ArgumentError)
+
+_PROBE = 1 << 16  # bytes: less than any export
 
 
 def write(name: str, format: Format, source: Source, path: pathlib.Path) -> None:
@@ -47,7 +50,9 @@ def _write(name: str, format: Format, source: Source, path: pathlib.Path) -> Non
         _converted(format, source, path)
     except _NOT_OF_A_LAYER:
         raise
-    except Exception as error:  # converters raise what they like
+    except Exception as error:  # converters raise what they like, of a full disk too
+        with naming(path), tempfile.TemporaryFile(dir=path.parent) as probe:
+            probe.write(bytes(_PROBE))
         layer = _layer_that_fails(format, source)
         if layer is None:
             raise UsageError(

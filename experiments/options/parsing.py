@@ -173,7 +173,9 @@ def _read(
     if left_over:
         received = " ".join(left_over)
         refusal = options.refusal(None, received)
-        raise UsageError(refusal or f"flags start with --. Received: {received}")
+        files = [word for word in left_over if word.endswith(recipes.ENDING)]
+        hint = f" Did you mean --flagfile={files[0]}?" if files else ""
+        raise UsageError(refusal or f"flags start with --.{hint} Received: {received}")
     return values
 
 

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable
 from experiments.recipes.nearest import did_you_mean
 
 __all__ = [
+    "ENDING",
     "RecipeError",
     "find_recipe",
     "is_flagfile",
@@ -17,7 +18,8 @@ __all__ = [
 ]
 
 _ALL_LISTED = "python -m experiments.run --help lists them."
-_ENDING = ".flags"
+ENDING = ".flags"
+"""Of the names of flag files."""
 _PAPER = "# Paper: "
 _SCORE = re.compile(r"(NMI) (0\.\d+)|(0\.\d+) \((cosine|l2)\)")
 
@@ -31,7 +33,7 @@ PACKAGED = pathlib.Path(__file__).parent
 
 def names() -> list[str]:
     """The packaged recipes, sorted."""
-    return sorted(path.name for path in PACKAGED.glob(f"*{_ENDING}"))
+    return sorted(path.name for path in PACKAGED.glob(f"*{ENDING}"))
 
 
 def find_recipe(name: str) -> pathlib.Path:
@@ -41,9 +43,9 @@ def find_recipe(name: str) -> pathlib.Path:
         return here
     if name and packaged.is_file():
         return packaged
-    hint = did_you_mean(
-        name.removesuffix(_ENDING), [known.removesuffix(_ENDING) for known in names()], _ENDING
-    )
+    beside = [str(path) for path in here.parent.glob(f"*{ENDING}")]
+    known = [each.removesuffix(ENDING) for each in [*names(), *beside]]
+    hint = did_you_mean(name.removesuffix(ENDING), known, ENDING)
     raise RecipeError(
         f"flagfile must be a file here or one of the recipes.{hint} {_ALL_LISTED} "
         f"Received: flagfile={name!r}"

@@ -116,7 +116,7 @@ def images_of_run(
             f"{said}. What it has trained on would be measured: put them as they were, run anew, "
             "or name a folder that has the right ones, --data_dir=FOLDER"
         )
-    _LOGGER.warning("%s", said)
+    _LOGGER.warning("%s. What follows is of those that are there; run anew to train on them", said)
     return split
 
 

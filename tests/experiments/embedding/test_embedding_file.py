@@ -1,6 +1,7 @@
 """Embeddings on disk: resumed, reused, refused."""
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -25,6 +26,18 @@ def fill(path, rows=ROWS, key="a", batch=4, **options):
 
 def names(folder):
     return sorted(path.name for path in folder.iterdir())
+
+
+def test_what_cannot_be_written_names_the_file(tmp_path):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    path = tmp_path / "e.npy"
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large") as raised:
+            fill(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert raised.value.filename == str(path)
 
 
 def test_rows_come_back_and_are_reused_by_their_key(tmp_path):

@@ -133,6 +133,21 @@ def test_which_layer_it_is():
         layers.write("onnx", format._replace(write=full), source, pathlib.Path("nowhere"))
 
 
+def test_a_full_disk_is_no_layers_fault(tmp_path, monkeypatch):
+    def write(source, path):
+        # As TensorFlow, which says so by an error of its own, or goes on with half of its graph.
+        monkeypatch.setattr(layers.tempfile, "TemporaryFile", full)
+        raise RuntimeError("of a converter")
+
+    def full(dir):
+        raise OSError(28, "No space left on device")
+
+    format = FORMATS["onnx"]._replace(write=write)
+    with pytest.raises(OSError, match="No space") as raised:
+        layers.write("onnx", format, Source(model(), decoded), tmp_path / "export.onnx")
+    assert raised.value.filename == str(tmp_path / "export.onnx")
+
+
 @pytest.mark.parametrize(
     ("name", "module"),
     [

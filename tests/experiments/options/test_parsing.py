@@ -190,6 +190,8 @@ def test_each_kind_of_flag(tmp_path, monkeypatch):
         (["--nummer=1"], r"nummer is no flag of .*Did you mean number\? --help lists"),
         (["--undefok=nummer", "--nummer=1"], "undefok"),
         (["word"], "flags start with --. Received: word"),
+        (["a.flags"], "Did you mean --flagfile=a.flags. Received: a.flags"),
+        (["--flagfile=helpp"], r"Did you mean help\.flags\?"),
         (["--where"], "where"),
         (["--flagfile=gone.flags"], "Received: flagfile='gone.flags'"),
         (["--flagfile=help.flags"], "line 1 is no flag. Received: --help"),
