@@ -52,6 +52,7 @@ class Learner:
         self.head: keras.Model | None = None
         with strategy.scope():
             self._backbone, self.embedding = embedding_model(run.options)
+            run.objective.check_dimensions(self.embedding.output_shape[1])
             self._trainability = Trainability(self._backbone)
             for phase in run.phases:
                 self._let_train(phase)
