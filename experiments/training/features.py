@@ -21,7 +21,7 @@ from experiments.embedding.table_embedder import (
 )
 from experiments.options.errors import UsageError
 from experiments.training.plan import RunPlan
-from keras_dml.cloning import all_layers
+from keras_dml.cloning import all_layers, freeze
 from keras_dml.models import split_at_features
 from keras_dml.private import Functional
 from keras_dml.steps import compiled
@@ -147,6 +147,8 @@ class FeatureFeed:
         Raises:
             FloatingPointError: embeddings that are not finite.
         """
+        # A subclassed backbone does not tell a file that what it makes itself was frozen.
+        freeze(keras.Model(model.input, model.get_layer("features").input))
         trunk, head = split_at_features(model)
         if model_fingerprint(trunk) != self._key:  # as in half precision, where `model` is float32
             return {}

@@ -20,6 +20,7 @@ from experiments.training.patience import is_over, stopped
 from experiments.training.plan import RunPlan
 from experiments.training.workers import Workers
 from keras_dml import models
+from keras_dml.cloning import freeze
 from keras_dml.errors import ArgumentError, DownloadError
 
 _LOGGER = logging.getLogger("experiments")
@@ -131,7 +132,7 @@ def embedding_model(options: RunOptions) -> tuple[keras.Model, keras.Model]:
             f"--flagfile={WITHOUT_DOWNLOAD[1]}. Received: weights={options.weights}"
         ) from error
     if options.freeze_backbone:
-        backbone.trainable = False
+        freeze(backbone)
     if options.rematerialize:
         models.rematerialize_blocks(backbone)
     if options.lora_rank is not None:
