@@ -20,7 +20,7 @@ from experiments.training.patience import is_over, stopped
 from experiments.training.plan import RunPlan
 from experiments.training.workers import Workers
 from keras_dml import models
-from keras_dml.cloning import freeze
+from keras_dml.cloning import all_layers, freeze
 from keras_dml.errors import ArgumentError, DownloadError
 
 _LOGGER = logging.getLogger("experiments")
@@ -133,6 +133,8 @@ def embedding_model(options: RunOptions) -> tuple[keras.Model, keras.Model]:
         ) from error
     if options.freeze_backbone:
         freeze(backbone)
+    elif options.lora_rank is None:
+        _check_that_it_was_not_frozen(options, backbone)
     if options.rematerialize:
         models.rematerialize_blocks(backbone)
     if options.lora_rank is not None:
@@ -143,6 +145,17 @@ def embedding_model(options: RunOptions) -> tuple[keras.Model, keras.Model]:
         options.feature_batch_norm,
         options.pooling,
         options.levels,
+    )
+
+
+def _check_that_it_was_not_frozen(options: RunOptions, backbone: keras.Model) -> None:
+    """UsageError where a file or preset says of all of a backbone that it does not train."""
+    if backbone.trainable_variables or all(layer.trainable for layer in all_layers(backbone)):
+        return
+    raise UsageError(
+        f"backbone {options.backbone} was saved with trainable = False, so that nothing of it "
+        "would train: say so by --freeze_backbone, or save it again with trainable = True. "
+        f"Received: freeze_backbone={options.freeze_backbone}"
     )
 
 

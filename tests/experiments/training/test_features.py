@@ -226,6 +226,21 @@ def test_a_frozen_backbone_is_frozen_within_too(waits, tmp_path):
     assert len(embedding.trainable_variables) == 2  # of the projection
 
 
+def test_a_backbone_that_was_saved_frozen_must_be_said_to_be_so(tmp_path):
+    inputs = keras.Input((8, 8, 3))
+    model = keras.Model(inputs, keras.layers.Conv2D(4, 3)(inputs))
+    model.trainable = False
+    model.save(tmp_path / "mine.keras")
+    given = [f"--backbone={tmp_path / 'mine.keras'}", "--image_size=8", "--embedding_size=2"]
+    with pytest.raises(UsageError, match=r"mine.keras was saved with trainable = False.*freeze_b"):
+        fit.embedding_model(parse(RunOptions, ["run", *given]))
+    added = ["--lora_rank=1", "--lora_layers=conv2d", "--freeze_backbone"]
+    for more in (added[:2], added[2:]):
+        more = [word.replace("=conv2d", f"={model.layers[-1].name}") for word in more]
+        backbone, _ = fit.embedding_model(parse(RunOptions, ["run", *given, *more]))
+        assert bool(backbone.trainable_variables) == ("--freeze_backbone" not in more)
+
+
 def test_of_a_subclassed_backbone_too_the_kept_model_needs_no_images_again(tmp_path):
     path = saved_frozen(tmp_path / "mine.keras")
     given = [f"--backbone={path}", "--image_size=8", "--embedding_size=2", "--freeze_backbone"]
