@@ -241,9 +241,11 @@ def test_a_backbone_that_was_saved_frozen_must_be_said_to_be_so(tmp_path):
         assert bool(backbone.trainable_variables) == ("--freeze_backbone" not in more)
 
 
-def test_of_a_subclassed_backbone_too_the_kept_model_needs_no_images_again(tmp_path):
+@pytest.mark.parametrize("pooling", ["average", "gem"])
+def test_of_a_subclassed_backbone_too_the_kept_model_needs_no_images_again(pooling, tmp_path):
     path = saved_frozen(tmp_path / "mine.keras")
     given = [f"--backbone={path}", "--image_size=8", "--embedding_size=2", "--freeze_backbone"]
+    given += [f"--pooling={pooling}"]  # GeM learns: of it the maps are what is kept
     options = parse(RunOptions, ["run", *given, f"--cache_dir={tmp_path}"])
     _, embedding = fit.embedding_model(options)
     images = np.random.default_rng(0).integers(0, 256, (4, 8, 8, 3)).astype("uint8")
