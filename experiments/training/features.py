@@ -208,7 +208,8 @@ class FeatureFeed:
         for view in range(options.cached_views or 0):
             seeds = view_seeds(options.seed, view, len(run.data.train))
             embedder = TableEmbedder(trunk, run.augmentation, options.eval_batch_size, seeds)
-            model = IdentifiedEmbedder(_Flat(embedder), f"{key}; view {view} of seed {options.seed}")
+            of_view = f"{key}; view {view} of seed {options.seed}"
+            model = IdentifiedEmbedder(_Flat(embedder), of_view)
             wanted.append((_view_name(view), run.data.train, model))
         files = []
         for name, table, model in wanted:

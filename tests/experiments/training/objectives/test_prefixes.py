@@ -44,7 +44,7 @@ def test_recall_of_prefixes():
             ["--loss=snca", "--matryoshka=4,8", "--embedding_size=16"],
             "must end with embedding_size",
         ),
-        (["--loss=snca", "--matryoshka=8,4,8", "--embedding_size=8"], "matryoshka must be increasing"),
+        (["--loss=snca", "--matryoshka=8,4,8", "--embedding_size=8"], "must be increasing lengths"),
         (["--loss=snca", "--matryoshka=0,8", "--embedding_size=8"], "each at least 1"),
         (["--loss=arcface", "--matryoshka=4,8"], "embeddings alone, which arcface is not"),
         (["--loss=rankmi", "--matryoshka=4,8"], "embeddings alone, which rankmi is not"),
