@@ -22,6 +22,16 @@ def all_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
     return flat_layers(layer)
 
 
+def freeze(layer: keras.layers.Layer) -> None:
+    """Let nothing of a layer or model train, however deep.
+
+    `layer.trainable = False` does not reach what lies in a layer for which that holds already, such
+    as a subclassed one from a file, whose own layers were made anew: TensorFlow takes it for said.
+    """
+    for each in all_layers(layer):
+        each.trainable = False
+
+
 def copied(
     model: keras.Model,
     copy_layer: Callable[[keras.layers.Layer], keras.layers.Layer],

@@ -6,7 +6,7 @@ import hashlib
 import pathlib
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -21,7 +21,7 @@ from experiments.embedding.table_embedder import (
 )
 from experiments.options.errors import UsageError
 from experiments.training.plan import RunPlan
-from keras_dml.cloning import all_layers
+from keras_dml.cloning import all_layers, freeze
 from keras_dml.models import split_at_features
 from keras_dml.private import Functional
 from keras_dml.steps import compiled
@@ -80,6 +80,21 @@ class _File(NamedTuple):
     path: pathlib.Path
     table: ImageTable
     model: IdentifiedEmbedder
+
+
+class _Flat:
+    """Features as rows of a file: where the pooling learns they are maps or tokens."""
+
+    def __init__(self, embedder: TableEmbedder) -> None:
+        self.transform = embedder.transform
+        self._embedder = embedder
+
+    def batches(
+        self, table: ImageTable, description: str = "features", first_row: int = 0
+    ) -> Iterator[np.ndarray]:
+        """As `TableEmbedder.batches`."""
+        for rows in self._embedder.batches(table, description, first_row):
+            yield rows.reshape(len(rows), -1)
 
 
 class FeatureFeed:
@@ -147,6 +162,8 @@ class FeatureFeed:
         Raises:
             FloatingPointError: embeddings that are not finite.
         """
+        # A subclassed backbone does not tell a file that what it makes itself was frozen.
+        freeze(keras.Model(model.input, model.get_layer("features").input))
         trunk, head = split_at_features(model)
         if model_fingerprint(trunk) != self._key:  # as in half precision, where `model` is float32
             return {}
@@ -184,14 +201,15 @@ class FeatureFeed:
         sides = {"test", *(side for each in run.evaluators for side in each.sides(run.data))}
         plain = TableEmbedder(trunk, run.preprocessing, options.eval_batch_size)
         wanted = [
-            (side, table, IdentifiedEmbedder(plain, key))
+            (side, table, IdentifiedEmbedder(_Flat(plain), key))
             for side, table in run.data.tables.items()
             if side in sides or side in _view_names(options.cached_views)
         ]
         for view in range(options.cached_views or 0):
             seeds = view_seeds(options.seed, view, len(run.data.train))
             embedder = TableEmbedder(trunk, run.augmentation, options.eval_batch_size, seeds)
-            model = IdentifiedEmbedder(embedder, f"{key}; view {view} of seed {options.seed}")
+            of_view = f"{key}; view {view} of seed {options.seed}"
+            model = IdentifiedEmbedder(_Flat(embedder), of_view)
             wanted.append((_view_name(view), run.data.train, model))
         files = []
         for name, table, model in wanted:

@@ -7,7 +7,7 @@ import keras
 from experiments.options import RunOptions
 from experiments.options.errors import UsageError
 from experiments.training.optimizer import Rate
-from keras_dml.cloning import all_layers
+from keras_dml.cloning import all_layers, freeze
 
 __all__ = ["Phase", "Trainability", "check_fine_tuning"]
 
@@ -46,7 +46,7 @@ class Trainability:
 
     def freeze(self) -> None:
         """Let nothing of it train."""
-        self._backbone.trainable = False
+        freeze(self._backbone)
 
     def restore(self) -> None:
         """Let train what did."""

@@ -20,6 +20,7 @@ from experiments.training.patience import is_over, stopped
 from experiments.training.plan import RunPlan
 from experiments.training.workers import Workers
 from keras_dml import models
+from keras_dml.cloning import all_layers, freeze
 from keras_dml.errors import ArgumentError, DownloadError
 
 _LOGGER = logging.getLogger("experiments")
@@ -52,6 +53,7 @@ class Learner:
         self.head: keras.Model | None = None
         with strategy.scope():
             self._backbone, self.embedding = embedding_model(run.options)
+            run.objective.check_dimensions(self.embedding.output_shape[1])
             self._trainability = Trainability(self._backbone)
             for phase in run.phases:
                 self._let_train(phase)
@@ -130,7 +132,9 @@ def embedding_model(options: RunOptions) -> tuple[keras.Model, keras.Model]:
             f"--flagfile={WITHOUT_DOWNLOAD[1]}. Received: weights={options.weights}"
         ) from error
     if options.freeze_backbone:
-        backbone.trainable = False
+        freeze(backbone)
+    elif options.lora_rank is None:
+        _check_that_it_was_not_frozen(options, backbone)
     if options.rematerialize:
         models.rematerialize_blocks(backbone)
     if options.lora_rank is not None:
@@ -141,6 +145,17 @@ def embedding_model(options: RunOptions) -> tuple[keras.Model, keras.Model]:
         options.feature_batch_norm,
         options.pooling,
         options.levels,
+    )
+
+
+def _check_that_it_was_not_frozen(options: RunOptions, backbone: keras.Model) -> None:
+    """UsageError where a file or preset says of all of a backbone that it does not train."""
+    if backbone.trainable_variables or all(layer.trainable for layer in all_layers(backbone)):
+        return
+    raise UsageError(
+        f"backbone {options.backbone} was saved with trainable = False, so that nothing of it "
+        "would train: say so by --freeze_backbone, or save it again with trainable = True. "
+        f"Received: freeze_backbone={options.freeze_backbone}"
     )
 
 

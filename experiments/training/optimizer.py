@@ -8,6 +8,7 @@ import keras
 
 from experiments.options import RunOptions, UsageError
 from keras_dml import models, optimizers
+from keras_dml.checks import check_number
 
 #: A learning rate: a number, or a schedule over the updates.
 Rate: TypeAlias = float | keras.optimizers.schedules.LearningRateSchedule
@@ -68,7 +69,7 @@ def optimizer(
         ema: momentum of a moving average of the weights; None: there is none.
 
     Raises:
-        UsageError: momentum for an optimizer that has none.
+        UsageError: momentum for an optimizer that has none; an average that would not move.
     """
     maker = optimizers.OPTIMIZERS[options.optimizer]
     decay = "decoupled" if _takes(maker, "decoupled_weight_decay") else "coupled"
@@ -82,6 +83,11 @@ def optimizer(
     if options.global_clipnorm is not None:
         arguments["global_clipnorm"] = options.global_clipnorm
     if ema is not None:
+        if ema >= 1:
+            raise UsageError(
+                "ema must be below 1, with which the average would stay at the weights of the "
+                f"first step. Received: ema={ema}"
+            )
         arguments |= {"use_ema": True, "ema_momentum": ema}
     for name in ("momentum", "nesterov"):
         takers = [known for known, each in optimizers.OPTIMIZERS.items() if _takes(each, name)]
@@ -117,10 +123,11 @@ def backbone_optimizer(
 
     Raises:
         UsageError: as `optimizer`.
-        ArgumentError: layer decay of a backbone that has no blocks.
+        ArgumentError: layer decay out of range, or of a backbone that has no blocks.
     """
     factor, decay = options.pretrained_factor, options.layer_decay
     if decay is not None:
+        check_number("layer_decay", decay, above=0, most=1)
         of_layers = models.layer_multipliers(backbone, decay)
         slower = {path: factor * of_layer for path, of_layer in of_layers.items()}
     else:

@@ -90,6 +90,7 @@ def plan_run(options: RunOptions, folder: RunFolder, workers: Workers) -> RunPla
     )
     steps_per_epoch = options.steps_per_epoch or sampler.steps_per_epoch
     objective = objective_of(options)
+    objective.check_steps(options.epochs * steps_per_epoch)
     return RunPlan(
         name=options.name,
         options=options,

@@ -103,7 +103,8 @@ def saved_backbone(
         )
     for tensor in inputs:
         wanted = tuple(tensor.shape)
-        if len(wanted) != 4 or any(a not in (None, b) for a, b in zip(wanted, shape)):
+        # Whatever the size of its batch: one that was built on an image keeps that of this image.
+        if len(wanted) != 4 or any(a not in (None, b) for a, b in zip(wanted[1:], shape[1:])):
             raise ArgumentError(
                 f"{name} takes inputs of shape {wanted}, not images of image_size={image_size}: "
                 "give the image_size that it was saved for, or a model of RGB images [n, h, w, 3]"

@@ -188,8 +188,9 @@ def drawn(name, rng):
         besides = ["--loss=norm_softmax"]
     if flag.name.startswith("statistics_"):
         besides = ["--loss=rankmi"]
-    if flag.name.startswith("memory_") and flag.name != "memory_size":
-        besides = ["--memory_size=16"]
+    if flag.name.startswith("memory_"):
+        of_memory = {"memory_size": 16, "memory_start_step": 0}
+        besides = [f"--{name}={value}" for name, value in of_memory.items() if name != flag.name]
     return flag, values[rng.integers(len(values))] if values else "x", besides
 
 

@@ -101,6 +101,14 @@ class Objective(abc.ABC):
         """
         return {}
 
+    def check_steps(self, steps: int) -> None:
+        """UsageError where something that was asked for would begin behind the last of the steps.
+
+        Args:
+            steps: of the whole training.
+        """
+        return None
+
     def updates(self, steps: int) -> int:
         """How often the embedding has been updated after so many steps."""
         return steps
@@ -154,11 +162,25 @@ class Objective(abc.ABC):
         given = f"Received: matryoshka={','.join(options.matryoshka)}"
         if options.levels is not None:
             raise UsageError(f"matryoshka must not be given with levels. {given}")
+        if list(prefixes) != sorted(set(prefixes)) or prefixes[0] < 1:
+            raise UsageError(f"matryoshka must be increasing lengths, each at least 1. {given}")
         if options.embedding_size is not None and prefixes[-1:] != (options.embedding_size,):
             raise UsageError(
                 f"matryoshka must end with embedding_size, {options.embedding_size}. {given}"
             )
         return prefixes
+
+    def check_dimensions(self, dimensions: int) -> None:
+        """UsageError where the prefixes do not end with the embedding, of so many dimensions.
+
+        Without `embedding_size` the backbone alone knows how many there are.
+        """
+        prefixes = self.prefixes()
+        if prefixes and prefixes[-1] != dimensions:
+            raise UsageError(
+                f"matryoshka must end with {dimensions}, the length of the embeddings, or with "
+                f"--embedding_size=N. Received: matryoshka={','.join(map(str, prefixes))}"
+            )
 
 
 def parts(loss: losses.EmbeddingLoss) -> list[LossPart]:

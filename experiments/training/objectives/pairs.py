@@ -1,5 +1,6 @@
 """Training by a loss over the embeddings alone."""
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,8 @@ from experiments.options.loss_flags import MEMORY, naming_flags
 from experiments.training.objectives.base import Objective, parts
 from keras_dml import models
 from keras_dml.metrics import PositivesPerAnchor
+
+_MEMORY_STARTS = inspect.signature(models.CrossBatchMemory).parameters["start_step"].default
 
 
 class OverPairs(Objective):
@@ -54,6 +57,16 @@ class OverPairs(Objective):
         self.loss().check_memory()
         with naming_flags(MEMORY, given):
             return models.CrossBatchMemory(fitted, size, **given)
+
+    def check_steps(self, steps: int) -> None:
+        """A memory begins within the training."""
+        memory = self.options.memory
+        start = memory.get("start_step", _MEMORY_STARTS)
+        if memory and start >= steps:
+            raise UsageError(
+                f"{MEMORY}start_step must be below the {steps:,} steps of this training, or the "
+                f"memory is never used. Received: {MEMORY}start_step={start}"
+            )
 
     def _with_boundaries(
         self, output: keras.KerasTensor, num_classes: int, name: str

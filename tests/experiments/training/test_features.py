@@ -2,6 +2,7 @@
 
 import pathlib
 import shutil
+import types
 
 import keras
 import numpy as np
@@ -11,10 +12,11 @@ from tiny_run import TINY, command, final_weights, history
 
 from experiments.embedding.embedding_file import EmbeddingFile
 from experiments.options import RunOptions, UsageError, parse
-from experiments.training import outcome
-from experiments.training.features import model_fingerprint, view_seeds
-from experiments.training.fine_tuning import check_fine_tuning
+from experiments.training import fit, outcome
+from experiments.training.features import FeatureFeed, model_fingerprint, view_seeds
+from experiments.training.fine_tuning import Trainability, check_fine_tuning
 from keras_dml import models
+from pipelines import EvaluationTransform, ImageTable
 
 PLAIN = ["--crop=none", "--noflip", "--freeze_backbone"]
 # Of weights that nobody has trained, so that a run is of seconds.
@@ -193,6 +195,74 @@ def test_the_fingerprint_is_of_what_a_model_computes():
     other = net()
     other.weights[0].assign_add(keras.ops.ones_like(other.weights[0]) * 1e-7)
     assert first != model_fingerprint(other)
+
+
+@keras.saving.register_keras_serializable("test_features")
+class Subclassed(keras.Model):
+    """Of its own `call`; a file says of it that it is frozen, and nothing of its layers."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.convolution = keras.layers.Conv2D(4, 3)
+
+    def call(self, images):
+        return self.convolution(images)
+
+
+def saved_frozen(path):
+    model = Subclassed(trainable=False)
+    model(np.zeros((1, 8, 8, 3), "float32"))
+    model.save(path)
+    return path
+
+
+@pytest.mark.parametrize("waits", [["--freeze_backbone"], ["--epochs=2", "--head_epochs=1"]])
+def test_a_frozen_backbone_is_frozen_within_too(waits, tmp_path):
+    path = saved_frozen(tmp_path / "mine.keras")
+    given = [f"--backbone={path}", "--image_size=8", "--embedding_size=2", *waits]
+    backbone, embedding = fit.embedding_model(parse(RunOptions, ["run", *given]))
+    if "--freeze_backbone" not in waits:
+        Trainability(backbone).freeze()
+    assert len(embedding.trainable_variables) == 2  # of the projection
+
+
+def test_a_backbone_that_was_saved_frozen_must_be_said_to_be_so(tmp_path):
+    inputs = keras.Input((8, 8, 3))
+    model = keras.Model(inputs, keras.layers.Conv2D(4, 3)(inputs))
+    model.trainable = False
+    model.save(tmp_path / "mine.keras")
+    given = [f"--backbone={tmp_path / 'mine.keras'}", "--image_size=8", "--embedding_size=2"]
+    with pytest.raises(UsageError, match=r"mine.keras was saved with trainable = False.*freeze_b"):
+        fit.embedding_model(parse(RunOptions, ["run", *given]))
+    added = ["--lora_rank=1", "--lora_layers=conv2d", "--freeze_backbone"]
+    for more in (added[:2], added[2:]):
+        more = [word.replace("=conv2d", f"={model.layers[-1].name}") for word in more]
+        backbone, _ = fit.embedding_model(parse(RunOptions, ["run", *given, *more]))
+        assert bool(backbone.trainable_variables) == ("--freeze_backbone" not in more)
+
+
+@pytest.mark.parametrize("pooling", ["average", "gem"])
+def test_of_a_subclassed_backbone_too_the_kept_model_needs_no_images_again(pooling, tmp_path):
+    path = saved_frozen(tmp_path / "mine.keras")
+    given = [f"--backbone={path}", "--image_size=8", "--embedding_size=2", "--freeze_backbone"]
+    given += [f"--pooling={pooling}"]  # GeM learns: of it the maps are what is kept
+    options = parse(RunOptions, ["run", *given, f"--cache_dir={tmp_path}"])
+    _, embedding = fit.embedding_model(options)
+    images = np.random.default_rng(0).integers(0, 256, (4, 8, 8, 3)).astype("uint8")
+    table = ImageTable.from_arrays(images, [0, 0, 1, 1])
+    kept = {}
+    run = types.SimpleNamespace(
+        options=options,
+        data=types.SimpleNamespace(tables={"test": table}),
+        evaluators=[],
+        preprocessing=EvaluationTransform(8),
+        folder=types.SimpleNamespace(read_json=kept.get, write_json=kept.__setitem__),
+    )
+    feed = FeatureFeed(run, *models.split_at_features(embedding))
+    embedding.save(tmp_path / "best.keras")
+    best = keras.saving.load_model(tmp_path / "best.keras", compile=False)
+    expected = embedding.predict(images.astype("float32"), verbose=0)
+    np.testing.assert_allclose(feed.embeddings_by(best)["test"], expected, rtol=1e-4)
 
 
 REFUSED = [

@@ -86,6 +86,13 @@ def test_layer_decay_times_the_factor_of_the_backbone():
     assert made.use_ema and made.ema_momentum == 0.9
 
 
+@pytest.mark.parametrize("words", ["--layer_decay=0", "--ema=1"])
+def test_what_would_let_nothing_train_or_move_names_its_flag(words):
+    name, value = words.removeprefix("--").split("=")
+    with pytest.raises(ValueError, match=rf"^{name} must be .*Received: {name}={value}\.0"):
+        backbone_optimizer(options(words), tiny_transformer(), 0.1)
+
+
 def test_a_backbone_that_waited_trains_as_it_did():
     backbone = tiny_transformer()
     models.enable_lora(backbone, 2)

@@ -66,6 +66,17 @@ def sequential():
     return keras.Sequential([keras.Input((16, 16, 3)), *layers])
 
 
+def built_on_images():
+    model = keras.Sequential(sequential().layers)
+    model(images(n=2))
+    return model
+
+
+def of_one_image():
+    inputs = keras.Input(batch_shape=(1, 16, 16, 3))
+    return keras.Model(inputs, keras.layers.Conv2D(4, 3)(inputs))
+
+
 def subclassed():
     model = Subclassed()
     model(images())
@@ -122,6 +133,18 @@ def test_any_model_is_a_backbone_that_is_saved_copied_and_exported(kind, tmp_pat
         return tf.image.resize(tf.io.decode_png(data, 3), (16, 16))
 
     check_export(model, preprocessing)
+
+
+@pytest.mark.parametrize("kind", [built_on_images, of_one_image])
+def test_a_batch_of_the_size_that_it_was_built_on_is_no_limit(kind, tmp_path):
+    theirs = kind()
+    path = saved(theirs, tmp_path)
+    model = models.embedding_model(models.build_backbone(path, 16), 3)
+    assert model.output_shape == (None, 3)
+    np.testing.assert_allclose(
+        model(images(n=5), training=False)[:1], model(images(n=5)[:1], training=False), atol=1e-5
+    )
+    assert float32_copy(model)(images(n=5)).shape == (5, 3)
 
 
 def test_an_embedding_model_of_ours_goes_on_as_a_backbone(tmp_path):

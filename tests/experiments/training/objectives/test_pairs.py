@@ -6,6 +6,7 @@ import tensorflow as tf
 import tiers
 from device_programs import difference
 
+from experiments.options import UsageError
 from keras_dml import losses, mining, models
 
 
@@ -82,6 +83,15 @@ def test_a_memory_that_does_not_fit_is_refused(tiny, flags, message):
 def test_a_memory_of_levels_is_refused(tiny):
     with pytest.raises(ValueError, match="memory_size must not be given with levels"):
         tiny("--loss=snca", "--memory_size=500")
+
+
+def test_a_memory_that_would_begin_behind_the_last_step_is_refused(objective):
+    message = r"memory_start_step must be below the 1,000 steps.*memory_start_step=1000"
+    with pytest.raises(UsageError, match=message):
+        objective("--memory_size=500").check_steps(1000)
+    objective("--memory_size=500").check_steps(1001)
+    objective("--memory_size=500", "--memory_start_step=0").check_steps(1)
+    objective("--loss=snca").check_steps(1)
 
 
 @pytest.mark.parametrize(

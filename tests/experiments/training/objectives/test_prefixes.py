@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from experiments.options import UsageError
 from experiments.training.evaluators import Finished, RetrievalScores
 from keras_dml import losses, metrics
 
@@ -43,7 +44,8 @@ def test_recall_of_prefixes():
             ["--loss=snca", "--matryoshka=4,8", "--embedding_size=16"],
             "must end with embedding_size",
         ),
-        (["--loss=snca", "--matryoshka=8,4,8", "--embedding_size=8"], "dims must be increasing"),
+        (["--loss=snca", "--matryoshka=8,4,8", "--embedding_size=8"], "must be increasing lengths"),
+        (["--loss=snca", "--matryoshka=0,8", "--embedding_size=8"], "each at least 1"),
         (["--loss=arcface", "--matryoshka=4,8"], "embeddings alone, which arcface is not"),
         (["--loss=rankmi", "--matryoshka=4,8"], "embeddings alone, which rankmi is not"),
         (["--loss=snca", "--matryoshka=4,8", "--levels=a,b"], "must not be given with levels"),
@@ -52,3 +54,11 @@ def test_recall_of_prefixes():
 def test_what_is_refused(words, message, objective):
     with pytest.raises(ValueError, match=message):
         objective(*words).loss()
+
+
+def test_prefixes_of_the_backbones_own_features_end_with_their_length(objective):
+    one = objective("--loss=snca", "--matryoshka=4,8")
+    one.check_dimensions(8)
+    with pytest.raises(UsageError, match=r"matryoshka must end with 16.*matryoshka=4,8"):
+        one.check_dimensions(16)
+    objective("--loss=snca").check_dimensions(16)
