@@ -32,6 +32,13 @@ def freeze(layer: keras.layers.Layer) -> None:
         each.trainable = False
 
 
+def ends_of(model: keras.Model) -> tuple[Any, Any]:
+    """What a built functional or sequential model takes and gives, each in its own structure."""
+    if isinstance(model, keras.Sequential):  # its `input` and `output` are those of a call of it
+        return model.inputs[0], model.outputs[0]
+    return model.input, model.output
+
+
 def copied(
     model: keras.Model,
     copy_layer: Callable[[keras.layers.Layer], keras.layers.Layer],
@@ -88,8 +95,7 @@ def copied(
     def copy_of_model(part: keras.Model) -> keras.Model:
         inputs = None
         if change_input is not None and getattr(part, "inputs", None):
-            inside = part.inputs[0] if isinstance(part, keras.Sequential) else part.input
-            inputs = keras.tree.map_structure(change_input, inside)
+            inputs = keras.tree.map_structure(change_input, ends_of(part)[0])
         return keras.models.clone_model(part, input_tensors=inputs, clone_function=copy_of)
 
     copy = copy_of_part(model) if _has_own_config(model) else copy_of_model(model)
@@ -133,9 +139,7 @@ def _without_compilation(model: keras.Model) -> keras.Model:
     """The same layers in a model that is not compiled: its losses may not be serializable."""
     if not model.compiled or not getattr(model, "inputs", None):
         return model
-    if isinstance(model, keras.Sequential):
-        return keras.Model(model.inputs[0], model.outputs[0], name=model.name)
-    return keras.Model(model.input, model.output, name=model.name)
+    return keras.Model(*ends_of(model), name=model.name)
 
 
 def same_layer(

@@ -15,7 +15,7 @@ import keras
 from keras_dml.atomic import replacing_folder
 from keras_dml.checks import check_number, check_path, shown
 from keras_dml.checksums import write_checksums
-from keras_dml.cloning import all_layers
+from keras_dml.cloning import all_layers, ends_of
 from keras_dml.deprecation import renamed_arguments
 from keras_dml.errors import ArgumentError, ArgumentTypeError
 from keras_dml.export_process import export_by_tensorflow
@@ -204,8 +204,7 @@ def _servable(model: keras.Model) -> keras.Model:
                 ) from error
             raise
     if not (_OUTERMOST.match(model.name) and _SCOPE.fullmatch(model.name)):
-        inputs = model.inputs[0] if isinstance(model, keras.Sequential) else model.input
-        model = keras.Model(inputs, model.outputs[0], name="model")
+        model = keras.Model(ends_of(model)[0], model.outputs[0], name="model")
     return model
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from keras_dml.checks import shown
-from keras_dml.cloning import all_layers, copied, same_layer
+from keras_dml.cloning import all_layers, copied, ends_of, same_layer
 from keras_dml.errors import ArgumentError
 from keras_dml.extras import TensorFlow
 
@@ -101,11 +101,7 @@ def float32_copy(model: keras.Model) -> keras.Model:
     """
     check_static_graph(model)
     # clone_model would copy the compilation too, and fail on losses that are not registered.
-    if isinstance(model, keras.Sequential):  # has no structured input of its own
-        inputs, outputs = model.inputs[0], model.outputs[0]
-    else:
-        inputs, outputs = model.input, model.output
-    source = keras.Model(inputs, outputs, name=model.name)
+    source = keras.Model(*ends_of(model), name=model.name)
     # Layers that make layers of their own in __init__ or build take the global policy for them.
     policy = keras.config.dtype_policy()
     keras.config.set_dtype_policy("float32")

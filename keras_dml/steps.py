@@ -16,6 +16,7 @@ from keras import ops
 from keras_dml.types import Tensor
 
 __all__ = [
+    "applied",
     "as_stateless",
     "branch",
     "compiled",
@@ -142,6 +143,21 @@ def _detached(values: Any) -> Any:
     return keras.tree.map_structure(
         lambda value: value.detach() if isinstance(value, torch.Tensor) else value, values
     )
+
+
+def applied(
+    optimizer: keras.Optimizer, gradients: Sequence[Tensor | None], variables: _Variables
+) -> None:
+    """`optimizer.apply`, whatever backend the step is written for."""
+    scales = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+    if keras.backend.backend() != "jax" or not scales:
+        optimizer.apply(list(gradients), list(variables))
+        return
+    # Its `apply` assigns within a branch, which JAX does not let out of it.
+    states = optimizer.variables
+    before, of_states = values_of(variables), values_of(states)
+    after, new_states = optimizer.stateless_apply(of_states, list(gradients), before)
+    _assign([*variables, *states], [*after, *new_states], [*before, *of_states])
 
 
 def compiled(

@@ -12,7 +12,7 @@ from keras_dml.distribute import piece_of_batch, place_among_replicas
 from keras_dml.errors import ArgumentError
 from keras_dml.models.backbones import FrozenStatisticsBatchNormalization
 from keras_dml.models.distributed_model import DistributedModel
-from keras_dml.steps import gradients, loop, values_of
+from keras_dml.steps import applied, gradients, loop, values_of
 from keras_dml.types import Config, Logs, Tensor
 
 __all__ = ["CachedGradients"]
@@ -178,9 +178,7 @@ class CachedGradients(DistributedModel):
         )
         of_chunks = chunks.gradients(variables, at_outputs)
         chunks.leave_states()
-        trainer.optimizer.apply_gradients(
-            [(_sum(pair), variable) for pair, variable in zip(zip(of_chunks, beside), variables)]
-        )
+        applied(trainer.optimizer, [_sum(pair) for pair in zip(of_chunks, beside)], variables)
         [tracker] = [metric for metric in trainer.metrics if metric.name == "loss"]
         # Keras has divided the mean by the replicas, whose losses are averaged in the logs.
         tracker.update_state(loss * replicas, sample_weight=chunks.rows)

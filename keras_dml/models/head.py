@@ -7,9 +7,10 @@ import keras
 from keras import ops
 
 from keras_dml.checks import check_bool, check_choice, check_number, check_seed, check_whole, shown
+from keras_dml.cloning import ends_of
 from keras_dml.distribute import place_in_global_batch
 from keras_dml.errors import ArgumentError, ArgumentTypeError
-from keras_dml.models.pooling import POOLINGS, Features, check_symbolic_model, features_of, pooled
+from keras_dml.models.pooling import POOLINGS, Features, features_of, pooled, symbolic_embedding
 from keras_dml.types import Tensor
 
 # Of the layers behind the backbone.
@@ -106,7 +107,7 @@ def embedding_model(
             backbone = _within(backbone)
         x = projected(features_of(backbone))
         x = keras.layers.Activation("linear", dtype="float32", name="embeddings")(x)
-        return keras.Model(backbone.input, x, name=name)
+        return keras.Model(ends_of(backbone)[0], x, name=name)
     parts = [
         keras.layers.UnitNormalization(dtype="float32", name=f"{level}_embeddings")(
             projected(Features(maps), f"{level}_")
@@ -114,7 +115,7 @@ def embedding_model(
         for level, maps in _levels(backbone, levels).items()
     ]
     x = keras.layers.Concatenate(dtype="float32", name="embeddings")(parts)
-    return keras.Model(backbone.input, x, name=name)
+    return keras.Model(ends_of(backbone)[0], x, name=name)
 
 
 def check_embedding_model(name: str, model: object) -> int | None:
@@ -143,7 +144,7 @@ def _within(backbone: keras.Model) -> keras.Model:
     """The backbone as the only layer of a model, in which its layers' names are its own affair."""
     inputs = keras.tree.map_structure(
         lambda tensor: keras.Input(batch_shape=tensor.shape, dtype=tensor.dtype, name=tensor.name),
-        backbone.input,
+        ends_of(backbone)[0],
     )
     return keras.Model(inputs, backbone(inputs), name=backbone.name)
 
@@ -188,7 +189,7 @@ def classifier_model(
         (None, 10)
 
     Args:
-        embedding: a `keras.Model` from images to embeddings `[n, d]`.
+        embedding: a functional or sequential `keras.Model` from images to embeddings `[n, d]`.
         num_classes: K, the training classes.
         dropout: rate in [0, 1) on the embeddings.
         seed: of the dropout masks.
@@ -203,20 +204,14 @@ def classifier_model(
 
     Reference: Boudiaf et al. 2020, section 5 and their published settings.
     """
-    check_symbolic_model("embedding", embedding)
-    if len(embedding.output.shape) != 2:
-        raise ArgumentError(
-            "embedding must give embeddings [n, d]. "
-            f"Received: embedding.output.shape={tuple(embedding.output.shape)}"
-        )
+    inputs, x = symbolic_embedding(embedding)
     num_classes = check_whole("num_classes", num_classes, least=2)
     dropout = check_number("dropout", dropout, least=0, below=1)
     if seed is not None:
         seed = check_seed("seed", seed)
-    x = embedding.output
     if dropout:
         x = GlobalBatchDropout(dropout, seed=seed, name="dropout")(x)
     logits = keras.layers.Dense(
         num_classes, kernel_initializer="zeros", dtype="float32", name="logits"
     )(x)
-    return keras.Model(embedding.input, logits, name=name)
+    return keras.Model(inputs, logits, name=name)

@@ -10,6 +10,7 @@ from typing import Any
 
 import keras
 
+from keras_dml.cloning import ends_of
 from keras_dml.errors import ArgumentError
 from keras_dml.extras import needing
 from keras_dml.private import Functional
@@ -110,9 +111,7 @@ def saved_backbone(
                 "give the image_size that it was saved for, or a model of RGB images [n, h, w, 3]"
             )
     images = keras.Input(shape[1:], name="images")
-    # A sequential model has no structured input of its own.
-    structured = inputs and not isinstance(model, keras.Sequential)
-    given = keras.tree.map_structure(lambda _: images, model.input) if structured else images
+    given = keras.tree.map_structure(lambda _: images, ends_of(model)[0]) if inputs else images
     try:
         outputs = model(given)
     except Exception as error:  # its own code may raise anything

@@ -10,6 +10,7 @@ import keras
 from keras import ops
 
 from keras_dml.checks import check_positive, check_whole, shown
+from keras_dml.cloning import ends_of
 from keras_dml.errors import ArgumentError, ArgumentTypeError
 from keras_dml.private import Functional
 from keras_dml.types import Config, Tensor
@@ -172,6 +173,22 @@ def check_symbolic_model(name: str, model: object) -> None:
         )
 
 
+def symbolic_embedding(embedding: object) -> tuple[Any, Tensor]:
+    """What an embedding model takes, and its embeddings, behind which a head can be put.
+
+    Raises:
+        TypeError: as `check_symbolic_model`.
+        ValueError: it gives something else than embeddings `[n, d]` alone.
+    """
+    check_symbolic_model("embedding", embedding)
+    inputs, outputs = ends_of(embedding)
+    shape = getattr(outputs, "shape", None)
+    if shape is None or len(shape) != 2:
+        given = "several outputs" if shape is None else f"embedding.output.shape={tuple(shape)}"
+        raise ArgumentError(f"embedding must give embeddings [n, d]. Received: {given}")
+    return inputs, outputs
+
+
 def features_of(backbone: keras.Model) -> Features:
     """What a backbone gives, its `TokenLayout` considered.
 
@@ -185,7 +202,7 @@ def features_of(backbone: keras.Model) -> Features:
         ValueError: it gives neither maps, tokens nor vectors.
     """
     check_symbolic_model("backbone", backbone)
-    values = backbone.output
+    values = ends_of(backbone)[1]
     rank = len(values.shape) if hasattr(values, "shape") else None
     if rank not in (2, 3, 4):
         given = "several outputs" if rank is None else f"backbone.output.shape={values.shape}"

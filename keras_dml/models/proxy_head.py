@@ -18,6 +18,7 @@ from keras_dml.checks import (
 from keras_dml.class_ids import as_labels
 from keras_dml.errors import ArgumentError
 from keras_dml.matmul import matmul
+from keras_dml.models.pooling import symbolic_embedding
 from keras_dml.pairs import normalize
 from keras_dml.types import Config, Tensor, TensorLike
 
@@ -272,8 +273,8 @@ def proxy_model(
         >>> classes.compile(optimizer, keras_dml.losses.ArcFaceLoss())
 
     Args:
-        embedding: a `keras.Model` from images to embeddings `[n, d]`; it stays what is evaluated,
-            indexed and served.
+        embedding: a functional or sequential `keras.Model` from images to embeddings `[n, d]`; it
+            stays what is evaluated, indexed and served.
         num_classes, centers, pooling, temperature, proxies_initializer, proxies_regularizer: as in
             `ProxyHead`.
         name: the model's name.
@@ -283,7 +284,8 @@ def proxy_model(
         layer `proxy_head` holds the proxies.
 
     Raises:
-        ValueError: `embedding` does not give `[n, d]`, or as `ProxyHead` does.
+        TypeError: `embedding` is no built functional or sequential model.
+        ValueError: it does not give `[n, d]`, or as `ProxyHead` does.
     """
     head = ProxyHead(
         num_classes,
@@ -294,7 +296,8 @@ def proxy_model(
         proxies_regularizer,
         name="proxy_head",
     )
-    return keras.Model(embedding.input, head(embedding.output), name=name)
+    inputs, embeddings = symbolic_embedding(embedding)
+    return keras.Model(inputs, head(embeddings), name=name)
 
 
 def dominant_centers(

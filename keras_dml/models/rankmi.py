@@ -34,7 +34,7 @@ from keras_dml.models.statistics_network import (
 )
 from keras_dml.negatives import distance_weighted, draw_negatives
 from keras_dml.pairs import Pairs, normalize, pair_means, safe_sqrt
-from keras_dml.steps import branch, gradients
+from keras_dml.steps import applied, branch, gradients
 from keras_dml.types import Config, Logs, Tensor, TensorLike
 
 SAMPLINGS = ("distance_weighted", "uniform", "all")
@@ -304,7 +304,7 @@ class RankMI(DistributedModel):
             ops.zeros_like(variable.value) if gradient is None else gradient
             for variable, gradient in zip(variables, found)
         ]
-        optimizer.apply(for_each, variables)
+        applied(optimizer, for_each, variables)
         return others
 
     def test_step(self, *args: Any) -> Any:

@@ -263,7 +263,8 @@ class ScannIndex(Index):
         self, searcher: TreeSearcher, queries: npt.NDArray[np.float32], k: int
     ) -> tuple[np.ndarray, np.ndarray]:
         candidates, raw = searcher.search(queries, searcher.asked_for(k))
-        short = np.isnan(raw).any(axis=1)
+        # NaN of leaves that hold too few items, infinity beyond float32's range.
+        short = ~np.isfinite(raw).all(axis=1)
         rows, scores = self._ranked(queries, candidates, k)
         if short.any():
             rows[short], scores[short] = self._exactly(queries[short], k)
@@ -276,8 +277,8 @@ class ScannIndex(Index):
         moved = centered(queries, self._center)
         candidates, raw = self._brute_force.search_batched_parallel(moved, asked)
         rows, scores = self._ranked(queries, candidates, k)
-        # Beyond float32's range ScaNN gives NaN, and one item again and again.
-        unsure = np.isnan(raw).any(axis=1)
+        # Beyond float32's range ScaNN gives infinity, or NaN and one item again and again.
+        unsure = ~np.isfinite(raw).all(axis=1)
         if asked < self._built:
             unsure |= ~self._is_clear(moved, scores[:, -1], raw[:, -1])
         if unsure.any():

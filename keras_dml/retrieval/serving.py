@@ -208,8 +208,9 @@ class ScannSearchModule(SearchModule):
         reorder = None if self._reorder is None else self._reorder(asked)
         found = searcher.search_batched_parallel(queries, asked, reorder, self._leaves)
         rows = tf.ensure_shape(tf.cast(found.indices, tf.int32), [None, asked])
-        # A score is NaN where the leaves hold too few items: such a query is searched exactly.
-        short = tf.reduce_any(tf.math.is_nan(found.distances), axis=1, keepdims=True)
+        # A score is NaN where the leaves hold too few items, and no number beyond float32's range:
+        # such a query is searched exactly.
+        short = ~tf.reduce_all(tf.math.is_finite(found.distances), axis=1, keepdims=True)
 
         def exactly() -> tf.Tensor:
             exact = super(ScannSearchModule, self)._candidates(queries, asked)

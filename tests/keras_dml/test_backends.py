@@ -97,6 +97,38 @@ def test_a_file_of_one_backend_goes_on_in_another(backend, tmp_path):
     assert difference(*weights) < 1e-3
 
 
+HALF = """
+import keras, numpy as np
+from keras_dml import losses, models
+keras.config.set_dtype_policy("mixed_float16")
+rng = np.random.default_rng(0)
+y = np.repeat(np.arange(4), 2)
+x = rng.normal(size=(8, 6)).astype("float32") + y[:, None]
+def embedding():
+    keras.utils.set_random_seed(0)
+    return keras.Sequential([keras.Input((6,)), keras.layers.Dense(4)])
+def scaling():
+    return keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), 1024.0)
+whole, pieces = embedding(), models.CachedGradients(embedding(), 3)
+for model in (whole, pieces):
+    model.compile(scaling(), losses.SupConLoss())
+    model.fit(x, y, epochs=2, shuffle=False, verbose=0)
+    assert float(model.optimizer.step_counter.value) == 2
+for one, other in zip(whole.get_weights(), pieces.get_weights()):
+    np.testing.assert_allclose(one, other, atol=5e-3)
+rankmi = models.RankMI(embedding())
+before = rankmi.embedding.get_weights()[0].copy()
+rankmi.compile(scaling(), statistics_optimizer=scaling())
+assert np.isfinite(rankmi.fit(x, y, verbose=0, epochs=2).history["loss"]).all()
+assert np.abs(rankmi.embedding.get_weights()[0] - before).max() > 1e-6
+"""
+
+
+@pytest.mark.slow
+def test_scaled_losses_on_jax():
+    run("jax", "-c", f"{HALF}\nprint('trained')")
+
+
 EXPORT = """
 import sys
 import keras, numpy as np, tensorflow as tf

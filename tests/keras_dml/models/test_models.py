@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from keras_dml import models
+from keras_dml.errors import ArgumentError, ArgumentTypeError
 
 SIZE = 64  # of the images for keras.applications models
 
@@ -500,6 +501,42 @@ def test_dropout_rate_outside_its_range(rate):
         ValueError, match=rf"dropout must be a number of at least 0 and below 1. .*dropout={rate}"
     ):
         tiny_classifier(dropout=rate)
+
+
+def sequential_embedding():
+    return keras.Sequential([keras.Input((6,)), keras.layers.Dense(5), keras.layers.Dense(4)])
+
+
+def called_sequential_embedding():
+    embedding = keras.Sequential([keras.layers.Dense(4)])
+    embedding(np.zeros((3, 6), "float32"))
+    return embedding
+
+
+@pytest.mark.parametrize("make", [sequential_embedding, called_sequential_embedding])
+@pytest.mark.parametrize(
+    "behind", [models.proxy_model, models.classifier_model, models.embedding_model]
+)
+def test_sequential_model_with_a_head_behind_it(behind, make):
+    embedding = make()
+    model = behind(embedding, 7)
+    x = np.random.default_rng(0).normal(size=(5, 6)).astype("float32")
+    z = embedding(x)
+    for layer in model.layers[len(embedding.layers) + 1 :]:
+        z = layer(z)
+    assert model.predict(x, verbose=0).shape == (5, 7)
+    np.testing.assert_allclose(model(x), z, rtol=1e-6)
+    assert model.layers[1] is embedding.layers[0]
+
+
+@pytest.mark.parametrize("behind", [models.proxy_model, models.classifier_model])
+def test_head_behind_no_embedding(behind):
+    inputs = keras.Input((6,))
+    several = keras.Model(inputs, {"a": keras.layers.Dense(4)(inputs), "b": inputs})
+    with pytest.raises(ArgumentError, match=r"embedding must give .* several outputs"):
+        behind(several, 3)
+    with pytest.raises(ArgumentTypeError, match="embedding must be a built functional or seq"):
+        behind(keras.Sequential([keras.layers.Dense(4)]), 3)
 
 
 def test_classifier_over_feature_maps():
