@@ -175,7 +175,8 @@ def test_items_that_no_index_takes(index_class, embeddings, metric, message):
 @pytest.mark.parametrize(
     ("queries", "k", "message"),
     [
-        (np.zeros((1, 2)), 0, "k must be from 1 to the number of items, 9. Received: k=0"),
+        (np.zeros((1, 2)), 3.0, "k must be a whole number from 1 to the .*, 9. Received: k=3.0"),
+        (np.zeros((1, 2)), 0, "k must be .*from 1 to the number of items, 9. Received: k=0"),
         (np.zeros((1, 2)), 10, "k must be .* Received: k=10"),
         (np.zeros((1, 2)), np.nan, "k must be .* Received: k=nan"),
         (np.zeros((1, 3)), 1, r"queries must have the index's 2 dimensions.*\(1, 3\)"),
