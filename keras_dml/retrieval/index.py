@@ -474,7 +474,8 @@ def _check_k(k: object, count: int) -> None:
     whole = isinstance(k, numbers.Integral) and not isinstance(k, bool)
     if not whole or not 1 <= k <= count:  # type: ignore[operator]
         raise ArgumentError(
-            f"k must be from 1 to the number of items, {count}. Received: k={shown(k)}"
+            f"k must be a whole number from 1 to the number of items, {count}. "
+            f"Received: k={shown(k)}"
         )
 
 

@@ -301,4 +301,7 @@ class ScannIndex(Index):
         if self._metric == "cosine":
             return kth > last + error
         lengths = np.sqrt(np.einsum("qd,qd->q", moved, moved, dtype=np.float64))
-        return kth**2 < last - error * (lengths + self._longest) ** 2
+        farthest = (lengths + self._longest) ** 2
+        # Near the end of float32's range a sum may be infinite while its difference would not be.
+        in_range = farthest < np.finfo(np.float32).max / 2
+        return in_range & (kth**2 < last - error * farthest)

@@ -371,7 +371,7 @@ def test_an_index_that_is_saved_while_it_is_loaded_is_loaded_whole(
 
 @pytest.mark.parametrize("k", [0, 4, 1.0, True, None])
 def test_other_numbers_of_neighbours(k):
-    with pytest.raises(ValueError, match=f"k must be from 1 to .*, 3. Received: k={k}"):
+    with pytest.raises(ValueError, match=f"k must be .*from 1 to .*, 3. Received: k={k}"):
         ExactIndex(np.eye(3)).search(np.eye(3), k)
 
 
