@@ -138,15 +138,15 @@ def _cumulative_counts(positions: Tensor, positive: Tensor, num_bins: int) -> Te
             places = ops.arange(rows, dtype="int32")[:, None] * width + cells
             return ops.take(ops.reshape(table, (-1,)), places)
 
-        found = _by_cells if are_quick() else _by_bins
-        return found(positions, positive, cells, num_bins), gradient
+        if are_quick():
+            return _by_cells(positions, cells, num_bins), gradient
+        return _by_bins(positions, positive, num_bins), gradient
 
     return counts(positions)
 
 
-def _by_bins(positions: Tensor, positive: Tensor, cells: Tensor, num_bins: int) -> Tensor:
+def _by_bins(positions: Tensor, positive: Tensor, num_bins: int) -> Tensor:
     """One pass over the matrix for each bin."""
-    del cells
     rows = []
     for number in range(num_bins + 1):
         within = ops.clip(number + 1.0 - positions, 0.0, 1.0)
@@ -155,9 +155,8 @@ def _by_bins(positions: Tensor, positive: Tensor, cells: Tensor, num_bins: int) 
     return ops.stack(rows, axis=-1)
 
 
-def _by_cells(positions: Tensor, positive: Tensor, cells: Tensor, num_bins: int) -> Tensor:
+def _by_cells(positions: Tensor, cells: Tensor, num_bins: int) -> Tensor:
     """At bin l what lies before l + 1, less how far what lies in [l, l + 1) is from l."""
-    del positive
     size = num_bins + 2
     number = ops.cast(counts_in_cells(cells, 2 * size), positions.dtype)
     beyond_bin = sums_in_cells(positions - ops.floor(positions), cells, 2 * size)
