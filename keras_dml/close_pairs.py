@@ -21,11 +21,13 @@ from keras import ops
 from keras.backend import standardize_dtype
 
 from keras_dml.gradients import WithGradient, with_gradient
+from keras_dml.gram import both_places
 from keras_dml.hinges import places_in
 from keras_dml.matmul import matmul
 from keras_dml.types import Tensor
 
 CHUNK = 2
+_ANCHOR, _CANDIDATE = 0, 1
 _ROOT_EPSILON = {"float32": 3.5e-4, "float64": 1.5e-8}
 
 
@@ -54,25 +56,29 @@ def squared_distances(anchors: Tensor, candidates: Tensor, mirrored: bool = Fals
 
 @with_gradient
 def _within(x: Tensor) -> WithGradient:
-    distances, of_mirrored = _mirrored(x)
-    return distances, lambda upstream: of_mirrored(upstream + ops.transpose(upstream))
+    return _of_one_set(x, both_places, (_ANCHOR, _CANDIDATE))
 
 
 @with_gradient
 def _mirrored_within(x: Tensor) -> WithGradient:
-    return _mirrored(x)
+    # Of the two that a pair moves, each is once its anchor.
+    return _of_one_set(x, matmul, (_ANCHOR,))
 
 
-def _mirrored(x: Tensor) -> WithGradient:
+def _of_one_set(
+    x: Tensor, product: Callable[[Tensor, Tensor], Tensor], ends: tuple[int, ...]
+) -> WithGradient:
+    """By the product of the upstream, of both places of a pair, and the rows `[n, d + 1]`."""
     (centered,) = _centered(x)
     turned = -2.0 * centered
     distances, close, any_close = _forward(x, x, turned, centered, centered)
 
     def gradient(upstream: Tensor) -> Tensor:
         far = _of_far_pairs(upstream, close, any_close)
-        by_product = matmul(far, turned) - ops.sum(far, axis=1, keepdims=True) * turned
-        # Of the two that a pair moves, each is once its anchor.
-        (of_x,) = _with_close_pairs((by_product,), x, x, close, any_close, upstream)
+        # Times ones, for the sum of the upstream.
+        moved = product(far, ops.concatenate([turned, ops.ones_like(turned[:, :1])], axis=-1))
+        by_product = moved[:, :-1] - moved[:, -1:] * turned
+        (of_x,) = _with_close_pairs((by_product,), ends, x, x, close, any_close, upstream)
         return of_x
 
     return distances, gradient
@@ -88,7 +94,9 @@ def _between(anchors: Tensor, candidates: Tensor) -> WithGradient:
         turned = ops.transpose(far)
         to_a = 2.0 * (ops.sum(far, axis=1, keepdims=True) * a - matmul(far, c))
         to_c = 2.0 * (ops.sum(turned, axis=1, keepdims=True) * c - matmul(turned, a))
-        return _with_close_pairs((to_a, to_c), anchors, candidates, close, any_close, upstream)
+        return _with_close_pairs(
+            (to_a, to_c), (_ANCHOR, _CANDIDATE), anchors, candidates, close, any_close, upstream
+        )
 
     return distances, gradient
 
@@ -120,20 +128,10 @@ def _forward(
     of_c = ops.concatenate([c, ops.ones_like(c_squares), c_squares], axis=-1)
     distances = matmul(of_a, ops.transpose(of_c))
     root_epsilon = _ROOT_EPSILON[standardize_dtype(distances.dtype)]
-    # With the largest of all candidates in place of each one's own, a few pairs more.
-    near = distances <= root_epsilon * (a_squares + ops.max(c_squares))
-
-    def are_more_than_themselves(close: Tensor) -> Tensor:
-        # An image and itself are always close.
-        return ops.sum(ops.cast(close, "int32")) > ops.shape(close)[0]
-
-    def by_their_own() -> tuple[Tensor, Tensor]:
-        close = distances <= root_epsilon * (a_squares + ops.transpose(c_squares))
-        return close, are_more_than_themselves(close)
-
-    some_near = are_more_than_themselves(near)
-    close, any_close = ops.cond(some_near, by_their_own, lambda: (near, some_near))
+    close = distances <= root_epsilon * a_squares + ops.transpose(root_epsilon * c_squares)
     distances = ops.where(close, 0.0, distances)
+    # An image and itself are always close, and 0 already.
+    any_close = ops.sum(ops.cast(close, "int32")) > ops.shape(close)[0]
 
     def some() -> Tensor:
         def put(pairs: _SomePairs, difference: Tensor, flat: Tensor) -> tuple[Tensor]:
@@ -157,13 +155,17 @@ def _of_far_pairs(upstream: Tensor, close: Tensor, any_close: Tensor) -> Tensor:
 
 def _with_close_pairs(
     gradients: tuple[Tensor, ...],
+    ends: tuple[int, ...],
     anchors: Tensor,
     candidates: Tensor,
     close: Tensor,
     any_close: Tensor,
     upstream: Tensor,
 ) -> tuple[Tensor, ...]:
-    """The gradients of the anchors and, if given, of the candidates, plus what close pairs add."""
+    """The gradients of the anchors and, if they are others, of the candidates, plus close pairs'.
+
+    Of each close pair, what it does to those of its two `ends`.
+    """
 
     def some() -> tuple[Tensor, ...]:
         upstreams = ops.reshape(upstream, (-1,))
@@ -171,11 +173,13 @@ def _with_close_pairs(
         def add(pairs: _SomePairs, difference: Tensor, *sums: Tensor) -> tuple[Tensor, ...]:
             weights = ops.where(pairs.exists, 2.0 * ops.take(upstreams, pairs.place), 0.0)
             moved = weights[:, None] * difference
-            ends = (pairs.row, anchors, moved), (pairs.column, candidates, -moved)
-            return tuple(
-                total + ops.segment_sum(move, rows, ops.shape(all_rows)[0])
-                for total, (rows, all_rows, move) in zip(sums, ends, strict=False)
-            )
+            totals = list(sums)
+            for end in ends:
+                place = min(end, len(totals) - 1)
+                rows, move = ((pairs.row, moved), (pairs.column, -moved))[end]
+                added = ops.segment_sum(move, rows, ops.shape(totals[place])[0])
+                totals[place] = totals[place] + added
+            return tuple(totals)
 
         return _over_close_pairs(anchors, candidates, close, add, gradients)
 

@@ -1,12 +1,13 @@
 """The Gram matrix of a batch, and the sums of its rows, with gradients of few passes over it."""
 
+import keras
 from keras import ops
 
 from keras_dml.gradients import WithGradient, with_gradient
 from keras_dml.matmul import matmul
 from keras_dml.types import Tensor
 
-__all__ = ["gram", "mirrored", "mirrored_gram", "mirrored_sums"]
+__all__ = ["both_places", "gram", "mirrored", "mirrored_gram", "mirrored_sums"]
 
 
 @with_gradient
@@ -16,20 +17,36 @@ def gram(x: Tensor) -> WithGradient:
     The gradient is `(G + Gᵀ) x` for the upstream `G`: one matrix product, where differentiating
     the product of two separate factors takes two.
     """
+    return matmul(x, ops.transpose(x)), lambda upstream: both_places(upstream, x)
 
-    def gradient(upstream: Tensor) -> Tensor:
-        def together() -> Tensor:
-            return matmul(upstream + ops.transpose(upstream), x)
 
-        def apart() -> Tensor:
-            return matmul(upstream, x) + matmul(ops.transpose(upstream), x)
+def both_places(upstream: Tensor, x: Tensor) -> Tensor:
+    """`(G + Gᵀ) x` for an upstream `G` `[n, n]` and `x` `[n, d]`."""
 
-        # A condition that always holds while x is finite: XLA computes into a branch nothing that
-        # comes before it. Without one it puts the exponentials of a loss into the sum, and takes
-        # each of them twice (multi-similarity and SNCA at n = 2,048: 1.5 times as long).
-        return ops.cond(ops.all(x[:1, :1] < float("inf")), together, apart)
+    def together() -> Tensor:
+        return matmul(upstream + ops.transpose(upstream), x)
 
-    return matmul(x, ops.transpose(x)), gradient
+    def apart() -> Tensor:
+        return matmul(upstream, x) + matmul(ops.transpose(upstream), x)
+
+    if _transposes_slowly():
+        return apart()
+    # A condition that always holds while x is finite: XLA computes into a branch nothing that
+    # comes before it. Without one it puts the exponentials of a loss into the sum, and takes
+    # each of them twice (multi-similarity and SNCA at n = 2,048: 1.5 times as long).
+    return ops.cond(ops.all(x[:1, :1] < float("inf")), together, apart)
+
+
+def _transposes_slowly() -> bool:
+    """Whether a matrix and its transpose take longer to add than a product does.
+
+    XLA's on a CPU, at n = 2,048 and d = 512, twice as long; asked for a graph.
+    """
+    if keras.backend.backend() != "jax":
+        return False
+    import jax
+
+    return jax.default_backend() == "cpu"
 
 
 def mirrored_gram(x: Tensor, scale: float = 1.0) -> Tensor:
@@ -56,5 +73,5 @@ def mirrored_sums(values: Tensor) -> WithGradient:
 
 
 def mirrored(upstream: Tensor) -> Tensor:
-    """What the gradient `u` `[n]` at row sums is at both places of a pair, `u_i + u_j`: `[n, n]`."""
+    """The gradient `u` `[n]` at row sums, at both places of each pair: `u_i + u_j`, `[n, n]`."""
     return upstream[:, None] + upstream[None, :]
