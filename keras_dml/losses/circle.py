@@ -6,7 +6,6 @@ import keras
 from keras import ops
 
 from keras_dml.checks import check_positive
-from keras_dml.gradients import WithGradient, with_gradient
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.mining import Strategy
@@ -75,31 +74,18 @@ class CircleLoss(PairLoss):
 
     def _weighed(self, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
         """A and B of each anchor, and the weights of the mean, each `[n]`."""
-        missing = self._missing(pairs.similarities(), pairs.positive)
-        weights = self.scale * ops.maximum(ops.stop_gradient(missing) + self.margin, 0.0)
-        exponents = weights * (missing - self.margin)
+        similarities = pairs.similarities()
+        constant = ops.stop_gradient(similarities)
+        weight = ops.maximum(1.0 + self.margin - constant, 0.0)
+        pulling = -self.scale * weight * (similarities - (1.0 - self.margin))
+        weight = ops.maximum(constant + self.margin, 0.0)
+        pushing = self.scale * weight * (similarities - self.margin)
         both = ops.logical_and(ops.any(pairs.positive, axis=-1), ops.any(pairs.negative, axis=-1))
         return (
-            log_sum_exp(exponents, pairs.positive),
-            log_sum_exp(exponents, pairs.negative),
-            kept_weights(both, exponents.dtype),
+            log_sum_exp(pulling, pairs.positive),
+            log_sum_exp(pushing, pairs.negative),
+            kept_weights(both, similarities.dtype),
         )
-
-    @staticmethod
-    def _missing(similarities: Tensor, positive: Tensor) -> Tensor:
-        """By how much each is not as it should be at best, `1 − S` of positives and `S` of others.
-
-        Of this both kinds have the same exponent, `γ max(0, x + m) (x − m)`.
-        """
-
-        @with_gradient
-        def missing(similarities: Tensor) -> WithGradient:
-            def gradient(upstream: Tensor) -> Tensor:
-                return ops.where(positive, -upstream, upstream)
-
-            return ops.where(positive, 1.0 - similarities, similarities), gradient
-
-        return missing(similarities)
 
     def get_config(self) -> Config:
         """The constructor's arguments."""
