@@ -89,7 +89,7 @@ def _between(anchors: Tensor, candidates: Tensor) -> WithGradient:
     c, a = _centered(candidates, anchors)
     distances, close, any_close = _forward(anchors, candidates, -2.0 * a, a, c)
 
-    def gradient(upstream: Tensor) -> tuple[Tensor, Tensor]:
+    def gradient(upstream: Tensor) -> tuple[Tensor, ...]:
         far = _of_far_pairs(upstream, close, any_close)
         turned = ops.transpose(far)
         to_a = 2.0 * (ops.sum(far, axis=1, keepdims=True) * a - matmul(far, c))
