@@ -69,7 +69,7 @@ each loss and n:
   ms       median milliseconds of a call
   XLA      the same compiled by XLA, as `model.compile` does where it chooses so
   passes   what its operations but the products read and write of n x n, in additions of two such
-  / floor  over the time of two n x n x d products, measured beside it
+  / floor  over the time of two n x n x d products, called in turns with it
   / peer   over pytorch-metric-learning's time for the same loss, where it is installed and has it
   MB       peak memory above what the process held before the first call
 

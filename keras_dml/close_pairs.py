@@ -21,15 +21,17 @@ from keras import ops
 from keras.backend import standardize_dtype
 
 from keras_dml.gradients import WithGradient, with_gradient
+from keras_dml.gram import both_places
 from keras_dml.hinges import places_in
 from keras_dml.matmul import matmul
 from keras_dml.types import Tensor
 
 CHUNK = 2
+_ANCHOR, _CANDIDATE = 0, 1
 _ROOT_EPSILON = {"float32": 3.5e-4, "float64": 1.5e-8}
 
 
-def squared_distances(anchors: Tensor, candidates: Tensor) -> Tensor:
+def squared_distances(anchors: Tensor, candidates: Tensor, mirrored: bool = False) -> Tensor:
     """`‖a_i − c_j‖²` with a relative error of at most about 4 √ε (1e-3 in float32).
 
     Exactly 0 for coincident embeddings, and for a pair at distance D the error of a gradient with
@@ -41,28 +43,43 @@ def squared_distances(anchors: Tensor, candidates: Tensor) -> Tensor:
         anchors: `[a, d]`, float32 or float64.
         candidates: `[c, d]`; the very tensor `anchors` for pairs within one set, whose gradient
             then takes one matrix product instead of two.
+        mirrored: within one set, that the upstream is that of `keras_dml.gram.mirrored_sums`:
+            symmetric, and of both places of a pair.
 
     Returns:
         `[a, c]`, differentiable once.
     """
-    if candidates is anchors:
-        return _within(anchors)
-    return _between(anchors, candidates)
+    if candidates is not anchors:
+        return _between(anchors, candidates)
+    return _mirrored_within(anchors) if mirrored else _within(anchors)
 
 
 @with_gradient
 def _within(x: Tensor) -> WithGradient:
+    return _of_one_set(x, both_places, (_ANCHOR, _CANDIDATE))
+
+
+@with_gradient
+def _mirrored_within(x: Tensor) -> WithGradient:
+    # Of the two that a pair moves, each is once its anchor.
+    return _of_one_set(x, matmul, (_ANCHOR,))
+
+
+def _of_one_set(
+    x: Tensor, product: Callable[[Tensor, Tensor], Tensor], ends: tuple[int, ...]
+) -> WithGradient:
+    """By the product of the upstream, of both places of a pair, and the rows `[n, d + 1]`."""
     (centered,) = _centered(x)
-    distances, close, any_close = _forward(x, x, centered, centered)
+    turned = -2.0 * centered
+    distances, close, any_close = _forward(x, x, turned, centered, centered)
 
     def gradient(upstream: Tensor) -> Tensor:
         far = _of_far_pairs(upstream, close, any_close)
-        both = far + ops.transpose(far)
-        by_product = 2.0 * (
-            ops.sum(both, axis=1, keepdims=True) * centered - matmul(both, centered)
-        )
-        of_anchors, of_candidates = _gradient_of_close(x, x, close, any_close, upstream)
-        return by_product + of_anchors + of_candidates
+        # Times ones, for the sum of the upstream.
+        moved = product(far, ops.concatenate([turned, ops.ones_like(turned[:, :1])], axis=-1))
+        by_product = moved[:, :-1] - moved[:, -1:] * turned
+        (of_x,) = _with_close_pairs((by_product,), ends, x, x, close, any_close, upstream)
+        return of_x
 
     return distances, gradient
 
@@ -70,17 +87,16 @@ def _within(x: Tensor) -> WithGradient:
 @with_gradient
 def _between(anchors: Tensor, candidates: Tensor) -> WithGradient:
     c, a = _centered(candidates, anchors)
-    distances, close, any_close = _forward(anchors, candidates, a, c)
+    distances, close, any_close = _forward(anchors, candidates, -2.0 * a, a, c)
 
-    def gradient(upstream: Tensor) -> tuple[Tensor, Tensor]:
+    def gradient(upstream: Tensor) -> tuple[Tensor, ...]:
         far = _of_far_pairs(upstream, close, any_close)
         turned = ops.transpose(far)
         to_a = 2.0 * (ops.sum(far, axis=1, keepdims=True) * a - matmul(far, c))
         to_c = 2.0 * (ops.sum(turned, axis=1, keepdims=True) * c - matmul(turned, a))
-        of_anchors, of_candidates = _gradient_of_close(
-            anchors, candidates, close, any_close, upstream
+        return _with_close_pairs(
+            (to_a, to_c), (_ANCHOR, _CANDIDATE), anchors, candidates, close, any_close, upstream
         )
-        return to_a + of_anchors, to_c + of_candidates
 
     return distances, gradient
 
@@ -91,23 +107,28 @@ def _centered(candidates: Tensor, *others: Tensor) -> list[Tensor]:
     # large beside the differences, and XLA takes it more than once, each time with another one.
     first = candidates[:1]
     shifted = [rows - first for rows in (candidates, *others)]
-    mean = ops.mean(shifted[0], axis=0, keepdims=True)
+    # By a product, which reads columns faster than a sum.
+    number = ops.cast(ops.maximum(ops.shape(candidates)[0], 1), candidates.dtype)
+    mean = matmul(ops.transpose(ops.ones_like(candidates[:, :1]) / number), shifted[0])
     return [rows - mean for rows in shifted]
 
 
 def _forward(
-    anchors: Tensor, candidates: Tensor, a: Tensor, c: Tensor
+    anchors: Tensor, candidates: Tensor, turned: Tensor, a: Tensor, c: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The distances, which pairs are close, and whether any are but each image and itself.
 
-    The centered `a` and `c` go into the product, the others into the differences: a difference of
-    close numbers is exact, one of centered and rounded ones is not.
+    The centered `turned`, −2 a, and `c` go into the product, the anchors and candidates into the
+    differences: a difference of close numbers is exact, one of centered and rounded ones is not.
     """
-    a_squares = ops.sum(ops.square(a), axis=-1)
-    c_squares = a_squares if c is a else ops.sum(ops.square(c), axis=-1)
-    squares = a_squares[:, None] + c_squares[None, :]
-    distances = squares + matmul(-2.0 * a, ops.transpose(c))
-    close = distances <= _ROOT_EPSILON[standardize_dtype(distances.dtype)] * squares
+    a_squares = ops.sum(ops.square(a), axis=-1, keepdims=True)
+    c_squares = a_squares if c is a else ops.sum(ops.square(c), axis=-1, keepdims=True)
+    # The squares of both as two more columns: sums of n × n that the product takes with it.
+    of_a = ops.concatenate([turned, a_squares, ops.ones_like(a_squares)], axis=-1)
+    of_c = ops.concatenate([c, ops.ones_like(c_squares), c_squares], axis=-1)
+    distances = matmul(of_a, ops.transpose(of_c))
+    root_epsilon = _ROOT_EPSILON[standardize_dtype(distances.dtype)]
+    close = distances <= root_epsilon * a_squares + ops.transpose(root_epsilon * c_squares)
     distances = ops.where(close, 0.0, distances)
     # An image and itself are always close, and 0 already.
     any_close = ops.sum(ops.cast(close, "int32")) > ops.shape(close)[0]
@@ -132,28 +153,37 @@ def _of_far_pairs(upstream: Tensor, close: Tensor, any_close: Tensor) -> Tensor:
     return ops.cond(any_close, lambda: ops.where(close, 0.0, upstream), lambda: upstream)
 
 
-def _gradient_of_close(
-    anchors: Tensor, candidates: Tensor, close: Tensor, any_close: Tensor, upstream: Tensor
+def _with_close_pairs(
+    gradients: tuple[Tensor, ...],
+    ends: tuple[int, ...],
+    anchors: Tensor,
+    candidates: Tensor,
+    close: Tensor,
+    any_close: Tensor,
+    upstream: Tensor,
 ) -> tuple[Tensor, ...]:
-    """What the close pairs add to the gradients of the anchors and of the candidates."""
-    nothing = ops.zeros_like(anchors), ops.zeros_like(candidates)
+    """The gradients of the anchors and, if they are others, of the candidates, plus close pairs'.
+
+    Of each close pair, what it does to those of its two `ends`.
+    """
 
     def some() -> tuple[Tensor, ...]:
         upstreams = ops.reshape(upstream, (-1,))
 
-        def add(
-            pairs: _SomePairs, difference: Tensor, of_anchors: Tensor, of_candidates: Tensor
-        ) -> tuple[Tensor, Tensor]:
+        def add(pairs: _SomePairs, difference: Tensor, *sums: Tensor) -> tuple[Tensor, ...]:
             weights = ops.where(pairs.exists, 2.0 * ops.take(upstreams, pairs.place), 0.0)
             moved = weights[:, None] * difference
-            return (
-                of_anchors + ops.segment_sum(moved, pairs.row, ops.shape(anchors)[0]),
-                of_candidates - ops.segment_sum(moved, pairs.column, ops.shape(candidates)[0]),
-            )
+            totals = list(sums)
+            for end in ends:
+                place = min(end, len(totals) - 1)
+                rows, move = ((pairs.row, moved), (pairs.column, -moved))[end]
+                added = ops.segment_sum(move, rows, ops.shape(totals[place])[0])
+                totals[place] = totals[place] + added
+            return tuple(totals)
 
-        return _over_close_pairs(anchors, candidates, close, add, nothing)
+        return _over_close_pairs(anchors, candidates, close, add, gradients)
 
-    return ops.cond(any_close, some, lambda: nothing)
+    return ops.cond(any_close, some, lambda: gradients)
 
 
 @dataclasses.dataclass(frozen=True)

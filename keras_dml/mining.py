@@ -326,6 +326,7 @@ def mined(pairs: Pairs, strategies: Sequence[Strategy], unit: bool) -> Pairs:
             pairs,
             positive=ops.logical_and(pairs.positive, positive),
             negative=ops.logical_and(pairs.negative, negative),
+            complete=False,
         )
     return pairs
 

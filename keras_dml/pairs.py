@@ -7,11 +7,14 @@ from keras import ops
 from keras_dml.close_pairs import squared_distances
 from keras_dml.distribute import gather_candidates
 from keras_dml.gradients import WithGradient, with_gradient
+from keras_dml.gram import gram, mirrored, mirrored_gram, mirrored_sums
 from keras_dml.matmul import matmul
 from keras_dml.types import Tensor
 
 # Exponents of what is left out: far below all others, and finite, so that no row is NaN.
 _LEFT_OUT = -1e30
+# Of which sums of millions of exponentials, and their quotients, stay within float32.
+_LARGEST_EXPONENT = 64.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +51,8 @@ class Pairs:
         first_row: the row of the first anchor among the candidates; 0 on one device.
         own: int `[a]`, the candidate that is the anchor itself (−1: none); None: from `first_row`
             on, one after the other.
+        complete: that the candidates are the anchors, each with all others its positives or
+            negatives, so that all that is made of pairs is symmetric.
     """
 
     anchors: Tensor
@@ -56,6 +61,7 @@ class Pairs:
     negative: Tensor
     first_row: Tensor | int = 0
     own: Tensor | None = None
+    complete: bool = False
 
     @classmethod
     def of_batch(cls, class_ids: Tensor, embeddings: Tensor) -> "Pairs":
@@ -72,6 +78,7 @@ class Pairs:
             positive=ops.logical_and(same_class, another),
             negative=ops.logical_not(same_class),
             first_row=offset,
+            complete=candidates is embeddings,
         )
 
     @classmethod
@@ -111,35 +118,34 @@ class Pairs:
         candidates = self.candidates if scale == 1.0 else self.candidates * root
         return matmul(anchors, ops.transpose(candidates))
 
+    def similarities_to_sum(self, scale: float = 1.0) -> Tensor:
+        """`similarities` that go nowhere but, elementwise, into `sums`: the gradient costs less."""
+        return mirrored_gram(self.anchors, scale) if self.complete else self.similarities(scale)
+
+    def sums(self, values: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Each anchor's sum of `values` `[a, c]`, or of those that a bool `mask` keeps: `[a]`.
+
+        Of what is made of `similarities_to_sum`, by functions and masks that are symmetric where
+        the pairs are complete.
+        """
+        if not self.complete:
+            return ops.sum(values, axis=-1) if mask is None else masked_sum(values, mask)
+        return mirrored_sums(values if mask is None else ops.where(mask, values, 0.0))
+
+    def of_sums(self, upstream: Tensor) -> Tensor:
+        """What the gradient `[a]` at `sums` is at each of the values summed."""
+        return mirrored(upstream) if self.complete else upstream[:, None]
+
+    def squared_distances_to_sum(self) -> Tensor:
+        """`squared_distances` that go nowhere but, elementwise, into `sums`."""
+        return squared_distances(self.anchors, self.candidates, mirrored=self.complete)
+
     def squared_distances(self) -> Tensor:
         """`D_ij² = ‖a_i − c_j‖²`, `[a, c]`, exactly 0 for coincident embeddings.
 
         Wherever the batch lies and however close a pair is: `keras_dml.close_pairs`.
         """
         return squared_distances(self.anchors, self.candidates)
-
-
-@with_gradient
-def gram(x: Tensor) -> WithGradient:
-    """Inner products `x xᵀ` of the rows of `x` `[n, d]`: `[n, n]`.
-
-    The gradient is `(G + Gᵀ) x` for the upstream `G`: one matrix product, where differentiating
-    the product of two separate factors takes two.
-    """
-
-    def gradient(upstream: Tensor) -> Tensor:
-        def together() -> Tensor:
-            return matmul(upstream + ops.transpose(upstream), x)
-
-        def apart() -> Tensor:
-            return matmul(upstream, x) + matmul(ops.transpose(upstream), x)
-
-        # A condition that always holds while x is finite: XLA computes into a branch nothing that
-        # comes before it. Without one it puts the exponentials of a loss into the sum, and takes
-        # each of them twice (multi-similarity and SNCA at n = 2,048: 1.5 times as long).
-        return ops.cond(ops.all(x[:1, :1] < float("inf")), together, apart)
-
-    return matmul(x, ops.transpose(x)), gradient
 
 
 @with_gradient
@@ -150,18 +156,30 @@ def normalize(x: Tensor) -> WithGradient:
     first brought nearer to 1; to all others nothing is done. Zero is what has no number above
     1e-37, where float32 ends.
     """
-    largest = ops.maximum(ops.max(x, axis=-1, keepdims=True), -ops.min(x, axis=-1, keepdims=True))
-    zero = largest <= 1e-37  # not the other way round, which would hide a NaN
-    nearer_to_1 = ops.where(largest < 1e-18, 1e25, ops.ones_like(largest))
-    nearer_to_1 = ops.where(largest > 1e18, 1e-25, nearer_to_1)
-    nearer = x * nearer_to_1
-    squares = ops.sum(ops.square(nearer), axis=-1, keepdims=True)
-    inverse = ops.where(zero, 0.0, ops.rsqrt(ops.where(zero, 1.0, squares)))
-    unit = nearer * inverse
+    squares = ops.sum(ops.square(x), axis=-1, keepdims=True)
+
+    def as_it_is() -> tuple[Tensor, Tensor]:
+        inverse = ops.rsqrt(squares)
+        return x * inverse, inverse
+
+    def brought_nearer() -> tuple[Tensor, Tensor]:
+        largest = ops.maximum(
+            ops.max(x, axis=-1, keepdims=True), -ops.min(x, axis=-1, keepdims=True)
+        )
+        zero = largest <= 1e-37  # not the other way round, which would hide a NaN
+        nearer_to_1 = ops.where(largest < 1e-18, 1e25, ops.ones_like(largest))
+        nearer_to_1 = ops.where(largest > 1e18, 1e-25, nearer_to_1)
+        nearer = x * nearer_to_1
+        squares = ops.sum(ops.square(nearer), axis=-1, keepdims=True)
+        inverse = ops.where(zero, 0.0, ops.rsqrt(ops.where(zero, 1.0, squares)))
+        return nearer * inverse, inverse * nearer_to_1
+
+    ordinary = ops.all(ops.logical_and(squares > 1e-30, squares < 1e36))
+    unit, inverse = ops.cond(ordinary, as_it_is, brought_nearer)
 
     def gradient(upstream: Tensor) -> Tensor:
         along = ops.sum(upstream * unit, axis=-1, keepdims=True)
-        return (upstream - along * unit) * (inverse * nearer_to_1)
+        return (upstream - along * unit) * inverse
 
     return unit, gradient
 
@@ -171,6 +189,54 @@ def safe_sqrt(x: Tensor) -> WithGradient:
     """Square root of `x ≥ 0` with gradient 0, not infinity, at 0."""
     root = ops.sqrt(x)
     return root, lambda upstream: ops.divide_no_nan(0.5 * upstream, root)
+
+
+class Exponents:
+    """`scale · S_ij` of unit vectors, for sums of exponentials over each anchor's candidates.
+
+    Where the pairs are complete and the scale is no larger than float32 bears, exponentials are
+    taken once for all sums, and as they are, not in relation to a row's largest: so they are
+    symmetric, and the gradient takes no transposition.
+    """
+
+    def __init__(self, pairs: Pairs, scale: float) -> None:
+        self._pairs = pairs
+        self._others = ops.logical_or(pairs.positive, pairs.negative)
+        self._powers = None
+        if pairs.complete and are_bounded(scale):
+            self._values = pairs.similarities_to_sum(scale)
+            self._powers = masked_exp(self._values, self._others)
+        else:
+            self._values = pairs.similarities(scale)
+
+    def sums(self, mask: Tensor) -> Tensor:
+        """Each anchor's sum of the exponents that the bool `mask` keeps, `[a]`."""
+        if self._powers is None:
+            return masked_sum(self._values, mask)
+        return self._pairs.sums(self._values, mask)
+
+    def log_sum_exp(self, mask: Tensor | None = None) -> Tensor:
+        """`log Σ exp(scale · S_ij)` `[a]` over those, or over all other images; 0 where none is."""
+        if self._powers is None:
+            return log_sum_exp(self._values, self._others if mask is None else mask)
+        total = self._pairs.sums(self._powers, mask)
+        return ops.where(total > 0.0, ops.log(ops.where(total > 0.0, total, 1.0)), 0.0)
+
+
+def are_bounded(*exponents: float) -> bool:
+    """Whether the exponentials of numbers up to `exponents`, either sign, and their sums fit."""
+    return all(abs(exponent) <= _LARGEST_EXPONENT for exponent in exponents)
+
+
+def masked_exp(exponents: Tensor, mask: Tensor) -> Tensor:
+    """`exp(e)` where the bool `mask` keeps it, 0 elsewhere."""
+
+    @with_gradient
+    def of_kept(exponents: Tensor) -> WithGradient:
+        powers = ops.where(mask, ops.exp(exponents), 0.0)
+        return powers, lambda upstream: upstream * powers
+
+    return of_kept(exponents)
 
 
 def masked_sum(values: Tensor, mask: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """The contrastive loss."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import keras
@@ -73,43 +73,72 @@ class ContrastiveLoss(PairLoss):
         self.positive_margin = check_number("positive_margin", positive_margin)
         self.power = check_whole("power", power, least=1)
 
+    def compute_pair_loss(self, pairs: Pairs) -> Tensor:
+        """The loss `[n]`: of sums, both kinds of pairs in one, which takes fewer passes."""
+        if self.pair_reduction == "mean":
+            return super().compute_pair_loss(pairs)
+
+        @with_gradient
+        def sums(squared: Tensor) -> WithGradient:
+            near, far, slopes = self._costs(squared, pairs)
+
+            def gradient(upstream: Tensor) -> Tensor:
+                pull, push = slopes()
+                return pairs.of_sums(-upstream) * ops.where(pairs.negative, push, -pull)
+
+            return ops.sum(ops.where(pairs.negative, far, near), axis=-1), gradient
+
+        return sums(pairs.squared_distances_to_sum())
+
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """The two parts `[n]`."""
-        squared = pairs.squared_distances()
-        tightness, contrastive = self._sums(squared, pairs)
+
+        @with_gradient
+        def sums(squared: Tensor) -> WithGradient:
+            near, far, slopes = self._costs(squared, pairs)
+            far = ops.where(pairs.negative, far, 0.0)
+            near = ops.where(pairs.negative, 0.0, near)
+
+            def gradient(upstream: Tensor) -> Tensor:
+                of_near, of_far = ops.unstack(upstream, 2)
+                pull, push = slopes()
+                pulled, pushed = pairs.of_sums(of_near) * pull, pairs.of_sums(-of_far) * push
+                return ops.where(pairs.negative, pushed, pulled)
+
+            return ops.stack([ops.sum(near, axis=-1), ops.sum(far, axis=-1)]), gradient
+
+        squared = pairs.squared_distances_to_sum()
+        tightness, contrastive = ops.unstack(sums(squared), 2)
         if self.pair_reduction == "mean":
             tightness = tightness / ops.maximum(count(pairs.positive, squared.dtype), 1.0)
             contrastive = contrastive / ops.maximum(count(pairs.negative, squared.dtype), 1.0)
         return tightness, contrastive
 
-    def _sums(self, squared: Tensor, pairs: Pairs) -> Parts:
-        """The sums `[n]` of the two kinds of hinges, raised to p.
+    def _costs(
+        self, squared: Tensor, pairs: Pairs
+    ) -> tuple[Tensor, Tensor, Callable[[], tuple[Tensor | float, Tensor]]]:
+        """Hinges raised to p of D², as if of positives and as if of negatives, and their slopes.
 
-        As one function of D², whose slope is 1 or, of a hinge h, `±(p / 2) h^(p − 1) / D`: one
-        matrix goes back, not two.
+        Those of positives are 0 where there is none, but for negatives. A slope is 1 or, of a hinge
+        h, `(p / 2) h^(p − 1) / D`: it is D² that is moved, so that one matrix goes back, not two.
         """
+        distances = ops.sqrt(squared)
+        missing = ops.relu(self.margin - distances)
         to_zero = self.positive_margin == 0.0 and self.power == 2  # D² itself, with the slope 1
+        excess = distances if to_zero else ops.relu(distances - self.positive_margin)
+        near = squared if to_zero else self._raised(excess)
+        # Where pairs are complete, what is neither is an image and itself: at 0, moved by nothing.
+        if not (pairs.complete and to_zero):
+            near = ops.where(pairs.positive, near, 0.0)
 
-        @with_gradient
-        def sums(squared: Tensor) -> WithGradient:
-            distances = ops.sqrt(squared)
-            missing = ops.where(pairs.negative, ops.relu(self.margin - distances), 0.0)
-            excess = None if to_zero else ops.relu(distances - self.positive_margin)
-            costs = squared if excess is None else self._raised(excess)
-            near = ops.sum(ops.where(pairs.positive, costs, 0.0), axis=-1)
-            far = ops.sum(self._raised(missing), axis=-1)
+        def slopes() -> tuple[Tensor | float, Tensor]:
+            push = ops.divide_no_nan(self._half_slope(missing), distances)
+            pull = 1.0 if to_zero else ops.divide_no_nan(self._half_slope(excess), distances)
+            if not pairs.complete:
+                pull = pull * ops.cast(pairs.positive, squared.dtype)
+            return pull, push
 
-            def gradient(upstream: Tensor) -> Tensor:
-                pull, push = ops.unstack(upstream, 2)
-                pulled = pull[:, None]
-                if excess is not None:
-                    pulled = pulled * ops.divide_no_nan(self._half_slope(excess), distances)
-                pushed = -push[:, None] * ops.divide_no_nan(self._half_slope(missing), distances)
-                return ops.where(pairs.positive, pulled, pushed)
-
-            return ops.stack([near, far]), gradient
-
-        return tuple(ops.unstack(sums(squared), 2))
+        return near, self._raised(missing), slopes
 
     def _raised(self, hinges: Tensor) -> Tensor:
         return ops.square(hinges) if self.power == 2 else ops.power(hinges, self.power)

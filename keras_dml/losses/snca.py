@@ -9,7 +9,7 @@ from keras_dml.checks import check_positive
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.mining import Strategy
-from keras_dml.pairs import Pairs, kept_weights, log_sum_exp
+from keras_dml.pairs import Exponents, Pairs, kept_weights
 from keras_dml.types import Config, Parts
 
 
@@ -57,10 +57,10 @@ class SNCALoss(PairLoss):
 
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """The two parts `[n]`."""
-        exponents = pairs.similarities(1.0 / self.sigma)
-        tightness = -log_sum_exp(exponents, pairs.positive)
-        contrastive = log_sum_exp(exponents, ops.logical_or(pairs.positive, pairs.negative))
-        weights = kept_weights(ops.any(pairs.positive, axis=-1), exponents.dtype)
+        exponents = Exponents(pairs, 1.0 / self.sigma)
+        tightness = -exponents.log_sum_exp(pairs.positive)
+        contrastive = exponents.log_sum_exp()
+        weights = kept_weights(ops.any(pairs.positive, axis=-1), tightness.dtype)
         return weights * tightness, weights * contrastive
 
     def get_config(self) -> Config:

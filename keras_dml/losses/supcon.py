@@ -9,7 +9,7 @@ from keras_dml.checks import check_positive
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.mining import Strategy
-from keras_dml.pairs import Pairs, count, kept_weights, log_sum_exp, masked_sum
+from keras_dml.pairs import Exponents, Pairs, count, kept_weights
 from keras_dml.types import Config, Parts
 
 
@@ -57,11 +57,11 @@ class SupConLoss(PairLoss):
 
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """The two parts `[n]`."""
-        logits = pairs.similarities(1.0 / self.temperature)
-        positives = count(pairs.positive, logits.dtype)
-        tightness = -masked_sum(logits, pairs.positive) / ops.maximum(positives, 1.0)
-        contrastive = log_sum_exp(logits, ops.logical_or(pairs.positive, pairs.negative))
-        weights = kept_weights(positives > 0, logits.dtype)
+        logits = Exponents(pairs, 1.0 / self.temperature)
+        contrastive = logits.log_sum_exp()
+        positives = count(pairs.positive, contrastive.dtype)
+        tightness = -logits.sums(pairs.positive) / ops.maximum(positives, 1.0)
+        weights = kept_weights(positives > 0, contrastive.dtype)
         return weights * tightness, weights * contrastive
 
     def get_config(self) -> Config:

@@ -9,7 +9,7 @@ from keras_dml.checks import check_number
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.mining import Strategy
-from keras_dml.pairs import Pairs, pair_means
+from keras_dml.pairs import Pairs, count, mean_over_pairs
 from keras_dml.types import Config, Parts
 
 
@@ -65,15 +65,14 @@ class ThresholdConsistentMarginLoss(PairLoss):
 
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """The two parts `[n]`."""
-        similarities = pairs.similarities()
+        similarities = pairs.similarities_to_sum()
         missing = self.positive_margin - similarities
         excess = similarities - self.negative_margin
         too_far = ops.logical_and(pairs.positive, missing >= 0)
         too_near = ops.logical_and(pairs.negative, excess >= 0)
-        return (
-            self.positive_weight * pair_means(missing, too_far),
-            self.negative_weight * pair_means(excess, too_near),
-        )
+        missing = mean_over_pairs(pairs.sums(missing, too_far), count(too_far, missing.dtype))
+        excess = mean_over_pairs(pairs.sums(excess, too_near), count(too_near, excess.dtype))
+        return self.positive_weight * missing, self.negative_weight * excess
 
     def get_config(self) -> Config:
         """The constructor's arguments."""
