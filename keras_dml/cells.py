@@ -1,11 +1,11 @@
-"""Counts and sums of numbers by cell, for as many numbers as a batch has pairs."""
+"""Counts and sums by cell, and look-ups in a table, for as many numbers as a batch has pairs."""
 
 import keras
 from keras import ops
 
 from keras_dml.types import Tensor
 
-__all__ = ["are_quick", "counts_in_cells", "sums_in_cells"]
+__all__ = ["are_quick", "counts_in_cells", "look_up", "sums_in_cells"]
 
 # Sums are taken in whole numbers of 64 bits, 61 of them for the sum of all, without a sign.
 _BITS = 61.0
@@ -59,6 +59,19 @@ def sums_in_cells(values: Tensor, cells: Tensor, size: Tensor | int) -> Tensor:
     found = _summed(cells, size, ops.cast(values * unit * unit, "int64"))
     # Whole numbers know no NaN; 0 times infinity is one, and so is what it is added to.
     return ops.cast(found, values.dtype) / unit / unit + 0.0 * total
+
+
+def look_up(table: Tensor, places: Tensor) -> Tensor:
+    """The entries of a `table` `[m]` at int32 `places` of any shape, all of them within it.
+
+    Not `ops.take`: on TensorFlow that first counts negative places from the end, in three passes,
+    and TensorFlow's own `gather` takes nearly twice as long as its `gather_nd`.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return ops.take(table, places)
+    import tensorflow as tf
+
+    return tf.gather_nd(table, places[..., None])
 
 
 def _summed(cells: Tensor, size: Tensor | int, weights: Tensor) -> Tensor:

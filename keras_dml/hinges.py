@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from keras import ops
 
-from keras_dml.cells import counts_in_cells, sums_in_cells
+from keras_dml.cells import counts_in_cells, look_up, sums_in_cells
 from keras_dml.gradients import WithGradient, with_gradient
 from keras_dml.types import Tensor
 
@@ -216,14 +216,14 @@ def hinge_sums_against_all(
         rank = ops.reshape(
             ops.scatter(order[:, None], ops.arange(size, dtype="int32"), (size,)), ops.shape(values)
         )
-        in_order = ops.take(flat, order)
+        in_order = look_up(flat, order)
         place = ops.where(other, places_by_cells(in_order, numbers), size)
         smaller = ops.cumsum(counts_in_cells(place, size + 1))
         sum_smaller = ops.cumsum(sums_in_cells(held, place, size + 1))
-        exceeded = _only(ops.cast(ops.take(smaller, rank), found.dtype), present)
+        exceeded = _only(ops.cast(look_up(smaller, rank), found.dtype), present)
         if columns is not None:
             exceeded = _spread(columns, exceeded, found)
-        sums = ops.sum(_only(ops.take(sum_smaller, rank), present), axis=-1)
+        sums = ops.sum(_only(look_up(sum_smaller, rank), present), axis=-1)
         row = ops.where(in_order < INFINITY, order // ops.shape(values)[1], rows)
         # Branches must agree in shape.
         return exceeded, sums, place, ops.pad(row, ((0, pairs - size),))
@@ -242,9 +242,9 @@ def hinge_sums_against_all(
 
             def of_others(width: Any) -> Tensor:
                 size = pairs if width is None else rows * width
-                steps = ops.take(by_row, row_in_order[:size])
+                steps = look_up(by_row, row_in_order[:size])
                 above = ops.flip(ops.cumsum(ops.flip(steps)))
-                return ops.take(ops.pad(above, ((0, 1),)), place)
+                return look_up(ops.pad(above, ((0, 1),)), place)
 
             return by_width(of_others)
 
@@ -295,7 +295,7 @@ def places_by_cells(in_order: Tensor, values: Tensor) -> Tensor:
         return ops.cast(ops.where(number > 0, number, 0.0), "int32")
 
     inside = ops.segment_sum(ops.cast(finite, "int32"), cell(in_order), cells)
-    place = ops.take(ops.cumsum(inside) - inside, cell(values))
+    place = look_up(ops.cumsum(inside) - inside, cell(values))
     return _bisected(in_order, values, place, ops.max(inside))
 
 
@@ -310,7 +310,7 @@ def _bisected(in_order: Tensor, values: Tensor, place: Tensor, most: Tensor) -> 
         # Not min(place + step, size), whose first may pass 2³¹. Where all entries are passed at
         # once, the last of them tells whether that was right.
         reached = place + ops.minimum(step, size - place)
-        right = ops.take(in_order, reached - 1) <= values
+        right = look_up(in_order, reached - 1) <= values
         return step // 2, ops.where(right, reached, place)
 
     _, place = ops.while_loop(

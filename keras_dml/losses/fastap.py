@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import keras
 from keras import ops
 
-from keras_dml.cells import are_quick, counts_in_cells, sums_in_cells
+from keras_dml.cells import are_quick, counts_in_cells, look_up, sums_in_cells
 from keras_dml.checks import check_whole
 from keras_dml.gradients import WithGradient, with_gradient
 from keras_dml.losses.base import PairLoss
@@ -136,7 +136,7 @@ def _cumulative_counts(positions: Tensor, positive: Tensor, num_bins: int) -> Te
             # Not `take_along_axis`, which TensorFlow's graphs refuse without any row.
             rows, width = ops.shape(table)[0], 2 * (num_bins + 2)
             places = ops.arange(rows, dtype="int32")[:, None] * width + cells
-            return ops.take(ops.reshape(table, (-1,)), places)
+            return look_up(ops.reshape(table, (-1,)), places)
 
         if are_quick():
             return _by_cells(positions, cells, num_bins), gradient
