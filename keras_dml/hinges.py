@@ -11,6 +11,7 @@ sets are sorted: O(n² log n) time. Memory is O(n²) either way, and so is what 
 hinges that are 0 to the last bit, whose subgradient is free.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
 
@@ -26,10 +27,39 @@ INFINITY = float("inf")
 # Cells of `places_by_cells`: the more, the fewer entries share one, and the larger the table.
 _CELLS_OF_EACH = 32
 _MOST_CELLS = 2**18
+# Of a mask in one number, exact in float32.
+_BITS = 16
 
 Some = TypeVar("Some")
 OfBoth: TypeAlias = tuple[Tensor, Tensor]
 """What the positives have of something, and what the negatives (or the other numbers) have."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Positives:
+    """A mask of positives, and where the first ones of each row stand.
+
+    Attributes:
+        mask: bool `[a, c]`.
+        columns: int32 `[a, k]`, k = `FEW_POSITIVES` or c if that is less.
+        present: bool `[a, k]`, which of these columns there are; what is not has column 0.
+        number: int32 `[a]`, how many positives a row has, and most: in one row, int32.
+    """
+
+    mask: Tensor
+    columns: Tensor
+    present: Tensor
+    number: Tensor
+    most: Tensor
+
+    def are_within(self, number: int) -> Tensor | bool:
+        """Whether no row has more than a `number` of at most `FEW_POSITIVES`."""
+        width = self.mask.shape[1]
+        return True if width is not None and width <= number else self.most <= number
+
+    def first(self, number: int) -> OfBoth:
+        """The first columns of each row, `number` if there are as many, and which are present."""
+        return self.columns[:, :number], self.present[:, :number]
 
 
 def hinge_sums(
@@ -190,15 +220,15 @@ def hinge_sums_against_all(
     found, numbers = ops.stop_gradient(distances), ops.stop_gradient(others)
     held = ops.stop_gradient(around)
     rows, pairs = ops.shape(distances)[0], _size(distances)
-    widths = [_few(positive, most) for most in (VERY_FEW_POSITIVES, FEW_POSITIVES)]
+    positives = find_positives(positive)
 
     def by_width(of: Callable[[Any], Some]) -> Some:
         """`of` the least number of columns that hold all positives, None for all columns."""
-        (least, fits_least), (less, fits_less) = widths
+        few, very_few = FEW_POSITIVES, min(VERY_FEW_POSITIVES, FEW_POSITIVES)
         return _cond(
-            fits_least,
-            lambda: of(least),
-            lambda: _cond(fits_less, lambda: of(less), lambda: of(None)),
+            positives.are_within(very_few),
+            lambda: of(very_few),
+            lambda: _cond(positives.are_within(few), lambda: of(few), lambda: of(None)),
         )
 
     def among(width: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -206,7 +236,7 @@ def hinge_sums_against_all(
         columns, present = None, positive
         near = found
         if width is not None:
-            columns, present = _first_positives(positive, found.dtype, width)
+            columns, present = positives.first(width)
             near = ops.take_along_axis(found, columns, axis=-1)
         values = ops.where(present, near + margin, INFINITY)
         size = _size(values)
@@ -338,13 +368,12 @@ def _by_number_of_positives(
     in rows that have no more) and gives its own count `[a]` and what it adds to those of the
     candidates `[a, c]`.
     """
-    k, is_few = _few(positive, FEW_POSITIVES)
-    columns, present = _first_positives(positive, distances.dtype, k)
+    found = find_positives(positive)
+    columns, present = found.first(FEW_POSITIVES)
 
     def one_at_a_time() -> OfBoth:
         near = ops.where(present, ops.take_along_axis(distances, columns, axis=-1), -INFINITY)
         slots = ops.arange(ops.shape(near)[1], dtype="int32")
-        most = ops.max(ops.sum(ops.cast(present, "int32"), axis=-1))
 
         def step(
             slot: Tensor, positives: Tensor, negatives: Tensor
@@ -355,28 +384,56 @@ def _by_number_of_positives(
             return slot + 1, positives, negatives + added
 
         _, positives, negatives = ops.while_loop(
-            lambda slot, *_: slot < most,
+            lambda slot, *_: slot < found.most,
             step,
             (ops.zeros((), "int32"), ops.zeros_like(near), ops.zeros_like(distances)),
         )
         return _spread(columns, _only(positives, present), distances), negatives
 
-    return _cond(is_few, one_at_a_time, by_sorting)
+    return _cond(found.are_within(FEW_POSITIVES), one_at_a_time, by_sorting)
 
 
-def _few(positive: Tensor, most: int) -> tuple[Any, Tensor | bool]:
-    """`most`, or the width if that is less, and whether no row has more positives than that."""
-    width = positive.shape[1]
-    if width is not None and width <= most:
-        return width, True
-    k = ops.minimum(most, ops.shape(positive)[1]) if width is None else most
-    return k, ops.max(ops.sum(ops.cast(positive, "int32"), axis=-1)) <= k
+def find_positives(positive: Tensor) -> Positives:
+    """The first `FEW_POSITIVES` positives of each row of a mask `[a, c]`.
 
+    The mask is packed, 16 columns in a number. Then the first positive of every row is taken off,
+    one after the other: a pass over n²/16 numbers for each, where `top_k` looks at all n² one by
+    one and sorts them.
+    """
+    rows, width = positive.shape[0], positive.shape[1]
+    rows = ops.shape(positive)[0] if rows is None else rows
+    columns = ops.shape(positive)[1] if width is None else width
+    words = (columns + _BITS - 1) // _BITS if width is None else max(1, -(-width // _BITS))
+    k = ops.minimum(FEW_POSITIVES, columns) if width is None else min(FEW_POSITIVES, width)
+    numbers = ops.cast(positive, "float32")
+    if width is None or width != words * _BITS:
+        numbers = ops.pad(numbers, ((0, 0), (0, words * _BITS - columns)))
+    # Sums of different powers of 2, and of ones: a product is exact, and quicker than sums.
+    powers = [2**bit for bit in range(_BITS)]
+    packing = ops.convert_to_tensor([[power, 1] for power in powers], dtype="float32")
+    packed = ops.matmul(ops.reshape(numbers, (rows * words, _BITS)), packing)
+    packed = ops.reshape(ops.cast(packed, "int32"), (rows, words, 2))
+    number = ops.sum(packed[..., 1], axis=-1)
+    most = ops.max(number, initial=0)
+    slots = ops.arange(k, dtype="int32")[None, :]
+    word_numbers = ops.arange(words, dtype="int32")[None, :]
+    powers = ops.convert_to_tensor(powers, dtype="int32")[None, :]
 
-def _first_positives(positive: Tensor, dtype: str, k: int | Tensor) -> OfBoth:
-    """Columns `[a, k]` of the first positives, and which of them exist."""
-    found, columns = ops.top_k(ops.cast(positive, dtype), k)
-    return columns, found > 0
+    def take_off(slot: Tensor, left: Tensor, found: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        first = ops.cast(ops.argmax(ops.cast(left > 0, "int32"), axis=-1), "int32")[:, None]
+        here = word_numbers == first
+        word = ops.sum(ops.where(here, left, 0), axis=-1, keepdims=True)
+        lowest = word & -word
+        bit = ops.sum(ops.cast(powers < lowest, "int32"), axis=-1, keepdims=True)
+        found = ops.where(slots == slot, first * _BITS + bit, found)
+        return slot + 1, left - ops.where(here, lowest, 0), found
+
+    _, _, found = ops.while_loop(
+        lambda slot, *_: ops.logical_and(slot < most, slot < k),
+        take_off,
+        (ops.zeros((), "int32"), packed[..., 0], ops.zeros((rows, k), "int32")),
+    )
+    return Positives(positive, found, slots < number[:, None], number, most)
 
 
 def _cond(condition: Tensor | bool, one: Callable[[], Some], other: Callable[[], Some]) -> Some:
