@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_dml.checks import check_positive
 from keras_dml.distribute import gather_candidates
+from keras_dml.gradients import WithGradient, with_gradient
 from keras_dml.hinges import hinge_sums_against_all
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
@@ -71,8 +72,8 @@ class QuadrupletLoss(PairLoss):
         distances = safe_sqrt(pairs.squared_distances())
         tightness, contrastive = triplet_parts(pairs, distances, self.margin)
         # A distance is never below 0: -1 marks what is no negative pair on its way from a replica.
-        negatives, _ = gather_candidates(ops.where(pairs.negative, distances, -1.0))
-        negatives = _each_pair_once(negatives, -1.0)
+        negatives, _ = gather_candidates(_marked(distances, pairs.negative))
+        negatives = _each_pair_once(negatives)
         is_negative = negatives >= 0.0
         sums = hinge_sums_against_all(
             distances, pairs.positive, negatives, is_negative, self.second_margin
@@ -92,23 +93,46 @@ class QuadrupletLoss(PairLoss):
         }
 
 
-def _each_pair_once(matrix: Tensor, filler: float) -> Tensor:
-    """Half of a symmetric `[c, c]` without its diagonal, each pair once: `[c, c // 2]`.
+def _marked(distances: Tensor, kept: Tensor) -> Tensor:
+    """The distances that are `kept`, -1 for the others, which no gradient comes to."""
 
-    Row i has columns i + 1 … i + c//2, counted round the end. They lie one step further right in
-    each row, so in rows that are one longer they lie below each other: no index is looked up. With
-    an even c the last column has its pairs twice, and `filler` in the second half of the rows.
+    @with_gradient
+    def marked(distances: Tensor) -> WithGradient:
+        return ops.where(kept, distances, -1.0), lambda upstream: upstream
+
+    return marked(distances)
+
+
+@with_gradient
+def _each_pair_once(matrix: Tensor) -> WithGradient:
+    """Half of a symmetric `[c, c]`, each pair once: `[⌈c/2⌉, c − 1]`.
+
+    The images are cut in two halves. Left, from the diagonal on, stand the pairs within the first
+    half, and below it those within the second; right the pairs of the two halves. (With an odd c
+    the second half has an image less, and fills up with its diagonal.) These are slices, where no
+    index is looked up.
+
+    The gradient goes to the entries taken. For distances that is all the same: each moves the
+    images of both.
     """
     size = ops.shape(matrix)[0]
-    half = size // 2
-    around = ops.concatenate([matrix, matrix[:, :half]], axis=1)
-    flat = ops.reshape(around, (-1,))[1:]
-    rest = ops.zeros((size + 1,), matrix.dtype)[: 2 * size]  # nothing of nothing
-    longer = ops.concatenate([flat, rest])
-    skewed = ops.reshape(longer, (size, size + half + 1))[:, :half]
-    rows, columns = (
-        ops.arange(size, dtype="int32")[:, None],
-        ops.arange(half, dtype="int32")[None, :],
+    half = (size + 1) // 2
+    within_first = matrix[:half, 1:half]
+    within_second = matrix[size - half :, half : 2 * half - 1]
+    between = matrix[:half, half:]
+    width = ops.shape(within_first)[1]
+    is_first = (
+        ops.arange(width, dtype="int32")[None, :] >= ops.arange(half, dtype="int32")[:, None]
     )
-    again = ops.logical_and(rows >= half, 2 * (columns + 1) == size)
-    return ops.where(again, filler, skewed)
+    within = ops.where(is_first, within_first, within_second)
+    once = ops.concatenate([within, between], axis=1)
+
+    def gradient(upstream: Tensor) -> Tensor:
+        of_within, of_between = upstream[:, :width], upstream[:, width:]
+        diagonal = ops.zeros((half, size - ops.shape(once)[1]), upstream.dtype)
+        upper = ops.concatenate([diagonal, ops.where(is_first, of_within, 0.0), of_between], axis=1)
+        lower = ops.where(is_first, 0.0, of_within)[2 * half - size :]
+        lower = ops.pad(lower, ((0, 0), (half, size - half - width)))
+        return ops.concatenate([upper, lower], axis=0)
+
+    return once, gradient
