@@ -62,41 +62,42 @@ class Positives:
         return self.columns[:, :number], self.present[:, :number]
 
 
-def hinge_sums(
-    distances: Tensor, positive_counts: Tensor, negative_counts: Tensor, margin: Tensor | float
-) -> OfBoth:
-    """A row's sum of hinges in its two parts, from the counts of its active hinges.
+@dataclasses.dataclass(frozen=True)
+class Hinges:
+    """The active hinges of each row, `Σ relu(D_ij − D_ik + η)`, and their sum.
 
-    `Σ relu(D_ij − D_ik + η) = Σ_j count_ij D_ij + Σ_k count_ik (η − D_ik)`: the share of the
-    positive distances, then that of the negative ones.
-
-    Args:
-        distances: `[a, c]`.
-        positive_counts, negative_counts: `[a, c]`, from one of the functions below.
+    Attributes:
+        counts: `[a, c]`, in how many active hinges a pair is, those of negatives below 0. Constant
+            for the gradient.
+        number: `[a]`, of the active hinges.
         margin: η.
-
-    Returns:
-        `(positive part, negative part)`, each `[a]`.
     """
-    return (
-        ops.sum(positive_counts * distances, axis=-1),
-        ops.sum(negative_counts * (margin - distances), axis=-1),
-    )
+
+    counts: Tensor
+    number: Tensor
+    margin: Tensor | float
+
+    def sums(self, distances: Tensor) -> Tensor:
+        """`Σ_j count_ij D_ij − Σ_k count_ik D_ik + number_i η` `[a]` of the distances `[a, c]`."""
+        return _weighted_sum(distances, self.counts) + self.number * self.margin
+
+    def parts(self, distances: Tensor) -> OfBoth:
+        """The sums in two parts: `Σ_j count_ij D_ij`, and `Σ_k count_ik (η − D_ik)`."""
+        of_positives = _weighted_sum(distances, ops.maximum(self.counts, 0.0))
+        of_negatives = _weighted_sum(distances, ops.minimum(self.counts, 0.0))
+        return of_positives, of_negatives + self.number * self.margin
 
 
-def all_counts(
-    distances: Tensor, positive: Tensor, negative: Tensor, margin: Tensor | float
-) -> OfBoth:
-    """How many active hinges `D_ij − D_ik + η > 0` each pair is in, over all j ∈ P_i, k ∈ N_i.
+def all_hinges(
+    distances: Tensor, positive: Positives, negative: Tensor, margin: Tensor | float
+) -> Hinges:
+    """The active hinges `D_ij − D_ik + η > 0` over all j ∈ P_i, k ∈ N_i.
 
     Args:
         distances: `[a, c]`.
-        positive, negative: bool `[a, c]`.
+        positive: of `find_positives`.
+        negative: bool `[a, c]`.
         margin: η.
-
-    Returns:
-        `(positive_counts, negative_counts)`, each `[a, c]` of the distances' dtype, constant for
-        the gradient.
     """
     distances = ops.stop_gradient(distances)
     negatives = ops.where(negative, distances, INFINITY)
@@ -106,9 +107,9 @@ def all_counts(
         return ops.sum(active, axis=-1), active
 
     def by_sorting() -> OfBoth:
-        shifted = ops.where(positive, distances + margin, negatives)
+        shifted = ops.where(positive.mask, distances + margin, negatives)
         order = ops.argsort(shifted, axis=-1)
-        is_positive = ops.take_along_axis(ops.cast(positive, "int32"), order, axis=-1)
+        is_positive = ops.take_along_axis(ops.cast(positive.mask, "int32"), order, axis=-1)
         positives_below = ops.cumsum(is_positive, axis=-1)
         negatives_below = (
             ops.arange(1, ops.shape(distances)[1] + 1, dtype="int32") - positives_below
@@ -116,34 +117,35 @@ def all_counts(
         positives_above = positives_below[:, -1:] - positives_below
         in_order = ops.where(ops.cast(is_positive, "bool"), negatives_below, positives_above)
         counts = _spread(order, ops.cast(in_order, distances.dtype), distances)
-        return _only(counts, positive), _only(counts, negative)
+        of_positives = _only(counts, positive.mask)
+        return of_positives - _only(counts, negative), ops.sum(of_positives, axis=-1)
 
-    return _by_number_of_positives(distances, positive, one_positive, by_sorting)
+    return Hinges(*_by_number_of_positives(distances, positive, one_positive, by_sorting), margin)
 
 
-def semihard_counts(
-    distances: Tensor, positive: Tensor, negative: Tensor, margin: Tensor | float
-) -> OfBoth:
-    """The same counts when each positive pair meets one negative only, the semi-hard one.
+def semihard_hinges(
+    distances: Tensor, positive: Positives, negative: Tensor, margin: Tensor | float
+) -> Hinges:
+    """The same when each positive pair meets one negative only, the semi-hard one.
 
     That is the nearest negative strictly farther than the positive or, where there is none, the
     farthest negative. Negatives at the same distance share it in equal parts. A hinge that is
     exactly 0 counts as active.
 
-    Arguments and result as in `all_counts`.
+    Arguments as in `all_hinges`.
 
     Reference: Schroff et al., "FaceNet", CVPR 2015, 3.2; the fallback is tensorflow-addons'.
     """
     distances = ops.stop_gradient(distances)
     negatives = ops.where(negative, distances, INFINITY)
-    number = ops.sum(ops.cast(negative, "int32"), axis=-1, keepdims=True)
     farthest = ops.max(ops.where(negative, distances, -INFINITY), axis=-1, keepdims=True)
+    some = farthest > -INFINITY
 
     def one_positive(distance: Tensor) -> OfBoth:
         farther = ops.where(negatives > distance, negatives, INFINITY)
         nearest = ops.min(farther, axis=-1, keepdims=True)
         partner = ops.where(nearest < INFINITY, nearest, farthest)
-        active = ops.logical_and(number > 0, distance + margin >= partner)
+        active = ops.logical_and(some, distance + margin >= partner)
         chosen = ops.cast(negatives == partner, distances.dtype)
         active = ops.cast(active, distances.dtype)
         ties = ops.maximum(ops.sum(chosen, axis=-1, keepdims=True), 1.0)
@@ -152,34 +154,36 @@ def semihard_counts(
     def by_sorting() -> OfBoth:
         in_order = ops.sort(negatives, axis=-1)
         rank = _row_ranks(in_order, distances, "right")
+        number = ops.sum(ops.cast(negative, "int32"), axis=-1, keepdims=True)
         last = ops.shape(distances)[1] - 1
         nearest = ops.take_along_axis(in_order, ops.minimum(rank, last), axis=-1)
         partner = ops.where(rank < number, nearest, farthest)
         active = ops.logical_and(
-            positive, ops.logical_and(number > 0, distances + margin >= partner)
+            positive.mask, ops.logical_and(some, distances + margin >= partner)
         )
         partners = ops.sort(ops.where(active, partner, INFINITY), axis=-1)
         chosen = _row_occurrences(partners, negatives)
         ties = ops.maximum(_row_occurrences(in_order, negatives), 1)
         shares = ops.cast(chosen, distances.dtype) / ops.cast(ties, distances.dtype)
-        return ops.cast(active, distances.dtype), _only(shares, negative)
+        active = ops.cast(active, distances.dtype)
+        return active - _only(shares, negative), ops.sum(active, axis=-1)
 
-    return _by_number_of_positives(distances, positive, one_positive, by_sorting)
+    return Hinges(*_by_number_of_positives(distances, positive, one_positive, by_sorting), margin)
 
 
-def hardest_counts(
-    distances: Tensor, positive: Tensor, negative: Tensor, margin: Tensor | float
-) -> OfBoth:
-    """The same counts for one triplet an anchor: the farthest positive, the nearest negative.
+def hardest_hinges(
+    distances: Tensor, positive: Positives, negative: Tensor, margin: Tensor | float
+) -> Hinges:
+    """The same for one triplet an anchor: the farthest positive, the nearest negative.
 
     Ties share in equal parts; a hinge that is exactly 0 counts as active; an anchor without
-    positives or without negatives has none. Arguments and result as in `all_counts`.
+    positives or without negatives has none. Arguments as in `all_hinges`.
 
     Reference: Hermans et al., "In Defense of the Triplet Loss for Person Re-Identification",
     arXiv:1703.07737, Eq. 5.
     """
     distances = ops.stop_gradient(distances)
-    farthest = ops.max(ops.where(positive, distances, -INFINITY), axis=-1, keepdims=True)
+    farthest = ops.max(ops.where(positive.mask, distances, -INFINITY), axis=-1, keepdims=True)
     nearest = ops.min(ops.where(negative, distances, INFINITY), axis=-1, keepdims=True)
     both = ops.logical_and(farthest > -INFINITY, nearest < INFINITY)
     active = ops.logical_and(both, farthest + margin >= nearest)
@@ -189,22 +193,23 @@ def hardest_counts(
         chosen = ops.cast(chosen, distances.dtype)
         return chosen / ops.maximum(ops.sum(chosen, axis=-1, keepdims=True), 1.0)
 
-    return shares(positive, farthest), shares(negative, nearest)
+    counts = shares(positive.mask, farthest) - shares(negative, nearest)
+    return Hinges(counts, ops.cast(active[:, 0], distances.dtype), margin)
 
 
 def hinge_sums_against_all(
-    distances: Tensor, positive: Tensor, others: Tensor, other: Tensor, margin: Tensor | float
+    distances: Tensor, positive: Positives, others: Tensor, other: Tensor, margin: Tensor | float
 ) -> OfBoth:
     """Each row's positives against one set of numbers, the same for every row.
 
-    `Σ_{j∈P_i} Σ_{b ∈ others} relu(D_ij − b + η)`, in the parts of `hinge_sums`. The positives are
+    `Σ_{j∈P_i} Σ_{b ∈ others} relu(D_ij − b + η)`, in the parts of `Hinges`. The positives are
     sorted, and each other number finds its place among them: O(n² log n) time for n² numbers. (Of
     the two sets the positives are by far the smaller one; to sort n² numbers takes longer than to
     look them up.)
 
     Args:
         distances: `[a, c]`.
-        positive: bool `[a, c]`.
+        positive: of `find_positives`.
         others: `[...]`, and other: bool of the same shape, which of them take part.
         margin: η.
 
@@ -215,28 +220,27 @@ def hinge_sums_against_all(
     # Sums around a centre keep digits that sums of millions of distances would lose in float32.
     number = ops.maximum(ops.sum(ops.cast(other, others.dtype)), 1.0)
     centre = ops.stop_gradient(ops.sum(_only(others, other)) / number)
-    around = _only(others - centre, other)
 
     found, numbers = ops.stop_gradient(distances), ops.stop_gradient(others)
-    held = ops.stop_gradient(around)
+    held = _only(numbers - centre, other)
     rows, pairs = ops.shape(distances)[0], _size(distances)
-    positives = find_positives(positive)
 
     def by_width(of: Callable[[Any], Some]) -> Some:
         """`of` the least number of columns that hold all positives, None for all columns."""
         few, very_few = FEW_POSITIVES, min(VERY_FEW_POSITIVES, FEW_POSITIVES)
         return _cond(
-            positives.are_within(very_few),
+            positive.are_within(very_few),
             lambda: of(very_few),
-            lambda: _cond(positives.are_within(few), lambda: of(few), lambda: of(None)),
+            lambda: _cond(positive.are_within(few), lambda: of(few), lambda: of(None)),
         )
 
-    def among(width: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """How many others each exceeds, their sums, the others' places, the row of each place."""
-        columns, present = None, positive
+    def among(width: Any) -> tuple[Tensor, ...]:
+        """How many others each exceeds; of each row that number, what is its sum with the positive
+        and the sum of the others; the others' places, the row of each place."""
+        columns, present = None, positive.mask
         near = found
         if width is not None:
-            columns, present = positives.first(width)
+            columns, present = positive.first(width)
             near = ops.take_along_axis(found, columns, axis=-1)
         values = ops.where(present, near + margin, INFINITY)
         size = _size(values)
@@ -251,21 +255,29 @@ def hinge_sums_against_all(
         smaller = ops.cumsum(counts_in_cells(place, size + 1))
         sum_smaller = ops.cumsum(sums_in_cells(held, place, size + 1))
         exceeded = _only(ops.cast(look_up(smaller, rank), found.dtype), present)
+        of_rows = [
+            ops.sum(each, axis=-1)
+            for each in (exceeded, exceeded * near, _only(look_up(sum_smaller, rank), present))
+        ]
         if columns is not None:
             exceeded = _spread(columns, exceeded, found)
-        sums = ops.sum(_only(look_up(sum_smaller, rank), present), axis=-1)
         row = ops.where(in_order < INFINITY, order // ops.shape(values)[1], rows)
         # Branches must agree in shape.
-        return exceeded, sums, place, ops.pad(row, ((0, pairs - size),))
+        return exceeded, *of_rows, place, ops.pad(row, ((0, pairs - size),))
 
     # The shorter the sorted vector, the faster each of the others finds its place. No gradient
     # passes through the branches, for where the graph does not know the batch's size, XLA gives
     # a wrong one: it is set by hand.
-    counts, found_sums, place, row_in_order = by_width(among)
+    counts, count, near_sums, found_sums, place, row_in_order = by_width(among)
 
     @with_gradient
-    def sums_of(around: Tensor) -> WithGradient:
-        del around  # its numbers are in the sums already
+    def sums_of_positives(distances: Tensor) -> WithGradient:
+        del distances  # in the sums already
+        return near_sums, lambda upstream: upstream[:, None] * counts
+
+    @with_gradient
+    def sums_of_others(others: Tensor) -> WithGradient:
+        del others
 
         def gradient(upstream: Tensor) -> Tensor:
             by_row = ops.concatenate([upstream, ops.zeros((1,), upstream.dtype)])
@@ -280,10 +292,7 @@ def hinge_sums_against_all(
 
         return found_sums, gradient
 
-    return (
-        ops.sum(counts * distances, axis=-1),
-        ops.sum(counts, axis=-1) * (margin - centre) - sums_of(around),
-    )
+    return sums_of_positives(distances), count * (margin - centre) - sums_of_others(others)
 
 
 def places_in(in_order: Tensor, values: Tensor) -> Tensor:
@@ -358,18 +367,17 @@ def _power_of_two_within(number: Tensor) -> Tensor:
 
 def _by_number_of_positives(
     distances: Tensor,
-    positive: Tensor,
+    positive: Positives,
     one_positive: Callable[[Tensor], OfBoth],
     by_sorting: Callable[[], OfBoth],
 ) -> OfBoth:
-    """The counts by comparing one positive of every row at a time, or by sorting the rows.
+    """The counts of `Hinges` and their number, by comparing one positive of every row at a time, or
+    by sorting the rows.
 
     `one_positive(distance)` takes the distance `[a, 1]` of one positive in each row (minus infinity
-    in rows that have no more) and gives its own count `[a]` and what it adds to those of the
-    candidates `[a, c]`.
+    in rows that have no more) and gives its own count `[a]` and those of the candidates `[a, c]`.
     """
-    found = find_positives(positive)
-    columns, present = found.first(FEW_POSITIVES)
+    columns, present = positive.first(FEW_POSITIVES)
 
     def one_at_a_time() -> OfBoth:
         near = ops.where(present, ops.take_along_axis(distances, columns, axis=-1), -INFINITY)
@@ -381,16 +389,17 @@ def _by_number_of_positives(
             distance = ops.take(near, slot, axis=1)
             count, added = one_positive(distance[:, None])
             positives = ops.where(slots[None, :] == slot, count[:, None], positives)
-            return slot + 1, positives, negatives + added
+            return slot + 1, positives, negatives - added
 
         _, positives, negatives = ops.while_loop(
-            lambda slot, *_: slot < found.most,
+            lambda slot, *_: slot < positive.most,
             step,
             (ops.zeros((), "int32"), ops.zeros_like(near), ops.zeros_like(distances)),
         )
-        return _spread(columns, _only(positives, present), distances), negatives
+        positives = _only(positives, present)
+        return _spread(columns, positives, distances) + negatives, ops.sum(positives, axis=-1)
 
-    return _cond(found.are_within(FEW_POSITIVES), one_at_a_time, by_sorting)
+    return _cond(positive.are_within(FEW_POSITIVES), one_at_a_time, by_sorting)
 
 
 def find_positives(positive: Tensor) -> Positives:
@@ -452,6 +461,17 @@ def _row_ranks(in_order: Tensor, values: Tensor, side: str) -> Tensor:
 def _row_occurrences(in_order: Tensor, values: Tensor) -> Tensor:
     """How often each of `values` `[a, k]` occurs in the sorted row of `in_order` `[a, c]`."""
     return _row_ranks(in_order, values, "right") - _row_ranks(in_order, values, "left")
+
+
+def _weighted_sum(values: Tensor, weights: Tensor) -> Tensor:
+    """Sums `[a]` of `values` `[a, c]` times `weights`, which are constants."""
+
+    @with_gradient
+    def weighted(values: Tensor) -> WithGradient:
+        total = ops.sum(weights * values, axis=-1)
+        return total, lambda upstream: upstream[:, None] * weights
+
+    return weighted(values)
 
 
 def _spread(columns: Tensor, values: Tensor, like: Tensor) -> Tensor:

@@ -6,10 +6,10 @@ from keras import ops
 from keras_dml.checks import check_positive
 from keras_dml.distribute import gather_candidates
 from keras_dml.gradients import WithGradient, with_gradient
-from keras_dml.hinges import hinge_sums_against_all
+from keras_dml.hinges import Hinges, find_positives, hinge_sums_against_all
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
-from keras_dml.losses.triplet import triplet_parts
+from keras_dml.losses.triplet import triplet_hinges
 from keras_dml.pairs import Pairs, count, mean_over_pairs, safe_sqrt
 from keras_dml.types import Config, Parts, Tensor
 
@@ -67,21 +67,35 @@ class QuadrupletLoss(PairLoss):
         self.second_margin = check_positive("second_margin", second_margin)
         self.normalize = bool(normalize)
 
+    def compute_pair_loss(self, pairs: Pairs) -> Tensor:
+        """The loss `[n]`, without the parts of its triplets."""
+        distances, hinges, weights, second = self._terms(pairs)
+        return weights * hinges.sums(distances) + second[0] + second[1]
+
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """The two parts `[n]`."""
+        distances, hinges, weights, second = self._terms(pairs)
+        tightness, contrastive = hinges.parts(distances)
+        return weights * tightness + second[0], weights * contrastive + second[1]
+
+    def _terms(self, pairs: Pairs) -> tuple[Tensor, Hinges, Tensor, Parts]:
+        """The distances, the hinges of the triplets and their weights, the second term's parts."""
         distances = safe_sqrt(pairs.squared_distances())
-        tightness, contrastive = triplet_parts(pairs, distances, self.margin)
+        positives = find_positives(pairs.positive)
+        hinges, weights = triplet_hinges(pairs, positives, distances, self.margin)
         # A distance is never below 0: -1 marks what is no negative pair on its way from a replica.
         negatives, _ = gather_candidates(_marked(distances, pairs.negative))
         negatives = _each_pair_once(negatives)
         is_negative = negatives >= 0.0
         sums = hinge_sums_against_all(
-            distances, pairs.positive, negatives, is_negative, self.second_margin
+            distances, positives, negatives, is_negative, self.second_margin
         )
-        positives = count(pairs.positive, distances.dtype)
+        number_of_positives = ops.cast(positives.number, distances.dtype)
         number = ops.maximum(ops.sum(count(is_negative, distances.dtype)), 1.0)
-        second = [mean_over_pairs(part / number, positives) for part in sums]
-        return tightness + second[0], contrastive + second[1]
+        tightness, contrastive = (
+            mean_over_pairs(part / number, number_of_positives) for part in sums
+        )
+        return distances, hinges, weights, (tightness, contrastive)
 
     def get_config(self) -> Config:
         """The constructor's arguments."""
@@ -121,9 +135,7 @@ def _each_pair_once(matrix: Tensor) -> WithGradient:
     within_second = matrix[size - half :, half : 2 * half - 1]
     between = matrix[:half, half:]
     width = ops.shape(within_first)[1]
-    is_first = (
-        ops.arange(width, dtype="int32")[None, :] >= ops.arange(half, dtype="int32")[:, None]
-    )
+    is_first = ops.arange(width, dtype="int32")[None, :] >= ops.arange(half, dtype="int32")[:, None]
     within = ops.where(is_first, within_first, within_second)
     once = ops.concatenate([within, between], axis=1)
 
