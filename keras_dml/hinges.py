@@ -37,12 +37,13 @@ OfBoth: TypeAlias = tuple[Tensor, Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class Positives:
-    """A mask of positives, and where the first ones of each row stand.
+    """A mask of positives, and where the positives of each row stand, if these are few.
 
     Attributes:
         mask: bool `[a, c]`.
-        columns: int32 `[a, k]`, k = `FEW_POSITIVES` or c if that is less.
-        present: bool `[a, k]`, which of these columns there are; what is not has column 0.
+        columns: int32 `[a, k]`, k = `FEW_POSITIVES` or c if that is less, in any order. Of more
+            positives than k, some.
+        present: bool `[a, k]`, which of these there are, the first ones; what is not has any column.
         number: int32 `[a]`, how many positives a row has, and most: in one row, int32.
     """
 
@@ -403,45 +404,46 @@ def _by_number_of_positives(
 
 
 def find_positives(positive: Tensor) -> Positives:
-    """The first `FEW_POSITIVES` positives of each row of a mask `[a, c]`.
+    """Up to `FEW_POSITIVES` positives of each row of a mask `[a, c]`.
 
-    The mask is packed, 16 columns in a number. Then the first positive of every row is taken off,
-    one after the other: a pass over n²/16 numbers for each, where `top_k` looks at all n² one by
-    one and sorts them.
+    The mask is packed, 16 columns in a number, and the numbers that are not 0 are brought to the
+    front. Then one positive of every row after the other is read off them. So the mask is passed
+    over once, where `top_k` would look at all of its entries one by one.
     """
     rows, width = positive.shape[0], positive.shape[1]
     rows = ops.shape(positive)[0] if rows is None else rows
     columns = ops.shape(positive)[1] if width is None else width
     words = (columns + _BITS - 1) // _BITS if width is None else max(1, -(-width // _BITS))
-    k = ops.minimum(FEW_POSITIVES, columns) if width is None else min(FEW_POSITIVES, width)
+    least = ops.minimum if width is None else min
+    k, kept = least(FEW_POSITIVES, columns), least(FEW_POSITIVES, words)
     numbers = ops.cast(positive, "float32")
     if width is None or width != words * _BITS:
         numbers = ops.pad(numbers, ((0, 0), (0, words * _BITS - columns)))
     # Sums of different powers of 2, and of ones: a product is exact, and quicker than sums.
-    powers = [2**bit for bit in range(_BITS)]
-    packing = ops.convert_to_tensor([[power, 1] for power in powers], dtype="float32")
+    packing = ops.convert_to_tensor([[2**bit, 1] for bit in range(_BITS)], dtype="float32")
     packed = ops.matmul(ops.reshape(numbers, (rows * words, _BITS)), packing)
-    packed = ops.reshape(ops.cast(packed, "int32"), (rows, words, 2))
-    number = ops.sum(packed[..., 1], axis=-1)
+    packed = ops.reshape(packed, (rows, words, 2))
+    number = ops.cast(ops.sum(packed[..., 1], axis=-1), "int32")
     most = ops.max(number, initial=0)
+    filled, at = ops.top_k(packed[..., 0], kept)
+    filled, at = (ops.reshape(ops.cast(each, "int32"), (-1,)) for each in (filled, at))
+    starts = ops.arange(rows, dtype="int32") * kept
+    ends = starts + (kept - 1)
     slots = ops.arange(k, dtype="int32")[None, :]
-    word_numbers = ops.arange(words, dtype="int32")[None, :]
-    powers = ops.convert_to_tensor(powers, dtype="int32")[None, :]
 
-    def take_off(slot: Tensor, left: Tensor, found: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        first = ops.cast(ops.argmax(ops.cast(left > 0, "int32"), axis=-1), "int32")[:, None]
-        here = word_numbers == first
-        word = ops.sum(ops.where(here, left, 0), axis=-1, keepdims=True)
+    def read_off(slot: Tensor, place: Tensor, word: Tensor, found: Tensor) -> tuple[Tensor, ...]:
         lowest = word & -word
-        bit = ops.sum(ops.cast(powers < lowest, "int32"), axis=-1, keepdims=True)
-        found = ops.where(slots == slot, first * _BITS + bit, found)
-        return slot + 1, left - ops.where(here, lowest, 0), found
+        bit = ops.log2(ops.cast(ops.maximum(lowest, 1), "float32")) + 0.5
+        column = look_up(at, place) * _BITS + ops.cast(bit, "int32")
+        found = ops.where(slots == slot, column[:, None], found)
+        rest = word - lowest
+        place = ops.where(rest > 0, place, ops.minimum(place + 1, ends))
+        return slot + 1, place, ops.where(rest > 0, rest, look_up(filled, place)), found
 
-    _, _, found = ops.while_loop(
-        lambda slot, *_: ops.logical_and(slot < most, slot < k),
-        take_off,
-        (ops.zeros((), "int32"), packed[..., 0], ops.zeros((rows, k), "int32")),
-    )
+    start = (ops.zeros((), "int32"), starts, look_up(filled, starts), ops.zeros((rows, k), "int32"))
+    found = ops.while_loop(
+        lambda slot, *_: ops.logical_and(slot < most, slot < k), read_off, start
+    )[-1]
     return Positives(positive, found, slots < number[:, None], number, most)
 
 
