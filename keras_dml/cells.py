@@ -9,8 +9,8 @@ __all__ = ["are_quick", "counts_in_cells", "look_up", "sums_in_cells"]
 
 # Sums are taken in whole numbers of 64 bits, 61 of them for the sum of all, without a sign.
 _BITS = 61.0
-# Beyond any float32: of zeros alone there is no logarithm.
-_MOST_BITS = 240.0
+# A power of 2 that float32 holds, as it does its inverse: of zeros alone there is no logarithm.
+_MOST_BITS = 126.0
 
 
 def are_quick() -> bool:
@@ -54,11 +54,10 @@ def sums_in_cells(values: Tensor, cells: Tensor, size: Tensor | int) -> Tensor:
         return _by_rows(values, cells, size)
     total = ops.sum(ops.absolute(values))
     bits = ops.minimum(_BITS - ops.log2(total), _MOST_BITS)
-    # Twice its root, which is a number where the unit of tiny values would not be one.
-    unit = ops.power(ops.cast(2.0, values.dtype), ops.floor(bits / 2.0))
-    found = _summed(cells, size, ops.cast(values * unit * unit, "int64"))
+    unit = ops.power(ops.cast(2.0, values.dtype), ops.floor(bits))
+    found = _summed(cells, size, ops.cast(values * unit, "int64"))
     # Whole numbers know no NaN; 0 times infinity is one, and so is what it is added to.
-    return ops.cast(found, values.dtype) / unit / unit + 0.0 * total
+    return ops.cast(found, values.dtype) / unit + 0.0 * total
 
 
 def look_up(table: Tensor, places: Tensor) -> Tensor:

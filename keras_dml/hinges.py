@@ -223,7 +223,7 @@ def hinge_sums_against_all(
     centre = ops.stop_gradient(ops.sum(_only(others, other)) / number)
 
     found, numbers = ops.stop_gradient(distances), ops.stop_gradient(others)
-    held = _only(numbers - centre, other)
+    held = numbers - centre
     rows, pairs = ops.shape(distances)[0], _size(distances)
 
     def by_width(of: Callable[[Any], Some]) -> Some:
@@ -254,6 +254,7 @@ def hinge_sums_against_all(
         in_order = look_up(flat, order)
         place = ops.where(other, places_by_cells(in_order, numbers), size)
         smaller = ops.cumsum(counts_in_cells(place, size + 1))
+        # What takes no part is held in the last cell, where no sum begins before it.
         sum_smaller = ops.cumsum(sums_in_cells(held, place, size + 1))
         exceeded = _only(ops.cast(look_up(smaller, rank), found.dtype), present)
         of_rows = [
@@ -302,7 +303,14 @@ def places_in(in_order: Tensor, values: Tensor) -> Tensor:
     `searchsorted(side="right")` by bisection: XLA makes a table of all comparisons of TensorFlow's.
     """
     size = ops.convert_to_tensor(ops.shape(in_order)[0], "int32")
-    return _bisected(in_order, values, ops.zeros_like(values, dtype="int32"), size)
+
+    def right(place: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
+        # Not min(place + step, size), whose first may pass 2³¹. Where all entries are passed at
+        # once, the last of them tells whether that was right.
+        reached = place + ops.minimum(step, size - place)
+        return reached, look_up(in_order, reached - 1) <= values
+
+    return _bisected(right, ops.zeros_like(values, dtype="int32"), size)
 
 
 def places_by_cells(in_order: Tensor, values: Tensor) -> Tensor:
@@ -332,26 +340,34 @@ def places_by_cells(in_order: Tensor, values: Tensor) -> Tensor:
     def cell(numbers: Tensor) -> Tensor:
         # Each operation keeps the order, and so what lies in a lower cell is smaller.
         number = ops.minimum((numbers - lowest) * scale, ops.cast(cells - 1, values.dtype))
-        return ops.cast(ops.where(number > 0, number, 0.0), "int32")
+        # As floats a NaN would stay one; as a whole number it is some number, often below 0.
+        return ops.maximum(ops.cast(number, "int32"), 0)
 
-    inside = ops.segment_sum(ops.cast(finite, "int32"), cell(in_order), cells)
+    inside = counts_in_cells(ops.where(finite, cell(in_order), cells), cells + 1)[:-1]
     place = look_up(ops.cumsum(inside) - inside, cell(values))
-    return _bisected(in_order, values, place, ops.max(inside))
+    # One entry before them, so that a place is that of the last entry passed, and behind them what
+    # is passed by none: no place needs an end.
+    table = ops.pad(in_order, ((1, size),), constant_values=float("nan"))
+
+    def right(place: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
+        reached = place + step
+        return reached, look_up(table, reached) <= values
+
+    return _bisected(right, place, ops.max(inside))
 
 
-def _bisected(in_order: Tensor, values: Tensor, place: Tensor, most: Tensor) -> Tensor:
-    """The places of `values`, each at `place` or at most `most` above it.
+def _bisected(
+    right: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], place: Tensor, most: Tensor
+) -> Tensor:
+    """The places of some values, each at `place` or at most `most` above it.
 
-    Entries further up are larger, and so need no end of their own.
+    `right(place, step)` gives the places a step further, and whether the entries up to there are at
+    most the values. Entries further up are larger, and so need no end of their own.
     """
-    size = ops.shape(in_order)[0]
 
     def further(step: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
-        # Not min(place + step, size), whose first may pass 2³¹. Where all entries are passed at
-        # once, the last of them tells whether that was right.
-        reached = place + ops.minimum(step, size - place)
-        right = look_up(in_order, reached - 1) <= values
-        return step // 2, ops.where(right, reached, place)
+        reached, is_right = right(place, step)
+        return step // 2, ops.where(is_right, reached, place)
 
     _, place = ops.while_loop(
         lambda step, _: step > 0, further, (_power_of_two_within(most), place)
