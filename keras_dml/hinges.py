@@ -25,8 +25,8 @@ FEW_POSITIVES = 32
 VERY_FEW_POSITIVES = 4
 INFINITY = float("inf")
 # Cells of `places_by_cells`: the more, the fewer entries share one, and the larger the table.
-_CELLS_OF_EACH = 32
-_MOST_CELLS = 2**18
+_CELLS_OF_EACH = 16
+_MOST_CELLS = 2**17
 # Of a mask in one number, exact in float32.
 _BITS = 16
 
@@ -236,8 +236,8 @@ def hinge_sums_against_all(
         )
 
     def among(width: Any) -> tuple[Tensor, ...]:
-        """How many others each exceeds; of each row that number, what is its sum with the positive
-        and the sum of the others; the others' places, the row of each place."""
+        """Of each pair how many others it exceeds; of each row that number, and the sums of the
+        positive and of the other of these; the others' places; the positives' ranks `[a, c]`."""
         columns, present = None, positive.mask
         near = found
         if width is not None:
@@ -245,17 +245,13 @@ def hinge_sums_against_all(
             near = ops.take_along_axis(found, columns, axis=-1)
         values = ops.where(present, near + margin, INFINITY)
         size = _size(values)
-        flat = ops.reshape(values, (-1,))
-        order = ops.cast(ops.argsort(flat), "int32")
+        rank, distinct = _ranks(ops.reshape(values, (-1,)))
+        rank = ops.where(present, ops.reshape(rank, ops.shape(values)), size)
         # A positive is larger than another number if its rank is at least that number's place.
-        rank = ops.reshape(
-            ops.scatter(order[:, None], ops.arange(size, dtype="int32"), (size,)), ops.shape(values)
-        )
-        in_order = look_up(flat, order)
-        place = ops.where(other, places_by_cells(in_order, numbers), size)
+        place = ops.where(other, places_by_cells(distinct, numbers), size)
         smaller = ops.cumsum(counts_in_cells(place, size + 1))
-        # What takes no part is held in the last cell, where no sum begins before it.
         sum_smaller = ops.cumsum(sums_in_cells(held, place, size + 1))
+        # What takes no part, of either side, is in the last place.
         exceeded = _only(ops.cast(look_up(smaller, rank), found.dtype), present)
         of_rows = [
             ops.sum(each, axis=-1)
@@ -263,14 +259,14 @@ def hinge_sums_against_all(
         ]
         if columns is not None:
             exceeded = _spread(columns, exceeded, found)
-        row = ops.where(in_order < INFINITY, order // ops.shape(values)[1], rows)
         # Branches must agree in shape.
-        return exceeded, *of_rows, place, ops.pad(row, ((0, pairs - size),))
+        missing = ops.shape(found)[1] - ops.shape(rank)[1]
+        return exceeded, *of_rows, place, ops.pad(rank, ((0, 0), (0, missing)))
 
     # The shorter the sorted vector, the faster each of the others finds its place. No gradient
     # passes through the branches, for where the graph does not know the batch's size, XLA gives
     # a wrong one: it is set by hand.
-    counts, count, near_sums, found_sums, place, row_in_order = by_width(among)
+    counts, count, near_sums, found_sums, place, ranks = by_width(among)
 
     @with_gradient
     def sums_of_positives(distances: Tensor) -> WithGradient:
@@ -282,19 +278,38 @@ def hinge_sums_against_all(
         del others
 
         def gradient(upstream: Tensor) -> Tensor:
-            by_row = ops.concatenate([upstream, ops.zeros((1,), upstream.dtype)])
-
             def of_others(width: Any) -> Tensor:
-                size = pairs if width is None else rows * width
-                steps = look_up(by_row, row_in_order[:size])
-                above = ops.flip(ops.cumsum(ops.flip(steps)))
-                return look_up(ops.pad(above, ((0, 1),)), place)
+                rank = ranks if width is None else ranks[:, :width]
+                size = _size(rank)
+                steps = _only(ops.broadcast_to(upstream[:, None], ops.shape(rank)), rank < size)
+                steps = ops.scatter(
+                    ops.reshape(rank, (-1, 1)), ops.reshape(steps, (-1,)), (size + 1,)
+                )
+                return look_up(ops.flip(ops.cumsum(ops.flip(steps))), place)
 
             return by_width(of_others)
 
         return found_sums, gradient
 
     return sums_of_positives(distances), count * (margin - centre) - sums_of_others(others)
+
+
+def _ranks(values: Tensor) -> OfBoth:
+    """The int32 rank of each of `values` `[m]` among the distinct ones, and these, ascending.
+
+    Of a batch against itself each distance is there twice. What is missing to m distinct values is
+    infinity.
+    """
+    size = ops.shape(values)[0]
+    order = ops.cast(ops.argsort(values), "int32")
+    in_order = look_up(values, order)
+    is_new = in_order[1:] > in_order[:-1]
+    number = ops.pad(ops.cumsum(ops.cast(is_new, "int32")), ((1, 0),))[:size]
+    first = ops.pad(is_new, ((1, 0),), constant_values=True)[:size]
+    distinct = ops.scatter(number[:, None], _only(in_order, first), (size,))
+    numbers = ops.arange(size, dtype="int32")
+    distinct = ops.where(numbers <= ops.max(number, initial=0), distinct, INFINITY)
+    return ops.scatter(order[:, None], number, (size,)), distinct
 
 
 def places_in(in_order: Tensor, values: Tensor) -> Tensor:
