@@ -18,7 +18,7 @@ from keras_dml.checks import (
 )
 from keras_dml.class_ids import are_apart, as_labels
 from keras_dml.errors import ArgumentError
-from keras_dml.hinges import hinge_sums, semihard_counts
+from keras_dml.hinges import find_positives, semihard_hinges
 from keras_dml.losses.base import is_sound
 from keras_dml.matmul import matmul
 from keras_dml.pairs import Pairs, log_add_exp, log_sum_exp, masked_sum, mean, safe_sqrt
@@ -102,8 +102,8 @@ def triplet_semihard_loss(
     # A batch of one class has no negatives; the original then takes the least distance of the row.
     least = distances == ops.min(distances, axis=-1, keepdims=True)
     negative = ops.where(ops.any(pairs.negative), pairs.negative, least)
-    counts = semihard_counts(distances, pairs.positive, negative, margin)
-    total = sum(ops.sum(part) for part in hinge_sums(distances, *counts, margin))
+    hinges = semihard_hinges(distances, find_positives(pairs.positive), negative, margin)
+    total = ops.sum(hinges.sums(distances))
     return returned(total / _at_least_one(pairs.positive, distances.dtype))
 
 
