@@ -117,7 +117,7 @@ def all_hinges(
         )
         positives_above = positives_below[:, -1:] - positives_below
         in_order = ops.where(ops.cast(is_positive, "bool"), negatives_below, positives_above)
-        counts = _spread(order, ops.cast(in_order, distances.dtype), distances)
+        counts = spread(order, ops.cast(in_order, distances.dtype), distances)
         of_positives = _only(counts, positive.mask)
         return of_positives - _only(counts, negative), ops.sum(of_positives, axis=-1)
 
@@ -258,7 +258,7 @@ def hinge_sums_against_all(
             for each in (exceeded, exceeded * near, _only(look_up(sum_smaller, rank), present))
         ]
         if columns is not None:
-            exceeded = _spread(columns, exceeded, found)
+            exceeded = spread(columns, exceeded, found)
         # Branches must agree in shape.
         missing = ops.shape(found)[1] - ops.shape(rank)[1]
         return exceeded, *of_rows, place, ops.pad(rank, ((0, 0), (0, missing)))
@@ -429,7 +429,7 @@ def _by_number_of_positives(
             (ops.zeros((), "int32"), ops.zeros_like(near), ops.zeros_like(distances)),
         )
         positives = _only(positives, present)
-        return _spread(columns, positives, distances) + negatives, ops.sum(positives, axis=-1)
+        return spread(columns, positives, distances) + negatives, ops.sum(positives, axis=-1)
 
     return _cond(positive.are_within(FEW_POSITIVES), one_at_a_time, by_sorting)
 
@@ -507,15 +507,19 @@ def _weighted_sum(values: Tensor, weights: Tensor) -> Tensor:
     return weighted(values)
 
 
-def _spread(columns: Tensor, values: Tensor, like: Tensor) -> Tensor:
+def spread(columns: Tensor, values: Tensor, like: Tensor, mirrored: bool = False) -> Tensor:
     """Zeros in the shape of `like` `[a, c]`, plus `values` `[a, k]` at the `columns` of their row.
 
-    With a permutation of each row as columns, the inverse of `take_along_axis`.
+    With a permutation of each row as columns, the inverse of `take_along_axis`. `mirrored`: plus
+    the transpose of it, of a square one.
     """
     rows, width = ops.shape(like)[0], ops.shape(like)[1]
-    places = ops.arange(rows, dtype="int32")[:, None] * width + ops.cast(columns, "int32")
-    flat = ops.scatter(ops.reshape(places, (-1, 1)), ops.reshape(values, (-1,)), (rows * width,))
-    return ops.reshape(flat, (rows, width))
+    columns, row = ops.cast(columns, "int32"), ops.arange(rows, dtype="int32")[:, None]
+    places, values = ops.reshape(row * width + columns, (-1, 1)), ops.reshape(values, (-1,))
+    if mirrored:
+        turned = ops.reshape(columns * width + row, (-1, 1))
+        places, values = ops.concatenate([places, turned]), ops.concatenate([values, values])
+    return ops.reshape(ops.scatter(places, values, (rows * width,)), (rows, width))
 
 
 def _size(matrix: Tensor) -> Tensor:
