@@ -178,10 +178,11 @@ class PairwiseCrossEntropyLoss(EmbeddingLoss):
 
     Costs O(nd + n log n) for h, and three products `[n, d] x [d, n]` (scores for p, c, scores of c;
     n in place of K, since shapes must not depend on the classes that a batch holds, or n/2 where
-    these have two images or more on average), or O(nKd) with a classifier of K classes. Eq. 25 is computed only as far as λ can be above `lam_floor`: O(nd +
-    nK) for bounds, then one d x d eigen-decomposition, O(nd² + d³), of the classes' mean matrix,
-    then one for each class, one after the other: O(K (nd² + d³)) time, O(nd + d²) memory. To go all
-    the way takes seconds a step from n ≥ d = 512 on: give `lam` there.
+    these have two images or more on average), or O(nKd) with a classifier of K classes. Eq. 25 is
+    computed only as far as λ can be above `lam_floor`: O(nd + nK) for bounds, then one d x d
+    eigen-decomposition, O(nd² + d³), of the classes' mean matrix, then one for each class, one
+    after the other: O(K (nd² + d³)) time, O(nd + d²) memory. To go all the way takes seconds a step
+    from n ≥ d = 512 on: give `lam` there.
 
     Example:
         >>> labels = np.array([0, 0, 1, 1])
