@@ -50,18 +50,16 @@ def distance_weighted(
     """
     nearest, farthest = check_distances(nearest, farthest)
     distances = ops.stop_gradient(distances)
-    d = ops.clip(distances, nearest, farthest)
-    squares = ops.square(d)
-    # 1/q(d) is (d² (4 − d²))^((3 − D)/2) / d, but for a constant.
-    power = 0.5 * (3.0 - ops.cast(dimensions, distances.dtype))
-    exponents = power * ops.log(squares * (4.0 - squares))
+    squares = ops.square(ops.clip(distances, nearest, farthest))
+    size = ops.cast(dimensions, distances.dtype)
+    exponents = (1.0 - 0.5 * size) * ops.log(squares) + (1.5 - 0.5 * size) * ops.log(4.0 - squares)
     near = ops.logical_and(negative, distances < farthest)
     none_near = ops.logical_not(ops.any(near, axis=-1, keepdims=True))
     # Where none is near all are at `farthest`, and alike.
     kept = ops.logical_or(near, ops.logical_and(negative, none_near))
-    weights = ops.softmax(ops.where(kept, exponents, LEFT_OUT), axis=-1) / d
-    factors = ops.where(ops.any(negative, axis=-1), sums / ops.sum(weights, axis=-1), 0.0)
-    return weights * factors[:, None]
+    shares = ops.softmax(ops.where(kept, exponents, LEFT_OUT), axis=-1)
+    factors = ops.cast(ops.any(negative, axis=-1), shares.dtype) * sums
+    return shares * factors[:, None]
 
 
 def check_distances(nearest: object, farthest: object) -> tuple[float, float]:
