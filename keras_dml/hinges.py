@@ -43,7 +43,8 @@ class Positives:
         mask: bool `[a, c]`.
         columns: int32 `[a, k]`, k = `FEW_POSITIVES` or c if that is less, in any order. Of more
             positives than k, some.
-        present: bool `[a, k]`, which of these there are, the first ones; what is not has any column.
+        present: bool `[a, k]`, which of these there are, the first ones; what is not has any
+            column.
         number: int32 `[a]`, how many positives a row has, and most: in one row, int32.
     """
 
@@ -52,6 +53,10 @@ class Positives:
     present: Tensor
     number: Tensor
     most: Tensor
+
+    def are_few(self) -> Tensor | bool:
+        """Whether no row has more positives than `columns`."""
+        return self.are_within(FEW_POSITIVES)
 
     def are_within(self, number: int) -> Tensor | bool:
         """Whether no row has more than a `number` of at most `FEW_POSITIVES`."""
@@ -117,7 +122,7 @@ def all_hinges(
         )
         positives_above = positives_below[:, -1:] - positives_below
         in_order = ops.where(ops.cast(is_positive, "bool"), negatives_below, positives_above)
-        counts = _spread(order, ops.cast(in_order, distances.dtype), distances)
+        counts = spread(order, ops.cast(in_order, distances.dtype), distances)
         of_positives = _only(counts, positive.mask)
         return of_positives - _only(counts, negative), ops.sum(of_positives, axis=-1)
 
@@ -224,15 +229,14 @@ def hinge_sums_against_all(
 
     found, numbers = ops.stop_gradient(distances), ops.stop_gradient(others)
     held = numbers - centre
-    rows, pairs = ops.shape(distances)[0], _size(distances)
 
     def by_width(of: Callable[[Any], Some]) -> Some:
         """`of` the least number of columns that hold all positives, None for all columns."""
-        few, very_few = FEW_POSITIVES, min(VERY_FEW_POSITIVES, FEW_POSITIVES)
-        return _cond(
+        few, very_few = FEW_POSITIVES, min(FEW_POSITIVES, VERY_FEW_POSITIVES)
+        return cond(
             positive.are_within(very_few),
             lambda: of(very_few),
-            lambda: _cond(positive.are_within(few), lambda: of(few), lambda: of(None)),
+            lambda: cond(positive.are_few(), lambda: of(few), lambda: of(None)),
         )
 
     def among(width: Any) -> tuple[Tensor, ...]:
@@ -258,7 +262,7 @@ def hinge_sums_against_all(
             for each in (exceeded, exceeded * near, _only(look_up(sum_smaller, rank), present))
         ]
         if columns is not None:
-            exceeded = _spread(columns, exceeded, found)
+            exceeded = spread(columns, exceeded, found)
         # Branches must agree in shape.
         missing = ops.shape(found)[1] - ops.shape(rank)[1]
         return exceeded, *of_rows, place, ops.pad(rank, ((0, 0), (0, missing)))
@@ -409,7 +413,7 @@ def _by_number_of_positives(
     `one_positive(distance)` takes the distance `[a, 1]` of one positive in each row (minus infinity
     in rows that have no more) and gives its own count `[a]` and those of the candidates `[a, c]`.
     """
-    columns, present = positive.first(FEW_POSITIVES)
+    columns, present = positive.columns, positive.present
 
     def one_at_a_time() -> OfBoth:
         near = ops.where(present, ops.take_along_axis(distances, columns, axis=-1), -INFINITY)
@@ -429,9 +433,9 @@ def _by_number_of_positives(
             (ops.zeros((), "int32"), ops.zeros_like(near), ops.zeros_like(distances)),
         )
         positives = _only(positives, present)
-        return _spread(columns, positives, distances) + negatives, ops.sum(positives, axis=-1)
+        return spread(columns, positives, distances) + negatives, ops.sum(positives, axis=-1)
 
-    return _cond(positive.are_within(FEW_POSITIVES), one_at_a_time, by_sorting)
+    return cond(positive.are_few(), one_at_a_time, by_sorting)
 
 
 def find_positives(positive: Tensor) -> Positives:
@@ -478,7 +482,7 @@ def find_positives(positive: Tensor) -> Positives:
     return Positives(positive, found, slots < number[:, None], number, most)
 
 
-def _cond(condition: Tensor | bool, one: Callable[[], Some], other: Callable[[], Some]) -> Some:
+def cond(condition: Tensor | bool, one: Callable[[], Some], other: Callable[[], Some]) -> Some:
     """`ops.cond`, or `one()` alone where the shapes already say that the condition is true."""
     return one() if condition is True else ops.cond(condition, one, other)
 
@@ -507,7 +511,7 @@ def _weighted_sum(values: Tensor, weights: Tensor) -> Tensor:
     return weighted(values)
 
 
-def _spread(columns: Tensor, values: Tensor, like: Tensor) -> Tensor:
+def spread(columns: Tensor, values: Tensor, like: Tensor) -> Tensor:
     """Zeros in the shape of `like` `[a, c]`, plus `values` `[a, k]` at the `columns` of their row.
 
     With a permutation of each row as columns, the inverse of `take_along_axis`.

@@ -101,9 +101,7 @@ class FastAPLoss(PairLoss):
 
     def _cumulative_counts(self, pairs: Pairs) -> Tensor:
         others = ops.logical_or(pairs.positive, pairs.negative)
-        return _cumulative_counts(
-            pairs.squared_distances(), pairs.positive, others, self.num_bins
-        )
+        return _cumulative_counts(pairs.squared_distances(), pairs.positive, others, self.num_bins)
 
     def get_config(self) -> Config:
         """The constructor's arguments."""
