@@ -43,7 +43,8 @@ class Positives:
         mask: bool `[a, c]`.
         columns: int32 `[a, k]`, k = `FEW_POSITIVES` or c if that is less, in any order. Of more
             positives than k, some.
-        present: bool `[a, k]`, which of these there are, the first ones; what is not has any column.
+        present: bool `[a, k]`, which of these there are, the first ones; what is not has any
+            column.
         number: int32 `[a]`, how many positives a row has, and most: in one row, int32.
     """
 
@@ -52,6 +53,10 @@ class Positives:
     present: Tensor
     number: Tensor
     most: Tensor
+
+    def are_few(self) -> Tensor | bool:
+        """Whether no row has more positives than `columns`."""
+        return self.are_within(FEW_POSITIVES)
 
     def are_within(self, number: int) -> Tensor | bool:
         """Whether no row has more than a `number` of at most `FEW_POSITIVES`."""
@@ -224,15 +229,14 @@ def hinge_sums_against_all(
 
     found, numbers = ops.stop_gradient(distances), ops.stop_gradient(others)
     held = numbers - centre
-    rows, pairs = ops.shape(distances)[0], _size(distances)
 
     def by_width(of: Callable[[Any], Some]) -> Some:
         """`of` the least number of columns that hold all positives, None for all columns."""
-        few, very_few = FEW_POSITIVES, min(VERY_FEW_POSITIVES, FEW_POSITIVES)
-        return _cond(
+        few, very_few = FEW_POSITIVES, min(FEW_POSITIVES, VERY_FEW_POSITIVES)
+        return cond(
             positive.are_within(very_few),
             lambda: of(very_few),
-            lambda: _cond(positive.are_within(few), lambda: of(few), lambda: of(None)),
+            lambda: cond(positive.are_few(), lambda: of(few), lambda: of(None)),
         )
 
     def among(width: Any) -> tuple[Tensor, ...]:
@@ -409,7 +413,7 @@ def _by_number_of_positives(
     `one_positive(distance)` takes the distance `[a, 1]` of one positive in each row (minus infinity
     in rows that have no more) and gives its own count `[a]` and those of the candidates `[a, c]`.
     """
-    columns, present = positive.first(FEW_POSITIVES)
+    columns, present = positive.columns, positive.present
 
     def one_at_a_time() -> OfBoth:
         near = ops.where(present, ops.take_along_axis(distances, columns, axis=-1), -INFINITY)
@@ -431,7 +435,7 @@ def _by_number_of_positives(
         positives = _only(positives, present)
         return spread(columns, positives, distances) + negatives, ops.sum(positives, axis=-1)
 
-    return _cond(positive.are_within(FEW_POSITIVES), one_at_a_time, by_sorting)
+    return cond(positive.are_few(), one_at_a_time, by_sorting)
 
 
 def find_positives(positive: Tensor) -> Positives:
@@ -478,7 +482,7 @@ def find_positives(positive: Tensor) -> Positives:
     return Positives(positive, found, slots < number[:, None], number, most)
 
 
-def _cond(condition: Tensor | bool, one: Callable[[], Some], other: Callable[[], Some]) -> Some:
+def cond(condition: Tensor | bool, one: Callable[[], Some], other: Callable[[], Some]) -> Some:
     """`ops.cond`, or `one()` alone where the shapes already say that the condition is true."""
     return one() if condition is True else ops.cond(condition, one, other)
 
