@@ -1,11 +1,12 @@
-"""Sums over positives of what their ranks give, where ranks can be differentiated.
+"""Sums over positives of what their smooth ranks give: ranks that can be differentiated.
 
-The smooth rank of a positive i of query q counts what is more similar to q: of its other positives
-`r⁺_i = 1 + Σ_j σ((S_qj − S_qi) / τ)`, of all candidates `r_i` likewise. A candidate counts 1 where
-it is much more similar than i, 0 where it is much less so, 1/2 in a tie. There are n³ such numbers.
-Here one positive of every query is taken at a time, and again for the gradient, so that one to two
-n × n matrices of them are held at once; nothing of that size is kept but the similarities. Time is
-O(n² p), p the largest number of positives that a query has.
+The smooth rank of a positive i of query q counts what is more similar to q than i is: of the other
+positives `r⁺_i = 1 + Σ_j σ((S_qj − S_qi) / τ)`, of all other candidates `r_i` likewise. A candidate
+counts 1 where it is much more similar, 0 where it is much less so, 1/2 in a tie. There are n³ such
+numbers. Here one positive of every query is taken at a time, forward and once more backward, and
+what its ranks give is added up at once: of n × n numbers no more are held than the similarities,
+their gradient, and two matrices of the positive at hand. Time is O(n² p), p the largest number of
+positives that a query has.
 """
 
 from collections.abc import Callable
@@ -21,102 +22,99 @@ __all__ = ["OfRanks", "sums_over_positives"]
 
 OfRanks: TypeAlias = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
 """From r⁺ and r `[a, 1]` of one positive of each query to m numbers of it, and to the derivatives
-of these by r⁺ and by r: `[a, m]` each."""
+of these by r⁺ and by r, each `[a, m]` in the ranks' dtype."""
 
 
 def sums_over_positives(
     similarities: Tensor, positive: Tensor, candidate: Tensor, of_ranks: OfRanks
 ) -> Tensor:
-    """`Σ_{i∈P_q} f(r⁺_i, r_i)`, for each query q the sum over its positives.
+    """`Σ_{i∈P_q} f(r⁺_i, r_i)`: of each query q the sum over its positives.
 
     Args:
-        similarities: S/τ `[a, c]`.
+        similarities: S / τ, `[a, c]`.
         positive: bool `[a, c]`, the positives of each query.
         candidate: bool `[a, c]`, what they are ranked among; holds wherever `positive` does.
-        of_ranks: f with its derivatives, finite for all ranks of at least 1/2; no gradient reaches
-            what else it reads.
+        of_ranks: f and its derivatives, finite from a rank of 1/2 on. No gradient reaches what it
+            reads besides the ranks.
 
     Returns:
-        `[a, m]`, 0 where there is no positive; differentiable once, in `similarities`.
+        `[a, m]`, 0 where there is no positive; differentiable once in `similarities`.
     """
+    dtype = similarities.dtype
     most = ops.max(ops.sum(ops.cast(positive, "int32"), axis=-1))
     few, are_few = _few(positive, FEW_POSITIVES)
-    first = _first_positives(positive, similarities.dtype, few)
-
-    def all_of_them() -> tuple[Tensor, Tensor]:
-        return _first_positives(positive, similarities.dtype, ops.shape(positive)[1])
+    first = _first_positives(positive, dtype, few)
 
     @with_gradient
     def sums(similarities: Tensor) -> WithGradient:
-        # What is no candidate counts 0, without a mask of its own.
-        among_all = ops.where(candidate, similarities, -INFINITY)
+        # So what is no candidate counts 0, and needs no mask.
+        everyone = ops.where(candidate, similarities, -INFINITY)
 
-        def values(columns: Tensor, present: Tensor) -> Tensor:
-            near = _near(among_all, columns, present)
+        def by_number_of_positives(of: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+            """`of` the columns `[a, k]` and the similarities of all positives."""
 
-            def step(number: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
-                own, above_near, above = _above(near, among_all, number)
-                found, _, _ = of_ranks(_rank(above_near), _rank(above))
+            def of_columns(columns: Tensor, present: Tensor) -> Tensor:
+                found = ops.take_along_axis(everyone, columns, axis=-1)
+                return of(columns, ops.where(present, found, -INFINITY))
+
+            def of_all_columns() -> Tensor:
+                return of_columns(*_first_positives(positive, dtype, ops.shape(positive)[1]))
+
+            return _cond(are_few, lambda: of_columns(*first), of_all_columns)
+
+        def values(_: Tensor, near: Tensor) -> Tensor:
+            def add(number: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
+                own = _similarity_of(number, near)
+                ranks = (_rank(_above(own, others)) for others in (near, everyone))
+                found, _, _ = of_ranks(*ranks)
                 return number + 1, total + ops.where(own < INFINITY, found, 0.0)
 
-            nothing = ops.zeros_like(near[:, :1])
-            start = ops.zeros_like(of_ranks(nothing + 1.0, nothing + 1.0)[0])
-            _, total = ops.while_loop(
-                lambda number, _: number < most, step, (ops.zeros((), "int32"), start)
-            )
-            return total
+            one = ops.ones_like(near[:, :1])
+            start = ops.zeros((), "int32"), ops.zeros_like(of_ranks(one, one)[0])
+            return ops.while_loop(lambda number, _: number < most, add, start)[1]
 
         def gradient(upstream: Tensor) -> Tensor:
-            def slopes(columns: Tensor, present: Tensor) -> Tensor:
-                near = _near(among_all, columns, present)
+            def slopes(columns: Tensor, near: Tensor) -> Tensor:
                 numbers = ops.arange(ops.shape(near)[1], dtype="int32")
 
-                def step(
-                    number: Tensor, of_near: Tensor, of_all: Tensor
+                def add(
+                    number: Tensor, of_near: Tensor, of_everyone: Tensor
                 ) -> tuple[Tensor, Tensor, Tensor]:
-                    _, above_near, above = _above(near, among_all, number)
-                    _, by_near, by_all = of_ranks(_rank(above_near), _rank(above))
-                    to_near = _slopes(above_near, upstream, by_near)
-                    to_all = _slopes(above, upstream, by_all)
-                    to_own = ops.sum(to_near, axis=-1) + ops.sum(to_all, axis=-1)
-                    to_near = to_near - ops.where(numbers == number, to_own[:, None], 0.0)
-                    return number + 1, of_near + to_near, of_all + to_all
+                    own = _similarity_of(number, near)
+                    above = _above(own, near), _above(own, everyone)
+                    _, *derivatives = of_ranks(*(_rank(counted) for counted in above))
+                    by_near, by_everyone = (
+                        counted * (1.0 - counted) * ops.sum(upstream * by, axis=-1, keepdims=True)
+                        for counted, by in zip(above, derivatives, strict=True)
+                    )
+                    by_own = sum(
+                        ops.sum(by, axis=-1, keepdims=True) for by in (by_near, by_everyone)
+                    )
+                    by_near = by_near - ops.where(numbers == number, by_own, 0.0)
+                    return number + 1, of_near + by_near, of_everyone + by_everyone
 
-                _, of_near, of_all = ops.while_loop(
-                    lambda number, *_: number < most,
-                    step,
-                    (ops.zeros((), "int32"), ops.zeros_like(near), ops.zeros_like(among_all)),
-                )
-                return of_all + _spread(columns, of_near, of_all)
+                start = ops.zeros((), "int32"), ops.zeros_like(near), ops.zeros_like(everyone)
+                found = ops.while_loop(lambda number, *_: number < most, add, start)
+                _, of_near, of_everyone = found
+                return of_everyone + _spread(columns, of_near, everyone)
 
-            return _cond(are_few, lambda: slopes(*first), lambda: slopes(*all_of_them()))
+            return by_number_of_positives(slopes)
 
-        found = _cond(are_few, lambda: values(*first), lambda: values(*all_of_them()))
-        return found, gradient
+        return by_number_of_positives(values), gradient
 
     return sums(similarities)
 
 
-def _near(among_all: Tensor, columns: Tensor, present: Tensor) -> Tensor:
-    """The positives' similarities `[a, k]`, minus infinity where a row has no more."""
-    return ops.where(present, ops.take_along_axis(among_all, columns, axis=-1), -INFINITY)
-
-
-def _above(near: Tensor, among_all: Tensor, number: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The positive of this number `[a, 1]`, and how much each other positive, and each candidate, is above it.
-
-    Where a row has no such positive, infinity, and nothing is above it.
-    """
+def _similarity_of(number: Tensor, near: Tensor) -> Tensor:
+    """That of each row's positive of this number, `[a, 1]`; infinity where there are fewer."""
     own = ops.take(near, number, axis=1)[:, None]
-    own = ops.where(own > -INFINITY, own, INFINITY)
-    return own, ops.sigmoid(near - own), ops.sigmoid(among_all - own)
+    return ops.where(own > -INFINITY, own, INFINITY)
+
+
+def _above(own: Tensor, others: Tensor) -> Tensor:
+    """How much each of the `others` `[a, k]` is more similar; the positive itself is so by 1/2."""
+    return ops.sigmoid(others - own)
 
 
 def _rank(above: Tensor) -> Tensor:
-    """The positive itself is among those counted, by 1/2."""
     return 0.5 + ops.sum(above, axis=-1, keepdims=True)
-
-
-def _slopes(above: Tensor, upstream: Tensor, derivative: Tensor) -> Tensor:
-    by_rank = ops.sum(upstream * derivative, axis=-1, keepdims=True)
-    return above * (1.0 - above) * by_rank

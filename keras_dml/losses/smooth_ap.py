@@ -83,7 +83,9 @@ class SmoothAPLoss(PairLoss):
             itself = pairs.itself()
             positive = ops.logical_or(positive, itself)
             candidate = ops.logical_or(candidate, itself)
-        others = ops.maximum(count(candidate, similarities.dtype), 1.0)
+        others = count(candidate, similarities.dtype)
+        # Not `maximum`, which makes a float64 of it on JAX where floatx is bfloat16.
+        others = ops.where(others > 0, others, 1.0)
         sums = sums_over_positives(
             similarities, positive, candidate, partial(_precision_and_surprise, others[:, None])
         )
