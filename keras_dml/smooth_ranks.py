@@ -1,11 +1,11 @@
 """Sums over positives of what their smooth ranks give: ranks that can be differentiated.
 
 The smooth rank of a positive i of query q counts what is more similar to q than i is: of the other
-positives `r⁺_i = 1 + Σ_j σ((S_qj − S_qi) / τ)`, of all other candidates `r_i` likewise. A candidate
-counts 1 where it is much more similar, 0 where it is much less so, 1/2 in a tie. There are n³ such
+positives `r⁺_i = 1 + Σ_j σ((S_qj − S_qi) / τ)`, and `r_i = r⁺_i` plus the same of the negatives.
+What is much more similar counts 1, what is much less so 0, and a tie 1/2. There are n³ such
 numbers. Here one positive of every query is taken at a time, forward and once more backward, and
-what its ranks give is added up at once: of n × n numbers no more are held than the similarities,
-their gradient, and two matrices of the positive at hand. Time is O(n² p), p the largest number of
+what its ranks give is added up at once: no more n × n numbers are held than the similarities, their
+gradient, and some matrices of the positive at hand. Time is O(n² p), p the largest number of
 positives that a query has.
 """
 
@@ -26,14 +26,14 @@ of these by r⁺ and by r, each `[a, m]` in the ranks' dtype."""
 
 
 def sums_over_positives(
-    similarities: Tensor, positive: Tensor, candidate: Tensor, of_ranks: OfRanks
+    similarities: Tensor, positive: Tensor, negative: Tensor, of_ranks: OfRanks
 ) -> Tensor:
     """`Σ_{i∈P_q} f(r⁺_i, r_i)`: of each query q the sum over its positives.
 
     Args:
         similarities: S / τ, `[a, c]`.
         positive: bool `[a, c]`, the positives of each query.
-        candidate: bool `[a, c]`, what they are ranked among; holds wherever `positive` does.
+        negative: bool `[a, c]`, what they are ranked among besides; nowhere a positive.
         of_ranks: f and its derivatives, finite from a rank of 1/2 on. No gradient reaches what it
             reads besides the ranks.
 
@@ -47,15 +47,15 @@ def sums_over_positives(
 
     @with_gradient
     def sums(similarities: Tensor) -> WithGradient:
-        # So what is no candidate counts 0, and needs no mask.
-        everyone = ops.where(candidate, similarities, -INFINITY)
+        # So what is no negative counts 0, and needs no mask.
+        far = ops.where(negative, similarities, -INFINITY)
 
         def by_number_of_positives(of: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
             """`of` the columns `[a, k]` and the similarities of all positives."""
 
             def of_columns(columns: Tensor, present: Tensor) -> Tensor:
-                found = ops.take_along_axis(everyone, columns, axis=-1)
-                return of(columns, ops.where(present, found, -INFINITY))
+                near = ops.take_along_axis(similarities, columns, axis=-1)
+                return of(columns, ops.where(present, near, -INFINITY))
 
             def of_all_columns() -> Tensor:
                 return of_columns(*_first_positives(positive, dtype, ops.shape(positive)[1]))
@@ -65,8 +65,7 @@ def sums_over_positives(
         def values(_: Tensor, near: Tensor) -> Tensor:
             def add(number: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
                 own = _similarity_of(number, near)
-                ranks = (_rank(_above(own, others)) for others in (near, everyone))
-                found, _, _ = of_ranks(*ranks)
+                found, _, _ = of_ranks(*_ranks(_above(own, near), _above(own, far)))
                 return number + 1, total + ops.where(own < INFINITY, found, 0.0)
 
             one = ops.ones_like(near[:, :1])
@@ -78,25 +77,23 @@ def sums_over_positives(
                 numbers = ops.arange(ops.shape(near)[1], dtype="int32")
 
                 def add(
-                    number: Tensor, of_near: Tensor, of_everyone: Tensor
+                    number: Tensor, of_near: Tensor, of_far: Tensor
                 ) -> tuple[Tensor, Tensor, Tensor]:
                     own = _similarity_of(number, near)
-                    above = _above(own, near), _above(own, everyone)
-                    _, *derivatives = of_ranks(*(_rank(counted) for counted in above))
-                    by_near, by_everyone = (
-                        counted * (1.0 - counted) * ops.sum(upstream * by, axis=-1, keepdims=True)
-                        for counted, by in zip(above, derivatives, strict=True)
-                    )
-                    by_own = sum(
-                        ops.sum(by, axis=-1, keepdims=True) for by in (by_near, by_everyone)
-                    )
-                    by_near = by_near - ops.where(numbers == number, by_own, 0.0)
-                    return number + 1, of_near + by_near, of_everyone + by_everyone
+                    near_above, far_above = _above(own, near), _above(own, far)
+                    _, by_near, by_all = of_ranks(*_ranks(near_above, far_above))
+                    # A positive counts in both ranks.
+                    by_near = ops.sum(upstream * (by_near + by_all), axis=-1, keepdims=True)
+                    by_far = ops.sum(upstream * by_all, axis=-1, keepdims=True)
+                    to_near = near_above * (1.0 - near_above) * by_near
+                    to_far = far_above * (1.0 - far_above) * by_far
+                    to_own = ops.sum(to_near, axis=-1) + ops.sum(to_far, axis=-1)
+                    to_near = to_near - ops.where(numbers == number, to_own[:, None], 0.0)
+                    return number + 1, of_near + to_near, of_far + to_far
 
-                start = ops.zeros((), "int32"), ops.zeros_like(near), ops.zeros_like(everyone)
-                found = ops.while_loop(lambda number, *_: number < most, add, start)
-                _, of_near, of_everyone = found
-                return of_everyone + _spread(columns, of_near, everyone)
+                start = ops.zeros((), "int32"), ops.zeros_like(near), ops.zeros_like(far)
+                _, of_near, of_far = ops.while_loop(lambda number, *_: number < most, add, start)
+                return of_far + _spread(columns, of_near, far)
 
             return by_number_of_positives(slopes)
 
@@ -112,9 +109,11 @@ def _similarity_of(number: Tensor, near: Tensor) -> Tensor:
 
 
 def _above(own: Tensor, others: Tensor) -> Tensor:
-    """How much each of the `others` `[a, k]` is more similar; the positive itself is so by 1/2."""
+    """How much each of the `others` `[a, k]` is more similar: the positive itself is by 1/2."""
     return ops.sigmoid(others - own)
 
 
-def _rank(above: Tensor) -> Tensor:
-    return 0.5 + ops.sum(above, axis=-1, keepdims=True)
+def _ranks(near_above: Tensor, far_above: Tensor) -> tuple[Tensor, Tensor]:
+    """The positive's rank among the positives, and among all: `[a, 1]`."""
+    among_positives = 0.5 + ops.sum(near_above, axis=-1, keepdims=True)
+    return among_positives, among_positives + ops.sum(far_above, axis=-1, keepdims=True)

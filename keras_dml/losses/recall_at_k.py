@@ -82,14 +82,14 @@ class RecallAtKLoss(PairLoss):
 
     def _missed(self, pairs: Pairs) -> Parts:
         """The loss `[n]` of the ranks among the positives alone, and of those among all."""
-        candidate = ops.logical_or(pairs.positive, pairs.negative)
+        negative = pairs.negative
         similarities = pairs.similarities(1.0 / self.rank_temperature)
         dtype = similarities.dtype
         number = count(pairs.positive, dtype)
         # The query too: a k beyond all images is all of them.
-        images = 1.0 + count(candidate, dtype)
+        images = 1.0 + number + count(negative, dtype)
         if self.query_in_database:
-            candidate = ops.logical_or(candidate, pairs.itself())
+            negative = ops.logical_or(negative, pairs.itself())
         ks = ops.minimum(ops.convert_to_tensor(self.ks, dtype), images[:, None])
 
         def within(*ranks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -104,7 +104,7 @@ class RecallAtKLoss(PairLoss):
                 ops.concatenate([ops.zeros_like(by_positives), by_all], axis=-1),
             )
 
-        sums = sums_over_positives(similarities, pairs.positive, candidate, within)
+        sums = sums_over_positives(similarities, pairs.positive, negative, within)
         recalled = ops.minimum(ops.reshape(sums, (-1, 2, len(self.ks))), ks[:, None])
         most = ops.maximum(ops.minimum(number[:, None], ks), 1.0)
         missed = 1.0 - ops.sum(recalled / most[:, None], axis=-1) / len(self.ks)

@@ -76,20 +76,22 @@ class SmoothAPLoss(PairLoss):
 
     def _ranked(self, pairs: Pairs) -> tuple[Tensor, Tensor]:
         """The loss and its tightness, `[n]`."""
-        positive, candidate = pairs.positive, ops.logical_or(pairs.positive, pairs.negative)
+        positive = pairs.positive
         similarities = pairs.similarities(1.0 / self.temperature)
         weights = kept_weights(ops.any(positive, axis=-1), similarities.dtype)
         if self.query_in_database:
-            itself = pairs.itself()
-            positive = ops.logical_or(positive, itself)
-            candidate = ops.logical_or(candidate, itself)
-        others = count(candidate, similarities.dtype)
+            positive = ops.logical_or(positive, pairs.itself())
+        number = count(positive, similarities.dtype)
+        others = number + count(pairs.negative, similarities.dtype)
         # Not `maximum`, which makes a float64 of it on JAX where floatx is bfloat16.
         others = ops.where(others > 0, others, 1.0)
         sums = sums_over_positives(
-            similarities, positive, candidate, partial(_precision_and_surprise, others[:, None])
+            similarities,
+            positive,
+            pairs.negative,
+            partial(_precision_and_surprise, others[:, None]),
         )
-        means = sums / ops.maximum(count(positive, similarities.dtype), 1.0)[:, None]
+        means = sums / ops.maximum(number, 1.0)[:, None]
         return weights * (1.0 - means[:, 0]), weights * means[:, 1]
 
     def get_config(self) -> Config:
