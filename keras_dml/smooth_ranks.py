@@ -15,7 +15,7 @@ from typing import TypeAlias
 from keras import ops
 
 from keras_dml.gradients import WithGradient, with_gradient
-from keras_dml.hinges import FEW_POSITIVES, INFINITY, _cond, _few, _first_positives, _spread
+from keras_dml.hinges import INFINITY, cond, find_positives, spread
 from keras_dml.types import Tensor
 
 __all__ = ["OfRanks", "sums_over_positives"]
@@ -40,13 +40,11 @@ def sums_over_positives(
     Returns:
         `[a, m]`, 0 where there is no positive; differentiable once in `similarities`.
     """
-    dtype = similarities.dtype
-    most = ops.max(ops.sum(ops.cast(positive, "int32"), axis=-1))
-    few, are_few = _few(positive, FEW_POSITIVES)
-    first = _first_positives(positive, dtype, few)
+    positives = find_positives(positive)
 
     @with_gradient
     def sums(similarities: Tensor) -> WithGradient:
+        most = positives.most
         # So what is no negative counts 0, and needs no mask.
         far = ops.where(negative, similarities, -INFINITY)
 
@@ -58,9 +56,15 @@ def sums_over_positives(
                 return of(columns, ops.where(present, near, -INFINITY))
 
             def of_all_columns() -> Tensor:
-                return of_columns(*_first_positives(positive, dtype, ops.shape(positive)[1]))
+                every = ops.cast(positive, similarities.dtype)
+                present, columns = ops.top_k(every, ops.shape(positive)[1])
+                return of_columns(columns, present > 0)
 
-            return _cond(are_few, lambda: of_columns(*first), of_all_columns)
+            return cond(
+                positives.are_few(),
+                lambda: of_columns(positives.columns, positives.present),
+                of_all_columns,
+            )
 
         def values(_: Tensor, near: Tensor) -> Tensor:
             def add(number: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
@@ -93,7 +97,7 @@ def sums_over_positives(
 
                 start = ops.zeros((), "int32"), ops.zeros_like(near), ops.zeros_like(far)
                 _, of_near, of_far = ops.while_loop(lambda number, *_: number < most, add, start)
-                return of_far + _spread(columns, of_near, far)
+                return of_far + spread(columns, of_near, far)
 
             return by_number_of_positives(slopes)
 

@@ -8,7 +8,7 @@ from keras import ops
 from keras_dml import hinges
 from keras_dml.checks import check_positive
 from keras_dml.gradients import WithGradient, with_gradient
-from keras_dml.hinges import INFINITY, find_positives, spread
+from keras_dml.hinges import INFINITY, cond, find_positives, spread
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.ice import matched_pairs
 from keras_dml.losses.registry import register
@@ -124,7 +124,7 @@ def _sums_of_gaps(
             # Branches must agree in shape.
             return masked_sum(ops.softplus(gaps), matched), gaps[:, : ops.shape(columns)[1]]
 
-        total, gaps = ops.cond(are_few, of_few, of_all)
+        total, gaps = cond(are_few, of_few, of_all)
 
         def gradient(upstream: Tensor) -> tuple[Tensor, Tensor]:
             def to_few() -> tuple[Tensor, Tensor]:
@@ -137,7 +137,7 @@ def _sums_of_gaps(
                 both = pushed + ops.transpose(pushed) if mirrored else pushed
                 return -both, ops.sum(pushed, axis=-1)
 
-            return ops.cond(are_few, to_few, to_all)
+            return cond(are_few, to_few, to_all)
 
         return total, gradient
 
