@@ -11,12 +11,13 @@ sets are sorted: O(n² log n) time. Memory is O(n²) either way, and so is what 
 hinges that are 0 to the last bit, whose subgradient is free.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
 
 from keras import ops
 
-from keras_dml.cells import counts_in_cells, sums_in_cells
+from keras_dml.cells import counts_in_cells, look_up, sums_in_cells
 from keras_dml.gradients import WithGradient, with_gradient
 from keras_dml.types import Tensor
 
@@ -24,49 +25,85 @@ FEW_POSITIVES = 32
 VERY_FEW_POSITIVES = 4
 INFINITY = float("inf")
 # Cells of `places_by_cells`: the more, the fewer entries share one, and the larger the table.
-_CELLS_OF_EACH = 32
-_MOST_CELLS = 2**18
+_CELLS_OF_EACH = 16
+_MOST_CELLS = 2**17
+# Of a mask in one number, exact in float32.
+_BITS = 16
 
 Some = TypeVar("Some")
 OfBoth: TypeAlias = tuple[Tensor, Tensor]
 """What the positives have of something, and what the negatives (or the other numbers) have."""
 
 
-def hinge_sums(
-    distances: Tensor, positive_counts: Tensor, negative_counts: Tensor, margin: Tensor | float
-) -> OfBoth:
-    """A row's sum of hinges in its two parts, from the counts of its active hinges.
+@dataclasses.dataclass(frozen=True)
+class Positives:
+    """A mask of positives, and where the positives of each row stand, if these are few.
 
-    `Σ relu(D_ij − D_ik + η) = Σ_j count_ij D_ij + Σ_k count_ik (η − D_ik)`: the share of the
-    positive distances, then that of the negative ones.
-
-    Args:
-        distances: `[a, c]`.
-        positive_counts, negative_counts: `[a, c]`, from one of the functions below.
-        margin: η.
-
-    Returns:
-        `(positive part, negative part)`, each `[a]`.
+    Attributes:
+        mask: bool `[a, c]`.
+        columns: int32 `[a, k]`, k = `FEW_POSITIVES` or c if that is less, in any order. Of more
+            positives than k, some.
+        present: bool `[a, k]`, which of these there are, the first ones; what is not has any
+            column.
+        number: int32 `[a]`, how many positives a row has, and most: in one row, int32.
     """
-    return (
-        ops.sum(positive_counts * distances, axis=-1),
-        ops.sum(negative_counts * (margin - distances), axis=-1),
-    )
+
+    mask: Tensor
+    columns: Tensor
+    present: Tensor
+    number: Tensor
+    most: Tensor
+
+    def are_few(self) -> Tensor | bool:
+        """Whether no row has more positives than `columns`."""
+        return self.are_within(FEW_POSITIVES)
+
+    def are_within(self, number: int) -> Tensor | bool:
+        """Whether no row has more than a `number` of at most `FEW_POSITIVES`."""
+        width = self.mask.shape[1]
+        return True if width is not None and width <= number else self.most <= number
+
+    def first(self, number: int) -> OfBoth:
+        """The first columns of each row, `number` if there are as many, and which are present."""
+        return self.columns[:, :number], self.present[:, :number]
 
 
-def all_counts(
-    distances: Tensor, positive: Tensor, negative: Tensor, margin: Tensor | float
-) -> OfBoth:
-    """How many active hinges `D_ij − D_ik + η > 0` each pair is in, over all j ∈ P_i, k ∈ N_i.
+@dataclasses.dataclass(frozen=True)
+class Hinges:
+    """The active hinges of each row, `Σ relu(D_ij − D_ik + η)`, and their sum.
+
+    Attributes:
+        counts: `[a, c]`, in how many active hinges a pair is, those of negatives below 0. Constant
+            for the gradient.
+        number: `[a]`, of the active hinges.
+        margin: η.
+    """
+
+    counts: Tensor
+    number: Tensor
+    margin: Tensor | float
+
+    def sums(self, distances: Tensor) -> Tensor:
+        """`Σ_j count_ij D_ij − Σ_k count_ik D_ik + number_i η` `[a]` of the distances `[a, c]`."""
+        return _weighted_sum(distances, self.counts) + self.number * self.margin
+
+    def parts(self, distances: Tensor) -> OfBoth:
+        """The sums in two parts: `Σ_j count_ij D_ij`, and `Σ_k count_ik (η − D_ik)`."""
+        of_positives = _weighted_sum(distances, ops.maximum(self.counts, 0.0))
+        of_negatives = _weighted_sum(distances, ops.minimum(self.counts, 0.0))
+        return of_positives, of_negatives + self.number * self.margin
+
+
+def all_hinges(
+    distances: Tensor, positive: Positives, negative: Tensor, margin: Tensor | float
+) -> Hinges:
+    """The active hinges `D_ij − D_ik + η > 0` over all j ∈ P_i, k ∈ N_i.
 
     Args:
         distances: `[a, c]`.
-        positive, negative: bool `[a, c]`.
+        positive: of `find_positives`.
+        negative: bool `[a, c]`.
         margin: η.
-
-    Returns:
-        `(positive_counts, negative_counts)`, each `[a, c]` of the distances' dtype, constant for
-        the gradient.
     """
     distances = ops.stop_gradient(distances)
     negatives = ops.where(negative, distances, INFINITY)
@@ -76,44 +113,45 @@ def all_counts(
         return ops.sum(active, axis=-1), active
 
     def by_sorting() -> OfBoth:
-        shifted = ops.where(positive, distances + margin, negatives)
+        shifted = ops.where(positive.mask, distances + margin, negatives)
         order = ops.argsort(shifted, axis=-1)
-        is_positive = ops.take_along_axis(ops.cast(positive, "int32"), order, axis=-1)
+        is_positive = ops.take_along_axis(ops.cast(positive.mask, "int32"), order, axis=-1)
         positives_below = ops.cumsum(is_positive, axis=-1)
         negatives_below = (
             ops.arange(1, ops.shape(distances)[1] + 1, dtype="int32") - positives_below
         )
         positives_above = positives_below[:, -1:] - positives_below
         in_order = ops.where(ops.cast(is_positive, "bool"), negatives_below, positives_above)
-        counts = _spread(order, ops.cast(in_order, distances.dtype), distances)
-        return _only(counts, positive), _only(counts, negative)
+        counts = spread(order, ops.cast(in_order, distances.dtype), distances)
+        of_positives = _only(counts, positive.mask)
+        return of_positives - _only(counts, negative), ops.sum(of_positives, axis=-1)
 
-    return _by_number_of_positives(distances, positive, one_positive, by_sorting)
+    return Hinges(*_by_number_of_positives(distances, positive, one_positive, by_sorting), margin)
 
 
-def semihard_counts(
-    distances: Tensor, positive: Tensor, negative: Tensor, margin: Tensor | float
-) -> OfBoth:
-    """The same counts when each positive pair meets one negative only, the semi-hard one.
+def semihard_hinges(
+    distances: Tensor, positive: Positives, negative: Tensor, margin: Tensor | float
+) -> Hinges:
+    """The same when each positive pair meets one negative only, the semi-hard one.
 
     That is the nearest negative strictly farther than the positive or, where there is none, the
     farthest negative. Negatives at the same distance share it in equal parts. A hinge that is
     exactly 0 counts as active.
 
-    Arguments and result as in `all_counts`.
+    Arguments as in `all_hinges`.
 
     Reference: Schroff et al., "FaceNet", CVPR 2015, 3.2; the fallback is tensorflow-addons'.
     """
     distances = ops.stop_gradient(distances)
     negatives = ops.where(negative, distances, INFINITY)
-    number = ops.sum(ops.cast(negative, "int32"), axis=-1, keepdims=True)
     farthest = ops.max(ops.where(negative, distances, -INFINITY), axis=-1, keepdims=True)
+    some = farthest > -INFINITY
 
     def one_positive(distance: Tensor) -> OfBoth:
         farther = ops.where(negatives > distance, negatives, INFINITY)
         nearest = ops.min(farther, axis=-1, keepdims=True)
         partner = ops.where(nearest < INFINITY, nearest, farthest)
-        active = ops.logical_and(number > 0, distance + margin >= partner)
+        active = ops.logical_and(some, distance + margin >= partner)
         chosen = ops.cast(negatives == partner, distances.dtype)
         active = ops.cast(active, distances.dtype)
         ties = ops.maximum(ops.sum(chosen, axis=-1, keepdims=True), 1.0)
@@ -122,34 +160,36 @@ def semihard_counts(
     def by_sorting() -> OfBoth:
         in_order = ops.sort(negatives, axis=-1)
         rank = _row_ranks(in_order, distances, "right")
+        number = ops.sum(ops.cast(negative, "int32"), axis=-1, keepdims=True)
         last = ops.shape(distances)[1] - 1
         nearest = ops.take_along_axis(in_order, ops.minimum(rank, last), axis=-1)
         partner = ops.where(rank < number, nearest, farthest)
         active = ops.logical_and(
-            positive, ops.logical_and(number > 0, distances + margin >= partner)
+            positive.mask, ops.logical_and(some, distances + margin >= partner)
         )
         partners = ops.sort(ops.where(active, partner, INFINITY), axis=-1)
         chosen = _row_occurrences(partners, negatives)
         ties = ops.maximum(_row_occurrences(in_order, negatives), 1)
         shares = ops.cast(chosen, distances.dtype) / ops.cast(ties, distances.dtype)
-        return ops.cast(active, distances.dtype), _only(shares, negative)
+        active = ops.cast(active, distances.dtype)
+        return active - _only(shares, negative), ops.sum(active, axis=-1)
 
-    return _by_number_of_positives(distances, positive, one_positive, by_sorting)
+    return Hinges(*_by_number_of_positives(distances, positive, one_positive, by_sorting), margin)
 
 
-def hardest_counts(
-    distances: Tensor, positive: Tensor, negative: Tensor, margin: Tensor | float
-) -> OfBoth:
-    """The same counts for one triplet an anchor: the farthest positive, the nearest negative.
+def hardest_hinges(
+    distances: Tensor, positive: Positives, negative: Tensor, margin: Tensor | float
+) -> Hinges:
+    """The same for one triplet an anchor: the farthest positive, the nearest negative.
 
     Ties share in equal parts; a hinge that is exactly 0 counts as active; an anchor without
-    positives or without negatives has none. Arguments and result as in `all_counts`.
+    positives or without negatives has none. Arguments as in `all_hinges`.
 
     Reference: Hermans et al., "In Defense of the Triplet Loss for Person Re-Identification",
     arXiv:1703.07737, Eq. 5.
     """
     distances = ops.stop_gradient(distances)
-    farthest = ops.max(ops.where(positive, distances, -INFINITY), axis=-1, keepdims=True)
+    farthest = ops.max(ops.where(positive.mask, distances, -INFINITY), axis=-1, keepdims=True)
     nearest = ops.min(ops.where(negative, distances, INFINITY), axis=-1, keepdims=True)
     both = ops.logical_and(farthest > -INFINITY, nearest < INFINITY)
     active = ops.logical_and(both, farthest + margin >= nearest)
@@ -159,22 +199,23 @@ def hardest_counts(
         chosen = ops.cast(chosen, distances.dtype)
         return chosen / ops.maximum(ops.sum(chosen, axis=-1, keepdims=True), 1.0)
 
-    return shares(positive, farthest), shares(negative, nearest)
+    counts = shares(positive.mask, farthest) - shares(negative, nearest)
+    return Hinges(counts, ops.cast(active[:, 0], distances.dtype), margin)
 
 
 def hinge_sums_against_all(
-    distances: Tensor, positive: Tensor, others: Tensor, other: Tensor, margin: Tensor | float
+    distances: Tensor, positive: Positives, others: Tensor, other: Tensor, margin: Tensor | float
 ) -> OfBoth:
     """Each row's positives against one set of numbers, the same for every row.
 
-    `Σ_{j∈P_i} Σ_{b ∈ others} relu(D_ij − b + η)`, in the parts of `hinge_sums`. The positives are
+    `Σ_{j∈P_i} Σ_{b ∈ others} relu(D_ij − b + η)`, in the parts of `Hinges`. The positives are
     sorted, and each other number finds its place among them: O(n² log n) time for n² numbers. (Of
     the two sets the positives are by far the smaller one; to sort n² numbers takes longer than to
     look them up.)
 
     Args:
         distances: `[a, c]`.
-        positive: bool `[a, c]`.
+        positive: of `find_positives`.
         others: `[...]`, and other: bool of the same shape, which of them take part.
         margin: η.
 
@@ -185,75 +226,94 @@ def hinge_sums_against_all(
     # Sums around a centre keep digits that sums of millions of distances would lose in float32.
     number = ops.maximum(ops.sum(ops.cast(other, others.dtype)), 1.0)
     centre = ops.stop_gradient(ops.sum(_only(others, other)) / number)
-    around = _only(others - centre, other)
 
     found, numbers = ops.stop_gradient(distances), ops.stop_gradient(others)
-    held = ops.stop_gradient(around)
-    rows, pairs = ops.shape(distances)[0], _size(distances)
-    widths = [_few(positive, most) for most in (VERY_FEW_POSITIVES, FEW_POSITIVES)]
+    held = numbers - centre
 
     def by_width(of: Callable[[Any], Some]) -> Some:
         """`of` the least number of columns that hold all positives, None for all columns."""
-        (least, fits_least), (less, fits_less) = widths
-        return _cond(
-            fits_least,
-            lambda: of(least),
-            lambda: _cond(fits_less, lambda: of(less), lambda: of(None)),
+        few, very_few = FEW_POSITIVES, min(FEW_POSITIVES, VERY_FEW_POSITIVES)
+        return cond(
+            positive.are_within(very_few),
+            lambda: of(very_few),
+            lambda: cond(positive.are_few(), lambda: of(few), lambda: of(None)),
         )
 
-    def among(width: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """How many others each exceeds, their sums, the others' places, the row of each place."""
-        columns, present = None, positive
+    def among(width: Any) -> tuple[Tensor, ...]:
+        """Of each pair how many others it exceeds; of each row that number, and the sums of the
+        positive and of the other of these; the others' places; the positives' ranks `[a, c]`."""
+        columns, present = None, positive.mask
         near = found
         if width is not None:
-            columns, present = _first_positives(positive, found.dtype, width)
+            columns, present = positive.first(width)
             near = ops.take_along_axis(found, columns, axis=-1)
         values = ops.where(present, near + margin, INFINITY)
         size = _size(values)
-        flat = ops.reshape(values, (-1,))
-        order = ops.cast(ops.argsort(flat), "int32")
+        rank, distinct = _ranks(ops.reshape(values, (-1,)))
+        rank = ops.where(present, ops.reshape(rank, ops.shape(values)), size)
         # A positive is larger than another number if its rank is at least that number's place.
-        rank = ops.reshape(
-            ops.scatter(order[:, None], ops.arange(size, dtype="int32"), (size,)), ops.shape(values)
-        )
-        in_order = ops.take(flat, order)
-        place = ops.where(other, places_by_cells(in_order, numbers), size)
+        place = ops.where(other, places_by_cells(distinct, numbers), size)
         smaller = ops.cumsum(counts_in_cells(place, size + 1))
         sum_smaller = ops.cumsum(sums_in_cells(held, place, size + 1))
-        exceeded = _only(ops.cast(ops.take(smaller, rank), found.dtype), present)
+        # What takes no part, of either side, is in the last place.
+        exceeded = _only(ops.cast(look_up(smaller, rank), found.dtype), present)
+        of_rows = [
+            ops.sum(each, axis=-1)
+            for each in (exceeded, exceeded * near, _only(look_up(sum_smaller, rank), present))
+        ]
         if columns is not None:
-            exceeded = _spread(columns, exceeded, found)
-        sums = ops.sum(_only(ops.take(sum_smaller, rank), present), axis=-1)
-        row = ops.where(in_order < INFINITY, order // ops.shape(values)[1], rows)
+            exceeded = spread(columns, exceeded, found)
         # Branches must agree in shape.
-        return exceeded, sums, place, ops.pad(row, ((0, pairs - size),))
+        missing = ops.shape(found)[1] - ops.shape(rank)[1]
+        return exceeded, *of_rows, place, ops.pad(rank, ((0, 0), (0, missing)))
 
     # The shorter the sorted vector, the faster each of the others finds its place. No gradient
     # passes through the branches, for where the graph does not know the batch's size, XLA gives
     # a wrong one: it is set by hand.
-    counts, found_sums, place, row_in_order = by_width(among)
+    counts, count, near_sums, found_sums, place, ranks = by_width(among)
 
     @with_gradient
-    def sums_of(around: Tensor) -> WithGradient:
-        del around  # its numbers are in the sums already
+    def sums_of_positives(distances: Tensor) -> WithGradient:
+        del distances  # in the sums already
+        return near_sums, lambda upstream: upstream[:, None] * counts
+
+    @with_gradient
+    def sums_of_others(others: Tensor) -> WithGradient:
+        del others
 
         def gradient(upstream: Tensor) -> Tensor:
-            by_row = ops.concatenate([upstream, ops.zeros((1,), upstream.dtype)])
-
             def of_others(width: Any) -> Tensor:
-                size = pairs if width is None else rows * width
-                steps = ops.take(by_row, row_in_order[:size])
-                above = ops.flip(ops.cumsum(ops.flip(steps)))
-                return ops.take(ops.pad(above, ((0, 1),)), place)
+                rank = ranks if width is None else ranks[:, :width]
+                size = _size(rank)
+                steps = _only(ops.broadcast_to(upstream[:, None], ops.shape(rank)), rank < size)
+                steps = ops.scatter(
+                    ops.reshape(rank, (-1, 1)), ops.reshape(steps, (-1,)), (size + 1,)
+                )
+                return look_up(ops.flip(ops.cumsum(ops.flip(steps))), place)
 
             return by_width(of_others)
 
         return found_sums, gradient
 
-    return (
-        ops.sum(counts * distances, axis=-1),
-        ops.sum(counts, axis=-1) * (margin - centre) - sums_of(around),
-    )
+    return sums_of_positives(distances), count * (margin - centre) - sums_of_others(others)
+
+
+def _ranks(values: Tensor) -> OfBoth:
+    """The int32 rank of each of `values` `[m]` among the distinct ones, and these, ascending.
+
+    Of a batch against itself each distance is there twice. What is missing to m distinct values is
+    infinity.
+    """
+    size = ops.shape(values)[0]
+    order = ops.cast(ops.argsort(values), "int32")
+    in_order = look_up(values, order)
+    is_new = in_order[1:] > in_order[:-1]
+    number = ops.pad(ops.cumsum(ops.cast(is_new, "int32")), ((1, 0),))[:size]
+    first = ops.pad(is_new, ((1, 0),), constant_values=True)[:size]
+    distinct = ops.scatter(number[:, None], _only(in_order, first), (size,))
+    numbers = ops.arange(size, dtype="int32")
+    distinct = ops.where(numbers <= ops.max(number, initial=0), distinct, INFINITY)
+    return ops.scatter(order[:, None], number, (size,)), distinct
 
 
 def places_in(in_order: Tensor, values: Tensor) -> Tensor:
@@ -262,7 +322,14 @@ def places_in(in_order: Tensor, values: Tensor) -> Tensor:
     `searchsorted(side="right")` by bisection: XLA makes a table of all comparisons of TensorFlow's.
     """
     size = ops.convert_to_tensor(ops.shape(in_order)[0], "int32")
-    return _bisected(in_order, values, ops.zeros_like(values, dtype="int32"), size)
+
+    def right(place: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
+        # Not min(place + step, size), whose first may pass 2³¹. Where all entries are passed at
+        # once, the last of them tells whether that was right.
+        reached = place + ops.minimum(step, size - place)
+        return reached, look_up(in_order, reached - 1) <= values
+
+    return _bisected(right, ops.zeros_like(values, dtype="int32"), size)
 
 
 def places_by_cells(in_order: Tensor, values: Tensor) -> Tensor:
@@ -292,26 +359,34 @@ def places_by_cells(in_order: Tensor, values: Tensor) -> Tensor:
     def cell(numbers: Tensor) -> Tensor:
         # Each operation keeps the order, and so what lies in a lower cell is smaller.
         number = ops.minimum((numbers - lowest) * scale, ops.cast(cells - 1, values.dtype))
-        return ops.cast(ops.where(number > 0, number, 0.0), "int32")
+        # As floats a NaN would stay one; as a whole number it is some number, often below 0.
+        return ops.maximum(ops.cast(number, "int32"), 0)
 
-    inside = ops.segment_sum(ops.cast(finite, "int32"), cell(in_order), cells)
-    place = ops.take(ops.cumsum(inside) - inside, cell(values))
-    return _bisected(in_order, values, place, ops.max(inside))
+    inside = counts_in_cells(ops.where(finite, cell(in_order), cells), cells + 1)[:-1]
+    place = look_up(ops.cumsum(inside) - inside, cell(values))
+    # One entry before them, so that a place is that of the last entry passed, and behind them what
+    # is passed by none: no place needs an end.
+    table = ops.pad(in_order, ((1, size),), constant_values=float("nan"))
+
+    def right(place: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
+        reached = place + step
+        return reached, look_up(table, reached) <= values
+
+    return _bisected(right, place, ops.max(inside))
 
 
-def _bisected(in_order: Tensor, values: Tensor, place: Tensor, most: Tensor) -> Tensor:
-    """The places of `values`, each at `place` or at most `most` above it.
+def _bisected(
+    right: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], place: Tensor, most: Tensor
+) -> Tensor:
+    """The places of some values, each at `place` or at most `most` above it.
 
-    Entries further up are larger, and so need no end of their own.
+    `right(place, step)` gives the places a step further, and whether the entries up to there are at
+    most the values. Entries further up are larger, and so need no end of their own.
     """
-    size = ops.shape(in_order)[0]
 
     def further(step: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
-        # Not min(place + step, size), whose first may pass 2³¹. Where all entries are passed at
-        # once, the last of them tells whether that was right.
-        reached = place + ops.minimum(step, size - place)
-        right = ops.take(in_order, reached - 1) <= values
-        return step // 2, ops.where(right, reached, place)
+        reached, is_right = right(place, step)
+        return step // 2, ops.where(is_right, reached, place)
 
     _, place = ops.while_loop(
         lambda step, _: step > 0, further, (_power_of_two_within(most), place)
@@ -328,23 +403,21 @@ def _power_of_two_within(number: Tensor) -> Tensor:
 
 def _by_number_of_positives(
     distances: Tensor,
-    positive: Tensor,
+    positive: Positives,
     one_positive: Callable[[Tensor], OfBoth],
     by_sorting: Callable[[], OfBoth],
 ) -> OfBoth:
-    """The counts by comparing one positive of every row at a time, or by sorting the rows.
+    """The counts of `Hinges` and their number, by comparing one positive of every row at a time, or
+    by sorting the rows.
 
     `one_positive(distance)` takes the distance `[a, 1]` of one positive in each row (minus infinity
-    in rows that have no more) and gives its own count `[a]` and what it adds to those of the
-    candidates `[a, c]`.
+    in rows that have no more) and gives its own count `[a]` and those of the candidates `[a, c]`.
     """
-    k, is_few = _few(positive, FEW_POSITIVES)
-    columns, present = _first_positives(positive, distances.dtype, k)
+    columns, present = positive.columns, positive.present
 
     def one_at_a_time() -> OfBoth:
         near = ops.where(present, ops.take_along_axis(distances, columns, axis=-1), -INFINITY)
         slots = ops.arange(ops.shape(near)[1], dtype="int32")
-        most = ops.max(ops.sum(ops.cast(present, "int32"), axis=-1))
 
         def step(
             slot: Tensor, positives: Tensor, negatives: Tensor
@@ -352,34 +425,64 @@ def _by_number_of_positives(
             distance = ops.take(near, slot, axis=1)
             count, added = one_positive(distance[:, None])
             positives = ops.where(slots[None, :] == slot, count[:, None], positives)
-            return slot + 1, positives, negatives + added
+            return slot + 1, positives, negatives - added
 
         _, positives, negatives = ops.while_loop(
-            lambda slot, *_: slot < most,
+            lambda slot, *_: slot < positive.most,
             step,
             (ops.zeros((), "int32"), ops.zeros_like(near), ops.zeros_like(distances)),
         )
-        return _spread(columns, _only(positives, present), distances), negatives
+        positives = _only(positives, present)
+        return spread(columns, positives, distances) + negatives, ops.sum(positives, axis=-1)
 
-    return _cond(is_few, one_at_a_time, by_sorting)
-
-
-def _few(positive: Tensor, most: int) -> tuple[Any, Tensor | bool]:
-    """`most`, or the width if that is less, and whether no row has more positives than that."""
-    width = positive.shape[1]
-    if width is not None and width <= most:
-        return width, True
-    k = ops.minimum(most, ops.shape(positive)[1]) if width is None else most
-    return k, ops.max(ops.sum(ops.cast(positive, "int32"), axis=-1)) <= k
+    return cond(positive.are_few(), one_at_a_time, by_sorting)
 
 
-def _first_positives(positive: Tensor, dtype: str, k: int | Tensor) -> OfBoth:
-    """Columns `[a, k]` of the first positives, and which of them exist."""
-    found, columns = ops.top_k(ops.cast(positive, dtype), k)
-    return columns, found > 0
+def find_positives(positive: Tensor) -> Positives:
+    """Up to `FEW_POSITIVES` positives of each row of a mask `[a, c]`.
+
+    The mask is packed, 16 columns in a number, and the numbers that are not 0 are brought to the
+    front. Then one positive of every row after the other is read off them. So the mask is passed
+    over once, where `top_k` would look at all of its entries one by one.
+    """
+    rows, width = positive.shape[0], positive.shape[1]
+    rows = ops.shape(positive)[0] if rows is None else rows
+    columns = ops.shape(positive)[1] if width is None else width
+    words = (columns + _BITS - 1) // _BITS if width is None else max(1, -(-width // _BITS))
+    least = ops.minimum if width is None else min
+    k, kept = least(FEW_POSITIVES, columns), least(FEW_POSITIVES, words)
+    numbers = ops.cast(positive, "float32")
+    if width is None or width != words * _BITS:
+        numbers = ops.pad(numbers, ((0, 0), (0, words * _BITS - columns)))
+    # Sums of different powers of 2, and of ones: a product is exact, and quicker than sums.
+    packing = ops.convert_to_tensor([[2**bit, 1] for bit in range(_BITS)], dtype="float32")
+    packed = ops.matmul(ops.reshape(numbers, (rows * words, _BITS)), packing)
+    packed = ops.reshape(packed, (rows, words, 2))
+    number = ops.cast(ops.sum(packed[..., 1], axis=-1), "int32")
+    most = ops.max(number, initial=0)
+    filled, at = ops.top_k(packed[..., 0], kept)
+    filled, at = (ops.reshape(ops.cast(each, "int32"), (-1,)) for each in (filled, at))
+    starts = ops.arange(rows, dtype="int32") * kept
+    ends = starts + (kept - 1)
+    slots = ops.arange(k, dtype="int32")[None, :]
+
+    def read_off(slot: Tensor, place: Tensor, word: Tensor, found: Tensor) -> tuple[Tensor, ...]:
+        lowest = word & -word
+        bit = ops.log2(ops.cast(ops.maximum(lowest, 1), "float32")) + 0.5
+        column = look_up(at, place) * _BITS + ops.cast(bit, "int32")
+        found = ops.where(slots == slot, column[:, None], found)
+        rest = word - lowest
+        place = ops.where(rest > 0, place, ops.minimum(place + 1, ends))
+        return slot + 1, place, ops.where(rest > 0, rest, look_up(filled, place)), found
+
+    start = (ops.zeros((), "int32"), starts, look_up(filled, starts), ops.zeros((rows, k), "int32"))
+    found = ops.while_loop(
+        lambda slot, *_: ops.logical_and(slot < most, slot < k), read_off, start
+    )[-1]
+    return Positives(positive, found, slots < number[:, None], number, most)
 
 
-def _cond(condition: Tensor | bool, one: Callable[[], Some], other: Callable[[], Some]) -> Some:
+def cond(condition: Tensor | bool, one: Callable[[], Some], other: Callable[[], Some]) -> Some:
     """`ops.cond`, or `one()` alone where the shapes already say that the condition is true."""
     return one() if condition is True else ops.cond(condition, one, other)
 
@@ -397,15 +500,30 @@ def _row_occurrences(in_order: Tensor, values: Tensor) -> Tensor:
     return _row_ranks(in_order, values, "right") - _row_ranks(in_order, values, "left")
 
 
-def _spread(columns: Tensor, values: Tensor, like: Tensor) -> Tensor:
+def _weighted_sum(values: Tensor, weights: Tensor) -> Tensor:
+    """Sums `[a]` of `values` `[a, c]` times `weights`, which are constants."""
+
+    @with_gradient
+    def weighted(values: Tensor) -> WithGradient:
+        total = ops.sum(weights * values, axis=-1)
+        return total, lambda upstream: upstream[:, None] * weights
+
+    return weighted(values)
+
+
+def spread(columns: Tensor, values: Tensor, like: Tensor, mirrored: bool = False) -> Tensor:
     """Zeros in the shape of `like` `[a, c]`, plus `values` `[a, k]` at the `columns` of their row.
 
-    With a permutation of each row as columns, the inverse of `take_along_axis`.
+    With a permutation of each row as columns, the inverse of `take_along_axis`. `mirrored`: plus
+    the transpose of it, of a square one.
     """
     rows, width = ops.shape(like)[0], ops.shape(like)[1]
-    places = ops.arange(rows, dtype="int32")[:, None] * width + ops.cast(columns, "int32")
-    flat = ops.scatter(ops.reshape(places, (-1, 1)), ops.reshape(values, (-1,)), (rows * width,))
-    return ops.reshape(flat, (rows, width))
+    columns, row = ops.cast(columns, "int32"), ops.arange(rows, dtype="int32")[:, None]
+    places, values = ops.reshape(row * width + columns, (-1, 1)), ops.reshape(values, (-1,))
+    if mirrored:
+        turned = ops.reshape(columns * width + row, (-1, 1))
+        places, values = ops.concatenate([places, turned]), ops.concatenate([values, values])
+    return ops.reshape(ops.scatter(places, values, (rows * width,)), (rows, width))
 
 
 def _size(matrix: Tensor) -> Tensor:

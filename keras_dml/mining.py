@@ -24,7 +24,7 @@ from keras import ops
 from keras_dml.checks import check_number, check_seed, shown
 from keras_dml.distribute import place_among_replicas
 from keras_dml.errors import ArgumentError, ArgumentTypeError
-from keras_dml.hinges import semihard_counts
+from keras_dml.hinges import find_positives, semihard_hinges
 from keras_dml.negatives import check_distances, distance_weighted, fixed_noise
 from keras_dml.pairs import Pairs, count
 from keras_dml.types import Config, Tensor
@@ -128,8 +128,9 @@ class SemiHard(Mining):
     def masks(self, similarities: Tensor, pairs: Pairs) -> Masks:
         """As the class says."""
         # With an infinite margin every positive's hinge is open, and counts its negative.
-        counts = semihard_counts(-similarities, pairs.positive, pairs.negative, INFINITY)
-        return pairs.positive, counts[1] > 0
+        positives = find_positives(pairs.positive)
+        hinges = semihard_hinges(-similarities, positives, pairs.negative, INFINITY)
+        return pairs.positive, hinges.counts < 0
 
 
 @keras.saving.register_keras_serializable("keras_dml")

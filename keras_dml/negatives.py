@@ -6,7 +6,7 @@ from keras import ops
 
 from keras_dml.checks import check_number, check_seed
 from keras_dml.errors import ArgumentError
-from keras_dml.pairs import masked_softmax
+from keras_dml.shares import LEFT_OUT
 from keras_dml.types import Tensor
 
 # Drawing counts in whole tickets, exact in float32 in any order of summation.
@@ -19,6 +19,7 @@ def distance_weighted(
     dimensions: Tensor | int,
     nearest: float = 0.5,
     farthest: float = 1.4,
+    sums: Tensor | float = 1.0,
 ) -> Tensor:
     """The probability of each negative under distance-weighted sampling.
 
@@ -35,9 +36,10 @@ def distance_weighted(
         dimensions: D, dimensions of the embeddings, a number or a scalar tensor.
         nearest: smallest distance that is told apart, in (0, farthest).
         farthest: distance from which a negative is left out, below 2.
+        sums: what the rows are to sum to, a number or `[a]`.
 
     Returns:
-        `[a, c]`, rows that sum to 1, or to 0 for an anchor without negatives; no gradient.
+        `[a, c]`, rows that sum to `sums`, or to 0 for an anchor without negatives; no gradient.
 
     Raises:
         ValueError: unless 0 < nearest < farthest < 2.
@@ -48,15 +50,16 @@ def distance_weighted(
     """
     nearest, farthest = check_distances(nearest, farthest)
     distances = ops.stop_gradient(distances)
-    d = ops.clip(distances, nearest, farthest)
-    dimensions = ops.cast(dimensions, distances.dtype)
-    log_density = (dimensions - 2.0) * ops.log(d)
-    log_density = log_density + 0.5 * (dimensions - 3.0) * ops.log(1.0 - 0.25 * ops.square(d))
+    squares = ops.square(ops.clip(distances, nearest, farthest))
+    size = ops.cast(dimensions, distances.dtype)
+    exponents = (1.0 - 0.5 * size) * ops.log(squares) + (1.5 - 0.5 * size) * ops.log(4.0 - squares)
     near = ops.logical_and(negative, distances < farthest)
-    some_near = ops.any(near, axis=-1, keepdims=True)
-    kept = ops.where(some_near, near, negative)
-    exponents = ops.where(some_near, -log_density, ops.zeros_like(d))
-    return masked_softmax(exponents, kept)
+    none_near = ops.logical_not(ops.any(near, axis=-1, keepdims=True))
+    # Where none is near all are at `farthest`, and alike.
+    kept = ops.logical_or(near, ops.logical_and(negative, none_near))
+    shares = ops.softmax(ops.where(kept, exponents, LEFT_OUT), axis=-1)
+    factors = ops.cast(ops.any(negative, axis=-1), shares.dtype) * sums
+    return shares * factors[:, None]
 
 
 def check_distances(nearest: object, farthest: object) -> tuple[float, float]:

@@ -9,10 +9,9 @@ from keras_dml.distribute import gather_candidates
 from keras_dml.gradients import WithGradient, with_gradient
 from keras_dml.gram import gram, mirrored, mirrored_gram, mirrored_sums
 from keras_dml.matmul import matmul
+from keras_dml.shares import LEFT_OUT, log_sum_exp_and_shares
 from keras_dml.types import Tensor
 
-# Exponents of what is left out: far below all others, and finite, so that no row is NaN.
-_LEFT_OUT = -1e30
 # Of which sums of millions of exponentials, and their quotients, stay within float32.
 _LARGEST_EXPONENT = 64.0
 
@@ -275,10 +274,7 @@ def _log_sum_exp(exponents: Tensor, mask: Tensor) -> Tensor:
 
     @with_gradient
     def of_kept(exponents: Tensor) -> WithGradient:
-        kept = ops.where(mask, exponents, _LEFT_OUT)
-        shares = ops.softmax(kept, axis=-1)
-        # The largest share is 1 / Σ exp(e − peak).
-        logarithm = ops.max(kept, axis=-1) - ops.log(ops.max(shares, axis=-1))
+        logarithm, shares = log_sum_exp_and_shares(ops.where(mask, exponents, LEFT_OUT))
         return logarithm, lambda upstream: upstream[..., None] * shares
 
     return of_kept(exponents)
@@ -286,7 +282,7 @@ def _log_sum_exp(exponents: Tensor, mask: Tensor) -> Tensor:
 
 def masked_softmax(exponents: Tensor, mask: Tensor) -> Tensor:
     """Softmax over the entries of the last axis that the bool `mask` keeps; 0 elsewhere."""
-    shares = ops.softmax(ops.where(mask, exponents, _LEFT_OUT), axis=-1)
+    shares = ops.softmax(ops.where(mask, exponents, LEFT_OUT), axis=-1)
     return ops.where(ops.any(mask, axis=-1, keepdims=True), shares, 0.0)
 
 

@@ -1,81 +1,123 @@
-"""Ranks that can be differentiated: for each positive, a smooth count of what is more similar.
+"""Sums over positives of what their smooth ranks give: ranks that can be differentiated.
 
-A candidate counts by `σ((S_qj − S_qi) / τ)`, 1 where it is much more similar to the query q than
-the positive i is, 0 where it is much less so, 1/2 in a tie. There are n³ such numbers; here one
-positive of every query is taken at a time, so that no more than O(n²) of them are held, forward and
-backward. Time is O(n² p), p the largest number of positives that a query has.
+The smooth rank of a positive i of query q counts what is more similar to q than i is: of the other
+positives `r⁺_i = 1 + Σ_j σ((S_qj − S_qi) / τ)`, and `r_i = r⁺_i` plus the same of the negatives.
+What is much more similar counts 1, what is much less so 0, and a tie 1/2. There are n³ such
+numbers. Here one positive of every query is taken at a time, forward and once more backward, and
+what its ranks give is added up at once: no more n × n numbers are held than the similarities, their
+gradient, and some matrices of the positive at hand. Time is O(n² p), p the largest number of
+positives that a query has.
 """
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 from keras import ops
 
+from keras_dml.gradients import WithGradient, with_gradient
+from keras_dml.hinges import INFINITY, cond, find_positives, spread
 from keras_dml.types import Tensor
 
-__all__ = ["smooth_ranks"]
+__all__ = ["OfRanks", "sums_over_positives"]
+
+OfRanks: TypeAlias = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
+"""From r⁺ and r `[a, 1]` of one positive of each query to m numbers of it, and to the derivatives
+of these by r⁺ and by r, each `[a, m]` in the ranks' dtype."""
 
 
-def smooth_ranks(
-    similarities: Tensor, positive: Tensor, candidate: Tensor, temperature: float
-) -> tuple[Tensor, Tensor]:
-    """The smooth rank of each positive among its query's positives, and among all candidates.
-
-    Of a positive i of query q, `r⁺_i = 1 + Σ_j σ((S_qj − S_qi) / τ)` over the query's other
-    positives j, and `r_i` likewise over all candidates j ≠ i.
+def sums_over_positives(
+    similarities: Tensor, positive: Tensor, negative: Tensor, of_ranks: OfRanks
+) -> Tensor:
+    """`Σ_{i∈P_q} f(r⁺_i, r_i)`: of each query q the sum over its positives.
 
     Args:
-        similarities: S `[a, c]`.
+        similarities: S / τ, `[a, c]`.
         positive: bool `[a, c]`, the positives of each query.
-        candidate: bool `[a, c]`, what they are ranked among; holds wherever `positive` does.
-        temperature: τ, above 0.
+        negative: bool `[a, c]`, what they are ranked among besides; nowhere a positive.
+        of_ranks: f and its derivatives, finite from a rank of 1/2 on. No gradient reaches what it
+            reads besides the ranks.
 
     Returns:
-        `(r⁺, r)`, each `[a, c]`, 0 where there is no positive; differentiable in `similarities`.
+        `[a, m]`, 0 where there is no positive; differentiable once in `similarities`.
     """
-    masks = ops.stack([positive, candidate], axis=0)
-    # The place of each positive among the positives of its row: 1 for the first, 0 for no positive.
-    order = ops.cumsum(ops.cast(positive, "int32"), axis=-1) * ops.cast(positive, "int32")
+    positives = find_positives(positive)
 
-    def count(s: Tensor, number: Tensor) -> tuple[Tensor, Tensor]:
-        """Where the positive of this number is in each row, and how the others count there."""
-        here = ops.equal(order, number + 1)
-        own = ops.sum(ops.where(here, s, ops.zeros_like(s)), axis=-1, keepdims=True)
-        compared = ops.logical_and(masks, ops.logical_not(here)[None])
-        compared = ops.logical_and(compared, ops.any(here, axis=-1, keepdims=True)[None])
-        weights = ops.sigmoid((s - own) / temperature)
-        return here, ops.where(compared, weights[None], ops.zeros_like(weights)[None])
+    @with_gradient
+    def sums(similarities: Tensor) -> WithGradient:
+        most = positives.most
+        # So what is no negative counts 0, and needs no mask.
+        far = ops.where(negative, similarities, -INFINITY)
 
-    @ops.custom_gradient
-    def ranks(s: Tensor) -> tuple[Tensor, Callable[..., Tensor]]:
-        most = ops.max(order)
+        def by_number_of_positives(of: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+            """`of` the columns `[a, k]` and the similarities of all positives."""
 
-        def rank(number: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
-            here, counted = count(s, number)
-            sums = 1.0 + ops.sum(counted, axis=-1, keepdims=True)
-            return number + 1, ops.where(here[None], sums, total)
+            def of_columns(columns: Tensor, present: Tensor) -> Tensor:
+                near = ops.take_along_axis(similarities, columns, axis=-1)
+                return of(columns, ops.where(present, near, -INFINITY))
 
-        def gradient(*args: Tensor, upstream: Tensor | None = None) -> Tensor:
-            if upstream is None:
-                (upstream,) = args
+            def of_all_columns() -> Tensor:
+                every = ops.cast(positive, similarities.dtype)
+                present, columns = ops.top_k(every, ops.shape(positive)[1])
+                return of_columns(columns, present > 0)
 
-            def pull(number: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
-                here, counted = count(s, number)
-                at_positive = ops.where(here[None], upstream, ops.zeros_like(upstream))
-                given = ops.sum(at_positive, axis=-1, keepdims=True)
-                slopes = ops.sum(given * counted * (1.0 - counted), axis=0) / temperature
-                own = ops.sum(slopes, axis=-1, keepdims=True)
-                return number + 1, total + slopes - ops.where(here, own, ops.zeros_like(s))
-
-            _, total = ops.while_loop(
-                lambda number, _: number < most, pull, (ops.zeros((), "int32"), ops.zeros_like(s))
+            return cond(
+                positives.are_few(),
+                lambda: of_columns(positives.columns, positives.present),
+                of_all_columns,
             )
-            return total
 
-        start = ops.cast(ops.zeros_like(masks), s.dtype)
-        _, total = ops.while_loop(
-            lambda number, _: number < most, rank, (ops.zeros((), "int32"), start)
-        )
-        return total, gradient
+        def values(_: Tensor, near: Tensor) -> Tensor:
+            def add(number: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
+                own = _similarity_of(number, near)
+                found, _, _ = of_ranks(*_ranks(_above(own, near), _above(own, far)))
+                return number + 1, total + ops.where(own < INFINITY, found, 0.0)
 
-    among_positives, among_all = ops.unstack(ranks(similarities), 2, axis=0)
-    return among_positives, among_all
+            one = ops.ones_like(near[:, :1])
+            start = ops.zeros((), "int32"), ops.zeros_like(of_ranks(one, one)[0])
+            return ops.while_loop(lambda number, _: number < most, add, start)[1]
+
+        def gradient(upstream: Tensor) -> Tensor:
+            def slopes(columns: Tensor, near: Tensor) -> Tensor:
+                numbers = ops.arange(ops.shape(near)[1], dtype="int32")
+
+                def add(
+                    number: Tensor, of_near: Tensor, of_far: Tensor
+                ) -> tuple[Tensor, Tensor, Tensor]:
+                    own = _similarity_of(number, near)
+                    near_above, far_above = _above(own, near), _above(own, far)
+                    _, by_near, by_all = of_ranks(*_ranks(near_above, far_above))
+                    # A positive counts in both ranks.
+                    by_near = ops.sum(upstream * (by_near + by_all), axis=-1, keepdims=True)
+                    by_far = ops.sum(upstream * by_all, axis=-1, keepdims=True)
+                    to_near = near_above * (1.0 - near_above) * by_near
+                    to_far = far_above * (1.0 - far_above) * by_far
+                    to_own = ops.sum(to_near, axis=-1) + ops.sum(to_far, axis=-1)
+                    to_near = to_near - ops.where(numbers == number, to_own[:, None], 0.0)
+                    return number + 1, of_near + to_near, of_far + to_far
+
+                start = ops.zeros((), "int32"), ops.zeros_like(near), ops.zeros_like(far)
+                _, of_near, of_far = ops.while_loop(lambda number, *_: number < most, add, start)
+                return of_far + spread(columns, of_near, far)
+
+            return by_number_of_positives(slopes)
+
+        return by_number_of_positives(values), gradient
+
+    return sums(similarities)
+
+
+def _similarity_of(number: Tensor, near: Tensor) -> Tensor:
+    """That of each row's positive of this number, `[a, 1]`; infinity where there are fewer."""
+    own = ops.take(near, number, axis=1)[:, None]
+    return ops.where(own > -INFINITY, own, INFINITY)
+
+
+def _above(own: Tensor, others: Tensor) -> Tensor:
+    """How much each of the `others` `[a, k]` is more similar: the positive itself is by 1/2."""
+    return ops.sigmoid(others - own)
+
+
+def _ranks(near_above: Tensor, far_above: Tensor) -> tuple[Tensor, Tensor]:
+    """The positive's rank among the positives, and among all: `[a, 1]`."""
+    among_positives = 0.5 + ops.sum(near_above, axis=-1, keepdims=True)
+    return among_positives, among_positives + ops.sum(far_above, axis=-1, keepdims=True)

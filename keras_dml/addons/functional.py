@@ -18,10 +18,11 @@ from keras_dml.checks import (
 )
 from keras_dml.class_ids import are_apart, as_labels
 from keras_dml.errors import ArgumentError
-from keras_dml.hinges import hinge_sums, semihard_counts
+from keras_dml.hinges import Positives, find_positives, semihard_hinges
 from keras_dml.losses.base import is_sound
+from keras_dml.losses.lifted_structure import squared_hinges
 from keras_dml.matmul import matmul
-from keras_dml.pairs import Pairs, log_add_exp, log_sum_exp, masked_sum, mean, safe_sqrt
+from keras_dml.pairs import Pairs, log_sum_exp, mean, safe_sqrt
 from keras_dml.types import Tensor, TensorLike
 
 METRICS = ("L2", "squared-L2", "angular")
@@ -102,9 +103,10 @@ def triplet_semihard_loss(
     # A batch of one class has no negatives; the original then takes the least distance of the row.
     least = distances == ops.min(distances, axis=-1, keepdims=True)
     negative = ops.where(ops.any(pairs.negative), pairs.negative, least)
-    counts = semihard_counts(distances, pairs.positive, negative, margin)
-    total = sum(ops.sum(part) for part in hinge_sums(distances, *counts, margin))
-    return returned(total / _at_least_one(pairs.positive, distances.dtype))
+    positives = find_positives(pairs.positive)
+    hinges = semihard_hinges(distances, positives, negative, margin)
+    total = ops.sum(hinges.sums(distances))
+    return returned(total / _at_least_one(positives, distances.dtype))
 
 
 @registered
@@ -178,11 +180,11 @@ def lifted_struct_loss(
     margin = _margin(margin)
     pairs, distances, returned = _distances(labels, embeddings, "L2")
     of_anchor = log_sum_exp(margin - distances, pairs.negative)
-    of_pair = log_add_exp(of_anchor[:, None], of_anchor[None, :]) + distances
     # An image without negatives has log 0; then no image has any.
-    kept = ops.logical_and(pairs.positive, ops.any(pairs.negative))
-    total = ops.sum(masked_sum(ops.square(ops.maximum(of_pair, 0.0)), kept))
-    return returned(0.5 * total / _at_least_one(pairs.positive, distances.dtype))
+    kept = ops.broadcast_to(ops.any(pairs.negative), ops.shape(of_anchor))
+    positives = find_positives(pairs.positive)
+    total = ops.sum(squared_hinges(distances, positives, kept, of_anchor, of_anchor))
+    return returned(0.5 * total / _at_least_one(positives, distances.dtype))
 
 
 @registered
@@ -364,8 +366,8 @@ def _least(values: Tensor, mask: Tensor) -> Tensor:
     return ops.where(ops.any(mask, axis=-1), least, ops.max(values, axis=-1))
 
 
-def _at_least_one(mask: Tensor, dtype: str) -> Tensor:
-    return ops.maximum(ops.sum(ops.cast(mask, dtype)), 1.0)
+def _at_least_one(positives: Positives, dtype: str) -> Tensor:
+    return ops.maximum(ops.sum(ops.cast(positives.number, dtype)), 1.0)
 
 
 def _cross_entropy(shares: Tensor, similarities: Tensor) -> Tensor:

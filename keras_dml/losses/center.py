@@ -62,8 +62,9 @@ class CenterLoss(EmbeddingLoss):
         if self.normalize:
             embeddings = normalize(embeddings)
         classes = ClassSums.of_batch(class_ids, embeddings)
-        sizes = classes.of_anchors(classes.sizes)
-        centers = classes.of_anchors(classes.sums) / sizes[:, None]
+        sizes = classes.sums(ops.ones_like(classes.candidates[:, 0]))
+        sums = classes.sums(classes.candidates)
+        centers = classes.of_anchors(sums) / classes.of_anchors(sizes)[:, None]
         tightness = 0.5 * ops.sum(ops.square(embeddings - centers), axis=-1)
         return tightness, ops.zeros_like(tightness)
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import keras
 from keras import ops
 
-from keras_dml.cells import are_quick, counts_in_cells, sums_in_cells
+from keras_dml.cells import are_quick, counts_in_cells, look_up, sums_in_cells
 from keras_dml.checks import check_whole
 from keras_dml.gradients import WithGradient, with_gradient
 from keras_dml.losses.base import PairLoss
@@ -100,49 +100,52 @@ class FastAPLoss(PairLoss):
         return weights * (1.0 - ops.sum(shares * precisions, axis=-1)), shares, positives, weights
 
     def _cumulative_counts(self, pairs: Pairs) -> Tensor:
-        # The weight of a distance at x bins, summed over bins 0…l, is clip(l + 1 − x, 0, 1); what
-        # lies beyond all bins counts nowhere.
-        beyond = self.num_bins + 1.0
-        positions = pairs.squared_distances() * (self.num_bins / _LARGEST)
         others = ops.logical_or(pairs.positive, pairs.negative)
-        positions = ops.where(others, ops.minimum(positions, beyond), beyond)
-        return _cumulative_counts(positions, pairs.positive, self.num_bins)
+        return _cumulative_counts(pairs.squared_distances(), pairs.positive, others, self.num_bins)
 
     def get_config(self) -> Config:
         """The constructor's arguments."""
         return {**super().get_config(), "num_bins": self.num_bins}
 
 
-def _cumulative_counts(positions: Tensor, positive: Tensor, num_bins: int) -> Tensor:
-    """Soft counts `[a, 2, L + 1]` of positives and of all at or before each bin.
+def _cumulative_counts(
+    squared_distances: Tensor, positive: Tensor, others: Tensor, num_bins: int
+) -> Tensor:
+    """Soft counts `[a, 2, L + 1]` of positives and of all others at or before each bin.
 
-    From `positions` `[a, c]` in [0, L + 1], in bins. Their gradient is set by hand: a position
+    From squared distances `[a, c]` in [0, 4]. The weight of one at x bins, summed over bins 0…l, is
+    clip(l + 1 − x, 0, 1); what is no other counts nowhere. The gradient is set by hand: a position
     between bins l and l + 1 changes the counts of bin l alone, so one look-up in the small table of
     the counts' gradients replaces L + 1 passes over the matrix.
     """
+    scale = num_bins / _LARGEST
 
     @with_gradient
-    def counts(positions: Tensor) -> WithGradient:
+    def counts(squared_distances: Tensor) -> WithGradient:
+        positions = squared_distances * scale
+        # Beyond all bins, at L + 1, is what is no other, and NaN, which has no bin. (The loss of
+        # embeddings that are no numbers is NaN, whatever is counted here.)
+        counted = ops.logical_and(others, positions < num_bins + 1.0)
+        positions = ops.where(counted, positions, num_bins + 1.0)
         # The cell of a position: its bin, L + 1 beyond all bins, and those of positives above.
-        # (NaN, which the loss is then, gives a negative number.)
-        cells = ops.maximum(ops.cast(ops.floor(positions), "int32"), 0)
+        cells = ops.cast(positions, "int32")
         cells = ops.where(positive, cells + (num_bins + 2), cells)
 
         def gradient(upstream: Tensor) -> Tensor:
             of_positives, of_all = upstream[:, 0], upstream[:, 1]
             of_all = ops.pad(of_all, ((0, 0), (0, 1)))
             of_positives = ops.pad(of_positives, ((0, 0), (0, 1)))
-            table = -ops.concatenate([of_all, of_all + of_positives], axis=-1)
+            table = -scale * ops.concatenate([of_all, of_all + of_positives], axis=-1)
             # Not `take_along_axis`, which TensorFlow's graphs refuse without any row.
             rows, width = ops.shape(table)[0], 2 * (num_bins + 2)
             places = ops.arange(rows, dtype="int32")[:, None] * width + cells
-            return ops.take(ops.reshape(table, (-1,)), places)
+            return look_up(ops.reshape(table, (-1,)), places)
 
         if are_quick():
             return _by_cells(positions, cells, num_bins), gradient
         return _by_bins(positions, positive, num_bins), gradient
 
-    return counts(positions)
+    return counts(squared_distances)
 
 
 def _by_bins(positions: Tensor, positive: Tensor, num_bins: int) -> Tensor:
@@ -159,7 +162,7 @@ def _by_cells(positions: Tensor, cells: Tensor, num_bins: int) -> Tensor:
     """At bin l what lies before l + 1, less how far what lies in [l, l + 1) is from l."""
     size = num_bins + 2
     number = ops.cast(counts_in_cells(cells, 2 * size), positions.dtype)
-    beyond_bin = sums_in_cells(positions - ops.floor(positions), cells, 2 * size)
+    beyond_bin = sums_in_cells(positions - ops.floor(positions), cells, 2 * size, largest=1.0)
 
     def soft(of: Callable[[Tensor], Tensor]) -> Tensor:
         return (ops.cumsum(of(number), axis=-1) - of(beyond_bin))[:, :-1]

@@ -13,7 +13,8 @@ from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.matmul import matmul
 from keras_dml.mining import Strategy
-from keras_dml.pairs import Pairs, count, log_sum_exp, masked_softmax, masked_sum
+from keras_dml.pairs import Pairs, count, log_sum_exp, masked_sum
+from keras_dml.shares import LEFT_OUT, log_sum_exp_and_shares
 from keras_dml.types import Config, Parts, Tensor
 
 
@@ -114,29 +115,28 @@ class InstanceCrossEntropyLoss(PairLoss):
 
     def compute_pair_loss(self, pairs: Pairs) -> Tensor:
         """The loss `[n]` without the cancellation of its parts, and with the gradient it sets."""
-        matched = matched_pairs(pairs)
-
-        def gaps_and_terms(logits: Tensor) -> tuple[Tensor, Tensor]:
+        if not self.reweight:
+            logits, matched = pairs.similarities(self.scale), matched_pairs(pairs)
             gaps = log_sum_exp(logits, pairs.negative)[:, None] - logits
-            return gaps, ops.softplus(gaps)  # −log p
+            return self._over_positives(ops.softplus(gaps), matched)
 
         @with_gradient
         def reweighted(logits: Tensor) -> WithGradient:
-            gaps, terms = gaps_and_terms(logits)
+            rivals, push = log_sum_exp_and_shares(ops.where(pairs.negative, logits, LEFT_OUT))
+            # Without negatives left out, too: a term of 0.
+            gaps = ops.where(pairs.positive, rivals[:, None] - logits, LEFT_OUT)
+            terms = ops.softplus(gaps)  # −log p
             # log(1 − p) = gap + log p: exact where 1 − p itself would underflow.
-            pull = masked_softmax(gaps - terms, matched)
-            push = masked_softmax(logits, pairs.negative)
-            some = ops.cast(_any(matched), push.dtype)
+            pull = ops.softmax(gaps - terms, axis=-1)
+            some = ops.logical_and(ops.any(pairs.positive, axis=-1), rivals > 0.5 * LEFT_OUT)
+            halves = ops.cast(some, rivals.dtype) * (0.5 / self.scale)
 
             def gradient(upstream: Tensor) -> Tensor:
-                halves = upstream[:, None] * (0.5 / self.scale)
-                return (halves * some) * push - halves * pull
+                return (push - pull) * (upstream * halves)[:, None]
 
-            return self._over_positives(terms, matched), gradient
+            return self._reduced(ops.sum(terms, axis=-1), pairs.positive), gradient
 
-        if self.reweight:
-            return reweighted(self._logits(pairs))
-        return self._over_positives(gaps_and_terms(pairs.similarities(self.scale))[1], matched)
+        return reweighted(self._logits(pairs))
 
     def _logits(self, pairs: Pairs) -> Tensor:
         """`s S` `[a, c]`, of which the anchors, as anchors, get a gradient if they are to."""
@@ -152,7 +152,9 @@ class InstanceCrossEntropyLoss(PairLoss):
         return against_anchors(pairs.candidates)
 
     def _over_positives(self, values: Tensor, matched: Tensor) -> Tensor:
-        total = masked_sum(values, matched)
+        return self._reduced(masked_sum(values, matched), matched)
+
+    def _reduced(self, total: Tensor, matched: Tensor) -> Tensor:
         if self.pair_reduction == "mean":
             total = total / ops.maximum(count(matched, total.dtype), 1.0)
         return total

@@ -3,8 +3,11 @@
 import keras
 from keras import ops
 
+from keras_dml.cells import look_up
 from keras_dml.checks import check_positive
 from keras_dml.distribute import gather_candidates
+from keras_dml.gradients import WithGradient, with_gradient
+from keras_dml.hinges import Positives, cond, find_positives, spread
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.pairs import (
@@ -16,7 +19,7 @@ from keras_dml.pairs import (
     mean_over_pairs,
     safe_sqrt,
 )
-from keras_dml.types import Config, Parts
+from keras_dml.types import Config, Parts, Tensor
 
 
 @register("lifted_structure")
@@ -70,12 +73,17 @@ class LiftedStructureLoss(PairLoss):
         self.margin = check_positive("margin", margin)
         self.normalize = bool(normalize)
 
+    def compute_pair_loss(self, pairs: Pairs) -> Tensor:
+        """The loss `[n]`, by its positive pairs alone where an anchor has few."""
+        distances, nearest, of_partner = self._nearest(pairs)
+        positives = find_positives(pairs.positive)
+        has_negative = ops.any(pairs.negative, axis=-1)
+        sums = squared_hinges(distances, positives, has_negative, nearest, of_partner)
+        return mean_over_pairs(0.5 * sums, ops.cast(positives.number, distances.dtype))
+
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """The two parts `[n]`."""
-        distances = safe_sqrt(pairs.squared_distances())
-        nearest = log_sum_exp(self.margin - distances, pairs.negative)
-        # The partner may be on another replica, and only there are all of its negatives summed.
-        of_partner, _ = gather_candidates(nearest)
+        distances, nearest, of_partner = self._nearest(pairs)
         both = log_add_exp(nearest[:, None], of_partner[None, :])
         hinges = ops.maximum(both + distances, 0.0)
         # The two images of a positive pair have the same negatives: none or some for both.
@@ -87,6 +95,74 @@ class LiftedStructureLoss(PairLoss):
         contrastive = 0.5 * masked_sum(hinges * both, open_pairs)
         return mean_over_pairs(tightness, num_pairs), mean_over_pairs(contrastive, num_pairs)
 
+    def _nearest(self, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
+        """The distances `[a, c]`, A of the anchors `[a]`, and of the candidates `[c]`."""
+        distances = safe_sqrt(pairs.squared_distances())
+        nearest = log_sum_exp(self.margin - distances, pairs.negative)
+        # The partner may be on another replica, and only there are all of its negatives summed.
+        of_partner, _ = gather_candidates(nearest)
+        return distances, nearest, of_partner
+
     def get_config(self) -> Config:
         """The constructor's arguments."""
         return {**super().get_config(), "margin": self.margin, "normalize": self.normalize}
+
+
+def squared_hinges(
+    distances: Tensor, positives: Positives, kept: Tensor, of_anchor: Tensor, of_candidate: Tensor
+) -> Tensor:
+    """`Σ_{j∈P_i} max(0, log(exp(A_i) + exp(A_j)) + D_ij)²` `[a]`, 0 for anchors that are not kept.
+
+    Where no anchor has many positives, of these alone, gathered into `[a, k]`. The gradient is set
+    by hand: XLA takes a wrong one through branches of which it does not know the shapes.
+
+    Args:
+        distances: `[a, c]`.
+        positives: of `find_positives`.
+        kept: bool `[a]`.
+        of_anchor: A of the anchors `[a]`, and of_candidate: of the candidates `[c]`.
+    """
+
+    @with_gradient
+    def of_all(distances: Tensor, of_anchor: Tensor, of_candidate: Tensor) -> WithGradient:
+        columns, is_few = positives.columns, positives.are_few()
+        anchors = of_anchor[:, None]
+
+        def few() -> tuple[Tensor, Tensor, Tensor]:
+            near = ops.take_along_axis(distances, columns, axis=-1)
+            return near, look_up(of_candidate, columns), positives.present
+
+        def many() -> tuple[Tensor, Tensor, Tensor]:
+            return distances, of_candidate[None, :], positives.mask
+
+        def hinges(distances: Tensor, partners: Tensor, mask: Tensor) -> Tensor:
+            hinges = ops.maximum(log_add_exp(anchors, partners) + distances, 0.0)
+            return ops.where(ops.logical_and(mask, kept[:, None]), hinges, 0.0)
+
+        def gradient(upstream: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            def shared(of: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+                steps = 2.0 * upstream[:, None] * hinges(*of)
+                to_partner = steps * ops.sigmoid(of[1] - anchors)
+                return steps, ops.sum(steps - to_partner, axis=-1), to_partner
+
+            def to_few() -> tuple[Tensor, Tensor, Tensor]:
+                steps, to_anchor, to_partner = shared(few())
+                to_candidate = ops.scatter(
+                    ops.reshape(columns, (-1, 1)),
+                    ops.reshape(to_partner, (-1,)),
+                    ops.shape(of_candidate),
+                )
+                return spread(columns, steps, distances), to_anchor, to_candidate
+
+            def to_many() -> tuple[Tensor, Tensor, Tensor]:
+                steps, to_anchor, to_partner = shared(many())
+                return steps, to_anchor, ops.sum(to_partner, axis=0)
+
+            return cond(is_few, to_few, to_many)
+
+        def total(of: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+            return ops.sum(ops.square(hinges(*of)), axis=-1)
+
+        return cond(is_few, lambda: total(few()), lambda: total(many())), gradient
+
+    return of_all(distances, of_anchor, of_candidate)

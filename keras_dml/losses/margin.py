@@ -10,11 +10,12 @@ from keras import ops
 from keras_dml.checks import check_choice, check_number, check_positive, check_whole
 from keras_dml.class_ids import one_hot
 from keras_dml.errors import ArgumentError
+from keras_dml.gradients import WithGradient, with_gradient
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.mining import Strategy
 from keras_dml.negatives import distance_weighted
-from keras_dml.pairs import Memory, Pairs, count, mean_over_pairs, safe_sqrt
+from keras_dml.pairs import Memory, Pairs, count, mean_over_pairs
 from keras_dml.types import Config, Parts, Tensor
 
 _BETA = 1.2
@@ -25,6 +26,41 @@ class _BoundedPairs(Pairs):
     """Pairs, and each anchor's boundary `[a]` between positive and negative distances."""
 
     boundary: Tensor | float = _BETA
+
+
+@dataclasses.dataclass(frozen=True)
+class _OpenHinges:
+    """The hinges above 0: `m + D_ij − β_i` of positive pairs, `m + β_i − D_ij` of negative ones.
+
+    Attributes:
+        near, far: bool `[a, c]`, the positive and the negative pairs that have one.
+        weights: `[a, c]`, of positive pairs times −1; 0 for all other pairs. Constants.
+        squared: `D²`. distances: D, constants. boundary: β `[a]`. beyond: `D − β`, constants.
+        pull_on_boundary: ν's part `[a]`.
+    """
+
+    near: Tensor
+    far: Tensor
+    weights: Tensor
+    squared: Tensor
+    distances: Tensor
+    boundary: Tensor
+    beyond: Tensor
+    pull_on_boundary: Tensor
+
+    def sums_of_distances(self, weights: Tensor) -> Tensor:
+        """`Σ_j w_ij (D_ij − β_i)`, `[a]`."""
+
+        @with_gradient
+        def sums(squared: Tensor, boundary: Tensor) -> WithGradient:
+            def gradient(upstream: Tensor) -> tuple[Tensor, Tensor]:
+                slopes = weights * (0.5 * upstream)[:, None]
+                of_boundary = -upstream * ops.sum(weights, axis=-1)
+                return ops.divide_no_nan(slopes, self.distances), of_boundary
+
+            return ops.sum(weights * self.beyond, axis=-1), gradient
+
+        return sums(self.squared, self.boundary)
 
 
 @register("margin")
@@ -127,31 +163,54 @@ class MarginLoss(PairLoss):
         pairs = super().pairs_of(class_ids, z, memory)
         return _BoundedPairs(**vars(pairs), boundary=boundary)
 
+    def compute_pair_loss(self, pairs: Pairs) -> Tensor:
+        """The loss `[n]`, with one pass for both kinds of hinges where its parts take two."""
+        hinges = self._open_hinges(pairs)
+        weights = ops.sum(ops.absolute(hinges.weights), axis=-1)
+        total = self.margin * weights - hinges.sums_of_distances(hinges.weights)
+        return mean_over_pairs(total + hinges.pull_on_boundary, weights)
+
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """The two parts `[n]`."""
-        distances = safe_sqrt(pairs.squared_distances())
+        hinges = self._open_hinges(pairs)
+        near, far = (ops.where(mask, hinges.weights, 0.0) for mask in (hinges.near, hinges.far))
+        of_near, of_far = -ops.sum(near, axis=-1), ops.sum(far, axis=-1)
+        tightness = self.margin * of_near - hinges.sums_of_distances(near)
+        contrastive = self.margin * of_far - hinges.sums_of_distances(far)
+        return (
+            mean_over_pairs(tightness + hinges.pull_on_boundary, of_near + of_far),
+            mean_over_pairs(contrastive, of_near + of_far),
+        )
+
+    def _open_hinges(self, pairs: Pairs) -> "_OpenHinges":
+        squared = pairs.squared_distances()
+        distances = ops.sqrt(ops.stop_gradient(squared))
         dtype = distances.dtype
-        positives, negatives = count(pairs.positive, dtype), count(pairs.negative, dtype)
-        together = ops.cast(pairs.positive, dtype) * ops.minimum(negatives, 1.0)[:, None]
+        positives = count(pairs.positive, dtype)
         if self.sampling == "all":
-            together = together * negatives[:, None]
+            together = count(pairs.negative, dtype)
             apart = ops.cast(pairs.negative, dtype) * positives[:, None]
         else:
+            together = ops.cast(ops.any(pairs.negative, axis=-1), dtype)
             dimensions = ops.shape(pairs.anchors)[-1]
-            apart = distance_weighted(distances, pairs.negative, dimensions) * positives[:, None]
+            apart = distance_weighted(distances, pairs.negative, dimensions, sums=positives)
         # Not a cast, which makes of a Python number a float32 first.
         boundary = ops.convert_to_tensor(getattr(pairs, "boundary", self.beta), dtype=dtype)
         boundary = ops.broadcast_to(boundary, ops.shape(positives))
-        beyond = distances - boundary[:, None]
-        near, far = self.margin + beyond, self.margin - beyond
-        open_near = ops.where(near > 0, together, ops.zeros_like(together))
-        open_far = ops.where(far > 0, apart, ops.zeros_like(apart))
-        opened = ops.sum(open_near, axis=-1) + ops.sum(open_far, axis=-1)
-        # Also at ν = 0, since comparisons would hide the NaN of an unknown class.
-        tightness = ops.sum(open_near * near, axis=-1)
-        tightness = tightness + self.nu * ops.sum(together, axis=-1) * boundary
-        contrastive = ops.sum(open_far * far, axis=-1)
-        return mean_over_pairs(tightness, opened), mean_over_pairs(contrastive, opened)
+        beyond = distances - ops.stop_gradient(boundary)[:, None]
+        near = ops.logical_and(pairs.positive, beyond > -self.margin)
+        far = ops.logical_and(pairs.negative, beyond < self.margin)
+        return _OpenHinges(
+            near=near,
+            far=far,
+            weights=ops.where(near, -together[:, None], ops.where(far, apart, 0.0)),
+            squared=squared,
+            distances=distances,
+            boundary=boundary,
+            beyond=beyond,
+            # Also at ν = 0, since comparisons would hide the NaN of an unknown class.
+            pull_on_boundary=self.nu * (positives * together) * boundary,
+        )
 
     def get_config(self) -> Config:
         """The constructor's arguments."""

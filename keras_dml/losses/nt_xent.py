@@ -5,12 +5,24 @@ from collections.abc import Sequence
 import keras
 from keras import ops
 
+from keras_dml import hinges
 from keras_dml.checks import check_positive
+from keras_dml.gradients import WithGradient, with_gradient
+from keras_dml.hinges import INFINITY, cond, find_positives, spread
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.ice import matched_pairs
 from keras_dml.losses.registry import register
 from keras_dml.mining import Strategy
-from keras_dml.pairs import Pairs, log_sum_exp, pair_means
+from keras_dml.pairs import (
+    Pairs,
+    are_bounded,
+    count,
+    log_sum_exp,
+    masked_exp,
+    masked_sum,
+    mean_over_pairs,
+    pair_means,
+)
 from keras_dml.types import Config, Parts, Tensor
 
 
@@ -67,8 +79,17 @@ class NTXentLoss(PairLoss):
 
     def compute_pair_loss(self, pairs: Pairs) -> Tensor:
         """The loss `[n]` without the cancellation of its parts."""
-        logits, rivals, matched = self._compared(pairs)
-        return pair_means(ops.softplus(rivals - logits), matched)
+        matched, scale = matched_pairs(pairs), 1.0 / self.temperature
+        if pairs.complete and are_bounded(scale):
+            logits = pairs.similarities_to_sum(scale)
+            total = pairs.sums(masked_exp(logits, pairs.negative))
+            # Where there are no rivals, no pair is matched.
+            rivals = ops.log(ops.where(total > 0.0, total, 1.0))
+            sums = _sums_of_gaps(logits, rivals, matched, mirrored=True)
+        else:
+            logits = pairs.similarities(scale)
+            sums = _sums_of_gaps(logits, log_sum_exp(logits, pairs.negative), matched)
+        return mean_over_pairs(sums, count(matched, sums.dtype))
 
     def _compared(self, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
         logits = pairs.similarities(1.0 / self.temperature)
@@ -77,3 +98,47 @@ class NTXentLoss(PairLoss):
     def get_config(self) -> Config:
         """The constructor's arguments."""
         return {**super().get_config(), "temperature": self.temperature}
+
+
+def _sums_of_gaps(
+    logits: Tensor, rivals: Tensor, matched: Tensor, mirrored: bool = False
+) -> Tensor:
+    """`Σ_j softplus(e_i − s_ij)` `[a]` over the pairs that the bool `matched` `[a, c]` keeps.
+
+    Of logits s `[a, c]` and rivals e `[a]`. What is not matched is not looked at where no anchor
+    has many such pairs: a softplus takes as long as ten passes. `mirrored`: that the gradient at
+    the logits is to be of both places of a pair, as of `keras_dml.gram.mirrored_sums`.
+    """
+    positives = find_positives(matched)
+    columns, present = positives.first(hinges.FEW_POSITIVES)
+    are_few = positives.are_within(hinges.FEW_POSITIVES)
+
+    @with_gradient
+    def sums(logits: Tensor, rivals: Tensor) -> WithGradient:
+        def of_few() -> tuple[Tensor, Tensor]:
+            gaps = rivals[:, None] - ops.take_along_axis(logits, columns, axis=-1)
+            return masked_sum(ops.softplus(gaps), present), ops.where(present, gaps, -INFINITY)
+
+        def of_all() -> tuple[Tensor, Tensor]:
+            gaps = rivals[:, None] - logits
+            # Branches must agree in shape.
+            return masked_sum(ops.softplus(gaps), matched), gaps[:, : ops.shape(columns)[1]]
+
+        total, gaps = cond(are_few, of_few, of_all)
+
+        def gradient(upstream: Tensor) -> tuple[Tensor, Tensor]:
+            def to_few() -> tuple[Tensor, Tensor]:
+                pushed = upstream[:, None] * ops.sigmoid(gaps)
+                return spread(columns, -pushed, logits, mirrored), ops.sum(pushed, axis=-1)
+
+            def to_all() -> tuple[Tensor, Tensor]:
+                shares = ops.where(matched, ops.sigmoid(rivals[:, None] - logits), 0.0)
+                pushed = upstream[:, None] * shares
+                both = pushed + ops.transpose(pushed) if mirrored else pushed
+                return -both, ops.sum(pushed, axis=-1)
+
+            return cond(are_few, to_few, to_all)
+
+        return total, gradient
+
+    return sums(logits, rivals)

@@ -1,20 +1,23 @@
 """The pairwise cross-entropy and its simplified form, the loss to train with."""
 
-from collections.abc import MutableMapping
-from typing import Self
+import dataclasses
+from collections.abc import Callable, MutableMapping
+from typing import Any, Self
 
 import keras
 import numpy as np
 from keras import ops
 
 from keras_dml.checks import check_positive, checked_class_ids
-from keras_dml.class_sums import ClassSums
+from keras_dml.class_sums import ClassSums, Slots
 from keras_dml.distribute import gather_candidates
 from keras_dml.errors import ArgumentError, ArgumentTypeError
+from keras_dml.gradients import WithGradient, with_gradient
 from keras_dml.losses.base import EmbeddingLoss
 from keras_dml.losses.registry import register
 from keras_dml.matmul import matmul
-from keras_dml.pairs import count, log_sum_exp, masked_softmax, masked_sum
+from keras_dml.pairs import count, log_sum_exp, masked_sum
+from keras_dml.shares import LEFT_OUT, log_sum_exp_and_shares
 from keras_dml.types import Config, Parts, Tensor
 
 
@@ -40,9 +43,10 @@ class SimplifiedPairwiseCrossEntropyLoss(EmbeddingLoss):
     the numbers, and a second dimension of 2 or more is always groups. One single group cannot be
     given as multi-hot, and nothing is lost: its T and C cancel to 0.
 
-    Costs O(nd + n log n) for the class sums and one product `[n, d] x [d, n]` for the scores: that
-    is O(n²d), though O(nKd) would do, because shapes must not depend on how many classes K a batch
-    happens to hold. With G groups it is O(nGd).
+    Costs O(nd + n log n) for the class sums and one product `[n, d] x [d, n]` for the scores, of
+    half the size where classes have two images or more on average: that is O(n²d), though O(nKd)
+    would do, because shapes must not depend on how many classes K a batch happens to hold. With G
+    groups it is O(nGd).
 
     Example:
         >>> labels = np.array([0, 0, 1, 1])
@@ -82,11 +86,49 @@ class SimplifiedPairwiseCrossEntropyLoss(EmbeddingLoss):
         """The two parts from class ids `[n]` or groups `[n, G]`, and embeddings `[n, d]`."""
         if len(class_ids.shape) == 2:
             return _group_parts(class_ids, embeddings)
-        classes = ClassSums.of_batch(class_ids, embeddings)
-        means = classes.sums / classes.batch_size()
-        tightness = -ops.sum(embeddings * classes.of_anchors(means), axis=-1)
-        scores = matmul(embeddings, ops.transpose(means))
-        return tightness, log_sum_exp(scores, classes.present[None, :])
+        return _class_parts(ClassSums.of_batch(class_ids, embeddings))
+
+
+def _class_parts(classes: ClassSums) -> Parts:
+    """The two parts; as one function, for its gradient takes few passes over what it has."""
+    number = classes.batch_size()
+
+    @with_gradient
+    def parts(anchors: Tensor, candidates: Tensor) -> WithGradient:
+        means = classes.sums(candidates) / number
+        own = classes.of_anchors(means)
+
+        def over(slots: Slots) -> tuple[Tensor, ...]:
+            scores = matmul(anchors, ops.transpose(means[: slots.number]))
+            logarithm, shares = log_sum_exp_and_shares(ops.add(scores, _absent(classes, slots)))
+            return logarithm, *slots.split(shares, axis=1)
+
+        contrastive, *shares = classes.over_slots(over)
+        tightness = -ops.sum(anchors * own, axis=-1)
+
+        def gradient(upstream: Tensor) -> tuple[Tensor, Tensor]:
+            of_tightness, of_contrastive = ops.unstack(upstream, 2)
+
+            def back(slots: Slots) -> tuple[Tensor, ...]:
+                of_scores = slots.join(shares, axis=1) * of_contrastive[:, None]
+                of_means = matmul(ops.transpose(of_scores), anchors)
+                return matmul(of_scores, means[: slots.number]), *slots.split(of_means, axis=0)
+
+            of_anchors, *of_means = classes.over_slots(back)
+            of_anchors = of_anchors - of_tightness[:, None] * own
+            of_means = ops.concatenate(of_means, axis=0)
+            of_means = of_means - classes.sums_of_anchors(of_tightness[:, None] * anchors)
+            return of_anchors, classes.of_candidates(of_means / number)
+
+        return ops.stack([tightness, contrastive]), gradient
+
+    return tuple(ops.unstack(parts(classes.anchors, classes.candidates), 2))
+
+
+def _absent(classes: ClassSums, slots: Slots) -> Tensor:
+    """What leaves the scores of empty slots out, `[slots]`: 0 for the others."""
+    present = ops.arange(slots.number, dtype="int32") < classes.num_classes
+    return ops.cast(ops.where(present, 0.0, LEFT_OUT), classes.candidates.dtype)
 
 
 def _group_parts(groups: Tensor, embeddings: Tensor) -> Parts:
@@ -135,11 +177,12 @@ class PairwiseCrossEntropyLoss(EmbeddingLoss):
     So CE ≥ PCE at θ = 0 and at fixed points θ = c(θ)/λ, and CE ≤ PCE at the minimiser of CE.
 
     Costs O(nd + n log n) for h, and three products `[n, d] x [d, n]` (scores for p, c, scores of c;
-    n in place of K, since shapes must not depend on the classes that a batch holds), or O(nKd) with
-    a classifier of K classes. Eq. 25 is computed only as far as λ can be above `lam_floor`: O(nd +
-    nK) for bounds, then one d x d eigen-decomposition, O(nd² + d³), of the classes' mean matrix,
-    then one for each class, one after the other: O(K (nd² + d³)) time, O(nd + d²) memory. To go all
-    the way takes seconds a step from n ≥ d = 512 on: give `lam` there.
+    n in place of K, since shapes must not depend on the classes that a batch holds, or n/2 where
+    these have two images or more on average), or O(nKd) with a classifier of K classes. Eq. 25 is
+    computed only as far as λ can be above `lam_floor`: O(nd + nK) for bounds, then one d x d
+    eigen-decomposition, O(nd² + d³), of the classes' mean matrix, then one for each class, one
+    after the other: O(K (nd² + d³)) time, O(nd + d²) memory. To go all the way takes seconds a step
+    from n ≥ d = 512 on: give `lam` there.
 
     Example:
         >>> labels = np.array([0, 0, 1, 1])
@@ -188,40 +231,89 @@ class PairwiseCrossEntropyLoss(EmbeddingLoss):
     def compute_parts(self, class_ids: Tensor, embeddings: Tensor) -> Parts:
         """The two parts from class ids `[n]` and embeddings `[n, d]`."""
         classes = ClassSums.of_batch(class_ids, embeddings)
-        num_images = classes.batch_size()
-        probabilities, present = self._assignments(classes)
-        lam = self._lambda(ops.stop_gradient(classes.candidates), probabilities, present)
-        hard_means = classes.sums / num_images
-        soft_means = matmul(ops.transpose(probabilities), classes.candidates) / num_images
-        tightness = -ops.sum(embeddings * classes.of_anchors(hard_means), axis=-1) / (2.0 * lam)
-        scores = matmul(embeddings, ops.transpose(soft_means / lam))
-        contrastive = log_sum_exp(scores, present[None, :])
-        return tightness, contrastive - ops.sum(ops.square(soft_means)) / (2.0 * lam)
+        number = classes.batch_size()
+        classified = self._classified(classes)
 
-    def _assignments(self, classes: ClassSums) -> tuple[Tensor, Tensor]:
-        """p of all candidates `[c, K]`, and which of its columns are classes, bool `[K]`."""
-        z = ops.stop_gradient(classes.candidates)
+        if classified is None:
+            over_classes, num_classes = classes.over_slots, classes.num_classes
+        else:
+            num_classes = ops.shape(classified)[1]
+            every_class = Slots(num_classes, both=False)
+
+            def over_classes(compute: Callable[[Slots], Any]) -> Any:
+                return compute(every_class)
+
+        def without_absent(scores: Tensor, slots: Slots) -> Tensor:
+            return scores if classified is not None else ops.add(scores, _absent(classes, slots))
+
+        @with_gradient
+        def parts(anchors: Tensor, candidates: Tensor) -> WithGradient:
+            means = classes.sums(candidates) / number
+            own = classes.of_anchors(means)
+
+            def assign(slots: Slots) -> tuple[Tensor, ...]:
+                scores = classified
+                if scores is None:
+                    scores = matmul(candidates, ops.transpose(means[: slots.number]))
+                return slots.split(ops.softmax(without_absent(scores, slots), axis=-1), axis=1)
+
+            assigned = over_classes(assign)
+            lam = self._lambda(candidates, _Assigned(assigned, num_classes, over_classes))
+
+            def over(slots: Slots) -> tuple[Tensor, ...]:
+                probabilities = slots.join(assigned, axis=1)
+                soft = matmul(ops.transpose(probabilities), candidates) / (number * lam)
+                scores = without_absent(matmul(anchors, ops.transpose(soft)), slots)
+                logarithm, shares = log_sum_exp_and_shares(scores)
+                logarithm = logarithm - (0.5 * lam) * ops.sum(ops.square(soft))
+                return logarithm, *slots.split(soft, axis=0), *slots.split(shares, axis=1)
+
+            contrastive, *kept = over_classes(over)
+            tightness = -ops.sum(anchors * own, axis=-1) / (2.0 * lam)
+
+            def gradient(upstream: Tensor) -> tuple[Tensor, Tensor]:
+                of_tightness, of_contrastive = ops.unstack(upstream, 2)
+                of_tightness = (of_tightness / (2.0 * lam))[:, None]
+
+                def back(slots: Slots) -> tuple[Tensor, Tensor]:
+                    soft, probabilities = slots.join(kept[:2], 0), slots.join(assigned, 1)
+                    of_scores = slots.join(kept[2:], 1) * of_contrastive[:, None]
+                    of_soft = matmul(ops.transpose(of_scores), anchors)
+                    of_soft = of_soft - (lam * ops.sum(of_contrastive)) * soft
+                    of_candidates = matmul(probabilities, of_soft / (number * lam))
+                    return matmul(of_scores, soft), of_candidates
+
+                of_anchors, of_candidates = over_classes(back)
+                of_sums = classes.sums_of_anchors((of_tightness / number) * anchors)
+                return (
+                    of_anchors - of_tightness * own,
+                    of_candidates - classes.of_candidates(of_sums),
+                )
+
+            return ops.stack([tightness, contrastive]), gradient
+
+        return tuple(ops.unstack(parts(classes.anchors, classes.candidates), 2))
+
+    def _classified(self, classes: ClassSums) -> Tensor | None:
+        """The classifier's logits of all candidates `[c, K]`; None without one."""
         if self.classifier is None:
-            means = ops.stop_gradient(classes.sums) / classes.batch_size()
-            return masked_softmax(
-                matmul(z, ops.transpose(means)), classes.present[None, :]
-            ), classes.present
+            return None
+        z = ops.stop_gradient(classes.candidates)
         logits = ops.stop_gradient(self.classifier(z, training=False))
         if len(logits.shape) != 2:
             raise ArgumentError(
                 "classifier must give logits of shape [n, K]. "
                 f"Received: logits of shape {tuple(logits.shape)}"
             )
-        every_class = ops.ones_like(logits[0], dtype="bool")
-        return masked_softmax(ops.cast(logits, z.dtype), every_class[None, :]), every_class
+        return ops.cast(logits, z.dtype)
 
-    def _lambda(self, z: Tensor, probabilities: Tensor, present: Tensor) -> Tensor | float:
+    def _lambda(self, z: Tensor, assigned: "_Assigned") -> Tensor | float:
         if self.lam is not None:
             return self.lam
         num_images, dimensions = z.shape
         if num_images is not None and dimensions is not None and num_images < dimensions:
             return self.lam_floor
-        return _smallest_eigenvalue(z, probabilities, present, self.lam_floor)
+        return _smallest_eigenvalue(z, assigned, self.lam_floor)
 
     def get_config(self) -> Config:
         """The constructor's arguments."""
@@ -254,25 +346,46 @@ class PairwiseCrossEntropyLoss(EmbeddingLoss):
         return cls(**{**config, "classifier": classifier})
 
 
-def _smallest_eigenvalue(z: Tensor, probabilities: Tensor, present: Tensor, floor: float) -> Tensor:
+@dataclasses.dataclass(frozen=True)
+class _Assigned:
+    """Probabilities p of the images, `[n, slots]`, split into halves; the classes' slots first."""
+
+    halves: tuple[Tensor, Tensor]
+    num_classes: Tensor | int
+    over_classes: Callable[[Callable[[Slots], Any]], Any]
+
+    def weights(self, slots: Slots) -> Tensor:
+        """`w_ik = p_ik − p_ik²`, `[n, slots]`."""
+        return _weights(slots.join(self.halves, axis=1))
+
+    def weights_of_class(self, k: Tensor) -> Tensor:
+        """`w_ik` of the class k, `[n]`."""
+        first, second = self.halves
+        half = ops.shape(first)[1]
+        column = [ops.take(part, k % half, axis=1) for part in (first, second)]
+        return _weights(ops.where(k < half, *column))
+
+
+def _weights(probabilities: Tensor) -> Tensor:
+    return probabilities - ops.square(probabilities)
+
+
+def _smallest_eigenvalue(z: Tensor, assigned: _Assigned, floor: float) -> Tensor:
     """Eq. 25: the least eigenvalue of any class's `(1/n) Σ_i w_ik z_i z_iᵀ`, `w_ik = p_ik − p_ik²`.
 
     Or `floor`, if that is larger. Bounds from above come first, and where one of them is not above
     the floor, the rest is left out: fewer images than dimensions leave some eigenvalue at 0; a
     matrix's least eigenvalue is at most the mean of them all, its trace over d; and the least over
-    all classes is at most that of the classes' mean matrix, which is at most its least diagonal
+    all K classes is at most that of the classes' mean matrix, which is at most its least diagonal
     entry and at most any of its Rayleigh quotients. (The least eigenvalue is a concave function of
-    the matrix.)
+    the matrix.) The first one needs no weights: `Σ_k w_ik = 1 − Σ_k p_ik²` is at most `1 − 1/K`.
     """
     num_images, dimensions = ops.shape(z)[0], ops.shape(z)[1]
-    number = ops.cast(num_images, z.dtype)
-    weights = probabilities - ops.square(probabilities)
-    mean_weights = ops.sum(weights, axis=1) / (number * count(present, z.dtype))
+    number, size, count = (
+        ops.cast(x, z.dtype) for x in (num_images, dimensions, assigned.num_classes)
+    )
     squares = ops.square(z)
-    traces = matmul(ops.sum(squares, axis=1)[None, :], weights)[0] / number
-    traces = ops.where(present, traces, float("inf"))
-    diagonal = matmul(mean_weights[None, :], squares)[0]
-    bound = ops.minimum(ops.min(traces) / ops.cast(dimensions, z.dtype), ops.min(diagonal))
+    lengths = ops.sum(squares, axis=1)
 
     def at_floor() -> Tensor:
         return ops.full((), floor, dtype=z.dtype)
@@ -280,26 +393,45 @@ def _smallest_eigenvalue(z: Tensor, probabilities: Tensor, present: Tensor, floo
     def of_matrix(weight: Tensor) -> Tensor:
         return ops.min(ops.eigh(matmul(ops.transpose(z * weight[:, None]), z))[0])
 
-    def of_class(inputs: tuple[Tensor, Tensor]) -> Tensor:
-        weight, is_present = inputs
-        infinite = ops.full((), float("inf"), dtype=z.dtype)
-        return ops.cond(is_present, lambda: of_matrix(weight), lambda: infinite)
+    def of_next_class(k: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:
+        # One class after the other: all matrices at once would be K·d² numbers.
+        return k + 1, ops.minimum(least, of_matrix(assigned.weights_of_class(k) / number))
 
     def of_all_classes() -> Tensor:
-        # One class after the other: all matrices at once would be K·d² numbers.
-        of_each = ops.map(of_class, (ops.transpose(weights) / number, present))
-        return ops.maximum(ops.min(of_each), floor)
+        start = ops.zeros((), "int32"), ops.full((), float("inf"), dtype=z.dtype)
+        _, least = ops.while_loop(
+            lambda k, least: ops.logical_and(k < assigned.num_classes, least > floor),
+            of_next_class,
+            start,
+        )
+        return ops.maximum(least, floor)
 
-    def by_eigenvalues() -> Tensor:
-        return ops.cond(of_matrix(mean_weights) > floor, of_all_classes, at_floor)
+    def by_weights() -> Tensor:
+        def over(slots: Slots) -> tuple[Tensor, Tensor]:
+            weights = assigned.weights(slots)
+            traces = matmul(lengths[None, :], weights)[0] / number
+            present = ops.arange(slots.number, dtype="int32") < assigned.num_classes
+            return ops.sum(weights, axis=1), ops.min(ops.where(present, traces, float("inf")))
 
-    def by_quotient() -> Tensor:
-        return ops.cond(_least_quotient(z, mean_weights) > floor, by_eigenvalues, at_floor)
+        of_images, trace = assigned.over_classes(over)
+        mean_weights = of_images / (number * count)
+        diagonal = matmul(mean_weights[None, :], squares)[0]
 
-    # TensorFlow's eigh raises on NaN, where the loss should be NaN instead.
-    finite = ops.all(ops.isfinite(z))
-    above = ops.logical_and(num_images >= dimensions, ops.logical_and(finite, bound > floor))
-    return ops.cond(above, by_quotient, at_floor)
+        def by_eigenvalues() -> Tensor:
+            return ops.cond(of_matrix(mean_weights) > floor, of_all_classes, at_floor)
+
+        def by_quotient() -> Tensor:
+            return ops.cond(_least_quotient(z, mean_weights) > floor, by_eigenvalues, at_floor)
+
+        bound = ops.minimum(trace / size, ops.min(diagonal))
+        return ops.cond(bound > floor, by_quotient, at_floor)
+
+    # No number is infinite or NaN where their sum is not. TensorFlow's eigh raises on NaN, where
+    # the loss should be NaN instead.
+    total = ops.sum(lengths)
+    bound = total * (1.0 - 1.0 / count) / (number * count * size)
+    finite = ops.logical_and(total < float("inf"), bound > floor)
+    return ops.cond(ops.logical_and(num_images >= dimensions, finite), by_weights, at_floor)
 
 
 def _least_quotient(z: Tensor, weights: Tensor, steps: int = 8) -> Tensor:

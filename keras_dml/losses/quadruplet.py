@@ -5,10 +5,11 @@ from keras import ops
 
 from keras_dml.checks import check_positive
 from keras_dml.distribute import gather_candidates
-from keras_dml.hinges import hinge_sums_against_all
+from keras_dml.gradients import WithGradient, with_gradient
+from keras_dml.hinges import Hinges, find_positives, hinge_sums_against_all
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
-from keras_dml.losses.triplet import triplet_parts
+from keras_dml.losses.triplet import triplet_hinges
 from keras_dml.pairs import Pairs, count, mean_over_pairs, safe_sqrt
 from keras_dml.types import Config, Parts, Tensor
 
@@ -66,21 +67,35 @@ class QuadrupletLoss(PairLoss):
         self.second_margin = check_positive("second_margin", second_margin)
         self.normalize = bool(normalize)
 
+    def compute_pair_loss(self, pairs: Pairs) -> Tensor:
+        """The loss `[n]`, without the parts of its triplets."""
+        distances, hinges, weights, second = self._terms(pairs)
+        return weights * hinges.sums(distances) + second[0] + second[1]
+
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """The two parts `[n]`."""
+        distances, hinges, weights, second = self._terms(pairs)
+        tightness, contrastive = hinges.parts(distances)
+        return weights * tightness + second[0], weights * contrastive + second[1]
+
+    def _terms(self, pairs: Pairs) -> tuple[Tensor, Hinges, Tensor, Parts]:
+        """The distances, the hinges of the triplets and their weights, the second term's parts."""
         distances = safe_sqrt(pairs.squared_distances())
-        tightness, contrastive = triplet_parts(pairs, distances, self.margin)
+        positives = find_positives(pairs.positive)
+        hinges, weights = triplet_hinges(pairs, positives, distances, self.margin)
         # A distance is never below 0: -1 marks what is no negative pair on its way from a replica.
-        negatives, _ = gather_candidates(ops.where(pairs.negative, distances, -1.0))
-        negatives = _each_pair_once(negatives, -1.0)
+        negatives, _ = gather_candidates(_marked(distances, pairs.negative))
+        negatives = _each_pair_once(negatives)
         is_negative = negatives >= 0.0
         sums = hinge_sums_against_all(
-            distances, pairs.positive, negatives, is_negative, self.second_margin
+            distances, positives, negatives, is_negative, self.second_margin
         )
-        positives = count(pairs.positive, distances.dtype)
+        number_of_positives = ops.cast(positives.number, distances.dtype)
         number = ops.maximum(ops.sum(count(is_negative, distances.dtype)), 1.0)
-        second = [mean_over_pairs(part / number, positives) for part in sums]
-        return tightness + second[0], contrastive + second[1]
+        tightness, contrastive = (
+            mean_over_pairs(part / number, number_of_positives) for part in sums
+        )
+        return distances, hinges, weights, (tightness, contrastive)
 
     def get_config(self) -> Config:
         """The constructor's arguments."""
@@ -92,23 +107,44 @@ class QuadrupletLoss(PairLoss):
         }
 
 
-def _each_pair_once(matrix: Tensor, filler: float) -> Tensor:
-    """Half of a symmetric `[c, c]` without its diagonal, each pair once: `[c, c // 2]`.
+def _marked(distances: Tensor, kept: Tensor) -> Tensor:
+    """The distances that are `kept`, -1 for the others, which no gradient comes to."""
 
-    Row i has columns i + 1 … i + c//2, counted round the end. They lie one step further right in
-    each row, so in rows that are one longer they lie below each other: no index is looked up. With
-    an even c the last column has its pairs twice, and `filler` in the second half of the rows.
+    @with_gradient
+    def marked(distances: Tensor) -> WithGradient:
+        return ops.where(kept, distances, -1.0), lambda upstream: upstream
+
+    return marked(distances)
+
+
+@with_gradient
+def _each_pair_once(matrix: Tensor) -> WithGradient:
+    """Half of a symmetric `[c, c]`, each pair once: `[⌈c/2⌉, c − 1]`.
+
+    The images are cut in two halves. Left, from the diagonal on, stand the pairs within the first
+    half, and below it those within the second; right the pairs of the two halves. (With an odd c
+    the second half has an image less, and fills up with its diagonal.) These are slices, where no
+    index is looked up.
+
+    The gradient goes to the entries taken. For distances that is all the same: each moves the
+    images of both.
     """
     size = ops.shape(matrix)[0]
-    half = size // 2
-    around = ops.concatenate([matrix, matrix[:, :half]], axis=1)
-    flat = ops.reshape(around, (-1,))[1:]
-    rest = ops.zeros((size + 1,), matrix.dtype)[: 2 * size]  # nothing of nothing
-    longer = ops.concatenate([flat, rest])
-    skewed = ops.reshape(longer, (size, size + half + 1))[:, :half]
-    rows, columns = (
-        ops.arange(size, dtype="int32")[:, None],
-        ops.arange(half, dtype="int32")[None, :],
-    )
-    again = ops.logical_and(rows >= half, 2 * (columns + 1) == size)
-    return ops.where(again, filler, skewed)
+    half = (size + 1) // 2
+    within_first = matrix[:half, 1:half]
+    within_second = matrix[size - half :, half : 2 * half - 1]
+    between = matrix[:half, half:]
+    width = ops.shape(within_first)[1]
+    is_first = ops.arange(width, dtype="int32")[None, :] >= ops.arange(half, dtype="int32")[:, None]
+    within = ops.where(is_first, within_first, within_second)
+    once = ops.concatenate([within, between], axis=1)
+
+    def gradient(upstream: Tensor) -> Tensor:
+        of_within, of_between = upstream[:, :width], upstream[:, width:]
+        diagonal = ops.zeros((half, size - ops.shape(once)[1]), upstream.dtype)
+        upper = ops.concatenate([diagonal, ops.where(is_first, of_within, 0.0), of_between], axis=1)
+        lower = ops.where(is_first, 0.0, of_within)[2 * half - size :]
+        lower = ops.pad(lower, ((0, 0), (half, size - half - width)))
+        return ops.concatenate([upper, lower], axis=0)
+
+    return once, gradient

@@ -9,8 +9,8 @@ from keras_dml.checks import check_positive, check_wholes
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.mining import Strategy
-from keras_dml.pairs import Pairs, count, kept_weights, masked_sum
-from keras_dml.smooth_ranks import smooth_ranks
+from keras_dml.pairs import Pairs, count, kept_weights
+from keras_dml.smooth_ranks import sums_over_positives
 from keras_dml.types import Config, Parts, Tensor
 
 
@@ -73,32 +73,43 @@ class RecallAtKLoss(PairLoss):
 
     def compute_pair_loss(self, pairs: Pairs) -> Tensor:
         """The loss `[n]`."""
-        return self._missed(pairs, self._ranks(pairs)[1])
+        return self._missed(pairs)[1]
 
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """The two parts `[n]`."""
-        among_positives, among_all = self._ranks(pairs)
-        tightness = self._missed(pairs, among_positives)
-        return tightness, self._missed(pairs, among_all) - tightness
+        tightness, loss = self._missed(pairs)
+        return tightness, loss - tightness
 
-    def _ranks(self, pairs: Pairs) -> tuple[Tensor, Tensor]:
-        candidate = ops.logical_or(pairs.positive, pairs.negative)
-        if self.query_in_database:
-            candidate = ops.logical_or(candidate, pairs.itself())
-        return smooth_ranks(pairs.similarities(), pairs.positive, candidate, self.rank_temperature)
-
-    def _missed(self, pairs: Pairs, ranks: Tensor) -> Tensor:
-        """The loss `[n]` of these ranks `[a, c]` of the positives."""
-        number = count(pairs.positive, ranks.dtype)
+    def _missed(self, pairs: Pairs) -> Parts:
+        """The loss `[n]` of the ranks among the positives alone, and of those among all."""
+        negative = pairs.negative
+        similarities = pairs.similarities(1.0 / self.rank_temperature)
+        dtype = similarities.dtype
+        number = count(pairs.positive, dtype)
         # The query too: a k beyond all images is all of them.
-        images = 1.0 + count(ops.logical_or(pairs.positive, pairs.negative), ranks.dtype)
-        recall = ops.zeros_like(number)
-        for k in self.ks:
-            k = ops.minimum(ops.cast(k, ranks.dtype), images)
-            inside = ops.sigmoid((k[:, None] - ranks) / self.temperature)
-            within = masked_sum(inside, pairs.positive)
-            recall = recall + ops.minimum(within, k) / ops.maximum(ops.minimum(number, k), 1.0)
-        return kept_weights(number > 0, ranks.dtype) * (1.0 - recall / len(self.ks))
+        images = 1.0 + number + count(negative, dtype)
+        if self.query_in_database:
+            negative = ops.logical_or(negative, pairs.itself())
+        ks = ops.minimum(ops.convert_to_tensor(self.ks, dtype), images[:, None])
+
+        def within(*ranks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            """How far each rank is within each k, and the derivatives."""
+            of_positives, of_all = (ops.sigmoid((ks - rank) / self.temperature) for rank in ranks)
+            by_positives, by_all = (
+                inside * (inside - 1.0) / self.temperature for inside in (of_positives, of_all)
+            )
+            return (
+                ops.concatenate([of_positives, of_all], axis=-1),
+                ops.concatenate([by_positives, ops.zeros_like(by_all)], axis=-1),
+                ops.concatenate([ops.zeros_like(by_positives), by_all], axis=-1),
+            )
+
+        sums = sums_over_positives(similarities, pairs.positive, negative, within)
+        recalled = ops.minimum(ops.reshape(sums, (-1, 2, len(self.ks))), ks[:, None])
+        most = ops.maximum(ops.minimum(number[:, None], ks), 1.0)
+        missed = 1.0 - ops.sum(recalled / most[:, None], axis=-1) / len(self.ks)
+        weights = kept_weights(number > 0, dtype)
+        return weights * missed[:, 0], weights * missed[:, 1]
 
     def get_config(self) -> Config:
         """The constructor's arguments."""

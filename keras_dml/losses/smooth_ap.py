@@ -1,6 +1,7 @@
 """The Smooth-AP loss."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import keras
 from keras import ops
@@ -9,8 +10,8 @@ from keras_dml.checks import check_positive
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.mining import Strategy
-from keras_dml.pairs import Pairs, count, kept_weights, masked_sum
-from keras_dml.smooth_ranks import smooth_ranks
+from keras_dml.pairs import Pairs, count, kept_weights
+from keras_dml.smooth_ranks import sums_over_positives
 from keras_dml.types import Config, Parts, Tensor
 
 
@@ -66,35 +67,32 @@ class SmoothAPLoss(PairLoss):
 
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """The two parts `[n]`."""
-        loss, among_positives, positive, weights = self._ranked(pairs)
-        number = ops.maximum(count(positive, weights.dtype), 1.0)
-        others = count(ops.logical_or(pairs.positive, pairs.negative), weights.dtype)
-        others = others + 1.0 if self.query_in_database else ops.maximum(others, 1.0)
-        surprise = ops.log(others[:, None] / among_positives)
-        tightness = weights * masked_sum(surprise, positive) / number
+        loss, tightness = self._ranked(pairs)
         return tightness, loss - tightness
 
     def compute_pair_loss(self, pairs: Pairs) -> Tensor:
-        """The loss `[n]` without the logarithms of its parts."""
+        """The loss `[n]`."""
         return self._ranked(pairs)[0]
 
-    def _ranked(self, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The loss, r⁺ `[a, c]` (1 where no positive is), the positives, the weights of anchors."""
-        positive, candidate = pairs.positive, ops.logical_or(pairs.positive, pairs.negative)
-        similarities = pairs.similarities()
+    def _ranked(self, pairs: Pairs) -> tuple[Tensor, Tensor]:
+        """The loss and its tightness, `[n]`."""
+        positive = pairs.positive
+        similarities = pairs.similarities(1.0 / self.temperature)
         weights = kept_weights(ops.any(positive, axis=-1), similarities.dtype)
         if self.query_in_database:
-            itself = pairs.itself()
-            positive, candidate = (
-                ops.logical_or(positive, itself),
-                ops.logical_or(candidate, itself),
-            )
-        ranks = smooth_ranks(similarities, positive, candidate, self.temperature)
-        one = ops.ones_like(similarities)
-        among_positives, among_all = (ops.where(positive, rank, one) for rank in ranks)
-        number = ops.maximum(count(positive, similarities.dtype), 1.0)
-        precision = masked_sum(among_positives / among_all, positive) / number
-        return weights * (1.0 - precision), among_positives, positive, weights
+            positive = ops.logical_or(positive, pairs.itself())
+        number = count(positive, similarities.dtype)
+        others = number + count(pairs.negative, similarities.dtype)
+        # Not `maximum`, which makes a float64 of it on JAX where floatx is bfloat16.
+        others = ops.where(others > 0, others, 1.0)
+        sums = sums_over_positives(
+            similarities,
+            positive,
+            pairs.negative,
+            partial(_precision_and_surprise, others[:, None]),
+        )
+        means = sums / ops.maximum(number, 1.0)[:, None]
+        return weights * (1.0 - means[:, 0]), weights * means[:, 1]
 
     def get_config(self) -> Config:
         """The constructor's arguments."""
@@ -103,3 +101,15 @@ class SmoothAPLoss(PairLoss):
             "temperature": self.temperature,
             "query_in_database": self.query_in_database,
         }
+
+
+def _precision_and_surprise(
+    others: Tensor, among_positives: Tensor, among_all: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`r⁺ / r` and `−log(r⁺ / M)`, and their derivatives by r⁺ and by r."""
+    precision = among_positives / among_all
+    return (
+        ops.concatenate([precision, ops.log(others / among_positives)], axis=-1),
+        ops.concatenate([1.0 / among_all, -1.0 / among_positives], axis=-1),
+        ops.concatenate([-precision / among_all, ops.zeros_like(precision)], axis=-1),
+    )

@@ -7,14 +7,21 @@ import keras
 from keras import ops
 
 from keras_dml.checks import check_choice, check_positive
-from keras_dml.hinges import all_counts, hardest_counts, hinge_sums, semihard_counts
+from keras_dml.hinges import (
+    Hinges,
+    Positives,
+    all_hinges,
+    find_positives,
+    hardest_hinges,
+    semihard_hinges,
+)
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.mining import Strategy
 from keras_dml.pairs import Pairs, count, kept_weights, mean_over_pairs, safe_sqrt
 from keras_dml.types import Config, Parts, Tensor
 
-MININGS = {"all": all_counts, "semihard": semihard_counts, "hard": hardest_counts}
+MININGS = {"all": all_hinges, "semihard": semihard_hinges, "hard": hardest_hinges}
 
 
 @register("triplet")
@@ -83,10 +90,23 @@ class TripletLoss(PairLoss):
         self.normalize = bool(normalize)
         self.average = check_choice("average", average, ("anchors", "triplets"))
 
+    def compute_pair_loss(self, pairs: Pairs) -> Tensor:
+        """The loss `[n]`, without its parts: the gradient is then one pass over the pairs."""
+        distances, hinges, weights = self._hinges(pairs)
+        return weights * hinges.sums(distances)
+
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """The two parts `[n]`."""
+        distances, hinges, weights = self._hinges(pairs)
+        tightness, contrastive = hinges.parts(distances)
+        return weights * tightness, weights * contrastive
+
+    def _hinges(self, pairs: Pairs) -> tuple[Tensor, Hinges, Tensor]:
         distances = safe_sqrt(pairs.squared_distances())
-        return triplet_parts(pairs, distances, self.margin, self.mining, self.average)
+        positives = find_positives(pairs.positive)
+        return distances, *triplet_hinges(
+            pairs, positives, distances, self.margin, self.mining, self.average
+        )
 
     def get_config(self) -> Config:
         """The constructor's arguments."""
@@ -99,24 +119,25 @@ class TripletLoss(PairLoss):
         }
 
 
-def triplet_parts(
-    pairs: Pairs, distances: Tensor, margin: float, mining: str = "all", average: str = "anchors"
-) -> Parts:
-    """The two parts `[n]` of `TripletLoss`, from its pairs and their distances `[a, c]`."""
-    counts = MININGS[mining](distances, pairs.positive, pairs.negative, margin)
-    tightness, contrastive = hinge_sums(distances, *counts, margin)
-    triplets = _number_of_triplets(pairs, mining, distances.dtype)
+def triplet_hinges(
+    pairs: Pairs,
+    positives: Positives,
+    distances: Tensor,
+    margin: float,
+    mining: str = "all",
+    average: str = "anchors",
+) -> tuple[Hinges, Tensor]:
+    """The hinges of `TripletLoss`, and the weights `[n]` of their sums.
+
+    From its pairs, their `find_positives` and their distances `[a, c]`.
+    """
+    hinges = MININGS[mining](distances, positives, pairs.negative, margin)
+    triplets = ops.cast(positives.number, distances.dtype)
+    negatives = count(pairs.negative, distances.dtype)
+    if mining == "hard":
+        triplets = ops.minimum(triplets, 1.0)
+    triplets = triplets * (negatives if mining == "all" else ops.minimum(negatives, 1.0))
     if average == "triplets":
-        return mean_over_pairs(tightness, triplets), mean_over_pairs(contrastive, triplets)
+        return hinges, mean_over_pairs(ops.ones_like(triplets), triplets)
     weights = kept_weights(triplets > 0, distances.dtype) / ops.maximum(triplets, 1.0)
-    return weights * tightness, weights * contrastive
-
-
-def _number_of_triplets(pairs: Pairs, mining: str, dtype: str) -> Tensor:
-    positives, negatives = count(pairs.positive, dtype), count(pairs.negative, dtype)
-    if mining == "all":
-        return positives * negatives
-    has_negative = ops.minimum(negatives, 1.0)
-    if mining == "semihard":
-        return positives * has_negative
-    return ops.minimum(positives, 1.0) * has_negative
+    return hinges, weights

@@ -1,4 +1,4 @@
-"""Compiled by XLA, the losses that sort or compare hold no array beyond n² numbers either."""
+"""Losses that sort or compare hold no array beyond n² numbers, compiled by XLA either."""
 
 import math
 import re
@@ -25,6 +25,7 @@ from keras_dml import losses
             )
         ),
         ("smooth_ap", {}),
+        pytest.param("recall_at_k", {}, marks=pytest.mark.slow),
     ],
 )
 def test_no_array_of_a_compiled_step_is_larger_than_a_few_matrices(name, arguments):
@@ -44,3 +45,23 @@ def test_no_array_of_a_compiled_step_is_larger_than_a_few_matrices(name, argumen
     shapes = re.findall(r"\[([\d,]+)\]", program)
     largest = max(math.prod(map(int, shape.strip(",").split(","))) for shape in shapes)
     assert size**2 <= largest <= 4 * size**2
+
+
+@pytest.mark.parametrize("name", ["smooth_ap", "recall_at_k"])
+def test_smooth_ranks_take_one_matrix_at_a_time(name):
+    size = 48
+    ids, z = np.arange(size) // 4, tf.zeros((size, 8))
+    loss = losses.get(name)
+
+    @tf.function
+    def step(z):
+        with tf.GradientTape() as tape:
+            tape.watch(z)
+            value = loss(ids, z)
+        return tape.gradient(value, z)
+
+    graph = step.get_concrete_function(z).graph.as_graph_def(add_shapes=True)
+    nodes = [*graph.node, *(node for body in graph.library.function for node in body.node_def)]
+    shapes = [shape for node in nodes for shape in node.attr["_output_shapes"].list.shape]
+    sizes = [math.prod(dim.size for dim in shape.dim) for shape in shapes]
+    assert max(sizes) == size**2

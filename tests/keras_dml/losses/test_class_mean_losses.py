@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import oracles
 import pytest
-from backend import value_and_gradient
+from backend import parts, value_and_gradient
 from batches import batch, small_model, softmax
 
 from keras_dml import losses
@@ -59,6 +59,30 @@ def test_class_ids_are_arbitrary_numbers(name):
     far = np.array([2**24, 5, 2**24 - 1, -7])[ids]  # neighbours that must not merge
     expected = np.asarray(loss(ids, z))
     np.testing.assert_allclose(np.asarray(loss(far, z)), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("sizes", [(2, 1, 1, 1, 1), (2, 2, 1), (2, 2, 2), (1,)])
+@pytest.mark.parametrize("name", ["spce", "pce"])
+def test_more_classes_than_half_of_the_images_and_fewer(name, sizes):
+    """The first half of the slots holds the classes, or both halves do; n may be odd."""
+    ids, z = batch(sizes=sizes, dimensions=3)
+    oracle = oracles.simplified_pairwise_cross_entropy
+    frozen = {}
+    if name == "pce":
+        oracle = oracles.pairwise_cross_entropy
+        frozen = {"p": oracles.simplified_assignments(ids, z), "lam": 0.3}
+    arguments = {"lam": 0.3} if frozen else {}
+    loss = losses.get(name, dtype="float64", **arguments)
+    for ours, theirs in zip(parts(loss, ids, z), oracle(ids, z, **frozen)):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-14)
+    weights = np.linspace(0.0, 2.0, len(z))
+    _, gradient = value_and_gradient(loss, ids, z, sample_weight=weights)
+
+    def weighed(ids, z, **frozen):
+        return [weights * part for part in oracle(ids, z, **frozen)]
+
+    numeric = oracles.numeric_gradient(weighed, ids, z, **frozen)
+    np.testing.assert_allclose(gradient, numeric, atol=1e-8)
 
 
 GROUPS = np.array(

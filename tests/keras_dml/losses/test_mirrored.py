@@ -5,7 +5,7 @@ import pytest
 from backend import value_and_gradient
 from keras import ops
 
-from keras_dml import losses, mining
+from keras_dml import hinges, losses, mining
 from keras_dml.close_pairs import squared_distances
 from keras_dml.gram import gram, mirrored_gram, mirrored_sums
 from keras_dml.losses.base import is_sound
@@ -30,6 +30,8 @@ LOSSES = {
     "supcon": (losses.SupConLoss, {}),
     "multi_similarity": (losses.MultiSimilarityLoss, {"beta": 20.0}),
     "multi_similarity, beyond float32": (losses.MultiSimilarityLoss, {"beta": 500.0}),
+    "nt_xent": (losses.NTXentLoss, {}),
+    "nt_xent, beyond float32": (losses.NTXentLoss, {"temperature": 1e-3}),
     "tcm": (losses.ThresholdConsistentMarginLoss, {"negative_margin": -0.2}),
 }
 
@@ -62,6 +64,22 @@ def test_they_are_those_of_pairs_that_a_function_has_left_all_of(name, part):
     scale = np.abs(expected_gradient).max()
     assert scale > 0
     np.testing.assert_allclose(gradient, expected_gradient, rtol=1e-4, atol=1e-5 * scale)
+
+
+@pytest.mark.parametrize("mining", [None, every_pair])
+def test_nt_xent_looks_at_few_positives_by_themselves(monkeypatch, mining):
+    def found():
+        loss = losses.NTXentLoss(reduction=None, mining=mining)
+        return value_and_gradient(
+            lambda labels, z: ops.sum(loss(labels, z) * as_weights(z)), LABELS, Z, "float32"
+        )
+
+    value, gradient = found()
+    monkeypatch.setattr(hinges, "FEW_POSITIVES", 1)
+    expected, expected_gradient = found()
+    assert expected > 0
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
+    np.testing.assert_allclose(gradient, expected_gradient, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("scale", [1.0, 7.0])

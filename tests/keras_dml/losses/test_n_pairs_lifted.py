@@ -6,7 +6,7 @@ import pytest
 from backend import value_and_gradient
 from batches import batch
 
-from keras_dml import losses
+from keras_dml import hinges, losses
 
 pytestmark = pytest.mark.any_backend
 
@@ -67,6 +67,22 @@ def test_lifted_structure_is_addons_loss(margin):
     ids, z = batch(seed=3, sizes=(4, 1, 2, 5))
     loss = losses.LiftedStructureLoss(margin=margin, normalize=False, dtype="float64")
     assert float(loss(ids, z)) == pytest.approx(addons_lifted(ids, z, margin), rel=1e-12)
+
+
+@pytest.mark.parametrize("number", [1, 2, 32])
+@pytest.mark.parametrize("sizes", [(4, 3, 1, 2), (6,), (2, 2, 2)])
+def test_lifted_structure_of_few_positives_and_of_many_is_the_same(sizes, number, monkeypatch):
+    monkeypatch.setattr(hinges, "FEW_POSITIVES", number)
+    ids, z = batch(sizes=sizes)
+    weights = np.linspace(0.5, 2, len(ids))
+    loss = losses.LiftedStructureLoss(margin=0.7, dtype="float64")
+
+    def weighted(ids, z):
+        return [weights * part for part in oracles.lifted_structure(ids, z, margin=0.7)]
+
+    value, gradient = value_and_gradient(loss, ids, z, sample_weight=weights)
+    assert value == pytest.approx(oracles.mean_loss(weighted, ids, z), rel=1e-10, abs=1e-14)
+    np.testing.assert_allclose(gradient, oracles.numeric_gradient(weighted, ids, z), atol=1e-7)
 
 
 def test_lifted_structure_with_closed_hinges_is_zero():

@@ -184,3 +184,32 @@ def test_ranking_compiles_for_a_batch_of_unknown_size(name):
     ids, z = batch(seed=2)
     loss = losses.get(name)
     assert float(compiled(loss)(ids, np.float32(z))) == pytest.approx(float(loss(ids, z)), rel=1e-5)
+
+
+@pytest.mark.slow_on_jax
+@pytest.mark.parametrize("sizes", [(6, 1, 33), (14, 12, 14)])
+@pytest.mark.parametrize("name", ["smooth_ap", "recall_at_k"])
+def test_ranking_of_few_positives_and_of_many(name, sizes):
+    """In batches that could have more positives than are looked for at once."""
+    ids, z = batch(seed=5, sizes=sizes, dimensions=3)
+    temperature = {"smooth_ap": "temperature", "recall_at_k": "rank_temperature"}[name]
+    given = {temperature: 0.1}
+    loss = losses.get(name, dtype="float64", **given)
+
+    def expected(rows):
+        return oracles.mean_loss(getattr(oracles, name), ids, rows, **given)
+
+    value, gradient = value_and_gradient(loss, ids, z)
+    assert value == pytest.approx(expected(z), rel=1e-9)
+    step = 1e-5 * np.random.default_rng(0).normal(size=z.shape)
+    slope = (expected(z + step) - expected(z - step)) / 2
+    assert (gradient * step).sum() == pytest.approx(slope, rel=1e-6)
+    assert float(compiled(loss)(ids, z)) == pytest.approx(value, rel=1e-12)
+
+
+def test_a_perfect_ranking_is_left_as_it_is():
+    ids, z = batch(seed=5, sizes=(4, 3, 5), dimensions=3)
+    z = 0.1 * z + 5 * np.eye(3)[ids]
+    value, gradient = value_and_gradient(losses.SmoothAPLoss(0.005), ids, z, "float32")
+    assert value == 0
+    assert not gradient.any()

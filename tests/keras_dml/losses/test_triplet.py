@@ -6,8 +6,10 @@ import oracles
 import pytest
 from backend import compiled, value_and_gradient
 from batches import batch
+from keras import ops
 
 from keras_dml import hinges, losses
+from keras_dml.losses import quadruplet
 
 pytestmark = pytest.mark.any_backend
 
@@ -66,6 +68,15 @@ def test_quadruplets_both_ways_with_weights_match_the_loops(number, monkeypatch)
     assert value == pytest.approx(oracles.mean_loss(weighted, ids, z), 1e-10)
     expected = oracles.numeric_gradient(weighted, ids, z)
     np.testing.assert_allclose(gradient, expected, atol=1e-7)
+
+
+@pytest.mark.parametrize("size", range(7))
+def test_half_of_a_symmetric_matrix_has_each_pair_once(size):
+    numbers = np.arange(1.0, size**2 + 1).reshape(size, size)
+    symmetric = np.triu(numbers, 1) + np.triu(numbers, 1).T
+    half = np.asarray(compiled(quadruplet._each_pair_once)(ops.convert_to_tensor(symmetric)))
+    assert half.size <= (size + 1) * size / 2
+    np.testing.assert_array_equal(np.sort(half[half > 0]), numbers[np.triu_indices(size, 1)])
 
 
 @pytest.mark.parametrize("number", [1, 32])
