@@ -11,7 +11,14 @@ from keras_dml.hinges import at_columns, find_positives, spread
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.mining import Strategy
-from keras_dml.pairs import Pairs, kept_weights, log_add_exp, log_sum_exp
+from keras_dml.pairs import (
+    Pairs,
+    are_bounded,
+    kept_weights,
+    log_add_exp,
+    log_sum_exp,
+    masked_exp,
+)
 from keras_dml.shares import LEFT_OUT, log_sum_exp_and_shares
 from keras_dml.types import Config, Parts, Tensor
 
@@ -77,18 +84,27 @@ class CircleLoss(PairLoss):
 
     def _weighed(self, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
         """A and B of each anchor, and the weights of the mean, each `[n]`."""
-        similarities = pairs.similarities()
-        weight = ops.maximum(ops.stop_gradient(similarities) + self.margin, 0.0)
-        pushing = self.scale * weight * (similarities - self.margin)
-        both = ops.logical_and(ops.any(pairs.positive, axis=-1), ops.any(pairs.negative, axis=-1))
-        return (
-            self._pulling(similarities, pairs.positive),
-            log_sum_exp(pushing, pairs.negative),
-            kept_weights(both, similarities.dtype),
-        )
+        # In γ (S − m) (S + m), or 0, there is no number farther than γ/2 from this.
+        centre = self.scale * (0.5 - self.margin**2)
+        mirrored = pairs.complete and are_bounded(0.5 * self.scale, centre)
+        similarities = pairs.similarities_to_sum() if mirrored else pairs.similarities()
+        weight = self.scale * ops.maximum(ops.stop_gradient(similarities) + self.margin, 0.0)
+        exponents = weight * (similarities - self.margin)
+        some = ops.any(pairs.negative, axis=-1)
+        if mirrored:
+            total = pairs.sums(masked_exp(exponents - centre, pairs.negative))
+            pushing = ops.where(some, ops.log(ops.where(some, total, 1.0)) + centre, 0.0)
+        else:
+            pushing = log_sum_exp(exponents, pairs.negative)
+        both = ops.logical_and(ops.any(pairs.positive, axis=-1), some)
+        pulling = self._pulling(similarities, pairs.positive, mirrored)
+        return pulling, pushing, kept_weights(both, similarities.dtype)
 
-    def _pulling(self, similarities: Tensor, positive: Tensor) -> Tensor:
-        """A `[n]`, looking at nothing but the positives where no anchor has many."""
+    def _pulling(self, similarities: Tensor, positive: Tensor, mirrored: bool) -> Tensor:
+        """A `[n]`, looking at nothing but the positives where no anchor has many.
+
+        `mirrored`: with a gradient for `Pairs.similarities_to_sum`.
+        """
         positives = find_positives(positive)
 
         @with_gradient
@@ -106,7 +122,7 @@ class CircleLoss(PairLoss):
             def gradient(upstream: Tensor) -> Tensor:
                 def of_width(columns: Tensor | None, present: Tensor) -> Tensor:
                     slopes = total_and_slopes(columns, present)[1]
-                    return spread(columns, upstream[:, None] * slopes, similarities)
+                    return spread(columns, upstream[:, None] * slopes, similarities, mirrored)
 
                 return positives.by_width(of_width)
 
