@@ -13,7 +13,7 @@ hinges that are 0 to the last bit, whose subgradient is free.
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from keras import ops
 
@@ -66,6 +66,23 @@ class Positives:
     def first(self, number: int) -> OfBoth:
         """The first columns of each row, `number` if there are as many, and which are present."""
         return self.columns[:, :number], self.present[:, :number]
+
+    def by_width(self, of: Callable[[Tensor | None, Tensor], Some]) -> Some:
+        """`of(columns, present)` of as few columns as hold all positives, else `of(None, mask)`.
+
+        The fewer, the faster what is done with them. No gradient may pass through `of`: where the
+        graph does not know the batch's size, XLA gives a wrong one.
+        """
+        very_few = min(FEW_POSITIVES, VERY_FEW_POSITIVES)
+        return cond(
+            self.are_within(very_few),
+            lambda: of(*self.first(very_few)),
+            lambda: cond(
+                self.are_few(),
+                lambda: of(*self.first(FEW_POSITIVES)),
+                lambda: of(None, self.mask),
+            ),
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -230,23 +247,10 @@ def hinge_sums_against_all(
     found, numbers = ops.stop_gradient(distances), ops.stop_gradient(others)
     held = numbers - centre
 
-    def by_width(of: Callable[[Any], Some]) -> Some:
-        """`of` the least number of columns that hold all positives, None for all columns."""
-        few, very_few = FEW_POSITIVES, min(FEW_POSITIVES, VERY_FEW_POSITIVES)
-        return cond(
-            positive.are_within(very_few),
-            lambda: of(very_few),
-            lambda: cond(positive.are_few(), lambda: of(few), lambda: of(None)),
-        )
-
-    def among(width: Any) -> tuple[Tensor, ...]:
+    def among(columns: Tensor | None, present: Tensor) -> tuple[Tensor, ...]:
         """Of each pair how many others it exceeds; of each row that number, and the sums of the
         positive and of the other of these; the others' places; the positives' ranks `[a, c]`."""
-        columns, present = None, positive.mask
-        near = found
-        if width is not None:
-            columns, present = positive.first(width)
-            near = ops.take_along_axis(found, columns, axis=-1)
+        near = at_columns(columns, found)
         values = ops.where(present, near + margin, INFINITY)
         size = _size(values)
         rank, distinct = _ranks(ops.reshape(values, (-1,)))
@@ -261,16 +265,13 @@ def hinge_sums_against_all(
             ops.sum(each, axis=-1)
             for each in (exceeded, exceeded * near, _only(look_up(sum_smaller, rank), present))
         ]
-        if columns is not None:
-            exceeded = spread(columns, exceeded, found)
+        exceeded = spread(columns, exceeded, found)
         # Branches must agree in shape.
         missing = ops.shape(found)[1] - ops.shape(rank)[1]
         return exceeded, *of_rows, place, ops.pad(rank, ((0, 0), (0, missing)))
 
-    # The shorter the sorted vector, the faster each of the others finds its place. No gradient
-    # passes through the branches, for where the graph does not know the batch's size, XLA gives
-    # a wrong one: it is set by hand.
-    counts, count, near_sums, found_sums, place, ranks = by_width(among)
+    # The shorter the sorted vector, the faster each of the others finds its place.
+    counts, count, near_sums, found_sums, place, ranks = positive.by_width(among)
 
     @with_gradient
     def sums_of_positives(distances: Tensor) -> WithGradient:
@@ -282,8 +283,8 @@ def hinge_sums_against_all(
         del others
 
         def gradient(upstream: Tensor) -> Tensor:
-            def of_others(width: Any) -> Tensor:
-                rank = ranks if width is None else ranks[:, :width]
+            def of_others(columns: Tensor | None, present: Tensor) -> Tensor:
+                rank = ranks[:, : ops.shape(present)[1]]
                 size = _size(rank)
                 steps = _only(ops.broadcast_to(upstream[:, None], ops.shape(rank)), rank < size)
                 steps = ops.scatter(
@@ -291,7 +292,7 @@ def hinge_sums_against_all(
                 )
                 return look_up(ops.flip(ops.cumsum(ops.flip(steps))), place)
 
-            return by_width(of_others)
+            return positive.by_width(of_others)
 
         return found_sums, gradient
 
@@ -488,11 +489,18 @@ def cond(condition: Tensor | bool, one: Callable[[], Some], other: Callable[[], 
 
 
 def _row_ranks(in_order: Tensor, values: Tensor, side: str) -> Tensor:
-    """`searchsorted` for each row: int32 places of `values` `[a, k]` in sorted rows `[a, c]`."""
-    ranks = ops.vectorized_map(
-        lambda row: ops.searchsorted(row[0], row[1], side=side), (in_order, values)
-    )
-    return ops.cast(ranks, "int32")
+    """`searchsorted` for each row: int32 places of `values` `[a, k]` in sorted rows `[a, c]`.
+
+    By bisection, as `places_in`.
+    """
+    is_before = ops.less_equal if side == "right" else ops.less
+    size = ops.convert_to_tensor(ops.shape(in_order)[1], "int32")
+
+    def right(place: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
+        reached = place + ops.minimum(step, size - place)
+        return reached, is_before(at_columns(reached - 1, in_order), values)
+
+    return _bisected(right, ops.zeros_like(values, dtype="int32"), size)
 
 
 def _row_occurrences(in_order: Tensor, values: Tensor) -> Tensor:
@@ -511,12 +519,19 @@ def _weighted_sum(values: Tensor, weights: Tensor) -> Tensor:
     return weighted(values)
 
 
-def spread(columns: Tensor, values: Tensor, like: Tensor, mirrored: bool = False) -> Tensor:
+def at_columns(columns: Tensor | None, values: Tensor) -> Tensor:
+    """`values` `[a, c]` at the `columns` `[a, k]` of their row; None: all of them."""
+    return values if columns is None else ops.take_along_axis(values, columns, axis=-1)
+
+
+def spread(columns: Tensor | None, values: Tensor, like: Tensor, mirrored: bool = False) -> Tensor:
     """Zeros in the shape of `like` `[a, c]`, plus `values` `[a, k]` at the `columns` of their row.
 
-    With a permutation of each row as columns, the inverse of `take_along_axis`. `mirrored`: plus
-    the transpose of it, of a square one.
+    So what sends a gradient back through `at_columns`, and with a permutation of each row as
+    columns its inverse. `mirrored`: plus the transpose of it, of a square one.
     """
+    if columns is None:
+        return values + ops.transpose(values) if mirrored else values
     rows, width = ops.shape(like)[0], ops.shape(like)[1]
     columns, row = ops.cast(columns, "int32"), ops.arange(rows, dtype="int32")[:, None]
     places, values = ops.reshape(row * width + columns, (-1, 1)), ops.reshape(values, (-1,))

@@ -6,10 +6,20 @@ import keras
 from keras import ops
 
 from keras_dml.checks import check_positive
+from keras_dml.gradients import WithGradient, with_gradient
+from keras_dml.hinges import at_columns, find_positives, spread
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.mining import Strategy
-from keras_dml.pairs import Pairs, kept_weights, log_add_exp, log_sum_exp
+from keras_dml.pairs import (
+    Pairs,
+    are_bounded,
+    kept_weights,
+    log_add_exp,
+    log_sum_exp,
+    masked_exp,
+)
+from keras_dml.shares import LEFT_OUT, log_sum_exp_and_shares
 from keras_dml.types import Config, Parts, Tensor
 
 
@@ -74,18 +84,51 @@ class CircleLoss(PairLoss):
 
     def _weighed(self, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
         """A and B of each anchor, and the weights of the mean, each `[n]`."""
-        similarities = pairs.similarities()
-        constant = ops.stop_gradient(similarities)
-        weight = ops.maximum(1.0 + self.margin - constant, 0.0)
-        pulling = -self.scale * weight * (similarities - (1.0 - self.margin))
-        weight = ops.maximum(constant + self.margin, 0.0)
-        pushing = self.scale * weight * (similarities - self.margin)
-        both = ops.logical_and(ops.any(pairs.positive, axis=-1), ops.any(pairs.negative, axis=-1))
-        return (
-            log_sum_exp(pulling, pairs.positive),
-            log_sum_exp(pushing, pairs.negative),
-            kept_weights(both, similarities.dtype),
-        )
+        # In γ (S − m) (S + m), or 0, there is no number farther than γ/2 from this.
+        centre = self.scale * (0.5 - self.margin**2)
+        mirrored = pairs.complete and are_bounded(0.5 * self.scale, centre)
+        similarities = pairs.similarities_to_sum() if mirrored else pairs.similarities()
+        weight = self.scale * ops.maximum(ops.stop_gradient(similarities) + self.margin, 0.0)
+        exponents = weight * (similarities - self.margin)
+        some = ops.any(pairs.negative, axis=-1)
+        if mirrored:
+            total = pairs.sums(masked_exp(exponents - centre, pairs.negative))
+            pushing = ops.where(some, ops.log(ops.where(some, total, 1.0)) + centre, 0.0)
+        else:
+            pushing = log_sum_exp(exponents, pairs.negative)
+        both = ops.logical_and(ops.any(pairs.positive, axis=-1), some)
+        pulling = self._pulling(similarities, pairs.positive, mirrored)
+        return pulling, pushing, kept_weights(both, similarities.dtype)
+
+    def _pulling(self, similarities: Tensor, positive: Tensor, mirrored: bool) -> Tensor:
+        """A `[n]`, looking at nothing but the positives where no anchor has many.
+
+        `mirrored`: with a gradient for `Pairs.similarities_to_sum`.
+        """
+        positives = find_positives(positive)
+
+        @with_gradient
+        def pulling(similarities: Tensor) -> WithGradient:
+            def total_and_slopes(columns: Tensor | None, present: Tensor) -> tuple[Tensor, Tensor]:
+                near = at_columns(columns, similarities)
+                weights = self.scale * ops.maximum(1.0 + self.margin - near, 0.0)
+                exponents = ops.where(present, -weights * (near - (1.0 - self.margin)), LEFT_OUT)
+                total, shares = log_sum_exp_and_shares(exponents)
+                return total, ops.where(present, -shares * weights, 0.0)
+
+            def total(columns: Tensor | None, present: Tensor) -> Tensor:
+                return total_and_slopes(columns, present)[0]
+
+            def gradient(upstream: Tensor) -> Tensor:
+                def of_width(columns: Tensor | None, present: Tensor) -> Tensor:
+                    slopes = total_and_slopes(columns, present)[1]
+                    return spread(columns, upstream[:, None] * slopes, similarities, mirrored)
+
+                return positives.by_width(of_width)
+
+            return ops.where(positives.number > 0, positives.by_width(total), 0.0), gradient
+
+        return pulling(similarities)
 
     def get_config(self) -> Config:
         """The constructor's arguments."""

@@ -9,6 +9,7 @@ from keras import ops
 from keras_dml.checks import check_choice, check_positive
 from keras_dml.errors import ArgumentError, ArgumentTypeError
 from keras_dml.gradients import WithGradient, with_gradient
+from keras_dml.hinges import at_columns, find_positives, spread
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.matmul import matmul
@@ -120,21 +121,34 @@ class InstanceCrossEntropyLoss(PairLoss):
             gaps = log_sum_exp(logits, pairs.negative)[:, None] - logits
             return self._over_positives(ops.softplus(gaps), matched)
 
+        positives = find_positives(pairs.positive)
+
         @with_gradient
         def reweighted(logits: Tensor) -> WithGradient:
             rivals, push = log_sum_exp_and_shares(ops.where(pairs.negative, logits, LEFT_OUT))
-            # Without negatives left out, too: a term of 0.
-            gaps = ops.where(pairs.positive, rivals[:, None] - logits, LEFT_OUT)
-            terms = ops.softplus(gaps)  # −log p
-            # log(1 − p) = gap + log p: exact where 1 − p itself would underflow.
-            pull = ops.softmax(gaps - terms, axis=-1)
-            some = ops.logical_and(ops.any(pairs.positive, axis=-1), rivals > 0.5 * LEFT_OUT)
-            halves = ops.cast(some, rivals.dtype) * (0.5 / self.scale)
+
+            def gaps_and_terms(columns: Tensor | None, present: Tensor) -> tuple[Tensor, Tensor]:
+                gaps = rivals[:, None] - at_columns(columns, logits)
+                # Without negatives left out, too: a term of 0.
+                gaps = ops.where(present, gaps, LEFT_OUT)
+                return gaps, ops.softplus(gaps)  # −log p
+
+            def total(columns: Tensor | None, present: Tensor) -> Tensor:
+                return ops.sum(gaps_and_terms(columns, present)[1], axis=-1)
 
             def gradient(upstream: Tensor) -> Tensor:
-                return (push - pull) * (upstream * halves)[:, None]
+                some = ops.logical_and(positives.number > 0, rivals > 0.5 * LEFT_OUT)
+                halves = upstream * ops.cast(some, rivals.dtype) * (0.5 / self.scale)
 
-            return self._reduced(ops.sum(terms, axis=-1), pairs.positive), gradient
+                def pulled(columns: Tensor | None, present: Tensor) -> Tensor:
+                    gaps, terms = gaps_and_terms(columns, present)
+                    # log(1 − p) = gap + log p: exact where 1 − p itself would underflow.
+                    pull = ops.softmax(gaps - terms, axis=-1)
+                    return spread(columns, halves[:, None] * pull, logits)
+
+                return halves[:, None] * push - positives.by_width(pulled)
+
+            return self._reduced(positives.by_width(total), pairs.positive), gradient
 
         return reweighted(self._logits(pairs))
 

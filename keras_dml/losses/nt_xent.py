@@ -5,10 +5,9 @@ from collections.abc import Sequence
 import keras
 from keras import ops
 
-from keras_dml import hinges
 from keras_dml.checks import check_positive
 from keras_dml.gradients import WithGradient, with_gradient
-from keras_dml.hinges import INFINITY, cond, find_positives, spread
+from keras_dml.hinges import at_columns, find_positives, spread
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.ice import matched_pairs
 from keras_dml.losses.registry import register
@@ -110,35 +109,23 @@ def _sums_of_gaps(
     the logits is to be of both places of a pair, as of `keras_dml.gram.mirrored_sums`.
     """
     positives = find_positives(matched)
-    columns, present = positives.first(hinges.FEW_POSITIVES)
-    are_few = positives.are_within(hinges.FEW_POSITIVES)
 
     @with_gradient
     def sums(logits: Tensor, rivals: Tensor) -> WithGradient:
-        def of_few() -> tuple[Tensor, Tensor]:
-            gaps = rivals[:, None] - ops.take_along_axis(logits, columns, axis=-1)
-            return masked_sum(ops.softplus(gaps), present), ops.where(present, gaps, -INFINITY)
+        def gaps(columns: Tensor | None) -> Tensor:
+            return rivals[:, None] - at_columns(columns, logits)
 
-        def of_all() -> tuple[Tensor, Tensor]:
-            gaps = rivals[:, None] - logits
-            # Branches must agree in shape.
-            return masked_sum(ops.softplus(gaps), matched), gaps[:, : ops.shape(columns)[1]]
-
-        total, gaps = cond(are_few, of_few, of_all)
+        def total(columns: Tensor | None, present: Tensor) -> Tensor:
+            return masked_sum(ops.softplus(gaps(columns)), present)
 
         def gradient(upstream: Tensor) -> tuple[Tensor, Tensor]:
-            def to_few() -> tuple[Tensor, Tensor]:
-                pushed = upstream[:, None] * ops.sigmoid(gaps)
+            def of_width(columns: Tensor | None, present: Tensor) -> tuple[Tensor, Tensor]:
+                shares = ops.where(present, ops.sigmoid(gaps(columns)), 0.0)
+                pushed = upstream[:, None] * shares
                 return spread(columns, -pushed, logits, mirrored), ops.sum(pushed, axis=-1)
 
-            def to_all() -> tuple[Tensor, Tensor]:
-                shares = ops.where(matched, ops.sigmoid(rivals[:, None] - logits), 0.0)
-                pushed = upstream[:, None] * shares
-                both = pushed + ops.transpose(pushed) if mirrored else pushed
-                return -both, ops.sum(pushed, axis=-1)
+            return positives.by_width(of_width)
 
-            return cond(are_few, to_few, to_all)
-
-        return total, gradient
+        return positives.by_width(total), gradient
 
     return sums(logits, rivals)

@@ -65,3 +65,13 @@ def test_smooth_ranks_take_one_matrix_at_a_time(name):
     shapes = [shape for node in nodes for shape in node.attr["_output_shapes"].list.shape]
     sizes = [math.prod(dim.size for dim in shape.dim) for shape in shapes]
     assert max(sizes) == size**2
+
+
+@pytest.mark.slow
+def test_semihard_triplets_of_a_large_batch():
+    """Looked up by a table of all comparisons, they would take 100 GB."""
+    size = 2048
+    ids, z = np.arange(size) // 4, tf.random.stateless_normal((size, 8), [0, 0])
+    loss = losses.TripletLoss(mining="semihard")
+    compiled = tf.function(loss, jit_compile=True)
+    assert float(compiled(ids, z)) == pytest.approx(float(loss(ids, z)), rel=1e-5)
