@@ -5,7 +5,7 @@ from keras import ops
 
 from keras_dml.types import Tensor
 
-__all__ = ["are_quick", "counts_in_cells", "look_up", "sums_in_cells"]
+__all__ = ["are_quick", "counts_in_cells", "jax_is_on_cpu", "look_up", "sums_in_cells"]
 
 # Sums are taken in whole numbers of 64 bits, 61 of them for the sum of all, without a sign.
 _BITS = 61.0
@@ -25,6 +25,15 @@ def are_quick() -> bool:
     import tensorflow as tf
 
     return not tf.config.list_logical_devices("GPU")
+
+
+def jax_is_on_cpu() -> bool:
+    """Whether JAX computes, on a CPU, where XLA is slow with what exceeds the cache."""
+    if keras.backend.backend() != "jax":
+        return False
+    import jax
+
+    return jax.default_backend() == "cpu"
 
 
 def counts_in_cells(cells: Tensor, size: Tensor | int) -> Tensor:

@@ -1,8 +1,8 @@
 """The Gram matrix of a batch, and the sums of its rows, with gradients of few passes over it."""
 
-import keras
 from keras import ops
 
+from keras_dml.cells import jax_is_on_cpu
 from keras_dml.gradients import WithGradient, with_gradient
 from keras_dml.matmul import matmul
 from keras_dml.types import Tensor
@@ -29,7 +29,7 @@ def both_places(upstream: Tensor, x: Tensor) -> Tensor:
     def apart() -> Tensor:
         return matmul(upstream, x) + matmul(ops.transpose(upstream), x)
 
-    if _transposes_slowly():
+    if _transposes_slowly(upstream):
         return apart()
     # A condition that always holds while x is finite: XLA computes into a branch nothing that
     # comes before it. Without one it puts the exponentials of a loss into the sum, and takes
@@ -37,16 +37,12 @@ def both_places(upstream: Tensor, x: Tensor) -> Tensor:
     return ops.cond(ops.all(x[:1, :1] < float("inf")), together, apart)
 
 
-def _transposes_slowly() -> bool:
-    """Whether a matrix and its transpose take longer to add than a product does.
+def _transposes_slowly(matrix: Tensor) -> bool:
+    """Whether it and its transpose take longer to add than a product; asked for a graph.
 
-    XLA's on a CPU, at n = 2,048 and d = 512, twice as long; asked for a graph.
+    XLA's on a CPU where they exceed the cache: at n = 2,048 and d = 512 twice as long, at 512 half.
     """
-    if keras.backend.backend() != "jax":
-        return False
-    import jax
-
-    return jax.default_backend() == "cpu"
+    return jax_is_on_cpu() and matrix.shape[0] >= 1024
 
 
 def mirrored_gram(x: Tensor, scale: float = 1.0) -> Tensor:

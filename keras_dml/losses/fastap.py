@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import keras
 from keras import ops
 
-from keras_dml.cells import are_quick, counts_in_cells, look_up, sums_in_cells
+from keras_dml.cells import are_quick, counts_in_cells, jax_is_on_cpu, look_up, sums_in_cells
 from keras_dml.checks import check_whole
 from keras_dml.gradients import WithGradient, with_gradient
 from keras_dml.losses.base import PairLoss
@@ -16,6 +16,8 @@ from keras_dml.types import Config, Parts, Tensor
 
 # Largest squared distance of two unit vectors.
 _LARGEST = 4.0
+# Rows counted at a time.
+_BLOCK = 64
 
 
 @register("fastap")
@@ -150,12 +152,27 @@ def _cumulative_counts(
 
 def _by_bins(positions: Tensor, positive: Tensor, num_bins: int) -> Tensor:
     """One pass over the matrix for each bin."""
+    if jax_is_on_cpu() and positions.shape[0] > _BLOCK:
+        return _in_blocks(positions, positive, num_bins)
     rows = []
     for number in range(num_bins + 1):
         within = ops.clip(number + 1.0 - positions, 0.0, 1.0)
         near = ops.where(positive, within, ops.zeros_like(within))
         rows.append(ops.stack([ops.sum(near, axis=-1), ops.sum(within, axis=-1)], axis=-1))
     return ops.stack(rows, axis=-1)
+
+
+def _in_blocks(positions: Tensor, positive: Tensor, num_bins: int) -> Tensor:
+    """The same for as many rows at a time as stay in the cache between the bins."""
+    rows, columns = positions.shape
+    number = -(-rows // _BLOCK)
+    missing = ((0, number * _BLOCK - rows), (0, 0))
+    blocks = [
+        ops.reshape(ops.pad(each, missing), (number, _BLOCK, columns))
+        for each in (positions, positive)
+    ]
+    counts = ops.map(lambda block: _by_bins(block[0], block[1], num_bins), blocks)
+    return ops.reshape(counts, (number * _BLOCK, 2, num_bins + 1))[:rows]
 
 
 def _by_cells(positions: Tensor, cells: Tensor, num_bins: int) -> Tensor:

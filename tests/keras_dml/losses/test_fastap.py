@@ -89,3 +89,10 @@ def test_the_gradient_of_the_parts_is_that_of_the_loss():
 def test_bad_bins(num_bins):
     with pytest.raises(ValueError, match="num_bins must be a whole number of at least 1. Received"):
         losses.FastAPLoss(num_bins=num_bins)
+
+
+def test_more_rows_than_are_counted_at_a_time():
+    rng = np.random.default_rng(3)
+    labels, z = rng.integers(0, 12, size=131), rng.normal(size=(131, 4))
+    values = losses.FastAPLoss(reduction=None)(labels, z.astype("float32"))
+    np.testing.assert_allclose(values, sum(oracles.fastap(labels, z)), rtol=1e-4, atol=1e-5)

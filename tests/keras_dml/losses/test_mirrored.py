@@ -99,6 +99,16 @@ def test_sums_of_mirrored_products(scale):
     np.testing.assert_allclose(gradient, expected_gradient, rtol=1e-4)
 
 
+@pytest.mark.parametrize("slowly", [False, True])
+def test_both_places_together_and_apart(monkeypatch, slowly):
+    monkeypatch.setattr("keras_dml.gram._transposes_slowly", lambda matrix: slowly)
+    upstream = RNG.normal(size=(8, 8)).astype("float32")
+    _, gradient = value_and_gradient(
+        lambda _, x: ops.sum(ops.convert_to_tensor(upstream) * gram(x)), LABELS, Z, "float32"
+    )
+    np.testing.assert_allclose(gradient, (upstream + upstream.T) @ Z, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("twins", [False, True])
 def test_sums_of_mirrored_distances(twins):
     z = Z.copy()
