@@ -94,7 +94,7 @@ Value and gradient with respect to the embeddings on JAX's first device, float32
 4 images a class, beside pytorch-metric-learning on the same GPU in the same process:
 
   ms       median milliseconds of a call
-  / floor  over the time of two n x n x d products of full float32, measured beside it
+  / floor  over the time of two n x n x d products of full float32, called in turns with it
   / peer   over pytorch-metric-learning's time for the same loss
   MB       the most that the device held above what it held before; the peer's beside it
   off      at the first n: relative difference of the gradient from one in float64 on the CPU

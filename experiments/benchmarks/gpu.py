@@ -14,7 +14,7 @@ import keras
 import numpy as np
 
 from experiments.benchmarks.measured import IMAGES_PER_CLASS, made_batch, peer_step
-from experiments.benchmarks.timing import SECONDS, milliseconds, milliseconds_in_turns
+from experiments.benchmarks.timing import SECONDS, Step, milliseconds, milliseconds_in_turns
 from experiments.options.child import end_with_parent
 from keras_dml import losses, models
 
@@ -34,10 +34,11 @@ def loss_rows(name: str, dimensions: int, sizes: Sequence[int]) -> None:
         z = jax.device_put(embeddings, device)
         step = jax.jit(_value_and_gradient(losses.get(name), labels))
         row: dict[str, Any] = {"n": size, "device": device.device_kind}
-        row["ms"] = _milliseconds(step, z)
+        jax.block_until_ready(step(z))
         peak = _bytes(device, "peak_bytes_in_use")
         row["mb"] = None if peak is None or before is None else (peak - before) / 2**20
-        row["floor"] = _milliseconds(_floor, z)
+        steps = {"ms": _ready(step, z), "floor": _ready(_floor, z)}
+        row.update(milliseconds_in_turns(steps, 2 * SECONDS))
         row["off"] = _error(name, labels, step(z)[1]) if size == sizes[0] else None
         row["peer"] = row["peer_mb"] = None
         if peer := peer_step(name, labels, embeddings, torch_device):
@@ -68,8 +69,8 @@ def training_row(backbone: str, image_size: int, batch_size: int, name: str) -> 
     print(json.dumps(row | {"device": jax.devices()[0].device_kind}))
 
 
-def _milliseconds(function: Callable[..., Any], *arguments: Any) -> float:
-    return milliseconds(lambda: jax.block_until_ready(function(*arguments)))
+def _ready(function: Callable[..., Any], *arguments: Any) -> Step:
+    return lambda: jax.block_until_ready(function(*arguments))
 
 
 @jax.jit
