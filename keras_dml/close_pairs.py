@@ -27,7 +27,6 @@ from keras_dml.matmul import matmul
 from keras_dml.types import Tensor
 
 CHUNK = 2
-_ANCHOR, _CANDIDATE = 0, 1
 _ROOT_EPSILON = {"float32": 3.5e-4, "float64": 1.5e-8}
 
 
@@ -56,17 +55,17 @@ def squared_distances(anchors: Tensor, candidates: Tensor, mirrored: bool = Fals
 
 @with_gradient
 def _within(x: Tensor) -> WithGradient:
-    return _of_one_set(x, both_places, (_ANCHOR, _CANDIDATE))
+    return _of_one_set(x, both_places, (0, 0))
 
 
 @with_gradient
 def _mirrored_within(x: Tensor) -> WithGradient:
     # Of the two that a pair moves, each is once its anchor.
-    return _of_one_set(x, matmul, (_ANCHOR,))
+    return _of_one_set(x, matmul, (0,))
 
 
 def _of_one_set(
-    x: Tensor, product: Callable[[Tensor, Tensor], Tensor], ends: tuple[int, ...]
+    x: Tensor, product: Callable[[Tensor, Tensor], Tensor], gradient_of: tuple[int, ...]
 ) -> WithGradient:
     """By the product of the upstream, of both places of a pair, and the rows `[n, d + 1]`."""
     (centered,) = _centered(x)
@@ -78,7 +77,7 @@ def _of_one_set(
         # Times ones, for the sum of the upstream.
         moved = product(far, ops.concatenate([turned, ops.ones_like(turned[:, :1])], axis=-1))
         by_product = moved[:, :-1] - moved[:, -1:] * turned
-        (of_x,) = _with_close_pairs((by_product,), ends, x, x, close, any_close, upstream)
+        (of_x,) = _with_close_pairs((by_product,), gradient_of, x, x, close, any_close, upstream)
         return of_x
 
     return distances, gradient
@@ -95,7 +94,7 @@ def _between(anchors: Tensor, candidates: Tensor) -> WithGradient:
         to_a = 2.0 * (ops.sum(far, axis=1, keepdims=True) * a - matmul(far, c))
         to_c = 2.0 * (ops.sum(turned, axis=1, keepdims=True) * c - matmul(turned, a))
         return _with_close_pairs(
-            (to_a, to_c), (_ANCHOR, _CANDIDATE), anchors, candidates, close, any_close, upstream
+            (to_a, to_c), (0, 1), anchors, candidates, close, any_close, upstream
         )
 
     return distances, gradient
@@ -155,16 +154,17 @@ def _of_far_pairs(upstream: Tensor, close: Tensor, any_close: Tensor) -> Tensor:
 
 def _with_close_pairs(
     gradients: tuple[Tensor, ...],
-    ends: tuple[int, ...],
+    gradient_of: tuple[int, ...],
     anchors: Tensor,
     candidates: Tensor,
     close: Tensor,
     any_close: Tensor,
     upstream: Tensor,
 ) -> tuple[Tensor, ...]:
-    """The gradients of the anchors and, if they are others, of the candidates, plus close pairs'.
+    """The `gradients`, plus what close pairs do.
 
-    Of each close pair, what it does to those of its two `ends`.
+    To which of them what a pair does to its anchor is added, and what to its candidate, says
+    `gradient_of`; one number: to its anchor alone.
     """
 
     def some() -> tuple[Tensor, ...]:
@@ -174,9 +174,8 @@ def _with_close_pairs(
             weights = ops.where(pairs.exists, 2.0 * ops.take(upstreams, pairs.place), 0.0)
             moved = weights[:, None] * difference
             totals = list(sums)
-            for end in ends:
-                place = min(end, len(totals) - 1)
-                rows, move = ((pairs.row, moved), (pairs.column, -moved))[end]
+            ends = (pairs.row, moved), (pairs.column, -moved)
+            for place, (rows, move) in zip(gradient_of, ends, strict=False):
                 added = ops.segment_sum(move, rows, ops.shape(totals[place])[0])
                 totals[place] = totals[place] + added
             return tuple(totals)

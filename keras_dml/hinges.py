@@ -322,15 +322,24 @@ def places_in(in_order: Tensor, values: Tensor) -> Tensor:
 
     `searchsorted(side="right")` by bisection: XLA makes a table of all comparisons of TensorFlow's.
     """
-    size = ops.convert_to_tensor(ops.shape(in_order)[0], "int32")
+    return _places_among(
+        ops.shape(in_order)[0], values, lambda last: look_up(in_order, last) <= values
+    )
+
+
+def _places_among(
+    size: Tensor | int, values: Tensor, is_passed: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """The places of values among `size` entries, if `is_passed` says which are before them."""
+    end = ops.convert_to_tensor(size, "int32")
 
     def right(place: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
-        # Not min(place + step, size), whose first may pass 2³¹. Where all entries are passed at
+        # Not min(place + step, end), whose first may pass 2³¹. Where all entries are passed at
         # once, the last of them tells whether that was right.
-        reached = place + ops.minimum(step, size - place)
-        return reached, look_up(in_order, reached - 1) <= values
+        reached = place + ops.minimum(step, end - place)
+        return reached, is_passed(reached - 1)
 
-    return _bisected(right, ops.zeros_like(values, dtype="int32"), size)
+    return _bisected(right, ops.zeros_like(values, dtype="int32"), end)
 
 
 def places_by_cells(in_order: Tensor, values: Tensor) -> Tensor:
@@ -494,13 +503,9 @@ def _row_ranks(in_order: Tensor, values: Tensor, side: str) -> Tensor:
     By bisection, as `places_in`.
     """
     is_before = ops.less_equal if side == "right" else ops.less
-    size = ops.convert_to_tensor(ops.shape(in_order)[1], "int32")
-
-    def right(place: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
-        reached = place + ops.minimum(step, size - place)
-        return reached, is_before(at_columns(reached - 1, in_order), values)
-
-    return _bisected(right, ops.zeros_like(values, dtype="int32"), size)
+    return _places_among(
+        ops.shape(in_order)[1], values, lambda last: is_before(at_columns(last, in_order), values)
+    )
 
 
 def _row_occurrences(in_order: Tensor, values: Tensor) -> Tensor:

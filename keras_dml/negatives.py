@@ -6,7 +6,7 @@ from keras import ops
 
 from keras_dml.checks import check_number, check_seed
 from keras_dml.errors import ArgumentError
-from keras_dml.shares import LEFT_OUT
+from keras_dml.pairs import masked_softmax
 from keras_dml.types import Tensor
 
 # Drawing counts in whole tickets, exact in float32 in any order of summation.
@@ -57,9 +57,7 @@ def distance_weighted(
     none_near = ops.logical_not(ops.any(near, axis=-1, keepdims=True))
     # Where none is near all are at `farthest`, and alike.
     kept = ops.logical_or(near, ops.logical_and(negative, none_near))
-    shares = ops.softmax(ops.where(kept, exponents, LEFT_OUT), axis=-1)
-    factors = ops.cast(ops.any(negative, axis=-1), shares.dtype) * sums
-    return shares * factors[:, None]
+    return masked_softmax(exponents, kept, sums)
 
 
 def check_distances(nearest: object, farthest: object) -> tuple[float, float]:

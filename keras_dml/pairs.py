@@ -218,13 +218,17 @@ class Exponents:
         """`log Σ exp(scale · S_ij)` `[a]` over those, or over all other images; 0 where none is."""
         if self._powers is None:
             return log_sum_exp(self._values, self._others if mask is None else mask)
-        total = self._pairs.sums(self._powers, mask)
-        return ops.where(total > 0.0, ops.log(ops.where(total > 0.0, total, 1.0)), 0.0)
+        return log_or_zero(self._pairs.sums(self._powers, mask))
 
 
 def are_bounded(*exponents: float) -> bool:
     """Whether the exponentials of numbers up to `exponents`, either sign, and their sums fit."""
     return all(abs(exponent) <= _LARGEST_EXPONENT for exponent in exponents)
+
+
+def log_or_zero(sums: Tensor) -> Tensor:
+    """`log s` of sums of exponentials; 0 where nothing was summed."""
+    return ops.log(ops.where(sums > 0.0, sums, 1.0))
 
 
 def masked_exp(exponents: Tensor, mask: Tensor) -> Tensor:
@@ -280,10 +284,14 @@ def _log_sum_exp(exponents: Tensor, mask: Tensor) -> Tensor:
     return of_kept(exponents)
 
 
-def masked_softmax(exponents: Tensor, mask: Tensor) -> Tensor:
-    """Softmax over the entries of the last axis that the bool `mask` keeps; 0 elsewhere."""
+def masked_softmax(exponents: Tensor, mask: Tensor, sums: Tensor | float = 1.0) -> Tensor:
+    """Softmax over the entries of the last axis that the bool `mask` keeps; 0 elsewhere.
+
+    Times `sums`, a number or one of each row.
+    """
     shares = ops.softmax(ops.where(mask, exponents, LEFT_OUT), axis=-1)
-    return ops.where(ops.any(mask, axis=-1, keepdims=True), shares, 0.0)
+    factors = ops.cast(ops.any(mask, axis=-1), shares.dtype) * sums
+    return shares * factors[..., None]
 
 
 def log_add_exp(a: Tensor, b: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from keras import ops
 
 from keras_dml.checks import check_positive
 from keras_dml.gradients import WithGradient, with_gradient
-from keras_dml.hinges import at_columns, find_positives, spread
+from keras_dml.hinges import Positives, at_columns, find_positives, spread
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.mining import Strategy
@@ -16,6 +16,7 @@ from keras_dml.pairs import (
     are_bounded,
     kept_weights,
     log_add_exp,
+    log_or_zero,
     log_sum_exp,
     masked_exp,
 )
@@ -93,19 +94,19 @@ class CircleLoss(PairLoss):
         some = ops.any(pairs.negative, axis=-1)
         if mirrored:
             total = pairs.sums(masked_exp(exponents - centre, pairs.negative))
-            pushing = ops.where(some, ops.log(ops.where(some, total, 1.0)) + centre, 0.0)
+            pushing = ops.where(some, log_or_zero(total) + centre, 0.0)
         else:
             pushing = log_sum_exp(exponents, pairs.negative)
-        both = ops.logical_and(ops.any(pairs.positive, axis=-1), some)
-        pulling = self._pulling(similarities, pairs.positive, mirrored)
+        positives = find_positives(pairs.positive)
+        both = ops.logical_and(positives.number > 0, some)
+        pulling = self._pulling(similarities, positives, mirrored)
         return pulling, pushing, kept_weights(both, similarities.dtype)
 
-    def _pulling(self, similarities: Tensor, positive: Tensor, mirrored: bool) -> Tensor:
+    def _pulling(self, similarities: Tensor, positives: Positives, mirrored: bool) -> Tensor:
         """A `[n]`, looking at nothing but the positives where no anchor has many.
 
         `mirrored`: with a gradient for `Pairs.similarities_to_sum`.
         """
-        positives = find_positives(positive)
 
         @with_gradient
         def pulling(similarities: Tensor) -> WithGradient:

@@ -7,7 +7,7 @@ from keras_dml.cells import look_up
 from keras_dml.checks import check_positive
 from keras_dml.distribute import gather_candidates
 from keras_dml.gradients import WithGradient, with_gradient
-from keras_dml.hinges import Positives, cond, find_positives, spread
+from keras_dml.hinges import Positives, at_columns, find_positives, spread
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.pairs import (
@@ -113,8 +113,7 @@ def squared_hinges(
 ) -> Tensor:
     """`Σ_{j∈P_i} max(0, log(exp(A_i) + exp(A_j)) + D_ij)²` `[a]`, 0 for anchors that are not kept.
 
-    Where no anchor has many positives, of these alone, gathered into `[a, k]`. The gradient is set
-    by hand: XLA takes a wrong one through branches of which it does not know the shapes.
+    Where no anchor has many positives, of these alone, gathered into `[a, k]`.
 
     Args:
         distances: `[a, c]`.
@@ -124,45 +123,37 @@ def squared_hinges(
     """
 
     @with_gradient
-    def of_all(distances: Tensor, of_anchor: Tensor, of_candidate: Tensor) -> WithGradient:
-        columns, is_few = positives.columns, positives.are_few()
+    def sums(distances: Tensor, of_anchor: Tensor, of_candidate: Tensor) -> WithGradient:
         anchors = of_anchor[:, None]
 
-        def few() -> tuple[Tensor, Tensor, Tensor]:
-            near = ops.take_along_axis(distances, columns, axis=-1)
-            return near, look_up(of_candidate, columns), positives.present
+        def partners(columns: Tensor | None) -> Tensor:
+            return of_candidate[None, :] if columns is None else look_up(of_candidate, columns)
 
-        def many() -> tuple[Tensor, Tensor, Tensor]:
-            return distances, of_candidate[None, :], positives.mask
+        def hinges(columns: Tensor | None, present: Tensor) -> Tensor:
+            both = log_add_exp(anchors, partners(columns))
+            found = ops.maximum(both + at_columns(columns, distances), 0.0)
+            return ops.where(ops.logical_and(present, kept[:, None]), found, 0.0)
 
-        def hinges(distances: Tensor, partners: Tensor, mask: Tensor) -> Tensor:
-            hinges = ops.maximum(log_add_exp(anchors, partners) + distances, 0.0)
-            return ops.where(ops.logical_and(mask, kept[:, None]), hinges, 0.0)
+        def total(columns: Tensor | None, present: Tensor) -> Tensor:
+            return ops.sum(ops.square(hinges(columns, present)), axis=-1)
 
         def gradient(upstream: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            def shared(of: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-                steps = 2.0 * upstream[:, None] * hinges(*of)
-                to_partner = steps * ops.sigmoid(of[1] - anchors)
-                return steps, ops.sum(steps - to_partner, axis=-1), to_partner
-
-            def to_few() -> tuple[Tensor, Tensor, Tensor]:
-                steps, to_anchor, to_partner = shared(few())
-                to_candidate = ops.scatter(
-                    ops.reshape(columns, (-1, 1)),
-                    ops.reshape(to_partner, (-1,)),
-                    ops.shape(of_candidate),
-                )
+            def back(columns: Tensor | None, present: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+                steps = 2.0 * upstream[:, None] * hinges(columns, present)
+                to_partner = steps * ops.sigmoid(partners(columns) - anchors)
+                if columns is None:
+                    to_candidate = ops.sum(to_partner, axis=0)
+                else:
+                    to_candidate = ops.scatter(
+                        ops.reshape(columns, (-1, 1)),
+                        ops.reshape(to_partner, (-1,)),
+                        ops.shape(of_candidate),
+                    )
+                to_anchor = ops.sum(steps - to_partner, axis=-1)
                 return spread(columns, steps, distances), to_anchor, to_candidate
 
-            def to_many() -> tuple[Tensor, Tensor, Tensor]:
-                steps, to_anchor, to_partner = shared(many())
-                return steps, to_anchor, ops.sum(to_partner, axis=0)
+            return positives.by_width(back)
 
-            return cond(is_few, to_few, to_many)
+        return positives.by_width(total), gradient
 
-        def total(of: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-            return ops.sum(ops.square(hinges(*of)), axis=-1)
-
-        return cond(is_few, lambda: total(few()), lambda: total(many())), gradient
-
-    return of_all(distances, of_anchor, of_candidate)
+    return sums(distances, of_anchor, of_candidate)

@@ -7,7 +7,7 @@ from keras import ops
 
 from keras_dml.checks import check_positive
 from keras_dml.gradients import WithGradient, with_gradient
-from keras_dml.hinges import at_columns, find_positives, spread
+from keras_dml.hinges import Positives, at_columns, find_positives, spread
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.ice import matched_pairs
 from keras_dml.losses.registry import register
@@ -15,7 +15,7 @@ from keras_dml.mining import Strategy
 from keras_dml.pairs import (
     Pairs,
     are_bounded,
-    count,
+    log_or_zero,
     log_sum_exp,
     masked_exp,
     masked_sum,
@@ -78,17 +78,15 @@ class NTXentLoss(PairLoss):
 
     def compute_pair_loss(self, pairs: Pairs) -> Tensor:
         """The loss `[n]` without the cancellation of its parts."""
-        matched, scale = matched_pairs(pairs), 1.0 / self.temperature
+        matched, scale = find_positives(matched_pairs(pairs)), 1.0 / self.temperature
         if pairs.complete and are_bounded(scale):
             logits = pairs.similarities_to_sum(scale)
-            total = pairs.sums(masked_exp(logits, pairs.negative))
-            # Where there are no rivals, no pair is matched.
-            rivals = ops.log(ops.where(total > 0.0, total, 1.0))
+            rivals = log_or_zero(pairs.sums(masked_exp(logits, pairs.negative)))
             sums = _sums_of_gaps(logits, rivals, matched, mirrored=True)
         else:
             logits = pairs.similarities(scale)
             sums = _sums_of_gaps(logits, log_sum_exp(logits, pairs.negative), matched)
-        return mean_over_pairs(sums, count(matched, sums.dtype))
+        return mean_over_pairs(sums, ops.cast(matched.number, sums.dtype))
 
     def _compared(self, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
         logits = pairs.similarities(1.0 / self.temperature)
@@ -100,15 +98,14 @@ class NTXentLoss(PairLoss):
 
 
 def _sums_of_gaps(
-    logits: Tensor, rivals: Tensor, matched: Tensor, mirrored: bool = False
+    logits: Tensor, rivals: Tensor, matched: Positives, mirrored: bool = False
 ) -> Tensor:
-    """`Σ_j softplus(e_i − s_ij)` `[a]` over the pairs that the bool `matched` `[a, c]` keeps.
+    """`Σ_j softplus(e_i − s_ij)` `[a]` over the `matched` pairs, those of `find_positives`.
 
     Of logits s `[a, c]` and rivals e `[a]`. What is not matched is not looked at where no anchor
     has many such pairs: a softplus takes as long as ten passes. `mirrored`: that the gradient at
     the logits is to be of both places of a pair, as of `keras_dml.gram.mirrored_sums`.
     """
-    positives = find_positives(matched)
 
     @with_gradient
     def sums(logits: Tensor, rivals: Tensor) -> WithGradient:
@@ -124,8 +121,8 @@ def _sums_of_gaps(
                 pushed = upstream[:, None] * shares
                 return spread(columns, -pushed, logits, mirrored), ops.sum(pushed, axis=-1)
 
-            return positives.by_width(of_width)
+            return matched.by_width(of_width)
 
-        return positives.by_width(total), gradient
+        return matched.by_width(total), gradient
 
     return sums(logits, rivals)
