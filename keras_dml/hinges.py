@@ -5,84 +5,30 @@ how many active hinges each distance takes part in: with those counts held const
 `Σ count·(x + η) − Σ count·b`, and its derivative is the counts themselves. The functions here find
 the counts; they come from comparisons alone, so no gradient passes through them.
 
-They are found in one of two ways, by the largest number of positives that an anchor has. Up to
-`FEW_POSITIVES`, each positive in turn is compared with all candidates: O(n²·m) time. Above, both
-sets are sorted: O(n² log n) time. Memory is O(n²) either way, and so is what comes out, but for the
-hinges that are 0 to the last bit, whose subgradient is free.
+They are found in one of two ways, by the largest number m of positives that an anchor has. Where
+these are few (`keras_dml.positives`), each in turn is compared with all candidates: O(n²·m) time.
+Otherwise both sets are sorted: O(n² log n) time. Memory is O(n²) either way, and so is what comes
+out, but for the hinges that are 0 to the last bit, whose subgradient is free.
 """
 
 import dataclasses
 from collections.abc import Callable
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 from keras import ops
 
 from keras_dml.cells import counts_in_cells, look_up, sums_in_cells
 from keras_dml.gradients import WithGradient, with_gradient
+from keras_dml.positives import Positives, at_columns, cond, spread
 from keras_dml.types import Tensor
 
-FEW_POSITIVES = 32
-VERY_FEW_POSITIVES = 4
 INFINITY = float("inf")
 # Cells of `places_by_cells`: the more, the fewer entries share one, and the larger the table.
 _CELLS_OF_EACH = 16
 _MOST_CELLS = 2**17
-# Of a mask in one number, exact in float32.
-_BITS = 16
 
-Some = TypeVar("Some")
 OfBoth: TypeAlias = tuple[Tensor, Tensor]
 """What the positives have of something, and what the negatives (or the other numbers) have."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Positives:
-    """A mask of positives, and where the positives of each row stand, if these are few.
-
-    Attributes:
-        mask: bool `[a, c]`.
-        columns: int32 `[a, k]`, k = `FEW_POSITIVES` or c if that is less, in any order. Of more
-            positives than k, some.
-        present: bool `[a, k]`, which of these there are, the first ones; what is not has any
-            column.
-        number: int32 `[a]`, how many positives a row has, and most: in one row, int32.
-    """
-
-    mask: Tensor
-    columns: Tensor
-    present: Tensor
-    number: Tensor
-    most: Tensor
-
-    def are_few(self) -> Tensor | bool:
-        """Whether no row has more positives than `columns`."""
-        return self.are_within(FEW_POSITIVES)
-
-    def are_within(self, number: int) -> Tensor | bool:
-        """Whether no row has more than a `number` of at most `FEW_POSITIVES`."""
-        width = self.mask.shape[1]
-        return True if width is not None and width <= number else self.most <= number
-
-    def first(self, number: int) -> OfBoth:
-        """The first columns of each row, `number` if there are as many, and which are present."""
-        return self.columns[:, :number], self.present[:, :number]
-
-    def by_width(self, of: Callable[[Tensor | None, Tensor], Some]) -> Some:
-        """`of(columns, present)` of as few columns as hold all positives, else `of(None, mask)`.
-
-        The fewer, the faster what is done with them. No gradient may pass through `of`: where the
-        graph does not know the batch's size, XLA gives a wrong one.
-        """
-        very_few = min(FEW_POSITIVES, VERY_FEW_POSITIVES)
-        return cond(
-            self.are_within(very_few),
-            lambda: of(*self.first(very_few)),
-            lambda: cond(
-                self.are_few(),
-                lambda: of(*self.first(FEW_POSITIVES)),
-                lambda: of(None, self.mask),
-            ),
-        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,7 +64,7 @@ def all_hinges(
 
     Args:
         distances: `[a, c]`.
-        positive: of `find_positives`.
+        positive: of the anchors, of mask `[a, c]`.
         negative: bool `[a, c]`.
         margin: η.
     """
@@ -232,7 +178,7 @@ def hinge_sums_against_all(
 
     Args:
         distances: `[a, c]`.
-        positive: of `find_positives`.
+        positive: of the anchors, of mask `[a, c]`.
         others: `[...]`, and other: bool of the same shape, which of them take part.
         margin: η.
 
@@ -423,9 +369,9 @@ def _by_number_of_positives(
     `one_positive(distance)` takes the distance `[a, 1]` of one positive in each row (minus infinity
     in rows that have no more) and gives its own count `[a]` and those of the candidates `[a, c]`.
     """
-    columns, present = positive.columns, positive.present
 
     def one_at_a_time() -> OfBoth:
+        columns, present = positive.few()
         near = ops.where(present, ops.take_along_axis(distances, columns, axis=-1), -INFINITY)
         slots = ops.arange(ops.shape(near)[1], dtype="int32")
 
@@ -446,55 +392,6 @@ def _by_number_of_positives(
         return spread(columns, positives, distances) + negatives, ops.sum(positives, axis=-1)
 
     return cond(positive.are_few(), one_at_a_time, by_sorting)
-
-
-def find_positives(positive: Tensor) -> Positives:
-    """Up to `FEW_POSITIVES` positives of each row of a mask `[a, c]`.
-
-    The mask is packed, 16 columns in a number, and the numbers that are not 0 are brought to the
-    front. Then one positive of every row after the other is read off them. So the mask is passed
-    over once, where `top_k` would look at all of its entries one by one.
-    """
-    rows, width = positive.shape[0], positive.shape[1]
-    rows = ops.shape(positive)[0] if rows is None else rows
-    columns = ops.shape(positive)[1] if width is None else width
-    words = (columns + _BITS - 1) // _BITS if width is None else max(1, -(-width // _BITS))
-    least = ops.minimum if width is None else min
-    k, kept = least(FEW_POSITIVES, columns), least(FEW_POSITIVES, words)
-    numbers = ops.cast(positive, "float32")
-    if width is None or width != words * _BITS:
-        numbers = ops.pad(numbers, ((0, 0), (0, words * _BITS - columns)))
-    # Sums of different powers of 2, and of ones: a product is exact, and quicker than sums.
-    packing = ops.convert_to_tensor([[2**bit, 1] for bit in range(_BITS)], dtype="float32")
-    packed = ops.matmul(ops.reshape(numbers, (rows * words, _BITS)), packing)
-    packed = ops.reshape(packed, (rows, words, 2))
-    number = ops.cast(ops.sum(packed[..., 1], axis=-1), "int32")
-    most = ops.max(number, initial=0)
-    filled, at = ops.top_k(packed[..., 0], kept)
-    filled, at = (ops.reshape(ops.cast(each, "int32"), (-1,)) for each in (filled, at))
-    starts = ops.arange(rows, dtype="int32") * kept
-    ends = starts + (kept - 1)
-    slots = ops.arange(k, dtype="int32")[None, :]
-
-    def read_off(slot: Tensor, place: Tensor, word: Tensor, found: Tensor) -> tuple[Tensor, ...]:
-        lowest = word & -word
-        bit = ops.log2(ops.cast(ops.maximum(lowest, 1), "float32")) + 0.5
-        column = look_up(at, place) * _BITS + ops.cast(bit, "int32")
-        found = ops.where(slots == slot, column[:, None], found)
-        rest = word - lowest
-        place = ops.where(rest > 0, place, ops.minimum(place + 1, ends))
-        return slot + 1, place, ops.where(rest > 0, rest, look_up(filled, place)), found
-
-    start = (ops.zeros((), "int32"), starts, look_up(filled, starts), ops.zeros((rows, k), "int32"))
-    found = ops.while_loop(
-        lambda slot, *_: ops.logical_and(slot < most, slot < k), read_off, start
-    )[-1]
-    return Positives(positive, found, slots < number[:, None], number, most)
-
-
-def cond(condition: Tensor | bool, one: Callable[[], Some], other: Callable[[], Some]) -> Some:
-    """`ops.cond`, or `one()` alone where the shapes already say that the condition is true."""
-    return one() if condition is True else ops.cond(condition, one, other)
 
 
 def _row_ranks(in_order: Tensor, values: Tensor, side: str) -> Tensor:
@@ -522,28 +419,6 @@ def _weighted_sum(values: Tensor, weights: Tensor) -> Tensor:
         return total, lambda upstream: upstream[:, None] * weights
 
     return weighted(values)
-
-
-def at_columns(columns: Tensor | None, values: Tensor) -> Tensor:
-    """`values` `[a, c]` at the `columns` `[a, k]` of their row; None: all of them."""
-    return values if columns is None else ops.take_along_axis(values, columns, axis=-1)
-
-
-def spread(columns: Tensor | None, values: Tensor, like: Tensor, mirrored: bool = False) -> Tensor:
-    """Zeros in the shape of `like` `[a, c]`, plus `values` `[a, k]` at the `columns` of their row.
-
-    So what sends a gradient back through `at_columns`, and with a permutation of each row as
-    columns its inverse. `mirrored`: plus the transpose of it, of a square one.
-    """
-    if columns is None:
-        return values + ops.transpose(values) if mirrored else values
-    rows, width = ops.shape(like)[0], ops.shape(like)[1]
-    columns, row = ops.cast(columns, "int32"), ops.arange(rows, dtype="int32")[:, None]
-    places, values = ops.reshape(row * width + columns, (-1, 1)), ops.reshape(values, (-1,))
-    if mirrored:
-        turned = ops.reshape(columns * width + row, (-1, 1))
-        places, values = ops.concatenate([places, turned]), ops.concatenate([values, values])
-    return ops.reshape(ops.scatter(places, values, (rows * width,)), (rows, width))
 
 
 def _size(matrix: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from keras import ops
 from keras_dml.checks import check_number, check_seed, shown
 from keras_dml.distribute import place_among_replicas
 from keras_dml.errors import ArgumentError, ArgumentTypeError
-from keras_dml.hinges import find_positives, semihard_hinges
+from keras_dml.hinges import semihard_hinges
 from keras_dml.negatives import check_distances, distance_weighted, fixed_noise
 from keras_dml.pairs import Pairs, count
 from keras_dml.types import Config, Tensor
@@ -128,8 +128,7 @@ class SemiHard(Mining):
     def masks(self, similarities: Tensor, pairs: Pairs) -> Masks:
         """As the class says."""
         # With an infinite margin every positive's hinge is open, and counts its negative.
-        positives = find_positives(pairs.positive)
-        hinges = semihard_hinges(-similarities, positives, pairs.negative, INFINITY)
+        hinges = semihard_hinges(-similarities, pairs.positives(), pairs.negative, INFINITY)
         return pairs.positive, hinges.counts < 0
 
 
@@ -327,7 +326,7 @@ def mined(pairs: Pairs, strategies: Sequence[Strategy], unit: bool) -> Pairs:
             pairs,
             positive=ops.logical_and(pairs.positive, positive),
             negative=ops.logical_and(pairs.negative, negative),
-            complete=False,
+            class_ids=None,
         )
     return pairs
 

@@ -9,6 +9,7 @@ from keras_dml.distribute import gather_candidates
 from keras_dml.gradients import WithGradient, with_gradient
 from keras_dml.gram import gram, mirrored, mirrored_gram, mirrored_sums
 from keras_dml.matmul import matmul
+from keras_dml.positives import Positives, find_positives, positives_of_classes
 from keras_dml.shares import LEFT_OUT, log_sum_exp_and_shares
 from keras_dml.types import Tensor
 
@@ -50,8 +51,7 @@ class Pairs:
         first_row: the row of the first anchor among the candidates; 0 on one device.
         own: int `[a]`, the candidate that is the anchor itself (−1: none); None: from `first_row`
             on, one after the other.
-        complete: that the candidates are the anchors, each with all others its positives or
-            negatives, so that all that is made of pairs is symmetric.
+        class_ids: `[a]` where the pairs are `complete`, else None.
     """
 
     anchors: Tensor
@@ -60,7 +60,7 @@ class Pairs:
     negative: Tensor
     first_row: Tensor | int = 0
     own: Tensor | None = None
-    complete: bool = False
+    class_ids: Tensor | None = None
 
     @classmethod
     def of_batch(cls, class_ids: Tensor, embeddings: Tensor) -> "Pairs":
@@ -77,7 +77,7 @@ class Pairs:
             positive=ops.logical_and(same_class, another),
             negative=ops.logical_not(same_class),
             first_row=offset,
-            complete=candidates is embeddings,
+            class_ids=class_ids if candidates is embeddings else None,
         )
 
     @classmethod
@@ -96,6 +96,28 @@ class Pairs:
             negative=ops.logical_and(ops.logical_not(same_class), other),
             own=memory.own,
         )
+
+    @property
+    def complete(self) -> bool:
+        """Whether the candidates are the anchors, each with all others its positives or negatives.
+
+        Then all that is made of pairs is symmetric, and class ids say all that masks do.
+        """
+        return self.class_ids is not None
+
+    def positives(self) -> Positives:
+        """Where the positives of each anchor stand."""
+        if self.class_ids is None:
+            return find_positives(self.positive)
+        return positives_of_classes(self.class_ids, self.positive)
+
+    def have_negatives(self) -> Tensor:
+        """Whether each anchor has a negative, bool `[a]`."""
+        if self.class_ids is None:
+            return ops.any(self.negative, axis=-1)
+        # All have one, or none has.
+        some = ops.any(ops.not_equal(self.class_ids, self.class_ids[:1]))
+        return ops.broadcast_to(some, ops.shape(self.class_ids))
 
     def itself(self) -> Tensor:
         """Bool `[a, c]`: where a candidate is the anchor itself."""

@@ -15,7 +15,8 @@ from typing import TypeAlias
 from keras import ops
 
 from keras_dml.gradients import WithGradient, with_gradient
-from keras_dml.hinges import INFINITY, cond, find_positives, spread
+from keras_dml.hinges import INFINITY
+from keras_dml.positives import Positives, cond, spread
 from keras_dml.types import Tensor
 
 __all__ = ["OfRanks", "sums_over_positives"]
@@ -26,13 +27,13 @@ of these by r⁺ and by r, each `[a, m]` in the ranks' dtype."""
 
 
 def sums_over_positives(
-    similarities: Tensor, positive: Tensor, negative: Tensor, of_ranks: OfRanks
+    similarities: Tensor, positives: Positives, negative: Tensor, of_ranks: OfRanks
 ) -> Tensor:
     """`Σ_{i∈P_q} f(r⁺_i, r_i)`: of each query q the sum over its positives.
 
     Args:
         similarities: S / τ, `[a, c]`.
-        positive: bool `[a, c]`, the positives of each query.
+        positives: of each query, of mask `[a, c]`.
         negative: bool `[a, c]`, what they are ranked among besides; nowhere a positive.
         of_ranks: f and its derivatives, finite from a rank of 1/2 on. No gradient reaches what it
             reads besides the ranks.
@@ -40,7 +41,6 @@ def sums_over_positives(
     Returns:
         `[a, m]`, 0 where there is no positive; differentiable once in `similarities`.
     """
-    positives = find_positives(positive)
 
     @with_gradient
     def sums(similarities: Tensor) -> WithGradient:
@@ -56,13 +56,13 @@ def sums_over_positives(
                 return of(columns, ops.where(present, near, -INFINITY))
 
             def of_all_columns() -> Tensor:
-                every = ops.cast(positive, similarities.dtype)
-                present, columns = ops.top_k(every, ops.shape(positive)[1])
+                every = ops.cast(positives.mask, similarities.dtype)
+                present, columns = ops.top_k(every, ops.shape(every)[1])
                 return of_columns(columns, present > 0)
 
             return cond(
                 positives.are_few(),
-                lambda: of_columns(positives.columns, positives.present),
+                lambda: of_columns(*positives.few()),
                 of_all_columns,
             )
 

@@ -18,11 +18,12 @@ from keras_dml.checks import (
 )
 from keras_dml.class_ids import are_apart, as_labels
 from keras_dml.errors import ArgumentError
-from keras_dml.hinges import Positives, find_positives, semihard_hinges
+from keras_dml.hinges import semihard_hinges
 from keras_dml.losses.base import is_sound
 from keras_dml.losses.lifted_structure import squared_hinges
 from keras_dml.matmul import matmul
 from keras_dml.pairs import Pairs, log_sum_exp, mean, safe_sqrt
+from keras_dml.positives import Positives
 from keras_dml.types import Tensor, TensorLike
 
 METRICS = ("L2", "squared-L2", "angular")
@@ -103,7 +104,7 @@ def triplet_semihard_loss(
     # A batch of one class has no negatives; the original then takes the least distance of the row.
     least = distances == ops.min(distances, axis=-1, keepdims=True)
     negative = ops.where(ops.any(pairs.negative), pairs.negative, least)
-    positives = find_positives(pairs.positive)
+    positives = pairs.positives()
     hinges = semihard_hinges(distances, positives, negative, margin)
     total = ops.sum(hinges.sums(distances))
     return returned(total / _at_least_one(positives, distances.dtype))
@@ -180,10 +181,9 @@ def lifted_struct_loss(
     margin = _margin(margin)
     pairs, distances, returned = _distances(labels, embeddings, "L2")
     of_anchor = log_sum_exp(margin - distances, pairs.negative)
-    # An image without negatives has log 0; then no image has any.
-    kept = ops.broadcast_to(ops.any(pairs.negative), ops.shape(of_anchor))
-    positives = find_positives(pairs.positive)
-    total = ops.sum(squared_hinges(distances, positives, kept, of_anchor, of_anchor))
+    positives = pairs.positives()
+    some = pairs.have_negatives()
+    total = ops.sum(squared_hinges(distances, positives, some, of_anchor, of_anchor))
     return returned(0.5 * total / _at_least_one(positives, distances.dtype))
 
 
@@ -286,7 +286,7 @@ def _distances(
     positive = ops.logical_and(same, ops.logical_not(itself))
     if distance_metric == "angular":
         z = _unit(z)
-    pairs = Pairs(z, z, positive, ops.logical_not(same))
+    pairs = Pairs(z, z, positive, ops.logical_not(same), class_ids=class_ids)
 
     def returned(value: Tensor) -> Tensor:
         return ops.cast(_nan_unless(sound, value), dtype)

@@ -7,7 +7,6 @@ from keras import ops
 
 from keras_dml.checks import check_positive
 from keras_dml.gradients import WithGradient, with_gradient
-from keras_dml.hinges import Positives, at_columns, find_positives, spread
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.mining import Strategy
@@ -20,6 +19,7 @@ from keras_dml.pairs import (
     log_sum_exp,
     masked_exp,
 )
+from keras_dml.positives import Positives, at_columns, spread
 from keras_dml.shares import LEFT_OUT, log_sum_exp_and_shares
 from keras_dml.types import Config, Parts, Tensor
 
@@ -85,35 +85,53 @@ class CircleLoss(PairLoss):
 
     def _weighed(self, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
         """A and B of each anchor, and the weights of the mean, each `[n]`."""
-        # In γ (S − m) (S + m), or 0, there is no number farther than γ/2 from this.
-        centre = self.scale * (0.5 - self.margin**2)
-        mirrored = pairs.complete and are_bounded(0.5 * self.scale, centre)
-        similarities = pairs.similarities_to_sum() if mirrored else pairs.similarities()
-        weight = self.scale * ops.maximum(ops.stop_gradient(similarities) + self.margin, 0.0)
-        exponents = weight * (similarities - self.margin)
-        some = ops.any(pairs.negative, axis=-1)
+        # Exponents of √γ S: a multiple of the embeddings is fewer numbers than one of the pairs.
+        root, most = self.scale**0.5, 0.5 * self.scale * max(1.0, self.margin**2)
+        mirrored = pairs.complete and are_bounded(most)
+        similarities = pairs.similarities_to_sum(root) if mirrored else pairs.similarities(root)
+        exponents = self._pushing_exponents(similarities)
         if mirrored:
-            total = pairs.sums(masked_exp(exponents - centre, pairs.negative))
-            pushing = ops.where(some, log_or_zero(total) + centre, 0.0)
+            pushing = log_or_zero(pairs.sums(masked_exp(exponents, pairs.negative)))
         else:
             pushing = log_sum_exp(exponents, pairs.negative)
-        positives = find_positives(pairs.positive)
+        some, centre = pairs.have_negatives(), self.scale * (0.5 - self.margin**2)
+        pushing = ops.where(some, pushing + centre, 0.0)
+        positives = pairs.positives()
         both = ops.logical_and(positives.number > 0, some)
         pulling = self._pulling(similarities, positives, mirrored)
         return pulling, pushing, kept_weights(both, similarities.dtype)
 
+    def _pushing_exponents(self, similarities: Tensor) -> Tensor:
+        """`γ a⁻ (S − m) − γ (1/2 − m²)` of √γ S, at most γ/2 from 0 where m is at most 1.
+
+        Since `a⁻ (S − m) = max(S, −m)² − m²`, that is `γ max(S, −m)² − γ/2`; the gradient, in which
+        a⁻ is a constant, is not that of this square.
+        """
+        lowest = -self.margin * self.scale**0.5
+
+        @with_gradient
+        def exponents(similarities: Tensor) -> WithGradient:
+            clipped = ops.maximum(similarities, lowest)
+            values = ops.square(clipped) - 0.5 * self.scale
+            return values, lambda upstream: upstream * (clipped - lowest)
+
+        return exponents(similarities)
+
     def _pulling(self, similarities: Tensor, positives: Positives, mirrored: bool) -> Tensor:
-        """A `[n]`, looking at nothing but the positives where no anchor has many.
+        """A `[n]` of √γ S, looking at nothing but the positives where no anchor has many.
 
         `mirrored`: with a gradient for `Pairs.similarities_to_sum`.
         """
+
+        root = self.scale**0.5
 
         @with_gradient
         def pulling(similarities: Tensor) -> WithGradient:
             def total_and_slopes(columns: Tensor | None, present: Tensor) -> tuple[Tensor, Tensor]:
                 near = at_columns(columns, similarities)
-                weights = self.scale * ops.maximum(1.0 + self.margin - near, 0.0)
-                exponents = ops.where(present, -weights * (near - (1.0 - self.margin)), LEFT_OUT)
+                weights = ops.maximum((1.0 + self.margin) * root - near, 0.0)
+                exponents = -weights * (near - (1.0 - self.margin) * root)
+                exponents = ops.where(present, exponents, LEFT_OUT)
                 total, shares = log_sum_exp_and_shares(exponents)
                 return total, ops.where(present, -shares * weights, 0.0)
 

@@ -9,12 +9,12 @@ from keras import ops
 from keras_dml.checks import check_choice, check_positive
 from keras_dml.errors import ArgumentError, ArgumentTypeError
 from keras_dml.gradients import WithGradient, with_gradient
-from keras_dml.hinges import at_columns, find_positives, spread
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.matmul import matmul
 from keras_dml.mining import Strategy
-from keras_dml.pairs import Pairs, count, log_sum_exp, masked_sum
+from keras_dml.pairs import Pairs, are_bounded, count, log_sum_exp, masked_sum
+from keras_dml.positives import at_columns, spread
 from keras_dml.shares import LEFT_OUT, log_sum_exp_and_shares
 from keras_dml.types import Config, Parts, Tensor
 
@@ -121,11 +121,11 @@ class InstanceCrossEntropyLoss(PairLoss):
             gaps = log_sum_exp(logits, pairs.negative)[:, None] - logits
             return self._over_positives(ops.softplus(gaps), matched)
 
-        positives = find_positives(pairs.positive)
+        positives = pairs.positives()
 
         @with_gradient
         def reweighted(logits: Tensor) -> WithGradient:
-            rivals, push = log_sum_exp_and_shares(ops.where(pairs.negative, logits, LEFT_OUT))
+            rivals, sums, push = self._against_negatives(logits, pairs.negative)
 
             def gaps_and_terms(columns: Tensor | None, present: Tensor) -> tuple[Tensor, Tensor]:
                 gaps = rivals[:, None] - at_columns(columns, logits)
@@ -146,11 +146,23 @@ class InstanceCrossEntropyLoss(PairLoss):
                     pull = ops.softmax(gaps - terms, axis=-1)
                     return spread(columns, halves[:, None] * pull, logits)
 
-                return halves[:, None] * push - positives.by_width(pulled)
+                return (halves / sums)[:, None] * push - positives.by_width(pulled)
 
             return self._reduced(positives.by_width(total), pairs.positive), gradient
 
         return reweighted(self._logits(pairs))
+
+    def _against_negatives(self, logits: Tensor, negative: Tensor) -> tuple[Tensor, ...]:
+        """`E` `[a]` of the negatives, and numbers `[a]` and `[a, c]` of which these, divided by
+        those, are the negatives' shares; E is around `LEFT_OUT` where there is none."""
+        if not are_bounded(self.scale):
+            rivals, shares = log_sum_exp_and_shares(ops.where(negative, logits, LEFT_OUT))
+            return rivals, ops.ones_like(rivals), shares
+        powers = ops.where(negative, ops.exp(logits), 0.0)
+        sums = ops.sum(powers, axis=-1)
+        some = sums > 0.0
+        sums = ops.where(some, sums, 1.0)
+        return ops.where(some, ops.log(sums), LEFT_OUT), sums, powers
 
     def _logits(self, pairs: Pairs) -> Tensor:
         """`s S` `[a, c]`, of which the anchors, as anchors, get a gradient if they are to."""
@@ -186,8 +198,4 @@ class InstanceCrossEntropyLoss(PairLoss):
 
 def matched_pairs(pairs: Pairs) -> Tensor:
     """The positive pairs whose anchor has negatives to tell them from."""
-    return ops.logical_and(pairs.positive, _any(pairs.negative))
-
-
-def _any(mask: Tensor) -> Tensor:
-    return ops.any(mask, axis=-1, keepdims=True)
+    return ops.logical_and(pairs.positive, pairs.have_negatives()[:, None])

@@ -7,7 +7,6 @@ from keras_dml.cells import look_up
 from keras_dml.checks import check_positive
 from keras_dml.distribute import gather_candidates
 from keras_dml.gradients import WithGradient, with_gradient
-from keras_dml.hinges import Positives, at_columns, find_positives, spread
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.pairs import (
@@ -19,6 +18,7 @@ from keras_dml.pairs import (
     mean_over_pairs,
     safe_sqrt,
 )
+from keras_dml.positives import Positives, at_columns, spread
 from keras_dml.types import Config, Parts, Tensor
 
 
@@ -76,8 +76,8 @@ class LiftedStructureLoss(PairLoss):
     def compute_pair_loss(self, pairs: Pairs) -> Tensor:
         """The loss `[n]`, by its positive pairs alone where an anchor has few."""
         distances, nearest, of_partner = self._nearest(pairs)
-        positives = find_positives(pairs.positive)
-        has_negative = ops.any(pairs.negative, axis=-1)
+        positives = pairs.positives()
+        has_negative = pairs.have_negatives()
         sums = squared_hinges(distances, positives, has_negative, nearest, of_partner)
         return mean_over_pairs(0.5 * sums, ops.cast(positives.number, distances.dtype))
 
@@ -87,9 +87,7 @@ class LiftedStructureLoss(PairLoss):
         both = log_add_exp(nearest[:, None], of_partner[None, :])
         hinges = ops.maximum(both + distances, 0.0)
         # The two images of a positive pair have the same negatives: none or some for both.
-        open_pairs = ops.logical_and(
-            pairs.positive, ops.any(pairs.negative, axis=-1, keepdims=True)
-        )
+        open_pairs = ops.logical_and(pairs.positive, pairs.have_negatives()[:, None])
         num_pairs = count(pairs.positive, distances.dtype)
         tightness = 0.5 * masked_sum(hinges * distances, open_pairs)
         contrastive = 0.5 * masked_sum(hinges * both, open_pairs)
@@ -117,7 +115,7 @@ def squared_hinges(
 
     Args:
         distances: `[a, c]`.
-        positives: of `find_positives`.
+        positives: of the pairs.
         kept: bool `[a]`.
         of_anchor: A of the anchors `[a]`, and of_candidate: of the candidates `[c]`.
     """

@@ -191,7 +191,7 @@ class MarginLoss(PairLoss):
             together = count(pairs.negative, dtype)
             apart = ops.cast(pairs.negative, dtype) * positives[:, None]
         else:
-            together = ops.cast(ops.any(pairs.negative, axis=-1), dtype)
+            together = ops.cast(pairs.have_negatives(), dtype)
             dimensions = ops.shape(pairs.anchors)[-1]
             apart = distance_weighted(distances, pairs.negative, dimensions, sums=positives)
         # Not a cast, which makes of a Python number a float32 first.

@@ -7,7 +7,6 @@ from keras import ops
 
 from keras_dml.checks import check_positive
 from keras_dml.gradients import WithGradient, with_gradient
-from keras_dml.hinges import Positives, at_columns, find_positives, spread
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.ice import matched_pairs
 from keras_dml.losses.registry import register
@@ -22,6 +21,7 @@ from keras_dml.pairs import (
     mean_over_pairs,
     pair_means,
 )
+from keras_dml.positives import Positives, at_columns, spread
 from keras_dml.types import Config, Parts, Tensor
 
 
@@ -78,15 +78,16 @@ class NTXentLoss(PairLoss):
 
     def compute_pair_loss(self, pairs: Pairs) -> Tensor:
         """The loss `[n]` without the cancellation of its parts."""
-        matched, scale = find_positives(matched_pairs(pairs)), 1.0 / self.temperature
+        positives, scale = pairs.positives(), 1.0 / self.temperature
         if pairs.complete and are_bounded(scale):
             logits = pairs.similarities_to_sum(scale)
             rivals = log_or_zero(pairs.sums(masked_exp(logits, pairs.negative)))
-            sums = _sums_of_gaps(logits, rivals, matched, mirrored=True)
+            sums = _sums_of_gaps(logits, rivals, positives, mirrored=True)
         else:
             logits = pairs.similarities(scale)
-            sums = _sums_of_gaps(logits, log_sum_exp(logits, pairs.negative), matched)
-        return mean_over_pairs(sums, ops.cast(matched.number, sums.dtype))
+            sums = _sums_of_gaps(logits, log_sum_exp(logits, pairs.negative), positives)
+        some, number = pairs.have_negatives(), ops.cast(positives.number, sums.dtype)
+        return mean_over_pairs(ops.where(some, sums, 0.0), ops.where(some, number, 0.0))
 
     def _compared(self, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
         logits = pairs.similarities(1.0 / self.temperature)
@@ -98,12 +99,12 @@ class NTXentLoss(PairLoss):
 
 
 def _sums_of_gaps(
-    logits: Tensor, rivals: Tensor, matched: Positives, mirrored: bool = False
+    logits: Tensor, rivals: Tensor, positives: Positives, mirrored: bool = False
 ) -> Tensor:
-    """`Σ_j softplus(e_i − s_ij)` `[a]` over the `matched` pairs, those of `find_positives`.
+    """`Σ_j softplus(e_i − s_ij)` `[a]` over the positives of each anchor.
 
-    Of logits s `[a, c]` and rivals e `[a]`. What is not matched is not looked at where no anchor
-    has many such pairs: a softplus takes as long as ten passes. `mirrored`: that the gradient at
+    Of logits s `[a, c]` and rivals e `[a]`. What is no positive is not looked at where no anchor
+    has many of them: a softplus takes as long as ten passes. `mirrored`: that the gradient at
     the logits is to be of both places of a pair, as of `keras_dml.gram.mirrored_sums`.
     """
 
@@ -121,8 +122,8 @@ def _sums_of_gaps(
                 pushed = upstream[:, None] * shares
                 return spread(columns, -pushed, logits, mirrored), ops.sum(pushed, axis=-1)
 
-            return matched.by_width(of_width)
+            return positives.by_width(of_width)
 
-        return matched.by_width(total), gradient
+        return positives.by_width(total), gradient
 
     return sums(logits, rivals)

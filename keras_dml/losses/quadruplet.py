@@ -6,7 +6,7 @@ from keras import ops
 from keras_dml.checks import check_positive
 from keras_dml.distribute import gather_candidates
 from keras_dml.gradients import WithGradient, with_gradient
-from keras_dml.hinges import Hinges, find_positives, hinge_sums_against_all
+from keras_dml.hinges import Hinges, hinge_sums_against_all
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.losses.triplet import triplet_hinges
@@ -81,7 +81,7 @@ class QuadrupletLoss(PairLoss):
     def _terms(self, pairs: Pairs) -> tuple[Tensor, Hinges, Tensor, Parts]:
         """The distances, the hinges of the triplets and their weights, the second term's parts."""
         distances = safe_sqrt(pairs.squared_distances())
-        positives = find_positives(pairs.positive)
+        positives = pairs.positives()
         hinges, weights = triplet_hinges(pairs, positives, distances, self.margin)
         # A distance is never below 0: -1 marks what is no negative pair on its way from a replica.
         negatives, _ = gather_candidates(_marked(distances, pairs.negative))

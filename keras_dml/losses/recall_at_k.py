@@ -104,7 +104,7 @@ class RecallAtKLoss(PairLoss):
                 ops.concatenate([ops.zeros_like(by_positives), by_all], axis=-1),
             )
 
-        sums = sums_over_positives(similarities, pairs.positive, negative, within)
+        sums = sums_over_positives(similarities, pairs.positives(), negative, within)
         recalled = ops.minimum(ops.reshape(sums, (-1, 2, len(self.ks))), ks[:, None])
         most = ops.maximum(ops.minimum(number[:, None], ks), 1.0)
         missed = 1.0 - ops.sum(recalled / most[:, None], axis=-1) / len(self.ks)

@@ -11,6 +11,7 @@ from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.mining import Strategy
 from keras_dml.pairs import Pairs, count, kept_weights
+from keras_dml.positives import find_positives
 from keras_dml.smooth_ranks import sums_over_positives
 from keras_dml.types import Config, Parts, Tensor
 
@@ -76,18 +77,18 @@ class SmoothAPLoss(PairLoss):
 
     def _ranked(self, pairs: Pairs) -> tuple[Tensor, Tensor]:
         """The loss and its tightness, `[n]`."""
-        positive = pairs.positive
+        positives = pairs.positives()
         similarities = pairs.similarities(1.0 / self.temperature)
-        weights = kept_weights(ops.any(positive, axis=-1), similarities.dtype)
+        weights = kept_weights(positives.number > 0, similarities.dtype)
         if self.query_in_database:
-            positive = ops.logical_or(positive, pairs.itself())
-        number = count(positive, similarities.dtype)
+            positives = find_positives(ops.logical_or(pairs.positive, pairs.itself()))
+        number = ops.cast(positives.number, similarities.dtype)
         others = number + count(pairs.negative, similarities.dtype)
         # Not `maximum`, which makes a float64 of it on JAX where floatx is bfloat16.
         others = ops.where(others > 0, others, 1.0)
         sums = sums_over_positives(
             similarities,
-            positive,
+            positives,
             pairs.negative,
             partial(_precision_and_surprise, others[:, None]),
         )

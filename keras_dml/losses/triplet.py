@@ -7,18 +7,12 @@ import keras
 from keras import ops
 
 from keras_dml.checks import check_choice, check_positive
-from keras_dml.hinges import (
-    Hinges,
-    Positives,
-    all_hinges,
-    find_positives,
-    hardest_hinges,
-    semihard_hinges,
-)
+from keras_dml.hinges import Hinges, all_hinges, hardest_hinges, semihard_hinges
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.mining import Strategy
 from keras_dml.pairs import Pairs, count, kept_weights, mean_over_pairs, safe_sqrt
+from keras_dml.positives import Positives
 from keras_dml.types import Config, Parts, Tensor
 
 MININGS = {"all": all_hinges, "semihard": semihard_hinges, "hard": hardest_hinges}
@@ -103,7 +97,7 @@ class TripletLoss(PairLoss):
 
     def _hinges(self, pairs: Pairs) -> tuple[Tensor, Hinges, Tensor]:
         distances = safe_sqrt(pairs.squared_distances())
-        positives = find_positives(pairs.positive)
+        positives = pairs.positives()
         return distances, *triplet_hinges(
             pairs, positives, distances, self.margin, self.mining, self.average
         )
@@ -129,7 +123,7 @@ def triplet_hinges(
 ) -> tuple[Hinges, Tensor]:
     """The hinges of `TripletLoss`, and the weights `[n]` of their sums.
 
-    From its pairs, their `find_positives` and their distances `[a, c]`.
+    From its pairs, their positives and their distances `[a, c]`.
     """
     hinges = MININGS[mining](distances, positives, pairs.negative, margin)
     triplets = ops.cast(positives.number, distances.dtype)

@@ -16,7 +16,7 @@ from peers.goldens import (
     distance_function,
 )
 
-from keras_dml import addons, hinges
+from keras_dml import addons, positives
 
 pytestmark = pytest.mark.any_backend
 
@@ -70,7 +70,7 @@ def test_the_originals_value_and_gradient(case, batch):
 @pytest.mark.parametrize("case", ["semihard, L2", "semihard, lopsided", "semihard, margin 0.4"])
 @pytest.mark.parametrize("batch", ADDONS_BATCHES)
 def test_semihard_by_sorting_too(case, batch, monkeypatch):
-    monkeypatch.setattr(hinges, "FEW_POSITIVES", 1)
+    monkeypatch.setattr(positives, "FEW_POSITIVES", 1)
     ids, z = GOLDENS[f"inputs/{batch}/ids"], GOLDENS[f"inputs/{batch}/z"]
     check(f"{batch}/{case}", addons.TripletSemiHardLoss(**arguments_of(case)), ids, z)
 

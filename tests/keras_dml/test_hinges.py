@@ -1,11 +1,11 @@
-"""Positives in a mask, and places in a sorted vector, however these lie, against NumPy's."""
+"""Places in a sorted vector, however these lie, against NumPy's."""
 
 import numpy as np
 import pytest
 from backend import compiled
 from keras import ops
 
-from keras_dml.hinges import FEW_POSITIVES, find_positives, places_by_cells, places_in
+from keras_dml.hinges import places_by_cells, places_in
 
 pytestmark = pytest.mark.any_backend
 
@@ -43,22 +43,3 @@ def test_places_are_those_of_searchsorted(lying, dtype):
 def test_what_is_no_number_gets_some_place():
     place = places_by_cells(ops.convert_to_tensor([1.0, 2.0]), ops.convert_to_tensor([np.nan]))
     assert int(place[0]) in (0, 1, 2)
-
-
-@pytest.mark.parametrize(
-    ("shape", "share"),
-    [((1, 1), 1.0), ((5, 16), 0.0), ((40, 160), 0.05), ((9, 31), 0.9), ((30, 700), 0.04)],
-)
-def test_few_positives_are_all_found_and_of_many_some(shape, share):
-    mask = RNG.uniform(size=shape) < share
-    found = compiled(lambda mask: vars(find_positives(mask)))(ops.convert_to_tensor(mask))
-    columns, present = (ops.convert_to_numpy(found[name]) for name in ("columns", "present"))
-    counts = mask.sum(axis=1)
-    np.testing.assert_array_equal(ops.convert_to_numpy(found["number"]), counts)
-    assert int(found["most"]) == counts.max()
-    assert columns.shape == present.shape == (shape[0], min(FEW_POSITIVES, shape[1]))
-    assert columns.min() >= 0 and columns.max() < shape[1]
-    for row, its_columns, its_present in zip(mask, columns, present, strict=True):
-        own = set(its_columns[its_present])
-        assert len(own) == its_present.sum() == min(row.sum(), FEW_POSITIVES)
-        assert own <= set(np.flatnonzero(row))

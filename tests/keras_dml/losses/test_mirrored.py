@@ -5,7 +5,7 @@ import pytest
 from backend import value_and_gradient
 from keras import ops
 
-from keras_dml import hinges, losses, mining
+from keras_dml import losses, mining, positives
 from keras_dml.close_pairs import squared_distances
 from keras_dml.gram import gram, mirrored_gram, mirrored_sums
 from keras_dml.losses.base import is_sound
@@ -78,7 +78,7 @@ def test_nt_xent_looks_at_few_positives_by_themselves(monkeypatch, mining):
         )
 
     value, gradient = found()
-    monkeypatch.setattr(hinges, "FEW_POSITIVES", 1)
+    monkeypatch.setattr(positives, "FEW_POSITIVES", 1)
     expected, expected_gradient = found()
     assert expected > 0
     np.testing.assert_allclose(value, expected, rtol=1e-5)

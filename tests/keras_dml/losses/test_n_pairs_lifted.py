@@ -6,7 +6,7 @@ import pytest
 from backend import value_and_gradient
 from batches import batch
 
-from keras_dml import hinges, losses
+from keras_dml import losses, positives
 
 pytestmark = pytest.mark.any_backend
 
@@ -72,7 +72,7 @@ def test_lifted_structure_is_addons_loss(margin):
 @pytest.mark.parametrize("number", [1, 2, 32])
 @pytest.mark.parametrize("sizes", [(4, 3, 1, 2), (6,), (2, 2, 2)])
 def test_lifted_structure_of_few_positives_and_of_many_is_the_same(sizes, number, monkeypatch):
-    monkeypatch.setattr(hinges, "FEW_POSITIVES", number)
+    monkeypatch.setattr(positives, "FEW_POSITIVES", number)
     ids, z = batch(sizes=sizes)
     weights = np.linspace(0.5, 2, len(ids))
     loss = losses.LiftedStructureLoss(margin=0.7, dtype="float64")

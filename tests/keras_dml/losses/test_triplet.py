@@ -8,7 +8,7 @@ from backend import compiled, value_and_gradient
 from batches import batch
 from keras import ops
 
-from keras_dml import hinges, losses
+from keras_dml import losses, positives
 from keras_dml.losses import quadruplet
 
 pytestmark = pytest.mark.any_backend
@@ -22,7 +22,7 @@ SEVERAL = [
 
 
 def few(monkeypatch, number):
-    monkeypatch.setattr(hinges, "FEW_POSITIVES", number)
+    monkeypatch.setattr(positives, "FEW_POSITIVES", number)
 
 
 @pytest.mark.quick_cases(10)
