@@ -5,9 +5,20 @@ from keras import ops
 from keras_dml.cells import jax_is_on_cpu
 from keras_dml.gradients import WithGradient, with_gradient
 from keras_dml.matmul import matmul
+from keras_dml.shares import log_sum_exp_and_shares
 from keras_dml.types import Tensor
 
-__all__ = ["both_places", "gram", "mirrored", "mirrored_gram", "mirrored_sums"]
+__all__ = [
+    "both_places",
+    "gram",
+    "mirrored",
+    "mirrored_gram",
+    "mirrored_log_sum_exp",
+    "mirrored_sums",
+]
+
+# Of logarithms. A share that float32 rounds to 0 is below 1e-12 still if multiplied by so much.
+_FAR_APART = 60.0
 
 
 @with_gradient
@@ -66,6 +77,32 @@ def mirrored_gram(x: Tensor, scale: float = 1.0) -> Tensor:
 def mirrored_sums(values: Tensor) -> WithGradient:
     """Row sums `Σ_j v_ij` of a symmetric `[n, n]`: `[n]`, with the gradient `mirrored`."""
     return ops.sum(values, axis=-1), mirrored
+
+
+@with_gradient
+def mirrored_log_sum_exp(values: Tensor) -> WithGradient:
+    """`log Σ_j exp(v_ij)` `[n]` of a symmetric `[n, n]`, for `mirrored_gram`.
+
+    With the shares `p_ij = exp(v_ij − l_i)` of row i, of which l_i is the logarithm, the gradient
+    is `u_i p_ij + u_j p_ji`, and `p_ji = p_ij exp(l_i − l_j)`. Where the logarithms lie so far
+    apart that float32 would lose it, p_ji is looked up instead, in a transposition.
+    """
+    logarithms, shares = log_sum_exp_and_shares(values)
+    lowest, highest = ops.min(logarithms), ops.max(logarithms)
+
+    def gradient(upstream: Tensor) -> Tensor:
+        def by_logarithms() -> Tensor:
+            factors = ops.exp(logarithms - (0.5 * lowest + 0.5 * highest))
+            of_others = factors[:, None] * (upstream / factors)[None, :]
+            return shares * (upstream[:, None] + of_others)
+
+        def by_transposing() -> Tensor:
+            of_row = upstream[:, None] * shares
+            return of_row + ops.transpose(of_row)
+
+        return ops.cond(highest - lowest < _FAR_APART, by_logarithms, by_transposing)
+
+    return logarithms, gradient
 
 
 def mirrored(upstream: Tensor) -> Tensor:

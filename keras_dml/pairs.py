@@ -9,7 +9,7 @@ from keras_dml.distribute import gather_candidates
 from keras_dml.gradients import WithGradient, with_gradient
 from keras_dml.gram import gram, mirrored, mirrored_gram, mirrored_sums
 from keras_dml.matmul import matmul
-from keras_dml.positives import Positives, find_positives, positives_of_classes
+from keras_dml.positives import Positives, find_positives, positives_of_classes, sums_over
 from keras_dml.shares import LEFT_OUT, log_sum_exp_and_shares
 from keras_dml.types import Tensor
 
@@ -51,6 +51,7 @@ class Pairs:
         first_row: the row of the first anchor among the candidates; 0 on one device.
         own: int `[a]`, the candidate that is the anchor itself (−1: none); None: from `first_row`
             on, one after the other.
+        squared_length: of what has length 1 to those who ask for similarities and distances.
         class_ids: `[a]` where the pairs are `complete`, else None.
     """
 
@@ -61,9 +62,12 @@ class Pairs:
     first_row: Tensor | int = 0
     own: Tensor | None = None
     class_ids: Tensor | None = None
+    squared_length: float = 1.0
 
     @classmethod
-    def of_batch(cls, class_ids: Tensor, embeddings: Tensor) -> "Pairs":
+    def of_batch(
+        cls, class_ids: Tensor, embeddings: Tensor, squared_length: float = 1.0
+    ) -> "Pairs":
         """Pairs of class ids `[n]` and embeddings `[n, d]` against those of all replicas."""
         candidates, offset = gather_candidates(embeddings)
         candidate_ids, _ = gather_candidates(class_ids)
@@ -78,10 +82,13 @@ class Pairs:
             negative=ops.logical_not(same_class),
             first_row=offset,
             class_ids=class_ids if candidates is embeddings else None,
+            squared_length=squared_length,
         )
 
     @classmethod
-    def of_memory(cls, class_ids: Tensor, embeddings: Tensor, memory: Memory) -> "Pairs":
+    def of_memory(
+        cls, class_ids: Tensor, embeddings: Tensor, memory: Memory, squared_length: float = 1.0
+    ) -> "Pairs":
         """Pairs of class ids `[n]` and embeddings `[n, d]` against what a memory holds."""
         # A memory keeps whole numbers, whatever the labels came as.
         class_ids = ops.cast(class_ids, memory.class_ids.dtype)
@@ -95,6 +102,7 @@ class Pairs:
             positive=ops.logical_and(same_class, other),
             negative=ops.logical_and(ops.logical_not(same_class), other),
             own=memory.own,
+            squared_length=squared_length,
         )
 
     @property
@@ -105,11 +113,12 @@ class Pairs:
         """
         return self.class_ids is not None
 
-    def positives(self) -> Positives:
-        """Where the positives of each anchor stand."""
+    def positives(self, and_itself: bool = False) -> Positives:
+        """Where the positives of each anchor stand; `and_itself`: the anchor as one of them."""
+        mask = ops.logical_or(self.positive, self.itself()) if and_itself else self.positive
         if self.class_ids is None:
-            return find_positives(self.positive)
-        return positives_of_classes(self.class_ids, self.positive)
+            return find_positives(mask)
+        return positives_of_classes(self.class_ids, mask, and_itself)
 
     def have_negatives(self) -> Tensor:
         """Whether each anchor has a negative, bool `[a]`."""
@@ -130,18 +139,21 @@ class Pairs:
     def similarities(self, scale: float = 1.0) -> Tensor:
         """Inner products `S_ij = a_i · c_j`, times a `scale` above 0: `[a, c]`.
 
-        The scale goes into the embeddings, which are fewer numbers than their products.
+        The scale goes into the embeddings, which are fewer numbers than their products, unless they
+        have a length that makes it so.
         """
-        root = scale**0.5
-        anchors = self.anchors if scale == 1.0 else self.anchors * root
+        root = (scale / self.squared_length) ** 0.5
+        anchors = self.anchors if root == 1.0 else self.anchors * root
         if self.candidates is self.anchors:
             return gram(anchors)
-        candidates = self.candidates if scale == 1.0 else self.candidates * root
+        candidates = self.candidates if root == 1.0 else self.candidates * root
         return matmul(anchors, ops.transpose(candidates))
 
     def similarities_to_sum(self, scale: float = 1.0) -> Tensor:
         """`similarities` that go nowhere but, elementwise, into `sums`: the gradient costs less."""
-        return mirrored_gram(self.anchors, scale) if self.complete else self.similarities(scale)
+        if not self.complete:
+            return self.similarities(scale)
+        return mirrored_gram(self.anchors, scale / self.squared_length)
 
     def sums(self, values: Tensor, mask: Tensor | None = None) -> Tensor:
         """Each anchor's sum of `values` `[a, c]`, or of those that a bool `mask` keeps: `[a]`.
@@ -159,50 +171,60 @@ class Pairs:
 
     def squared_distances_to_sum(self) -> Tensor:
         """`squared_distances` that go nowhere but, elementwise, into `sums`."""
-        return squared_distances(self.anchors, self.candidates, mirrored=self.complete)
+        return self._unscaled(
+            squared_distances(self.anchors, self.candidates, mirrored=self.complete)
+        )
 
     def squared_distances(self) -> Tensor:
         """`D_ij² = ‖a_i − c_j‖²`, `[a, c]`, exactly 0 for coincident embeddings.
 
         Wherever the batch lies and however close a pair is: `keras_dml.close_pairs`.
         """
-        return squared_distances(self.anchors, self.candidates)
+        return self._unscaled(squared_distances(self.anchors, self.candidates))
+
+    def _unscaled(self, values: Tensor) -> Tensor:
+        return values if self.squared_length == 1.0 else values / self.squared_length
 
 
-@with_gradient
-def normalize(x: Tensor) -> WithGradient:
-    """Rows of a tensor `x` `[n, d]` at length 1; a zero row stays 0 and has a zero gradient.
+def normalize(x: Tensor, length: float = 1.0) -> Tensor:
+    """Rows of a tensor `x` `[n, d]` at a `length`; a zero row stays 0 and has a zero gradient.
 
     Rows whose squares would overflow or underflow (numbers beyond 1e18, or none above 1e-18) are
     first brought nearer to 1; to all others nothing is done. Zero is what has no number above
     1e-37, where float32 ends.
     """
-    squares = ops.sum(ops.square(x), axis=-1, keepdims=True)
+    scale = 1.0 / length**2
 
-    def as_it_is() -> tuple[Tensor, Tensor]:
-        inverse = ops.rsqrt(squares)
-        return x * inverse, inverse
+    @with_gradient
+    def normalized(x: Tensor) -> WithGradient:
+        squares = ops.sum(ops.square(x), axis=-1, keepdims=True)
 
-    def brought_nearer() -> tuple[Tensor, Tensor]:
-        largest = ops.maximum(
-            ops.max(x, axis=-1, keepdims=True), -ops.min(x, axis=-1, keepdims=True)
-        )
-        zero = largest <= 1e-37  # not the other way round, which would hide a NaN
-        nearer_to_1 = ops.where(largest < 1e-18, 1e25, ops.ones_like(largest))
-        nearer_to_1 = ops.where(largest > 1e18, 1e-25, nearer_to_1)
-        nearer = x * nearer_to_1
-        squares = ops.sum(ops.square(nearer), axis=-1, keepdims=True)
-        inverse = ops.where(zero, 0.0, ops.rsqrt(ops.where(zero, 1.0, squares)))
-        return nearer * inverse, inverse * nearer_to_1
+        def as_it_is() -> tuple[Tensor, Tensor]:
+            inverse = length * ops.rsqrt(squares)
+            return x * inverse, inverse
 
-    ordinary = ops.all(ops.logical_and(squares > 1e-30, squares < 1e36))
-    unit, inverse = ops.cond(ordinary, as_it_is, brought_nearer)
+        def brought_nearer() -> tuple[Tensor, Tensor]:
+            largest = ops.maximum(
+                ops.max(x, axis=-1, keepdims=True), -ops.min(x, axis=-1, keepdims=True)
+            )
+            zero = largest <= 1e-37  # not the other way round, which would hide a NaN
+            nearer_to_1 = ops.where(largest < 1e-18, 1e25, ops.ones_like(largest))
+            nearer_to_1 = ops.where(largest > 1e18, 1e-25, nearer_to_1)
+            nearer = x * nearer_to_1
+            squares = ops.sum(ops.square(nearer), axis=-1, keepdims=True)
+            inverse = ops.where(zero, 0.0, length * ops.rsqrt(ops.where(zero, 1.0, squares)))
+            return nearer * inverse, inverse * nearer_to_1
 
-    def gradient(upstream: Tensor) -> Tensor:
-        along = ops.sum(upstream * unit, axis=-1, keepdims=True)
-        return (upstream - along * unit) * inverse
+        ordinary = ops.all(ops.logical_and(squares > 1e-30, squares < 1e36))
+        rows, inverse = ops.cond(ordinary, as_it_is, brought_nearer)
 
-    return unit, gradient
+        def gradient(upstream: Tensor) -> Tensor:
+            along = scale * ops.sum(upstream * rows, axis=-1, keepdims=True)
+            return (upstream - along * rows) * inverse
+
+        return rows, gradient
+
+    return normalized(x)
 
 
 @with_gradient
@@ -230,11 +252,11 @@ class Exponents:
         else:
             self._values = pairs.similarities(scale)
 
-    def sums(self, mask: Tensor) -> Tensor:
-        """Each anchor's sum of the exponents that the bool `mask` keeps, `[a]`."""
+    def sums_over_positives(self) -> Tensor:
+        """Each anchor's sum of its positives' exponents, `[a]`."""
         if self._powers is None:
-            return masked_sum(self._values, mask)
-        return self._pairs.sums(self._values, mask)
+            return masked_sum(self._values, self._pairs.positive)
+        return sums_over(self._pairs.positives(), self._values, mirrored=True)
 
     def log_sum_exp(self, mask: Tensor | None = None) -> Tensor:
         """`log Σ exp(scale · S_ij)` `[a]` over those, or over all other images; 0 where none is."""

@@ -14,6 +14,7 @@ from keras import ops
 
 from keras_dml.cells import look_up
 from keras_dml.class_ids import widest_integers
+from keras_dml.gradients import WithGradient, with_gradient
 from keras_dml.types import Tensor
 
 __all__ = [
@@ -22,8 +23,10 @@ __all__ = [
     "at_columns",
     "cond",
     "find_positives",
+    "of_partners",
     "positives_of_classes",
     "spread",
+    "sums_over",
 ]
 
 FEW_POSITIVES = 32
@@ -131,7 +134,7 @@ def find_positives(positive: Tensor) -> Positives:
     return Positives(positive, number, most, lambda wanted: found[:, :wanted])
 
 
-def positives_of_classes(class_ids: Tensor, mask: Tensor) -> Positives:
+def positives_of_classes(class_ids: Tensor, mask: Tensor, and_itself: bool = False) -> Positives:
     """`find_positives` of class ids `[n]`, where each image has all others of its class.
 
     Sorted by class, the positives of an image stand side by side: nothing of n × n is looked at.
@@ -139,6 +142,7 @@ def positives_of_classes(class_ids: Tensor, mask: Tensor) -> Positives:
     Args:
         class_ids: `[n]`, numbers of any dtype.
         mask: bool `[n, n]`, where they are equal, without the diagonal.
+        and_itself: with the diagonal, each image one of its own positives.
     """
     if "int" not in keras.backend.standardize_dtype(class_ids.dtype):
         class_ids = ops.cast(class_ids, widest_integers())  # NaN, too, has a place in an order
@@ -149,14 +153,41 @@ def positives_of_classes(class_ids: Tensor, mask: Tensor) -> Positives:
         ops.cast(ops.searchsorted(in_order, class_ids, side=side), "int32")
         for side in ("left", "right")
     )
-    number, place = end - begin - 1, ops.scatter(order[:, None], slots, (size,))
+    number = end - begin if and_itself else end - begin - 1
+    place = ops.scatter(order[:, None], slots, (size,))
 
     def columns(wanted: int) -> Tensor:
-        others = begin[:, None] + slots[None, :wanted]
-        others = ops.where(others < place[:, None], others, others + 1)  # without itself
-        return look_up(order, ops.minimum(others, size - 1))
+        places = begin[:, None] + slots[None, :wanted]
+        if not and_itself:
+            places = ops.where(places < place[:, None], places, places + 1)
+        return look_up(order, ops.minimum(places, size - 1))
 
     return Positives(mask, number, ops.max(number, initial=0), columns)
+
+
+def sums_over(positives: Positives, values: Tensor, mirrored: bool = False) -> Tensor:
+    """`Σ_{j∈P_i} v_ij` `[a]` of values `[a, c]`, by the positives alone where these are few.
+
+    `mirrored`: of symmetric values, with a gradient for `keras_dml.gram.mirrored_gram`.
+    """
+
+    @with_gradient
+    def sums(values: Tensor) -> WithGradient:
+        def total(columns: Tensor | None, present: Tensor) -> Tensor:
+            return ops.sum(ops.where(present, at_columns(columns, values), 0.0), axis=-1)
+
+        def gradient(upstream: Tensor) -> Tensor:
+            def back(columns: Tensor | None, present: Tensor) -> Tensor:
+                both = upstream[:, None]
+                if mirrored:
+                    both = both + of_partners(columns, upstream)
+                return spread(columns, ops.where(present, both, 0.0), values)
+
+            return positives.by_width(back)
+
+        return positives.by_width(total), gradient
+
+    return sums(values)
 
 
 def cond(condition: Tensor | bool, one: Callable[[], Some], other: Callable[[], Some]) -> Some:
@@ -169,18 +200,20 @@ def at_columns(columns: Tensor | None, values: Tensor) -> Tensor:
     return values if columns is None else ops.take_along_axis(values, columns, axis=-1)
 
 
-def spread(columns: Tensor | None, values: Tensor, like: Tensor, mirrored: bool = False) -> Tensor:
+def of_partners(columns: Tensor | None, values: Tensor) -> Tensor:
+    """`values` `[c]`, one of each candidate, at the `columns` `[a, k]` of each row; None: all."""
+    return values[None, :] if columns is None else look_up(values, columns)
+
+
+def spread(columns: Tensor | None, values: Tensor, like: Tensor) -> Tensor:
     """Zeros in the shape of `like` `[a, c]`, plus `values` `[a, k]` at the `columns` of their row.
 
     So what sends a gradient back through `at_columns`, and with a permutation of each row as
-    columns its inverse. `mirrored`: plus the transpose of it, of a square one.
+    columns its inverse.
     """
     if columns is None:
-        return values + ops.transpose(values) if mirrored else values
+        return values
     rows, width = ops.shape(like)[0], ops.shape(like)[1]
-    columns, row = ops.cast(columns, "int32"), ops.arange(rows, dtype="int32")[:, None]
-    places, values = ops.reshape(row * width + columns, (-1, 1)), ops.reshape(values, (-1,))
-    if mirrored:
-        turned = ops.reshape(columns * width + row, (-1, 1))
-        places, values = ops.concatenate([places, turned]), ops.concatenate([values, values])
+    places = ops.arange(rows, dtype="int32")[:, None] * width + ops.cast(columns, "int32")
+    places, values = ops.reshape(places, (-1, 1)), ops.reshape(values, (-1,))
     return ops.reshape(ops.scatter(places, values, (rows * width,)), (rows, width))

@@ -239,18 +239,33 @@ class PairLoss(EmbeddingLoss):
 
         Candidates are those of all replicas, or what a memory holds.
         """
-        embeddings = self.prepare(embeddings)
+        # What a subclass prepares in its own way has the length that it gives it.
+        as_usual = self.normalize and type(self).prepare is PairLoss.prepare
+        length = self.squared_length if as_usual else 1.0
+
+        def prepared(embeddings: Tensor) -> Tensor:
+            return normalize(embeddings, length**0.5) if as_usual else self.prepare(embeddings)
+
+        embeddings = prepared(embeddings)
         if memory is None:
-            pairs = Pairs.of_batch(class_ids, embeddings)
+            pairs = Pairs.of_batch(class_ids, embeddings, length)
         else:
-            stored = self.prepare(ops.cast(memory.embeddings, embeddings.dtype))
+            stored = prepared(ops.cast(memory.embeddings, embeddings.dtype))
             memory = dataclasses.replace(memory, embeddings=stored)
-            pairs = Pairs.of_memory(class_ids, embeddings, memory)
+            pairs = Pairs.of_memory(class_ids, embeddings, memory, length)
         return mined(pairs, self.strategies, unit=self.normalize)
 
     def prepare(self, embeddings: Tensor) -> Tensor:
         """What the pairs are made of: the embeddings, l2-normalised if `self.normalize`."""
         return normalize(embeddings) if self.normalize else embeddings
+
+    @property
+    def squared_length(self) -> float:
+        """Of the normalised embeddings in its pairs: the scale of the similarities it asks for.
+
+        To normalise to another length than 1 costs nothing; to scale what is normalised, a pass.
+        """
+        return 1.0
 
     def compute_pair_loss(self, pairs: Pairs) -> Tensor:
         """The loss `[n]`; overridden where it is more exact, or cheaper, than its parts' sum."""

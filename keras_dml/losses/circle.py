@@ -19,8 +19,7 @@ from keras_dml.pairs import (
     log_sum_exp,
     masked_exp,
 )
-from keras_dml.positives import Positives, at_columns, spread
-from keras_dml.shares import LEFT_OUT, log_sum_exp_and_shares
+from keras_dml.positives import Positives, at_columns, of_partners, spread
 from keras_dml.types import Config, Parts, Tensor
 
 
@@ -73,6 +72,11 @@ class CircleLoss(PairLoss):
         self.margin = check_positive("margin", margin)
         self.scale = check_positive("scale", scale)
 
+    @property
+    def squared_length(self) -> float:
+        """The scale of its similarities."""
+        return self.scale**0.5
+
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """The two parts `[n]`."""
         pulling, pushing, weights = self._weighed(pairs)
@@ -85,9 +89,8 @@ class CircleLoss(PairLoss):
 
     def _weighed(self, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
         """A and B of each anchor, and the weights of the mean, each `[n]`."""
-        # Exponents of √γ S: a multiple of the embeddings is fewer numbers than one of the pairs.
-        root, most = self.scale**0.5, 0.5 * self.scale * max(1.0, self.margin**2)
-        mirrored = pairs.complete and are_bounded(most)
+        root = self.squared_length
+        mirrored = pairs.complete and are_bounded(0.5 * self.scale)
         similarities = pairs.similarities_to_sum(root) if mirrored else pairs.similarities(root)
         exponents = self._pushing_exponents(similarities)
         if mirrored:
@@ -102,12 +105,12 @@ class CircleLoss(PairLoss):
         return pulling, pushing, kept_weights(both, similarities.dtype)
 
     def _pushing_exponents(self, similarities: Tensor) -> Tensor:
-        """`γ a⁻ (S − m) − γ (1/2 − m²)` of √γ S, at most γ/2 from 0 where m is at most 1.
+        """`γ a⁻ (S − m) − γ (1/2 − m²)` of √γ S, at most γ/2 from 0.
 
         Since `a⁻ (S − m) = max(S, −m)² − m²`, that is `γ max(S, −m)² − γ/2`; the gradient, in which
         a⁻ is a constant, is not that of this square.
         """
-        lowest = -self.margin * self.scale**0.5
+        lowest = -self.margin * self.squared_length
 
         @with_gradient
         def exponents(similarities: Tensor) -> WithGradient:
@@ -123,29 +126,37 @@ class CircleLoss(PairLoss):
         `mirrored`: with a gradient for `Pairs.similarities_to_sum`.
         """
 
-        root = self.scale**0.5
+        root = self.squared_length
 
         @with_gradient
         def pulling(similarities: Tensor) -> WithGradient:
-            def total_and_slopes(columns: Tensor | None, present: Tensor) -> tuple[Tensor, Tensor]:
+            def weights_and_exponents(columns: Tensor | None) -> tuple[Tensor, Tensor]:
                 near = at_columns(columns, similarities)
                 weights = ops.maximum((1.0 + self.margin) * root - near, 0.0)
-                exponents = -weights * (near - (1.0 - self.margin) * root)
-                exponents = ops.where(present, exponents, LEFT_OUT)
-                total, shares = log_sum_exp_and_shares(exponents)
-                return total, ops.where(present, -shares * weights, 0.0)
+                return weights, -weights * (near - (1.0 - self.margin) * root)
 
             def total(columns: Tensor | None, present: Tensor) -> Tensor:
-                return total_and_slopes(columns, present)[0]
+                return log_sum_exp(weights_and_exponents(columns)[1], present)
+
+            totals = positives.by_width(total)
 
             def gradient(upstream: Tensor) -> Tensor:
                 def of_width(columns: Tensor | None, present: Tensor) -> Tensor:
-                    slopes = total_and_slopes(columns, present)[1]
-                    return spread(columns, upstream[:, None] * slopes, similarities, mirrored)
+                    weights, exponents = weights_and_exponents(columns)
+
+                    def pulled(upstream: Tensor, totals: Tensor) -> Tensor:
+                        return ops.where(present, upstream * ops.exp(exponents - totals), 0.0)
+
+                    both = pulled(upstream[:, None], totals[:, None])
+                    if mirrored:
+                        both = both + pulled(
+                            of_partners(columns, upstream), of_partners(columns, totals)
+                        )
+                    return spread(columns, -both * weights, similarities)
 
                 return positives.by_width(of_width)
 
-            return ops.where(positives.number > 0, positives.by_width(total), 0.0), gradient
+            return totals, gradient
 
         return pulling(similarities)
 

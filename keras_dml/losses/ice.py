@@ -106,6 +106,11 @@ class InstanceCrossEntropyLoss(PairLoss):
                 f"Received: reweight={self.reweight}, anchor_gradient={self.anchor_gradient}"
             )
 
+    @property
+    def squared_length(self) -> float:
+        """The scale of its similarities."""
+        return self.scale
+
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """The two parts `[n]`."""
         logits = pairs.similarities(self.scale)
@@ -168,7 +173,7 @@ class InstanceCrossEntropyLoss(PairLoss):
         """`s S` `[a, c]`, of which the anchors, as anchors, get a gradient if they are to."""
         if self.anchor_gradient:
             return pairs.similarities(self.scale)
-        anchors = self.scale * ops.stop_gradient(pairs.anchors)
+        anchors = ops.stop_gradient(pairs.anchors) * (self.scale / pairs.squared_length)
 
         @with_gradient
         def against_anchors(candidates: Tensor) -> WithGradient:

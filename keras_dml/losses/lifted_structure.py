@@ -3,7 +3,6 @@
 import keras
 from keras import ops
 
-from keras_dml.cells import look_up
 from keras_dml.checks import check_positive
 from keras_dml.distribute import gather_candidates
 from keras_dml.gradients import WithGradient, with_gradient
@@ -18,7 +17,7 @@ from keras_dml.pairs import (
     mean_over_pairs,
     safe_sqrt,
 )
-from keras_dml.positives import Positives, at_columns, spread
+from keras_dml.positives import Positives, at_columns, of_partners, spread
 from keras_dml.types import Config, Parts, Tensor
 
 
@@ -124,11 +123,8 @@ def squared_hinges(
     def sums(distances: Tensor, of_anchor: Tensor, of_candidate: Tensor) -> WithGradient:
         anchors = of_anchor[:, None]
 
-        def partners(columns: Tensor | None) -> Tensor:
-            return of_candidate[None, :] if columns is None else look_up(of_candidate, columns)
-
         def hinges(columns: Tensor | None, present: Tensor) -> Tensor:
-            both = log_add_exp(anchors, partners(columns))
+            both = log_add_exp(anchors, of_partners(columns, of_candidate))
             found = ops.maximum(both + at_columns(columns, distances), 0.0)
             return ops.where(ops.logical_and(present, kept[:, None]), found, 0.0)
 
@@ -138,7 +134,7 @@ def squared_hinges(
         def gradient(upstream: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             def back(columns: Tensor | None, present: Tensor) -> tuple[Tensor, Tensor, Tensor]:
                 steps = 2.0 * upstream[:, None] * hinges(columns, present)
-                to_partner = steps * ops.sigmoid(partners(columns) - anchors)
+                to_partner = steps * ops.sigmoid(of_partners(columns, of_candidate) - anchors)
                 if columns is None:
                     to_candidate = ops.sum(to_partner, axis=0)
                 else:

@@ -3,9 +3,11 @@
 import keras
 from keras import ops
 
+from keras_dml.gram import mirrored_log_sum_exp
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.pairs import Pairs, count, masked_sum
+from keras_dml.positives import sums_over
 from keras_dml.types import Config, Parts
 
 
@@ -56,13 +58,17 @@ class NPairsLoss(PairLoss):
 
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """The two parts `[n]`."""
-        similarities = pairs.similarities()
-        targets = ops.logical_not(pairs.negative)
-        tightness = -masked_sum(similarities, targets) / count(targets, similarities.dtype)
-        contrastive = ops.logsumexp(similarities, axis=-1)
-        told_apart = ops.logical_and(
-            ops.any(pairs.positive, axis=-1), ops.any(pairs.negative, axis=-1)
-        )
+        similarities = pairs.similarities_to_sum()
+        if pairs.complete:
+            targets = pairs.positives(and_itself=True)
+            sums, number = sums_over(targets, similarities, mirrored=True), targets.number
+            contrastive = mirrored_log_sum_exp(similarities)
+        else:
+            mask = ops.logical_not(pairs.negative)
+            sums, number = masked_sum(similarities, mask), count(mask, "int32")
+            contrastive = ops.logsumexp(similarities, axis=-1)
+        tightness = -sums / ops.cast(number, similarities.dtype)
+        told_apart = ops.logical_and(number > 1, pairs.have_negatives())
         none = ops.zeros_like(tightness)
         return ops.where(told_apart, tightness, none), ops.where(told_apart, contrastive, none)
 

@@ -21,7 +21,7 @@ from keras_dml.pairs import (
     mean_over_pairs,
     pair_means,
 )
-from keras_dml.positives import Positives, at_columns, spread
+from keras_dml.positives import Positives, at_columns, of_partners, spread
 from keras_dml.types import Config, Parts, Tensor
 
 
@@ -70,6 +70,11 @@ class NTXentLoss(PairLoss):
         super().__init__(reduction=reduction, name=name, dtype=dtype, mining=mining)
         self.temperature = check_positive("temperature", temperature)
 
+    @property
+    def squared_length(self) -> float:
+        """The scale of its similarities."""
+        return 1.0 / self.temperature
+
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """The two parts `[n]`."""
         logits, rivals, matched = self._compared(pairs)
@@ -78,7 +83,7 @@ class NTXentLoss(PairLoss):
 
     def compute_pair_loss(self, pairs: Pairs) -> Tensor:
         """The loss `[n]` without the cancellation of its parts."""
-        positives, scale = pairs.positives(), 1.0 / self.temperature
+        positives, scale = pairs.positives(), self.squared_length
         if pairs.complete and are_bounded(scale):
             logits = pairs.similarities_to_sum(scale)
             rivals = log_or_zero(pairs.sums(masked_exp(logits, pairs.negative)))
@@ -90,7 +95,7 @@ class NTXentLoss(PairLoss):
         return mean_over_pairs(ops.where(some, sums, 0.0), ops.where(some, number, 0.0))
 
     def _compared(self, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
-        logits = pairs.similarities(1.0 / self.temperature)
+        logits = pairs.similarities(self.squared_length)
         return logits, log_sum_exp(logits, pairs.negative)[:, None], matched_pairs(pairs)
 
     def get_config(self) -> Config:
@@ -110,17 +115,23 @@ def _sums_of_gaps(
 
     @with_gradient
     def sums(logits: Tensor, rivals: Tensor) -> WithGradient:
-        def gaps(columns: Tensor | None) -> Tensor:
-            return rivals[:, None] - at_columns(columns, logits)
-
         def total(columns: Tensor | None, present: Tensor) -> Tensor:
-            return masked_sum(ops.softplus(gaps(columns)), present)
+            gaps = rivals[:, None] - at_columns(columns, logits)
+            return masked_sum(ops.softplus(gaps), present)
 
         def gradient(upstream: Tensor) -> tuple[Tensor, Tensor]:
             def of_width(columns: Tensor | None, present: Tensor) -> tuple[Tensor, Tensor]:
-                shares = ops.where(present, ops.sigmoid(gaps(columns)), 0.0)
-                pushed = upstream[:, None] * shares
-                return spread(columns, -pushed, logits, mirrored), ops.sum(pushed, axis=-1)
+                near = at_columns(columns, logits)
+
+                def pushed(upstream: Tensor, rivals: Tensor) -> Tensor:
+                    return ops.where(present, upstream * ops.sigmoid(rivals - near), 0.0)
+
+                own = both = pushed(upstream[:, None], rivals[:, None])
+                if mirrored:
+                    both = both + pushed(
+                        of_partners(columns, upstream), of_partners(columns, rivals)
+                    )
+                return spread(columns, -both, logits), ops.sum(own, axis=-1)
 
             return positives.by_width(of_width)
 

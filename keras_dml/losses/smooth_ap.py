@@ -11,7 +11,6 @@ from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.mining import Strategy
 from keras_dml.pairs import Pairs, count, kept_weights
-from keras_dml.positives import find_positives
 from keras_dml.smooth_ranks import sums_over_positives
 from keras_dml.types import Config, Parts, Tensor
 
@@ -77,12 +76,10 @@ class SmoothAPLoss(PairLoss):
 
     def _ranked(self, pairs: Pairs) -> tuple[Tensor, Tensor]:
         """The loss and its tightness, `[n]`."""
-        positives = pairs.positives()
+        positives = pairs.positives(self.query_in_database)
         similarities = pairs.similarities(1.0 / self.temperature)
-        weights = kept_weights(positives.number > 0, similarities.dtype)
-        if self.query_in_database:
-            positives = find_positives(ops.logical_or(pairs.positive, pairs.itself()))
         number = ops.cast(positives.number, similarities.dtype)
+        weights = kept_weights(ops.any(pairs.positive, axis=-1), similarities.dtype)
         others = number + count(pairs.negative, similarities.dtype)
         # Not `maximum`, which makes a float64 of it on JAX where floatx is bfloat16.
         others = ops.where(others > 0, others, 1.0)

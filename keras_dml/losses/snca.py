@@ -55,9 +55,14 @@ class SNCALoss(PairLoss):
         super().__init__(reduction=reduction, name=name, dtype=dtype, mining=mining)
         self.sigma = check_positive("sigma", sigma)
 
+    @property
+    def squared_length(self) -> float:
+        """The scale of its similarities."""
+        return 1.0 / self.sigma
+
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """The two parts `[n]`."""
-        exponents = Exponents(pairs, 1.0 / self.sigma)
+        exponents = Exponents(pairs, self.squared_length)
         tightness = -exponents.log_sum_exp(pairs.positive)
         contrastive = exponents.log_sum_exp()
         weights = kept_weights(ops.any(pairs.positive, axis=-1), tightness.dtype)

@@ -55,12 +55,17 @@ class SupConLoss(PairLoss):
         super().__init__(reduction=reduction, name=name, dtype=dtype, mining=mining)
         self.temperature = check_positive("temperature", temperature)
 
+    @property
+    def squared_length(self) -> float:
+        """The scale of its similarities."""
+        return 1.0 / self.temperature
+
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """The two parts `[n]`."""
-        logits = Exponents(pairs, 1.0 / self.temperature)
+        logits = Exponents(pairs, self.squared_length)
         contrastive = logits.log_sum_exp()
         positives = count(pairs.positive, contrastive.dtype)
-        tightness = -logits.sums(pairs.positive) / ops.maximum(positives, 1.0)
+        tightness = -logits.sums_over_positives() / ops.maximum(positives, 1.0)
         weights = kept_weights(positives > 0, contrastive.dtype)
         return weights * tightness, weights * contrastive
 

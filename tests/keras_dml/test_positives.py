@@ -67,11 +67,18 @@ def test_few_positives_of_a_mask_are_all_found_and_of_many_some(shape, share):
     check(find_positives, mask, ops.convert_to_tensor(mask))
 
 
+@pytest.mark.parametrize("and_itself", [False, True])
 @pytest.mark.parametrize("batch", CLASS_IDS)
-def test_class_ids_say_what_their_mask_does(batch):
+def test_class_ids_say_what_their_mask_does(batch, and_itself):
     class_ids = CLASS_IDS[batch]
-    mask = (class_ids[:, None] == class_ids[None, :]) & ~np.eye(len(class_ids), dtype=bool)
-    check(positives_of_classes, mask, as_labels(class_ids), ops.convert_to_tensor(mask))
+    mask = class_ids[:, None] == class_ids[None, :]
+    if not and_itself:
+        mask = mask & ~np.eye(len(class_ids), dtype=bool)
+
+    def found(*given):
+        return positives_of_classes(*given, and_itself=and_itself)
+
+    check(found, mask, as_labels(class_ids), ops.convert_to_tensor(mask))
 
 
 def test_pairs_ask_the_class_ids_only_where_no_pair_is_left_out():

@@ -7,7 +7,7 @@ from keras import ops
 
 from keras_dml import losses, mining, positives
 from keras_dml.close_pairs import squared_distances
-from keras_dml.gram import gram, mirrored_gram, mirrored_sums
+from keras_dml.gram import gram, mirrored_gram, mirrored_log_sum_exp, mirrored_sums
 from keras_dml.losses.base import is_sound
 from keras_dml.pairs import normalize
 
@@ -97,6 +97,34 @@ def test_sums_of_mirrored_products(scale):
     expected, expected_gradient = value_and_gradient(plainly, LABELS, Z)
     np.testing.assert_allclose(value, expected, rtol=1e-5)
     np.testing.assert_allclose(gradient, expected_gradient, rtol=1e-4)
+
+
+@pytest.mark.parametrize("scale", [0.1, 1.0, 30.0, 1e5])  # logarithms near each other, and far
+def test_logarithms_of_mirrored_products(scale):
+    def of(logarithms):
+        def total(_, x):
+            return ops.sum(as_weights(x) * logarithms(x))
+
+        return value_and_gradient(total, LABELS, Z)
+
+    value, gradient = of(lambda x: mirrored_log_sum_exp(mirrored_gram(x, scale)))
+    expected, expected_gradient = of(lambda x: ops.logsumexp(scale * gram(x), axis=-1))
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
+    largest = np.abs(expected_gradient).max()
+    np.testing.assert_allclose(gradient, expected_gradient, rtol=1e-4, atol=1e-5 * largest)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_subclass_that_prepares_embeddings_itself_has_their_length(name):
+    loss, arguments = LOSSES[name]
+
+    class Prepared(loss):
+        def prepare(self, embeddings):
+            return super().prepare(embeddings)
+
+    expected = loss(dtype="float64", **arguments)(LABELS, Z)
+    found = Prepared(dtype="float64", **arguments)(LABELS, Z)
+    np.testing.assert_allclose(np.asarray(found), np.asarray(expected), rtol=1e-5)
 
 
 @pytest.mark.parametrize("slowly", [False, True])
