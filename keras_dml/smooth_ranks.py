@@ -72,7 +72,7 @@ def sums_over_positives(
                 found, _, _ = of_ranks(*_ranks(_above(own, near), _above(own, far)))
                 return number + 1, total + ops.where(own < INFINITY, found, 0.0)
 
-            one = ops.ones_like(near[:, :1])
+            one = ops.ones((ops.shape(near)[0], 1), near.dtype)  # also of no candidates
             start = ops.zeros((), "int32"), ops.zeros_like(of_ranks(one, one)[0])
             return ops.while_loop(lambda number, _: number < most, add, start)[1]
 
