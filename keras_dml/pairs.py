@@ -128,6 +128,12 @@ class Pairs:
         some = ops.any(ops.not_equal(self.class_ids, self.class_ids[:1]))
         return ops.broadcast_to(some, ops.shape(self.class_ids))
 
+    def others(self) -> Tensor:
+        """Bool `[a, c]`: the positives and the negatives."""
+        if self.complete:
+            return ops.logical_not(self.itself())  # for which no class is looked at
+        return ops.logical_or(self.positive, self.negative)
+
     def itself(self) -> Tensor:
         """Bool `[a, c]`: where a candidate is the anchor itself."""
         rows = self.own
@@ -244,7 +250,7 @@ class Exponents:
 
     def __init__(self, pairs: Pairs, scale: float) -> None:
         self._pairs = pairs
-        self._others = ops.logical_or(pairs.positive, pairs.negative)
+        self._others = pairs.others()
         self._powers = None
         if pairs.complete and are_bounded(scale):
             self._values = pairs.similarities_to_sum(scale)
@@ -252,11 +258,15 @@ class Exponents:
         else:
             self._values = pairs.similarities(scale)
 
-    def sums_over_positives(self) -> Tensor:
-        """Each anchor's sum of its positives' exponents, `[a]`."""
+    def positives(self) -> tuple[Tensor, Tensor]:
+        """The sum of each anchor's positives' exponents, and how many these are, `[a]`."""
+        dtype = self._values.dtype
         if self._powers is None:
-            return masked_sum(self._values, self._pairs.positive)
-        return sums_over(self._pairs.positives(), self._values, mirrored=True)
+            mask = self._pairs.positive
+            return masked_sum(self._values, mask), count(mask, dtype)
+        positives = self._pairs.positives()
+        sums = sums_over(positives, self._values, mirrored=True)
+        return sums, ops.cast(positives.number, dtype)
 
     def log_sum_exp(self, mask: Tensor | None = None) -> Tensor:
         """`log Σ exp(scale · S_ij)` `[a]` over those, or over all other images; 0 where none is."""

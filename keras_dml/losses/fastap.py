@@ -81,7 +81,7 @@ class FastAPLoss(PairLoss):
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """The two parts `[n]`."""
         loss, shares, within, weights = self._ranked(pairs)
-        others = count(ops.logical_or(pairs.positive, pairs.negative), loss.dtype)[:, None]
+        others = count(pairs.others(), loss.dtype)[:, None]
         occupied = within > 0
         # No positive so near: no share of them either, so the logarithm is not needed.
         within = ops.where(occupied, within, 1.0)
@@ -102,7 +102,7 @@ class FastAPLoss(PairLoss):
         return weights * (1.0 - ops.sum(shares * precisions, axis=-1)), shares, positives, weights
 
     def _cumulative_counts(self, pairs: Pairs) -> Tensor:
-        others = ops.logical_or(pairs.positive, pairs.negative)
+        others = pairs.others()
         return _cumulative_counts(pairs.squared_distances(), pairs.positive, others, self.num_bins)
 
     def get_config(self) -> Config:

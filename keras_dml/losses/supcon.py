@@ -9,7 +9,7 @@ from keras_dml.checks import check_positive
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.mining import Strategy
-from keras_dml.pairs import Exponents, Pairs, count, kept_weights
+from keras_dml.pairs import Exponents, Pairs, kept_weights
 from keras_dml.types import Config, Parts
 
 
@@ -64,9 +64,9 @@ class SupConLoss(PairLoss):
         """The two parts `[n]`."""
         logits = Exponents(pairs, self.squared_length)
         contrastive = logits.log_sum_exp()
-        positives = count(pairs.positive, contrastive.dtype)
-        tightness = -logits.sums_over_positives() / ops.maximum(positives, 1.0)
-        weights = kept_weights(positives > 0, contrastive.dtype)
+        sums, number = logits.positives()
+        tightness = -sums / ops.maximum(number, 1.0)
+        weights = kept_weights(number > 0, contrastive.dtype)
         return weights * tightness, weights * contrastive
 
     def get_config(self) -> Config:
