@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import keras
+from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.models.functional import Functional
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "Functional",
     "clipped",
     "flat_layers",
+    "in_stateless_scope",
     "iterator_function",
     "lambda_output_shape",
     "made_under",
@@ -152,6 +154,7 @@ class Needed(NamedTuple):
 
 NEEDED = (
     Needed("keras.src.models.functional.Functional", ("inputs", "outputs", "name")),
+    Needed("keras.src.backend.common.stateless_scope.in_stateless_scope", ()),
     Needed("keras.Model._make_function", ("self", "step_function")),
     Needed("keras.Model._maybe_symbolic_build", ("self", "iterator", "data_batch")),
     Needed("keras.Model._distribute_strategy", of_instance=True),

@@ -11,6 +11,7 @@ from keras import ops
 from keras_dml.checks import checked_class_ids, known_numbers
 from keras_dml.class_ids import as_labels
 from keras_dml.distribute import gather_candidates
+from keras_dml.private import in_stateless_scope
 
 if TYPE_CHECKING:
     from keras import KerasTensor
@@ -68,8 +69,9 @@ class PositivesPerAnchor(keras.metrics.Mean):
 
     def result(self) -> KerasTensor:
         """The mean so far; 0 before the first batch."""
-        # In a graph there are no numbers: Keras asks again, outside of it, when an epoch ends.
-        count = known_numbers(self.count)
+        # In a graph there are no numbers, and while Keras builds a model on PyTorch ones stand for
+        # the class ids: it asks again, outside of both, when an epoch ends.
+        count = None if in_stateless_scope() else known_numbers(self.count)
         if count is not None and count > 0 and not self._warned:
             missing = (
                 _NO_POSITIVES

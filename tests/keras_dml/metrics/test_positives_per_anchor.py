@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 
 from keras_dml.errors import ArgumentError
-from keras_dml.losses import TripletLoss
-from keras_dml.metrics import PositivesPerAnchor
+from keras_dml.losses import MultiSimilarityLoss, TripletLoss
+from keras_dml.metrics import LossPart, PositivesPerAnchor
 
 pytestmark = pytest.mark.any_backend
 
 
-def fitted(ids, batch_size, epochs=1, **compiled):
+def fitted(ids, batch_size, epochs=1, metrics=(), **compiled):
     inputs = keras.Input((3,))
     model = keras.Model(inputs, keras.layers.Dense(2)(inputs))
-    model.compile("sgd", TripletLoss(), metrics=[PositivesPerAnchor()], **compiled)
+    model.compile("sgd", TripletLoss(), metrics=[*metrics, PositivesPerAnchor()], **compiled)
     x = np.random.default_rng(0).normal(size=(len(ids), 3)).astype("float32")
     given = {"batch_size": batch_size, "epochs": epochs, "shuffle": False, "verbose": 0}
     return model.fit(x, ids, **given).history["positives_per_anchor"]
@@ -36,6 +36,14 @@ def test_is_the_mean_over_anchors_and_batches_of_a_loop(ids, batch_size):
         warnings.simplefilter("error", UserWarning)
         found = fitted(np.array(ids, "int32"), batch_size, epochs=2)
     np.testing.assert_allclose(found, [np.mean(expected)] * 2, rtol=1e-6)
+
+
+def test_nothing_is_said_of_what_stands_for_class_ids_while_keras_builds():
+    """On PyTorch ones, where a metric beside it has no shapes to compute with alone."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        part = LossPart(MultiSimilarityLoss(), "tightness")
+        assert fitted(np.array([0, 1, 0, 0, 2, 2, 1, 3]), 4, metrics=[part]) == [1.0]
 
 
 @pytest.mark.slow
