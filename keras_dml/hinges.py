@@ -64,7 +64,7 @@ def all_hinges(
 
     Args:
         distances: `[a, c]`.
-        positive: of the anchors, of mask `[a, c]`.
+        positive: where each anchor's positives stand.
         negative: bool `[a, c]`.
         margin: η.
     """
@@ -178,7 +178,7 @@ def hinge_sums_against_all(
 
     Args:
         distances: `[a, c]`.
-        positive: of the anchors, of mask `[a, c]`.
+        positive: where each anchor's positives stand.
         others: `[...]`, and other: bool of the same shape, which of them take part.
         margin: η.
 

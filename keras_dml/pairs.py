@@ -65,9 +65,7 @@ class Pairs:
     squared_length: float = 1.0
 
     @classmethod
-    def of_batch(
-        cls, class_ids: Tensor, embeddings: Tensor, squared_length: float = 1.0
-    ) -> "Pairs":
+    def of_batch(cls, class_ids: Tensor, embeddings: Tensor) -> "Pairs":
         """Pairs of class ids `[n]` and embeddings `[n, d]` against those of all replicas."""
         candidates, offset = gather_candidates(embeddings)
         candidate_ids, _ = gather_candidates(class_ids)
@@ -82,13 +80,10 @@ class Pairs:
             negative=ops.logical_not(same_class),
             first_row=offset,
             class_ids=class_ids if candidates is embeddings else None,
-            squared_length=squared_length,
         )
 
     @classmethod
-    def of_memory(
-        cls, class_ids: Tensor, embeddings: Tensor, memory: Memory, squared_length: float = 1.0
-    ) -> "Pairs":
+    def of_memory(cls, class_ids: Tensor, embeddings: Tensor, memory: Memory) -> "Pairs":
         """Pairs of class ids `[n]` and embeddings `[n, d]` against what a memory holds."""
         # A memory keeps whole numbers, whatever the labels came as.
         class_ids = ops.cast(class_ids, memory.class_ids.dtype)
@@ -102,7 +97,6 @@ class Pairs:
             positive=ops.logical_and(same_class, other),
             negative=ops.logical_and(ops.logical_not(same_class), other),
             own=memory.own,
-            squared_length=squared_length,
         )
 
     @property
@@ -115,10 +109,27 @@ class Pairs:
 
     def positives(self, and_itself: bool = False) -> Positives:
         """Where the positives of each anchor stand; `and_itself`: the anchor as one of them."""
-        mask = ops.logical_or(self.positive, self.itself()) if and_itself else self.positive
+        mask = self._positive(and_itself)
         if self.class_ids is None:
             return find_positives(mask)
         return positives_of_classes(self.class_ids, mask, and_itself)
+
+    def sums_over_positives(
+        self, values: Tensor, mirrored: bool, and_itself: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Each anchor's sum of `values` `[a, c]` over its positives, and their number (int32).
+
+        `mirrored`: of `similarities_to_sum` where the pairs are complete.
+        """
+        if self.complete:
+            positives = self.positives(and_itself)
+            return sums_over(positives, values, mirrored), positives.number
+        # To find them in a mask would take longer than their sum.
+        mask = self._positive(and_itself)
+        return masked_sum(values, mask), count(mask, "int32")
+
+    def _positive(self, and_itself: bool) -> Tensor:
+        return ops.logical_or(self.positive, self.itself()) if and_itself else self.positive
 
     def have_negatives(self) -> Tensor:
         """Whether each anchor has a negative, bool `[a]`."""
@@ -259,14 +270,9 @@ class Exponents:
             self._values = pairs.similarities(scale)
 
     def positives(self) -> tuple[Tensor, Tensor]:
-        """The sum of each anchor's positives' exponents, and how many these are, `[a]`."""
-        dtype = self._values.dtype
-        if self._powers is None:
-            mask = self._pairs.positive
-            return masked_sum(self._values, mask), count(mask, dtype)
-        positives = self._pairs.positives()
-        sums = sums_over(positives, self._values, mirrored=True)
-        return sums, ops.cast(positives.number, dtype)
+        """The sum of each anchor's positives' exponents, and how many these are, int32: `[a]`."""
+        mirrored = self._powers is not None
+        return self._pairs.sums_over_positives(self._values, mirrored)
 
     def log_sum_exp(self, mask: Tensor | None = None) -> Tensor:
         """`log Σ exp(scale · S_ij)` `[a]` over those, or over all other images; 0 where none is."""

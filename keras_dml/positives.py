@@ -55,7 +55,7 @@ class Positives:
     columns: Callable[[int], Tensor]
 
     def are_few(self) -> Tensor | bool:
-        """Whether no row has more positives than `columns`."""
+        """Whether no row has more than `FEW_POSITIVES`."""
         return self.are_within(FEW_POSITIVES)
 
     def are_within(self, number: int) -> Tensor | bool:

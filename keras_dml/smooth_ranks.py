@@ -33,7 +33,7 @@ def sums_over_positives(
 
     Args:
         similarities: S / τ, `[a, c]`.
-        positives: of each query, of mask `[a, c]`.
+        positives: where those of each query stand.
         negative: bool `[a, c]`, what they are ranked among besides; nowhere a positive.
         of_ranks: f and its derivatives, finite from a rank of 1/2 on. No gradient reaches what it
             reads besides the ranks.

@@ -241,18 +241,19 @@ class PairLoss(EmbeddingLoss):
         """
         # What a subclass prepares in its own way has the length that it gives it.
         as_usual = self.normalize and type(self).prepare is PairLoss.prepare
-        length = self.squared_length if as_usual else 1.0
+        length = self.similarity_scale if as_usual else 1.0
 
         def prepared(embeddings: Tensor) -> Tensor:
             return normalize(embeddings, length**0.5) if as_usual else self.prepare(embeddings)
 
         embeddings = prepared(embeddings)
         if memory is None:
-            pairs = Pairs.of_batch(class_ids, embeddings, length)
+            pairs = Pairs.of_batch(class_ids, embeddings)
         else:
             stored = prepared(ops.cast(memory.embeddings, embeddings.dtype))
             memory = dataclasses.replace(memory, embeddings=stored)
-            pairs = Pairs.of_memory(class_ids, embeddings, memory, length)
+            pairs = Pairs.of_memory(class_ids, embeddings, memory)
+        pairs = dataclasses.replace(pairs, squared_length=length)
         return mined(pairs, self.strategies, unit=self.normalize)
 
     def prepare(self, embeddings: Tensor) -> Tensor:
@@ -260,10 +261,10 @@ class PairLoss(EmbeddingLoss):
         return normalize(embeddings) if self.normalize else embeddings
 
     @property
-    def squared_length(self) -> float:
-        """Of the normalised embeddings in its pairs: the scale of the similarities it asks for.
+    def similarity_scale(self) -> float:
+        """The scale of the similarities it asks for, to which its pairs make it cost nothing.
 
-        To normalise to another length than 1 costs nothing; to scale what is normalised, a pass.
+        It is the squared length that embeddings are normalised to; to scale them later is a pass.
         """
         return 1.0
 

@@ -73,7 +73,7 @@ class CircleLoss(PairLoss):
         self.scale = check_positive("scale", scale)
 
     @property
-    def squared_length(self) -> float:
+    def similarity_scale(self) -> float:
         """The scale of its similarities."""
         return self.scale**0.5
 
@@ -89,7 +89,7 @@ class CircleLoss(PairLoss):
 
     def _weighed(self, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
         """A and B of each anchor, and the weights of the mean, each `[n]`."""
-        root = self.squared_length
+        root = self.similarity_scale
         mirrored = pairs.complete and are_bounded(0.5 * self.scale)
         similarities = pairs.similarities_to_sum(root) if mirrored else pairs.similarities(root)
         exponents = self._pushing_exponents(similarities)
@@ -110,7 +110,7 @@ class CircleLoss(PairLoss):
         Since `a⁻ (S − m) = max(S, −m)² − m²`, that is `γ max(S, −m)² − γ/2`; the gradient, in which
         a⁻ is a constant, is not that of this square.
         """
-        lowest = -self.margin * self.squared_length
+        lowest = -self.margin * self.similarity_scale
 
         @with_gradient
         def exponents(similarities: Tensor) -> WithGradient:
@@ -125,8 +125,7 @@ class CircleLoss(PairLoss):
 
         `mirrored`: with a gradient for `Pairs.similarities_to_sum`.
         """
-
-        root = self.squared_length
+        root = self.similarity_scale
 
         @with_gradient
         def pulling(similarities: Tensor) -> WithGradient:

@@ -107,7 +107,7 @@ class InstanceCrossEntropyLoss(PairLoss):
             )
 
     @property
-    def squared_length(self) -> float:
+    def similarity_scale(self) -> float:
         """The scale of its similarities."""
         return self.scale
 

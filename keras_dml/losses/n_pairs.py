@@ -6,8 +6,7 @@ from keras import ops
 from keras_dml.gram import mirrored_log_sum_exp
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
-from keras_dml.pairs import Pairs, count, masked_sum
-from keras_dml.positives import sums_over
+from keras_dml.pairs import Pairs
 from keras_dml.types import Config, Parts
 
 
@@ -59,13 +58,10 @@ class NPairsLoss(PairLoss):
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """The two parts `[n]`."""
         similarities = pairs.similarities_to_sum()
+        sums, number = pairs.sums_over_positives(similarities, pairs.complete, and_itself=True)
         if pairs.complete:
-            targets = pairs.positives(and_itself=True)
-            sums, number = sums_over(targets, similarities, mirrored=True), targets.number
             contrastive = mirrored_log_sum_exp(similarities)
         else:
-            mask = ops.logical_not(pairs.negative)
-            sums, number = masked_sum(similarities, mask), count(mask, "int32")
             contrastive = ops.logsumexp(similarities, axis=-1)
         tightness = -sums / ops.cast(number, similarities.dtype)
         told_apart = ops.logical_and(number > 1, pairs.have_negatives())

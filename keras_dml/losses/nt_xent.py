@@ -71,7 +71,7 @@ class NTXentLoss(PairLoss):
         self.temperature = check_positive("temperature", temperature)
 
     @property
-    def squared_length(self) -> float:
+    def similarity_scale(self) -> float:
         """The scale of its similarities."""
         return 1.0 / self.temperature
 
@@ -83,7 +83,7 @@ class NTXentLoss(PairLoss):
 
     def compute_pair_loss(self, pairs: Pairs) -> Tensor:
         """The loss `[n]` without the cancellation of its parts."""
-        positives, scale = pairs.positives(), self.squared_length
+        positives, scale = pairs.positives(), self.similarity_scale
         if pairs.complete and are_bounded(scale):
             logits = pairs.similarities_to_sum(scale)
             rivals = log_or_zero(pairs.sums(masked_exp(logits, pairs.negative)))
@@ -95,7 +95,7 @@ class NTXentLoss(PairLoss):
         return mean_over_pairs(ops.where(some, sums, 0.0), ops.where(some, number, 0.0))
 
     def _compared(self, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
-        logits = pairs.similarities(self.squared_length)
+        logits = pairs.similarities(self.similarity_scale)
         return logits, log_sum_exp(logits, pairs.negative)[:, None], matched_pairs(pairs)
 
     def get_config(self) -> Config:

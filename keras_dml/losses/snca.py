@@ -56,13 +56,13 @@ class SNCALoss(PairLoss):
         self.sigma = check_positive("sigma", sigma)
 
     @property
-    def squared_length(self) -> float:
+    def similarity_scale(self) -> float:
         """The scale of its similarities."""
         return 1.0 / self.sigma
 
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """The two parts `[n]`."""
-        exponents = Exponents(pairs, self.squared_length)
+        exponents = Exponents(pairs, self.similarity_scale)
         tightness = -exponents.log_sum_exp(pairs.positive)
         contrastive = exponents.log_sum_exp()
         weights = kept_weights(ops.any(pairs.positive, axis=-1), tightness.dtype)

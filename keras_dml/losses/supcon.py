@@ -56,16 +56,16 @@ class SupConLoss(PairLoss):
         self.temperature = check_positive("temperature", temperature)
 
     @property
-    def squared_length(self) -> float:
+    def similarity_scale(self) -> float:
         """The scale of its similarities."""
         return 1.0 / self.temperature
 
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """The two parts `[n]`."""
-        logits = Exponents(pairs, self.squared_length)
+        logits = Exponents(pairs, self.similarity_scale)
         contrastive = logits.log_sum_exp()
         sums, number = logits.positives()
-        tightness = -sums / ops.maximum(number, 1.0)
+        tightness = -sums / ops.cast(ops.maximum(number, 1), sums.dtype)
         weights = kept_weights(number > 0, contrastive.dtype)
         return weights * tightness, weights * contrastive
 

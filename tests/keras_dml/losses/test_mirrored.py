@@ -114,6 +114,21 @@ def test_logarithms_of_mirrored_products(scale):
     np.testing.assert_allclose(gradient, expected_gradient, rtol=1e-4, atol=1e-5 * largest)
 
 
+def test_a_strategy_sees_pairs_of_length_1_whatever_length_they_have():
+    unit = Z / np.linalg.norm(Z, axis=-1, keepdims=True)
+    seen = []
+
+    class Looks(mining.Mining):
+        def masks(self, similarities, pairs):
+            seen.extend([similarities, pairs.similarities(), 1 - pairs.squared_distances() / 2])
+            return pairs.positive, pairs.negative
+
+    losses.NTXentLoss(temperature=0.03, dtype="float64", mining=Looks())(LABELS, Z)
+    assert len(seen) == 3
+    for similarities in seen:
+        np.testing.assert_allclose(np.asarray(similarities), unit @ unit.T, rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_subclass_that_prepares_embeddings_itself_has_their_length(name):
     loss, arguments = LOSSES[name]
