@@ -25,7 +25,13 @@ from keras_dml.checks import check_number, check_seed, shown
 from keras_dml.distribute import place_among_replicas
 from keras_dml.errors import ArgumentError, ArgumentTypeError
 from keras_dml.hinges import semihard_hinges
-from keras_dml.negatives import check_distances, distance_weighted, fixed_noise
+from keras_dml.negatives import (
+    FARTHEST,
+    NEAREST,
+    check_distances,
+    distance_weighted,
+    fixed_noise,
+)
 from keras_dml.pairs import Pairs, count
 from keras_dml.types import Config, Tensor
 
@@ -210,7 +216,7 @@ class DistanceWeighted(Mining):
     Reference: Wu et al., "Sampling Matters in Deep Embedding Learning", ICCV 2017, Eq. 2-4.
     """
 
-    def __init__(self, seed: int = 0, nearest: float = 0.5, farthest: float = 1.4) -> None:
+    def __init__(self, seed: int = 0, nearest: float = NEAREST, farthest: float = FARTHEST) -> None:
         self.seed = check_seed("seed", seed)
         self.nearest, self.farthest = check_distances(nearest, farthest)
 

@@ -1,14 +1,19 @@
 """Distance-weighted negatives: how likely each negative is, and drawing one for each positive."""
 
+import dataclasses
+from collections.abc import Callable
+
 import keras
 import numpy as np
 from keras import ops
 
 from keras_dml.checks import check_number, check_seed
 from keras_dml.errors import ArgumentError
-from keras_dml.pairs import masked_softmax
+from keras_dml.pairs import count
+from keras_dml.shares import LEFT_OUT, log_sum_exp_and_shares
 from keras_dml.types import Tensor
 
+NEAREST, FARTHEST = 0.5, 1.4
 # Drawing counts in whole tickets, exact in float32 in any order of summation.
 _TICKETS = 2.0**22
 
@@ -17,9 +22,8 @@ def distance_weighted(
     distances: Tensor,
     negative: Tensor,
     dimensions: Tensor | int,
-    nearest: float = 0.5,
-    farthest: float = 1.4,
-    sums: Tensor | float = 1.0,
+    nearest: float = NEAREST,
+    farthest: float = FARTHEST,
 ) -> Tensor:
     """The probability of each negative under distance-weighted sampling.
 
@@ -36,10 +40,9 @@ def distance_weighted(
         dimensions: D, dimensions of the embeddings, a number or a scalar tensor.
         nearest: smallest distance that is told apart, in (0, farthest).
         farthest: distance from which a negative is left out, below 2.
-        sums: what the rows are to sum to, a number or `[a]`.
 
     Returns:
-        `[a, c]`, rows that sum to `sums`, or to 0 for an anchor without negatives; no gradient.
+        `[a, c]`, rows that sum to 1, or to 0 for an anchor without negatives; no gradient.
 
     Raises:
         ValueError: unless 0 < nearest < farthest < 2.
@@ -48,16 +51,79 @@ def distance_weighted(
     Embedding Learning", ICCV 2017, Eq. 2-4; the defaults are those of pytorch-metric-learning's
     `DistanceWeightedMiner`.
     """
-    nearest, farthest = check_distances(nearest, farthest)
-    distances = ops.stop_gradient(distances)
-    squares = ops.square(ops.clip(distances, nearest, farthest))
-    size = ops.cast(dimensions, distances.dtype)
-    exponents = (1.0 - 0.5 * size) * ops.log(squares) + (1.5 - 0.5 * size) * ops.log(4.0 - squares)
-    near = ops.logical_and(negative, distances < farthest)
-    none_near = ops.logical_not(ops.any(near, axis=-1, keepdims=True))
-    # Where none is near all are at `farthest`, and alike.
-    kept = ops.logical_or(near, ops.logical_and(negative, none_near))
-    return masked_softmax(exponents, kept, sums)
+    squares = ops.square(ops.stop_gradient(distances))
+    return Chances.by_squares(squares, negative, dimensions, nearest, farthest).of_anchors()
+
+
+@dataclasses.dataclass(frozen=True)
+class Chances:
+    """The probabilities of `distance_weighted`, of each pair's anchor and of its partner.
+
+    Attributes:
+        exponents: `[a, c]`, `−log q` of the near negatives, `LEFT_OUT` elsewhere.
+        shares: `[a, c]`, their softmax; means nothing for an anchor without near negatives.
+        logarithms: `[a]`, `log Σ 1/q`; above all exponents for an anchor without near negatives.
+        none_near: bool `[a]`, which these are.
+        negative: bool `[a, c]`.
+    """
+
+    exponents: Tensor
+    shares: Tensor
+    logarithms: Tensor
+    none_near: Tensor
+    negative: Tensor
+
+    @classmethod
+    def by_squares(
+        cls,
+        squares: Tensor,
+        negative: Tensor,
+        dimensions: Tensor | int,
+        nearest: float = NEAREST,
+        farthest: float = FARTHEST,
+    ) -> "Chances":
+        """Of squared distances, constants for the gradient, and else as `distance_weighted`."""
+        nearest, farthest = check_distances(nearest, farthest)
+        size = ops.cast(dimensions, squares.dtype)
+        near = ops.logical_and(negative, squares < farthest**2)
+        clipped = ops.maximum(squares, nearest**2)
+        exponents = (1.0 - 0.5 * size) * ops.log(clipped)
+        exponents = exponents + (1.5 - 0.5 * size) * ops.log(4.0 - clipped)
+        exponents = ops.where(near, exponents, LEFT_OUT)
+        logarithms, shares = log_sum_exp_and_shares(exponents)
+        none_near = logarithms < 0.5 * LEFT_OUT
+        return cls(
+            exponents=exponents,
+            shares=shares,
+            logarithms=ops.where(none_near, -LEFT_OUT, logarithms),
+            none_near=none_near,
+            negative=negative,
+        )
+
+    def of_anchors(self) -> Tensor:
+        """`[a, c]`: of candidate j as the negative of anchor i."""
+        return self._with_far(self.shares, lambda values: values[:, None])
+
+    def of_partners(self) -> Tensor:
+        """`[n, n]`, where the candidates are the anchors: of image i as the negative of image j.
+
+        An exponential more, which costs less than to transpose `of_anchors`.
+        """
+        return self._with_far(self.near_of_partners(), lambda values: values[None, :])
+
+    def near_of_partners(self) -> Tensor:
+        """`of_partners`, but 0 for those without near negatives."""
+        return ops.exp(self.exponents - self.logarithms[None, :])
+
+    def _with_far(self, shares: Tensor, of: Callable[[Tensor], Tensor]) -> Tensor:
+        """With all negatives alike for those that have no near ones."""
+
+        def some() -> Tensor:
+            number = ops.maximum(count(self.negative, shares.dtype), 1.0)
+            alike = ops.where(self.negative, of(1.0 / number), 0.0)
+            return ops.where(of(self.none_near), alike, shares)
+
+        return ops.cond(ops.any(self.none_near), some, lambda: shares)
 
 
 def check_distances(nearest: object, farthest: object) -> tuple[float, float]:

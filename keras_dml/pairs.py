@@ -344,16 +344,6 @@ def _log_sum_exp(exponents: Tensor, mask: Tensor) -> Tensor:
     return of_kept(exponents)
 
 
-def masked_softmax(exponents: Tensor, mask: Tensor, sums: Tensor | float = 1.0) -> Tensor:
-    """Softmax over the entries of the last axis that the bool `mask` keeps; 0 elsewhere.
-
-    Times `sums`, a number or one of each row.
-    """
-    shares = ops.softmax(ops.where(mask, exponents, LEFT_OUT), axis=-1)
-    factors = ops.cast(ops.any(mask, axis=-1), shares.dtype) * sums
-    return shares * factors[..., None]
-
-
 def log_add_exp(a: Tensor, b: Tensor) -> Tensor:
     """`log(exp(a) + exp(b))` with a gradient that is smooth where a = b, too.
 

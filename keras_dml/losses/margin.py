@@ -1,7 +1,8 @@
 """The margin loss."""
 
 import dataclasses
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import keras
@@ -14,8 +15,9 @@ from keras_dml.gradients import WithGradient, with_gradient
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.mining import Strategy
-from keras_dml.negatives import distance_weighted
+from keras_dml.negatives import FARTHEST, Chances
 from keras_dml.pairs import Memory, Pairs, count, mean_over_pairs
+from keras_dml.positives import Positives, at_columns, of_partners, spread
 from keras_dml.types import Config, Parts, Tensor
 
 _BETA = 1.2
@@ -29,38 +31,18 @@ class _BoundedPairs(Pairs):
 
 
 @dataclasses.dataclass(frozen=True)
-class _OpenHinges:
-    """The hinges above 0: `m + D_ij − β_i` of positive pairs, `m + β_i − D_ij` of negative ones.
+class _Weights:
+    """What the open hinges of negatives weigh.
 
     Attributes:
-        near, far: bool `[a, c]`, the positive and the negative pairs that have one.
-        weights: `[a, c]`, of positive pairs times −1; 0 for all other pairs. Constants.
-        squared: `D²`. distances: D, constants. boundary: β `[a]`. beyond: `D − β`, constants.
-        pull_on_boundary: ν's part `[a]`.
+        of_anchors: `[a, c]`, in the sum of the pair's anchor; 0 where the hinge is closed.
+        of_partners: `[n, n]` in that of its candidate, where the candidates are the anchors.
+        sums: `[a]`, of the anchor's. Where one is 0 its row means nothing.
     """
 
-    near: Tensor
-    far: Tensor
-    weights: Tensor
-    squared: Tensor
-    distances: Tensor
-    boundary: Tensor
-    beyond: Tensor
-    pull_on_boundary: Tensor
-
-    def sums_of_distances(self, weights: Tensor) -> Tensor:
-        """`Σ_j w_ij (D_ij − β_i)`, `[a]`."""
-
-        @with_gradient
-        def sums(squared: Tensor, boundary: Tensor) -> WithGradient:
-            def gradient(upstream: Tensor) -> tuple[Tensor, Tensor]:
-                slopes = weights * (0.5 * upstream)[:, None]
-                of_boundary = -upstream * ops.sum(weights, axis=-1)
-                return ops.divide_no_nan(slopes, self.distances), of_boundary
-
-            return ops.sum(weights * self.beyond, axis=-1), gradient
-
-        return sums(self.squared, self.boundary)
+    of_anchors: Tensor
+    of_partners: Callable[[], Tensor]
+    sums: Tensor
 
 
 @register("margin")
@@ -163,53 +145,116 @@ class MarginLoss(PairLoss):
         pairs = super().pairs_of(class_ids, z, memory)
         return _BoundedPairs(**vars(pairs), boundary=boundary)
 
-    def compute_pair_loss(self, pairs: Pairs) -> Tensor:
-        """The loss `[n]`, with one pass for both kinds of hinges where its parts take two."""
-        hinges = self._open_hinges(pairs)
-        weights = ops.sum(ops.absolute(hinges.weights), axis=-1)
-        total = self.margin * weights - hinges.sums_of_distances(hinges.weights)
-        return mean_over_pairs(total + hinges.pull_on_boundary, weights)
-
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """The two parts `[n]`."""
-        hinges = self._open_hinges(pairs)
-        near, far = (ops.where(mask, hinges.weights, 0.0) for mask in (hinges.near, hinges.far))
-        of_near, of_far = -ops.sum(near, axis=-1), ops.sum(far, axis=-1)
-        tightness = self.margin * of_near - hinges.sums_of_distances(near)
-        contrastive = self.margin * of_far - hinges.sums_of_distances(far)
-        return (
-            mean_over_pairs(tightness + hinges.pull_on_boundary, of_near + of_far),
-            mean_over_pairs(contrastive, of_near + of_far),
-        )
-
-    def _open_hinges(self, pairs: Pairs) -> "_OpenHinges":
-        squared = pairs.squared_distances()
-        distances = ops.sqrt(ops.stop_gradient(squared))
-        dtype = distances.dtype
-        positives = count(pairs.positive, dtype)
+        squared = pairs.squared_distances_to_sum()
+        positives, dtype = pairs.positives(), squared.dtype
+        number = ops.cast(positives.number, dtype)
         if self.sampling == "all":
             together = count(pairs.negative, dtype)
-            apart = ops.cast(pairs.negative, dtype) * positives[:, None]
         else:
             together = ops.cast(pairs.have_negatives(), dtype)
-            dimensions = ops.shape(pairs.anchors)[-1]
-            apart = distance_weighted(distances, pairs.negative, dimensions, sums=positives)
         # Not a cast, which makes of a Python number a float32 first.
         boundary = ops.convert_to_tensor(getattr(pairs, "boundary", self.beta), dtype=dtype)
-        boundary = ops.broadcast_to(boundary, ops.shape(positives))
-        beyond = distances - ops.stop_gradient(boundary)[:, None]
-        near = ops.logical_and(pairs.positive, beyond > -self.margin)
-        far = ops.logical_and(pairs.negative, beyond < self.margin)
-        return _OpenHinges(
-            near=near,
-            far=far,
-            weights=ops.where(near, -together[:, None], ops.where(far, apart, 0.0)),
-            squared=squared,
-            distances=distances,
-            boundary=boundary,
-            beyond=beyond,
-            # Also at ν = 0, since comparisons would hide the NaN of an unknown class.
-            pull_on_boundary=self.nu * (positives * together) * boundary,
+        boundary = ops.broadcast_to(boundary, ops.shape(number))
+        pulling, open_near = self._pulling(squared, boundary, positives, mirrored=pairs.complete)
+        pushing, open_far = self._pushing(squared, boundary, pairs)
+        weights = together * open_near + number * open_far
+        # Also at ν = 0, since comparisons would hide the NaN of an unknown class.
+        on_boundary = self.nu * (number * together) * boundary
+        return (
+            mean_over_pairs(together * pulling + on_boundary, weights),
+            mean_over_pairs(number * pushing, weights),
+        )
+
+    def _pulling(
+        self, squared: Tensor, boundary: Tensor, positives: Positives, mirrored: bool
+    ) -> tuple[Tensor, Tensor]:
+        """Each anchor's sum of the hinges of its positives, and how many are open: `[a]`.
+
+        `mirrored`: with a gradient for `Pairs.squared_distances_to_sum`.
+        """
+
+        @with_gradient
+        def sums(squared: Tensor, boundary: Tensor) -> WithGradient:
+            def hinges(
+                columns: Tensor | None, present: Tensor, boundary: Tensor
+            ) -> tuple[Tensor, Tensor]:
+                distances = ops.sqrt(at_columns(columns, squared))
+                hinges = ops.relu(distances + (self.margin - boundary))
+                return ops.where(present, hinges, 0.0), distances
+
+            def total(columns: Tensor | None, present: Tensor) -> Tensor:
+                own, _ = hinges(columns, present, boundary[:, None])
+                numbers = count(own > 0.0, own.dtype)
+                return ops.stack([ops.sum(own, axis=-1), numbers])
+
+            totals = positives.by_width(total)
+
+            def gradient(upstream: Tensor) -> tuple[Tensor, Tensor]:
+                upstream = upstream[0]
+
+                def of_width(columns: Tensor | None, present: Tensor) -> Tensor:
+                    own, distances = hinges(columns, present, boundary[:, None])
+                    slopes = ops.where(own > 0.0, 0.5 * upstream[:, None], 0.0)
+                    if mirrored:
+                        of_partner = of_partners(columns, upstream)
+                        other, _ = hinges(columns, present, of_partners(columns, boundary))
+                        slopes = slopes + ops.where(other > 0.0, 0.5 * of_partner, 0.0)
+                    return spread(columns, ops.divide_no_nan(slopes, distances), squared)
+
+                return positives.by_width(of_width), -upstream * totals[1]
+
+            return totals, gradient
+
+        return ops.unstack(sums(squared, boundary), 2)
+
+    def _pushing(self, squared: Tensor, boundary: Tensor, pairs: Pairs) -> tuple[Tensor, Tensor]:
+        """Each anchor's weighed sum of the hinges of its negatives, and the weights of the open.
+
+        Weights are the probabilities of the negatives or, of `"all"`, 1.
+        """
+
+        @with_gradient
+        def sums(squared: Tensor, boundary: Tensor) -> WithGradient:
+            distances, ends = ops.sqrt(squared), boundary + self.margin
+            weights = self._weights_of_negatives(squared, distances, ends, pairs)
+            some = ops.where(weights.sums > 0.0, ops.ones_like(ends), 0.0)
+            total = ops.sum(weights.of_anchors * (ends[:, None] - distances), axis=-1)
+
+            def gradient(upstream: Tensor) -> tuple[Tensor, Tensor]:
+                pushed = -0.5 * some * upstream[0]
+                slopes = pushed[:, None] * weights.of_anchors
+                if pairs.complete:
+                    slopes = slopes + pushed[None, :] * weights.of_partners()
+                return ops.divide_no_nan(slopes, distances), upstream[0] * weights.sums
+
+            return ops.stack([some * total, weights.sums]), gradient
+
+        return ops.unstack(sums(squared, boundary), 2)
+
+    def _weights_of_negatives(
+        self, squared: Tensor, distances: Tensor, ends: Tensor, pairs: Pairs
+    ) -> "_Weights":
+        if self.sampling == "all":
+
+            def are_open(ends: Tensor) -> Tensor:
+                return ops.cast(ops.logical_and(pairs.negative, distances < ends), squared.dtype)
+
+            near = are_open(ends[:, None])
+            return _Weights(near, lambda: are_open(ends[None, :]), ops.sum(near, axis=-1))
+        chances = Chances.by_squares(squared, pairs.negative, ops.shape(pairs.anchors)[-1])
+        if not self.boundaries and math.isclose(self.beta + self.margin, FARTHEST):
+            # As by default: the hinges are open just where a near negative can be.
+            sums = ops.where(chances.none_near, 0.0, ops.ones_like(ends))
+            return _Weights(chances.shares, chances.near_of_partners, sums)
+
+        def of_open(chances: Tensor, ends: Tensor) -> Tensor:
+            return ops.where(distances < ends, chances, 0.0)
+
+        near = of_open(chances.of_anchors(), ends[:, None])
+        return _Weights(
+            near, lambda: of_open(chances.of_partners(), ends[None, :]), ops.sum(near, axis=-1)
         )
 
     def get_config(self) -> Config:

@@ -2,14 +2,13 @@
 
 import math
 
-import keras
 import numpy as np
 import oracles
 import pytest
 from backend import value_and_gradient
 from batches import batch
 
-from keras_dml import losses, pairs
+from keras_dml import losses
 from keras_dml.losses import InstanceCrossEntropyLoss
 
 pytestmark = pytest.mark.any_backend
@@ -125,14 +124,6 @@ def test_small_losses_keep_their_digits():
     expected = oracles.mean_loss(oracles.instance_cross_entropy, ids, z)
     assert 0 < value < 1e-3
     assert value == pytest.approx(expected, rel=1e-3)
-
-
-def test_masked_softmax_without_entries_is_zero():
-    shares = pairs.masked_softmax(
-        keras.ops.convert_to_tensor([[1.0, 2.0], [3.0, 400.0]]),
-        keras.ops.convert_to_tensor([[False, False], [True, False]]),
-    )
-    np.testing.assert_array_equal(np.asarray(shares), [[0, 0], [1, 0]])
 
 
 @pytest.mark.parametrize(

@@ -80,9 +80,12 @@ def test_the_gradient_of_the_circle_loss_is_the_papers():
     np.testing.assert_allclose(value_and_gradient(loss, ids, z)[1], expected, atol=1e-10)
 
 
-def test_the_gradient_of_the_margin_loss_holds_its_weights_constant():
+@pytest.mark.parametrize("far_class", [False, True])
+@pytest.mark.parametrize(("margin", "beta"), [(0.2, 1.1), (0.2, 1.2), (0.4, 1.5)])
+def test_the_gradient_of_the_margin_loss_holds_its_weights_constant(margin, beta, far_class):
     ids, z = batch(seed=8, dimensions=4)
-    margin, beta = 0.2, 1.1
+    if far_class:  # Its anchors have no near negatives and take all alike, others have some.
+        z = 0.3 * z + np.where(ids == ids[0], 1, -1)[:, None] * np.array([1.0, 0, 0, 0])
     f = oracles.unit(z)
     distance = np.sqrt(((f[:, None] - f) ** 2).sum(axis=2))
     same = ids[:, None] == ids
