@@ -37,6 +37,9 @@ def both_places(upstream: Tensor, x: Tensor) -> Tensor:
     def apart() -> Tensor:
         return matmul(upstream, x) + matmul(ops.transpose(upstream), x)
 
+    if upstream.shape[0] == 1:
+        # Its own transpose; of the condition below TensorFlow's optimizer makes an invalid graph.
+        return 2.0 * upstream * x
     if _transposes_slowly(upstream):
         return apart()
     # A condition that always holds while x is finite: XLA computes into a branch nothing that

@@ -1,4 +1,7 @@
-"""A batch without images: a loss of 0 and no gradient, in graphs that learn its size late, too."""
+"""A batch without images: a loss of 0 and no gradient, in graphs that learn its size late, too.
+
+And one of a single image, in a graph that knows it.
+"""
 
 import keras
 import numpy as np
@@ -47,6 +50,28 @@ def test_in_a_graph_that_does_not_know_the_size(name):
     graph = tf.function(lambda ids, z: value_and_slope(loss, ids, z), input_signature=specs)
     value, gradient = graph(NO_IDS, NOTHING)
     assert (float(value), tuple(gradient.shape)) == (0, (0, 4))
+
+
+@pytest.mark.quick_cases(3)
+@pytest.mark.parametrize(
+    "name",
+    ["triplet", "fastap", "quadruplet",
+     *[case.name for case in DEFAULTS if case.name not in ("triplet", "fastap", "quadruplet")]],
+)  # fmt: skip
+def test_one_image_in_a_graph_that_knows_the_size(name):
+    """TensorFlow's optimizer of graphs made an invalid one of some: an error, or no gradient."""
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("another compiler's graphs")
+    import tensorflow as tf
+
+    loss, one = losses.get(name), (np.array([2]), np.array([[1.0, -2.0, 0.5, 3.0]], "float32"))
+    specs = tf.TensorSpec([1], tf.int64), tf.TensorSpec([1, 4], tf.float32)
+    graph = tf.function(lambda ids, z: value_and_slope(loss, ids, z), input_signature=specs)
+    expected, slope = value_and_gradient(loss, *one, "float32")
+    value, gradient = graph(*one)
+    # PCE's is the difference of two numbers around 1e4.
+    assert float(value) == pytest.approx(expected, abs=2e-3)
+    np.testing.assert_allclose(gradient.numpy(), slope, atol=1e-6)
 
 
 def value_and_slope(loss, ids, z):

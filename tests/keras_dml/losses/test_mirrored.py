@@ -35,6 +35,11 @@ LOSSES = {
     "circle, beyond float32": (losses.CircleLoss, {"scale": 256.0, "margin": 0.25}),
     "nt_xent": (losses.NTXentLoss, {}),
     "nt_xent, beyond float32": (losses.NTXentLoss, {"temperature": 1e-3}),
+    "fastap": (losses.FastAPLoss, {}),
+    "margin": (losses.MarginLoss, {}),
+    "margin, all": (losses.MarginLoss, {"sampling": "all", "nu": 0.2}),
+    "margin, beyond the negatives": (losses.MarginLoss, {"margin": 0.4, "beta": 1.5}),
+    "margin, learned": (losses.MarginLoss, {"boundaries": 1, "nu": 0.2, "margin": 1.5}),
     "tcm": (losses.ThresholdConsistentMarginLoss, {"negative_margin": -0.2}),
 }
 
