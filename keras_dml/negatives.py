@@ -10,7 +10,7 @@ from keras import ops
 from keras_dml.checks import check_number, check_seed
 from keras_dml.errors import ArgumentError
 from keras_dml.pairs import count
-from keras_dml.shares import LEFT_OUT, log_sum_exp_and_shares
+from keras_dml.shares import LEFT_OUT, log_sum_exp_and_shares, only
 from keras_dml.types import Tensor
 
 NEAREST, FARTHEST = 0.5, 1.4
@@ -51,7 +51,7 @@ def distance_weighted(
     Embedding Learning", ICCV 2017, Eq. 2-4; the defaults are those of pytorch-metric-learning's
     `DistanceWeightedMiner`.
     """
-    squares = ops.square(ops.stop_gradient(distances))
+    squares = ops.stop_gradient(ops.square(distances))
     return Chances.by_squares(squares, negative, dimensions, nearest, farthest).of_anchors()
 
 
@@ -86,16 +86,16 @@ class Chances:
         nearest, farthest = check_distances(nearest, farthest)
         size = ops.cast(dimensions, squares.dtype)
         near = ops.logical_and(negative, squares < farthest**2)
-        clipped = ops.maximum(squares, nearest**2)
+        clipped = ops.clip(squares, nearest**2, farthest**2)
         exponents = (1.0 - 0.5 * size) * ops.log(clipped)
         exponents = exponents + (1.5 - 0.5 * size) * ops.log(4.0 - clipped)
-        exponents = ops.where(near, exponents, LEFT_OUT)
+        exponents = only(exponents, near)
         logarithms, shares = log_sum_exp_and_shares(exponents)
         none_near = logarithms < 0.5 * LEFT_OUT
         return cls(
             exponents=exponents,
             shares=shares,
-            logarithms=ops.where(none_near, -LEFT_OUT, logarithms),
+            logarithms=-only(-logarithms, ops.logical_not(none_near)),
             none_near=none_near,
             negative=negative,
         )

@@ -10,7 +10,7 @@ from keras_dml.gradients import WithGradient, with_gradient
 from keras_dml.gram import gram, mirrored, mirrored_gram, mirrored_sums
 from keras_dml.matmul import matmul
 from keras_dml.positives import Positives, find_positives, positives_of_classes, sums_over
-from keras_dml.shares import LEFT_OUT, log_sum_exp_and_shares
+from keras_dml.shares import log_sum_exp_and_shares, only
 from keras_dml.types import Tensor
 
 # Of which sums of millions of exponentials, and their quotients, stay within float32.
@@ -338,7 +338,7 @@ def _log_sum_exp(exponents: Tensor, mask: Tensor) -> Tensor:
 
     @with_gradient
     def of_kept(exponents: Tensor) -> WithGradient:
-        logarithm, shares = log_sum_exp_and_shares(ops.where(mask, exponents, LEFT_OUT))
+        logarithm, shares = log_sum_exp_and_shares(only(exponents, mask))
         return logarithm, lambda upstream: upstream[..., None] * shares
 
     return of_kept(exponents)

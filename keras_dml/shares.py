@@ -8,6 +8,12 @@ from keras_dml.types import Tensor
 LEFT_OUT = -1e30
 
 
+def only(exponents: Tensor, mask: Tensor) -> Tensor:
+    """The `exponents` that the bool `mask` keeps, `LEFT_OUT` elsewhere."""
+    # A tensor: of a number Keras makes one of floatx first on PyTorch, in float16 an infinity.
+    return ops.where(mask, exponents, ops.convert_to_tensor(LEFT_OUT, dtype=exponents.dtype))
+
+
 def log_sum_exp_and_shares(exponents: Tensor) -> tuple[Tensor, Tensor]:
     """`log Σ exp(e)` over the last axis, without overflow, and the softmax `exp(e) / Σ exp(e)`.
 

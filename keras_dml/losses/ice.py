@@ -15,7 +15,7 @@ from keras_dml.matmul import matmul
 from keras_dml.mining import Strategy
 from keras_dml.pairs import Pairs, are_bounded, count, log_sum_exp, masked_sum
 from keras_dml.positives import at_columns, spread
-from keras_dml.shares import LEFT_OUT, log_sum_exp_and_shares
+from keras_dml.shares import LEFT_OUT, log_sum_exp_and_shares, only
 from keras_dml.types import Config, Parts, Tensor
 
 
@@ -135,7 +135,7 @@ class InstanceCrossEntropyLoss(PairLoss):
             def gaps_and_terms(columns: Tensor | None, present: Tensor) -> tuple[Tensor, Tensor]:
                 gaps = rivals[:, None] - at_columns(columns, logits)
                 # Without negatives left out, too: a term of 0.
-                gaps = ops.where(present, gaps, LEFT_OUT)
+                gaps = only(gaps, present)
                 return gaps, ops.softplus(gaps)  # −log p
 
             def total(columns: Tensor | None, present: Tensor) -> Tensor:
@@ -161,13 +161,13 @@ class InstanceCrossEntropyLoss(PairLoss):
         """`E` `[a]` of the negatives, and numbers `[a]` and `[a, c]` of which these, divided by
         those, are the negatives' shares; E is around `LEFT_OUT` where there is none."""
         if not are_bounded(self.scale):
-            rivals, shares = log_sum_exp_and_shares(ops.where(negative, logits, LEFT_OUT))
+            rivals, shares = log_sum_exp_and_shares(only(logits, negative))
             return rivals, ops.ones_like(rivals), shares
         powers = ops.where(negative, ops.exp(logits), 0.0)
         sums = ops.sum(powers, axis=-1)
         some = sums > 0.0
         sums = ops.where(some, sums, 1.0)
-        return ops.where(some, ops.log(sums), LEFT_OUT), sums, powers
+        return only(ops.log(sums), some), sums, powers
 
     def _logits(self, pairs: Pairs) -> Tensor:
         """`s S` `[a, c]`, of which the anchors, as anchors, get a gradient if they are to."""
