@@ -2,7 +2,7 @@
 
 from keras import ops
 
-from keras_dml.cells import jax_is_on_cpu
+from keras_dml.cells import at_most, jax_is_on_cpu
 from keras_dml.gradients import WithGradient, with_gradient
 from keras_dml.matmul import matmul
 from keras_dml.shares import log_sum_exp_and_shares
@@ -90,7 +90,7 @@ def mirrored_log_sum_exp(values: Tensor) -> WithGradient:
 
     def gradient(upstream: Tensor) -> Tensor:
         # At most 0, but for what rounding makes of v_ij and v_ji: of large ones a large difference.
-        exponents = ops.minimum(values - logarithms[None, :], 0.0)
+        exponents = at_most(values - logarithms[None, :], 0.0)
         of_partners = ops.exp(exponents)
         return upstream[:, None] * shares + upstream[None, :] * of_partners
 

@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from keras import ops
 
-from keras_dml.cells import counts_in_cells, look_up, sums_in_cells
+from keras_dml.cells import at_most, counts_in_cells, look_up, sums_in_cells
 from keras_dml.gradients import WithGradient, with_gradient
 from keras_dml.positives import Positives, at_columns, cond, spread
 from keras_dml.types import Tensor
@@ -52,8 +52,8 @@ class Hinges:
 
     def parts(self, distances: Tensor) -> OfBoth:
         """The sums in two parts: `Σ_j count_ij D_ij`, and `Σ_k count_ik (η − D_ik)`."""
-        of_positives = _weighted_sum(distances, ops.maximum(self.counts, 0.0))
-        of_negatives = _weighted_sum(distances, ops.minimum(self.counts, 0.0))
+        of_positives = _weighted_sum(distances, ops.relu(self.counts))
+        of_negatives = _weighted_sum(distances, -ops.relu(-self.counts))
         return of_positives, of_negatives + self.number * self.margin
 
 
@@ -125,7 +125,7 @@ def semihard_hinges(
         rank = _row_ranks(in_order, distances, "right")
         number = ops.sum(ops.cast(negative, "int32"), axis=-1, keepdims=True)
         last = ops.shape(distances)[1] - 1
-        nearest = ops.take_along_axis(in_order, ops.minimum(rank, last), axis=-1)
+        nearest = ops.take_along_axis(in_order, at_most(rank, last), axis=-1)
         partner = ops.where(rank < number, nearest, farthest)
         active = ops.logical_and(
             positive.mask, ops.logical_and(some, distances + margin >= partner)
@@ -187,7 +187,8 @@ def hinge_sums_against_all(
     """
     others, other = ops.reshape(others, (-1,)), ops.reshape(other, (-1,))
     # Sums around a centre keep digits that sums of millions of distances would lose in float32.
-    number = ops.maximum(ops.sum(ops.cast(other, others.dtype)), 1.0)
+    number = ops.sum(ops.cast(other, others.dtype))
+    number = ops.where(number > 0.0, number, 1.0)
     centre = ops.stop_gradient(ops.sum(_only(others, other)) / number)
 
     found, numbers = ops.stop_gradient(distances), ops.stop_gradient(others)
@@ -316,7 +317,7 @@ def places_by_cells(in_order: Tensor, values: Tensor) -> Tensor:
         # Each operation keeps the order, and so what lies in a lower cell is smaller.
         number = ops.minimum((numbers - lowest) * scale, ops.cast(cells - 1, values.dtype))
         # As floats a NaN would stay one; as a whole number it is some number, often below 0.
-        return ops.maximum(ops.cast(number, "int32"), 0)
+        return ops.maximum(ops.cast(number, "int32"), ops.zeros((), "int32"))
 
     inside = counts_in_cells(ops.where(finite, cell(in_order), cells), cells + 1)[:-1]
     place = look_up(ops.cumsum(inside) - inside, cell(values))

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_dml.cells import at_most
 from keras_dml.checks import check_number, check_seed
 from keras_dml.errors import ArgumentError
 from keras_dml.pairs import count
@@ -182,7 +183,7 @@ def draw_negatives(
     for _ in range(_bisections(probabilities.shape[1])):
         middle = (low + high) // 2
         beyond = ops.take_along_axis(sold, middle, axis=-1) <= winner
-        low = ops.where(beyond, ops.minimum(middle + 1, last), low)
+        low = ops.where(beyond, at_most(middle + 1, last), low)
         high = ops.where(beyond, high, middle)
     return low
 

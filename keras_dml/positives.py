@@ -12,7 +12,7 @@ from typing import TypeVar
 import keras
 from keras import ops
 
-from keras_dml.cells import look_up
+from keras_dml.cells import at_most, look_up
 from keras_dml.class_ids import widest_integers
 from keras_dml.gradients import WithGradient, with_gradient
 from keras_dml.types import Tensor
@@ -160,7 +160,7 @@ def positives_of_classes(class_ids: Tensor, mask: Tensor, and_itself: bool = Fal
         places = begin[:, None] + slots[None, :wanted]
         if not and_itself:
             places = ops.where(places < place[:, None], places, places + 1)
-        return look_up(order, ops.minimum(places, size - 1))
+        return look_up(order, at_most(places, size - 1))
 
     return Positives(mask, number, ops.max(number, initial=0), columns)
 

@@ -84,7 +84,7 @@ class LiftedStructureLoss(PairLoss):
         """The two parts `[n]`."""
         distances, nearest, of_partner = self._nearest(pairs)
         both = log_add_exp(nearest[:, None], of_partner[None, :])
-        hinges = ops.maximum(both + distances, 0.0)
+        hinges = ops.relu(both + distances)
         # The two images of a positive pair have the same negatives: none or some for both.
         open_pairs = ops.logical_and(pairs.positive, pairs.have_negatives()[:, None])
         num_pairs = count(pairs.positive, distances.dtype)
@@ -125,7 +125,7 @@ def squared_hinges(
 
         def hinges(columns: Tensor | None, present: Tensor) -> Tensor:
             both = log_add_exp(anchors, of_partners(columns, of_candidate))
-            found = ops.maximum(both + at_columns(columns, distances), 0.0)
+            found = ops.relu(both + at_columns(columns, distances))
             return ops.where(ops.logical_and(present, kept[:, None]), found, 0.0)
 
         def total(columns: Tensor | None, present: Tensor) -> Tensor:

@@ -404,7 +404,7 @@ def _smallest_eigenvalue(z: Tensor, assigned: _Assigned, floor: float) -> Tensor
             of_next_class,
             start,
         )
-        return ops.maximum(least, floor)
+        return ops.maximum(least, at_floor())
 
     def by_weights() -> Tensor:
         def over(slots: Slots) -> tuple[Tensor, Tensor]:

@@ -91,7 +91,8 @@ class QuadrupletLoss(PairLoss):
             distances, positives, negatives, is_negative, self.second_margin
         )
         number_of_positives = ops.cast(positives.number, distances.dtype)
-        number = ops.maximum(ops.sum(count(is_negative, distances.dtype)), 1.0)
+        number = ops.sum(count(is_negative, distances.dtype))
+        number = ops.where(number > 0.0, number, 1.0)
         tightness, contrastive = (
             mean_over_pairs(part / number, number_of_positives) for part in sums
         )
