@@ -3,9 +3,10 @@
 import keras
 from keras import ops
 
+from keras_dml.bounds import at_most
 from keras_dml.types import Tensor
 
-__all__ = ["are_quick", "at_most", "counts_in_cells", "jax_is_on_cpu", "look_up", "sums_in_cells"]
+__all__ = ["are_quick", "counts_in_cells", "jax_is_on_cpu", "look_up", "sums_in_cells"]
 
 # Sums are taken in whole numbers of 64 bits, 61 of them for the sum of all, without a sign.
 _BITS = 61.0
@@ -34,15 +35,6 @@ def jax_is_on_cpu() -> bool:
     import jax
 
     return jax.default_backend() == "cpu"
-
-
-def at_most(numbers: Tensor, largest: Tensor | float) -> Tensor:
-    """The `numbers`, and `largest` in place of those above it, in their dtype.
-
-    Of int32 and a number of Python's Keras makes floats on JAX where floatx is bfloat16, which are
-    no places to look up, and of float32, if there is float64, that.
-    """
-    return ops.minimum(numbers, ops.convert_to_tensor(largest, dtype=numbers.dtype))
 
 
 def counts_in_cells(cells: Tensor, size: Tensor | int) -> Tensor:
@@ -80,7 +72,7 @@ def sums_in_cells(
         total = ops.sum(ops.absolute(values))
     else:
         total = largest * ops.cast(ops.maximum(ops.size(values), 1), values.dtype)
-    bits = ops.minimum(_BITS - ops.log2(total), _MOST_BITS)
+    bits = at_most(_BITS - ops.log2(total), _MOST_BITS)
     unit = ops.power(ops.cast(2.0, values.dtype), ops.floor(bits))
     found = _summed(cells, size, ops.cast(values * unit, "int64"))
     # Whole numbers know no NaN; 0 times infinity is one, and so is what it is added to.

@@ -2,7 +2,8 @@
 
 from keras import ops
 
-from keras_dml.cells import at_most, jax_is_on_cpu
+from keras_dml.bounds import at_most
+from keras_dml.cells import jax_is_on_cpu
 from keras_dml.gradients import WithGradient, with_gradient
 from keras_dml.matmul import matmul
 from keras_dml.shares import log_sum_exp_and_shares

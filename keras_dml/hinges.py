@@ -17,7 +17,8 @@ from typing import TypeAlias
 
 from keras import ops
 
-from keras_dml.cells import at_most, counts_in_cells, look_up, sums_in_cells
+from keras_dml.bounds import at_least, at_most
+from keras_dml.cells import counts_in_cells, look_up, sums_in_cells
 from keras_dml.gradients import WithGradient, with_gradient
 from keras_dml.positives import Positives, at_columns, cond, spread
 from keras_dml.types import Tensor
@@ -117,7 +118,7 @@ def semihard_hinges(
         active = ops.logical_and(some, distance + margin >= partner)
         chosen = ops.cast(negatives == partner, distances.dtype)
         active = ops.cast(active, distances.dtype)
-        ties = ops.maximum(ops.sum(chosen, axis=-1, keepdims=True), 1.0)
+        ties = at_least(ops.sum(chosen, axis=-1, keepdims=True), 1.0)
         return active[:, 0], chosen * (active / ties)
 
     def by_sorting() -> OfBoth:
@@ -132,7 +133,7 @@ def semihard_hinges(
         )
         partners = ops.sort(ops.where(active, partner, INFINITY), axis=-1)
         chosen = _row_occurrences(partners, negatives)
-        ties = ops.maximum(_row_occurrences(in_order, negatives), 1)
+        ties = at_least(_row_occurrences(in_order, negatives), 1)
         shares = ops.cast(chosen, distances.dtype) / ops.cast(ties, distances.dtype)
         active = ops.cast(active, distances.dtype)
         return active - _only(shares, negative), ops.sum(active, axis=-1)
@@ -160,7 +161,7 @@ def hardest_hinges(
     def shares(mask: Tensor, value: Tensor) -> Tensor:
         chosen = ops.logical_and(ops.logical_and(mask, distances == value), active)
         chosen = ops.cast(chosen, distances.dtype)
-        return chosen / ops.maximum(ops.sum(chosen, axis=-1, keepdims=True), 1.0)
+        return chosen / at_least(ops.sum(chosen, axis=-1, keepdims=True), 1.0)
 
     counts = shares(positive.mask, farthest) - shares(negative, nearest)
     return Hinges(counts, ops.cast(active[:, 0], distances.dtype), margin)
@@ -317,7 +318,7 @@ def places_by_cells(in_order: Tensor, values: Tensor) -> Tensor:
         # Each operation keeps the order, and so what lies in a lower cell is smaller.
         number = ops.minimum((numbers - lowest) * scale, ops.cast(cells - 1, values.dtype))
         # As floats a NaN would stay one; as a whole number it is some number, often below 0.
-        return ops.maximum(ops.cast(number, "int32"), ops.zeros((), "int32"))
+        return at_least(ops.cast(number, "int32"), 0)
 
     inside = counts_in_cells(ops.where(finite, cell(in_order), cells), cells + 1)[:-1]
     place = look_up(ops.cumsum(inside) - inside, cell(values))

@@ -21,6 +21,7 @@ from typing import Any, Self, TypeAlias
 import keras
 from keras import ops
 
+from keras_dml.bounds import at_least
 from keras_dml.checks import check_number, check_seed, shown
 from keras_dml.distribute import place_among_replicas
 from keras_dml.errors import ArgumentError, ArgumentTypeError
@@ -222,7 +223,7 @@ class DistanceWeighted(Mining):
 
     def masks(self, similarities: Tensor, pairs: Pairs) -> Masks:
         """As the class says."""
-        distances = ops.sqrt(ops.maximum(2.0 - 2.0 * similarities, 0.0))
+        distances = ops.sqrt(at_least(2.0 - 2.0 * similarities, 0.0))
         dimensions = ops.shape(pairs.anchors)[-1]
         weights = distance_weighted(
             distances, pairs.negative, dimensions, self.nearest, self.farthest

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_dml.cells import at_most
+from keras_dml.bounds import at_least, at_most
 from keras_dml.checks import check_number, check_seed
 from keras_dml.errors import ArgumentError
 from keras_dml.pairs import count
@@ -120,7 +120,7 @@ class Chances:
         """With all negatives alike for those that have no near ones."""
 
         def some() -> Tensor:
-            number = ops.maximum(count(self.negative, shares.dtype), 1.0)
+            number = at_least(count(self.negative, shares.dtype), 1.0)
             alike = ops.where(self.negative, of(1.0 / number), 0.0)
             return ops.where(of(self.none_near), alike, shares)
 
@@ -139,8 +139,9 @@ def check_distances(nearest: object, farthest: object) -> tuple[float, float]:
 
 
 def fixed_noise(shape: tuple[Tensor | int, ...], seed: int, step: Tensor | int = 0) -> Tensor:
-    """Uniform numbers in [0, 1) of this shape: a pure function of (seed, step, place)."""
-    return keras.random.uniform(shape, seed=_StepSeed(seed, step))
+    """Uniform float32 numbers in [0, 1) of this shape: a pure function of (seed, step, place)."""
+    # In float32 whatever floatx is: halves have too few numbers between 0 and 1.
+    return keras.random.uniform(shape, dtype="float32", seed=_StepSeed(seed, step))
 
 
 def draw_negatives(

@@ -4,6 +4,7 @@ import dataclasses
 
 from keras import ops
 
+from keras_dml.bounds import at_least
 from keras_dml.close_pairs import squared_distances
 from keras_dml.distribute import gather_candidates
 from keras_dml.gradients import WithGradient, with_gradient
@@ -225,8 +226,10 @@ def normalize(x: Tensor, length: float = 1.0) -> Tensor:
                 ops.max(x, axis=-1, keepdims=True), -ops.min(x, axis=-1, keepdims=True)
             )
             zero = largest <= 1e-37  # not the other way round, which would hide a NaN
-            nearer_to_1 = ops.where(largest < 1e-18, 1e25, ops.ones_like(largest))
-            nearer_to_1 = ops.where(largest > 1e18, 1e-25, nearer_to_1)
+            # Tensors: a number is one of floatx first on PyTorch, in float16 an infinity or 0.
+            up, down = (ops.full_like(largest, power) for power in (1e25, 1e-25))
+            nearer_to_1 = ops.where(largest < 1e-18, up, ops.ones_like(largest))
+            nearer_to_1 = ops.where(largest > 1e18, down, nearer_to_1)
             nearer = x * nearer_to_1
             squares = ops.sum(ops.square(nearer), axis=-1, keepdims=True)
             inverse = ops.where(zero, 0.0, length * ops.rsqrt(ops.where(zero, 1.0, squares)))
@@ -369,7 +372,7 @@ def kept_weights(kept: Tensor, dtype: str) -> Tensor:
     kept = ops.cast(kept, dtype)
     of_all, _ = gather_candidates(kept)
     total = ops.cast(ops.shape(of_all)[0], dtype)
-    return kept * (total / ops.maximum(ops.sum(of_all), 1.0))
+    return kept * (total / at_least(ops.sum(of_all), 1.0))
 
 
 def mean_over_pairs(sums: Tensor, weights: Tensor) -> Tensor:

@@ -12,7 +12,8 @@ from typing import TypeVar
 import keras
 from keras import ops
 
-from keras_dml.cells import at_most, look_up
+from keras_dml.bounds import at_least, at_most
+from keras_dml.cells import look_up
 from keras_dml.class_ids import widest_integers
 from keras_dml.gradients import WithGradient, with_gradient
 from keras_dml.types import Tensor
@@ -120,7 +121,7 @@ def find_positives(positive: Tensor) -> Positives:
 
     def read_off(slot: Tensor, place: Tensor, word: Tensor, found: Tensor) -> tuple[Tensor, ...]:
         lowest = word & -word
-        bit = ops.log2(ops.cast(ops.maximum(lowest, 1), "float32")) + 0.5
+        bit = ops.log2(ops.cast(at_least(lowest, 1), "float32")) + 0.5
         column = look_up(at, place) * _BITS + ops.cast(bit, "int32")
         found = ops.where(slots == slot, column[:, None], found)
         rest = word - lowest

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_dml.bounds import at_least
 from keras_dml.checks import (
     check_bool,
     check_embeddings,
@@ -61,7 +62,7 @@ def contrastive_loss(
     distances = _as_floats(y_pred, "y_pred", "distances")
     labels = ops.convert_to_tensor(numbers_of("y_true", y_true, "labels, 0 or 1"))
     labels = _one_for_each(ops.cast(labels, distances.dtype), distances)
-    apart = ops.square(ops.maximum(margin - distances, 0.0))
+    apart = ops.square(at_least(margin - distances, 0.0))
     return labels * ops.square(distances) + (1.0 - labels) * apart
 
 
@@ -146,10 +147,7 @@ def triplet_hard_loss(
     pairs, distances, returned = _distances(y_true, y_pred, distance_metric)
     farthest = -_least(-distances, pairs.positive)
     nearest = _least(distances, pairs.negative)
-    if soft:
-        each = ops.softplus(farthest - nearest)
-    else:
-        each = ops.maximum(farthest - nearest + margin, 0.0)
+    each = ops.softplus(farthest - nearest) if soft else at_least(farthest - nearest + margin, 0.0)
     return returned(mean(each))
 
 
@@ -294,7 +292,7 @@ def _distances(
     if callable(distance_metric):
         return pairs, distance_metric(z), returned
     if distance_metric == "angular":
-        return pairs, ops.maximum(1.0 - pairs.similarities(), 0.0), returned
+        return pairs, at_least(1.0 - pairs.similarities(), 0.0), returned
     squared = pairs.squared_distances()
     return pairs, squared if distance_metric == "squared-L2" else safe_sqrt(squared), returned
 
@@ -357,7 +355,7 @@ def _nan_unless(sound: Tensor | bool, value: Tensor) -> Tensor:
 def _unit(embeddings: Tensor) -> Tensor:
     # TensorFlow's l2_normalize, epsilon included, for the same gradient at a row of zeros.
     squares = ops.sum(ops.square(embeddings), axis=-1, keepdims=True)
-    return embeddings * ops.rsqrt(ops.maximum(squares, 1e-12))
+    return embeddings * ops.rsqrt(at_least(squares, 1e-12))
 
 
 def _least(values: Tensor, mask: Tensor) -> Tensor:
@@ -367,7 +365,7 @@ def _least(values: Tensor, mask: Tensor) -> Tensor:
 
 
 def _at_least_one(positives: Positives, dtype: str) -> Tensor:
-    return ops.maximum(ops.sum(ops.cast(positives.number, dtype)), 1.0)
+    return at_least(ops.sum(ops.cast(positives.number, dtype)), 1.0)
 
 
 def _cross_entropy(shares: Tensor, similarities: Tensor) -> Tensor:

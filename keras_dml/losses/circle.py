@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import keras
 from keras import ops
 
+from keras_dml.bounds import at_least
 from keras_dml.checks import check_positive
 from keras_dml.gradients import WithGradient, with_gradient
 from keras_dml.losses.base import PairLoss
@@ -114,7 +115,7 @@ class CircleLoss(PairLoss):
 
         @with_gradient
         def exponents(similarities: Tensor) -> WithGradient:
-            clipped = ops.maximum(similarities, lowest)
+            clipped = at_least(similarities, lowest)
             values = ops.square(clipped) - 0.5 * self.scale
             return values, lambda upstream: upstream * (clipped - lowest)
 
@@ -131,7 +132,7 @@ class CircleLoss(PairLoss):
         def pulling(similarities: Tensor) -> WithGradient:
             def weights_and_exponents(columns: Tensor | None) -> tuple[Tensor, Tensor]:
                 near = at_columns(columns, similarities)
-                weights = ops.maximum((1.0 + self.margin) * root - near, 0.0)
+                weights = at_least((1.0 + self.margin) * root - near, 0.0)
                 return weights, -weights * (near - (1.0 - self.margin) * root)
 
             def total(columns: Tensor | None, present: Tensor) -> Tensor:

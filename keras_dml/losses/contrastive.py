@@ -6,6 +6,7 @@ from typing import Literal
 import keras
 from keras import ops
 
+from keras_dml.bounds import at_least
 from keras_dml.checks import check_choice, check_number, check_positive, check_whole
 from keras_dml.gradients import WithGradient, with_gradient
 from keras_dml.losses.base import PairLoss
@@ -110,8 +111,8 @@ class ContrastiveLoss(PairLoss):
         squared = pairs.squared_distances_to_sum()
         tightness, contrastive = ops.unstack(sums(squared), 2)
         if self.pair_reduction == "mean":
-            tightness = tightness / ops.maximum(count(pairs.positive, squared.dtype), 1.0)
-            contrastive = contrastive / ops.maximum(count(pairs.negative, squared.dtype), 1.0)
+            tightness = tightness / at_least(count(pairs.positive, squared.dtype), 1.0)
+            contrastive = contrastive / at_least(count(pairs.negative, squared.dtype), 1.0)
         return tightness, contrastive
 
     def _costs(

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import keras
 from keras import ops
 
+from keras_dml.bounds import at_least
 from keras_dml.cells import are_quick, counts_in_cells, jax_is_on_cpu, look_up, sums_in_cells
 from keras_dml.checks import check_whole
 from keras_dml.gradients import WithGradient, with_gradient
@@ -85,7 +86,7 @@ class FastAPLoss(PairLoss):
         occupied = within > 0
         # No positive so near: no share of them either, so the logarithm is not needed.
         within = ops.where(occupied, within, 1.0)
-        surprise = ops.where(occupied, ops.log(ops.maximum(others, 1.0)) - ops.log(within), 0.0)
+        surprise = ops.where(occupied, ops.log(at_least(others, 1.0)) - ops.log(within), 0.0)
         tightness = weights * ops.sum(shares * surprise, axis=-1)
         return tightness, loss - tightness
 
@@ -95,7 +96,7 @@ class FastAPLoss(PairLoss):
         positives, all_others = counts[:, 0], counts[:, 1]
         in_bin = positives - ops.pad(positives, ((0, 0), (1, 0)))[:, :-1]
         num_positives = count(pairs.positive, counts.dtype)[:, None]
-        shares = in_bin / ops.maximum(num_positives, 1.0)
+        shares = in_bin / at_least(num_positives, 1.0)
         anyone = all_others > 0
         precisions = ops.where(anyone, positives / ops.where(anyone, all_others, 1.0), 0.0)
         weights = kept_weights(num_positives[:, 0] > 0, counts.dtype)

@@ -6,6 +6,7 @@ from typing import Literal
 import keras
 from keras import ops
 
+from keras_dml.bounds import at_least
 from keras_dml.checks import check_choice, check_positive
 from keras_dml.errors import ArgumentError, ArgumentTypeError
 from keras_dml.gradients import WithGradient, with_gradient
@@ -187,7 +188,7 @@ class InstanceCrossEntropyLoss(PairLoss):
 
     def _reduced(self, total: Tensor, matched: Tensor) -> Tensor:
         if self.pair_reduction == "mean":
-            total = total / ops.maximum(count(matched, total.dtype), 1.0)
+            total = total / at_least(count(matched, total.dtype), 1.0)
         return total
 
     def get_config(self) -> Config:

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_dml.bounds import at_least
 from keras_dml.checks import check_positive, checked_class_ids
 from keras_dml.class_sums import ClassSums, Slots
 from keras_dml.distribute import gather_candidates
@@ -139,7 +140,7 @@ def _group_parts(groups: Tensor, embeddings: Tensor) -> Parts:
     scores = matmul(embeddings, ops.transpose(means))
     own = groups > 0
     num_own = count(own, embeddings.dtype)
-    tightness = -masked_sum(scores, own) / ops.maximum(num_own, 1.0)
+    tightness = -masked_sum(scores, own) / at_least(num_own, 1.0)
     contrastive = log_sum_exp(scores, ops.any(members > 0, axis=0)[None, :])
     return tightness, ops.where(num_own > 0, contrastive, ops.zeros_like(contrastive))
 

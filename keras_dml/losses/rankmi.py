@@ -8,6 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_dml.bounds import at_least
 from keras_dml.checks import check_choice, check_number
 from keras_dml.errors import ArgumentError, ArgumentTypeError
 from keras_dml.losses.base import PairLoss
@@ -181,7 +182,7 @@ class FixedStatistics:
         """`V(D − β)`, of the shape of `distances`."""
         x = distances - self.beta
         # The floor keeps the logarithm and its gradient finite.
-        size = ops.maximum(ops.abs(x), 1e-6)
+        size = at_least(ops.abs(x), 1e-6)
         value = size + ops.log(-ops.expm1(-size))
         return ops.where(x < 0, value, -value)
 

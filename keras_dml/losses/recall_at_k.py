@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import keras
 from keras import ops
 
+from keras_dml.bounds import at_least
 from keras_dml.checks import check_positive, check_wholes
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
@@ -106,7 +107,7 @@ class RecallAtKLoss(PairLoss):
 
         sums = sums_over_positives(similarities, pairs.positives(), negative, within)
         recalled = ops.minimum(ops.reshape(sums, (-1, 2, len(self.ks))), ks[:, None])
-        most = ops.maximum(ops.minimum(number[:, None], ks), 1.0)
+        most = at_least(ops.minimum(number[:, None], ks), 1.0)
         missed = 1.0 - ops.sum(recalled / most[:, None], axis=-1) / len(self.ks)
         weights = kept_weights(number > 0, dtype)
         return weights * missed[:, 0], weights * missed[:, 1]

@@ -6,6 +6,7 @@ from functools import partial
 import keras
 from keras import ops
 
+from keras_dml.bounds import at_least
 from keras_dml.checks import check_positive
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
@@ -89,7 +90,7 @@ class SmoothAPLoss(PairLoss):
             pairs.negative,
             partial(_precision_and_surprise, others[:, None]),
         )
-        means = sums / ops.maximum(number, 1.0)[:, None]
+        means = sums / at_least(number, 1.0)[:, None]
         return weights * (1.0 - means[:, 0]), weights * means[:, 1]
 
     def get_config(self) -> Config:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import keras
 from keras import ops
 
+from keras_dml.bounds import at_least
 from keras_dml.checks import check_positive
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
@@ -65,7 +66,7 @@ class SupConLoss(PairLoss):
         logits = Exponents(pairs, self.similarity_scale)
         contrastive = logits.log_sum_exp()
         sums, number = logits.positives()
-        tightness = -sums / ops.cast(ops.maximum(number, 1), sums.dtype)
+        tightness = -sums / ops.cast(at_least(number, 1), sums.dtype)
         weights = kept_weights(number > 0, contrastive.dtype)
         return weights * tightness, weights * contrastive
 

@@ -6,6 +6,7 @@ from typing import Literal
 import keras
 from keras import ops
 
+from keras_dml.bounds import at_least, at_most
 from keras_dml.checks import check_choice, check_positive
 from keras_dml.hinges import Hinges, all_hinges, hardest_hinges, semihard_hinges
 from keras_dml.losses.base import PairLoss
@@ -129,9 +130,9 @@ def triplet_hinges(
     triplets = ops.cast(positives.number, distances.dtype)
     negatives = count(pairs.negative, distances.dtype)
     if mining == "hard":
-        triplets = ops.minimum(triplets, 1.0)
-    triplets = triplets * (negatives if mining == "all" else ops.minimum(negatives, 1.0))
+        triplets = at_most(triplets, 1.0)
+    triplets = triplets * (negatives if mining == "all" else at_most(negatives, 1.0))
     if average == "triplets":
         return hinges, mean_over_pairs(ops.ones_like(triplets), triplets)
-    weights = kept_weights(triplets > 0, distances.dtype) / ops.maximum(triplets, 1.0)
+    weights = kept_weights(triplets > 0, distances.dtype) / at_least(triplets, 1.0)
     return hinges, weights

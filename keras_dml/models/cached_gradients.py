@@ -424,7 +424,7 @@ def _outputs_like(function: Any, x: Any, size: Any) -> Any:
 
 def _least(a: Any, b: Any) -> Any:
     """The smaller of two numbers, which stays one of Python's where both are."""
-    return min(a, b) if isinstance(a, int) and isinstance(b, int) else ops.minimum(a, b)
+    return min(a, b) if isinstance(a, int) and isinstance(b, int) else ops.where(a < b, a, b)
 
 
 def _sum(values: Sequence[Tensor | None]) -> Tensor | None:

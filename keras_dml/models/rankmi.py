@@ -8,6 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_dml.bounds import at_least
 from keras_dml.checks import (
     check_choice,
     check_distance,
@@ -359,7 +360,10 @@ class RankMI(DistributedModel):
         rows, columns = np.triu_indices(size, 1)
         place = np.zeros((size, size), "int32")
         place[rows, columns] = place[columns, rows] = np.arange(len(rows))
-        half = ops.take(ops.reshape(distances, (-1,)), rows * size + columns)
+        # Tensors: Keras makes floats of NumPy's on JAX where floatx is bfloat16.
+        there = ops.convert_to_tensor(rows * size + columns, dtype="int32")
+        half = ops.take(ops.reshape(distances, (-1,)), there)
+        place = ops.convert_to_tensor(place, dtype="int32")
         return ops.take(self.statistics_network(half[:, None])[:, 0], place)
 
     def _sampled_contrastive(
@@ -369,7 +373,7 @@ class RankMI(DistributedModel):
             return pair_means(negative_costs(values), negative)
         if self.sampling == "uniform":
             each = ops.cast(negative, distances.dtype)
-            chances = each / ops.maximum(ops.sum(each, axis=-1, keepdims=True), 1.0)
+            chances = each / at_least(ops.sum(each, axis=-1, keepdims=True), 1.0)
         else:
             chances = distance_weighted(distances, negative, ops.shape(pairs.anchors)[-1])
         drawn = draw_negatives(chances, self.seed, self.step.value, pairs.first_row)
@@ -396,7 +400,7 @@ class RankMI(DistributedModel):
     def _count(self, name: str, chosen: Tensor, of_all: Tensor) -> None:
         """Record the share of the pairs `of_all` that is `chosen`."""
         number = ops.sum(ops.cast(of_all, "float32"))
-        share = ops.sum(ops.cast(chosen, "float32")) / ops.maximum(number, 1.0)
+        share = ops.sum(ops.cast(chosen, "float32")) / at_least(number, 1.0)
         self.means[name].update_state(share, sample_weight=number)
 
     def _share_of_replica(self, *losses: Tensor) -> Tensor:
@@ -441,7 +445,7 @@ def _loss_of_all(pairs: Pairs, values: Tensor) -> Tensor:
 
 def _mean(values: Tensor) -> Tensor:
     """The mean of `[n]`; 0 without any."""
-    return ops.sum(values) / ops.maximum(ops.cast(ops.size(values), values.dtype), 1.0)
+    return ops.sum(values) / at_least(ops.cast(ops.size(values), values.dtype), 1.0)
 
 
 def _mean_over_anchors(values: Tensor, weights: TensorLike | None, sound: Tensor) -> Tensor:

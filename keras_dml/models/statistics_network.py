@@ -123,7 +123,7 @@ def estimate_beta(network: Callable[[Tensor], Tensor], beta: Tensor) -> tuple[Te
         return ops.reshape(network(ops.reshape(distance, (1, 1))), ())
 
     beta = ops.stop_gradient(ops.convert_to_tensor(beta))
-    guess, step, well = beta, ops.zeros_like(beta), ops.convert_to_tensor(True)
+    guess, step, well = beta, ops.zeros_like(beta), ops.convert_to_tensor(True, dtype="bool")
     for _ in range(_NEWTON_STEPS):
         height, _, _, (slope,) = gradients(lambda at: (value(at), ()), tensors=[guess])
         slope = ops.zeros_like(guess) if slope is None else slope
@@ -145,7 +145,9 @@ def estimate_beta(network: Callable[[Tensor], Tensor], beta: Tensor) -> tuple[Te
             high = ops.where(same_side, high, middle)
         return ops.stop_gradient(ops.where(changes, (low + high) / 2, beta)), changes
 
-    return ops.cond(well & settled, lambda: (guess, ops.convert_to_tensor(True)), bisected)
+    return ops.cond(
+        well & settled, lambda: (guess, ops.convert_to_tensor(True, dtype="bool")), bisected
+    )
 
 
 def check_statistics_network(network: object) -> None:

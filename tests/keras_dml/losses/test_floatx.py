@@ -8,6 +8,7 @@ from loss_cases import CASES
 
 from keras_dml import addons, losses, models
 from keras_dml.metrics import LossPart
+from keras_dml.mining import DistanceWeighted, Hard, SemiHard
 
 pytestmark = pytest.mark.any_backend
 
@@ -64,13 +65,31 @@ def test_semi_hard_triplets_of_the_add_ons(floatx):
     assert float(addons.TripletSemiHardLoss()(IDS, Z)) == pytest.approx(expected, rel=0.02)
 
 
-@pytest.mark.parametrize("floatx", [FLOAT64, "float16"], indirect=True)
-def test_memory_and_chunks_train(floatx):
+def chunks_in_memory(net):
+    return models.CrossBatchMemory(models.CachedGradients(net, 3), 12, start_step=0)
+
+
+@every_floatx
+@pytest.mark.parametrize("loss", [losses.ContrastiveLoss(margin=2.0), losses.SupConLoss(), None])
+def test_memory_chunks_and_rankmi_train(loss, floatx):
     inputs = keras.Input((4,))
     net = keras.Model(inputs, keras.layers.Dense(3)(inputs))
-    loss = losses.ContrastiveLoss(margin=2.0)
-    model = models.CrossBatchMemory(models.CachedGradients(net, 3), 12, start_step=0)
     eager = keras.backend.backend() != "jax"
-    model.compile("sgd", loss, metrics=[LossPart(loss, "tightness")], run_eagerly=eager)
+    if loss is None:
+        model = models.RankMI(net)
+        model.compile("sgd", run_eagerly=eager)
+    else:
+        # Beside what it holds, a memory has rows of zeros.
+        model = chunks_in_memory(net)
+        model.compile("sgd", loss, metrics=[LossPart(loss, "tightness")], run_eagerly=eager)
     history = model.fit(Z, IDS, batch_size=6, epochs=2, verbose=0).history
-    assert all(np.isfinite(np.asarray(values, float)).all() for values in history.values())
+    assert np.isfinite([float(value) for values in history.values() for value in values]).all()
+
+
+@pytest.mark.parametrize("floatx", ["float16", "bfloat16"], indirect=True)
+@pytest.mark.parametrize("mining", [None, Hard(), SemiHard(), DistanceWeighted()], ids=str)
+def test_what_looks_up_by_places(mining, floatx):
+    """Of whole numbers and one of Python's Keras makes floats on JAX where floatx is bfloat16."""
+    loss = losses.CircleLoss(scale=4.0, mining=mining)
+    expected = float(losses.CircleLoss(scale=4.0, mining=mining)(IDS, Z.astype("float32")))
+    assert float(loss(IDS, Z)) == pytest.approx(expected, rel=0.01)
