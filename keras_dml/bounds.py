@@ -14,8 +14,8 @@ def at_least(numbers: Tensor, least: Tensor | float) -> Tensor:
     """The `numbers`, and `least` in place of those below it.
 
     Example:
-        >>> at_least(keras.ops.convert_to_tensor([1, 5]), 3).tolist()
-        [3, 5]
+        >>> np.array(at_least(keras.ops.convert_to_tensor([1, 5]), 3))
+        array([3, 5], dtype=int32)
     """
     return ops.maximum(numbers, ops.convert_to_tensor(least, dtype=numbers.dtype))
 
@@ -24,7 +24,7 @@ def at_most(numbers: Tensor, largest: Tensor | float) -> Tensor:
     """The `numbers`, and `largest` in place of those above it.
 
     Example:
-        >>> at_most(keras.ops.convert_to_tensor([1, 5]), 3).tolist()
-        [1, 3]
+        >>> np.array(at_most(keras.ops.convert_to_tensor([1, 5]), 3))
+        array([1, 3], dtype=int32)
     """
     return ops.minimum(numbers, ops.convert_to_tensor(largest, dtype=numbers.dtype))

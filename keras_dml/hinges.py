@@ -53,8 +53,8 @@ class Hinges:
 
     def parts(self, distances: Tensor) -> OfBoth:
         """The sums in two parts: `Σ_j count_ij D_ij`, and `Σ_k count_ik (η − D_ik)`."""
-        of_positives = _weighted_sum(distances, ops.relu(self.counts))
-        of_negatives = _weighted_sum(distances, -ops.relu(-self.counts))
+        of_positives = _weighted_sum(distances, at_least(self.counts, 0.0))
+        of_negatives = _weighted_sum(distances, at_most(self.counts, 0.0))
         return of_positives, of_negatives + self.number * self.margin
 
 
@@ -188,8 +188,7 @@ def hinge_sums_against_all(
     """
     others, other = ops.reshape(others, (-1,)), ops.reshape(other, (-1,))
     # Sums around a centre keep digits that sums of millions of distances would lose in float32.
-    number = ops.sum(ops.cast(other, others.dtype))
-    number = ops.where(number > 0.0, number, 1.0)
+    number = at_least(ops.sum(ops.cast(other, others.dtype)), 1.0)
     centre = ops.stop_gradient(ops.sum(_only(others, other)) / number)
 
     found, numbers = ops.stop_gradient(distances), ops.stop_gradient(others)
@@ -310,7 +309,7 @@ def places_by_cells(in_order: Tensor, values: Tensor) -> Tensor:
     width = ops.max(ops.where(finite, in_order, lowest)) * 0.5 - lowest * 0.5
     cells = _CELLS_OF_EACH * size
     # Where the size is known, so must this be: JAX shapes a sum by it.
-    cells = min(cells, _MOST_CELLS) if isinstance(cells, int) else ops.minimum(cells, _MOST_CELLS)
+    cells = min(cells, _MOST_CELLS) if isinstance(cells, int) else at_most(cells, _MOST_CELLS)
     narrow = ops.logical_not(ops.logical_and(width > 0, width < INFINITY))
     scale = ops.where(narrow, 0.0, 0.5 * ops.cast(cells, values.dtype) / width)
 

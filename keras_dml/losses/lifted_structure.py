@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_dml.bounds import at_least
 from keras_dml.checks import check_positive
 from keras_dml.distribute import gather_candidates
 from keras_dml.gradients import WithGradient, with_gradient
@@ -84,7 +85,7 @@ class LiftedStructureLoss(PairLoss):
         """The two parts `[n]`."""
         distances, nearest, of_partner = self._nearest(pairs)
         both = log_add_exp(nearest[:, None], of_partner[None, :])
-        hinges = ops.relu(both + distances)
+        hinges = at_least(both + distances, 0.0)
         # The two images of a positive pair have the same negatives: none or some for both.
         open_pairs = ops.logical_and(pairs.positive, pairs.have_negatives()[:, None])
         num_pairs = count(pairs.positive, distances.dtype)
@@ -125,7 +126,7 @@ def squared_hinges(
 
         def hinges(columns: Tensor | None, present: Tensor) -> Tensor:
             both = log_add_exp(anchors, of_partners(columns, of_candidate))
-            found = ops.relu(both + at_columns(columns, distances))
+            found = at_least(both + at_columns(columns, distances), 0.0)
             return ops.where(ops.logical_and(present, kept[:, None]), found, 0.0)
 
         def total(columns: Tensor | None, present: Tensor) -> Tensor:

@@ -181,8 +181,8 @@ class MarginLoss(PairLoss):
                 columns: Tensor | None, present: Tensor, boundary: Tensor
             ) -> tuple[Tensor, Tensor]:
                 distances = ops.sqrt(at_columns(columns, squared))
-                hinges = ops.relu(distances + (self.margin - boundary))
-                return ops.where(present, hinges, 0.0), distances
+                found = ops.relu(distances + (self.margin - boundary))
+                return ops.where(present, found, 0.0), distances
 
             def total(columns: Tensor | None, present: Tensor) -> Tensor:
                 own, _ = hinges(columns, present, boundary[:, None])
@@ -235,14 +235,16 @@ class MarginLoss(PairLoss):
 
     def _weights_of_negatives(
         self, squared: Tensor, distances: Tensor, ends: Tensor, pairs: Pairs
-    ) -> "_Weights":
+    ) -> _Weights:
         if self.sampling == "all":
 
             def are_open(ends: Tensor) -> Tensor:
                 return ops.cast(ops.logical_and(pairs.negative, distances < ends), squared.dtype)
 
-            near = are_open(ends[:, None])
-            return _Weights(near, lambda: are_open(ends[None, :]), ops.sum(near, axis=-1))
+            of_anchors = are_open(ends[:, None])
+            return _Weights(
+                of_anchors, lambda: are_open(ends[None, :]), ops.sum(of_anchors, axis=-1)
+            )
         chances = Chances.by_squares(squared, pairs.negative, ops.shape(pairs.anchors)[-1])
         if not self.boundaries and math.isclose(self.beta + self.margin, FARTHEST):
             # As by default: the hinges are open just where a near negative can be.
@@ -252,9 +254,11 @@ class MarginLoss(PairLoss):
         def of_open(chances: Tensor, ends: Tensor) -> Tensor:
             return ops.where(distances < ends, chances, 0.0)
 
-        near = of_open(chances.of_anchors(), ends[:, None])
+        of_anchors = of_open(chances.of_anchors(), ends[:, None])
         return _Weights(
-            near, lambda: of_open(chances.of_partners(), ends[None, :]), ops.sum(near, axis=-1)
+            of_anchors,
+            lambda: of_open(chances.of_partners(), ends[None, :]),
+            ops.sum(of_anchors, axis=-1),
         )
 
     def get_config(self) -> Config:

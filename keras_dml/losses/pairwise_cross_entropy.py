@@ -405,7 +405,7 @@ def _smallest_eigenvalue(z: Tensor, assigned: _Assigned, floor: float) -> Tensor
             of_next_class,
             start,
         )
-        return ops.maximum(least, at_floor())
+        return at_least(least, floor)
 
     def by_weights() -> Tensor:
         def over(slots: Slots) -> tuple[Tensor, Tensor]:

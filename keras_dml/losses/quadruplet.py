@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_dml.bounds import at_least
 from keras_dml.checks import check_positive
 from keras_dml.distribute import gather_candidates
 from keras_dml.gradients import WithGradient, with_gradient
@@ -91,8 +92,7 @@ class QuadrupletLoss(PairLoss):
             distances, positives, negatives, is_negative, self.second_margin
         )
         number_of_positives = ops.cast(positives.number, distances.dtype)
-        number = ops.sum(count(is_negative, distances.dtype))
-        number = ops.where(number > 0.0, number, 1.0)
+        number = at_least(ops.sum(count(is_negative, distances.dtype)), 1.0)
         tightness, contrastive = (
             mean_over_pairs(part / number, number_of_positives) for part in sums
         )

@@ -65,10 +65,6 @@ def test_semi_hard_triplets_of_the_add_ons(floatx):
     assert float(addons.TripletSemiHardLoss()(IDS, Z)) == pytest.approx(expected, rel=0.02)
 
 
-def chunks_in_memory(net):
-    return models.CrossBatchMemory(models.CachedGradients(net, 3), 12, start_step=0)
-
-
 @every_floatx
 @pytest.mark.parametrize("loss", [losses.ContrastiveLoss(margin=2.0), losses.SupConLoss(), None])
 def test_memory_chunks_and_rankmi_train(loss, floatx):
@@ -80,7 +76,7 @@ def test_memory_chunks_and_rankmi_train(loss, floatx):
         model.compile("sgd", run_eagerly=eager)
     else:
         # Beside what it holds, a memory has rows of zeros.
-        model = chunks_in_memory(net)
+        model = models.CrossBatchMemory(models.CachedGradients(net, 3), 12, start_step=0)
         model.compile("sgd", loss, metrics=[LossPart(loss, "tightness")], run_eagerly=eager)
     history = model.fit(Z, IDS, batch_size=6, epochs=2, verbose=0).history
     assert np.isfinite([float(value) for values in history.values() for value in values]).all()
