@@ -13,7 +13,7 @@ __all__ = ["at_least", "at_most"]
 def at_least(numbers: Tensor, least: Tensor | float) -> Tensor:
     """The `numbers`, and `least` in place of those below it.
 
-    Example:
+    Examples:
         >>> np.array(at_least(keras.ops.convert_to_tensor([1, 5]), 3))
         array([3, 5], dtype=int32)
     """
@@ -23,7 +23,7 @@ def at_least(numbers: Tensor, least: Tensor | float) -> Tensor:
 def at_most(numbers: Tensor, largest: Tensor | float) -> Tensor:
     """The `numbers`, and `largest` in place of those above it.
 
-    Example:
+    Examples:
         >>> np.array(at_most(keras.ops.convert_to_tensor([1, 5]), 3))
         array([1, 3], dtype=int32)
     """

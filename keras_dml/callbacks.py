@@ -44,7 +44,7 @@ class RetrievalEvaluation(keras.callbacks.Callback):
     `tf.distribute` strategy every replica embeds all images. While the
     embeddings are not finite the values are NaN.
 
-    Example:
+    Examples:
         >>> images, labels = np.random.default_rng(0).normal(size=(8, 4)), np.arange(8) // 2
         >>> model = keras.Sequential([keras.layers.Dense(2)])
         >>> model.compile("adam", keras_dml.losses.SupConLoss())

@@ -75,7 +75,7 @@ def export_saved_model(
     Where Keras runs on JAX or PyTorch, a process of TensorFlow's loads the model from a file and
     writes the SavedModel (some ten seconds); extra `tensorflow`.
 
-    Example:
+    Examples:
         >>> export_saved_model(model, "served", pipelines.EvaluationTransform(16))
 
     Args:
@@ -135,7 +135,7 @@ def check_export(model: keras.Model, preprocessing: Callable[[tf.Tensor], tf.Ten
     before the model alone. Python's random state, from which Keras draws
     the seeds of layers without one, is left as it was.
 
-    Example:
+    Examples:
         >>> check_export(model, pipelines.EvaluationTransform(16))
 
     Args:

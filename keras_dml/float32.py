@@ -80,7 +80,7 @@ def float32_copy(model: keras.Model) -> keras.Model:
     Mixed precision rounds embeddings to 8 or 11 bits; evaluation and serving want what the
     float32 weights say. Also frees a model of the distribution strategy that it was built under.
 
-    Example:
+    Examples:
         >>> inputs = keras.Input((4,))
         >>> model = keras.Model(inputs, keras.layers.Dense(2, dtype="mixed_bfloat16")(inputs))
         >>> float32_copy(model).layers[-1].compute_dtype

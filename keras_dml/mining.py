@@ -60,7 +60,7 @@ Masks: TypeAlias = tuple[Tensor, Tensor]
 class Mining:
     """A strategy: which pairs a loss sees. Subclasses override `masks`.
 
-    Example:
+    Examples:
         >>> class Near(Mining):
         ...     def masks(self, similarities, pairs):
         ...         return pairs.positive, pairs.negative & (similarities > 0.5)
@@ -97,7 +97,7 @@ Strategy: TypeAlias = Mining | Callable[[Tensor, Tensor, Tensor], Masks]
 class Hard(Mining):
     """Of each anchor the least similar positive and the most similar negative; ties all stay.
 
-    Example:
+    Examples:
         >>> loss = keras_dml.losses.ContrastiveLoss(normalize=True, mining=Hard())
         >>> round(float(loss(np.array([0, 0, 1, 1]), np.eye(4, dtype="float32"))), 3)
         2.0
@@ -124,7 +124,7 @@ class SemiHard(Mining):
     (The pairs of the triplets of `keras_dml.losses.TripletLoss(mining="semihard")`: that each
     positive meets its own negative alone, only a loss over triplets can say.)
 
-    Example:
+    Examples:
         >>> loss = keras_dml.losses.ContrastiveLoss(normalize=True, mining=SemiHard())
         >>> round(float(loss(np.array([0, 0, 1, 1]), np.eye(4, dtype="float32"))), 3)
         2.0
@@ -146,7 +146,7 @@ class EasyPositive(Mining):
     Classes then need not become one spot each. With `Hard()` after it the negatives are the hardest
     ones, with `SemiHard()` the semi-hard ones of the easy positive.
 
-    Example:
+    Examples:
         >>> loss = keras_dml.losses.ContrastiveLoss(normalize=True, mining=EasyPositive())
         >>> round(float(loss(np.array([0, 0, 1, 1]), np.eye(4, dtype="float32"))), 3)
         2.0
@@ -168,7 +168,7 @@ class MultiSimilarity(Mining):
     A positive stays if it is less similar than the most similar negative plus ε, a negative if it
     is more similar than the least similar positive minus ε.
 
-    Example:
+    Examples:
         >>> loss = keras_dml.losses.ContrastiveLoss(normalize=True, mining=MultiSimilarity())
         >>> round(float(loss(np.array([0, 0, 1, 1]), np.eye(4, dtype="float32"))), 3)
         2.0
@@ -201,7 +201,7 @@ class DistanceWeighted(Mining):
     the batch, the same in every step and on any number of devices: it is the images in the slots
     that change from step to step. For unit embeddings.
 
-    Example:
+    Examples:
         >>> loss = keras_dml.losses.ContrastiveLoss(normalize=True, mining=DistanceWeighted())
         >>> round(float(loss(np.array([0, 0, 1, 1]), np.eye(4, dtype="float32"))), 3)
         2.0
@@ -251,7 +251,7 @@ STRATEGIES: dict[str, type[Mining]] = {
 def informative(similarities: Tensor, positive: Tensor, negative: Tensor, epsilon: float) -> Masks:
     """The masks that `MultiSimilarity(epsilon)` leaves of `positive` and `negative` `[a, c]`.
 
-    Example:
+    Examples:
         >>> similarities = np.array([[0.9, 0.2, 0.8]], "float32")
         >>> positive = np.array([[True, True, False]])
         >>> np.array(informative(similarities, positive, ~positive, epsilon=0.1)[0])
@@ -266,7 +266,7 @@ def informative(similarities: Tensor, positive: Tensor, negative: Tensor, epsilo
 def check_mining(mining: Strategy | Sequence[Strategy] | None) -> tuple[Strategy, ...]:
     """The strategies in their order; none for None.
 
-    Example:
+    Examples:
         >>> len(check_mining([EasyPositive(), Hard()]))
         2
 
@@ -292,7 +292,7 @@ def check_mining(mining: Strategy | Sequence[Strategy] | None) -> tuple[Strategy
 def mining_from_config(config: Any) -> Any:
     """What `get_config` of a loss says of its mining, as objects again; other words stay.
 
-    Example:
+    Examples:
         >>> config = keras.saving.serialize_keras_object([Hard()])
         >>> type(mining_from_config(config)[0]).__name__
         'Hard'
@@ -305,7 +305,7 @@ def mining_from_config(config: Any) -> Any:
 def mined(pairs: Pairs, strategies: Sequence[Strategy], unit: bool) -> Pairs:
     """The pairs that the strategies leave, one after the other.
 
-    Example:
+    Examples:
         >>> embeddings = keras.ops.eye(4)
         >>> pairs = Pairs.of_batch(keras.ops.convert_to_tensor([0, 0, 1, 1]), embeddings)
         >>> tuple(mined(pairs, [Hard()], unit=True).positive.shape)

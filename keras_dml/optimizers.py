@@ -124,7 +124,7 @@ class _Recipe(_Base):
 class SGD(_Recipe, keras.optimizers.SGD):
     """`keras.optimizers.SGD` with coupled weight decay: the gradient becomes `g + λ w`.
 
-    Example:
+    Examples:
         >>> dense = keras.layers.Dense(2)
         >>> dense.build((None, 4))
         >>> factors = multipliers(dense, 0.1)
@@ -156,7 +156,7 @@ class Adam(_Recipe, keras.optimizers.Adam):
     Takes `coupled_weight_decay`, `decayed` and `learning_rate_multipliers` as our `SGD` does, and
     the arguments of `keras.optimizers.Adam`; raises as `SGD` does.
 
-    Example:
+    Examples:
         >>> dense = keras.layers.Dense(2)
         >>> dense.build((None, 4))
         >>> factors = multipliers(dense, 0.1)
@@ -180,7 +180,7 @@ class AdamW(_Recipe, keras.optimizers.Adam):
 
     Reference: Loshchilov and Hutter, "Decoupled Weight Decay Regularization", ICLR 2019, Alg. 2.
 
-    Example:
+    Examples:
 
         optimizer = keras_dml.optimizers.AdamW(1e-4, decoupled_weight_decay=0.05)
     """
@@ -203,7 +203,7 @@ class RMSprop(_Recipe, keras.optimizers.RMSprop):
     Takes `coupled_weight_decay`, `decayed` and `learning_rate_multipliers` as our `SGD` does, and
     the arguments of `keras.optimizers.RMSprop`; raises as `SGD` does.
 
-    Example:
+    Examples:
         >>> dense = keras.layers.Dense(2)
         >>> dense.build((None, 4))
         >>> factors = multipliers(dense, 0.1)
@@ -285,7 +285,7 @@ OPTIMIZERS = {"sgd": SGD, "adam": Adam, "adamw": AdamW, "rmsprop": RMSprop}
 def multipliers(model: keras.Layer, factor: float) -> dict[str, float]:
     """`learning_rate_multipliers` that give the variables of `model` (or layer) this factor.
 
-    Example:
+    Examples:
         >>> inputs = keras.Input((4,))
         >>> model = keras.Model(inputs, keras.layers.Dense(2, name="backbone")(inputs))
         >>> factors = multipliers(model.get_layer("backbone"), 0.1)
@@ -300,7 +300,7 @@ def multipliers(model: keras.Layer, factor: float) -> dict[str, float]:
 class WarmCosine(keras.optimizers.schedules.LearningRateSchedule):
     """Linear warm-up under a cosine: `lr · min((i + 1) / warmup, (1 + cos(π i / T)) / 2)`.
 
-    Example:
+    Examples:
         >>> rate = WarmCosine(0.1, total_steps=100, warmup_steps=10)
         >>> [round(float(rate(step)), 3) for step in (0, 9, 100)]
         [0.01, 0.098, 0.0]

@@ -21,7 +21,7 @@ class Bar(tqdm):
     Args:
         *args, **kwargs: tqdm's, but for `file`.
 
-    Example:
+    Examples:
 
         with Bar(total=100, desc="reading", unit="image") as bar:
             bar.update(10)

@@ -54,7 +54,7 @@ def training_batches(
     alone, `strategy.distribute_datasets_from_function(lambda context: training_batches(...,
     input_context=context))`: the replicas together get the batches that one device would.
 
-    Example:
+    Examples:
         >>> table = pipelines.ImageTable.from_arrays(np.zeros([6, 4], "float32"), np.arange(6) // 2)
         >>> batches = training_batches(table, pipelines.RandomSampler(6, batch_size=4), num_steps=1)
         >>> [len(labels) for rows, labels in batches]
@@ -147,7 +147,7 @@ def feature_batches(
         ValueError: as `training_batches`; features of another number of images than there are
             labels, or of no view.
 
-    Example:
+    Examples:
 
         batches = feature_batches([np.zeros((6, 8), "float32")], np.arange(6), sampler)
     """
@@ -263,7 +263,7 @@ def evaluation_batches(
     has as many as there are rows left for each, and repeats the last row where one is lacking: the
     replicas' rows one after the other, cut off after `len(table)`, are every image once.
 
-    Example:
+    Examples:
         >>> table = pipelines.ImageTable.from_arrays(np.zeros([4, 8, 8, 3], "uint8"), np.arange(4))
         >>> batches = evaluation_batches(table, pipelines.EvaluationTransform(8), batch_size=2)
         >>> [len(images) for images in batches]

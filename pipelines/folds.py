@@ -32,7 +32,7 @@ def training_fold(split: Split, fold: int, folds: int) -> Split:
     Reference: Musgrave et al. 2020, "A Metric Learning Reality Check", where four such parts divide
     the training classes.
 
-    Example:
+    Examples:
 
         table = pipelines.ImageTable.from_arrays(np.zeros((80, 8)), np.arange(80) // 4)
         whole = pipelines.split_by_class(table)  # 10 classes train, 10 test

@@ -33,7 +33,7 @@ def table_from_dataset(dataset: tf.data.Dataset) -> ImageTable:
         TypeError: no dataset, or elements that are something else than (x, label).
         ValueError: a dataset without end or without elements, x of several shapes, labels one-hot.
 
-    Example:
+    Examples:
 
         given = tf.data.Dataset.from_tensor_slices((np.eye(6, dtype="float32"), [0, 0, 1, 1, 2, 2]))
         table = table_from_dataset(given.batch(4))
@@ -103,7 +103,7 @@ def balanced(
     Raises:
         TypeError, ValueError: as `table_from_dataset`, `BalancedSampler` and `training_batches`.
 
-    Example:
+    Examples:
 
         given = tf.data.Dataset.from_tensor_slices((np.eye(6, dtype="float32"), list("aabbcc")))
         batches = balanced(given, classes_per_batch=2, images_per_class=2)

@@ -23,7 +23,7 @@ class RandomSampler:
 
     The last partial batch is dropped; which images that leaves out changes from epoch to epoch.
 
-    Example:
+    Examples:
         >>> sampler = RandomSampler(10, batch_size=4, seed=0)
         >>> sampler(0), sampler.steps_per_epoch
         (array([0, 7, 8, 2]), 2)
@@ -65,7 +65,7 @@ class BalancedSampler:
     fewer than m images; then each of them comes `m // size` or one more times.
     A batch lists its rows class by class: rows `m*i .. m*i+m-1` are of one class.
 
-    Example:
+    Examples:
         >>> labels = np.arange(12) // 3
         >>> sampler = BalancedSampler(labels, classes_per_batch=2, images_per_class=2)
         >>> sampler(0)

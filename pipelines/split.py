@@ -16,7 +16,7 @@ SPLITS = ("first_classes", "random_classes", "within_classes", "every_class")
 class Split:
     """Training images and test images.
 
-    Example:
+    Examples:
         >>> table = ImageTable.from_arrays(np.zeros((40, 8), "float32"), np.arange(40) // 4)
         >>> train, test = map(table.select_classes, (np.arange(6), np.arange(6, 10)))
         >>> split = Split(train, test)
@@ -112,7 +112,7 @@ def split_by_class(
         ValueError: when a side would be empty, there are not that many classes, `split` is another
             name, or it takes no numbers of classes.
 
-    Example:
+    Examples:
 
         table = ImageTable.from_arrays(np.zeros((40, 8), "float32"), np.arange(40) // 4)
         unseen = split_by_class(table, train_classes=7, split="random_classes", seed=1)

@@ -26,7 +26,7 @@ _Boxes: TypeAlias = np.ndarray | None
 class ImageTable:
     """Images in row order with their class numbers. Immutable: its arrays are read-only.
 
-    Example:
+    Examples:
         >>> pictures = np.zeros([4, 8, 8, 3], "uint8")
         >>> table = ImageTable.from_arrays(pictures, np.array(["a", "a", "b", "b"]))
         >>> len(table), table.class_names

@@ -11,7 +11,7 @@ _HIDDEN = re.compile("[\0-\x08\n-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2
 def visible(name: str) -> str:
     r"""A name with its control and direction characters as escapes.
 
-    Example:
+    Examples:
         >>> print(visible("cat\u202egnp.exe"))
         cat\u202egnp.exe
     """

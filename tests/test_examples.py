@@ -1,4 +1,4 @@
-"""Every public class and function has an `Example` in its docstring, and each of them runs."""
+"""Every public class and function has `Examples` in its docstring, and each of them runs."""
 
 import ast
 import doctest
@@ -52,11 +52,11 @@ EVERY = {name: value for module in MODULES for name, value in public(module).ite
 
 
 def example_of(value):
-    """The code of the docstring's `Example`, dedented; None where there is none."""
+    """The code of the docstring's `Examples`, dedented; None where there is none."""
     lines = (inspect.getdoc(value) or "").splitlines()
-    if "Example:" not in lines:
+    if "Examples:" not in lines:
         return None
-    rest = lines[lines.index("Example:") + 1 :]
+    rest = lines[lines.index("Examples:") + 1 :]
     end = next((n for n, line in enumerate(rest) if re.match(r"\S", line)), len(rest))
     return textwrap.dedent("\n".join(rest[:end])).strip("\n") + "\n"
 
@@ -153,7 +153,7 @@ def test_an_example_that_does_not_run_is_found(given, monkeypatch):
     def of(code):
         def function(): ...
 
-        function.__doc__ = f"Does.\n\nExample:\n    {code}\n\nArgs:\n    none."
+        function.__doc__ = f"Does.\n\nExamples:\n    {code}\n\nArgs:\n    none."
         monkeypatch.setitem(EVERY, "here", function)
         return run("here", given)
 

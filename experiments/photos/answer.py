@@ -109,7 +109,7 @@ def class_counts(names: Sequence[str]) -> list[tuple[str, int]]:
     Args:
         names: of classes, of the nearest result first; "" is none and not counted.
 
-    Example:
+    Examples:
         >>> class_counts(["juice", "milk", "milk", "", "melon"])
         [('milk', 2), ('juice', 1), ('melon', 1)]
     """

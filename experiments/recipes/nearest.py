@@ -14,7 +14,7 @@ def did_you_mean(word: str, known: Iterable[str], ending: str = "") -> str:
         known: what there is.
         ending: what is said behind each of the known words.
 
-    Example:
+    Examples:
         >>> did_you_mean("adma", ["sgd", "adam", "adamw"])
         ' Did you mean adam or adamw?'
     """

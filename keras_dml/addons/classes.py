@@ -60,7 +60,7 @@ class _FunctionLoss(keras.losses.Loss):
 class ContrastiveLoss(_FunctionLoss):
     """`contrastive_loss` with a Keras reduction: labels 0/1 in y_true, distances in y_pred.
 
-    Example:
+    Examples:
         >>> round(float(ContrastiveLoss(margin=1.0)(np.array([1.0, 0.0]), np.array([0.2, 0.6]))), 3)
         0.1
 
@@ -86,7 +86,7 @@ class ContrastiveLoss(_FunctionLoss):
 class TripletSemiHardLoss(_FunctionLoss):
     """`triplet_semihard_loss`: class ids in y_true, embeddings in y_pred.
 
-    Example:
+    Examples:
         >>> labels = np.array([0, 0, 1, 1])
         >>> z = np.array([[3, 4, 0], [4, 0, 3], [0, 3, 4], [0, 5, 0]], "float32") / 5
         >>> round(float(TripletSemiHardLoss(margin=1.0)(labels, z)), 3)
@@ -119,7 +119,7 @@ class TripletSemiHardLoss(_FunctionLoss):
 class TripletHardLoss(_FunctionLoss):
     """`triplet_hard_loss`: class ids in y_true, embeddings in y_pred.
 
-    Example:
+    Examples:
         >>> labels = np.array([0, 0, 1, 1])
         >>> z = np.array([[3, 4, 0], [4, 0, 3], [0, 3, 4], [0, 5, 0]], "float32") / 5
         >>> round(float(TripletHardLoss(margin=1.0)(labels, z)), 3)
@@ -154,7 +154,7 @@ class TripletHardLoss(_FunctionLoss):
 class LiftedStructLoss(_FunctionLoss):
     """`lifted_struct_loss`: class ids in y_true, embeddings in y_pred.
 
-    Example:
+    Examples:
         >>> labels = np.array([0, 0, 1, 1])
         >>> z = np.array([[3, 4, 0], [4, 0, 3], [0, 3, 4], [0, 5, 0]], "float32") / 5
         >>> round(float(LiftedStructLoss(margin=1.0)(labels, z)), 3)
@@ -180,7 +180,7 @@ class LiftedStructLoss(_FunctionLoss):
 class NpairsLoss(_FunctionLoss):
     """`npairs_loss`: class ids in y_true, similarities in y_pred.
 
-    Example:
+    Examples:
         >>> similarities = np.array([[0.9, 0.1], [0.3, 0.8]], "float32")
         >>> round(float(NpairsLoss()(np.array([0, 1]), similarities)), 3)
         0.423
@@ -194,7 +194,7 @@ class NpairsLoss(_FunctionLoss):
 class NpairsMultilabelLoss(_FunctionLoss):
     """`npairs_multilabel_loss`: binary labels in y_true, similarities in y_pred.
 
-    Example:
+    Examples:
         >>> labels = np.array([[1, 0, 1], [0, 1, 0]])
         >>> similarities = np.array([[0.9, 0.1], [0.3, 0.8]], "float32")
         >>> round(float(NpairsMultilabelLoss()(labels, similarities)), 3)

@@ -41,7 +41,7 @@ def contrastive_loss(
 ) -> Tensor:
     """`y·d² + (1 − y)·max(margin − d, 0)²` for each pair of images.
 
-    Example:
+    Examples:
         >>> np.round(contrastive_loss(np.array([1.0, 0.0]), np.array([0.2, 0.6]), margin=1.0), 3)
         array([0.04, 0.16])
 
@@ -79,7 +79,7 @@ def triplet_semihard_loss(
     than j or, where there is none, the farthest negative. The sum of `max(0, D_ij − D_ik + margin)`
     over the number of these pairs.
 
-    Example:
+    Examples:
         >>> labels = np.array([0, 0, 1, 1])
         >>> z = np.array([[3, 4, 0], [4, 0, 3], [0, 3, 4], [0, 5, 0]], "float32") / 5
         >>> round(float(triplet_semihard_loss(labels, z, margin=1.0)), 3)
@@ -125,7 +125,7 @@ def triplet_hard_loss(
     without positives takes the least distance of its row in their stead (its own, 0), one without
     negatives the greatest.
 
-    Example:
+    Examples:
         >>> labels = np.array([0, 0, 1, 1])
         >>> z = np.array([[3, 4, 0], [4, 0, 3], [0, 3, 4], [0, 5, 0]], "float32") / 5
         >>> round(float(triplet_hard_loss(labels, z, margin=1.0)), 3)
@@ -160,7 +160,7 @@ def lifted_struct_loss(
     `Σ max(0, log(Σ_{k∈N_i} exp(margin − D_ik) + Σ_{k∈N_j} exp(margin − D_jk)) + D_ij)²` over the
     ordered positive pairs (i, j), divided by twice their number.
 
-    Example:
+    Examples:
         >>> labels = np.array([0, 0, 1, 1])
         >>> z = np.array([[3, 4, 0], [4, 0, 3], [0, 3, 4], [0, 5, 0]], "float32") / 5
         >>> round(float(lifted_struct_loss(labels, z, margin=1.0)), 3)
@@ -189,7 +189,7 @@ def lifted_struct_loss(
 def npairs_loss(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
     """Cross-entropy of each row of similarities against equal shares of its class.
 
-    Example:
+    Examples:
         >>> similarities = np.array([[0.9, 0.1], [0.3, 0.8]], "float32")
         >>> round(float(npairs_loss(np.array([0, 1]), similarities)), 3)
         0.423
@@ -217,7 +217,7 @@ def npairs_loss(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
 def npairs_multilabel_loss(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
     """Cross-entropy of each row of similarities against shares by the number of common labels.
 
-    Example:
+    Examples:
         >>> labels = np.array([[1, 0, 1], [0, 1, 0]])
         >>> similarities = np.array([[0.9, 0.1], [0.3, 0.8]], "float32")
         >>> round(float(npairs_multilabel_loss(labels, similarities)), 3)

@@ -49,7 +49,7 @@ LOSSES: dict[str, type[EmbeddingLoss]] = dict(sorted(REGISTERED.items()))
 def get(name: str, /, **arguments: Any) -> EmbeddingLoss:
     """The loss of this name with these constructor arguments.
 
-    Example:
+    Examples:
         >>> loss = get("triplet", margin=0.1)
         >>> loss.margin
         0.1

@@ -39,7 +39,7 @@ class EmbeddingLoss(keras.losses.Loss):
     its own, but stays a candidate: others are compared with it, and its embedding has a gradient
     from them. To leave an image out, leave it out of the batch.
 
-    Example:
+    Examples:
         >>> labels, z = np.array([0, 0, 1, 1]), np.eye(4, dtype="float32")
         >>> tightness, contrastive = keras_dml.losses.SupConLoss(reduction=None).parts(labels, z)
         >>> np.round(tightness + contrastive, 3)
@@ -187,7 +187,7 @@ class PairLoss(EmbeddingLoss):
     Embeddings are compared l2-normalised, unless a loss sets `self.normalize` to False. One that
     compares candidates with each other says `takes_memory = False`.
 
-    Example:
+    Examples:
         >>> loss = keras_dml.losses.SupConLoss(mining=keras_dml.mining.SemiHard())
         >>> isinstance(loss, PairLoss), len(loss.strategies)
         (True, 1)

@@ -27,7 +27,7 @@ class CenterLoss(EmbeddingLoss):
 
     Costs one sort of the class ids and O(n·d).
 
-    Example:
+    Examples:
         >>> labels = np.array([0, 0, 1, 1])
         >>> z = np.array([[3, 4, 0], [4, 0, 3], [0, 3, 4], [0, 5, 0]], "float32") / 5
         >>> loss = CenterLoss(normalize=True)

@@ -40,7 +40,7 @@ class CircleLoss(PairLoss):
     Anchors without positives or without negatives are left out of the mean: their value is 0 and
     the others' are multiplied by n / n_kept, counted over the global batch.
 
-    Example:
+    Examples:
         >>> labels = np.array([0, 0, 1, 1])
         >>> z = np.array([[3, 4, 0], [4, 0, 3], [0, 3, 4], [0, 5, 0]], "float32") / 5
         >>> loss = CircleLoss(margin=0.25, scale=64)

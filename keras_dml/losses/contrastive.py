@@ -29,7 +29,7 @@ class ContrastiveLoss(PairLoss):
     A negative that coincides with its anchor counts m^p and has a zero gradient. An anchor without
     positives has T_i = 0, without negatives C_i = 0.
 
-    Example:
+    Examples:
         >>> labels = np.array([0, 0, 1, 1])
         >>> z = np.array([[3, 4, 0], [4, 0, 3], [0, 3, 4], [0, 5, 0]], "float32") / 5
         >>> loss = ContrastiveLoss(margin=1.0, normalize=True)

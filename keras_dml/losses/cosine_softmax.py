@@ -52,7 +52,7 @@ class NormSoftmaxLoss(_CosineSoftmax):
     - tightness `T_i = −c_iy / σ`
     - contrastive `C_i = log Σ_k exp(c_ik / σ)`, the own class included
 
-    Example:
+    Examples:
         >>> labels, cosines = np.array([0, 1]), np.array([[0.5, 0.4], [0.6, 0.3]], "float32")
         >>> loss = NormSoftmaxLoss(temperature=0.1)
         >>> round(float(loss(labels, cosines)), 3)
@@ -95,7 +95,7 @@ class CosFaceLoss(_CosineSoftmax):
 
     At m = 0 it is NormSoftmax with σ = 1 / s.
 
-    Example:
+    Examples:
         >>> labels, cosines = np.array([0, 1]), np.array([[0.5, 0.4], [0.6, 0.3]], "float32")
         >>> loss = CosFaceLoss(scale=16, margin=0.35)
         >>> round(float(loss(labels, cosines)), 3)
@@ -143,7 +143,7 @@ class SoftTripleLoss(CosFaceLoss):
     and parts of `CosFaceLoss`. The regulariser that merges centers which are not needed is the
     head's, `keras_dml.models.CenterRegularizer`.
 
-    Example:
+    Examples:
         >>> labels, cosines = np.array([0, 1]), np.array([[0.5, 0.4], [0.6, 0.3]], "float32")
         >>> loss = SoftTripleLoss(scale=20)
         >>> round(float(loss(labels, cosines)), 3)
@@ -193,7 +193,7 @@ class ArcFaceLoss(_CosineSoftmax):
     At m = 0 it is NormSoftmax with σ = 1 / s. There is no arccos in it, and no clipping: an image
     on its proxy has a finite gradient. ψ drops at θ + m = π, by 0.117 for m = 0.5.
 
-    Example:
+    Examples:
         >>> labels, cosines = np.array([0, 1]), np.array([[0.5, 0.4], [0.6, 0.3]], "float32")
         >>> loss = ArcFaceLoss(scale=16, margin=0.5)
         >>> round(float(loss(labels, cosines)), 3)
@@ -258,7 +258,7 @@ class SubCenterArcFaceLoss(ArcFaceLoss):
     mislabelled ones gather at centers of their own; `keras_dml.models.dominant_centers` says which
     center of a class most of its images are at.
 
-    Example:
+    Examples:
         >>> labels, cosines = np.array([0, 1]), np.array([[0.5, 0.4], [0.6, 0.3]], "float32")
         >>> loss = SubCenterArcFaceLoss(scale=16)
         >>> round(float(loss(labels, cosines)), 3)

@@ -27,7 +27,7 @@ class CrossEntropyLoss(EmbeddingLoss):
     Call with class ids `[n]` in 0..K−1 and logits `[n, K]`, K ≥ 2. A class id outside that range
     makes its image's loss NaN, since a compiled graph cannot raise.
 
-    Example:
+    Examples:
         >>> labels, logits = np.array([0, 1]), np.array([[2.0, -1.0], [0.5, 1.0]])
         >>> loss = CrossEntropyLoss(epsilon=0.1)
         >>> round(float(loss(labels, logits)), 3)

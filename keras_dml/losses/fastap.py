@@ -46,7 +46,7 @@ class FastAPLoss(PairLoss):
     Soft bins do not converge to the exact average precision as L grows: the weights of neighbouring
     bins only become narrower, gradients rarer and noisier. Keep L small.
 
-    Example:
+    Examples:
         >>> labels = np.array([0, 0, 1, 1])
         >>> z = np.array([[3, 4, 0], [4, 0, 3], [0, 3, 4], [0, 5, 0]], "float32") / 5
         >>> loss = FastAPLoss(num_bins=10)

@@ -47,7 +47,7 @@ class InstanceCrossEntropyLoss(PairLoss):
     weights are computed from logarithms: very easy positives would make them 0/0. Minimised by
     its gradient, the value need not fall at every step. `parts` keep their own gradients.
 
-    Example:
+    Examples:
         >>> labels = np.array([0, 0, 1, 1])
         >>> z = np.array([[3, 4, 0], [4, 0, 3], [0, 3, 4], [0, 5, 0]], "float32") / 5
         >>> loss = InstanceCrossEntropyLoss(scale=16)

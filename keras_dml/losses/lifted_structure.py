@@ -39,7 +39,7 @@ class LiftedStructureLoss(PairLoss):
     have the value 0 and no gradient, and count as pairs. `A` needs one number for each image, so
     memory stays of order n².
 
-    Example:
+    Examples:
         >>> labels = np.array([0, 0, 1, 1])
         >>> z = np.array([[3, 4, 0], [4, 0, 3], [0, 3, 4], [0, 5, 0]], "float32") / 5
         >>> loss = LiftedStructureLoss(margin=1.0)

@@ -73,7 +73,7 @@ class MarginLoss(PairLoss):
     boundaries behind it, as the layer `keras_dml.models.Boundary` gives them, and `β_i` is the one
     of the anchor's class, or the only one.
 
-    Example:
+    Examples:
         >>> labels = np.array([0, 0, 1, 1])
         >>> z = np.array([[3, 4, 0], [4, 0, 3], [0, 3, 4], [0, 5, 0]], "float32") / 5
         >>> loss = MarginLoss(margin=0.2, beta=1.2, sampling="all")

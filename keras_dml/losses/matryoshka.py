@@ -23,7 +23,7 @@ class MatryoshkaLoss(EmbeddingLoss):
     embeddings normalises each prefix anew. Search with a short prefix, normalised anew too, takes
     so much less memory and time, and can be re-scored with the whole.
 
-    Example:
+    Examples:
         >>> loss = MatryoshkaLoss(keras_dml.losses.MultiSimilarityLoss(), dims=(32, 64, 128))
         >>> model.compile("adam", loss)  # of a model with embeddings [n, 128]
 

@@ -26,7 +26,7 @@ class MultiSimilarityLoss(PairLoss):
     less similar than the most similar negative plus ε, a negative if it is more similar than the
     least similar positive minus ε. An anchor without positives (negatives) has T_i = 0 (C_i = 0).
 
-    Example:
+    Examples:
         >>> labels = np.array([0, 0, 1, 1])
         >>> z = np.array([[3, 4, 0], [4, 0, 3], [0, 3, 4], [0, 5, 0]], "float32") / 5
         >>> loss = MultiSimilarityLoss(alpha=2, beta=50, base=0.5)

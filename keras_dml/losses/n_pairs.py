@@ -25,7 +25,7 @@ class NPairsLoss(PairLoss):
     included, divided by their sums. An anchor without positives or without negatives, for whom
     there is nothing to tell apart, has the value 0 and no gradient.
 
-    Example:
+    Examples:
         >>> labels = np.array([0, 0, 1, 1])
         >>> z = np.array([[3, 4, 0], [4, 0, 3], [0, 3, 4], [0, 5, 0]], "float32") / 5
         >>> loss = NPairsLoss(normalize=True)

@@ -41,7 +41,7 @@ class NTXentLoss(PairLoss):
     the same where each has one positive. Anchors without positives or without negatives have no
     term.
 
-    Example:
+    Examples:
         >>> labels = np.array([0, 0, 1, 1])
         >>> z = np.array([[3, 4, 0], [4, 0, 3], [0, 3, 4], [0, 5, 0]], "float32") / 5
         >>> loss = NTXentLoss(temperature=0.5)

@@ -49,7 +49,7 @@ class SimplifiedPairwiseCrossEntropyLoss(EmbeddingLoss):
     would do, because shapes must not depend on how many classes K a batch happens to hold. With G
     groups it is O(nGd).
 
-    Example:
+    Examples:
         >>> labels = np.array([0, 0, 1, 1])
         >>> z = np.array([[3, 4, 0], [4, 0, 3], [0, 3, 4], [0, 5, 0]], "float32") / 5
         >>> loss = SimplifiedPairwiseCrossEntropyLoss()
@@ -185,7 +185,7 @@ class PairwiseCrossEntropyLoss(EmbeddingLoss):
     after the other: O(K (nd² + d³)) time, O(nd + d²) memory. To go all the way takes seconds a step
     from n ≥ d = 512 on: give `lam` there.
 
-    Example:
+    Examples:
         >>> labels = np.array([0, 0, 1, 1])
         >>> z = np.array([[3, 4, 0], [4, 0, 3], [0, 3, 4], [0, 5, 0]], "float32") / 5
         >>> loss = PairwiseCrossEntropyLoss(lam=0.1)

@@ -20,7 +20,7 @@ class ProxyLoss(EmbeddingLoss):
     loss has no weights: the proxies that it trains are the head's. A class id outside the range
     makes its image's loss NaN, since a compiled graph cannot raise.
 
-    Example:
+    Examples:
         >>> head = keras_dml.models.ProxyHead(num_classes=3)
         >>> cosines = head(np.eye(4, dtype="float32"))
         >>> isinstance(keras_dml.losses.NormSoftmaxLoss(), ProxyLoss), tuple(cosines.shape)

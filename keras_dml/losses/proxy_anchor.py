@@ -29,7 +29,7 @@ class ProxyAnchorLoss(ProxyLoss):
     Sample weights weigh these shares. Proxies of classes without an image are pushed away, no more.
     A class id outside 0 … K − 1 makes the whole batch NaN. Replicas exchange 3 K + 1 numbers.
 
-    Example:
+    Examples:
         >>> labels, cosines = np.array([0, 1]), np.array([[0.5, 0.4], [0.6, 0.3]], "float32")
         >>> loss = ProxyAnchorLoss(alpha=32, margin=0.1)
         >>> round(float(loss(labels, cosines)), 3)

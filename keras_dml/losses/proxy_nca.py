@@ -27,7 +27,7 @@ class ProxyNCALoss(ProxyLoss):
     image on its proxy, proxies at right angles: −2 / t + log(K − 1)), so that a falling value says
     little.
 
-    Example:
+    Examples:
         >>> labels, cosines = np.array([0, 1]), np.array([[0.5, 0.4], [0.6, 0.3]], "float32")
         >>> loss = ProxyNCALoss()
         >>> round(float(loss(labels, cosines)), 3)

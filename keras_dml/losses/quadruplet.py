@@ -32,7 +32,7 @@ class QuadrupletLoss(PairLoss):
 
     O(n² log n) time and O(n²) memory (there are n⁴ quadruplets): `keras_dml.hinges`.
 
-    Example:
+    Examples:
         >>> labels = np.array([0, 0, 1, 1])
         >>> z = np.array([[3, 4, 0], [4, 0, 3], [0, 3, 4], [0, 5, 0]], "float32") / 5
         >>> loss = QuadrupletLoss(margin=0.2)

@@ -37,7 +37,7 @@ class RankMILoss(PairLoss):
     V is part of the loss, not of the model that is compiled with it: `fit` does not train it. The
     configuration holds V with its weights, so that a copy or a loaded model has the same loss.
 
-    Example:
+    Examples:
         >>> labels = np.array([0, 0, 1, 1])
         >>> z = np.array([[3, 4, 0], [4, 0, 3], [0, 3, 4], [0, 5, 0]], "float32") / 5
         >>> loss = RankMILoss()
@@ -160,7 +160,7 @@ class FixedStatistics:
     With β = 0 V decreases over all distances, as a ranking loss requires; with any other β it jumps
     up at D = β.
 
-    Example:
+    Examples:
         >>> network = FixedStatistics(beta=1.0)
         >>> np.round(network(np.array([[0.5], [1.5]], "float32")), 3)
         array([[-0.433],

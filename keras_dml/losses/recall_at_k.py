@@ -33,7 +33,7 @@ class RecallAtKLoss(PairLoss):
     left out of the mean: their value is 0 and the others' are multiplied by n / n_kept, counted
     over the global batch. Memory and time as in `SmoothAPLoss`.
 
-    Example:
+    Examples:
         >>> labels = np.array([0, 0, 1, 1])
         >>> z = np.array([[3, 4, 0], [4, 0, 3], [0, 3, 4], [0, 5, 0]], "float32") / 5
         >>> loss = RecallAtKLoss(ks=(1, 2))

@@ -33,7 +33,7 @@ class SmoothAPLoss(PairLoss):
     largest number of positives that a query has. Pairs of similarities that differ by more than
     about 10 τ have no gradient.
 
-    Example:
+    Examples:
         >>> labels = np.array([0, 0, 1, 1])
         >>> z = np.array([[3, 4, 0], [4, 0, 3], [0, 3, 4], [0, 5, 0]], "float32") / 5
         >>> loss = SmoothAPLoss(temperature=0.1)

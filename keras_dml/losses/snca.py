@@ -26,7 +26,7 @@ class SNCALoss(PairLoss):
     proof and the original work leave it out.) Anchors without positives are left out of the mean:
     their value is 0 and the others' are multiplied by n / n_kept, counted over the global batch.
 
-    Example:
+    Examples:
         >>> labels = np.array([0, 0, 1, 1])
         >>> z = np.array([[3, 4, 0], [4, 0, 3], [0, 3, 4], [0, 5, 0]], "float32") / 5
         >>> loss = SNCALoss(sigma=0.5)

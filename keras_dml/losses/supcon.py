@@ -28,7 +28,7 @@ class SupConLoss(PairLoss):
     multiplied by n / n_kept, counted over the global batch. (The authors' code counts them as 0,
     and multiplies the value by τ / 0.07.) A batch of one class with three images or more is not 0.
 
-    Example:
+    Examples:
         >>> labels = np.array([0, 0, 1, 1])
         >>> z = np.array([[3, 4, 0], [4, 0, 3], [0, 3, 4], [0, 5, 0]], "float32") / 5
         >>> loss = SupConLoss(temperature=0.5)

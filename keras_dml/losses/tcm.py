@@ -28,7 +28,7 @@ class ThresholdConsistentMarginLoss(PairLoss):
     another loss, which brings the classes apart; by itself it leaves untouched what is beyond the
     margins.
 
-    Example:
+    Examples:
         >>> loss, margin = keras_dml.losses.NormSoftmaxLoss(), ThresholdConsistentMarginLoss()
         >>> model.compile("adam", {"cosines": loss, "embeddings": margin})  # of two outputs
 

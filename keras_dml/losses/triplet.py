@@ -43,7 +43,7 @@ class TripletLoss(PairLoss):
 
     O(n² log n) time or, with few positives an anchor, O(n²·m); O(n²) memory: `keras_dml.hinges`.
 
-    Example:
+    Examples:
         >>> labels = np.array([0, 0, 1, 1])
         >>> z = np.array([[3, 4, 0], [4, 0, 3], [0, 3, 4], [0, 5, 0]], "float32") / 5
         >>> loss = TripletLoss(margin=0.2, mining="semihard")

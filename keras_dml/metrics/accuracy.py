@@ -20,7 +20,7 @@ def class_mean_accuracy(
     weights, the pairwise losses have these. Computed in float64, neither z nor m_k normalised. Of
     equal scores the lowest class counts; a class without a training row can only be missed.
 
-    Example:
+    Examples:
         >>> labels = np.array([0, 0, 1, 1])
         >>> z = np.array([[3, 4, 0], [4, 3, 0], [-4, 0, 3], [0, 0, 5]], "float32") / 5
         >>> class_mean_accuracy(z, labels, z, labels)

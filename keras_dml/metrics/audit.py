@@ -18,7 +18,7 @@ _BLOCK = 4096
 class LabelVotes(NamedTuple):
     """What the neighbors of each row say of its label.
 
-    Example:
+    Examples:
         >>> labels = np.array([0, 0, 0, 1, 1, 1])
         >>> neighbors = np.array([[1, 2], [0, 2], [0, 1], [4, 5], [3, 5], [0, 1]])
         >>> votes = label_votes(labels, neighbors)
@@ -42,7 +42,7 @@ class LabelVotes(NamedTuple):
 class ConfusedClasses(NamedTuple):
     """Two labels whose rows are each other's neighbors.
 
-    Example:
+    Examples:
         >>> ConfusedClasses("cup", "mug", share=0.25).share
         0.25
 
@@ -77,7 +77,7 @@ def label_votes(labels: npt.ArrayLike, neighbors: npt.ArrayLike) -> LabelVotes:
     Raises:
         ValueError: shapes that do not fit, neighbors that are no row numbers.
 
-    Example:
+    Examples:
         >>> z = np.array([[1, 0], [0.9, 0.1], [0, 1], [0.1, 0.9], [0.8, 0.3]], "float32")
         >>> rows, _ = keras_dml.metrics.nearest_neighbors(z, k=1)
         >>> label_votes(np.array([0, 0, 1, 1, 1]), rows).suggested
@@ -111,7 +111,7 @@ def label_errors(votes: LabelVotes, ratio: float = 0.1) -> npt.NDArray[np.int64]
     neighbors hardly vote for a label that its other rows do get. A label with one row, or one
     that neighbors never vote for, tells nothing, and none of its rows is named.
 
-    Example:
+    Examples:
         >>> labels = np.array([0, 0, 0, 1, 1, 1])
         >>> neighbors = np.array([[1, 2], [0, 2], [0, 1], [4, 5], [3, 5], [0, 1]])
         >>> votes = label_votes(labels, neighbors)
@@ -142,7 +142,7 @@ def confused_classes(
 
     share(a, b) = (Σ_{i in a} p_i(b) + Σ_{i in b} p_i(a)) / (n_a + n_b)
 
-    Example:
+    Examples:
         >>> labels = np.array(["cup", "cup", "mug", "mug"])
         >>> neighbors = np.array([[1, 2], [0, 3], [3, 0], [2, 1]])
         >>> confused_classes(labels, neighbors)[0].share
@@ -196,7 +196,7 @@ def outlier_scores(similarities: npt.ArrayLike) -> npt.NDArray[np.float64]:
 
     so that scores above 1.5 lie beyond Tukey's fence, whatever similarities a model gives.
 
-    Example:
+    Examples:
         >>> similarities = np.array([[0.9, 0.8], [0.9, 0.85], [0.88, 0.8], [0.2, 0.1]])
         >>> int(np.argmax(outlier_scores(similarities)))
         3
@@ -232,7 +232,7 @@ def outlier_scores(similarities: npt.ArrayLike) -> npt.NDArray[np.float64]:
 def duplicate_groups(pairs: npt.ArrayLike, count: int) -> npt.NDArray[np.int64]:
     """Which of `count` rows hang together by pairs, directly or through others.
 
-    Example:
+    Examples:
         >>> duplicate_groups(np.array([[0, 1], [1, 3]]), 5)
         array([0, 0, 2, 0, 4])
 

@@ -47,7 +47,7 @@ def clustering_scores(
     NMI rises with the number of clusters, even for random ones; AMI does not. K-means is
     scikit-learn's (one start, up to 20 rounds; k-means++ up to 1,000 classes, random rows beyond).
 
-    Example:
+    Examples:
         >>> labels = np.array([0, 0, 1, 1])
         >>> z = np.array([[3, 4, 0], [4, 3, 0], [-4, 0, 3], [0, 0, 5]], "float32") / 5
         >>> clustering_scores(z, labels)

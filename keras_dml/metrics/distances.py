@@ -17,7 +17,7 @@ _MOST_BINS = 2**24
 class DistanceHistograms:
     """How often the distances of a set's pairs fall into equal bins over [0, 2].
 
-    Example:
+    Examples:
         >>> found = DistanceHistograms(np.array([2, 0]), np.array([0, 4]))
         >>> round(found.divergence(), 3)
         0.693
@@ -63,7 +63,7 @@ def distance_histograms(
 ) -> DistanceHistograms:
     """The distances between l2-normalised embeddings, counted for the two kinds of pairs.
 
-    Example:
+    Examples:
         >>> labels = np.array([0, 0, 1, 1])
         >>> z = np.array([[3, 4, 0], [4, 3, 0], [-4, 0, 3], [0, 0, 5]], "float32") / 5
         >>> found = distance_histograms(z, labels, bins=4)

@@ -35,7 +35,7 @@ def evaluate(
 
     Never holds n × n numbers: a few hundred MB beside the embeddings.
 
-    Example:
+    Examples:
         >>> labels = np.array([0, 0, 1, 1])
         >>> z = np.array([[3, 4, 0], [4, 3, 0], [-4, 0, 3], [0, 0, 5]], "float32") / 5
         >>> scores = evaluate(z, labels, ks=[1], clustering=False)

@@ -21,7 +21,7 @@ class LossPart(keras.metrics.Mean):
 
     `model.compile(loss=loss, metrics=[LossPart(loss, "tightness"), LossPart(loss, "contrastive")])`
 
-    Example:
+    Examples:
         >>> loss = keras_dml.losses.ContrastiveLoss()
         >>> metric = LossPart(loss, "tightness")
         >>> z = np.array([[3, 4], [4, 3], [0, 5]], "float32") / 5

@@ -26,7 +26,7 @@ _PAIRS = 4096
 class MutualInformationBound:
     """What `mutual_information_bound` found.
 
-    Example:
+    Examples:
         >>> labels = np.repeat(np.arange(30), 4)
         >>> z = np.eye(30)[labels] + 0.2 * np.random.default_rng(0).normal(size=(120, 30))
         >>> found = mutual_information_bound(z, labels, steps=2)
@@ -60,7 +60,7 @@ def mutual_information_bound(
     (1e-3, falling to 0) on pairs within a random half of the images; the bound is that of pairs
     within the other half, so that what V learnt by heart does not count.
 
-    Example:
+    Examples:
         >>> labels = np.repeat(np.arange(30), 4)
         >>> z = np.eye(30)[labels] + 0.2 * np.random.default_rng(0).normal(size=(120, 30))
         >>> found = mutual_information_bound(z, labels, steps=2)

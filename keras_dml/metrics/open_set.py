@@ -24,7 +24,7 @@ _Floats = npt.NDArray[np.float32]
 class IdentificationPoint:
     """What a threshold does.
 
-    Example:
+    Examples:
         >>> labels = np.repeat(np.arange(30), 4)
         >>> z = np.eye(30)[labels] + 0.2 * np.random.default_rng(0).normal(size=(120, 30))
         >>> point = identification(z, labels, [0.05]).points[0]
@@ -49,7 +49,7 @@ class IdentificationPoint:
 class Identification:
     """What `identification` finds.
 
-    Example:
+    Examples:
         >>> labels = np.repeat(np.arange(30), 4)
         >>> z = np.eye(30)[labels] + 0.2 * np.random.default_rng(0).normal(size=(120, 30))
         >>> found = identification(z, labels, [0.05])
@@ -155,7 +155,7 @@ def identification(
     Reference: Phillips, Grother and Micheals 2011, "Evaluation methods in face recognition", in
     Handbook of Face Recognition, section 21.2 (open-set identification).
 
-    Example:
+    Examples:
 
         labels = np.repeat(np.arange(30), 4)
         z = np.eye(30)[labels] + 0.2 * np.random.default_rng(0).normal(size=(120, 30))

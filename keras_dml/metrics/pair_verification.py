@@ -46,7 +46,7 @@ _CONFIDENCE = 0.95
 class OperatingPoint:
     """A threshold and what it does.
 
-    Example:
+    Examples:
         >>> labels = np.repeat(np.arange(30), 4)
         >>> z = np.eye(30)[labels] + 0.2 * np.random.default_rng(0).normal(size=(120, 30))
         >>> point = verification(z, labels, [1e-2]).points[0]
@@ -81,7 +81,7 @@ class OperatingPoint:
 class Verification:
     """What `verification` finds.
 
-    Example:
+    Examples:
         >>> labels = np.repeat(np.arange(30), 4)
         >>> z = np.eye(30)[labels] + 0.2 * np.random.default_rng(0).normal(size=(120, 30))
         >>> found = verification(z, labels, [1e-2])
@@ -120,7 +120,7 @@ def pairs_needed(false_match_rate: float) -> int:
     With fewer, not even a set without a single false match would say, with a confidence of 95 %,
     that the rate is kept.
 
-    Example:
+    Examples:
         >>> pairs_needed(1e-3)
         3000
 
@@ -181,7 +181,7 @@ def verification(
     Bolle, Ratha and Pankanti 2004, "Error analysis of pattern recognition systems: the subsets
     bootstrap", for the drawing of classes.
 
-    Example:
+    Examples:
 
         labels = np.repeat(np.arange(30), 4)
         z = np.eye(30)[labels] + 0.2 * np.random.default_rng(0).normal(size=(120, 30))

@@ -33,7 +33,7 @@ class PositivesPerAnchor(keras.metrics.Mean):
 
         model.compile("adam", loss, metrics=[PositivesPerAnchor()])
 
-    Example:
+    Examples:
         >>> metric = PositivesPerAnchor()
         >>> metric.update_state(np.array([0, 0, 0, 1]), np.eye(4, dtype="float32"))
         >>> float(metric.result())

@@ -12,7 +12,7 @@ from keras_dml.nearness import Metric
 class PrecisionAtR(NamedTuple):
     """Both as the mean over the queries that have a match, NaN if none has; and how many have not.
 
-    Example:
+    Examples:
         >>> labels = np.array([0, 0, 1, 1])
         >>> z = np.array([[3, 4, 0], [4, 3, 0], [-4, 0, 3], [0, 0, 5]], "float32") / 5
         >>> keras_dml.metrics.precision_at_r(z, labels).map_at_r
@@ -43,7 +43,7 @@ def precision_at_r(
 
         R-precision = (1/R) Σ_{i≤R} hit_i,    MAP@R = (1/R) Σ_{i≤R} hit_i · (1/i) Σ_{j≤i} hit_j
 
-    Example:
+    Examples:
         >>> labels = np.array([0, 0, 1, 1])
         >>> z = np.array([[3, 4, 0], [4, 3, 0], [-4, 0, 3], [0, 0, 5]], "float32") / 5
         >>> precision_at_r(z, labels)

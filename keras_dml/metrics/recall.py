@@ -122,7 +122,7 @@ def nearest_neighbors(
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
     """The k nearest other rows of every row, nearest first, equally near ones in row order.
 
-    Example:
+    Examples:
         >>> z = np.array([[1, 0], [0.8, 0.6], [0, 1]], "float32")
         >>> rows, similarities = nearest_neighbors(z, k=1)
         >>> rows, np.round(similarities, 3)
@@ -174,7 +174,7 @@ def recall_at_k(
     protocol of In-Shop (Liu et al., 2016, "DeepFashion", section 4.2): the K nearest rows of the
     gallery, none left out; a query whose class the gallery lacks counts as a miss.
 
-    Example:
+    Examples:
         >>> labels = np.array([0, 0, 1, 1])
         >>> z = np.array([[3, 4, 0], [4, 3, 0], [-4, 0, 3], [0, 0, 5]], "float32") / 5
         >>> recall_at_k(z, labels, ks=[1, 2])

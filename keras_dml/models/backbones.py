@@ -49,7 +49,7 @@ class Backbone(NamedTuple):
 class InputScaling(keras.layers.Layer):
     """Images in 0..255 to what the weights of a `keras.applications` model were trained on.
 
-    Example:
+    Examples:
         >>> scaling = InputScaling("MobileNetV2")
         >>> np.round(scaling(np.array([[[[0.0, 127.5, 255.0]]]], "float32")), 3)
         array([[[[-1.,  0.,  1.]]]], dtype=float32)
@@ -83,7 +83,7 @@ class FrozenStatisticsBatchNormalization(keras.layers.BatchNormalization):
     Calling a whole backbone with `training=False` does not do this inside another model: Keras
     hands the outer model's `training` on to every layer of a functional model.
 
-    Example:
+    Examples:
         >>> layer = FrozenStatisticsBatchNormalization(epsilon=0.0)
         >>> np.round(layer(np.array([[3.0], [5.0]], "float32"), training=True), 3)
         array([[3.],
@@ -100,7 +100,7 @@ class FrozenStatisticsBatchNormalization(keras.layers.BatchNormalization):
 def backbone_names() -> list[str]:
     """The names that `build_backbone` takes, in lower case.
 
-    Example:
+    Examples:
         >>> "resnet50" in backbone_names(), len(backbone_names()) > 40
         (True, True)
     """
@@ -149,7 +149,7 @@ def build_backbone(
             take, filters below 1 or for a backbone that has none to choose; a preset or a file that
             is refused.
 
-    Example:
+    Examples:
         >>> build_backbone("small_convnet", 32).output_shape
         (None, 4, 4, 128)
     """
@@ -246,7 +246,7 @@ def small_convnet(
     One stage for each entry of `filters`: two 3×3 convolutions with batch norm and ReLU, the
     first of which halves the resolution.
 
-    Example:
+    Examples:
         >>> small_convnet(image_size=16, filters=(8, 16)).output_shape
         (None, 4, 4, 16)
 
@@ -286,7 +286,7 @@ def with_frozen_statistics(model: keras.Model) -> keras.Model:
     Batch norms of functional and sequential models nested in it are replaced as well, however deep,
     and those in wrappers such as `TimeDistributed`.
 
-    Example:
+    Examples:
         >>> inputs = keras.Input((4,))
         >>> model = keras.Model(inputs, keras.layers.BatchNormalization()(inputs))
         >>> type(with_frozen_statistics(model).layers[-1]).__name__

@@ -21,7 +21,7 @@ def transformer_blocks(backbone: keras.Model) -> list[keras.layers.Layer]:
     layer (one whose class is called so) somewhere in them; of these the most numerous kind, that is
     of one class and one name but for the number.
 
-    Example:
+    Examples:
         >>> blocks = transformer_blocks(backbone)
         >>> blocks[0].trainable = False
 
@@ -66,7 +66,7 @@ def layer_multipliers(backbone: keras.Model, decay: float) -> dict[str, float]:
 
     Reference: Bao et al., "BEiT", ICLR 2022, appendix; Clark et al., "ELECTRA", ICLR 2020.
 
-    Example:
+    Examples:
 
         slower = keras_dml.models.layer_multipliers(backbone, 0.75)
         optimizer = keras_dml.optimizers.AdamW(1e-4, learning_rate_multipliers=slower)
@@ -104,7 +104,7 @@ def rematerialize_blocks(backbone: keras.Model) -> None:
     alone: memory for the activations of one block and the inputs of all, for about a third more
     time. The gradients are the same.
 
-    Example:
+    Examples:
         >>> rematerialize_blocks(backbone)
 
     Args:

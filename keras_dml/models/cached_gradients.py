@@ -44,7 +44,7 @@ class CachedGradients(DistributedModel):
     A batch that is no multiple of `chunk_size` is computed with a last chunk that holds some images
     a second time, whose gradient counts once.
 
-    Example:
+    Examples:
         >>> model = CachedGradients(embedding, chunk_size=32)
         >>> model.compile("adam", keras_dml.losses.RecallAtKLoss())
         >>> history = model.fit(batches)  # of 4,000 images

@@ -47,7 +47,7 @@ class CrossBatchMemory(DistributedModel):
 
     Takes M · d · 4 bytes on each replica (55,000 × 128: 28 MB) and n · M numbers in the loss.
 
-    Example:
+    Examples:
         >>> model = CrossBatchMemory(embedding, memory_size=8192, start_step=500)
         >>> model.compile("adam", keras_dml.losses.ContrastiveLoss(normalize=True))
         >>> history = model.fit(batches, epochs=10)

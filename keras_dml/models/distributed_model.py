@@ -45,7 +45,7 @@ class DistributedModel(private.BuildsOnBatch, keras.Model):
     `strategy.reduce("SUM", ...)`. `reduction="sum"` and `None` are divided by nothing. There is an
     example in BUILD.md; of the optimizers, only those of `keras_dml` clip the sum there.
 
-    Example:
+    Examples:
         >>> inputs = keras.Input((4,))
         >>> model = DistributedModel(inputs, keras.layers.Dense(2)(inputs))
         >>> model.compile("adam", keras_dml.losses.SupConLoss())
@@ -268,7 +268,7 @@ class DistributedModel(private.BuildsOnBatch, keras.Model):
 class FunctionalDistributedModel(DistributedModel, private.Functional):
     """What `DistributedModel(inputs, outputs)` makes.
 
-    Example:
+    Examples:
         >>> inputs = keras.Input((4,))
         >>> model = DistributedModel(inputs, keras.layers.Dense(2)(inputs))
         >>> isinstance(model, FunctionalDistributedModel), model.output_shape

@@ -38,7 +38,7 @@ def efficientnet_lite0(image_size: int = 224, name: str = EFFICIENTNET_LITE0) ->
 
     Reference: Tan and Le 2019, EfficientNet; the "lite" variants of its authors' code, 2020.
 
-    Example:
+    Examples:
         >>> efficientnet_lite0(64).output_shape
         (None, 2, 2, 1280)
     """

@@ -24,7 +24,7 @@ def split_at_features(embedding: keras.Model) -> tuple[keras.Model, keras.Model]
     Raises:
         ValueError: the model has no layer `features`, or something before it learns (names it).
 
-    Example:
+    Examples:
 
         backbone = keras_dml.models.build_backbone("small_convnet", 32)
         backbone.trainable = False

@@ -25,7 +25,7 @@ class GlobalBatchDropout(keras.layers.Dropout):
     draws the whole mask, as one device would, and takes its own rows; it must have as many rows as
     every other. So does each chunk of `CachedGradients`. Arguments are those of Keras' `Dropout`.
 
-    Example:
+    Examples:
         >>> layer = GlobalBatchDropout(0.5, seed=0)
         >>> float(np.max(layer(np.ones([4, 8], "float32"), training=True)))
         2.0
@@ -55,7 +55,7 @@ def embedding_model(
 ) -> keras.Model:
     """Images to embeddings: backbone, global pooling, optional batch norm, optional projection.
 
-    Example:
+    Examples:
         >>> backbone = keras_dml.models.small_convnet(image_size=16, filters=(8,))
         >>> model = embedding_model(backbone, embedding_size=32)
         >>> model.input_shape, model.output_shape
@@ -181,7 +181,7 @@ def classifier_model(
 ) -> keras.Model:
     """An embedding model with dropout and a linear classifier whose weights start at zero.
 
-    Example:
+    Examples:
         >>> inputs = keras.Input((4,))
         >>> embedding = keras.Model(inputs, keras.layers.Dense(2)(inputs))
         >>> model = classifier_model(embedding, num_classes=10, dropout=0.5)

@@ -50,7 +50,7 @@ def hub_backbone(name: str, image_size: int, random: bool = False) -> keras.Mode
         ValueError: no such preset or folder, one that is gated, out of reach or sees no images, an
             image size that the backbone does not take.
 
-    Example:
+    Examples:
         >>> hub_backbone("hub:dinov2_small", 224).output_shape  # doctest: +SKIP
         (None, 257, 384)
     """

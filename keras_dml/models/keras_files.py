@@ -36,7 +36,7 @@ def load_keras_file(path: str | os.PathLike[str], trust_code: bool = False) -> k
         ValueError: no such file, none of Keras, classes in it that are not registered (names all of
             them), or Python code that is not trusted.
 
-    Example:
+    Examples:
         >>> inputs = keras.Input((4,))
         >>> keras.Model(inputs, keras.layers.Dense(2)(inputs)).save("net.keras")
         >>> load_keras_file("net.keras").output_shape
@@ -87,7 +87,7 @@ def saved_backbone(
         ValueError: as `load_keras_file`; or the model does not take images of this size, or gives
             something else than one of the three.
 
-    Example:
+    Examples:
         >>> saved_backbone("backbone.keras", 224).output_shape  # doctest: +SKIP
         (None, 7, 7, 1280)
     """

@@ -48,7 +48,7 @@ def enable_lora(
     Reference: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 2022, Eq. 3,
     and section 4.2 for the choice of queries and values.
 
-    Example:
+    Examples:
 
         keras_dml.models.enable_lora(backbone, rank=4)
         embedding = keras_dml.models.embedding_model(backbone, embedding_size=64)
@@ -89,7 +89,7 @@ def enable_lora(
 def with_merged_lora(model: keras.Model) -> keras.Model:
     """A copy of a model in which low-rank additions have become part of the kernels: W + A·B.
 
-    Example:
+    Examples:
         >>> inputs = keras.Input((4,))
         >>> dense = keras.layers.Dense(4)
         >>> model = keras.Model(inputs, dense(inputs))
@@ -110,7 +110,7 @@ def with_merged_lora(model: keras.Model) -> keras.Model:
 def has_lora(model: keras.Model) -> bool:
     """Whether some layer of a model, however deep, has low-rank additions.
 
-    Example:
+    Examples:
         >>> has_lora(keras_dml.models.small_convnet(image_size=16, filters=(8,)))
         False
     """

@@ -34,7 +34,7 @@ class TokenLayout(keras.layers.Layer):
     Raises:
         ValueError: `registers` is no whole number of at least 0.
 
-    Example:
+    Examples:
         >>> tokens = keras.Input((1 + 4 + 16, 8))
         >>> TokenLayout(class_token=True, registers=4)(tokens).shape
         (None, 21, 8)
@@ -103,7 +103,7 @@ class GeneralizedMeanPooling(keras.layers.Layer):
     Reference: Radenović, Tolias and Chum, "Fine-tuning CNN Image Retrieval with No Human
     Annotation", TPAMI 2019, Eq. 3, which begins with p = 3.
 
-    Example:
+    Examples:
         >>> pooled = GeneralizedMeanPooling(p=1.0)(np.arange(6.0).reshape(1, 3, 2))
         >>> np.round(pooled, 3)
         array([[2., 3.]], dtype=float32)

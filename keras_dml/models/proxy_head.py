@@ -41,7 +41,7 @@ class ProxyHead(keras.layers.Layer):
     The learning rate of the proxies is the optimizer's matter,
     `keras_dml.optimizers.multipliers(head, 100)`: Adam takes no notice of scaled gradients.
 
-    Example:
+    Examples:
         >>> head = ProxyHead(num_classes=3)
         >>> head(np.ones((2, 8), "float32")).shape
         TensorShape([2, 3])
@@ -141,7 +141,7 @@ class Boundary(keras.layers.Layer):
 
     Owns one weight, `boundaries` `[B]`: one for all classes, or one for each.
 
-    Example:
+    Examples:
         >>> boundary = Boundary()  # behind the embedding; then MarginLoss(boundaries=1)
         >>> boundary(np.ones((2, 8), "float32")).shape
         TensorShape([2, 9])
@@ -208,7 +208,7 @@ class CenterRegularizer(keras.regularizers.Regularizer):
     each of K classes; 0 for one center a class. The 1e-5 keeps the gradient of coincident centers
     finite.
 
-    Example:
+    Examples:
         >>> head = ProxyHead(3, centers=4, pooling="soft", proxies_regularizer=CenterRegularizer(4))
 
     Args:
@@ -266,7 +266,7 @@ def proxy_model(
 ) -> keras.Model:
     """An embedding model with a `ProxyHead`: images to the cosines to K classes.
 
-    Example:
+    Examples:
         >>> classes = proxy_model(embedding, num_classes=100)
         >>> faster = keras_dml.optimizers.multipliers(classes.get_layer("proxy_head"), 100)
         >>> optimizer = keras_dml.optimizers.Adam(1e-4, learning_rate_multipliers=faster)
@@ -308,7 +308,7 @@ def dominant_centers(
     Images farther from it than the threshold are likely to be mislabelled: the authors drop them,
     keep the dominant centers alone, and train anew.
 
-    Example:
+    Examples:
         >>> head = ProxyHead(num_classes=2, centers=3)
         >>> z, class_ids = np.eye(4, dtype="float32"), np.array([0, 0, 1, 1])
         >>> cosines = head(z)

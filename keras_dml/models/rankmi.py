@@ -70,7 +70,7 @@ class RankMI(DistributedModel):
     (statistics steps, since the model was made, after which V had no zero between 0 and 2 and the
     last β was kept).
 
-    Example:
+    Examples:
         >>> inputs = keras.Input((4,))
         >>> embedding = keras.Model(inputs, keras.layers.Dense(8)(inputs))
         >>> model = RankMI(embedding)

@@ -28,7 +28,7 @@ class StatisticsNetwork(keras.layers.Layer):
 
     Computes in float32 under any precision policy (`dtype="float64"` is possible).
 
-    Example:
+    Examples:
         >>> network = StatisticsNetwork(hidden=16, depth=1, seed=0)
         >>> tuple(network(np.array([[0.5], [1.5]], "float32")).shape)
         (2, 1)

@@ -68,7 +68,7 @@ def read_tensors(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
         ValueError: no such file, a damaged one, one that holds anything but tensors by name, or one
             that needs code to be run.
 
-    Example:
+    Examples:
         >>> {name: array.shape for name, array in read_tensors("net.pth").items()}  # doctest: +SKIP
     """
     with open(path, "rb") as stream:

@@ -28,7 +28,7 @@ def scann_loads() -> bool:
 
     The line goes to the logger "keras_dml". `scann_loads.cache_clear()` makes it look again.
 
-    Example:
+    Examples:
         >>> isinstance(scann_loads(), bool)
         True
     """
@@ -56,7 +56,7 @@ def build_index(
     Without `tree` both give the same ids and scores. Without ScaNN one line, once a process, goes
     to the logger "keras_dml".
 
-    Example:
+    Examples:
         >>> items = [[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]]
         >>> build_index(items).search([[0.1, 1.0]], k=1)[0]
         array([[2]])
@@ -85,7 +85,7 @@ def load_index(path: str | os.PathLike[str]) -> Index:
     becomes an `ExactIndex` of the same items, with the line of `build_index`. While another process
     or thread saves one there, the index of before or the new one.
 
-    Example:
+    Examples:
         >>> items = [[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]]
         >>> keras_dml.retrieval.ExactIndex(items).save("an_index")
         >>> load_index("an_index").num_items

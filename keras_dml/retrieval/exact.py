@@ -20,7 +20,7 @@ class ExactIndex(Index):
     Holds its items in float32 alone; a search takes at most a few hundred MB beside what it takes
     and returns, whatever the number of queries. See `Index` for arguments, order and errors.
 
-    Example:
+    Examples:
         >>> items = [[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]]
         >>> index = ExactIndex(items, ids=["a", "b", "c"])
         >>> ids, similarities = index.search([[1.0, 0.1]], k=2)

@@ -44,7 +44,7 @@ class Index(abc.ABC):
     every change that had ended when it began and each later one whole or not at all, each item with
     its own id.
 
-    Example:
+    Examples:
         >>> items = [[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]]
         >>> index = keras_dml.retrieval.ExactIndex(items, metric="l2")
         >>> isinstance(index, Index), index.num_items
@@ -232,7 +232,7 @@ class Index(abc.ABC):
             ValueError: k out of range, wrong rank, other dimensions, NaN or infinity; a mask of
                 another length, ids that no item has (named).
 
-        Example:
+        Examples:
             >>> index = ExactIndex([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]], ids=["a", "b", "c"])
             >>> index.search([[1.0, 0.1]], k=2, allowed=["b", "c"])[0]
             array([['b', 'c']], dtype='<U1')

@@ -32,7 +32,7 @@ class PrefixIndex(Index):
     Made for embeddings that were trained with `losses.MatryoshkaLoss`; how much it finds of
     others, `measured_recall` says. In memory: the items and their prefixes, in float32.
 
-    Example:
+    Examples:
         >>> index = PrefixIndex(embeddings, length=64)  # [n, 128]
         >>> ids, scores = index.search(queries, k=10)
         >>> recall = index.measured_recall  # of its answers, about 0.998

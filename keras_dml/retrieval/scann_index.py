@@ -85,7 +85,7 @@ class ScannIndex(Index):
 
     See `Index` for the other arguments, order and errors.
 
-    Example:
+    Examples:
         >>> items = [[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]]
         >>> index = ScannIndex(items)
         >>> index.search([[1.0, 0.1]], k=1)[0]

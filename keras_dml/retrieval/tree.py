@@ -39,7 +39,7 @@ class TreeAH:
     with their float32 rows. None stands for what follows from the number of items n, by the rules
     of thumb in ScaNN's guide (scann/docs/algorithms.md) where it has one:
 
-    Example:
+    Examples:
         >>> tree = TreeAH(num_leaves=100, leaves_to_search=10)
         >>> tree.num_leaves
         100

@@ -45,7 +45,7 @@ def load_dataset(
 ) -> Split:
     """Loads a dataset and splits it into classes to train on and unseen classes to test on.
 
-    Example:
+    Examples:
         >>> split = load_dataset("digits")
         >>> len(split.train), len(split.test), split.same_classes
         (1438, 359, True)

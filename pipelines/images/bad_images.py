@@ -51,7 +51,7 @@ def find_bad_images(
 ) -> list[tuple[int, str, str]]:
     """Decode the images of a table, whole, and list those that fail.
 
-    Example:
+    Examples:
         >>> table = ImageTable.from_paths(["nowhere.jpg"], ["a"])
         >>> [(row, name) for row, name, reason in find_bad_images(table)]
         [(0, 'nowhere.jpg')]

@@ -49,7 +49,7 @@ class TrainTransform:
     uniform in [max(0, 1 - x), 1 + x], a hue shift uniform in [-hue, hue] (of the colour circle),
     applied in a random order, clamped to 0..255 after each.
 
-    Example:
+    Examples:
         >>> transform = TrainTransform(image_size=8, flip=True)
         >>> tuple(transform(np.zeros([20, 30, 3], "uint8"), np.array([0, 1])).shape)
         (8, 8, 3)
@@ -142,7 +142,7 @@ class TrainTransform:
 class EvaluationTransform:
     """Resize and centre crop, the same every time; also what a served model does to its images.
 
-    Example:
+    Examples:
         >>> transform = EvaluationTransform(image_size=8, resize=10)
         >>> tuple(transform(np.zeros([20, 30, 3], "uint8")).shape)
         (8, 8, 3)
