@@ -9,6 +9,8 @@ import sys
 import zipfile
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from without import ROOT, run_in, run_without
 
 import keras_dml
@@ -187,3 +189,22 @@ def test_what_benchmarks_start_is_ours(project, on_path):
     )
     done = run_in(project, ["-P", "-c", program])
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+
+
+def test_the_gate_installs_versions_that_setup_cfg_allows():
+    """Otherwise the gate cannot resolve them, and a release elsewhere decides what it tests."""
+    pinned = {}
+    for line in (ROOT / ".ci" / "constraints.txt").read_text().splitlines():
+        if not line.startswith("#"):
+            name, version = line.split("==")
+            pinned[canonicalize_name(name)] = version
+    extras = SETUP["options.extras_require"]
+    installed = [SETUP["options"]["install_requires"]]
+    installed += [extras[name] for name in ("run", "test", "docs", "torch", "jax", "serve", "hub")]
+    asked = [Requirement(line) for text in installed for line in text.split("\n") if line.strip()]
+    others = [requirement for requirement in asked if requirement.name != "keras-dml"]
+    assert len(others) > 20
+    for requirement in others:
+        version = pinned[canonicalize_name(requirement.name)]
+        assert requirement.specifier.contains(version), f"{requirement} and {version}"
+    assert "constraints.txt" in (ROOT / ".ci" / "run").read_text()

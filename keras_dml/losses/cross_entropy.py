@@ -40,7 +40,7 @@ class CrossEntropyLoss(EmbeddingLoss):
     Raises:
         ValueError: `epsilon` outside [0, 1), fewer than two logits, or wrong shapes.
 
-    Reference: Boudiaf et al. 2020, section 5.3 and Eq. 8-9.
+    Reference: Boudiaf et al. 2020, section 5.3, Eq. 13 and 22.
     """
 
     kind = "classifier"

@@ -43,6 +43,10 @@ class FastAPLoss(PairLoss):
     - contrastive `C_i = loss_i − T_i`: the bound's second term, `Σ_l p_l log(H_l / M)`, less the
       slack of the bound (by Jensen and by 1 − AP ≤ −log AP), so that T + C is the loss exactly.
 
+    The bound departs from the paper's Eq. 38 in two places. The cumulative sums include the bin
+    itself (the paper has D < d), and the expectation is over the positives' own distribution
+    P(d | R⁺) (the paper weights by P(d, R⁺), with which Jensen's inequality does not hold).
+
     Soft bins do not converge to the exact average precision as L grows: the weights of neighbouring
     bins only become narrower, gradients rarer and noisier. Keep L small.
 

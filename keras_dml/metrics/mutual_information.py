@@ -1,4 +1,4 @@
-"""A lower bound of what any embedding tells about the classes, estimated as RankMI does."""
+"""RankMI's estimator of the divergence between positive and negative distances."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PAIRS = 4096
 
 @dataclasses.dataclass(frozen=True)
 class MutualInformationBound:
-    """What `mutual_information_bound` found.
+    """The result of `mutual_information_bound`.
 
     Examples:
         >>> labels = np.repeat(np.arange(30), 4)
@@ -34,9 +34,9 @@ class MutualInformationBound:
         (1, 1)
 
     Attributes:
-        nats: the bound over the pairs that were held back from fitting V.
-        beta: the distance where V is 0; None if there is none between 0 and 2.
-        network: V, fitted.
+        nats: The lower bound on `2 JSD`, on pairs that did not fit V.
+        beta: The distance between 0 and 2 where V is 0. None if V is not 0 there.
+        network: The fitted V.
     """
 
     nats: float
@@ -52,13 +52,21 @@ def mutual_information_bound(
     seed: int = 0,
     verbose: int = 0,
 ) -> MutualInformationBound:
-    """Fit a statistics network to the distances of any embedding; return the bound it reaches.
+    """Fit a statistics network to an embedding's distances and return the bound that it reaches.
 
-    Minus the RankMI loss, `2 log 2 − E⁺[softplus(−V(D))] − E⁻[softplus(V(D))]`, D the distances
-    of l2-normalised embeddings: at most twice the Jensen-Shannon divergence of the distances of
-    positive and of negative pairs, reached by the best V, and below 2 log 2. V is fitted by Adam
-    (1e-3, falling to 0) on pairs within a random half of the images; the bound is that of pairs
-    within the other half, so that what V learnt by heart does not count.
+    With the distances D of l2-normalized embeddings, p⁺ their distribution over positive pairs, and
+    p⁻ over negative pairs, the bound is minus the RankMI loss:
+
+    `2 log 2 − E⁺[softplus(−V(D))] − E⁻[softplus(V(D))] ≤ 2 JSD(p⁺, p⁻) ≤ 2 log 2`
+
+    The best V reaches the Jensen-Shannon divergence. Adam (rate 1e-3, falling to 0) fits V on the
+    pairs within a random half of the images. The result is computed on the pairs within the other
+    half, so it does not reward memorized pairs.
+
+    The bound is not in general a bound on the mutual information I(X; Y) between images and
+    classes. That step takes the approximations of Eq. 4 and 5, which replace independent pairs by
+    pairs of different classes. With few classes it fails: for two well-separated classes of equal
+    size the bound comes near 2 log 2 = 1.386 nats, and I(X; Y) is at most H(Y) = log 2 = 0.693.
 
     Examples:
         >>> labels = np.repeat(np.arange(30), 4)

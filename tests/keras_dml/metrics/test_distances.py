@@ -60,6 +60,13 @@ def test_the_bound_comes_up_to_twice_the_divergence(spread):
     assert 0 < found.beta < 2
 
 
+def test_the_bound_of_two_separated_classes_exceeds_the_entropy_of_the_classes():
+    """The bound limits 2 JSD. I(X; Y) is at most log 2 here, as the docstring explains."""
+    labels = np.arange(40) % 2
+    z = np.eye(2)[labels] + np.random.default_rng(0).normal(scale=0.01, size=(40, 2))
+    assert np.log(2) < mutual_information_bound(z, labels, steps=60).nats < 2 * np.log(2)
+
+
 @pytest.mark.slow
 def test_the_bound_repeats_itself_and_says_little_of_noise():
     rng = np.random.default_rng(1)
