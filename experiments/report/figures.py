@@ -316,10 +316,14 @@ def legend(axes: Axes) -> None:
 
 
 def _letters(labels: Sequence[str], columns: int) -> int:
-    """How wide a legend is, which is filled column by column."""
-    lines = -(-len(labels) // columns)
-    starts = range(0, len(labels), lines)
-    return sum(_HANDLE + max(map(len, labels[start : start + lines])) for start in starts)
+    """Return the width of a legend in letters.
+
+    Matplotlib fills it column by column; the first columns have a label more if they must.
+    """
+    shortest, longer = divmod(len(labels), columns)
+    ends = [(column + 1) * shortest + min(column + 1, longer) for column in range(columns)]
+    parts = [labels[first:last] for first, last in zip([0, *ends], ends)]
+    return sum(_HANDLE + max(map(len, part)) for part in parts if part)
 
 
 def svg(
