@@ -396,7 +396,7 @@ class RawPixels(Baseline):
         return {
             side: raw_pixels(table, run.options.eval_batch_size)
             for side, table in run.data.tables.items()
-            if side != "training"
+            if side in ("test", "gallery")
         }
 
 
