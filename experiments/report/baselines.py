@@ -58,7 +58,7 @@ def distinct_baselines(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Ro
 
 
 def _rows(name: str, result: Mapping[str, Any]) -> Rows:
-    """A baseline of a run; without MAP@R from a run of version 0.1.0."""
+    """Return a baseline of a run. The result of an earlier version has recall only."""
     of_recall = {
         row.removeprefix(f"{name}, "): by_k
         for row, by_k in result["recall"].items()
@@ -69,5 +69,5 @@ def _rows(name: str, result: Mapping[str, Any]) -> Rows:
 
 
 def _shown(rows: Rows) -> str:
-    """The scores as tables show them: rounding errors are no difference."""
+    """Return the scores as tables show them, so that rounding errors do not count."""
     return str({row: {k: f"{100 * v:.1f}" for k, v in by_k.items()} for row, by_k in rows.items()})

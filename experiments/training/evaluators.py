@@ -405,28 +405,28 @@ class PairSimilarities(Evaluator):
 
     def finish(self, run: RunPlan, end: Finished) -> Findings:
         """Two histograms of the same pairs."""
-        data, size = run.data, run.options.eval_batch_size
-        embeddings = {"test": end.embeddings, "gallery": end.gallery}
-        after = _similarities(data, lambda side, rows: embeddings[side][rows])
-        if after is None:
+        embeddings = {"test": end.embeddings}
+        if end.gallery is not None:
+            embeddings["gallery"] = end.gallery
+        name, before = self._before(run)
+        after = _similarities(run.data, lambda side, rows: embeddings[side][rows])
+        if before is None or after is None:
             return Findings()
-        stored = (run.folder.read_json(UNTRAINED) or {}).get(_PAIRS)
-        if stored is not None:
-            matching, other, *means = stored
-            name, before = (
-                UntrainedBackbone.name,
-                Similarities(np.array(matching), np.array(other), *means),
-            )
-        else:
-            name, before = (
-                RawPixels.name,
-                _similarities(
-                    data, lambda side, rows: raw_pixels(data.tables[side].select(rows), size)
-                ),
-            )
         panels = {f"before, {name}": before, "after, embeddings": after}
         title = "Similarities of unseen pairs before and after training"
         return Findings(pictures={title: similarities_svg(panels)})
+
+    def _before(self, run: RunPlan) -> tuple[str, Similarities | None]:
+        """Return the name of the baseline and its pairs."""
+        stored = (run.folder.read_json(UNTRAINED) or {}).get(_PAIRS)
+        if stored is not None:
+            matching, other, *means = stored
+            return baselines.UNTRAINED, Similarities(np.array(matching), np.array(other), *means)
+        tables, size = run.data.tables, run.options.eval_batch_size
+        pixels = _similarities(
+            run.data, lambda side, rows: raw_pixels(tables[side].select(rows), size)
+        )
+        return baselines.RAW_PIXELS, pixels
 
 
 def _similarities(
@@ -439,7 +439,7 @@ def _similarities(
         embeddings: (side, rows) -> the embeddings of these rows.
 
     Returns:
-        None if there are no such pairs.
+        None without pairs.
     """
     tables = {side: table for side, table in data.tables.items() if side in ("test", "gallery")}
     arrays: list[np.ndarray] = []

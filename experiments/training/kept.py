@@ -63,7 +63,7 @@ def kept_in_words(row: Mapping[str, float], options: RunOptions) -> str:
 
 
 def _score_of(row: Mapping[str, float]) -> tuple[str, str]:
-    """The key of the score and its name.
+    """Return the key of the score and its name.
 
     Accuracy if the test classes are the training classes, MAP@R if the run has patience, else R@1.
     """

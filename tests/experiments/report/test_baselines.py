@@ -1,4 +1,4 @@
-"""Baselines: which one a headline shows, and those of several runs."""
+"""Baselines: which one a headline shows, and the baselines of several runs."""
 
 import math
 

@@ -185,7 +185,7 @@ def test_a_continued_run_shows_the_scores_from_before_its_first_step(started):
     continued.before(run, State(epoch=1, step=3), None, lambda: pytest.fail("it is trained now"))
     assert continued.finish(run, None) == first.finish(run, None)
     assert UNTRAINED in OF_THE_FLAGS  # so the checkpoint has a copy
-    # A checkpoint of an earlier version has none.
+    # A checkpoint of an earlier version lacks the file.
     run.folder.file(UNTRAINED).unlink()
     old = UntrainedBackbone()
     old.before(run, State(epoch=1, step=3), None, lambda: pytest.fail("it is trained now"))

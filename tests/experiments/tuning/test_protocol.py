@@ -53,7 +53,7 @@ def test_without_patience_it_has_all_its_epochs():
 def test_no_epoch_of_the_final_runs_is_chosen_by_the_test_classes():
     best = Trial(1, {"margin": 0.5}, 0.25)
     assert final_options(search_of("--keep=best_test"), best).keep == "last"
-    # As before for all other recipes, whose runs go on with the same flags.
+    # Other recipes keep their flags, so that a study of an earlier version continues.
     assert final_options(search_of(), best).keep is None
 
 
