@@ -432,9 +432,8 @@ class TrainingOptions(Options):
     patience: int = option(
         0,
         TRAINING,
-        "With --fold: stop once MAP@R (cosine) on the part that is kept back has not risen in N "
-        "evaluations, and keep the model that was best by it. Not with schedule=warm_cosine, which "
-        "counts on the last step. 0: never.",
+        "With --fold: stop once MAP@R (cosine) on the held-out classes has not risen in N "
+        "evaluations. Not with schedule=warm_cosine, which counts on the last step. 0: never.",
         lower_bound=0,
     )
     cache_features: bool = option(
@@ -497,10 +496,18 @@ class TrainingOptions(Options):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class IntervalOptions(Options):
-    """How often a training is evaluated."""
+    """How often a training is evaluated, and which epoch is kept."""
 
     eval_every: int = option(
         1, EVALUATION, "Evaluate every N epochs, and after the last.", lower_bound=1
+    )
+    keep: str | None = option(
+        None,
+        EVALUATION,
+        "Epoch whose model is scored and exported. last; best_test: the best R@1 on the test "
+        "images, which flatters the score; best_fold: the best R@1 (with patience: MAP@R) on the "
+        "classes that --fold holds out. Default: last; with --fold, best_fold.",
+        choices=("last", "best_test", "best_fold"),
     )
 
 

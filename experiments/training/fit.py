@@ -5,12 +5,14 @@ import re
 from typing import cast
 
 import keras
+import numpy as np
 import tensorflow as tf
 
+from experiments.embedding.table_embedder import TableEmbedder
 from experiments.options import RunOptions
 from experiments.options.errors import UsageError
 from experiments.options.values import import_modules, whole_numbers
-from experiments.training.callbacks import callbacks
+from experiments.training.callbacks import callbacks, exported
 from experiments.training.checkpoint import State
 from experiments.training.devices import threads
 from experiments.training.features import FeatureFeed, ImageFeed
@@ -22,6 +24,7 @@ from experiments.training.workers import Workers
 from keras_dml import models
 from keras_dml.cloning import all_layers, freeze
 from keras_dml.errors import ArgumentError, DownloadError
+from keras_dml.float32 import float32_copy
 
 _LOGGER = logging.getLogger("experiments")
 
@@ -82,6 +85,14 @@ class Learner:
                 **run.objective.compile_arguments(phase.steps),
                 # What JAX does not compile it runs operation by operation.
                 jit_compile=run.options.jit_compile or keras.backend.backend() == "jax",
+            )
+
+    def without_head(self) -> keras.Model:
+        """Return the backbone and its pooling: from images to features, one vector each."""
+        options = self._run.options
+        with self._strategy.scope():
+            return models.embedding_model(
+                self._backbone, pooling=options.pooling, levels=options.levels
             )
 
     def average(self) -> None:
@@ -168,15 +179,41 @@ def _enable_lora(options: RunOptions, backbone: keras.Model) -> None:
         raise UsageError(named) from error
 
 
-def feed_of(run: RunPlan, learner: Learner) -> ImageFeed | FeatureFeed:
-    """What the training takes in; the features of the images are computed unless they are there.
+def feed_of(
+    run: RunPlan, learner: Learner, workers: Workers, state: State
+) -> ImageFeed | FeatureFeed | None:
+    """Return the input of the rest of the training; compute the features that are missing.
+
+    Returns:
+        None if nothing is left to train, for example after a kill during the last evaluation.
 
     Raises:
         UsageError: as `FeatureFeed`.
     """
+    over = workers.first_says(is_over(run.folder.history, run.options))
+    if over or state.epoch >= run.options.epochs:
+        return None
     if learner.trunk is None or learner.head is None:
         return ImageFeed(run, learner.embedding)
     return FeatureFeed(run, learner.trunk, learner.head)
+
+
+def untrained_embeddings(
+    run: RunPlan, learner: Learner, workers: Workers, feed: ImageFeed | FeatureFeed | None
+) -> dict[str, np.ndarray]:
+    """Embed all images to evaluate by the backbone and its pooling, without the head.
+
+    Call it on every worker before the first step. It computes in float32, like the evaluation of
+    the trained embedding, and takes cached features if the feed has them.
+    """
+    model = float32_copy(exported(learner.without_head()))
+    known = {} if feed is None else feed.embeddings_by(model)
+    embedder = TableEmbedder(workers.share(model), run.preprocessing, run.options.eval_batch_size)
+    return {
+        side: known[side] if side in known else embedder(table, f"untrained backbone, {side}")
+        for side, table in run.data.tables.items()
+        if side != "training"
+    }
 
 
 def restored(run: RunPlan, learner: Learner, workers: Workers) -> State:
@@ -204,24 +241,27 @@ def restored(run: RunPlan, learner: Learner, workers: Workers) -> State:
 
 
 def fit(
-    run: RunPlan, learner: Learner, workers: Workers, state: State
-) -> ImageFeed | FeatureFeed | None:
+    run: RunPlan,
+    learner: Learner,
+    workers: Workers,
+    state: State,
+    feed: ImageFeed | FeatureFeed | None,
+) -> None:
     """Train from `state` to the end, evaluating and saving after each epoch.
 
     The end is that of the last phase, or where the run's patience is.
 
-    Returns:
-        What it took in, for the caller to close; None if nothing was left to train.
+    Args:
+        run: what to train.
+        learner: the models.
+        workers: all that train together.
+        state: where the training stands.
+        feed: as from `feed_of`; without one nothing is trained.
     """
-    # Of one that was killed after its last epoch.
-    over = workers.first_says(is_over(run.folder.history, run.options))
-    feed = None
     for number, phase in enumerate(run.phases):
         if state.epoch > phase.last_epoch:
             continue
-        if state.epoch < phase.last_epoch and not over:
-            # Of a run that has all of its epochs no features are needed.
-            feed = feed or feed_of(run, learner)
+        if state.epoch < phase.last_epoch and feed is not None:
             state = _fit_phase(run, learner, workers, state, phase, feed)
         # Also of a phase that had ended when the run was stopped: its checkpoint is of before.
         learner.average()
@@ -230,7 +270,6 @@ def fit(
     why = stopped(run.folder.history, run.options)
     if why:
         print(f"stopped {why}", flush=True)
-    return feed
 
 
 def _fit_phase(

@@ -1,6 +1,7 @@
 """Comparing recipes, from the command line's side."""
 
 import json
+import re
 import subprocess
 
 import pytest
@@ -99,6 +100,31 @@ def test_bad_input(arguments, message, capsys):
 def test_the_help(capsys):
     assert command("--help") == 0
     assert "--recipes=" in capsys.readouterr().out
+
+
+def test_the_untrained_backbone_is_a_row_of_the_table(tmp_path, monkeypatch, capsys):
+    rows = {
+        "cosine": {"1": 0.974, "MAP@R": 0.457},
+        "l2": {"1": 0.96, "MAP@R": 0.4},
+        "photo to catalog, cosine": {"1": 0.479},
+    }
+    recall = {"embedding, cosine": {"1": 0.967}, "embedding, l2": {"1": 0.95}}
+    recall |= {"photo to catalog, cosine": {"1": 0.5}}
+    result = {"recall": recall, "scores": {"map@r/cosine": 0.5}, "train_seconds": 1.0}
+    result |= {"seconds": 2.0, "baselines": {"untrained backbone": rows}}
+    read = "experiments.training.run_files.read_finished"
+    monkeypatch.setattr(read, lambda folder: (result, [{"epoch": 1, "train/loss": 1.0}]))
+    monkeypatch.setattr(compare, "run_recipe", lambda recipe, folder, forwarded: folder.mkdir())
+    monkeypatch.setattr(compare, "_pictures", lambda folders: None)
+    (tmp_path / "out").mkdir()
+    words = ["--recipes=cub.flags,cars.flags", f"--output_dir={tmp_path / 'out'}"]
+    assert command(*words) == 0
+    line = r"\| untrained backbone +\| +97\.4 \| +96\.0 \| +45\.7 \| +47\.9 \| +– \| +– \|"
+    for text in (capsys.readouterr().out, (tmp_path / "out" / "comparison.md").read_text()):
+        assert len(re.findall(line, text)) == 1
+    page = (tmp_path / "out" / "comparison.html").read_text()
+    assert re.search(r'"row">untrained backbone</th>.*97\.4.*47\.9', page)
+    assert "untrained backbone 97.4" in page  # the bars
 
 
 def test_a_catalog_is_a_column():

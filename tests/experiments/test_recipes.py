@@ -170,6 +170,18 @@ def test_the_numbers_are_the_papers(name):
     assert given == NUMBERS[name]
 
 
+def test_only_a_recipe_of_a_paper_chooses_its_epoch_by_the_test_images():
+    """The same holds for other losses in the setting of such a recipe."""
+    of_papers = {
+        name for name in recipes.names() if recipes.paper_scores(recipes.find_recipe(name))
+    }
+    of_papers |= {f"cub_{loss}.flags" for loss in PAIRS}
+    choosing = {
+        name for name in recipes.names() if parsed(name.removesuffix(".flags")).keep == "best_test"
+    }
+    assert choosing == of_papers
+
+
 def test_the_losses_over_pairs_differ_in_the_loss_alone():
     own = {"loss", *(flag.name for flag in flags_of_losses()), "center_weight", "flagfile"}
     settings = []

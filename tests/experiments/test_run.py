@@ -30,8 +30,9 @@ def test_a_run_leaves_everything_behind(finished):
             row["train/loss"], rel=1e-4
         )
     result = json.loads((finished / "result.json").read_text())
-    best = max(history, key=lambda row: row["test/recall@1/cosine"])
-    assert result["recall"]["embedding, cosine"]["1"] == best["test/recall@1/cosine"]
+    assert result["recall"]["embedding, cosine"]["1"] == history[-1]["test/recall@1/cosine"]
+    assert (result["best_epoch"], result["keep"]) == (2, "last")
+    assert result["table"].endswith("\nkept from epoch 2, the last")
     assert "raw pixels, cosine" in result["recall"]
     with np.load(finished / "test_embeddings.npz") as saved:
         scores = metrics.evaluate(saved["embeddings"], saved["labels"], [1, 2])

@@ -50,6 +50,13 @@ def test_without_patience_it_has_all_its_epochs():
     assert SearchResult(search_of(), [best], best, [0.25]).sentence.endswith("(folds 25.0)")
 
 
+def test_no_epoch_of_the_final_runs_is_chosen_by_the_test_classes():
+    best = Trial(1, {"margin": 0.5}, 0.25)
+    assert final_options(search_of("--keep=best_test"), best).keep == "last"
+    # Other recipes keep their flags, so that a study of an earlier version continues.
+    assert final_options(search_of(), best).keep is None
+
+
 def test_patience_is_checked_before_the_first_trial(monkeypatch):
     monkeypatch.setattr(RecipeSearch, "one_fold", lambda search: None)  # draws characters
     search_of("--patience=3").check()  # the search gives the fold
