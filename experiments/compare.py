@@ -18,6 +18,7 @@ from experiments.options import (
     parse,
     run_command,
 )
+from experiments.recipes import paper_scores
 from experiments.report.figures import History, bars_svg, lines_svg, paths_svg
 from experiments.report.tables import html_table, markdown_table
 from experiments.training.child_runs import flag_files, run_recipe
@@ -83,6 +84,8 @@ def main(argv: list[str]) -> None:
         rows.append(_row(recipe.stem, result))
         raw.append(_raw_pixels(result))
     note_other_images({recipe.stem: output / recipe.stem for recipe in recipes})
+    for recipe, row in zip(recipes, rows):
+        row.update(_paper_columns(recipe))
     rows.sort(key=lambda row: -row["R@1, cosine"])
     best = rows[0]
     rows += [row for row in raw if row is not None][:1]
@@ -114,6 +117,14 @@ def _row(name: str, result: Mapping[str, Any]) -> Row:
     if "accuracy" in result:
         row["accuracy"] = 100 * result["accuracy"]
     return {**row, "training, s": result["train_seconds"], "whole run, s": result["seconds"]}
+
+
+def _paper_columns(recipe: pathlib.Path) -> Row:
+    """The R@1 that the recipe's paper prints, for each distance."""
+    from experiments.report.scores import paper_rows
+
+    rows = paper_rows(paper_scores(recipe))
+    return {f"R@1, {name}": 100 * row[1] for name, row in rows.items() if 1 in row}
 
 
 def _raw_pixels(result: Mapping[str, Any]) -> Row | None:
