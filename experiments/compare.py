@@ -18,6 +18,7 @@ from experiments.options import (
     parse,
     run_command,
 )
+from experiments.recipes import paper_scores
 from experiments.report.figures import History, bars_svg, lines_svg, paths_svg
 from experiments.report.tables import html_table, markdown_table
 from experiments.training.child_runs import flag_files, run_recipe
@@ -83,6 +84,8 @@ def main(argv: list[str]) -> None:
         results[recipe.stem], histories[recipe.stem] = read_finished(folder)
     note_other_images({recipe.stem: output / recipe.stem for recipe in recipes})
     rows = [_row(name, result) for name, result in results.items()]
+    for recipe, row in zip(recipes, rows):
+        row.update(_paper_columns(recipe))
     rows.sort(key=lambda row: -row["R@1, cosine"])
     best = rows[0]
     rows += [_baseline_row(label, found) for label, found in distinct_baselines(results).items()]
@@ -130,6 +133,14 @@ def _baseline_row(label: str, rows: Rows) -> Row:
         column: 100 * rows[row][k] for column, (row, k) in places.items() if k in rows.get(row, {})
     }
     return {"recipe": label, **found}
+
+
+def _paper_columns(recipe: pathlib.Path) -> Row:
+    """Return the R@1 that the recipe's paper prints, for each distance."""
+    from experiments.report.scores import paper_rows
+
+    rows = paper_rows(paper_scores(recipe))
+    return {f"R@1, {name}": 100 * row[1] for name, row in rows.items() if 1 in row}
 
 
 def _table(rows: Sequence[Row]) -> str:

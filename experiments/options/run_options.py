@@ -224,10 +224,11 @@ class ModelOptions(CodeOptions):
     weights: str = option(
         "imagenet",
         MODEL,
-        "imagenet | none | packaged (efficientnet_lite0: ImageNet weights from an installed "
-        "package, no network) | a weights file of the backbone; bn_inception, resnet50_v1_5, "
-        "efficientnet_lite0: also their public PyTorch checkpoint, .pth or .npz. hub:NAME and "
-        "FILE.keras have their own; none: hub:NAME with random ones.",
+        "imagenet (keras.applications, and torchvision's of resnet50_v1_5) | none | packaged "
+        "(efficientnet_lite0: ImageNet weights from an installed package, no network) | a weights "
+        "file of the backbone; bn_inception, resnet50_v1_5, efficientnet_lite0: also their public "
+        "PyTorch checkpoint, .pth or .npz. hub:NAME and FILE.keras have their own; none: hub:NAME "
+        "with random ones.",
     )
     frozen_batch_norm: bool | None = option(
         None,
@@ -360,6 +361,13 @@ class OptimizerOptions(Options):
         0.0, OPTIMIZER, "sgd, rmsprop: momentum.", lower_bound=0.0, upper_bound=1.0
     )
     nesterov: bool = option(False, OPTIMIZER, "sgd: Nesterov momentum.")
+    velocity: str = option(
+        "keras",
+        OPTIMIZER,
+        "sgd: form of the momentum. keras: each past gradient keeps the learning rate of its step; "
+        "torch: the current learning rate applies to all, as in PyTorch.",
+        choices=registries.words("keras_dml.optimizers", "VELOCITIES"),
+    )
     weight_decay: float = option(
         0.0,
         OPTIMIZER,

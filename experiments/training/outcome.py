@@ -239,7 +239,7 @@ def _report(run: RunPlan, end: Finished, findings: Findings, seconds: float) -> 
         ("Backbone", f"{options.backbone}, weights: {_weights(options)}"),
         ("Embedding", f"{end.embeddings.shape[1]} dimensions"),
         *(findings.scores if own else ()),
-        *([("NMI of the paper", f"{100 * run.paper['NMI']:.1f} %")] if "NMI" in run.paper else []),
+        *([("NMI of the paper", f"{100 * run.paper['nmi']:.1f} %")] if "nmi" in run.paper else []),
         ("Loss", options.loss),
         ("Steps", f"{steps:,} of {options.batch_size} images"),
         *([("Stopped", why)] if why else []),

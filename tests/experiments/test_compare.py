@@ -9,7 +9,7 @@ from tiny_run import TINY
 
 from experiments import compare
 from experiments.options.command_line import run_command
-from experiments.training import child_runs
+from experiments.training import child_runs, run_files
 
 
 def command(*arguments):
@@ -134,3 +134,32 @@ def test_a_catalog_is_a_column():
         row = compare._row(name, result)
         assert row.get("photo to catalog, R@1") == (25.0 if more else None)
         assert row["R@1, cosine"] == 75.0
+
+
+@pytest.mark.parametrize(
+    ("header", "cells"),
+    [
+        ("# Paper, cosine: R@1 0.692, R@2 0.792.\n# Paper, l2: R@1 0.676.", ["69.2", "67.6"]),
+        ("# Paper: NMI 0.7.\n# Paper, l2: R@10 0.9.", None),
+    ],
+)
+def test_the_recalls_of_a_paper_are_columns(header, cells, tmp_path, monkeypatch, capsys):
+    result = {
+        "recall": {"embedding, cosine": {"1": 0.75}, "embedding, l2": {"1": 0.5}},
+        "train_seconds": 1.0,
+        "seconds": 2.0,
+    }
+    (tmp_path / "mine.flags").write_text(f"{header}\n--dataset=glyphs\n")
+    monkeypatch.setattr(compare, "run_recipe", lambda *arguments: None)
+    monkeypatch.setattr(run_files, "read_finished", lambda folder: (result, []))
+    monkeypatch.setattr(run_files, "note_other_images", lambda folders: None)
+    monkeypatch.setattr(compare, "_write_page", lambda *arguments: None)
+    assert command(f"--recipes={tmp_path / 'mine.flags'}", f"--output_dir={tmp_path}") == 0
+    head, _, row = (tmp_path / "comparison.md").read_text().splitlines()
+    shown = dict(zip(map(str.strip, head.split("|")), map(str.strip, row.split("|"))))
+    papers = {name: cell for name, cell in shown.items() if "paper" in name}
+    assert papers == ({} if cells is None else dict(zip(COLUMNS, cells)))
+    assert shown["R@1, cosine"] == "75.0"
+
+
+COLUMNS = ["R@1, paper, cosine", "R@1, paper, l2"]

@@ -195,6 +195,8 @@ BAD_FOR_TINY = [
     ),
     (["--momentum=0.9"], "momentum.*sgd"),
     (["--momentum=2", "--optimizer=sgd"], "momentum"),
+    (["--velocity=torch"], "velocity is for --optimizer=sgd"),
+    (["--velocity=pytorch", "--optimizer=sgd"], "velocity must be one of keras, torch"),
     (["--backbone=inceptionv3"], "inceptionv3 cannot be built.*at least 75.*image_size=16"),
     (["--logical_devices=2"], "logical_devices needs --strategy=mirrored"),
     (["--loss=center", "--center_weight=nan"], "center_weight must be a finite number.*nan"),
