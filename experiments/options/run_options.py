@@ -304,6 +304,12 @@ class LossOptions(Options):
         "center: its weight beside the cross-entropy that it is trained with.",
         lower_bound=0.0,
     )
+    classifier: bool = option(
+        False,
+        LOSS,
+        "pce: take p from a classifier of the embeddings, which a cross-entropy trains without "
+        "changing the embedding. Default: p from the scores of spce.",
+    )
     proxies: Mapping[str, Any] = flags_of(loss_flags.flags_of_proxies, prefix=loss_flags.PROXIES)
     proxies_factor: float | None = option(
         None,

@@ -67,6 +67,8 @@ class EmbeddingLoss(keras.losses.Loss):
         takes_memory: whether it compares anchors with candidates alone, never candidates with each
             other or with sums over classes: then rows of earlier batches can be its candidates
             (`keras_dml.models.CrossBatchMemory`).
+        measured: names of methods `(y_true, y_pred) -> numbers` that
+            `keras_dml.metrics.LossPart` can record in addition to the two parts.
         trained_by: module and name of the class whose constructor takes what a command line gives
             for this loss, a literal; None: the loss's own.
 
@@ -83,6 +85,7 @@ class EmbeddingLoss(keras.losses.Loss):
     kind: ClassVar[str] = "pairs"
     boundaries: int = 0
     takes_memory: ClassVar[bool] = False
+    measured: ClassVar[tuple[str, ...]] = ()
     trained_by: ClassVar[str | None] = None
 
     def __init__(

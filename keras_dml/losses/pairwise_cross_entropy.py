@@ -19,7 +19,7 @@ from keras_dml.losses.registry import register
 from keras_dml.matmul import matmul
 from keras_dml.pairs import count, log_sum_exp, masked_sum
 from keras_dml.shares import LEFT_OUT, log_sum_exp_and_shares
-from keras_dml.types import Config, Parts, Tensor
+from keras_dml.types import Config, Parts, Tensor, TensorLike
 
 
 @register("spce")
@@ -221,6 +221,8 @@ class PairwiseCrossEntropyLoss(EmbeddingLoss):
     Reference: Boudiaf et al. 2020, Prop. 1, Eq. 12; supplement A.2, Eq. 22-30 (λ: Eq. 25).
     """
 
+    measured = ("lambda_of_batch",)
+
     def __init__(
         self,
         lam: float | None = None,
@@ -240,42 +242,35 @@ class PairwiseCrossEntropyLoss(EmbeddingLoss):
             )
         self.classifier = classifier
 
+    def lambda_of_batch(self, y_true: TensorLike, y_pred: TensorLike) -> Tensor:
+        """Return the λ of a batch, a scalar: `lam`, Eq. 25, or `lam_floor`.
+
+        `keras_dml.metrics.LossPart(loss, "lambda_of_batch")` records it during `fit`.
+
+        Args:
+            y_true: class ids, `[n]` or `[n, 1]`, integer or float.
+            y_pred: embeddings `[n, d]`.
+        """
+        classes = ClassSums.of_batch(*self._checked(y_true, y_pred))
+        lam = self._lambda(classes.candidates, self._assigned(classes))
+        return ops.cast(lam, classes.candidates.dtype)
+
     def compute_parts(self, class_ids: Tensor, embeddings: Tensor) -> Parts:
         """The two parts from class ids `[n]` and embeddings `[n, d]`."""
         classes = ClassSums.of_batch(class_ids, embeddings)
         number = classes.batch_size()
-        classified = self._classified(classes)
-
-        if classified is None:
-            over_classes, num_classes = classes.over_slots, classes.num_classes
-        else:
-            num_classes = ops.shape(classified)[1]
-            every_class = Slots(num_classes, both=False)
-
-            def over_classes(compute: Callable[[Slots], Any]) -> Any:
-                return compute(every_class)
-
-        def without_absent(scores: Tensor, slots: Slots) -> Tensor:
-            return scores if classified is not None else ops.add(scores, _absent(classes, slots))
+        assigned = self._assigned(classes)
+        lam = self._lambda(ops.stop_gradient(classes.candidates), assigned)
+        over_classes = assigned.over_classes
 
         @with_gradient
         def parts(anchors: Tensor, candidates: Tensor) -> WithGradient:
-            means = classes.sums(candidates) / number
-            own = classes.of_anchors(means)
-
-            def assign(slots: Slots) -> tuple[Tensor, ...]:
-                scores = classified
-                if scores is None:
-                    scores = matmul(candidates, ops.transpose(means[: slots.number]))
-                return slots.split(ops.softmax(without_absent(scores, slots), axis=-1), axis=1)
-
-            assigned = over_classes(assign)
-            lam = self._lambda(candidates, _Assigned(assigned, num_classes, over_classes))
+            own = classes.of_anchors(classes.sums(candidates) / number)
 
             def over(slots: Slots) -> tuple[Tensor, ...]:
-                probabilities = slots.join(assigned, axis=1)
+                probabilities = slots.join(assigned.halves, axis=1)
                 soft = matmul(ops.transpose(probabilities), candidates) / (number * lam)
-                scores = without_absent(matmul(anchors, ops.transpose(soft)), slots)
+                scores = assigned.without_absent(matmul(anchors, ops.transpose(soft)), slots)
                 logarithm, shares = log_sum_exp_and_shares(scores)
                 logarithm = logarithm - (0.5 * lam) * ops.sum(ops.square(soft))
                 return logarithm, *slots.split(soft, axis=0), *slots.split(shares, axis=1)
@@ -288,7 +283,10 @@ class PairwiseCrossEntropyLoss(EmbeddingLoss):
                 of_tightness = (of_tightness / (2.0 * lam))[:, None]
 
                 def back(slots: Slots) -> tuple[Tensor, Tensor]:
-                    soft, probabilities = slots.join(kept[:2], 0), slots.join(assigned, 1)
+                    soft, probabilities = (
+                        slots.join(kept[:2], 0),
+                        slots.join(assigned.halves, 1),
+                    )
                     of_scores = slots.join(kept[2:], 1) * of_contrastive[:, None]
                     of_soft = matmul(ops.transpose(of_scores), anchors)
                     of_soft = of_soft - (lam * ops.sum(of_contrastive)) * soft
@@ -305,6 +303,31 @@ class PairwiseCrossEntropyLoss(EmbeddingLoss):
             return ops.stack([tightness, contrastive]), gradient
 
         return tuple(ops.unstack(parts(classes.anchors, classes.candidates), 2))
+
+    def _assigned(self, classes: ClassSums) -> "_Assigned":
+        """The soft assignments of all candidates, constants for the gradient."""
+        classified = self._classified(classes)
+        candidates = ops.stop_gradient(classes.candidates)
+        if classified is None:
+            over_classes, num_classes = classes.over_slots, classes.num_classes
+        else:
+            num_classes = ops.shape(classified)[1]
+            every_class = Slots(num_classes, both=False)
+
+            def over_classes(compute: Callable[[Slots], Any]) -> Any:
+                return compute(every_class)
+
+        def without_absent(scores: Tensor, slots: Slots) -> Tensor:
+            return scores if classified is not None else ops.add(scores, _absent(classes, slots))
+
+        def assign(slots: Slots) -> tuple[Tensor, ...]:
+            scores = classified
+            if scores is None:
+                means = classes.sums(candidates) / classes.batch_size()
+                scores = matmul(candidates, ops.transpose(means[: slots.number]))
+            return slots.split(ops.softmax(without_absent(scores, slots), axis=-1), axis=1)
+
+        return _Assigned(over_classes(assign), num_classes, over_classes, without_absent)
 
     def _classified(self, classes: ClassSums) -> Tensor | None:
         """The classifier's logits of all candidates `[c, K]`; None without one."""
@@ -365,6 +388,7 @@ class _Assigned:
     halves: tuple[Tensor, Tensor]
     num_classes: Tensor | int
     over_classes: Callable[[Callable[[Slots], Any]], Any]
+    without_absent: Callable[[Tensor, Slots], Tensor]
 
     def weights(self, slots: Slots) -> Tensor:
         """`w_ik = p_ik − p_ik²`, `[n, slots]`."""

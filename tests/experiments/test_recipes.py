@@ -397,6 +397,18 @@ def test_two_steps_on_the_groceries(name, data_dirs, tmp_path):
     assert np.isfinite(row["train/loss"]) and 0 <= row["catalog/recall@1/cosine"] <= 1
 
 
+@pytest.mark.parametrize("loss", ["ce", "spce"])
+def test_mnist_has_the_numbers_of_appendix_b(loss):
+    options = parsed(f"mnist_{loss}")
+    numbers = {
+        "dataset": "tfds:mnist", "filters": ["32", "64"], "embedding_size": 100,
+        "optimizer": "adam", "batch_size": 128, "learning_rate": 1e-4, "weight_decay": 1e-4,
+        "schedule": "warm_cosine", "warmup_steps": 1, "loss": loss,
+    }  # fmt: skip
+    assert {flag: held(options, flag) for flag in numbers} == numbers
+    assert held(options, "epsilon") == (0.0 if loss == "ce" else None)
+
+
 DINOV2 = [name.removesuffix(".flags") for name in recipes.names() if "_dinov2" in name]
 
 
