@@ -197,6 +197,8 @@ def _answers(
         raise UsageError(
             f"k must be at most the number of images, {search.num_items}. Received: k={k}"
         )
+    from experiments.stores.store import StoreError
+
     answers = []
     for name in map(os.path.expanduser, options.query):
         try:
@@ -205,6 +207,8 @@ def _answers(
             raise UsageError(f"query {name} cannot be read ({error.strerror})") from error
         try:
             answer = search.search(encoded, k, conditions)
+        except StoreError:  # not a mistake in the query
+            raise
         except ValueError as error:
             raise UsageError(f"query {name} is no image that can be searched: {error}") from error
         answers.append((name, answer))

@@ -73,6 +73,32 @@ def test_search_and_its_server_read_from_a_store(made, kind, tmp_path, capsys, r
     opened.close()
 
 
+def test_a_store_that_does_not_answer_is_not_the_fault_of_the_query(made, monkeypatch, capsys):
+    from experiments.photos.gallery import FolderGallery
+    from experiments.stores.store import StoreError
+
+    def gone(*arguments):
+        raise StoreError("the store is gone")
+
+    monkeypatch.setattr(FolderGallery, "nearest", gone)
+    query = made / "photos" / "a" / "0.png"
+    code, said = found(capsys, made / "index", f"--query={query}")
+    assert code == 2 and said.splitlines()[-1] == "error: the store is gone"
+
+
+@pytest.mark.slow
+def test_a_second_command_into_a_store_is_refused(made, tmp_path, capsys):
+    pytest.importorskip("lancedb")
+    from experiments.photos.store_update import StoreTarget
+    from experiments.stores.addresses import parsed_address
+
+    address = f"lancedb:{tmp_path / 'store'}"
+    with StoreTarget(parsed_address(address, "to")).held():
+        assert index_to(made, address) == 2
+    assert f"error: to {address} is in use by another running process" in capsys.readouterr().err
+    assert index_to(made, address) == 0
+
+
 @pytest.mark.parametrize("address", ["nothing", "x:y", "lancedb:", "lancedb:a#b c"])
 def test_what_is_no_address(made, address, capsys):
     assert index_to(made, address) == 2
