@@ -419,7 +419,7 @@ def _by_ray(options: IndexOptions, address: Address) -> None:
     if bad:
         print(f"skipped {len(bad):,} files that cannot be embedded: {output / SKIPPED}")
     if target.store is not None:
-        print(how_to_search(target))
+        print(how_to_search(target, images))
         target.store.close()
 
 

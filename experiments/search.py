@@ -66,8 +66,9 @@ serves a page onto which you drop an image. Programs may ask it, too, and get JS
     images: str | None = option(
         None,
         _INDEX,
-        "Where its images are now, if they have been moved since: a folder, or one that Arrow "
-        "reads, such as s3://BUCKET/FOLDER.",
+        "Where its images are now, if they have been moved since: a folder, or an address that "
+        "Arrow reads, such as s3://BUCKET/FOLDER. An address that the index names is not opened: "
+        "give it here.",
     )
     query: tuple[str, ...] = option((), _QUERY, "An image.", repeated=True)
     k: int | None = option(

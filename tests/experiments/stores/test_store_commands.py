@@ -2,13 +2,27 @@
 
 import io
 import json
+import shutil
+import sys
+import types
 
+import numpy as np
 import pytest
 from photo_search import index_command, make_index, picture, png
-from stores import WITH_POSTGRES
+from stores import WITH_POSTGRES, MemoryStore, description
 
 from experiments import search
 from experiments.options.command_line import run_command
+from experiments.photos.index_settings import read_settings, write_settings
+from experiments.photos.store_update import update_store
+from experiments.stores.store import made_rows
+
+
+class Elsewhere:
+    """A folder in an object store."""
+
+    def is_there(self):
+        return True
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +98,37 @@ def test_a_store_that_does_not_answer_is_not_the_fault_of_the_query(made, monkey
     query = made / "photos" / "a" / "0.png"
     code, said = found(capsys, made / "index", f"--query={query}")
     assert code == 2 and said.splitlines()[-1] == "error: the store is gone"
+
+
+@pytest.mark.parametrize("kind", ["folder", "store"])
+@pytest.mark.parametrize(
+    "parameters", ["", "?region=eu-west-1", "?scheme=http&endpoint_override=h"]
+)
+def test_an_address_that_an_index_names_is_not_opened(
+    made, kind, parameters, tmp_path, monkeypatch, capsys
+):
+    opened, place = [], f"s3://bucket/photos{parameters}"
+    files = types.SimpleNamespace(opened_folder=lambda place: opened.append(place) or Elsewhere())
+    monkeypatch.setitem(sys.modules, "experiments.stores.file_systems", files)
+    settings = read_settings(made / "index")
+    index = shutil.copytree(made / "index", tmp_path / "index")
+    write_settings(index, settings | {"images": place})
+    if kind == "store":
+        index, store = "lancedb:photos.lance", MemoryStore()
+        model = {name: settings[name] for name in ("saved_model", "fingerprint")}
+        described = description((), dimensions=48, images=place, **model)
+        vectors = np.eye(2, 48, dtype=np.float32)
+        update_store(store, described, made_rows(["a.png", "b.png"], vectors, {"class": ["", ""]}))
+        monkeypatch.setattr("experiments.photos.gallery.open_store", lambda address: store)
+    query = f"--query={made / 'photos' / 'a' / '0.png'}"
+    code, said = found(capsys, index, query)
+    assert code == 2 and not opened
+    if "endpoint" in parameters:
+        assert "its parameters scheme, endpoint_override" in said and place not in said
+    else:
+        assert f"opened only if the command line gives it: --images={place}" in said
+    assert found(capsys, index, query, f"--images={place}")["metric"] == "cosine"
+    assert opened == [place]
 
 
 @pytest.mark.slow
