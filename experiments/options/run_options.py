@@ -197,17 +197,21 @@ class SamplingOptions(Options):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CodeOptions(Options):
-    """Code of others that a saved model needs."""
+    """Third-party code that a saved model needs. Flag files cannot set these options."""
 
     import_modules: tuple[str, ...] = option(
         (),
         MODEL,
-        "Python modules to import first, which register the custom classes of a .keras file.",
+        "Python modules to import first, which register the custom classes of a .keras file. Only "
+        "on the command line: flag files cannot set it.",
+        command_line_only=True,
     )
     trust_code: bool = option(
         False,
         MODEL,
-        "Run the Python code in the Lambda layers of a .keras file: only for files you trust.",
+        "Run the Python code in the Lambda layers of a .keras file: only for files you trust, and "
+        "only on the command line.",
+        command_line_only=True,
     )
 
 

@@ -15,7 +15,7 @@ from experiments.embedding.table_embedder import (
     TableEmbedder,
     embeddings_on_disk,
 )
-from experiments.options import RunOptions, resolved
+from experiments.options import RunOptions, command_line_only_words, resolved
 from experiments.options import data as described
 from experiments.report.made_by import made_by
 from experiments.report.neighbors import EmbeddedTable, embedded_table, shown_of
@@ -260,7 +260,7 @@ def _report(run: RunPlan, end: Finished, findings: Findings, seconds: float) -> 
             whose=scored.whose,
             note=scored.note + pictured,
             **shown_of(test, run.preprocessing, gallery, catalog)._asdict(),
-            reproduce=made_by(folder.file(FLAGS_FILE)),
+            reproduce=made_by(folder.file(FLAGS_FILE), command_line_only_words(options)),
             flags=resolved(options),
             pictures=findings.pictures if own else {},
             measured=f"{kept_back.lower()} images",
