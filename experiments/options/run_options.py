@@ -157,10 +157,17 @@ class ImageSizeOptions(ImageLimitOptions):
 class AugmentationOptions(ImageSizeOptions):
     """How a training sees an image."""
 
+    training_size: int | None = option(
+        None,
+        IMAGES,
+        "Height and width of a training image. A smaller size than image_size trains faster. "
+        "Default: image_size.",
+        lower_bound=8,
+    )
     crop: str = option(
         "area",
         IMAGES,
-        "Training crop: area = random area and aspect; fixed = image_size pixels at a random "
+        "Training crop: area = random area and aspect; fixed = training_size pixels at a random "
         "place; none = the centre.",
         choices=("area", "fixed", "none"),
     )

@@ -64,7 +64,8 @@ class Learner:
             if run.options.cache_features:
                 self.trunk, self.head = models.split_at_features(self.embedding)
             self.model = run.objective.training_model(
-                self.head or self.embedding, run.data.train.num_classes
+                self.head or _training_embedding(run.options, self.embedding),
+                run.data.train.num_classes,
             )
         # All of them now, so that what is refused is so before the run's folder is made.
         for phase in reversed(run.phases):
@@ -158,6 +159,24 @@ def embedding_model(options: RunOptions) -> tuple[keras.Model, keras.Model]:
         options.pooling,
         options.levels,
     )
+
+
+def _training_embedding(options: RunOptions, embedding: keras.Model) -> keras.Model:
+    """Return the embedding model for training images.
+
+    Raises:
+        UsageError: the backbone does not accept images of `training_size`.
+    """
+    if options.training_size in (None, options.image_size):
+        return embedding
+    try:
+        return models.with_image_size(embedding, cast(int, options.training_size))
+    except ArgumentError as error:
+        raise UsageError(
+            f"training_size must be image_size={options.image_size} for backbone "
+            f"{options.backbone}, but got {options.training_size}. "
+            "The backbone accepts images of one size."
+        ) from error
 
 
 def _check_that_it_was_not_frozen(options: RunOptions, backbone: keras.Model) -> None:
