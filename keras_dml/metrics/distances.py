@@ -6,10 +6,11 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_dml.checks import check_whole
+from keras_dml.metrics.pair_scores import PairScores
 from keras_dml.metrics.ranks import pair_blocks
 from keras_dml.metrics.recall import checked_labels, checked_sets
 
-# The distances are float32, which tells no more of them apart.
+# The distances are float32, which has no more distinct values of this precision.
 _MOST_BINS = 2**24
 
 
@@ -79,7 +80,7 @@ def distance_histograms(
 
     Returns:
         `DistanceHistograms`; without a gallery every unordered pair counts once. Takes n²d time
-        (n·m·d), memory for 1,024² pairs.
+        (n·m·d), memory for 1,024² pairs. Each distance is exact to float32, 0 for identical rows.
 
     Raises:
         ValueError: `bins` out of range; otherwise as `recall_at_k`.
@@ -90,17 +91,12 @@ def distance_histograms(
         embeddings, labels, gallery, gallery_labels, "cosine"
     )
     bins = check_whole("bins", bins, least=1, most=_MOST_BINS)
-    z, own_rows = normalized(queries), gallery is None
-    items = z if own_rows else normalized(items)
-    halves, item_halves = (np.einsum("nd,nd->n", rows, rows) / 2 for rows in (z, items))
+    own_rows = gallery is None
+    scores = PairScores(normalized(queries), "l2", None if own_rows else normalized(items))
     counts = np.zeros((2, bins), np.int64)
-    for rows, columns in pair_blocks("distances of pairs", len(z), len(items), own_rows):
-        squares = z[rows] @ items[columns].T
-        squares *= -2
-        squares += 2 * halves[rows, None]
-        squares += 2 * item_halves[columns]
-        distances = np.sqrt(np.maximum(squares, 0, out=squares), out=squares)
-        distances *= bins / 2
+    for rows, columns in pair_blocks("distances of pairs", len(queries), len(items), own_rows):
+        distances = scores.block(rows, columns)
+        distances *= -bins / 2
         cells = np.minimum(distances.astype(np.int32), bins - 1)
         cells += bins * (codes[rows, None] != item_codes[columns])
         if own_rows and columns == rows:

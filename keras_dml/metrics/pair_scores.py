@@ -46,6 +46,11 @@ class PairScores:
             self._left = _directions(rows)
             self._right = self._left if items is None else _directions(self._items)
             return
+        from keras_dml.retrieval.products import first_equal
+
+        both = rows if items is None else np.concatenate([rows, items])
+        names = first_equal(both)
+        self._row_names, self._item_names = names[: len(rows)], names[-len(self._items) :]
         center = self._items.mean(axis=0, dtype=np.float64)
         self._left = rows - center
         self._right = self._left if items is None else self._items - center
@@ -99,6 +104,10 @@ class PairScores:
         if len(first):
             close = squares[first, second] <= _CLOSE * (of_rows[first, 0] + of_items[second])
             first, second = first[close], second[close]
+            squares[first, second] = 0
+            # Without equal rows, which may be many: all, if a network gives one embedding.
+            unequal = self._row_names[rows][first] != self._item_names[items][second]
+            first, second = first[unequal], second[unequal]
             found = self._differences(first + rows.start, second + items.start)
             squares[first, second] = found
         np.sqrt(squares, out=squares)

@@ -406,8 +406,11 @@ class Index(abc.ABC):
         step = self._products.block
         for start in range(0, len(queries), step):
             block = slice(start, start + step)
-            nearest = self._products.nearest(queries[block], k, among)
+            nearest, wider = self._products.candidates(queries[block], k, among)
             rows[block], scores[block] = self._ranked(queries[block], nearest, k)
+            for query, candidates in wider:
+                own = slice(start + query, start + query + 1)
+                rows[own], scores[own] = self._ranked(queries[own], candidates[None], k)
         return rows, scores
 
     @abc.abstractmethod
@@ -444,10 +447,12 @@ class Index(abc.ABC):
         """
         candidates = candidates.astype(np.int64, copy=False)
         scores = np.empty(candidates.shape, np.float32)
-        step = max(1, _PAIR_BLOCK // (candidates.shape[1] * self.dimensions))
+        width = max(1, _PAIR_BLOCK // self.dimensions)
+        step = max(1, width // candidates.shape[1])
         for start in range(0, len(queries), step):
-            block = slice(start, start + step)
-            scores[block] = self._scores(queries[block], self._rows[candidates[block]])
+            for column in range(0, candidates.shape[1], width):
+                block = slice(start, start + step), slice(column, column + width)
+                scores[block] = self._scores(queries[block[0]], self._rows[candidates[block]])
         order = np.lexsort((candidates, -self._nearness(scores)), axis=1)[:, :k]
         return np.take_along_axis(candidates, order, 1), np.take_along_axis(scores, order, 1)
 

@@ -124,7 +124,8 @@ class PrefixIndex(Index):
 
     def _nearest(self, queries: npt.NDArray[np.float32], k: int) -> tuple[np.ndarray, np.ndarray]:
         asked = min(max(k, self._candidates), self._built)
-        nearest = self._short.nearest(self._prefixes(queries), asked)
+        nearest, _ = self._short.candidates(self._prefixes(queries), asked)
+        nearest = nearest[:, :asked]
         return self._ranked(queries, nearest, k)
 
     def _measured(self) -> float:

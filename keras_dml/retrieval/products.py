@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,8 @@ import numpy.typing as npt
 from keras_dml.nearness import Metric
 from keras_dml.retrieval.rows import BLOCK, center, row_blocks
 
+# Candidates beyond k: few queries have more items that are as near as the k-th within rounding.
+_SPARE = 8
 # Scores held at once: 2^25 float32 are 128 MiB. Smaller blocks make the products slower.
 _SCORE_BLOCK = 2**25
 
@@ -36,14 +39,14 @@ def first_equal(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
 
 
 class ExactProducts:
-    """The nearest of prepared rows by float64 products with all of them.
+    """Candidates for the nearest of prepared rows, by float64 products with all of them.
 
-    float64, because scores are compared after rounding to float32: the products' own error is
-    then too small to part pairs whose scores are equal. Rows go to float64 block by block, so
-    that no copy of them is held.
+    `|x|² - 2x·y + |y|²` loses the digits of distances that are short next to the lengths x and y,
+    so items whose products differ by less than the rounding error all stay candidates. Rows are
+    cast to float64 block by block, so that no copy of them is stored.
 
     Args:
-        rows: float32 `[n, d]`, normalised for "cosine".
+        rows: float32 `[n, d]`, normalized for "cosine".
         metric: "cosine" or "l2".
     """
 
@@ -57,20 +60,27 @@ class ExactProducts:
         if len(self._distinct) < len(rows):
             self._copies = np.searchsorted(self._distinct, first)
         self._center = center(rows, metric)
+        self._longest = max(
+            (_lengths(rows[block] - self._center).max() for block in row_blocks(rows)), default=0.0
+        )
         self.block = max(1, min(_SCORE_BLOCK // len(rows), BLOCK // rows.shape[1]))
 
-    def nearest(
+    def candidates(
         self,
         queries: npt.NDArray[np.float32],
         k: int,
         among: npt.NDArray[np.int64] | None = None,
-    ) -> np.ndarray:
-        """Row numbers `[q, k]`, nearest first.
+    ) -> tuple[npt.NDArray[np.int64], Iterator[tuple[int, npt.NDArray[np.int64]]]]:
+        """Rows that include the k nearest of each query.
 
         Args:
             queries: prepared rows float32 `[q, d]`, q at most `block`.
-            k: at most as many as there are to choose from.
+            k: at most the number of rows to choose from.
             among: None (all rows), or the row numbers to choose from, ascending.
+
+        Returns:
+            `(rows, wider)`: k rows or a few more `[q, c]`, and for each query that has further
+            candidates its number and all its candidates.
         """
         distinct, copies = self._distinct, self._copies
         if among is not None:
@@ -83,9 +93,72 @@ class ExactProducts:
         blocks = (slice(start, start + step) for start in range(0, len(distinct), step))
         items = (self._rows[block if every else distinct[block]] for block in blocks)
         moved = queries.astype(np.float64) - self._center
-        nearest = _nearest_by_numpy if _tensorflow() is None else _nearest_by_tensorflow
-        found = nearest(moved, items, self._center, self._metric, copies, k)
-        return found if among is None else among[found]
+        if _tensorflow() is None:
+            nearness_of, largest = _nearness_by_numpy, _largest_by_numpy
+        else:
+            nearness_of, largest = _nearness_by_tensorflow, _largest_by_tensorflow
+        nearness = nearness_of(moved, items, self._center, self._metric)
+        count = len(distinct) if copies is None else len(copies)
+        asked = min(k + _SPARE, count)
+        found, values = largest(nearness, copies, asked)
+        limits = self._limits(moved, values[:, k - 1])
+        unsure = np.flatnonzero((values[:, -1] >= limits) & (asked < count))
+
+        def wider() -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+            all_nearness = np.asarray(nearness if len(unsure) else [])
+            first_rows = None if copies is None else _FirstRows(copies, k)
+            for query in unsure.tolist():
+                some = np.flatnonzero(all_nearness[query] >= limits[query])
+                some = some if first_rows is None else first_rows.of(some)
+                yield query, some if among is None else among[some]
+
+        found = found.astype(np.int64)
+        return found if among is None else among[found], wider()
+
+    def _limits(
+        self, queries: npt.NDArray[np.float64], kth: npt.NDArray[np.float32]
+    ) -> npt.NDArray[np.float64]:
+        """The least nearness, `[q]`, by which an item can still be one of the k nearest.
+
+        Args:
+            queries: less the center, `[q, d]`.
+            kth: the k-th largest nearness of each, `[q]`.
+        """
+        kth = kth.astype(np.float64)
+        # A float64 sum of d products is wrong by at most d·2⁻⁵³ times the vectors' lengths. The 8
+        # more cover the center and the other sums; the factor 2 below, both the k-th and the item.
+        unit = (queries.shape[1] + 8) * 2.0**-53
+        if self._metric == "cosine":
+            return kth - 2.0**-21 * np.abs(kth) - 4 * unit
+        errors = unit * (_lengths(queries) + self._longest) ** 2
+        # 2⁻²⁰ and 1e-75 cover the rounding of nearness and scores to float32.
+        return -np.sqrt(kth**2 * (1 + 2.0**-20) + 2 * errors + 1e-75)
+
+
+def _lengths(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    return np.sqrt(np.einsum("nd,nd->n", rows, rows))
+
+
+class _FirstRows:
+    """The first k of the rows that are equal, for each distinct row.
+
+    Args:
+        copies: which distinct row each row equals, `[n]`.
+        k: how many rows one distinct row stands for.
+    """
+
+    def __init__(self, copies: np.ndarray, k: int) -> None:
+        self._order = np.argsort(copies, kind="stable")
+        times = np.bincount(copies)
+        self._starts = np.cumsum(times) - times
+        self._times = np.minimum(times, k)
+
+    def of(self, distinct: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The row numbers, in any order."""
+        times = self._times[distinct]
+        ends = np.cumsum(times)
+        offsets = np.repeat(self._starts[distinct] - (ends - times), times)
+        return self._order[offsets + np.arange(len(offsets))]
 
 
 @functools.cache
@@ -98,15 +171,20 @@ def _tensorflow() -> ModuleType | None:
     return tensorflow
 
 
-def _nearest_by_tensorflow(
+def _nearness_by_tensorflow(
     queries: npt.NDArray[np.float64],
     blocks: Iterator[npt.NDArray[np.float32]],
     middle: npt.NDArray[np.float64],
     metric: Metric,
-    copies: np.ndarray | None,
-    k: int,
-) -> np.ndarray:
-    """See `ExactProducts.nearest`; `blocks` of the distinct items, of which `copies` names each."""
+) -> Any:
+    """Similarities or negative distances, float32 `[q, n]`.
+
+    Args:
+        queries: less `middle`.
+        blocks: of the n items.
+        middle: float64 `[d]`, subtracted from the items.
+        metric: "cosine" or "l2".
+    """
     import tensorflow as tf  # _tensorflow() has found it
 
     queries, parts = tf.constant(queries), []
@@ -118,21 +196,34 @@ def _nearest_by_tensorflow(
             squares += tf.reduce_sum(tf.square(items), axis=1)
             nearness = -tf.sqrt(tf.maximum(squares - 2.0 * nearness, 0.0))
         parts.append(tf.cast(nearness, tf.float32))
-    nearness = tf.concat(parts, axis=1)
+    return tf.concat(parts, axis=1)
+
+
+def _largest_by_tensorflow(
+    nearness: Any, copies: np.ndarray | None, count: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Positions and values of the largest numbers of each row, largest first, `[q, count]` each.
+
+    Args:
+        nearness: of the distinct items, `[q, n]`.
+        copies: the column of each item, or None if each item has its own.
+        count: how many to find.
+    """
+    import tensorflow as tf
+
     if copies is not None:
         nearness = tf.gather(nearness, copies, axis=1)
     # Of equal numbers top-k keeps the first: the lower row.
-    return tf.math.top_k(nearness, k).indices.numpy()
+    found = tf.math.top_k(nearness, count)
+    return found.indices.numpy(), found.values.numpy()
 
 
-def _nearest_by_numpy(
+def _nearness_by_numpy(
     queries: npt.NDArray[np.float64],
     blocks: Iterator[npt.NDArray[np.float32]],
     middle: npt.NDArray[np.float64],
     metric: Metric,
-    copies: np.ndarray | None,
-    k: int,
-) -> np.ndarray:
+) -> npt.NDArray[np.float32]:
     """The same, more slowly."""
     parts = []
     for block in blocks:
@@ -144,14 +235,20 @@ def _nearest_by_numpy(
             nearness = -np.sqrt(np.maximum(squares - 2.0 * nearness, 0.0))
         with np.errstate(over="ignore"):  # beyond float32's range all are as far
             parts.append(nearness.astype(np.float32))
-    nearness = np.concatenate(parts, axis=1)
+    return np.concatenate(parts, axis=1)
+
+
+def _largest_by_numpy(
+    nearness: npt.NDArray[np.float32], copies: np.ndarray | None, count: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The same as `_largest_by_tensorflow`."""
     if copies is not None:
         nearness = nearness[:, copies]
     # Float32 numbers as integers in the same order, the row below them: no two are equal.
     bits = (nearness + np.float32(0)).view(np.int32)
     keys = np.where(bits < 0, bits ^ np.int32(0x7FFFFFFF), bits).astype(np.int64)
     keys = -keys * 2**32 + np.arange(nearness.shape[1])
-    first = np.argpartition(keys, k - 1, axis=1)[:, :k]
-    return np.take_along_axis(
-        first, np.argsort(np.take_along_axis(keys, first, axis=1), axis=1), axis=1
-    )
+    first = np.argpartition(keys, count - 1, axis=1)[:, :count]
+    order = np.argsort(np.take_along_axis(keys, first, axis=1), axis=1)
+    found = np.take_along_axis(first, order, axis=1)
+    return found, np.take_along_axis(nearness, found, axis=1)

@@ -37,6 +37,25 @@ def test_histograms_count_every_pair_once(monkeypatch):
     assert found.edges[0] == 0 and found.edges[-1] == 2
 
 
+@pytest.mark.parametrize("with_gallery", [False, True])
+def test_identical_and_near_rows_fall_into_the_narrowest_bins(with_gallery):
+    bins = 2**24
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(4, 128)).astype("float32").repeat(2, axis=0)
+    z[5] += 1e-5 * rng.normal(size=128).astype("float32")
+    labels = np.arange(8) // 2
+    sets = {"gallery": z[1::2], "gallery_labels": labels[1::2]} if with_gallery else {}
+    queries, own = (z[::2], labels[::2]) if with_gallery else (z, labels)
+    found = distance_histograms(queries, own, bins=bins, **sets)
+    unit = z.astype("float64") / np.linalg.norm(z.astype("float64"), axis=1, keepdims=True)
+    unit = unit.astype("float32").astype("float64")
+    distance = np.linalg.norm(unit[4] - unit[5])
+    cells = np.flatnonzero(found.positive)
+    assert cells[0] == 0 and found.positive[0] == 3
+    assert found.positive[cells[1:]].tolist() == [1]
+    assert cells[1] == int(distance * bins / 2)
+
+
 def test_divergence_of_known_distributions():
     same = DistanceHistograms(np.array([1, 3]), np.array([2, 6]))
     assert same.divergence() == pytest.approx(0.0, abs=1e-12)

@@ -1,6 +1,7 @@
 import copy
 import importlib.util
 import logging
+import math
 import pickle
 import sys
 
@@ -92,6 +93,57 @@ def test_near_copies_far_from_the_origin_are_told_apart(index_class):
     np.testing.assert_array_equal(rows, expected_rows)
     np.testing.assert_allclose(scores, expected_scores, rtol=1e-6)
     assert (scores[:, 0] == 0).all()
+
+
+def clusters(count, copies, length, gap, d=24, seed=0):
+    """Near copies of a few long vectors, `gap` apart, every seventh of them an exact copy."""
+    generator = np.random.default_rng(seed)
+    centers = generator.normal(size=(count, d))
+    centers *= length / np.linalg.norm(centers, axis=1, keepdims=True)
+    rows = np.repeat(centers, copies, axis=0)
+    rows += generator.normal(size=rows.shape) * gap / np.sqrt(2 * d)
+    rows[::7] = rows[3::7][: len(rows[::7])].repeat(2, axis=0)[: len(rows[::7])]
+    return generator.permutation(rows.astype(np.float32))
+
+
+def brute_force(rows, queries, metric):
+    """The order of the items for each query, and their scores, from the rows of an index."""
+    rows, queries = rows.astype(np.float64), queries.astype(np.float64)
+    if metric == "cosine":
+        scores = np.array([[math.fsum(pair) for pair in rows * query] for query in queries])
+    else:
+        scores = np.sqrt(np.square(rows - queries[:, None]).sum(axis=2))
+    scores = scores.astype(np.float32)
+    order = np.argsort(-scores if metric == "cosine" else scores, axis=1, kind="stable")
+    return order, np.take_along_axis(scores, order, 1)
+
+
+@pytest.mark.quick_cases(6)
+@pytest.mark.parametrize(
+    ("count", "copies", "length", "gap"),
+    [(5, 20, 1100, 1.5e-4), (2, 60, 1e6, 0.1), (30, 5, 1e-18, 1e-25), (3, 40, 1e15, 1e8)],
+    ids=str,
+)
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("index_class", INDEXES)
+@pytest.mark.parametrize("tensorflow", [True, False])
+def test_near_copies_in_clusters_far_from_their_mean(
+    count, copies, length, gap, metric, index_class, tensorflow, monkeypatch
+):
+    if not tensorflow:
+        monkeypatch.setattr(products, "_tensorflow", lambda: None)
+    embeddings = clusters(count, copies, length, gap)
+    index = index_class(embeddings, metric)
+    rows_of_index = index.embeddings_of(index.ids)
+    some = np.flatnonzero(np.arange(len(embeddings)) % 3)
+    expected, expected_scores = brute_force(rows_of_index, rows_of_index, metric)
+    expected_some, _ = brute_force(rows_of_index[some], rows_of_index, metric)
+    for k in (1, 2, 10, copies + 3):
+        rows, scores = index.search(embeddings, k)
+        np.testing.assert_array_equal(rows, expected[:, :k])
+        np.testing.assert_array_equal(scores, expected_scores[:, :k])
+        rows, _ = index.search(embeddings, k, allowed=some)
+        np.testing.assert_array_equal(rows, some[expected_some[:, :k]])
 
 
 @pytest.mark.parametrize("index_class", INDEXES)
