@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import re
 import sys
 from collections.abc import Iterable
 from types import ModuleType
@@ -114,8 +115,8 @@ serves a page onto which you drop an image. Programs may ask it, too, and get JS
     allowed_host: tuple[str, ...] = option(
         (),
         _SERVER,
-        "A name that the page may be asked by, beside localhost, this computer's and addresses: "
-        "that of a web server in front of it. May be repeated.",
+        "A name that the page may be asked by, in addition to localhost, this computer's name, and "
+        "addresses: the name of a web server in front of it, not a pattern. May be repeated.",
         repeated=True,
     )
     port: int = option(8000, _SERVER, "0: any free one.", lower_bound=0, upper_bound=65535)
@@ -168,6 +169,13 @@ def _checked(options: SearchOptions) -> pathlib.Path | str:
         if name in options.given:
             mode = "--query" if options.serve else "--serve"
             raise UsageError(f"leave out --{name}, which is for {mode}")
+    for name in options.allowed_host:
+        if not re.fullmatch(r"[A-Za-z0-9._-]+", name):
+            raise UsageError(
+                "allowed_host must be one name, such as photos.example.org, without a port. A "
+                "pattern such as * is not supported: pages of any site could then ask by a name of "
+                f"their own. Received: allowed_host={name}"
+            )
     page = options.output
     if page and (page.is_dir() or not page.parent.is_dir()):
         raise UsageError(

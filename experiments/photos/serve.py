@@ -20,6 +20,7 @@ import flask
 import flask.typing
 import waitress
 from waitress.channel import HTTPChannel
+from waitress.parser import HTTPRequestParser, ParsingError
 from werkzeug.exceptions import HTTPException
 
 from experiments.options.errors import UsageError
@@ -63,9 +64,23 @@ _IMAGE = "image"
 _ECHOED = 60
 
 
+class _Parser(HTTPRequestParser):
+    """A request whose end is certain: other requests of the connection begin after it."""
+
+    def parse_header(self, header_plus: bytes) -> None:
+        """Refuse a request that a server in front of this one may end elsewhere (RFC 9112, 6.1)."""
+        super().parse_header(header_plus)
+        # waitress removes the header Transfer-Encoding of HTTP/1.1 and ignores that of HTTP/1.0.
+        is_ignored = "TRANSFER_ENCODING" in self.headers
+        if is_ignored or (self.chunked and "CONTENT_LENGTH" in self.headers):
+            # Answered with 400, after which the connection is closed.
+            raise ParsingError("Transfer-Encoding must come without Content-Length")
+
+
 class _Channel(HTTPChannel):
     """A connection whose request has to arrive in a time, in however many small pieces it comes."""
 
+    parser_class = _Parser
     last_activity: float
     _began: float | None = None
 
@@ -134,7 +149,8 @@ def _guard(app: flask.Flask, names: Collection[str]) -> None:
             flask.abort(403, "This name is not the server's: use its IP address or localhost.")
         # A page of another site may send forms here, though it cannot read the answer.
         origin = flask.request.headers.get("Origin")
-        if origin is not None and _name_and_port(origin) != flask.request.host:
+        is_other = origin is not None and _name_and_port(origin) != flask.request.host
+        if is_other or _is_from_another_site(flask.request):
             flask.abort(403, "Requests from pages of other sites are refused.")
 
     @app.after_request
@@ -356,6 +372,18 @@ def _page() -> tuple[str, str]:
     style = report.read_text(encoding="utf-8").partition("<style>")[2].partition("</style>")[0]
     page = importlib.resources.files("experiments.photos") / "search.html.template"
     return page.read_text(encoding="utf-8"), style
+
+
+def _is_from_another_site(request: flask.Request) -> bool:
+    """Return whether a browser marks a request as another site's, but for a link to the page.
+
+    An image or a script of another site's page sends no Origin. Browsers send `Sec-Fetch-Site` only
+    over HTTPS and to this computer.
+    """
+    site = request.headers.get("Sec-Fetch-Site", "none")
+    asked = (request.headers.get(f"Sec-Fetch-{what}") for what in ("Mode", "Dest"))
+    is_link = request.endpoint == "page" and tuple(asked) == ("navigate", "document")
+    return site not in ("same-origin", "none") and not is_link
 
 
 def _name_and_port(origin: str) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import sqlite3
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
@@ -68,7 +69,8 @@ class QdrantStore(Store):
                 )
 
     def _errors(self) -> tuple[type[Exception], ...]:
-        return (ApiException, OSError, RuntimeError, ValueError)
+        # The client keeps a folder in SQLite: a full disk, a file without permission.
+        return (ApiException, OSError, RuntimeError, ValueError, sqlite3.Error)
 
     def _client(self, make: bool = False) -> Any:
         """The client; None where there is no folder, unless it is to be made."""

@@ -146,9 +146,21 @@ class Search:
                     self._study.tell(trial.number, score, skip_if_finished=True)
 
     def trials(self) -> list[Trial]:
-        """Those that are done."""
+        """Return the trials that are done.
+
+        Raises:
+            UsageError: a trial has other parameters than the search. Parameters become flags of
+                runs, and a storage may come from a stranger.
+        """
         with self._reached():
             frozen = self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        for each in frozen:
+            if set(each.params) != set(self._space):
+                raise UsageError(
+                    f"{self._argument} holds trial {each.number} of other parameters "
+                    f"({', '.join(each.params)}) than the search ({', '.join(self._space)}): give "
+                    f"another --output_dir or --storage. Received: {self._argument}={self._called}"
+                )
         return [Trial(each.number, dict(each.params), each.value) for each in frozen]
 
     def best(self) -> Trial:

@@ -270,6 +270,10 @@ def test_bad_input(index, tmp_path, capsys):
         ([f"--index={index}", f"--query={huge}"], "an image of more than 50 million pixels"),
         ([f"--index={damaged}", image], "Its python -m experiments.index builds it again"),
         ([f"--index={index}", image, "--port=80"], "leave out --port, which is for --serve"),
+        *(
+            ([f"--index={index}", "--serve", f"--allowed_host={name}"], "allowed_host must be one")
+            for name in ("*", "*.example.org", "a:80", "http://a.org")
+        ),
         ([f"--index={index}", "--serve", "--k=5"], "leave out --k, which is for --query"),
         ([f"--index={index}", "--query=/no/x.jpg"], "query /no/x.jpg cannot be read (No such file"),
         ([f"--index={index}", image, "--k=6"], "k must be at most the number of images, 5"),

@@ -243,6 +243,41 @@ def test_other_sites(client):
         assert client.get("/", headers={"Host": name}).status_code == code, name
 
 
+NAVIGATION = {"Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site", "new-kind-of-site"])
+def test_a_browser_names_another_site(client, site):
+    """As `<img src="http://127.0.0.1:8000/search?item=0">` on a page of another site asks."""
+    for address in ("/search?item=0", "/image/2", "/columns", "/"):
+        for more in ({}, NAVIGATION, {**NAVIGATION, "Sec-Fetch-Dest": "iframe"}):
+            answer = client.get(address, headers={"Sec-Fetch-Site": site, **more})
+            if address == "/" and more == NAVIGATION:  # a link to the page
+                assert answer.status_code == 200
+            else:
+                assert answer.status_code == 403 and "other sites" in answer.json["error"]
+    assert upload(client, png(1), headers={"Sec-Fetch-Site": site}).status_code == 403
+
+
+@pytest.mark.parametrize("site", ["same-origin", "none"])
+def test_a_browser_names_no_other_site(client, site):
+    for address in ("/search?item=0", "/image/2", "/columns", "/"):
+        assert client.get(address, headers={"Sec-Fetch-Site": site}).status_code == 200
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+def test_a_request_of_two_lengths_is_the_last_of_its_connection(running, version):
+    """A server in front of this one could take its body for the next visitor's request."""
+    head = f"POST /search HTTP/{version}\r\nHost: localhost\r\nConnection: keep-alive\r\n"
+    head += "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n"
+    after = "GET /columns HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", running), timeout=20) as connection:
+        connection.sendall((head + after).encode())
+        answer = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+    assert answer.startswith(f"HTTP/{version} 400 ".encode()) and answer.count(b"HTTP/1") == 1
+    assert b"Connection: close" in answer and b"Content-Length" in answer
+
+
 def test_a_host_that_is_none(index):
     with pytest.raises(ValueError, match="host must be a name or address .* Received: host=a b"):
         serve.open_server(VisualSearch(index), "a b", 0)

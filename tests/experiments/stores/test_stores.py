@@ -1,5 +1,7 @@
 """The stores of others: what is written is there, and the nearest are those of our own index."""
 
+import sqlite3
+
 import numpy as np
 import pytest
 import stores
@@ -202,6 +204,20 @@ def test_others_tables_are_left_alone(tmp_path):
         open_store(Address("lancedb", str(tmp_path / "file"), "images"))
     missing = open_store(Address("lancedb", str(tmp_path / "none"), "images"))
     assert missing.description() is None and not (tmp_path / "none").exists()
+
+
+def test_a_full_disk_under_a_folder_of_qdrant_is_one_line(tmp_path, monkeypatch):
+    client = pytest.importorskip("qdrant_client").QdrantClient
+
+    def full(*arguments, **more):
+        raise sqlite3.OperationalError("database or disk is full")
+
+    store = open_store(Address("qdrant", str(tmp_path), "images"))
+    store.create(stores.description())
+    monkeypatch.setattr(client, "upsert", full)
+    with pytest.raises(StoreError, match=f"qdrant:{tmp_path} cannot be used: .*disk is full"):
+        store.upsert(stores.rows())
+    store.close()
 
 
 def test_a_server_that_is_not_there():

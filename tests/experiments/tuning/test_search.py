@@ -228,3 +228,20 @@ def test_two_processes_and_one_that_is_killed(tmp_path):
     assert ended == list(range(8))
     begun = [line for line in lines if line.startswith("begin")]
     assert len(begun) in (8, 9)  # what was running when it was killed was begun again
+
+
+def test_a_stored_trial_sets_only_what_is_searched(tmp_path):
+    """Otherwise a stranger's storage sets flags of a run, `--trust_code` among them."""
+    optuna = pytest.importorskip("optuna")
+    search = done(tmp_path, 2)
+    study = optuna.load_study(storage=f"sqlite:///{tmp_path / searching.FILE}", study_name="one")
+    (first, _) = study.get_trials()
+    params = {**first.params, "trust_code": "true"}
+    words = optuna.distributions.CategoricalDistribution(["true", "false"])
+    study.add_trial(
+        optuna.create_trial(
+            params=params, distributions={**first.distributions, "trust_code": words}, value=2.0
+        )
+    )
+    with pytest.raises(UsageError, match="trial 2 of other parameters.*trust_code"):
+        search.best()
