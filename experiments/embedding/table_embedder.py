@@ -51,7 +51,7 @@ class TableEmbedder:
         self.seeds = seeds
         self.strategy = strategy_of(model)
         # Made once: every new graph would be traced anew at each evaluation.
-        self._embed = _embedding_function(model, self.strategy)
+        self._embed = _embedding_function(model, self.strategy, transform.image_size)
         # Several workers begin each round together.
         several = isinstance(self.strategy, tf.distribute.MultiWorkerMirroredStrategy)
         self._again = again and not several
@@ -108,7 +108,7 @@ def strategy_of(model: keras.Model) -> tf.distribute.Strategy:
 
 
 def _embedding_function(
-    model: keras.Model, strategy: tf.distribute.Strategy
+    model: keras.Model, strategy: tf.distribute.Strategy, image_size: int
 ) -> Callable[[Any], np.ndarray]:
     """From a batch of tf.data, or each replica's part of one, to the embeddings of the whole."""
     if keras.backend.backend() != "tensorflow":
@@ -122,7 +122,14 @@ def _embedding_function(
     def embed(images: tf.Tensor) -> tf.Tensor:
         return gather_candidates(model(images, training=False))[0]
 
-    graph = tf.function(lambda images: strategy.run(embed, args=(images,)), reduce_retracing=True)
+    # On one replica a batch is one tensor: a single trace serves every batch size.
+    images = tf.TensorSpec([None, image_size, image_size, 3], tf.float32)
+    alone = strategy.num_replicas_in_sync == 1
+    graph = tf.function(
+        lambda images: strategy.run(embed, args=(images,)),
+        input_signature=[images] if alone else None,
+        reduce_retracing=not alone,
+    )
     return lambda images: strategy.experimental_local_results(graph(images))[0].numpy()
 
 
