@@ -23,6 +23,7 @@ ARGUMENTS = [
 LOSSES = {
     "ce": ["--loss=ce", "--dropout=0.5"],
     "rankmi": ["--loss=rankmi", "--optimizer=adam"],
+    "pce": ["--loss=pce", "--classifier", "--classifier_factor=10"],
     # Of 12 steps the third is the first that is remembered, and from the fifth on rows give way.
     "supcon": ["--loss=supcon", "--memory_size=20", "--memory_start_step=2"],
 }
@@ -63,6 +64,7 @@ def runs(tmp_path_factory):
         ("ce", 1),
         pytest.param("ce", 3, marks=pytest.mark.slow),
         pytest.param("rankmi", 1, marks=pytest.mark.slow),
+        pytest.param("pce", 1, marks=pytest.mark.thorough),
         pytest.param("supcon", 1, marks=pytest.mark.thorough),
     ],
 )
