@@ -183,6 +183,8 @@ class RecipeSearch:
         trained.
         """
         words = [*self.forwarded, *words_of_trial(best.values)]
+        if self.options.keep is not None:  # without a fold, the other rules choose by test scores
+            words.append("--keep=last")
         if not self.is_patient(best):
             epochs = best.values.get("epochs", self.options.epochs)
             return [*words, f"--eval_every={epochs}"]

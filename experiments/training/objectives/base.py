@@ -17,6 +17,7 @@ from experiments.training.evaluators import (
     PairSimilarities,
     RawPixels,
     RetrievalScores,
+    UntrainedBackbone,
 )
 from experiments.training.optimizer import Rate, scheduled
 from keras_dml import losses, mining, models
@@ -127,6 +128,7 @@ class Objective(abc.ABC):
             RetrievalScores(self.prefixes()[:-1]),
             CatalogScores(),
             self.accuracy(),
+            UntrainedBackbone(),
             RawPixels(),
             PairSimilarities(),
         ]

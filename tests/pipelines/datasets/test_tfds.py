@@ -236,7 +236,9 @@ def test_a_run_on_its_own_splits(data_dir, tmp_path):
 def test_without_a_network_there_is_one_line(data_dir, caplog):
     with pytest.raises(ArgumentError) as caught:
         tfds_split("tiny_greys:no_network", data_dir)
-    assert "could not be prepared: there is no connection to data.example. Where" in str(caught.value)
+    assert "could not be prepared: there is no connection to data.example. Where" in str(
+        caught.value
+    )
     assert "Retrying" not in caplog.text
 
 

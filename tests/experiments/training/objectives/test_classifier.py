@@ -78,7 +78,11 @@ def test_pce_takes_p_and_lambda_from_the_attached_classifier(tiny):
     assert lam > 1e-9  # eight images, five dimensions
     assert logs["embeddings_lambda_of_batch"] == pytest.approx(lam, rel=0.02)
     expected = oracles.mean_loss(
-        oracles.pairwise_cross_entropy, run.class_ids, z, lam=logs["embeddings_lambda_of_batch"], p=p
+        oracles.pairwise_cross_entropy,
+        run.class_ids,
+        z,
+        lam=logs["embeddings_lambda_of_batch"],
+        p=p,
     )
     assert logs["embeddings_loss"] == pytest.approx(expected, rel=1e-3)
     parts = logs["embeddings_tightness"] + logs["embeddings_contrastive"]
