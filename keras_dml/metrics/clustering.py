@@ -114,8 +114,9 @@ def _first_centers(z: np.ndarray, number: int, seed: int) -> np.ndarray:
     generator = np.random.default_rng(seed)
     tried = 2 + int(math.log(number))
     squares = np.einsum("ij,ij->i", z, z)
-    chosen = [int(generator.integers(len(z)))]
-    nearest = _squared_distances(z, squares, chosen)[0]
+    first = generator.integers(len(z), size=1)
+    chosen = [int(first[0])]
+    nearest = _squared_distances(z, squares, first)[0]
     while len(chosen) < number:
         chances = np.cumsum(nearest, dtype="float64")
         drawn = np.searchsorted(chances, generator.random(tried) * chances[-1])
@@ -127,7 +128,7 @@ def _first_centers(z: np.ndarray, number: int, seed: int) -> np.ndarray:
     return z[chosen]
 
 
-def _squared_distances(z: np.ndarray, squares: np.ndarray, rows: npt.ArrayLike) -> np.ndarray:
+def _squared_distances(z: np.ndarray, squares: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """The squared distances of the chosen rows to all rows."""
     distances = z[rows] @ z.T
     distances *= -2
