@@ -321,6 +321,12 @@ class LossOptions(Options):
         "pce: take p from a classifier of the embeddings, which a cross-entropy trains without "
         "changing the embedding. Default: p from the scores of spce.",
     )
+    classifier_factor: float = option(
+        1.0,
+        LOSS,
+        "classifier: its learning rate, as a factor on learning_rate.",
+        lower_bound=0.0,
+    )
     proxies: Mapping[str, Any] = flags_of(loss_flags.flags_of_proxies, prefix=loss_flags.PROXIES)
     proxies_factor: float | None = option(
         None,

@@ -44,7 +44,13 @@ def clustering_scores(
         NMI = 2·I / (H_cluster + H_class),    AMI = (I - E[I]) / ((H_cluster + H_class)/2 - E[I])
 
     NMI rises with the number of clusters, even for random ones; AMI does not. K-means is
-    scikit-learn's (one start, up to 20 rounds; k-means++ up to 1,000 classes, random rows beyond).
+    scikit-learn's: one start by greedy k-means++ and at most 20 rounds. Both scores are a function
+    of the embeddings, the labels, and the seed.
+
+    Numbers that start from random rows, as faiss does, are lower where a class has few images. On
+    made-up embeddings with a tenth of the classes of Stanford Online Products (6,050 rows, 1,131
+    classes), five seeds gave an NMI of 86.5 ± 0.1 from random rows and 91.1 ± 0.1 from k-means++;
+    the best of ten random starts gave 86.6.
 
     Examples:
         >>> labels = np.array([0, 0, 1, 1])
@@ -55,7 +61,7 @@ def clustering_scores(
     Args:
         embeddings: numbers `[n, d]`, n at least 1.
         labels: class of each row, `[n]`.
-        seed: of the starts.
+        seed: of the first centers.
 
     Returns:
         `ClusteringScores`.
@@ -108,8 +114,9 @@ def _first_centers(z: np.ndarray, number: int, seed: int) -> np.ndarray:
     generator = np.random.default_rng(seed)
     tried = 2 + int(math.log(number))
     squares = np.einsum("ij,ij->i", z, z)
-    chosen = [int(generator.integers(len(z)))]
-    nearest = _squared_distances(z, squares, chosen)[0]
+    first = generator.integers(len(z), size=1)
+    chosen = [int(first[0])]
+    nearest = _squared_distances(z, squares, first)[0]
     while len(chosen) < number:
         chances = np.cumsum(nearest, dtype="float64")
         drawn = np.searchsorted(chances, generator.random(tried) * chances[-1])
@@ -121,7 +128,7 @@ def _first_centers(z: np.ndarray, number: int, seed: int) -> np.ndarray:
     return z[chosen]
 
 
-def _squared_distances(z: np.ndarray, squares: np.ndarray, rows: npt.ArrayLike) -> np.ndarray:
+def _squared_distances(z: np.ndarray, squares: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """The squared distances of the chosen rows to all rows."""
     distances = z[rows] @ z.T
     distances *= -2

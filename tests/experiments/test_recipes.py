@@ -172,6 +172,13 @@ def test_the_numbers_are_the_papers(name):
     assert given == NUMBERS[name]
 
 
+# SPCE needs long embeddings or a feature batch norm; PCE more images than dimensions too.
+NEEDED = {
+    "spce": {"feature_batch_norm"},
+    "pce": {"feature_batch_norm", "embedding_size", "batch_size", "images_per_class"},
+}
+
+
 def test_only_a_recipe_of_a_paper_chooses_its_epoch_by_the_test_images():
     """The same holds for other losses in the setting of such a recipe."""
     of_papers = {
@@ -184,15 +191,50 @@ def test_only_a_recipe_of_a_paper_chooses_its_epoch_by_the_test_images():
     assert choosing == of_papers
 
 
-def test_the_losses_over_pairs_differ_in_the_loss_alone():
+def test_the_losses_over_pairs_differ_in_the_loss_and_what_it_needs():
     own = {"loss", *(flag.name for flag in flags_of_losses()), "center_weight", "flagfile"}
-    settings = []
+    settings = parsed("cub_multi_similarity")
     for loss in PAIRS:
         options = parsed(f"cub_{loss}")
-        settings.append(
-            {flag: held(options, flag) for flag in declarations(RunOptions) if flag not in own}
-        )
-    assert all(one == settings[0] for one in settings)
+        for flag in set(declarations(RunOptions)) - own - NEEDED.get(loss, set()):
+            assert held(options, flag) == held(settings, flag), (loss, flag)
+
+
+PCE = ["glyphs_pce", "cub_pce", "cached_groceries_pce"]
+
+
+@pytest.mark.parametrize("name", PCE)
+def test_pce_has_more_images_than_dimensions_and_computes_lambda(name):
+    options = parsed(name)
+    assert options.batch_size >= 3 * options.embedding_size
+    assert "lam" not in options.loss_arguments
+
+
+@pytest.mark.slow
+def test_lambda_is_above_its_floor_in_the_first_steps_of_pce_on_the_built_in_dataset():
+    options = parsed("glyphs_pce")
+    split, _ = described.data(options)
+    backbone, embedding = fit.embedding_model(options)
+    objective = objective_of(options)
+    model = objective.training_model(embedding, split.train.num_classes)
+    rate = objective.learning_rate(480)
+    model.compile(backbone_optimizer(options, backbone, rate), **objective.compile_arguments(480))
+    sampler = described.sampler(options, split.train, options.seed)
+    train = described.training_transform(options)
+    history = model.fit(
+        training_batches(split.train, sampler, train, num_steps=5), verbose=0, shuffle=False
+    ).history
+    assert history["lambda_of_batch"][0] > 1.5 * objective.loss().lam_floor
+
+
+@pytest.mark.parametrize(
+    "name", ["glyphs_spce", "cub_spce", "digits_spce", "cached_groceries_spce", "groceries_spce"]
+)
+def test_spce_has_long_embeddings_or_a_feature_batch_norm(name):
+    """On unit vectors its loss stays within 0.1 of log K."""
+    options = parsed(name)
+    assert options.levels is None  # which would be of length 1
+    assert options.feature_batch_norm or (options.embedding_size or 1_280) >= 100
 
 
 def built(name, data_dirs, *more):
@@ -355,7 +397,7 @@ GROCERIES = [
 
 
 def test_the_recipes_on_cached_features_differ_in_what_is_the_losses_own():
-    """The loss, its arguments, the learning rate, and dropout before a classifier."""
+    """The loss, its arguments and needs, the learning rate, and dropout before a classifier."""
     own = {"loss", "learning_rate", "dropout", *(flag.name for flag in flags_of_losses())}
     own |= {"center_weight", "flagfile"}
     shared = parsed("cached_groceries")
@@ -364,7 +406,7 @@ def test_the_recipes_on_cached_features_differ_in_what_is_the_losses_own():
         if name.startswith("cached_groceries_"):
             options = parsed(name)
             assert options.loss == name.removeprefix("cached_groceries_")
-            for flag in set(declarations(RunOptions)) - own:
+            for flag in set(declarations(RunOptions)) - own - NEEDED.get(options.loss, set()):
                 assert held(options, flag) == held(shared, flag), (name, flag)
 
 

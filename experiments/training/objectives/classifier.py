@@ -9,7 +9,7 @@ from keras import ops
 from experiments.options import loss_flags
 from experiments.training.evaluators import ClassifierAccuracy, Evaluator
 from experiments.training.objectives.base import Objective, parts
-from keras_dml import losses, models
+from keras_dml import losses, models, optimizers
 
 
 class Classifier(Objective):
@@ -103,6 +103,10 @@ class AttachedClassifier(BesideClassifier):
         constants = keras.Model(embedding.input, ops.stop_gradient(embedding.output))
         return super().classifier(constants, num_classes)
 
+    def rate_factors(self, model: keras.Model) -> Mapping[str, float]:
+        """The factor on the learning rate of the classifier."""
+        return optimizers.multipliers(self._classifier, self.options.classifier_factor)
+
     def own_arguments(self) -> dict[str, Any]:
         """The arguments of the loss, and the classifier's layer."""
         return {**super().own_arguments(), "classifier": self._classifier}
@@ -110,7 +114,8 @@ class AttachedClassifier(BesideClassifier):
     def compile_arguments(self, total_steps: int) -> dict[str, Any]:
         """Both losses, and the parts of the first as metrics."""
         loss = self.loss()
-        return {
-            "loss": {"embeddings": loss, "logits": self.cross_entropy()},
-            "metrics": {"embeddings": parts(loss)},
-        }
+        arguments = {"loss": {"embeddings": loss, "logits": self.cross_entropy()}}
+        # On JAX, Keras computes metrics outside the scope in which layers have their weights.
+        if keras.backend.backend() == "jax":
+            return arguments
+        return {**arguments, "metrics": {"embeddings": parts(loss)}}

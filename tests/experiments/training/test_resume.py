@@ -26,6 +26,7 @@ LOSSES = {
         *("--momentum=0.9", "--nesterov", "--velocity=torch"),
     ],
     "rankmi": ["--loss=rankmi", "--optimizer=adam"],
+    "pce": ["--loss=pce", "--classifier", "--classifier_factor=10"],
     # Of 12 steps the third is the first that is remembered, and from the fifth on rows give way.
     "supcon": ["--loss=supcon", "--memory_size=20", "--memory_start_step=2"],
 }
@@ -66,6 +67,7 @@ def runs(tmp_path_factory):
         ("ce", 1),
         pytest.param("ce", 3, marks=pytest.mark.slow),
         pytest.param("rankmi", 1, marks=pytest.mark.slow),
+        pytest.param("pce", 1, marks=pytest.mark.thorough),
         pytest.param("supcon", 1, marks=pytest.mark.thorough),
     ],
 )

@@ -92,6 +92,11 @@ def test_pce_takes_p_and_lambda_from_the_attached_classifier(tiny):
     assert run.objective.log_names["embeddings_lambda_of_batch"] == "lambda_of_batch"
 
 
+def test_the_attached_classifier_can_learn_faster_than_the_embedding(tiny):
+    run, _ = with_classifier(tiny, "--classifier_factor=30")
+    assert run.objective.rate_factors(run.model) == {"logits/kernel": 30.0, "logits/bias": 30.0}
+
+
 @pytest.mark.slow
 def test_the_attached_classifier_learns_and_does_not_move_the_embedding(tiny):
     run, _ = with_classifier(tiny, "--chunk_size=4", "--chunk_statistics")
