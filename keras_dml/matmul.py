@@ -10,7 +10,7 @@ import keras
 from keras import ops
 from keras.backend import standardize_dtype
 
-from keras_dml.gradients import WithGradient, with_gradient
+from keras_dml.gradients import Backward, with_gradient
 from keras_dml.types import Tensor
 
 __all__ = ["matmul"]
@@ -32,7 +32,7 @@ def matmul(x: Tensor, y: Tensor) -> Tensor:
         y: `[..., d, b]`, of as many axes and the same dtype; nothing is broadcast.
 
     Returns:
-        `[..., a, b]`; on TensorFlow with such a GPU differentiable once.
+        `[..., a, b]`; differentiable twice.
 
     Reference: Markidis et al. 2018, "NVIDIA Tensor Core programmability, performance and
     precision" (the split into parts).
@@ -56,12 +56,12 @@ def _is_rounded() -> bool:
 
 
 @with_gradient
-def _in_parts(x: Tensor, y: Tensor) -> WithGradient:
-    def gradient(upstream: Tensor) -> tuple[Tensor, Tensor]:
-        of_x = _sum_of_parts(upstream, ops.swapaxes(y, -1, -2))
-        return of_x, _sum_of_parts(ops.swapaxes(x, -1, -2), upstream)
+def _in_parts(x: Tensor, y: Tensor) -> tuple[Tensor, Backward]:
+    def backward(upstream: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        to_x = _in_parts(upstream, ops.swapaxes(y, -1, -2))
+        return to_x, _in_parts(ops.swapaxes(x, -1, -2), upstream)
 
-    return _sum_of_parts(x, y), gradient
+    return _sum_of_parts(x, y), backward
 
 
 def _sum_of_parts(x: Tensor, y: Tensor) -> Tensor:

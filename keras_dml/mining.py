@@ -21,11 +21,12 @@ from typing import Any, Self, TypeAlias
 import keras
 from keras import ops
 
-from keras_dml.bounds import at_least
+from keras_dml._pairwise.pairs import Pairs
+from keras_dml._pairwise.reductions import count, maximum
+from keras_dml._pairwise.search import next_larger
 from keras_dml.checks import check_number, check_seed, shown
 from keras_dml.distribute import place_among_replicas
 from keras_dml.errors import ArgumentError, ArgumentTypeError
-from keras_dml.hinges import semihard_hinges
 from keras_dml.negatives import (
     FARTHEST,
     NEAREST,
@@ -33,7 +34,6 @@ from keras_dml.negatives import (
     distance_weighted,
     fixed_noise,
 )
-from keras_dml.pairs import Pairs, count
 from keras_dml.types import Config, Tensor
 
 __all__ = [
@@ -134,9 +134,14 @@ class SemiHard(Mining):
 
     def masks(self, similarities: Tensor, pairs: Pairs) -> Masks:
         """As the class says."""
-        # With an infinite margin every positive's hinge is open, and counts its negative.
-        hinges = semihard_hinges(-similarities, pairs.positives(), pairs.negative, INFINITY)
-        return pairs.positive, hinges.counts < 0
+        positive, negative = pairs.positive, pairs.negative
+        # The next more similar pair of a semi-hard negative is a positive.
+        next_positive = next_larger(similarities, similarities, positive)
+        next_negative = next_larger(similarities, similarities, negative)
+        semi_hard = ops.logical_and(next_positive <= next_negative, next_positive < INFINITY)
+        least = _least(similarities, negative)
+        fallback = ops.logical_and(similarities <= least, _least(similarities, positive) <= least)
+        return positive, ops.logical_and(negative, ops.logical_or(semi_hard, fallback))
 
 
 @keras.saving.register_keras_serializable("keras_dml")
@@ -223,7 +228,7 @@ class DistanceWeighted(Mining):
 
     def masks(self, similarities: Tensor, pairs: Pairs) -> Masks:
         """As the class says."""
-        distances = ops.sqrt(at_least(2.0 - 2.0 * similarities, 0.0))
+        distances = ops.sqrt(maximum(2.0 - 2.0 * similarities, 0.0))
         dimensions = ops.shape(pairs.anchors)[-1]
         weights = distance_weighted(
             distances, pairs.negative, dimensions, self.nearest, self.farthest
@@ -333,7 +338,6 @@ def mined(pairs: Pairs, strategies: Sequence[Strategy], unit: bool) -> Pairs:
             pairs,
             positive=ops.logical_and(pairs.positive, positive),
             negative=ops.logical_and(pairs.negative, negative),
-            class_ids=None,
         )
     return pairs
 

@@ -1,22 +1,17 @@
 """Distance-weighted negatives: how likely each negative is, and drawing one for each positive."""
 
-import dataclasses
-from collections.abc import Callable
-
 import keras
 import numpy as np
 from keras import ops
 
-from keras_dml.bounds import at_least, at_most
 from keras_dml.checks import check_number, check_seed
 from keras_dml.errors import ArgumentError
-from keras_dml.pairs import count
-from keras_dml.shares import LEFT_OUT, log_sum_exp_and_shares, only
 from keras_dml.types import Tensor
 
 NEAREST, FARTHEST = 0.5, 1.4
 # Drawing counts in whole tickets, exact in float32 in any order of summation.
 _TICKETS = 2.0**22
+_LEFT_OUT = -1e30
 
 
 def distance_weighted(
@@ -52,79 +47,19 @@ def distance_weighted(
     Embedding Learning", ICCV 2017, Eq. 2-4; the defaults are those of pytorch-metric-learning's
     `DistanceWeightedMiner`.
     """
-    squares = ops.stop_gradient(ops.square(distances))
-    return Chances.by_squares(squares, negative, dimensions, nearest, farthest).of_anchors()
-
-
-@dataclasses.dataclass(frozen=True)
-class Chances:
-    """The probabilities of `distance_weighted`, of each pair's anchor and of its partner.
-
-    Attributes:
-        exponents: `[a, c]`, `−log q` of the near negatives, `LEFT_OUT` elsewhere.
-        shares: `[a, c]`, their softmax; means nothing for an anchor without near negatives.
-        logarithms: `[a]`, `log Σ 1/q`; above all exponents for an anchor without near negatives.
-        none_near: bool `[a]`, which these are.
-        negative: bool `[a, c]`.
-    """
-
-    exponents: Tensor
-    shares: Tensor
-    logarithms: Tensor
-    none_near: Tensor
-    negative: Tensor
-
-    @classmethod
-    def by_squares(
-        cls,
-        squares: Tensor,
-        negative: Tensor,
-        dimensions: Tensor | int,
-        nearest: float = NEAREST,
-        farthest: float = FARTHEST,
-    ) -> "Chances":
-        """Of squared distances, constants for the gradient, and else as `distance_weighted`."""
-        nearest, farthest = check_distances(nearest, farthest)
-        size = ops.cast(dimensions, squares.dtype)
-        near = ops.logical_and(negative, squares < farthest**2)
-        clipped = ops.clip(squares, nearest**2, farthest**2)
-        exponents = (1.0 - 0.5 * size) * ops.log(clipped)
-        exponents = exponents + (1.5 - 0.5 * size) * ops.log(4.0 - clipped)
-        exponents = only(exponents, near)
-        logarithms, shares = log_sum_exp_and_shares(exponents)
-        none_near = logarithms < 0.5 * LEFT_OUT
-        return cls(
-            exponents=exponents,
-            shares=shares,
-            logarithms=-only(-logarithms, ops.logical_not(none_near)),
-            none_near=none_near,
-            negative=negative,
-        )
-
-    def of_anchors(self) -> Tensor:
-        """`[a, c]`: of candidate j as the negative of anchor i."""
-        return self._with_far(self.shares, lambda values: values[:, None])
-
-    def of_partners(self) -> Tensor:
-        """`[n, n]`, where the candidates are the anchors: of image i as the negative of image j.
-
-        An exponential more, which costs less than to transpose `of_anchors`.
-        """
-        return self._with_far(self.near_of_partners(), lambda values: values[None, :])
-
-    def near_of_partners(self) -> Tensor:
-        """`of_partners`, but 0 for those without near negatives."""
-        return ops.exp(self.exponents - self.logarithms[None, :])
-
-    def _with_far(self, shares: Tensor, of: Callable[[Tensor], Tensor]) -> Tensor:
-        """With all negatives alike for those that have no near ones."""
-
-        def some() -> Tensor:
-            number = at_least(count(self.negative, shares.dtype), 1.0)
-            alike = ops.where(self.negative, of(1.0 / number), 0.0)
-            return ops.where(of(self.none_near), alike, shares)
-
-        return ops.cond(ops.any(self.none_near), some, lambda: shares)
+    nearest, farthest = check_distances(nearest, farthest)
+    distances = ops.stop_gradient(distances)
+    size = ops.cast(dimensions, distances.dtype)
+    squares = ops.square(ops.clip(distances, nearest, farthest))
+    log_q = (0.5 * size - 1.0) * ops.log(squares) + (0.5 * size - 1.5) * ops.log(
+        1.0 - squares / 4.0
+    )
+    near = ops.logical_and(negative, distances < farthest)
+    some_near = ops.any(near, axis=-1, keepdims=True)
+    # Without near negatives, all negatives have the same weight.
+    exponents = ops.where(some_near, -log_q, 0.0)
+    kept = ops.where(some_near, near, negative)
+    return ops.where(kept, ops.softmax(ops.where(kept, exponents, _LEFT_OUT), axis=-1), 0.0)
 
 
 def check_distances(nearest: object, farthest: object) -> tuple[float, float]:
@@ -184,7 +119,7 @@ def draw_negatives(
     for _ in range(_bisections(probabilities.shape[1])):
         middle = (low + high) // 2
         beyond = ops.take_along_axis(sold, middle, axis=-1) <= winner
-        low = ops.where(beyond, at_most(middle + 1, last), low)
+        low = ops.where(beyond, ops.minimum(middle + 1, last), low)
         high = ops.where(beyond, high, middle)
     return low
 

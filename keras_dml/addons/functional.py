@@ -7,7 +7,17 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_dml.bounds import at_least
+from keras_dml._pairwise.distances import safe_sqrt
+from keras_dml._pairwise.pairs import Pairs
+from keras_dml._pairwise.reductions import (
+    count,
+    log_add_exp,
+    log_sum_exp,
+    masked_sum,
+    maximum,
+    mean,
+)
+from keras_dml._pairwise.search import semihard_negatives
 from keras_dml.checks import (
     check_bool,
     check_embeddings,
@@ -19,12 +29,8 @@ from keras_dml.checks import (
 )
 from keras_dml.class_ids import are_apart, as_labels
 from keras_dml.errors import ArgumentError
-from keras_dml.hinges import semihard_hinges
 from keras_dml.losses.base import is_sound
-from keras_dml.losses.lifted_structure import squared_hinges
 from keras_dml.matmul import matmul
-from keras_dml.pairs import Pairs, log_sum_exp, mean, safe_sqrt
-from keras_dml.positives import Positives
 from keras_dml.types import Tensor, TensorLike
 
 METRICS = ("L2", "squared-L2", "angular")
@@ -62,7 +68,7 @@ def contrastive_loss(
     distances = _as_floats(y_pred, "y_pred", "distances")
     labels = ops.convert_to_tensor(numbers_of("y_true", y_true, "labels, 0 or 1"))
     labels = _one_for_each(ops.cast(labels, distances.dtype), distances)
-    apart = ops.square(at_least(margin - distances, 0.0))
+    apart = ops.square(maximum(margin - distances, 0.0))
     return labels * ops.square(distances) + (1.0 - labels) * apart
 
 
@@ -105,10 +111,9 @@ def triplet_semihard_loss(
     # A batch of one class has no negatives; the original then takes the least distance of the row.
     least = distances == ops.min(distances, axis=-1, keepdims=True)
     negative = ops.where(ops.any(pairs.negative), pairs.negative, least)
-    positives = pairs.positives()
-    hinges = semihard_hinges(distances, positives, negative, margin)
-    total = ops.sum(hinges.sums(distances))
-    return returned(total / _at_least_one(positives, distances.dtype))
+    hinges = ops.relu(distances - semihard_negatives(distances, negative) + margin)
+    total = ops.sum(masked_sum(hinges, pairs.positive))
+    return returned(total / _number_of_pairs(pairs.positive, distances.dtype))
 
 
 @registered
@@ -147,7 +152,7 @@ def triplet_hard_loss(
     pairs, distances, returned = _distances(y_true, y_pred, distance_metric)
     farthest = -_least(-distances, pairs.positive)
     nearest = _least(distances, pairs.negative)
-    each = ops.softplus(farthest - nearest) if soft else at_least(farthest - nearest + margin, 0.0)
+    each = ops.softplus(farthest - nearest) if soft else maximum(farthest - nearest + margin, 0.0)
     return returned(mean(each))
 
 
@@ -178,11 +183,10 @@ def lifted_struct_loss(
     """
     margin = _margin(margin)
     pairs, distances, returned = _distances(labels, embeddings, "L2")
-    of_anchor = log_sum_exp(margin - distances, pairs.negative)
-    positives = pairs.positives()
-    some = pairs.have_negatives()
-    total = ops.sum(squared_hinges(distances, positives, some, of_anchor, of_anchor))
-    return returned(0.5 * total / _at_least_one(positives, distances.dtype))
+    nearest = log_sum_exp(margin - distances, pairs.negative)
+    hinges = ops.relu(log_add_exp(nearest[:, None], nearest[None, :]) + distances)
+    total = ops.sum(masked_sum(ops.square(hinges), pairs.matched()))
+    return returned(0.5 * total / _number_of_pairs(pairs.positive, distances.dtype))
 
 
 @registered
@@ -284,7 +288,7 @@ def _distances(
     positive = ops.logical_and(same, ops.logical_not(itself))
     if distance_metric == "angular":
         z = _unit(z)
-    pairs = Pairs(z, z, positive, ops.logical_not(same), class_ids=class_ids)
+    pairs = Pairs(z, z, positive, ops.logical_not(same), itself)
 
     def returned(value: Tensor) -> Tensor:
         return ops.cast(_nan_unless(sound, value), dtype)
@@ -292,7 +296,7 @@ def _distances(
     if callable(distance_metric):
         return pairs, distance_metric(z), returned
     if distance_metric == "angular":
-        return pairs, at_least(1.0 - pairs.similarities(), 0.0), returned
+        return pairs, maximum(1.0 - pairs.similarities(), 0.0), returned
     squared = pairs.squared_distances()
     return pairs, squared if distance_metric == "squared-L2" else safe_sqrt(squared), returned
 
@@ -355,7 +359,7 @@ def _nan_unless(sound: Tensor | bool, value: Tensor) -> Tensor:
 def _unit(embeddings: Tensor) -> Tensor:
     # TensorFlow's l2_normalize, epsilon included, for the same gradient at a row of zeros.
     squares = ops.sum(ops.square(embeddings), axis=-1, keepdims=True)
-    return embeddings * ops.rsqrt(at_least(squares, 1e-12))
+    return embeddings * ops.rsqrt(maximum(squares, 1e-12))
 
 
 def _least(values: Tensor, mask: Tensor) -> Tensor:
@@ -364,8 +368,9 @@ def _least(values: Tensor, mask: Tensor) -> Tensor:
     return ops.where(ops.any(mask, axis=-1), least, ops.max(values, axis=-1))
 
 
-def _at_least_one(positives: Positives, dtype: str) -> Tensor:
-    return at_least(ops.sum(ops.cast(positives.number, dtype)), 1.0)
+def _number_of_pairs(positive: Tensor, dtype: str) -> Tensor:
+    """Count the positive pairs, at least 1."""
+    return maximum(ops.sum(count(positive, dtype)), 1.0)
 
 
 def _cross_entropy(shares: Tensor, similarities: Tensor) -> Tensor:

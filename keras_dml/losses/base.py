@@ -7,6 +7,8 @@ from typing import ClassVar, Self
 import keras
 from keras import ops
 
+from keras_dml._pairwise.distances import normalize
+from keras_dml._pairwise.pairs import Memory, Pairs
 from keras_dml.checks import (
     as_embeddings,
     check_embeddings,
@@ -20,7 +22,6 @@ from keras_dml.distribute import place_among_replicas
 from keras_dml.errors import ArgumentError, ArgumentTypeError
 from keras_dml.matmul import matmul
 from keras_dml.mining import Strategy, check_mining, mined, mining_from_config
-from keras_dml.pairs import Memory, Pairs, normalize
 from keras_dml.types import Config, Parts, Tensor, TensorLike
 
 
@@ -205,6 +206,7 @@ class PairLoss(EmbeddingLoss):
 
     takes_memory: ClassVar[bool] = True
     normalize = True
+    fused = True
 
     def __init__(
         self,
@@ -239,34 +241,18 @@ class PairLoss(EmbeddingLoss):
 
         Candidates are those of all replicas, or what a memory holds.
         """
-        # What a subclass prepares in its own way has the length that it gives it.
-        as_usual = self.normalize and type(self).prepare is PairLoss.prepare
-        length = self.similarity_scale if as_usual else 1.0
-
-        def prepared(embeddings: Tensor) -> Tensor:
-            return normalize(embeddings, length**0.5) if as_usual else self.prepare(embeddings)
-
-        embeddings = prepared(embeddings)
+        embeddings = self.prepare(embeddings)
         if memory is None:
             pairs = Pairs.of_batch(class_ids, embeddings)
         else:
-            stored = prepared(ops.cast(memory.embeddings, embeddings.dtype))
+            stored = self.prepare(ops.cast(memory.embeddings, embeddings.dtype))
             memory = dataclasses.replace(memory, embeddings=stored)
             pairs = Pairs.of_memory(class_ids, embeddings, memory)
-        pairs = dataclasses.replace(pairs, squared_length=length)
         return mined(pairs, self.strategies, unit=self.normalize)
 
     def prepare(self, embeddings: Tensor) -> Tensor:
         """What the pairs are made of: the embeddings, l2-normalised if `self.normalize`."""
         return normalize(embeddings) if self.normalize else embeddings
-
-    @property
-    def similarity_scale(self) -> float:
-        """The scale of the similarities it asks for, to which its pairs make it cost nothing.
-
-        It is the squared length that embeddings are normalised to; to scale them later is a pass.
-        """
-        return 1.0
 
     def compute_pair_loss(self, pairs: Pairs) -> Tensor:
         """The loss `[n]`; overridden where it is more exact, or cheaper, than its parts' sum."""
@@ -274,7 +260,7 @@ class PairLoss(EmbeddingLoss):
         return tightness + contrastive
 
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
-        """The two parts `[n]` from the batch's `keras_dml.pairs.Pairs`."""
+        """The two parts `[n]` from the batch's `keras_dml.losses.Pairs`."""
         raise NotImplementedError
 
     def get_config(self) -> Config:

@@ -3,10 +3,10 @@
 import keras
 from keras import ops
 
-from keras_dml.class_sums import ClassSums
+from keras_dml._pairwise.classes import ClassSums
+from keras_dml._pairwise.distances import normalize
 from keras_dml.losses.base import EmbeddingLoss
 from keras_dml.losses.registry import register
-from keras_dml.pairs import normalize
 from keras_dml.types import Config, Parts, Tensor
 
 
@@ -58,13 +58,12 @@ class CenterLoss(EmbeddingLoss):
         self.normalize = bool(normalize)
 
     def compute_parts(self, class_ids: Tensor, embeddings: Tensor) -> Parts:
-        """The two parts from class ids `[n]` and embeddings `[n, d]`."""
+        """Compute the two parts from class ids `[n]` and embeddings `[n, d]`."""
         if self.normalize:
             embeddings = normalize(embeddings)
         classes = ClassSums.of_batch(class_ids, embeddings)
-        sizes = classes.sums(ops.ones_like(classes.candidates[:, 0]))
-        sums = classes.sums(classes.candidates)
-        centers = classes.of_anchors(sums) / classes.of_anchors(sizes)[:, None]
+        size = ops.sum(classes.anchor_members, axis=-1)
+        centers = classes.of_anchors() / size[:, None]
         tightness = 0.5 * ops.sum(ops.square(embeddings - centers), axis=-1)
         return tightness, ops.zeros_like(tightness)
 

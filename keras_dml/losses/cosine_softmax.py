@@ -7,11 +7,11 @@ from typing import ClassVar
 import keras
 from keras import ops
 
-from keras_dml.bounds import at_least
+from keras_dml._pairwise.distances import safe_sqrt
+from keras_dml._pairwise.reductions import log_sum_exp, masked_sum, maximum
 from keras_dml.checks import check_number, check_positive
 from keras_dml.losses.proxies import ProxyLoss
 from keras_dml.losses.registry import register
-from keras_dml.pairs import log_sum_exp, masked_sum, safe_sqrt
 from keras_dml.types import Config, Parts, Tensor
 
 
@@ -231,7 +231,7 @@ class ArcFaceLoss(_CosineSoftmax):
         """`cos(θ + m)`, or what takes its place."""
         cosine_of_margin, sine_of_margin = math.cos(self.margin), math.sin(self.margin)
         # By rounding c may lie beyond ±1; the root is then 0, without a gradient.
-        sine = safe_sqrt(at_least((1.0 - cosine) * (1.0 + cosine), 0.0))
+        sine = safe_sqrt(maximum((1.0 - cosine) * (1.0 + cosine), 0.0))
         farther = cosine * cosine_of_margin - sine * sine_of_margin
         if self.easy_margin:
             return ops.where(cosine > 0, farther, cosine)

@@ -1,26 +1,29 @@
 """The margin loss."""
 
 import dataclasses
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import keras
 from keras import ops
 
+from keras_dml._pairwise.pairs import Memory, Pairs
+from keras_dml._pairwise.reductions import count, masked_sum, mean_over_pairs
 from keras_dml.checks import check_choice, check_number, check_positive, check_whole
 from keras_dml.class_ids import one_hot
 from keras_dml.errors import ArgumentError
-from keras_dml.gradients import WithGradient, with_gradient
+from keras_dml.gradients import once_differentiable
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.mining import Strategy
-from keras_dml.negatives import FARTHEST, Chances
-from keras_dml.pairs import Memory, Pairs, count, mean_over_pairs
-from keras_dml.positives import Positives, at_columns, of_partners, spread
+from keras_dml.negatives import distance_weighted
 from keras_dml.types import Config, Parts, Tensor
 
 _BETA = 1.2
+_NOT_A_DERIVATIVE = (
+    "the weights of MarginLoss are constants for the gradient, although they depend on the "
+    'distances: set sampling="all"'
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,21 +31,6 @@ class _BoundedPairs(Pairs):
     """Pairs, and each anchor's boundary `[a]` between positive and negative distances."""
 
     boundary: Tensor | float = _BETA
-
-
-@dataclasses.dataclass(frozen=True)
-class _Weights:
-    """What the open hinges of negatives weigh.
-
-    Attributes:
-        of_anchors: `[a, c]`, in the sum of the pair's anchor; 0 where the hinge is closed.
-        of_partners: `[n, n]` in that of its candidate, where the candidates are the anchors.
-        sums: `[a]`, of the anchor's. Where one is 0 its row means nothing.
-    """
-
-    of_anchors: Tensor
-    of_partners: Callable[[], Tensor]
-    sums: Tensor
 
 
 @register("margin")
@@ -146,119 +134,31 @@ class MarginLoss(PairLoss):
         return _BoundedPairs(**vars(pairs), boundary=boundary)
 
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
-        """The two parts `[n]`."""
-        squared = pairs.squared_distances_to_sum()
-        positives, dtype = pairs.positives(), squared.dtype
-        number = ops.cast(positives.number, dtype)
+        """Compute the two parts `[n]`."""
+        distances = pairs.distances()
+        dtype = distances.dtype
+        number = count(pairs.positive, dtype)
         if self.sampling == "all":
-            together = count(pairs.negative, dtype)
+            partners = count(pairs.negative, dtype)
+            weights = ops.cast(pairs.negative, dtype)
         else:
-            together = ops.cast(pairs.have_negatives(), dtype)
-        # Not a cast, which makes of a Python number a float32 first.
+            distances = once_differentiable(distances, _NOT_A_DERIVATIVE)
+            partners = ops.cast(pairs.have_negatives(), dtype)
+            size = ops.shape(pairs.anchors)[-1]
+            weights = distance_weighted(distances, pairs.negative, size)
         boundary = ops.convert_to_tensor(getattr(pairs, "boundary", self.beta), dtype=dtype)
         boundary = ops.broadcast_to(boundary, ops.shape(number))
-        pulling, open_near = self._pulling(squared, boundary, positives, mirrored=pairs.complete)
-        pushing, open_far = self._pushing(squared, boundary, pairs)
-        weights = together * open_near + number * open_far
-        # Also at ν = 0, since comparisons would hide the NaN of an unknown class.
-        on_boundary = self.nu * (number * together) * boundary
+        pulled = ops.relu(self.margin + distances - boundary[:, None])
+        pushed = ops.relu(self.margin + boundary[:, None] - distances)
+        open_weights = partners * count(ops.logical_and(pairs.positive, pulled > 0), dtype)
+        open_weights = open_weights + number * masked_sum(weights, pushed > 0)
+        # Also at ν = 0, because comparisons hide the NaN of an unknown class.
+        on_boundary = self.nu * number * partners * boundary
         return (
-            mean_over_pairs(together * pulling + on_boundary, weights),
-            mean_over_pairs(number * pushing, weights),
-        )
-
-    def _pulling(
-        self, squared: Tensor, boundary: Tensor, positives: Positives, mirrored: bool
-    ) -> tuple[Tensor, Tensor]:
-        """Each anchor's sum of the hinges of its positives, and how many are open: `[a]`.
-
-        `mirrored`: with a gradient for `Pairs.squared_distances_to_sum`.
-        """
-
-        @with_gradient
-        def sums(squared: Tensor, boundary: Tensor) -> WithGradient:
-            def hinges(
-                columns: Tensor | None, present: Tensor, boundary: Tensor
-            ) -> tuple[Tensor, Tensor]:
-                distances = ops.sqrt(at_columns(columns, squared))
-                found = ops.relu(distances + (self.margin - boundary))
-                return ops.where(present, found, 0.0), distances
-
-            def total(columns: Tensor | None, present: Tensor) -> Tensor:
-                own, _ = hinges(columns, present, boundary[:, None])
-                numbers = count(own > 0.0, own.dtype)
-                return ops.stack([ops.sum(own, axis=-1), numbers])
-
-            totals = positives.by_width(total)
-
-            def gradient(upstream: Tensor) -> tuple[Tensor, Tensor]:
-                upstream = upstream[0]
-
-                def of_width(columns: Tensor | None, present: Tensor) -> Tensor:
-                    own, distances = hinges(columns, present, boundary[:, None])
-                    slopes = ops.where(own > 0.0, 0.5 * upstream[:, None], 0.0)
-                    if mirrored:
-                        of_partner = of_partners(columns, upstream)
-                        other, _ = hinges(columns, present, of_partners(columns, boundary))
-                        slopes = slopes + ops.where(other > 0.0, 0.5 * of_partner, 0.0)
-                    return spread(columns, ops.divide_no_nan(slopes, distances), squared)
-
-                return positives.by_width(of_width), -upstream * totals[1]
-
-            return totals, gradient
-
-        return ops.unstack(sums(squared, boundary), 2)
-
-    def _pushing(self, squared: Tensor, boundary: Tensor, pairs: Pairs) -> tuple[Tensor, Tensor]:
-        """Each anchor's weighed sum of the hinges of its negatives, and the weights of the open.
-
-        Weights are the probabilities of the negatives or, of `"all"`, 1.
-        """
-
-        @with_gradient
-        def sums(squared: Tensor, boundary: Tensor) -> WithGradient:
-            distances, ends = ops.sqrt(squared), boundary + self.margin
-            weights = self._weights_of_negatives(squared, distances, ends, pairs)
-            some = ops.where(weights.sums > 0.0, ops.ones_like(ends), 0.0)
-            total = ops.sum(weights.of_anchors * (ends[:, None] - distances), axis=-1)
-
-            def gradient(upstream: Tensor) -> tuple[Tensor, Tensor]:
-                pushed = -0.5 * some * upstream[0]
-                slopes = pushed[:, None] * weights.of_anchors
-                if pairs.complete:
-                    slopes = slopes + pushed[None, :] * weights.of_partners()
-                return ops.divide_no_nan(slopes, distances), upstream[0] * weights.sums
-
-            return ops.stack([some * total, weights.sums]), gradient
-
-        return ops.unstack(sums(squared, boundary), 2)
-
-    def _weights_of_negatives(
-        self, squared: Tensor, distances: Tensor, ends: Tensor, pairs: Pairs
-    ) -> _Weights:
-        if self.sampling == "all":
-
-            def are_open(ends: Tensor) -> Tensor:
-                return ops.cast(ops.logical_and(pairs.negative, distances < ends), squared.dtype)
-
-            of_anchors = are_open(ends[:, None])
-            return _Weights(
-                of_anchors, lambda: are_open(ends[None, :]), ops.sum(of_anchors, axis=-1)
-            )
-        chances = Chances.by_squares(squared, pairs.negative, ops.shape(pairs.anchors)[-1])
-        if not self.boundaries and math.isclose(self.beta + self.margin, FARTHEST):
-            # As by default: the hinges are open just where a near negative can be.
-            sums = ops.where(chances.none_near, 0.0, ops.ones_like(ends))
-            return _Weights(chances.shares, chances.near_of_partners, sums)
-
-        def of_open(chances: Tensor, ends: Tensor) -> Tensor:
-            return ops.where(distances < ends, chances, 0.0)
-
-        of_anchors = of_open(chances.of_anchors(), ends[:, None])
-        return _Weights(
-            of_anchors,
-            lambda: of_open(chances.of_partners(), ends[None, :]),
-            ops.sum(of_anchors, axis=-1),
+            mean_over_pairs(
+                partners * masked_sum(pulled, pairs.positive) + on_boundary, open_weights
+            ),
+            mean_over_pairs(number * ops.sum(weights * pushed, axis=-1), open_weights),
         )
 
     def get_config(self) -> Config:

@@ -7,10 +7,10 @@ from typing import Self
 
 import keras
 
+from keras_dml._pairwise.pairs import Memory
 from keras_dml.checks import check_number, check_wholes
 from keras_dml.errors import ArgumentError, ArgumentTypeError
 from keras_dml.losses.base import EmbeddingLoss
-from keras_dml.pairs import Memory
 from keras_dml.types import Config, Parts, Tensor
 
 

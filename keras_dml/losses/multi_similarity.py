@@ -1,16 +1,15 @@
 """The multi-similarity loss."""
 
-import math
 from collections.abc import Sequence
 
 import keras
-from keras import ops
 
+from keras_dml._pairwise.pairs import Pairs
+from keras_dml._pairwise.reductions import log_one_plus_sum_exp
 from keras_dml.checks import check_number, check_positive
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.mining import Strategy, informative
-from keras_dml.pairs import Pairs, are_bounded, log_one_plus_sum_exp, masked_exp
 from keras_dml.types import Config, Parts
 
 
@@ -66,9 +65,7 @@ class MultiSimilarityLoss(PairLoss):
         self.epsilon = None if epsilon is None else check_number("epsilon", epsilon, least=0)
 
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
-        """The two parts `[n]`."""
-        if self.epsilon is None and pairs.complete and self._is_bounded():
-            return self._bounded_parts(pairs)
+        """Compute the two parts `[n]`."""
         similarities = pairs.similarities()
         positive, negative = pairs.positive, pairs.negative
         if self.epsilon is not None:
@@ -77,22 +74,6 @@ class MultiSimilarityLoss(PairLoss):
         tightness = log_one_plus_sum_exp(-self.alpha * excess, positive) / self.alpha
         contrastive = log_one_plus_sum_exp(self.beta * excess, negative) / self.beta
         return tightness, contrastive
-
-    def _is_bounded(self) -> bool:
-        """Whether the sums fit, and each of the two factors of `exp(β S_ij) exp(−β m)`."""
-        alpha, beta, base = self.alpha, self.beta, self.base
-        sums = alpha * (1.0 + base), beta * (1.0 - base)
-        return are_bounded(alpha, beta, alpha * base, beta * base, *sums)
-
-    def _bounded_parts(self, pairs: Pairs) -> Parts:
-        """The same of exponentials as they are, whose gradient takes no transposition."""
-        similarities = pairs.similarities_to_sum(self.beta)
-        near = pairs.sums(masked_exp(-self.alpha / self.beta * similarities, pairs.positive))
-        far = pairs.sums(masked_exp(similarities, pairs.negative))
-        return (
-            ops.log1p(math.exp(self.alpha * self.base) * near) / self.alpha,
-            ops.log1p(math.exp(-self.beta * self.base) * far) / self.beta,
-        )
 
     def get_config(self) -> Config:
         """The constructor's arguments."""

@@ -1,25 +1,27 @@
 """The pairwise cross-entropy and its simplified form, the loss to train with."""
 
-import dataclasses
-from collections.abc import Callable, MutableMapping
-from typing import Any, Self
+from collections.abc import MutableMapping
+from typing import Self
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_dml.bounds import at_least
+from keras_dml._pairwise.classes import ClassSums
+from keras_dml._pairwise.reductions import count, log_sum_exp, masked_sum, maximum
 from keras_dml.checks import check_positive, checked_class_ids
-from keras_dml.class_sums import ClassSums, Slots
 from keras_dml.distribute import gather_candidates
 from keras_dml.errors import ArgumentError, ArgumentTypeError
-from keras_dml.gradients import WithGradient, with_gradient
+from keras_dml.gradients import once_differentiable
 from keras_dml.losses.base import EmbeddingLoss
 from keras_dml.losses.registry import register
 from keras_dml.matmul import matmul
-from keras_dml.pairs import count, log_sum_exp, masked_sum
-from keras_dml.shares import LEFT_OUT, log_sum_exp_and_shares
 from keras_dml.types import Config, Parts, Tensor
+
+_NOT_A_DERIVATIVE = (
+    "p and λ of PairwiseCrossEntropyLoss are constants for the gradient, although they depend on "
+    "the embeddings"
+)
 
 
 @register("spce")
@@ -92,52 +94,13 @@ class SimplifiedPairwiseCrossEntropyLoss(EmbeddingLoss):
         return labels if multi_hot else checked_class_ids(labels)
 
     def compute_parts(self, class_ids: Tensor, embeddings: Tensor) -> Parts:
-        """The two parts from class ids `[n]` or groups `[n, G]`, and embeddings `[n, d]`."""
+        """Compute the two parts from class ids `[n]` or groups `[n, G]`, and from embeddings."""
         if len(class_ids.shape) == 2:
             return _group_parts(class_ids, embeddings)
-        return _class_parts(ClassSums.of_batch(class_ids, embeddings))
-
-
-def _class_parts(classes: ClassSums) -> Parts:
-    """The two parts; as one function, for its gradient takes few passes over what it has."""
-    number = classes.batch_size()
-
-    @with_gradient
-    def parts(anchors: Tensor, candidates: Tensor) -> WithGradient:
-        means = classes.sums(candidates) / number
-        own = classes.of_anchors(means)
-
-        def over(slots: Slots) -> tuple[Tensor, ...]:
-            scores = matmul(anchors, ops.transpose(means[: slots.number]))
-            logarithm, shares = log_sum_exp_and_shares(ops.add(scores, _absent(classes, slots)))
-            return logarithm, *slots.split(shares, axis=1)
-
-        contrastive, *shares = classes.over_slots(over)
-        tightness = -ops.sum(anchors * own, axis=-1)
-
-        def gradient(upstream: Tensor) -> tuple[Tensor, Tensor]:
-            of_tightness, of_contrastive = ops.unstack(upstream, 2)
-
-            def back(slots: Slots) -> tuple[Tensor, ...]:
-                of_scores = slots.join(shares, axis=1) * of_contrastive[:, None]
-                of_means = matmul(ops.transpose(of_scores), anchors)
-                return matmul(of_scores, means[: slots.number]), *slots.split(of_means, axis=0)
-
-            of_anchors, *of_means = classes.over_slots(back)
-            of_anchors = of_anchors - of_tightness[:, None] * own
-            of_means = ops.concatenate(of_means, axis=0)
-            of_means = of_means - classes.sums_of_anchors(of_tightness[:, None] * anchors)
-            return of_anchors, classes.of_candidates(of_means / number)
-
-        return ops.stack([tightness, contrastive]), gradient
-
-    return tuple(ops.unstack(parts(classes.anchors, classes.candidates), 2))
-
-
-def _absent(classes: ClassSums, slots: Slots) -> Tensor:
-    """What leaves the scores of empty slots out, `[slots]`: 0 for the others."""
-    present = ops.arange(slots.number, dtype="int32") < classes.num_classes
-    return ops.cast(ops.where(present, 0.0, LEFT_OUT), classes.candidates.dtype)
+        classes = ClassSums.of_batch(class_ids, embeddings)
+        own, means = classes.of_anchors() / classes.number, classes.of_candidates() / classes.number
+        tightness = -ops.sum(embeddings * own, axis=-1)
+        return tightness, classes.log_sum_exp(matmul(embeddings, ops.transpose(means)))
 
 
 def _group_parts(groups: Tensor, embeddings: Tensor) -> Parts:
@@ -148,9 +111,9 @@ def _group_parts(groups: Tensor, embeddings: Tensor) -> Parts:
     scores = matmul(embeddings, ops.transpose(means))
     own = groups > 0
     num_own = count(own, embeddings.dtype)
-    tightness = -masked_sum(scores, own) / at_least(num_own, 1.0)
+    tightness = -masked_sum(scores, own) / maximum(num_own, 1.0)
     contrastive = log_sum_exp(scores, ops.any(members > 0, axis=0)[None, :])
-    return tightness, ops.where(num_own > 0, contrastive, ops.zeros_like(contrastive))
+    return tightness, ops.where(num_own > 0, contrastive, 0.0)
 
 
 @register("pce")
@@ -241,91 +204,40 @@ class PairwiseCrossEntropyLoss(EmbeddingLoss):
         self.classifier = classifier
 
     def compute_parts(self, class_ids: Tensor, embeddings: Tensor) -> Parts:
-        """The two parts from class ids `[n]` and embeddings `[n, d]`."""
+        """Compute the two parts from class ids `[n]` and embeddings `[n, d]`."""
+        embeddings = once_differentiable(embeddings, _NOT_A_DERIVATIVE)
         classes = ClassSums.of_batch(class_ids, embeddings)
-        number = classes.batch_size()
-        classified = self._classified(classes)
+        z, number = classes.candidates, classes.number
+        assigned, copies = self._assigned(classes)
+        lam = self._lambda(ops.stop_gradient(z), assigned, copies)
+        theta = matmul(ops.transpose(assigned), z) / (number * lam)  # c_k / λ
+        scores = matmul(embeddings, ops.transpose(theta)) - ops.log(copies)
+        lengths = ops.sum(ops.sum(ops.square(theta), axis=-1) / copies)
+        contrastive = ops.logsumexp(scores, axis=-1) - 0.5 * lam * lengths
+        own = classes.of_anchors() / (2.0 * lam * number)
+        return -ops.sum(embeddings * own, axis=-1), contrastive
 
-        if classified is None:
-            over_classes, num_classes = classes.over_slots, classes.num_classes
-        else:
-            num_classes = ops.shape(classified)[1]
-            every_class = Slots(num_classes, both=False)
-
-            def over_classes(compute: Callable[[Slots], Any]) -> Any:
-                return compute(every_class)
-
-        def without_absent(scores: Tensor, slots: Slots) -> Tensor:
-            return scores if classified is not None else ops.add(scores, _absent(classes, slots))
-
-        @with_gradient
-        def parts(anchors: Tensor, candidates: Tensor) -> WithGradient:
-            means = classes.sums(candidates) / number
-            own = classes.of_anchors(means)
-
-            def assign(slots: Slots) -> tuple[Tensor, ...]:
-                scores = classified
-                if scores is None:
-                    scores = matmul(candidates, ops.transpose(means[: slots.number]))
-                return slots.split(ops.softmax(without_absent(scores, slots), axis=-1), axis=1)
-
-            assigned = over_classes(assign)
-            lam = self._lambda(candidates, _Assigned(assigned, num_classes, over_classes))
-
-            def over(slots: Slots) -> tuple[Tensor, ...]:
-                probabilities = slots.join(assigned, axis=1)
-                soft = matmul(ops.transpose(probabilities), candidates) / (number * lam)
-                scores = without_absent(matmul(anchors, ops.transpose(soft)), slots)
-                logarithm, shares = log_sum_exp_and_shares(scores)
-                logarithm = logarithm - (0.5 * lam) * ops.sum(ops.square(soft))
-                return logarithm, *slots.split(soft, axis=0), *slots.split(shares, axis=1)
-
-            contrastive, *kept = over_classes(over)
-            tightness = -ops.sum(anchors * own, axis=-1) / (2.0 * lam)
-
-            def gradient(upstream: Tensor) -> tuple[Tensor, Tensor]:
-                of_tightness, of_contrastive = ops.unstack(upstream, 2)
-                of_tightness = (of_tightness / (2.0 * lam))[:, None]
-
-                def back(slots: Slots) -> tuple[Tensor, Tensor]:
-                    soft, probabilities = slots.join(kept[:2], 0), slots.join(assigned, 1)
-                    of_scores = slots.join(kept[2:], 1) * of_contrastive[:, None]
-                    of_soft = matmul(ops.transpose(of_scores), anchors)
-                    of_soft = of_soft - (lam * ops.sum(of_contrastive)) * soft
-                    of_candidates = matmul(probabilities, of_soft / (number * lam))
-                    return matmul(of_scores, soft), of_candidates
-
-                of_anchors, of_candidates = over_classes(back)
-                of_sums = classes.sums_of_anchors((of_tightness / number) * anchors)
-                return (
-                    of_anchors - of_tightness * own,
-                    of_candidates - classes.of_candidates(of_sums),
-                )
-
-            return ops.stack([tightness, contrastive]), gradient
-
-        return tuple(ops.unstack(parts(classes.anchors, classes.candidates), 2))
-
-    def _classified(self, classes: ClassSums) -> Tensor | None:
-        """The classifier's logits of all candidates `[c, K]`; None without one."""
-        if self.classifier is None:
-            return None
+    def _assigned(self, classes: ClassSums) -> tuple[Tensor, Tensor]:
+        """Compute p `[c, m]`, and how many of the m columns stand for the class of each, `[m]`."""
         z = ops.stop_gradient(classes.candidates)
-        logits = ops.stop_gradient(self.classifier(z, training=False))
+        if self.classifier is None:
+            means = ops.stop_gradient(classes.of_candidates()) / classes.number
+            return classes.softmax(matmul(z, ops.transpose(means))), classes.sizes
+        logits = ops.cast(self.classifier(z, training=False), z.dtype)
         if len(logits.shape) != 2:
             raise ArgumentError(
                 "classifier must give logits of shape [n, K]. "
                 f"Received: logits of shape {tuple(logits.shape)}"
             )
-        return ops.cast(logits, z.dtype)
+        return ops.stop_gradient(ops.softmax(logits, axis=-1)), ops.ones_like(logits[0])
 
-    def _lambda(self, z: Tensor, assigned: "_Assigned") -> Tensor | float:
+    def _lambda(self, z: Tensor, assigned: Tensor, copies: Tensor) -> Tensor | float:
+        num_images, dimensions = z.shape
         if self.lam is not None:
             return self.lam
-        num_images, dimensions = z.shape
         if num_images is not None and dimensions is not None and num_images < dimensions:
             return self.lam_floor
-        return _smallest_eigenvalue(z, assigned, self.lam_floor)
+        return _smallest_eigenvalue(z, assigned - ops.square(assigned), copies, self.lam_floor)
 
     def get_config(self) -> Config:
         """The constructor's arguments."""
@@ -358,120 +270,35 @@ class PairwiseCrossEntropyLoss(EmbeddingLoss):
         return cls(**{**config, "classifier": classifier})
 
 
-@dataclasses.dataclass(frozen=True)
-class _Assigned:
-    """Probabilities p of the images, `[n, slots]`, split into halves; the classes' slots first."""
+def _smallest_eigenvalue(z: Tensor, weights: Tensor, copies: Tensor, floor: float) -> Tensor:
+    """Compute Eq. 25, the smallest eigenvalue of `(1/n) Σ_i w_ik z_i z_iᵀ` over all k, or `floor`.
 
-    halves: tuple[Tensor, Tensor]
-    num_classes: Tensor | int
-    over_classes: Callable[[Callable[[Slots], Any]], Any]
+    The matrices come one after another, because all of them take K·d² numbers. The search ends at
+    the first one that is not above the floor. Fewer images than dimensions give 0, and the mean of
+    a matrix's eigenvalues, its trace over d, is a cheap bound.
 
-    def weights(self, slots: Slots) -> Tensor:
-        """`w_ik = p_ik − p_ik²`, `[n, slots]`."""
-        return _weights(slots.join(self.halves, axis=1))
-
-    def weights_of_class(self, k: Tensor) -> Tensor:
-        """`w_ik` of the class k, `[n]`."""
-        first, second = self.halves
-        half = ops.shape(first)[1]
-        column = [ops.take(part, k % half, axis=1) for part in (first, second)]
-        return _weights(ops.where(k < half, *column))
-
-
-def _weights(probabilities: Tensor) -> Tensor:
-    return probabilities - ops.square(probabilities)
-
-
-def _smallest_eigenvalue(z: Tensor, assigned: _Assigned, floor: float) -> Tensor:
-    """Eq. 25: the least eigenvalue of any class's `(1/n) Σ_i w_ik z_i z_iᵀ`, `w_ik = p_ik − p_ik²`.
-
-    Or `floor`, if that is larger. Bounds from above come first, and where one of them is not above
-    the floor, the rest is left out: fewer images than dimensions leave some eigenvalue at 0; a
-    matrix's least eigenvalue is at most the mean of them all, its trace over d; and the least over
-    all K classes is at most that of the classes' mean matrix, which is at most its least diagonal
-    entry and at most any of its Rayleigh quotients. (The least eigenvalue is a concave function of
-    the matrix.) The first one needs no weights: `Σ_k w_ik = 1 − Σ_k p_ik²` is at most `1 − 1/K`.
+    Args:
+        z: `[n, d]`.
+        weights: `w_ik = p_ik − p_ik²`, `[n, m]`. Columns may repeat.
+        floor: The smallest result.
     """
-    num_images, dimensions = ops.shape(z)[0], ops.shape(z)[1]
-    number, size, count = (
-        ops.cast(x, z.dtype) for x in (num_images, dimensions, assigned.num_classes)
-    )
-    squares = ops.square(z)
-    lengths = ops.sum(squares, axis=1)
+    number, dimensions = (ops.cast(size, z.dtype) for size in ops.shape(z))
+    squares = ops.sum(ops.square(z), axis=1, keepdims=True)
+    bound = ops.min(ops.sum(squares * weights, axis=0)) / (number * dimensions)
+    columns = ops.shape(weights)[1]
 
-    def at_floor() -> Tensor:
-        return ops.full((), floor, dtype=z.dtype)
+    def next_column(k: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:
+        weighted = ops.take(weights, k, axis=1)[:, None] * z / number
+        return k + 1, ops.minimum(least, ops.min(ops.eigh(matmul(ops.transpose(weighted), z))[0]))
 
-    def of_matrix(weight: Tensor) -> Tensor:
-        return ops.min(ops.eigh(matmul(ops.transpose(z * weight[:, None]), z))[0])
+    def over_columns() -> Tensor:
+        return ops.while_loop(
+            lambda k, least: ops.logical_and(k < columns, least > floor),
+            next_column,
+            (ops.zeros((), "int32"), bound),
+        )[1]
 
-    def of_next_class(k: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:
-        # One class after the other: all matrices at once would be K·d² numbers.
-        return k + 1, ops.minimum(least, of_matrix(assigned.weights_of_class(k) / number))
-
-    def of_all_classes() -> Tensor:
-        start = ops.zeros((), "int32"), ops.full((), float("inf"), dtype=z.dtype)
-        _, least = ops.while_loop(
-            lambda k, least: ops.logical_and(k < assigned.num_classes, least > floor),
-            of_next_class,
-            start,
-        )
-        return at_least(least, floor)
-
-    def by_weights() -> Tensor:
-        def over(slots: Slots) -> tuple[Tensor, Tensor]:
-            weights = assigned.weights(slots)
-            traces = matmul(lengths[None, :], weights)[0] / number
-            present = ops.arange(slots.number, dtype="int32") < assigned.num_classes
-            return ops.sum(weights, axis=1), ops.min(ops.where(present, traces, float("inf")))
-
-        of_images, trace = assigned.over_classes(over)
-        mean_weights = of_images / (number * count)
-        diagonal = matmul(mean_weights[None, :], squares)[0]
-
-        def by_eigenvalues() -> Tensor:
-            return ops.cond(of_matrix(mean_weights) > floor, of_all_classes, at_floor)
-
-        def by_quotient() -> Tensor:
-            return ops.cond(_least_quotient(z, mean_weights) > floor, by_eigenvalues, at_floor)
-
-        bound = ops.minimum(trace / size, ops.min(diagonal))
-        return ops.cond(bound > floor, by_quotient, at_floor)
-
-    # No number is infinite or NaN where their sum is not. TensorFlow's eigh raises on NaN, where
-    # the loss should be NaN instead.
-    total = ops.sum(lengths)
-    bound = total * (1.0 - 1.0 / count) / (number * count * size)
-    finite = ops.logical_and(total < float("inf"), bound > floor)
-    return ops.cond(ops.logical_and(num_images >= dimensions, finite), by_weights, at_floor)
-
-
-def _least_quotient(z: Tensor, weights: Tensor, steps: int = 8) -> Tensor:
-    """A Rayleigh quotient of `Σ_i w_i z_i z_iᵀ`, so at least its least eigenvalue, and near it.
-
-    The quotient is that of the best direction that `steps` of Lanczos' method know: as many pairs
-    of products of the `[n, d]` rows with a vector, where all eigenvalues cost d³ and, by XLA, a
-    hundred times the rest of the loss. Its own directions need not be exact for it to be a bound.
-    """
-
-    def times_matrix(v: Tensor) -> Tensor:
-        return matmul(ops.transpose(z), weights[:, None] * matmul(z, v))
-
-    def unit(v: Tensor) -> Tensor:
-        return ops.divide_no_nan(v, ops.sqrt(ops.sum(ops.square(v))))
-
-    # Any start will do that is not made of few eigenvectors.
-    start = ops.cos(ops.square(ops.cast(ops.arange(ops.shape(z)[1], dtype="int32"), z.dtype)))
-    directions, images = [unit(start[:, None])], []
-    for _ in range(min(steps, z.shape[1] or steps)):
-        images.append(times_matrix(directions[-1]))
-        known = ops.concatenate(directions, axis=1)
-        rest = images[-1] - matmul(known, matmul(ops.transpose(known), images[-1]))
-        directions.append(unit(rest))
-    known = ops.concatenate(directions[:-1], axis=1)
-    small = matmul(ops.transpose(known), ops.concatenate(images, axis=1))
-    _, vectors = ops.eigh(0.5 * (small + ops.transpose(small)))
-    best = matmul(known, vectors[:, :1])
-    length = ops.sum(ops.square(best))
-    quotient = ops.sum(weights[:, None] * ops.square(matmul(z, best)))
-    return ops.where(length > 0.5, ops.divide_no_nan(quotient, length), float("inf"))
+    # TensorFlow's eigh raises on NaN and infinity, which fail this comparison or the next one.
+    possible = ops.logical_and(bound > floor, ops.sum(squares) < float("inf"))
+    possible = ops.logical_and(possible, number >= dimensions)
+    return maximum(ops.cond(possible, over_columns, lambda: ops.zeros_like(bound)), floor)

@@ -3,12 +3,11 @@
 import keras
 from keras import ops
 
-from keras_dml.bounds import at_least
+from keras_dml._pairwise.reductions import masked_sum, maximum, mean
 from keras_dml.checks import check_number, check_positive
 from keras_dml.distribute import gather_candidates
 from keras_dml.losses.proxies import ProxyLoss
 from keras_dml.losses.registry import register
-from keras_dml.pairs import masked_sum, mean
 from keras_dml.types import Config, Parts, Tensor
 
 
@@ -75,7 +74,7 @@ class ProxyAnchorLoss(ProxyLoss):
         counts = ops.sum(counts, axis=0)
         sizes, strangers = counts[:-1], counts[-1]
         present = ops.sum(ops.cast(sizes > 0, cosines.dtype))
-        share = ops.sum(sizes) / (at_least(present, 1.0) * at_least(sizes, 1.0))
+        share = ops.sum(sizes) / (maximum(present, 1.0) * maximum(sizes, 1.0))
         tightness = masked_sum(ops.broadcast_to(share * pulled, ops.shape(cosines)), own)
         contrastive = ops.broadcast_to(mean(pushed), ops.shape(tightness))
         sound = strangers == 0

@@ -3,16 +3,15 @@
 import keras
 from keras import ops
 
-from keras_dml.bounds import at_least
+from keras_dml._pairwise.pairs import Pairs
+from keras_dml._pairwise.reductions import count, masked_sum, mean_over_pairs
+from keras_dml._pairwise.search import below
 from keras_dml.checks import check_positive
 from keras_dml.distribute import gather_candidates
-from keras_dml.gradients import WithGradient, with_gradient
-from keras_dml.hinges import Hinges, hinge_sums_against_all
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
-from keras_dml.losses.triplet import triplet_hinges
-from keras_dml.pairs import Pairs, count, mean_over_pairs, safe_sqrt
-from keras_dml.types import Config, Parts, Tensor
+from keras_dml.losses.triplet import triplet_parts
+from keras_dml.types import Config, Parts
 
 
 @register("quadruplet")
@@ -68,35 +67,27 @@ class QuadrupletLoss(PairLoss):
         self.second_margin = check_positive("second_margin", second_margin)
         self.normalize = bool(normalize)
 
-    def compute_pair_loss(self, pairs: Pairs) -> Tensor:
-        """The loss `[n]`, without the parts of its triplets."""
-        distances, hinges, weights, second = self._terms(pairs)
-        return weights * hinges.sums(distances) + second[0] + second[1]
-
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
-        """The two parts `[n]`."""
-        distances, hinges, weights, second = self._terms(pairs)
-        tightness, contrastive = hinges.parts(distances)
-        return weights * tightness + second[0], weights * contrastive + second[1]
-
-    def _terms(self, pairs: Pairs) -> tuple[Tensor, Hinges, Tensor, Parts]:
-        """The distances, the hinges of the triplets and their weights, the second term's parts."""
-        distances = safe_sqrt(pairs.squared_distances())
-        positives = pairs.positives()
-        hinges, weights = triplet_hinges(pairs, positives, distances, self.margin)
-        # A distance is never below 0: -1 marks what is no negative pair on its way from a replica.
-        negatives, _ = gather_candidates(_marked(distances, pairs.negative))
-        negatives = _each_pair_once(negatives)
-        is_negative = negatives >= 0.0
-        sums = hinge_sums_against_all(
-            distances, positives, negatives, is_negative, self.second_margin
+        """Compute the two parts `[n]`."""
+        tightness, contrastive = triplet_parts(pairs, self.margin)
+        distances = pairs.distances()
+        # Negative pairs of all replicas, in one row.
+        others, _ = gather_candidates(distances)
+        negative, _ = gather_candidates(ops.cast(pairs.negative, distances.dtype))
+        others, negative = ops.reshape(others, (1, -1)), ops.reshape(negative, (1, -1)) > 0
+        reach = ops.reshape(distances + self.second_margin, (1, -1))
+        number, total = (
+            ops.reshape(each, ops.shape(distances)) for each in below(reach, others, negative)
         )
-        number_of_positives = ops.cast(positives.number, distances.dtype)
-        number = at_least(ops.sum(count(is_negative, distances.dtype)), 1.0)
-        tightness, contrastive = (
-            mean_over_pairs(part / number, number_of_positives) for part in sums
+        quadruplets = count(pairs.positive, distances.dtype) * ops.sum(
+            count(negative, distances.dtype)
         )
-        return distances, hinges, weights, (tightness, contrastive)
+        near = masked_sum(number * distances, pairs.positive)
+        far = masked_sum(number * self.second_margin - total, pairs.positive)
+        return (
+            tightness + mean_over_pairs(near, quadruplets),
+            contrastive + mean_over_pairs(far, quadruplets),
+        )
 
     def get_config(self) -> Config:
         """The constructor's arguments."""
@@ -106,46 +97,3 @@ class QuadrupletLoss(PairLoss):
             "second_margin": self.second_margin,
             "normalize": self.normalize,
         }
-
-
-def _marked(distances: Tensor, kept: Tensor) -> Tensor:
-    """The distances that are `kept`, -1 for the others, which no gradient comes to."""
-
-    @with_gradient
-    def marked(distances: Tensor) -> WithGradient:
-        return ops.where(kept, distances, -1.0), lambda upstream: upstream
-
-    return marked(distances)
-
-
-@with_gradient
-def _each_pair_once(matrix: Tensor) -> WithGradient:
-    """Half of a symmetric `[c, c]`, each pair once: `[⌈c/2⌉, c − 1]`.
-
-    The images are cut in two halves. Left, from the diagonal on, stand the pairs within the first
-    half, and below it those within the second; right the pairs of the two halves. (With an odd c
-    the second half has an image less, and fills up with its diagonal.) These are slices, where no
-    index is looked up.
-
-    The gradient goes to the entries taken. For distances that is all the same: each moves the
-    images of both.
-    """
-    size = ops.shape(matrix)[0]
-    half = (size + 1) // 2
-    within_first = matrix[:half, 1:half]
-    within_second = matrix[size - half :, half : 2 * half - 1]
-    between = matrix[:half, half:]
-    width = ops.shape(within_first)[1]
-    is_first = ops.arange(width, dtype="int32")[None, :] >= ops.arange(half, dtype="int32")[:, None]
-    within = ops.where(is_first, within_first, within_second)
-    once = ops.concatenate([within, between], axis=1)
-
-    def gradient(upstream: Tensor) -> Tensor:
-        of_within, of_between = upstream[:, :width], upstream[:, width:]
-        diagonal = ops.zeros((half, size - ops.shape(once)[1]), upstream.dtype)
-        upper = ops.concatenate([diagonal, ops.where(is_first, of_within, 0.0), of_between], axis=1)
-        lower = ops.where(is_first, 0.0, of_within)[2 * half - size :]
-        lower = ops.pad(lower, ((0, 0), (half, size - half - width)))
-        return ops.concatenate([upper, lower], axis=0)
-
-    return once, gradient

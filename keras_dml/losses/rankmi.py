@@ -8,13 +8,13 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_dml.bounds import at_least
+from keras_dml._pairwise.pairs import Pairs
+from keras_dml._pairwise.reductions import count, masked_sum, maximum, mean_over_pairs, pair_means
 from keras_dml.checks import check_choice, check_number
 from keras_dml.errors import ArgumentError, ArgumentTypeError
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.negatives import distance_weighted
-from keras_dml.pairs import Pairs, count, masked_sum, mean_over_pairs, pair_means, safe_sqrt
 from keras_dml.types import Config, Parts, Tensor
 
 
@@ -94,7 +94,7 @@ class RankMILoss(PairLoss):
 
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """The two parts `[n]`."""
-        distances = safe_sqrt(pairs.squared_distances())
+        distances = pairs.distances()
         values = self._statistics(ops.reshape(distances, (-1, 1)))
         values = ops.reshape(values, ops.shape(distances))
         tightness = pair_means(positive_costs(values), pairs.positive)
@@ -182,7 +182,7 @@ class FixedStatistics:
         """`V(D − β)`, of the shape of `distances`."""
         x = distances - self.beta
         # The floor keeps the logarithm and its gradient finite.
-        size = at_least(ops.abs(x), 1e-6)
+        size = maximum(ops.abs(x), 1e-6)
         value = size + ops.log(-ops.expm1(-size))
         return ops.where(x < 0, value, -value)
 

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 
 import keras
-from keras import ops
 
+from keras_dml._pairwise.pairs import Pairs
+from keras_dml._pairwise.reductions import log_sum_exp, mean_over_anchors
 from keras_dml.checks import check_positive
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.mining import Strategy
-from keras_dml.pairs import Exponents, Pairs, kept_weights
 from keras_dml.types import Config, Parts
 
 
@@ -55,18 +55,13 @@ class SNCALoss(PairLoss):
         super().__init__(reduction=reduction, name=name, dtype=dtype, mining=mining)
         self.sigma = check_positive("sigma", sigma)
 
-    @property
-    def similarity_scale(self) -> float:
-        """The scale of its similarities."""
-        return 1.0 / self.sigma
-
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
-        """The two parts `[n]`."""
-        exponents = Exponents(pairs, self.similarity_scale)
-        tightness = -exponents.log_sum_exp(pairs.positive)
-        contrastive = exponents.log_sum_exp()
-        weights = kept_weights(ops.any(pairs.positive, axis=-1), tightness.dtype)
-        return weights * tightness, weights * contrastive
+        """Compute the two parts `[n]`."""
+        exponents = pairs.similarities() / self.sigma
+        tightness = -log_sum_exp(exponents, pairs.positive)
+        contrastive = log_sum_exp(exponents, pairs.others())
+        kept = pairs.have_positives()
+        return mean_over_anchors(tightness, kept), mean_over_anchors(contrastive, kept)
 
     def get_config(self) -> Config:
         """The constructor's arguments."""

@@ -5,11 +5,12 @@ from collections.abc import Sequence
 import keras
 from keras import ops
 
+from keras_dml._pairwise.pairs import Pairs
+from keras_dml._pairwise.reductions import pair_means
 from keras_dml.checks import check_number
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.mining import Strategy
-from keras_dml.pairs import Pairs, count, mean_over_pairs
 from keras_dml.types import Config, Parts
 
 
@@ -64,15 +65,16 @@ class ThresholdConsistentMarginLoss(PairLoss):
         self.negative_weight = check_number("negative_weight", negative_weight, least=0)
 
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
-        """The two parts `[n]`."""
-        similarities = pairs.similarities_to_sum()
+        """Compute the two parts `[n]`."""
+        similarities = pairs.similarities()
         missing = self.positive_margin - similarities
         excess = similarities - self.negative_margin
         too_far = ops.logical_and(pairs.positive, missing >= 0)
         too_near = ops.logical_and(pairs.negative, excess >= 0)
-        missing = mean_over_pairs(pairs.sums(missing, too_far), count(too_far, missing.dtype))
-        excess = mean_over_pairs(pairs.sums(excess, too_near), count(too_near, excess.dtype))
-        return self.positive_weight * missing, self.negative_weight * excess
+        return (
+            self.positive_weight * pair_means(missing, too_far),
+            self.negative_weight * pair_means(excess, too_near),
+        )
 
     def get_config(self) -> Config:
         """The constructor's arguments."""

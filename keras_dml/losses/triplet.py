@@ -6,17 +6,22 @@ from typing import Literal
 import keras
 from keras import ops
 
-from keras_dml.bounds import at_least, at_most
+from keras_dml._pairwise.pairs import Pairs
+from keras_dml._pairwise.reductions import (
+    count,
+    masked_sum,
+    maximum,
+    mean_over_anchors,
+    mean_over_pairs,
+)
+from keras_dml._pairwise.search import below, semihard_negatives
 from keras_dml.checks import check_choice, check_positive
-from keras_dml.hinges import Hinges, all_hinges, hardest_hinges, semihard_hinges
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.mining import Strategy
-from keras_dml.pairs import Pairs, count, kept_weights, mean_over_pairs, safe_sqrt
-from keras_dml.positives import Positives
-from keras_dml.types import Config, Parts, Tensor
+from keras_dml.types import Config, Parts
 
-MININGS = {"all": all_hinges, "semihard": semihard_hinges, "hard": hardest_hinges}
+_MININGS = ("all", "semihard", "hard")
 
 
 @register("triplet")
@@ -80,28 +85,14 @@ class TripletLoss(PairLoss):
         strategies = None if isinstance(mining, str) else mining
         super().__init__(reduction=reduction, name=name, dtype=dtype, mining=strategies)
         triplets = mining if isinstance(mining, str) else "all"
-        self.mining = check_choice("mining", triplets, tuple(MININGS))
+        self.mining = check_choice("mining", triplets, _MININGS)
         self.margin = check_positive("margin", margin)
         self.normalize = bool(normalize)
         self.average = check_choice("average", average, ("anchors", "triplets"))
 
-    def compute_pair_loss(self, pairs: Pairs) -> Tensor:
-        """The loss `[n]`, without its parts: the gradient is then one pass over the pairs."""
-        distances, hinges, weights = self._hinges(pairs)
-        return weights * hinges.sums(distances)
-
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
-        """The two parts `[n]`."""
-        distances, hinges, weights = self._hinges(pairs)
-        tightness, contrastive = hinges.parts(distances)
-        return weights * tightness, weights * contrastive
-
-    def _hinges(self, pairs: Pairs) -> tuple[Tensor, Hinges, Tensor]:
-        distances = safe_sqrt(pairs.squared_distances())
-        positives = pairs.positives()
-        return distances, *triplet_hinges(
-            pairs, positives, distances, self.margin, self.mining, self.average
-        )
+        """Compute the two parts `[n]`."""
+        return triplet_parts(pairs, self.margin, self.mining, self.average)
 
     def get_config(self) -> Config:
         """The constructor's arguments."""
@@ -114,25 +105,33 @@ class TripletLoss(PairLoss):
         }
 
 
-def triplet_hinges(
-    pairs: Pairs,
-    positives: Positives,
-    distances: Tensor,
-    margin: float,
-    mining: str = "all",
-    average: str = "anchors",
-) -> tuple[Hinges, Tensor]:
-    """The hinges of `TripletLoss`, and the weights `[n]` of their sums.
-
-    From its pairs, their positives and their distances `[a, c]`.
-    """
-    hinges = MININGS[mining](distances, positives, pairs.negative, margin)
-    triplets = ops.cast(positives.number, distances.dtype)
-    negatives = count(pairs.negative, distances.dtype)
-    if mining == "hard":
-        triplets = at_most(triplets, 1.0)
-    triplets = triplets * (negatives if mining == "all" else at_most(negatives, 1.0))
+def triplet_parts(
+    pairs: Pairs, margin: float, mining: str = "all", average: str = "anchors"
+) -> Parts:
+    """Compute the two parts of `TripletLoss` `[n]`."""
+    distances, positive, negative = pairs.distances(), pairs.matched(), pairs.negative
+    triplets = count(positive, distances.dtype)
+    if mining == "all":
+        number, total = below(distances + margin, distances, negative)
+        tightness = masked_sum(number * distances, positive)
+        contrastive = masked_sum(number * margin - total, positive)
+        triplets = triplets * count(negative, distances.dtype)
+    elif mining == "semihard":
+        partner = semihard_negatives(distances, negative)
+        is_open = ops.logical_and(positive, distances + margin >= partner)
+        tightness = masked_sum(distances, is_open)
+        contrastive = masked_sum(margin - partner, is_open)
+    else:
+        farthest = ops.max(ops.where(positive, distances, -1.0), axis=-1)
+        nearest = ops.min(ops.where(negative, distances, float("inf")), axis=-1)
+        is_open = ops.logical_and(triplets > 0, farthest + margin >= nearest)
+        tightness = ops.where(is_open, farthest, 0.0)
+        contrastive = ops.where(is_open, margin - nearest, 0.0)
+        triplets = ops.minimum(triplets, ops.ones_like(triplets))
     if average == "triplets":
-        return hinges, mean_over_pairs(ops.ones_like(triplets), triplets)
-    weights = kept_weights(triplets > 0, distances.dtype) / at_least(triplets, 1.0)
-    return hinges, weights
+        return mean_over_pairs(tightness, triplets), mean_over_pairs(contrastive, triplets)
+    kept, number = triplets > 0, maximum(triplets, 1.0)
+    return (
+        mean_over_anchors(tightness / number, kept),
+        mean_over_anchors(contrastive / number, kept),
+    )

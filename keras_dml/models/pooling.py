@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
-from keras_dml.bounds import at_least
+from keras_dml._pairwise.reductions import maximum
 from keras_dml.checks import check_positive, check_whole, shown
 from keras_dml.cloning import ends_of
 from keras_dml.errors import ArgumentError, ArgumentTypeError
@@ -121,11 +121,11 @@ class GeneralizedMeanPooling(keras.layers.Layer):
     def call(self, features: Tensor) -> Tensor:
         """The means `[n, c]`."""
         positions = tuple(range(1, len(features.shape) - 1))
-        x = at_least(features, 0.0)
+        x = maximum(features, 0.0)
         largest = ops.stop_gradient(ops.max(x, axis=positions, keepdims=True))
-        largest = at_least(largest, 1e-6)
+        largest = maximum(largest, 1e-6)
         # The slope of x^p at 0 is infinite for p below 1.
-        shares = at_least(x / largest, 1e-6)
+        shares = maximum(x / largest, 1e-6)
         means = ops.mean(shares**self.p, axis=positions)
         return ops.squeeze(largest, positions) * means ** (1.0 / self.p)
 

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_dml._pairwise.distances import normalize
 from keras_dml.checks import (
     check_choice,
     check_number,
@@ -19,7 +20,6 @@ from keras_dml.class_ids import as_labels
 from keras_dml.errors import ArgumentError
 from keras_dml.matmul import matmul
 from keras_dml.models.pooling import symbolic_embedding
-from keras_dml.pairs import normalize
 from keras_dml.types import Config, Tensor, TensorLike
 
 __all__ = ["Boundary", "CenterRegularizer", "ProxyHead", "dominant_centers", "proxy_model"]

@@ -8,7 +8,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_dml.bounds import at_least
+from keras_dml._pairwise.distances import normalize
+from keras_dml._pairwise.pairs import Pairs
+from keras_dml._pairwise.reductions import maximum, pair_means
 from keras_dml.checks import (
     check_choice,
     check_distance,
@@ -22,6 +24,7 @@ from keras_dml.checks import (
     one_per_image,
 )
 from keras_dml.class_ids import as_labels, widest_integers
+from keras_dml.distribute import place_among_replicas
 from keras_dml.errors import ArgumentError
 from keras_dml.losses.base import is_sound
 from keras_dml.losses.rankmi import negative_costs, positive_costs
@@ -34,7 +37,6 @@ from keras_dml.models.statistics_network import (
     estimate_beta,
 )
 from keras_dml.negatives import distance_weighted, draw_negatives
-from keras_dml.pairs import Pairs, normalize, pair_means, safe_sqrt
 from keras_dml.steps import applied, branch, gradients
 from keras_dml.types import Config, Logs, Tensor, TensorLike
 
@@ -346,7 +348,7 @@ class RankMI(DistributedModel):
         class_ids = checked_class_ids(as_labels(class_ids, "y"))
         check_rows(class_ids, embeddings)
         pairs = Pairs.of_batch(class_ids, normalize(embeddings))
-        distances = safe_sqrt(pairs.squared_distances())
+        distances = pairs.distances()
         sound = is_sound(class_ids, embeddings)
         return pairs, distances, self._values(pairs, distances), sound
 
@@ -373,10 +375,12 @@ class RankMI(DistributedModel):
             return pair_means(negative_costs(values), negative)
         if self.sampling == "uniform":
             each = ops.cast(negative, distances.dtype)
-            chances = each / at_least(ops.sum(each, axis=-1, keepdims=True), 1.0)
+            chances = each / maximum(ops.sum(each, axis=-1, keepdims=True), 1.0)
         else:
             chances = distance_weighted(distances, negative, ops.shape(pairs.anchors)[-1])
-        drawn = draw_negatives(chances, self.seed, self.step.value, pairs.first_row)
+        replica, _ = place_among_replicas()
+        first_row = replica * ops.shape(chances)[0]
+        drawn = draw_negatives(chances, self.seed, self.step.value, first_row)
         wanted = pairs.positive & ops.any(negative, axis=-1, keepdims=True)
         return pair_means(ops.take_along_axis(negative_costs(values), drawn, axis=-1), wanted)
 
@@ -400,7 +404,7 @@ class RankMI(DistributedModel):
     def _count(self, name: str, chosen: Tensor, of_all: Tensor) -> None:
         """Record the share of the pairs `of_all` that is `chosen`."""
         number = ops.sum(ops.cast(of_all, "float32"))
-        share = ops.sum(ops.cast(chosen, "float32")) / at_least(number, 1.0)
+        share = ops.sum(ops.cast(chosen, "float32")) / maximum(number, 1.0)
         self.means[name].update_state(share, sample_weight=number)
 
     def _share_of_replica(self, *losses: Tensor) -> Tensor:
@@ -445,7 +449,7 @@ def _loss_of_all(pairs: Pairs, values: Tensor) -> Tensor:
 
 def _mean(values: Tensor) -> Tensor:
     """The mean of `[n]`; 0 without any."""
-    return ops.sum(values) / at_least(ops.cast(ops.size(values), values.dtype), 1.0)
+    return ops.sum(values) / maximum(ops.cast(ops.size(values), values.dtype), 1.0)
 
 
 def _mean_over_anchors(values: Tensor, weights: TensorLike | None, sound: Tensor) -> Tensor:

@@ -8,8 +8,7 @@ from keras import ops
 from loss_cases import CASES
 
 from keras_dml import losses
-from keras_dml.close_pairs import squared_distances
-from keras_dml.pairs import normalize, safe_sqrt
+from keras_dml._pairwise.distances import normalize, safe_sqrt, squared_distances
 
 pytestmark = pytest.mark.any_backend
 

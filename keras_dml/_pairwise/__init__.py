@@ -1,0 +1,1 @@
+"""What the losses over pairs share: pairs, distances, and reductions over masks."""
