@@ -32,5 +32,5 @@ class AgainstMemory(EmbeddingLoss):
         return self.loss.compute_memory_loss(class_ids, embeddings, self.memory)
 
     def compute_parts(self, class_ids: Tensor, embeddings: Tensor) -> Parts:
-        """The two parts `[n]`."""
+        """Compute the two parts `[n]`."""
         return self.loss.compute_memory_parts(class_ids, embeddings, self.memory)

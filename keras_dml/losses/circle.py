@@ -17,7 +17,7 @@ from keras_dml.types import Config, Parts, Tensor
 @register("circle")
 @keras.saving.register_keras_serializable("keras_dml")
 class CircleLoss(PairLoss):
-    """Circle loss: each similarity weighs by how far it is from where it should be.
+    """Circle loss: weights each similarity by its distance from its optimum.
 
     On cosine similarities `S_ij`, with the weights `a⁺_ij = max(0, 1 + m − S_ij)` and
     `a⁻_ij = max(0, S_ij + m)`, which are constants for the gradient,
@@ -27,8 +27,9 @@ class CircleLoss(PairLoss):
     - tightness `T_i = A_i`
     - contrastive `C_i = log(exp(−A_i) + exp(B_i))`
 
-    Anchors without positives or without negatives are left out of the mean: their value is 0 and
-    the others' are multiplied by n / n_kept, counted over the global batch.
+    The mean leaves out anchors without positives or without negatives: their value is 0, and the
+    other values are multiplied by n / n_kept, counted over the global batch. A second derivative is
+    refused, because the weights are constants for the gradient although they depend on S.
 
     Examples:
         >>> labels = np.array([0, 0, 1, 1])
@@ -38,9 +39,9 @@ class CircleLoss(PairLoss):
         33.799
 
     Args:
-        margin: m, above 0: positives are wanted above 1 − m, negatives below m.
-        scale: γ, above 0. The paper takes 80 and m = 0.4 for fine-grained retrieval, 128 (persons)
-            and 256 (faces) with m = 0.25.
+        margin: m, above 0. Positives should be above 1 − m, and negatives below m.
+        scale: γ, above 0. The paper uses 80 and m = 0.4 for fine-grained retrieval, and 128
+            (persons) and 256 (faces) with m = 0.25.
         reduction, name, dtype, mining: as in `PairLoss`.
 
     Raises:
@@ -88,5 +89,5 @@ class CircleLoss(PairLoss):
         )
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {**super().get_config(), "margin": self.margin, "scale": self.scale}

@@ -25,8 +25,8 @@ class ContrastiveLoss(PairLoss):
     - tightness `T_i = Σ_{j∈P_i} max(0, D_ij − m₊)^p`, with m₊ = 0 and p = 2 `Σ_{j∈P_i} D_ij²`
     - contrastive `C_i = Σ_{j∈N_i} max(0, m − D_ij)^p`
 
-    A negative that coincides with its anchor counts m^p and has a zero gradient. An anchor without
-    positives has T_i = 0, without negatives C_i = 0.
+    A negative that coincides with its anchor contributes m^p and has a zero gradient. An anchor
+    without positives has T_i = 0, and an anchor without negatives has C_i = 0.
 
     Examples:
         >>> labels = np.array([0, 0, 1, 1])
@@ -36,14 +36,14 @@ class ContrastiveLoss(PairLoss):
         0.988
 
     Args:
-        margin: m, above 0: the distance that negatives should have.
-        normalize: take distances between l2-normalised embeddings.
-        pair_reduction: `"sum"` over j as in the paper, or `"mean"`: each part divided by the number
-            of its pairs, so that its size does not grow with the batch.
-        positive_margin: m₊, the distance up to which positives cost nothing. Below 0 they cost
-            something at every distance, 0 too.
-        power: p, what a hinge is raised to, a whole number from 1. With 1 a pair pulls or pushes
-            as hard at every distance.
+        margin: m, above 0, the smallest distance that negatives should have.
+        normalize: Whether distances are between l2-normalized embeddings.
+        pair_reduction: `"sum"` over j as in the paper, or `"mean"`, which divides each part by the
+            number of its pairs, so that it does not grow with the batch.
+        positive_margin: m₊, the distance up to which a positive costs nothing. With a negative
+            number, a positive costs something at every distance.
+        power: p, the exponent of the hinges, a whole number of at least 1. With 1, a pair pulls or
+            pushes equally at every distance.
         reduction, name, dtype, mining: as in `PairLoss`.
 
     Raises:
@@ -91,7 +91,7 @@ class ContrastiveLoss(PairLoss):
         return ops.power(ops.relu(values), self.power)
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {
             **super().get_config(),
             "margin": self.margin,

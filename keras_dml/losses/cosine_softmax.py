@@ -24,7 +24,7 @@ class _CosineSoftmax(ProxyLoss):
     scale: float
 
     def compute_cosine_parts(self, own: Tensor, cosines: Tensor) -> Parts:
-        """The two parts `[n]`."""
+        """Compute the two parts `[n]`."""
         target = self._target(own, cosines)
         logits = ops.where(own, target[:, None], self.scale * cosines)
         return -target, ops.logsumexp(logits, axis=-1)
@@ -81,7 +81,7 @@ class NormSoftmaxLoss(_CosineSoftmax):
         self.scale = 1.0 / self.temperature
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {**super().get_config(), "temperature": self.temperature}
 
 
@@ -130,7 +130,7 @@ class CosFaceLoss(_CosineSoftmax):
         return cosine - self.margin
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {**super().get_config(), "scale": self.scale, "margin": self.margin}
 
 
@@ -239,7 +239,7 @@ class ArcFaceLoss(_CosineSoftmax):
         return ops.where(cosine > -cosine_of_margin, farther, beyond)
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {
             **super().get_config(),
             "scale": self.scale,

@@ -20,9 +20,9 @@ _LARGEST = 4.0
 @register("fastap")
 @keras.saving.register_keras_serializable("keras_dml")
 class FastAPLoss(PairLoss):
-    """FastAP: one minus the average precision of each anchor's ranking, on softly binned distances.
+    """FastAP: one minus average precision, on softly binned distances.
 
-    Squared distances of l2-normalised embeddings lie in [0, 4]. Bins stand at 4l/L, l = 0…L, Δ =
+    Squared distances of l2-normalized embeddings lie in [0, 4]. Bins stand at 4l/L, l = 0…L, Δ =
     4/L apart, and a distance belongs to bin b by `max(0, 1 − |D² − b|/Δ)`. Let `h⁺_l` sum this over
     the anchor's positives, `h_l` over all other images, and `H⁺_l`, `H_l` be their inclusive
     cumulative sums. Then, over the anchors that have positives (the others have the value 0, and
@@ -35,7 +35,7 @@ class FastAPLoss(PairLoss):
     `−log AP_i ≤ −E log P(D ≤ d, R⁺) + E log P(D ≤ d)`. The factor P(R⁺) = |P_i|/M that the
     paper's second line drops is kept here inside the joint probability. Then
 
-    - tightness `T_i = −Σ_l p_l log(H⁺_l / M)`, the bound's first term: positives alone
+    - tightness `T_i = −Σ_l p_l log(H⁺_l / M)`, the bound's first term, of positives only
     - contrastive `C_i = loss_i − T_i`: the bound's second term, `Σ_l p_l log(H_l / M)`, less the
       slack of the bound (by Jensen and by 1 − AP ≤ −log AP), so that T + C is the loss exactly.
 
@@ -43,8 +43,8 @@ class FastAPLoss(PairLoss):
     itself (the paper has D < d), and the expectation is over the positives' own distribution
     P(d | R⁺) (the paper weights by P(d, R⁺), with which Jensen's inequality does not hold).
 
-    Soft bins do not converge to the exact average precision as L grows: the weights of neighbouring
-    bins only become narrower, gradients rarer and noisier. Keep L small.
+    Soft bins do not converge to the exact average precision as L grows. The weights of neighboring
+    bins become narrower, and gradients become rarer and noisier. Keep L small.
 
     Examples:
         >>> labels = np.array([0, 0, 1, 1])
@@ -95,5 +95,5 @@ class FastAPLoss(PairLoss):
         return mean_over_anchors(tightness, kept), mean_over_anchors(loss - tightness, kept)
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {**super().get_config(), "num_bins": self.num_bins}

@@ -32,7 +32,7 @@ _NOT_A_DERIVATIVE = (
 @register("ice")
 @keras.saving.register_keras_serializable("keras_dml")
 class InstanceCrossEntropyLoss(PairLoss):
-    """Instance cross-entropy (ICE): each positive recognised among all of the anchor's negatives.
+    """Instance cross-entropy (ICE): each positive against all negatives of its anchor.
 
     With cosine similarities `S_ij`, a scale s and `E_a = log Σ_{j∈N_a} exp(s S_aj)`, anchor a and
     positive i have the matching probability `p_ai = exp(s S_ai) / (exp(s S_ai) + exp(E_a))`. The
@@ -51,10 +51,11 @@ class InstanceCrossEntropyLoss(PairLoss):
     - `w_ai = 1/(2N) · (1 − p_ai) / Σ_{k∈P_a} (1 − p_ak)`
     - `w_aj = 1/(2N) · exp(s S_aj − E_a)`
 
-    so that the positives of an anchor weigh as much as its negatives, and all anchors the same.
-    `pair_reduction` therefore changes the value only, and the scale only the relative weights. The
-    weights are computed from logarithms: very easy positives would make them 0/0. Minimised by
-    its gradient, the value need not fall at every step. `parts` keep their own gradients.
+    The positives of an anchor together have the same weight as its negatives, and all anchors have
+    the same weight. So `pair_reduction` changes only the value, and the scale only the relative
+    weights. Logarithms keep the weights of very easy positives from becoming 0/0. The value does
+    not have to fall at every step, and a second derivative is refused, because this gradient is not
+    the derivative of the value. `parts` have their own gradients.
 
     Examples:
         >>> labels = np.array([0, 0, 1, 1])
@@ -65,10 +66,11 @@ class InstanceCrossEntropyLoss(PairLoss):
 
     Args:
         scale: s, above 0. The paper finds that s = 1 does not converge.
-        reweight: set the gradient as above; otherwise differentiate the value.
-        anchor_gradient: the paper's Eq. 15 moves the positives and the negatives of an anchor but
-            not, as an anchor, the anchor itself. If true it moves too: then the gradient is that of
-            the mean over anchors of `L_a / (2 s Σ_{i∈P_a} (1 − p_ai))` with a constant divisor.
+        reweight: Whether the gradient is the one above. If False, it is the derivative of the
+            value.
+        anchor_gradient: Whether anchors move, too. The paper's Eq. 15 moves only the positives and
+            the negatives of an anchor. With True, the gradient is the derivative of the mean over
+            anchors of `L_a / (2 s Σ_{i∈P_a} (1 − p_ai))` with a constant divisor.
         pair_reduction: `"sum"` over the anchor's positives as in the paper, or `"mean"`.
         reduction, name, dtype, mining: as in `PairLoss`.
 
@@ -104,10 +106,10 @@ class InstanceCrossEntropyLoss(PairLoss):
             )
 
     def check_memory(self) -> None:
-        """Refuse the gradient that moves candidates alone, which in a memory are constants.
+        """Raise an error if the gradient moves only candidates, which are constants in a memory.
 
         Raises:
-            TypeError: the loss is reweighted without `anchor_gradient`.
+            TypeError: The loss is reweighted without `anchor_gradient`.
         """
         if self.reweight and not self.anchor_gradient:
             raise ArgumentTypeError(
@@ -151,7 +153,7 @@ class InstanceCrossEntropyLoss(PairLoss):
         return total
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {
             **super().get_config(),
             "scale": self.scale,

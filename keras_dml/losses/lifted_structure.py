@@ -15,19 +15,18 @@ from keras_dml.types import Config, Parts, Tensor
 @register("lifted_structure")
 @keras.saving.register_keras_serializable("keras_dml")
 class LiftedStructureLoss(PairLoss):
-    """Lifted structure loss: each positive pair against all negatives of both its images.
+    """Lifted structure loss: each positive pair against all negatives of both images.
 
     With distances `D_ij` and the soft nearest negative `A_i = log Σ_{k∈N_i} exp(m − D_ik)`, an
     ordered positive pair has the hinge `J_ij = max(0, log(exp(A_i) + exp(A_j)) + D_ij)`. The mean
     over anchors is the sum of `J_ij²` over the ordered positive pairs of the global batch, divided
-    by twice their number. Where the hinge is open `J_ij` is a sum, so its square splits into
+    by twice their number. An open hinge `J_ij` is a sum, so its square splits into
 
     - tightness `T_i ∝ Σ_{j∈P_i} J_ij D_ij`
     - contrastive `C_i ∝ Σ_{j∈P_i} J_ij log(exp(A_i) + exp(A_j))`
 
-    with the factor n / (2 · number of ordered positive pairs). Positive pairs without any negative
-    have the value 0 and no gradient, and count as pairs. `A` needs one number for each image, so
-    memory stays of order n².
+    with the factor n / (2 · number of ordered positive pairs). Without negatives the value is 0,
+    with no gradient. `A` is one number for each image, so memory is O(n²).
 
     Examples:
         >>> labels = np.array([0, 0, 1, 1])
@@ -37,8 +36,8 @@ class LiftedStructureLoss(PairLoss):
         2.786
 
     Args:
-        margin: m, above 0: the distance that negatives should have.
-        normalize: take distances between l2-normalised embeddings.
+        margin: m, above 0, the smallest distance that negatives should have.
+        normalize: Whether distances are between l2-normalized embeddings.
         reduction, name, dtype: as in `EmbeddingLoss`.
 
     Raises:
@@ -46,7 +45,7 @@ class LiftedStructureLoss(PairLoss):
 
     Reference: Song et al., "Deep Metric Learning via Lifted Structured Feature Embedding", CVPR
     2016, Eq. 4 (the smooth bound); tensorflow-addons 0.23 `lifted_struct_loss`, which does not
-    normalise.
+    normalize.
     """
 
     takes_memory = False
@@ -84,5 +83,5 @@ class LiftedStructureLoss(PairLoss):
         return distances, log_add_exp(nearest[:, None], of_partner[None, :])
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {**super().get_config(), "margin": self.margin, "normalize": self.normalize}

@@ -28,7 +28,7 @@ _NOT_A_DERIVATIVE = (
 
 @dataclasses.dataclass(frozen=True)
 class _BoundedPairs(Pairs):
-    """Pairs, and each anchor's boundary `[a]` between positive and negative distances."""
+    """Pairs with each anchor's boundary `[a]` between positive and negative distances."""
 
     boundary: Tensor | float = _BETA
 
@@ -36,7 +36,7 @@ class _BoundedPairs(Pairs):
 @register("margin")
 @keras.saving.register_keras_serializable("keras_dml")
 class MarginLoss(PairLoss):
-    """Margin loss: positives nearer than a boundary, negatives farther, each by a margin.
+    """Margin loss: positives closer than a boundary and negatives farther, by a margin.
 
     With `D_ij = ‖f_i − f_j‖`, a positive pair has the hinge `h⁺_ij = max(0, m + D_ij − β_i)`, a
     negative one `h⁻_ij = max(0, m + β_i − D_ij)`. With weights `w_ij` of the pairs and M, the sum
@@ -45,21 +45,22 @@ class MarginLoss(PairLoss):
     - tightness `T_i = (n / M) Σ_{j∈P_i} w_ij h⁺_ij`, plus ν's part
     - contrastive `C_i = (n / M) Σ_{j∈N_i} w_ij h⁻_ij`
 
-    so that the mean over anchors is the mean of the open hinges; without one it is 0. M and the
-    weights are constants for the gradient. They are, by `sampling`:
+    The mean over anchors is the mean of the open hinges, and 0 without open hinges. M and the
+    weights are constants for the gradient. `sampling` selects the weights:
 
-    - `"distance_weighted"`: 1 for a positive pair, and for a negative one the number of positives
+    - `"distance_weighted"`: 1 for a positive pair, and for a negative pair the number of positives
       of the anchor times its probability under `keras_dml.negatives.distance_weighted`. The paper
-      draws one negative for each positive pair so; this is the draw in expectation, since a loss
-      knows no step that a draw could be a function of.
-    - `"all"`: the number of triplets that the pair is in, `|N_i|` for a positive, `|P_i|` for a
-      negative. No triplet is formed: O(n²).
+      draws one negative for each positive pair. This is the expectation of that draw, because a
+      loss does not know the training step that a draw would depend on. A second derivative is
+      refused.
+    - `"all"`: the number of triplets that contain the pair: `|N_i|` for a positive pair, and
+      `|P_i|` for a negative pair.
 
     Anchors without positives or without negatives have no term.
 
-    With `boundaries` the boundary is learned: each row of `y_pred` is the embedding with B
-    boundaries behind it, as the layer `keras_dml.models.Boundary` gives them, and `β_i` is the one
-    of the anchor's class, or the only one.
+    With `boundaries`, the boundaries are learned: each row of `y_pred` is the embedding followed by
+    B boundaries, as the layer `keras_dml.models.Boundary` returns them. `β_i` is the boundary of
+    the anchor's class, or the only boundary.
 
     Examples:
         >>> labels = np.array([0, 0, 1, 1])
@@ -70,17 +71,17 @@ class MarginLoss(PairLoss):
 
     Args:
         margin: m, above 0.
-        beta: β, the boundary where it is not learned.
-        nu: ν, at least 0, a weight on the boundaries: the sum of `ν |P_i| β_i / M`, with `"all"`
-            of `ν |P_i| |N_i| β_i / M`, is added to the tightness, and pulls learned ones down.
-        sampling: weights of the pairs, `"distance_weighted"` or `"all"`, as above.
-        boundaries: B, how many learned boundaries there are behind each embedding: 0, 1, or one
-            for each class, whose ids then must be 0 … B − 1. (Another gives its image NaN.)
+        beta: β, the boundary if it is not learned.
+        nu: ν, at least 0, the weight of a term that pulls learned boundaries down: the tightness
+            includes the sum of `ν |P_i| β_i / M`, or `ν |P_i| |N_i| β_i / M` with `"all"`.
+        sampling: Weights of the pairs, `"distance_weighted"` or `"all"`, as above.
+        boundaries: B, the number of learned boundaries after each embedding: 0, 1, or one for each
+            class. Class ids must then be 0 … B − 1. The loss of another id is NaN.
         reduction, name, dtype, mining: as in `PairLoss`.
 
     Raises:
-        ValueError: a number out of its range, `beta` beside `boundaries`, unknown `sampling`, rows
-            without room for an embedding beside the boundaries, or wrong shapes.
+        ValueError: A number is out of range, both `beta` and `boundaries` are set, `sampling` is
+            unknown, rows are too short for an embedding and the boundaries, or shapes are wrong.
 
     Reference: Wu et al., "Sampling Matters in Deep Embedding Learning", ICCV 2017, section 4.2.
     """
@@ -106,20 +107,20 @@ class MarginLoss(PairLoss):
         if self.boundaries and self.beta != _BETA:
             raise ArgumentError(
                 "beta must not be given with boundaries, which are learned: set their start in the "
-                f"layer that holds them. Received: beta={beta}, boundaries={boundaries}"
+                f"layer that has them. Received: beta={beta}, boundaries={boundaries}"
             )
 
     def pairs_of(
         self, class_ids: Tensor, embeddings: Tensor, memory: Memory | None = None
     ) -> Pairs:
-        """The pairs of what stands before the boundaries, with each anchor's boundary."""
+        """Pair the embeddings before the boundaries, and attach each anchor's boundary."""
         z: Tensor = embeddings
         boundary: Tensor | float = self.beta
         if self.boundaries:
             dimensions = embeddings.shape[1] - self.boundaries
             if dimensions < 1:
                 raise ArgumentError(
-                    f"y_pred must hold embeddings with {self.boundaries} boundaries behind them. "
+                    f"y_pred must hold embeddings followed by {self.boundaries} boundaries. "
                     f"Received: y_pred.shape={tuple(embeddings.shape)}"
                 )
             z, learned = embeddings[:, :dimensions], embeddings[:, dimensions:]
@@ -162,7 +163,7 @@ class MarginLoss(PairLoss):
         )
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {
             **super().get_config(),
             "margin": self.margin,

@@ -20,7 +20,7 @@ class MatryoshkaLoss(EmbeddingLoss):
 
     With prefix lengths `m_1 < … < m_L`, the last of them d, and weights `w_l`:
     `Σ_l w_l L(y, z[:, :m_l])`; its parts are the sums of the parts. A loss that normalises its
-    embeddings normalises each prefix anew. Search with a short prefix, normalised anew too, takes
+    embeddings normalises each prefix anew. Search with a short prefix, normalized anew too, takes
     so much less memory and time, and can be re-scored with the whole.
 
     Examples:
@@ -92,7 +92,7 @@ class MatryoshkaLoss(EmbeddingLoss):
         return _sum([w * compute(class_ids, z) for w, z in self._prefixes(embeddings)])
 
     def compute_parts(self, class_ids: Tensor, embeddings: Tensor) -> Parts:
-        """The two parts `[n]`."""
+        """Compute the two parts `[n]`."""
         compute = self.loss.compute_parts
         return _sum_of_parts([(w, compute(class_ids, z)) for w, z in self._prefixes(embeddings)])
 
@@ -126,7 +126,7 @@ class MatryoshkaLoss(EmbeddingLoss):
         return [(w, embeddings[:, :length]) for w, length in zip(self.weights, self.dims)]
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {
             **super().get_config(),
             "loss": keras.saving.serialize_keras_object(self.loss),

@@ -21,9 +21,10 @@ class MultiSimilarityLoss(PairLoss):
     - tightness `T_i = (1/α) log(1 + Σ_{j∈P_i} exp(−α (S_ij − m)))`
     - contrastive `C_i = (1/β) log(1 + Σ_{j∈N_i} exp(β (S_ij − m)))`
 
-    With `epsilon`, only informative pairs are kept, as in the original work: a positive if it is
-    less similar than the most similar negative plus ε, a negative if it is more similar than the
-    least similar positive minus ε. An anchor without positives (negatives) has T_i = 0 (C_i = 0).
+    With `epsilon`, the loss keeps only informative pairs, as in the original work: a positive that
+    is less similar than the most similar negative plus ε, and a negative that is more similar than
+    the least similar positive minus ε. An anchor without positives (negatives) has T_i = 0 (C_i =
+    0).
 
     Examples:
         >>> labels = np.array([0, 0, 1, 1])
@@ -76,7 +77,7 @@ class MultiSimilarityLoss(PairLoss):
         return tightness, contrastive
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {
             **super().get_config(),
             "alpha": self.alpha,

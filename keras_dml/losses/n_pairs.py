@@ -20,10 +20,9 @@ class NPairsLoss(PairLoss):
     - tightness `T_i = −(1/|A_i|) Σ_{j∈A_i} S_ij`
     - contrastive `C_i = log Σ_j exp(S_ij)`, over all images of the batch
 
-    The diagonal takes part in targets and partition, as in tensorflow-addons: this is its
-    `npairs_loss(class_ids, z zᵀ)`, whose targets are the rows of the same-class matrix, itself
-    included, divided by their sums. An anchor without positives or without negatives, for whom
-    there is nothing to tell apart, has the value 0 and no gradient.
+    The anchor itself is part of the targets and of the partition, as in tensorflow-addons: the loss
+    equals its `npairs_loss(class_ids, z zᵀ)`. An anchor without positives or without negatives has
+    the value 0 and no gradient.
 
     Examples:
         >>> labels = np.array([0, 0, 1, 1])
@@ -33,7 +32,7 @@ class NPairsLoss(PairLoss):
         1.265
 
     Args:
-        normalize: similarities of l2-normalised embeddings (cosines) instead of inner products.
+        normalize: Whether similarities are cosines and not inner products.
         reduction, name, dtype: as in `EmbeddingLoss`.
 
     Raises:
@@ -66,5 +65,5 @@ class NPairsLoss(PairLoss):
         return ops.where(kept, tightness, 0.0), ops.where(kept, contrastive, 0.0)
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {**super().get_config(), "normalize": self.normalize}

@@ -1,4 +1,4 @@
-"""The normalised, temperature-scaled cross-entropy of positive pairs."""
+"""The normalized, temperature-scaled cross-entropy of positive pairs."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ from keras_dml.types import Config, Parts, Tensor
 @register("nt_xent")
 @keras.saving.register_keras_serializable("keras_dml")
 class NTXentLoss(PairLoss):
-    """NT-Xent: each positive pair recognised among the anchor's negatives, a mean over pairs.
+    """NT-Xent: cross-entropy of each positive pair against the anchor's negatives.
 
     On cosine similarities `S_ij`, with `E_i = log Σ_{k∈N_i} exp(S_ik / τ)`, the mean over the
     positive pairs (i, p) of the global batch of `−S_ip / τ + log(exp(S_ip / τ) + exp(E_i))`:
@@ -25,9 +25,9 @@ class NTXentLoss(PairLoss):
     - tightness `T_i ∝ Σ_{p∈P_i} −S_ip / τ`
     - contrastive `C_i ∝ Σ_{p∈P_i} log(exp(S_ip / τ) + exp(E_i))`
 
-    with the factor n / (number of positive pairs). That is ICE with the scale 1/τ and its own
-    gradient, averaged over pairs. SimCLR's denominator holds all images but the anchor, which is
-    the same where each has one positive. Anchors without positives or without negatives have no
+    with the factor n / (number of positive pairs). It equals ICE without reweighting, with the
+    scale 1/τ, averaged over pairs. SimCLR's denominator has all images except the anchor, which is
+    the same if each anchor has one positive. Anchors without positives or without negatives have no
     term.
 
     Examples:
@@ -76,5 +76,5 @@ class NTXentLoss(PairLoss):
         return logits, log_sum_exp(logits, pairs.negative)[:, None]
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {**super().get_config(), "temperature": self.temperature}

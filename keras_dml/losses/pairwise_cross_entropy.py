@@ -240,7 +240,7 @@ class PairwiseCrossEntropyLoss(EmbeddingLoss):
         return _smallest_eigenvalue(z, assigned - ops.square(assigned), copies, self.lam_floor)
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {
             **super().get_config(),
             "lam": self.lam,

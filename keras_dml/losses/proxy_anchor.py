@@ -58,7 +58,7 @@ class ProxyAnchorLoss(ProxyLoss):
         self.margin = check_number("margin", margin, least=0)
 
     def compute_cosine_parts(self, own: Tensor, cosines: Tensor) -> Parts:
-        """The two parts `[n]`."""
+        """Compute the two parts `[n]`."""
         nothing = ops.full_like(cosines, -1e30)
         pulling = ops.where(own, -self.alpha * (cosines - self.margin), nothing)
         pushing = ops.where(own, nothing, self.alpha * (cosines + self.margin))
@@ -82,5 +82,5 @@ class ProxyAnchorLoss(ProxyLoss):
         return ops.where(sound, tightness, nan), ops.where(sound, contrastive, nan)
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {**super().get_config(), "alpha": self.alpha, "margin": self.margin}

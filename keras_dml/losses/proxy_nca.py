@@ -60,7 +60,7 @@ class ProxyNCALoss(ProxyLoss):
         self.partition = check_choice("partition", partition, ("all", "negatives"))
 
     def compute_cosine_parts(self, own: Tensor, cosines: Tensor) -> Parts:
-        """The two parts `[n]`."""
+        """Compute the two parts `[n]`."""
         exponents = self._exponents(cosines)
         if self.partition == "all":
             contrastive = ops.logsumexp(exponents, axis=-1)
@@ -78,7 +78,7 @@ class ProxyNCALoss(ProxyLoss):
         return (2.0 * cosines - 2.0) / self.temperature
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {
             **super().get_config(),
             "temperature": self.temperature,

@@ -17,19 +17,19 @@ from keras_dml.types import Config, Parts
 @register("quadruplet")
 @keras.saving.register_keras_serializable("keras_dml")
 class QuadrupletLoss(PairLoss):
-    """Quadruplet loss: the triplet loss, and every positive pair nearer than every negative pair.
+    """Quadruplet loss: the triplet loss, and each positive pair closer than each negative pair.
 
     With `D_ij = ‖f_i − f_j‖`, the triplet loss over all triplets (`TripletLoss(margin)`) plus the
     mean over the positive pairs (i, j) and *all* negative pairs (k, l) of the global batch of
     `max(0, D_ij − D_kl + γ)`. An anchor's value has its own positive pairs, against all negative
     pairs; pairs are averaged, not anchors, so its share is n/|P| times its sum.
 
-    - tightness: the positive distances of the hinges above 0, in both terms
+    - tightness: the positive distances of the open hinges, in both terms
     - contrastive: margin minus negative distance of the same hinges
 
-    Without positive or without negative pairs the value is 0, with no gradient.
+    Without positive pairs or without negative pairs the value is 0, with no gradient.
 
-    O(n² log n) time and O(n²) memory (there are n⁴ quadruplets): `keras_dml.hinges`.
+    Sums over the n⁴ quadruplets come from sorted distances, in O(n² log n) time and O(n²) memory.
 
     Examples:
         >>> labels = np.array([0, 0, 1, 1])
@@ -39,10 +39,10 @@ class QuadrupletLoss(PairLoss):
         0.331
 
     Args:
-        margin: η of the triplet term, above 0: by how much farther a negative should be than a
-            positive, in units of the distance.
-        second_margin: γ, above 0: the same, for negative pairs of any two images.
-        normalize: take distances between l2-normalised embeddings.
+        margin: η of the triplet term, above 0, the smallest difference between the distances of a
+            negative and of a positive.
+        second_margin: γ, above 0, the same for negative pairs of any two images.
+        normalize: Whether distances are between l2-normalized embeddings.
         reduction, name, dtype: as in `EmbeddingLoss`.
 
     Raises:
@@ -90,7 +90,7 @@ class QuadrupletLoss(PairLoss):
         )
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {
             **super().get_config(),
             "margin": self.margin,

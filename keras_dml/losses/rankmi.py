@@ -23,7 +23,7 @@ from keras_dml.types import Config, Parts, Tensor
 class RankMILoss(PairLoss):
     """RankMI: minus a lower bound of the divergence between positive and negative distances.
 
-    With distances `D_ij` of l2-normalised embeddings and a statistics network V, one number from
+    With distances `D_ij` of l2-normalized embeddings and a statistics network V, one number from
     one distance, the mean over anchors is the mean over the positive pairs of T plus the mean over
     the negative pairs of C:
 
@@ -93,7 +93,7 @@ class RankMILoss(PairLoss):
             )
 
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
-        """The two parts `[n]`."""
+        """Compute the two parts `[n]`."""
         distances = pairs.distances()
         values = self._statistics(ops.reshape(distances, (-1, 1)))
         values = ops.reshape(values, ops.shape(distances))
@@ -187,7 +187,7 @@ class FixedStatistics:
         return ops.where(x < 0, value, -value)
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {"beta": self.beta}
 
     @classmethod

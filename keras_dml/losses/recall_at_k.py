@@ -19,20 +19,20 @@ from keras_dml.types import Config, Parts, Tensor
 @register("recall_at_k")
 @keras.saving.register_keras_serializable("keras_dml")
 class RecallAtKLoss(PairLoss):
-    """Recall@k surrogate: one minus the share of positives that smoothly rank among the first k.
+    """Recall@k surrogate: one minus the share of positives with a smooth rank of at most k.
 
     On cosine similarities, with the smooth rank `r_i` of a positive i among the query's candidates
-    (`keras_dml.smooth_ranks`, at the temperature τ₂) and a temperature τ₁ outside,
+    (as in `SmoothAPLoss`, with the temperature τ₂) and the temperature τ₁ of the step at k,
 
     `loss_q = 1 − mean_k min(k, Σ_{i∈P_q} σ((k − r_i) / τ₁)) / min(k, |P_q|)`
 
-    - tightness `T_q`: the same with the ranks among the positives alone
-    - contrastive `C_q = loss_q − T_q ≥ 0`: what the negatives add to the ranks
+    - tightness `T_q`: the same with the ranks among the positives only
+    - contrastive `C_q = loss_q − T_q ≥ 0`: the increase by the negatives
 
-    A k above n counts as n. With τ₁ = 1 a perfect ranking is not 0 (one positive, k = 1: 0.5).
-    Where the inner sum reaches k there is no gradient from that k. Queries without positives are
-    left out of the mean: their value is 0 and the others' are multiplied by n / n_kept, counted
-    over the global batch. Memory and time as in `SmoothAPLoss`.
+    A k above n counts as n. With τ₁ = 1, the loss of a perfect ranking is not 0 (0.5 for one
+    positive and k = 1). A k whose inner sum reaches k has no gradient. The mean leaves out queries
+    without positives: their value is 0, and the other values are multiplied by n / n_kept, counted
+    over the global batch. Memory and time are as in `SmoothAPLoss`.
 
     Examples:
         >>> labels = np.array([0, 0, 1, 1])
@@ -45,8 +45,8 @@ class RecallAtKLoss(PairLoss):
         ks: the k, one or more whole numbers of at least 1.
         temperature: τ₁, above 0, of the step at k.
         rank_temperature: τ₂, above 0, of the ranks.
-        query_in_database: leave each query among its own candidates, as the authors' code does; it
-            pushes every rank up by about 1. Set it to repeat their numbers.
+        query_in_database: Whether the query is one of its candidates, as in the authors' code. It
+            raises every rank by about 1. Set it to reproduce their numbers.
         reduction, name, dtype, mining: as in `PairLoss`.
 
     Raises:
@@ -100,7 +100,7 @@ class RecallAtKLoss(PairLoss):
         return sum(missed) / len(missed)
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {
             **super().get_config(),
             "ks": self.ks,

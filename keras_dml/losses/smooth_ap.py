@@ -19,19 +19,20 @@ from keras_dml.types import Config, Parts
 @register("smooth_ap")
 @keras.saving.register_keras_serializable("keras_dml")
 class SmoothAPLoss(PairLoss):
-    """Smooth-AP: one minus the average precision of each query's ranking, by smooth ranks.
+    """Smooth-AP: one minus average precision, with smooth ranks.
 
     On cosine similarities, with the smooth ranks `r⁺_i` of a positive i among the query's positives
-    and `r_i` among all other images (`keras_dml.smooth_ranks`), `AP_q = mean_{i∈P_q} r⁺_i / r_i`
-    and the loss is `1 − AP_q`. With M = n − 1 other images its parts are those of FastAP:
+    and `r_i` among all other images, `AP_q = mean_{i∈P_q} r⁺_i / r_i`, and the loss is `1 − AP_q`.
+    The smooth rank is `r⁺_i = 1 + Σ_{j∈P_q, j≠i} σ((S_qj − S_qi) / τ)`, and `r_i` adds the same sum
+    over the negatives. With M = n − 1 other images, the parts are like FastAP's:
 
     - tightness `T_q = −mean_i log(r⁺_i / M)`
     - contrastive `C_q = 1 − AP_q − T_q`
 
-    Queries without positives are left out of the mean: their value is 0 and the others' are
-    multiplied by n / n_kept, counted over the global batch. O(n²) memory; O(n² p) time, p the
-    largest number of positives that a query has. Pairs of similarities that differ by more than
-    about 10 τ have no gradient.
+    The mean leaves out queries without positives: their value is 0, and the other values are
+    multiplied by n / n_kept, counted over the global batch. O(n²) memory and O(n² p) time for at
+    most p positives of a query. With `fused = False`, O(n³) memory. Two similarities that differ by
+    more than about 10 τ have no gradient.
 
     Examples:
         >>> labels = np.array([0, 0, 1, 1])
@@ -42,8 +43,8 @@ class SmoothAPLoss(PairLoss):
 
     Args:
         temperature: τ, above 0.
-        query_in_database: rank each query among its own positives, as the authors' code does to the
-            profit of the value (M is n then); set it to repeat their numbers.
+        query_in_database: Whether the query is one of its positives, as in the authors' code. It
+            flatters the value (M is n then). Set it to reproduce their numbers.
         reduction, name, dtype, mining: as in `PairLoss`.
 
     Raises:
@@ -84,7 +85,7 @@ class SmoothAPLoss(PairLoss):
         return mean_over_anchors(tightness, kept), mean_over_anchors(loss - tightness, kept)
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {
             **super().get_config(),
             "temperature": self.temperature,

@@ -1,4 +1,4 @@
-"""The scalable neighbourhood component analysis loss."""
+"""The scalable neighborhood component analysis loss."""
 
 from collections.abc import Sequence
 
@@ -16,15 +16,15 @@ from keras_dml.types import Config, Parts
 @register("snca")
 @keras.saving.register_keras_serializable("keras_dml")
 class SNCALoss(PairLoss):
-    """Scalable neighbourhood component analysis on cosine similarities `S_ij`.
+    """Scalable neighborhood component analysis on cosine similarities `S_ij`.
 
     - tightness `T_i = −log Σ_{j∈P_i} exp(S_ij / σ)`
     - contrastive `C_i = log Σ_{k≠i} exp(S_ik / σ)`
 
-    so that the loss is minus the logarithm of the probability that the image's stochastic
-    neighbour, never the image itself, is of its class. (The table's sums print j = i as well; the
-    proof and the original work leave it out.) Anchors without positives are left out of the mean:
-    their value is 0 and the others' are multiplied by n / n_kept, counted over the global batch.
+    The loss is −log of the probability that a stochastic neighbor of the image, never the image
+    itself, has its class. (The paper's table also sums j = i. The proof and the original work do
+    not.) The mean leaves out anchors without positives: their value is 0, and the other values are
+    multiplied by n / n_kept, counted over the global batch.
 
     Examples:
         >>> labels = np.array([0, 0, 1, 1])
@@ -34,11 +34,11 @@ class SNCALoss(PairLoss):
         1.05
 
     Args:
-        sigma: temperature σ, above 0.
-        reduction, name, dtype, mining: as in `PairLoss`.
+        sigma: Temperature σ, above 0.
+        reduction, name, dtype, mining: As in `PairLoss`.
 
     Raises:
-        ValueError: `sigma` not above 0, or wrong shapes.
+        ValueError: `sigma` is not above 0, or shapes are wrong.
 
     Reference: Boudiaf et al. 2020, Table 2 and proof of Lemma 1, after Wu et al., "Improving
     Generalization via Scalable Neighborhood Component Analysis", ECCV 2018.
@@ -64,5 +64,5 @@ class SNCALoss(PairLoss):
         return mean_over_anchors(tightness, kept), mean_over_anchors(contrastive, kept)
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {**super().get_config(), "sigma": self.sigma}

@@ -29,9 +29,10 @@ class SupConLoss(PairLoss):
     - tightness `T_i = −mean_{j∈P_i} S_ij / τ`
     - contrastive `C_i = log Σ_{j≠i} exp(S_ij / τ)`
 
-    Anchors without positives are left out of the mean: their value is 0 and the others' are
+    The mean leaves out anchors without positives: their value is 0, and the other values are
     multiplied by n / n_kept, counted over the global batch. (The authors' code counts them as 0,
-    and multiplies the value by τ / 0.07.) A batch of one class with three images or more is not 0.
+    and multiplies the value by τ / 0.07.) The loss of a batch with one class and at least three
+    images is not 0.
 
     Examples:
         >>> labels = np.array([0, 0, 1, 1])
@@ -42,10 +43,10 @@ class SupConLoss(PairLoss):
 
     Args:
         temperature: τ, above 0.
-        reduction, name, dtype, mining: as in `PairLoss`.
+        reduction, name, dtype, mining: As in `PairLoss`.
 
     Raises:
-        ValueError: `temperature` not above 0, or wrong shapes.
+        ValueError: `temperature` is not above 0, or shapes are wrong.
 
     Reference: Khosla et al., "Supervised Contrastive Learning", NeurIPS 2020, Eq. 2.
     """
@@ -71,5 +72,5 @@ class SupConLoss(PairLoss):
         return mean_over_anchors(tightness, kept), mean_over_anchors(contrastive, kept)
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {**super().get_config(), "temperature": self.temperature}

@@ -24,14 +24,13 @@ class ThresholdConsistentMarginLoss(PairLoss):
     - tightness: `w⁺` times the mean of `m⁺ − S_ij` over the positive pairs with `S_ij ≤ m⁺`
     - contrastive: `w⁻` times the mean of `S_ij − m⁻` over the negative pairs with `S_ij ≥ m⁻`
 
-    Each mean has its own number of pairs, those on the bound included; without such pairs it is 0.
-    Only pairs on the wrong side have a gradient, and all of them the same. A regularizer beside
-    another loss, which brings the classes apart; by itself it leaves untouched what is beyond the
-    margins.
+    Each mean counts its own pairs, including pairs on the bound, and is 0 without pairs. Only pairs
+    on the wrong side have a gradient, and it is the same for all of them. Use this loss as a
+    regularizer together with another loss that separates the classes.
 
     Examples:
         >>> loss, margin = keras_dml.losses.NormSoftmaxLoss(), ThresholdConsistentMarginLoss()
-        >>> model.compile("adam", {"cosines": loss, "embeddings": margin})  # of two outputs
+        >>> model.compile("adam", {"cosines": loss, "embeddings": margin})  # two outputs
 
     Args:
         positive_margin: m⁺, in [−1, 1], the similarity that positives should have.
@@ -41,7 +40,7 @@ class ThresholdConsistentMarginLoss(PairLoss):
         reduction, name, dtype, mining: as in `PairLoss`.
 
     Raises:
-        ValueError: a margin or a weight out of its range, or wrong shapes.
+        ValueError: A margin or a weight is out of range, or shapes are wrong.
 
     Reference: Zhang et al., "Threshold-Consistent Margin Loss for Open-World Deep Metric Learning",
     2023.
@@ -77,7 +76,7 @@ class ThresholdConsistentMarginLoss(PairLoss):
         )
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {
             **super().get_config(),
             "positive_margin": self.positive_margin,

@@ -36,17 +36,17 @@ class TripletLoss(PairLoss):
     - tightness `T_i = mean 1[D_ij − D_ik + η > 0] · D_ij`
     - contrastive `C_i = mean 1[D_ij − D_ik + η > 0] · (η − D_ik)`
 
-    Which triplets there are, `mining` says:
+    `mining` selects the triplets:
 
-    - `"all"`: every one.
-    - `"semihard"`: one for each positive, with the nearest negative strictly farther than the
-      positive or, where there is none, the farthest one.
-    - `"hard"`: one for each anchor, its farthest positive and its nearest negative.
+    - `"all"`: every triplet.
+    - `"semihard"`: one for each positive, with the nearest negative that is strictly farther than
+      the positive or, if there is no such negative, with the farthest one.
+    - `"hard"`: one for each anchor, with its farthest positive and its nearest negative.
 
-    An anchor without positives or without negatives has no triplet, value 0 and no gradient, and
-    is left out of the mean: the values of the others are multiplied by n / n_kept.
+    An anchor without positives or without negatives has no triplet, the value 0, and no gradient.
+    The mean leaves it out: the other values are multiplied by n / n_kept.
 
-    O(n² log n) time or, with few positives an anchor, O(n²·m); O(n²) memory: `keras_dml.hinges`.
+    Sums over all triplets come from sorted distances, in O(n² log n) time and O(n²) memory.
 
     Examples:
         >>> labels = np.array([0, 0, 1, 1])
@@ -56,11 +56,11 @@ class TripletLoss(PairLoss):
         0.069
 
     Args:
-        margin: η, above 0: by how much farther a negative should be than a positive, in units of
-            the distance.
-        mining: which triplets, `"all"`, `"semihard"` or `"hard"`, as above. Or all triplets of the
-            pairs that a strategy of `keras_dml.mining` leaves, as in `PairLoss`.
-        normalize: take distances between l2-normalised embeddings.
+        margin: η, above 0, the smallest difference between the distances of a negative and of a
+            positive.
+        mining: `"all"`, `"semihard"`, or `"hard"`, as above. Or a strategy of `keras_dml.mining`,
+            as in `PairLoss`, for all triplets of the pairs that it keeps.
+        normalize: Whether distances are between l2-normalized embeddings.
         average: `"anchors"`, the mean over anchors of each one's mean, or `"triplets"`, the mean
             over all triplets of the global batch.
         reduction, name, dtype: as in `EmbeddingLoss`.
@@ -95,7 +95,7 @@ class TripletLoss(PairLoss):
         return triplet_parts(pairs, self.margin, self.mining, self.average)
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {
             "mining": self.mining,
             **super().get_config(),
