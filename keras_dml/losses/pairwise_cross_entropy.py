@@ -29,13 +29,14 @@ _NOT_A_DERIVATIVE = (
 class SimplifiedPairwiseCrossEntropyLoss(EmbeddingLoss):
     """Simplified pairwise cross-entropy: cross-entropy whose class weights are class sums over n.
 
-    With `m_k = (1/n) Σ_{j: y_j=k} z_j`, n being the images of the global batch and not of class k:
+    With `m_k = (1/n) Σ_{j: y_j=k} z_j`, where n is the number of images in the global batch and not
+    in class k:
 
     - tightness `T_i = −z_i · m_{y_i}`
-    - contrastive `C_i = log Σ_k exp(z_i · m_k)`, k over the classes present in the batch (each
-      absent one would add exp(0) = 1)
+    - contrastive `C_i = log Σ_k exp(z_i · m_k)`, k over the classes in the batch (an absent class
+      would add exp(0) = 1)
 
-    so T_i + C_i is plain cross-entropy with the weights θ_k = m_k. Gradients flow through z_i and
+    T_i + C_i is thus plain cross-entropy with the weights θ_k = m_k. Gradients flow through z_i and
     through m_k. Embeddings are not normalized.
 
     Use long embeddings or a feature batch norm. The class sums are divided by n, so the scores of
@@ -46,18 +47,18 @@ class SimplifiedPairwiseCrossEntropyLoss(EmbeddingLoss):
     `PairwiseCrossEntropyLoss` has a counterexample. SPCE is cross-entropy at one choice of θ, so it
     is never below the smallest cross-entropy over all θ.
 
-    Relative labels (the paper's appendix D): `y_true` may be multi-hot `[n, G]`, G ≥ 2, for images
+    Relative labels (the paper's appendix D): `y_true` can be multi-hot `[n, G]`, G ≥ 2, for images
     that belong to any number of G groups (an entry above 0 means that the image belongs). Then m_k
-    is the sum over group k's images over n, and T_i is the mean over the image's own groups of
-    `−z_i · m_k`. An image in no group contributes 0 and has no gradient, but counts in n. What
-    `y_true` means is read from its shape alone: `[n]` and `[n, 1]` are always class ids, whatever
-    the numbers, and a second dimension of 2 or more is always groups. One single group cannot be
-    given as multi-hot, and nothing is lost: its T and C cancel to 0.
+    is the sum over group k's images divided by n, and T_i is the mean of `−z_i · m_k` over the
+    image's groups. An image without groups contributes 0 and has no gradient, but counts in n. Only
+    the shape of `y_true` decides its meaning: `[n]` and `[n, 1]` are always class ids, and a second
+    dimension of 2 or more always means groups. Multi-hot labels cannot express a single group,
+    but its T and C would cancel to 0.
 
-    Costs O(nd + n log n) for the class sums and one product `[n, d] x [d, n]` for the scores, of
-    half the size where classes have two images or more on average: that is O(n²d), though O(nKd)
-    would do, because shapes must not depend on how many classes K a batch happens to hold. With G
-    groups it is O(nGd).
+    The class sums cost O(nd + n log n), and the scores cost one product `[n, d] x [d, n]`, or half
+    of it if classes have on average two images or more. The product is O(n²d) instead of O(nKd),
+    because shapes must not depend on the number of classes K in a batch. With G groups the cost is
+    O(nGd).
 
     Examples:
         >>> labels = np.array([0, 0, 1, 1])
@@ -67,10 +68,10 @@ class SimplifiedPairwiseCrossEntropyLoss(EmbeddingLoss):
         0.615
 
     Args:
-        reduction, name, dtype: as in `EmbeddingLoss`.
+        reduction, name, dtype: As in `EmbeddingLoss`.
 
     Raises:
-        ValueError: wrong shapes.
+        ValueError: Shapes are wrong.
 
     Reference: Boudiaf et al. 2020, Eq. 15 and supplement D.
     """
@@ -84,7 +85,7 @@ class SimplifiedPairwiseCrossEntropyLoss(EmbeddingLoss):
         super().__init__(reduction=reduction, name=name, dtype=dtype)
 
     def checked_labels(self, labels: Tensor) -> Tensor:
-        """`y_true` as class ids `[n]`, or as a multi-hot matrix `[n, G]` with G of 2 or more."""
+        """Return `y_true` as class ids `[n]`, or as a multi-hot matrix `[n, G]` with G ≥ 2."""
         if len(labels.shape) > 2 or (len(labels.shape) == 2 and labels.shape[1] in (0, None)):
             raise ArgumentError(
                 "y_true must be class ids of shape [n] or [n, 1], or multi-hot groups of shape "
@@ -122,42 +123,43 @@ class PairwiseCrossEntropyLoss(EmbeddingLoss):
     """Pairwise cross-entropy: cross-entropy without class weights, for soft assignments p.
 
     With `h_k = (1/n) Σ_{j: y_j=k} z_j` and `c_k = (1/n) Σ_i p_ik z_i`, over the n images of the
-    global batch (not over the class's):
+    global batch (not of the class):
 
     - tightness `T_i = −z_i · h_{y_i} / (2λ)`
     - contrastive `C_i = log Σ_k exp(c_k · z_i / λ) − (1/(2λ)) Σ_k ‖c_k‖²`
 
     The mean of T_i is `−1/(2λn²) Σ_i Σ_{j: y_j=y_i} z_i · z_j`. (The paper's table prints another
-    factor before Σ ‖c_k‖²; this one is its proof's.) Embeddings are used as they are.
+    factor before Σ ‖c_k‖². This factor is from its proof.) Embeddings are not normalized.
 
-    p and λ are constants for the gradient: at the fixed point θ_k = c_k/λ, p = softmax(θ·z), the
-    terms through them cancel. p is the softmax of `classifier`'s logits, or without one the softmax
-    of the simplified loss's scores `z_i · m_k` over the classes present in the batch.
+    p and λ are constants for the gradient. At the fixed point θ_k = c_k/λ, p = softmax(θ·z), the
+    gradient terms through them cancel. p is the softmax of the logits of `classifier`. Without a
+    classifier, p is the softmax of the simplified loss's scores `z_i · m_k` over the classes in the
+    batch.
 
-    λ is by the paper's Eq. 25 the smallest of all eigenvalues, over k, of the d x d matrices
+    By the paper's Eq. 25, λ is the smallest of all eigenvalues, over k, of the d x d matrices
     `A_k = (1/n) Σ_i (p_ik − p_ik²) z_i z_iᵀ`. It is 0 for fewer images than dimensions (n < d), and
-    near 0 where p is near one-hot: `lam_floor` stands in whenever it comes out lower. λ then
-    changes from batch to batch, and the size of the loss with it.
+    near 0 where p is near one-hot. `lam_floor` replaces every lower λ. λ then varies between
+    batches, and so does the scale of the loss.
 
-    An instrument rather than a loss to train with, for which the simplified one is made. It is not
-    a lower bound of cross-entropy. For any weights θ, with p = softmax(θ·z), θ¹_k = h_k/λ,
-    θ²_k = c_k/λ and `g(θ) = (1/n) Σ_i log Σ_k exp(θ_k · z_i)`, exactly
+    Use this loss for analysis, and the simplified loss for training. It is not a lower bound of
+    cross-entropy. For any weights θ, with p = softmax(θ·z), θ¹_k = h_k/λ, θ²_k = c_k/λ and
+    `g(θ) = (1/n) Σ_i log Σ_k exp(θ_k · z_i)`, exactly
 
         CE(θ) − PCE = (λ/2) (‖θ − θ¹‖² − ‖θ − θ²‖²) − B,
         B = g(θ²) − g(θ) − ⟨∇g(θ), θ² − θ⟩ ≥ 0.
 
     So CE ≥ PCE at θ = 0 and at fixed points θ = c(θ)/λ, and CE ≤ PCE at the minimizer of CE. The
-    paper's Proposition 1 claims CE ≥ PCE for every θ. A counterexample in one dimension: for
-    z = (−1, −1, 1) of one class and (1, 1, −1) of the other, the smallest cross-entropy is 0.637,
-    Eq. 25 gives λ = 2/9, and PCE is 0.701.
+    paper's Proposition 1 claims CE ≥ PCE for every θ. A counterexample in one dimension: for z =
+    (−1, −1, 1) of one class and (1, 1, −1) of the other, the smallest cross-entropy is 0.637, Eq.
+    25 gives λ = 2/9, and PCE is 0.701.
 
-    Costs O(nd + n log n) for h, and three products `[n, d] x [d, n]` (scores for p, c, scores of c;
-    n in place of K, since shapes must not depend on the classes that a batch holds, or n/2 where
-    these have two images or more on average), or O(nKd) with a classifier of K classes. Eq. 25 is
-    computed only as far as λ can be above `lam_floor`: O(nd + nK) for bounds, then one d x d
-    eigen-decomposition, O(nd² + d³), of the classes' mean matrix, then one for each class, one
-    after the other: O(K (nd² + d³)) time, O(nd + d²) memory. To go all the way takes seconds a step
-    from n ≥ d = 512 on: give `lam` there.
+    h costs O(nd + n log n). In addition, there are three products `[n, d] x [d, n]` (scores for p,
+    c, and scores of c), or O(nKd) with a classifier of K classes. The products have n instead of K
+    because shapes must not depend on the classes in a batch. They have n/2 if classes have on
+    average two images or more. Eq. 25 is computed only as far as λ can exceed `lam_floor`: first
+    bounds, in O(nd + nK), and then one d x d eigen-decomposition per class, in sequence, in
+    O(K (nd² + d³)) time and O(nd + d²) memory. From n ≥ d = 512, the complete computation takes
+    seconds per step, so set `lam`.
 
     Examples:
         >>> labels = np.array([0, 0, 1, 1])
@@ -168,18 +170,18 @@ class PairwiseCrossEntropyLoss(EmbeddingLoss):
 
     Args:
         lam: λ, the weight of the regularizer, above 0, or None for Eq. 25.
-        lam_floor: least λ that Eq. 25 may give, above 0. Has no effect with `lam`.
+        lam_floor: Smallest λ from Eq. 25, above 0. Has no effect with `lam`.
         classifier: None, or a Keras layer (or model) from embeddings `[n, d]` to logits `[n, K]`,
-            called with `training=False`. The loss does not train it: share the layer with the model
-            that does. The loss's configuration holds the layer's; a saved model holds its weights
-            too. A loaded loss has a layer of its own, shared with nothing: to train on, set
-            `loss.classifier` to the loaded model's layer before compiling.
-        reduction, name, dtype: as in `EmbeddingLoss`.
+            called with `training=False`. The loss does not train it, so share the layer with the
+            model that does. The loss's configuration contains the layer's configuration, and a
+            saved model also contains its weights. A loaded loss has a separate layer. To resume
+            training, set `loss.classifier` to the loaded model's layer before compiling.
+        reduction, name, dtype: As in `EmbeddingLoss`.
 
     Raises:
         TypeError: `classifier` is neither None nor a Keras layer.
-        ValueError: `lam` or `lam_floor` not above 0, a classifier whose logits are not `[n, K]`, or
-            wrong shapes.
+        ValueError: `lam` or `lam_floor` is not above 0, the logits of the classifier are not
+            `[n, K]`, or shapes are wrong.
 
     Reference: Boudiaf et al. 2020, Prop. 1, Eq. 12; supplement A.2, Eq. 22-30 (λ: Eq. 25).
     """
@@ -218,7 +220,7 @@ class PairwiseCrossEntropyLoss(EmbeddingLoss):
         return -ops.sum(embeddings * own, axis=-1), contrastive
 
     def _assigned(self, classes: ClassSums) -> tuple[Tensor, Tensor]:
-        """Compute p `[c, m]`, and how many of the m columns stand for the class of each, `[m]`."""
+        """Compute p `[c, m]`, and the number of columns per class, `[m]`."""
         z = ops.stop_gradient(classes.candidates)
         if self.classifier is None:
             means = ops.stop_gradient(classes.of_candidates()) / classes.number
@@ -249,23 +251,23 @@ class PairwiseCrossEntropyLoss(EmbeddingLoss):
         }
 
     def __dir__(self) -> list[str]:
-        # Keras saves the layers that it finds by `dir`, and each one once: of a classifier shared
-        # with the model the loss would be left without weights, and the file could not be loaded.
+        # Keras saves the layers that it finds by `dir`, each of them once. A classifier that the
+        # model shares would leave the loss without weights, and the file could not be loaded.
         return [name for name in super().__dir__() if name != "classifier"]
 
     def save_own_variables(self, store: MutableMapping[str, np.ndarray]) -> None:
-        """Put the classifier's weights, if any, into Keras' file of a saved model."""
+        """Store the classifier's weights, if any, in the file of a saved model."""
         for number, weight in enumerate(self.classifier.get_weights() if self.classifier else ()):
             store[str(number)] = weight
 
     def load_own_variables(self, store: MutableMapping[str, np.ndarray]) -> None:
-        """Take the classifier's weights from Keras' file, where it has them."""
+        """Load the classifier's weights from the file of a saved model, if it contains them."""
         if self.classifier and store.keys():
             self.classifier.set_weights([store[str(number)] for number in range(len(store.keys()))])
 
     @classmethod
     def from_config(cls, config: Config) -> Self:
-        """The loss of this configuration; the classifier, if any, is a new layer."""
+        """Create a loss from its configuration. The classifier, if any, is a new layer."""
         classifier = keras.saving.deserialize_keras_object(config.get("classifier"))
         return cls(**{**config, "classifier": classifier})
 
@@ -273,9 +275,9 @@ class PairwiseCrossEntropyLoss(EmbeddingLoss):
 def _smallest_eigenvalue(z: Tensor, weights: Tensor, copies: Tensor, floor: float) -> Tensor:
     """Compute Eq. 25, the smallest eigenvalue of `(1/n) Σ_i w_ik z_i z_iᵀ` over all k, or `floor`.
 
-    The matrices come one after another, because all of them take K·d² numbers. The search ends at
-    the first one that is not above the floor. Fewer images than dimensions give 0, and the mean of
-    a matrix's eigenvalues, its trace over d, is a cheap bound.
+    The matrices are computed one after another, because all of them take K·d² numbers. The search
+    ends at the first matrix that is not above the floor. Fewer images than dimensions give 0, and
+    the mean of a matrix's eigenvalues, its trace over d, is a cheap bound.
 
     Args:
         z: `[n, d]`.

@@ -37,7 +37,7 @@ class ThresholdConsistentMarginLoss(PairLoss):
         negative_margin: m⁻, in [−1, 1], the similarity that negatives should stay below.
         positive_weight: w⁺, at least 0.
         negative_weight: w⁻, at least 0.
-        reduction, name, dtype, mining: as in `PairLoss`.
+        reduction, name, dtype, mining: As in `PairLoss`.
 
     Raises:
         ValueError: A margin or a weight is out of range, or shapes are wrong.

@@ -27,7 +27,7 @@ _MININGS = ("all", "semihard", "hard")
 @register("triplet")
 @keras.saving.register_keras_serializable("keras_dml")
 class TripletLoss(PairLoss):
-    """Triplet loss: every positive nearer than every negative, by a margin.
+    """Triplet loss: every positive closer than every negative, by a margin.
 
     With `D_ij = ‖f_i − f_j‖`, positives `P_i` and negatives `N_i` of anchor i, the mean over its
     triplets (j ∈ P_i, k ∈ N_i) of `max(0, D_ij − D_ik + η)`. The two parts split the triplets that
@@ -40,7 +40,7 @@ class TripletLoss(PairLoss):
 
     - `"all"`: every triplet.
     - `"semihard"`: one for each positive, with the nearest negative that is strictly farther than
-      the positive or, if there is no such negative, with the farthest one.
+      the positive or, if all negatives are closer, with the farthest negative.
     - `"hard"`: one for each anchor, with its farthest positive and its nearest negative.
 
     An anchor without positives or without negatives has no triplet, the value 0, and no gradient.
@@ -61,12 +61,12 @@ class TripletLoss(PairLoss):
         mining: `"all"`, `"semihard"`, or `"hard"`, as above. Or a strategy of `keras_dml.mining`,
             as in `PairLoss`, for all triplets of the pairs that it keeps.
         normalize: Whether distances are between l2-normalized embeddings.
-        average: `"anchors"`, the mean over anchors of each one's mean, or `"triplets"`, the mean
-            over all triplets of the global batch.
-        reduction, name, dtype: as in `EmbeddingLoss`.
+        average: `"anchors"`, the mean over anchors of their means, or `"triplets"`, the mean over
+            all triplets of the global batch.
+        reduction, name, dtype: As in `EmbeddingLoss`.
 
     Raises:
-        ValueError: `margin` not above 0, unknown `mining` or `average`, or wrong shapes.
+        ValueError: `margin` is not above 0, `mining` or `average` is unknown, or shapes are wrong.
 
     References: Kemertas et al., "RankMI: A Mutual Information Maximizing Ranking Loss", CVPR 2020,
     Eq. 11; semi-hard: Schroff et al., "FaceNet", CVPR 2015; hard: Hermans et al. 2017, Eq. 5.
