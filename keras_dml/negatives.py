@@ -1,4 +1,4 @@
-"""Distance-weighted negatives: how likely each negative is, and drawing one for each positive."""
+"""Distance-weighted negatives: their probabilities, and one random draw for each positive."""
 
 import keras
 import numpy as np
@@ -9,7 +9,7 @@ from keras_dml.errors import ArgumentError
 from keras_dml.types import Tensor
 
 NEAREST, FARTHEST = 0.5, 1.4
-# Drawing counts in whole tickets, exact in float32 in any order of summation.
+# Drawing uses whole tickets, whose float32 sums are exact in any order.
 _TICKETS = 2.0**22
 _LEFT_OUT = -1e30
 
@@ -21,27 +21,27 @@ def distance_weighted(
     nearest: float = NEAREST,
     farthest: float = FARTHEST,
 ) -> Tensor:
-    """The probability of each negative under distance-weighted sampling.
+    """Compute the probability of each negative under distance-weighted sampling.
 
-    On the sphere in D dimensions most negatives lie near the distance √2, where they teach nothing.
-    Weights ∝ 1/q(d), with q the density of distances of uniform points,
-    `log q(d) = (D − 2) log d + ((D − 3)/2) log(1 − d²/4)`, spread the choice over distances. They
-    are taken at `d = max(D_aj, nearest)`, which keeps the few nearest (often mislabelled) ones from
-    taking all. 1/q rises again beyond d² = 4(D − 2)/(2D − 5): negatives at `farthest` and beyond
-    get none, and an anchor that has no others takes all its negatives alike.
+    On the sphere in D dimensions, most negatives have a distance near √2 and contribute little to
+    training. Weights ∝ 1/q(d), with q the density of distances of uniform points, `log q(d) = (D −
+    2) log d + ((D − 3)/2) log(1 − d²/4)`, spread the choice over distances. The weights use `d =
+    max(D_aj, nearest)`, so that the few nearest negatives (often mislabeled) do not dominate. 1/q
+    increases again beyond d² = 4(D − 2)/(2D − 5). Negatives at `farthest` and beyond have weight 0,
+    unless the anchor has no other negatives. Then all its negatives have equal weight.
 
     Args:
-        distances: `[a, c]`, of l2-normalised embeddings.
+        distances: `[a, c]`, of l2-normalized embeddings.
         negative: bool `[a, c]`.
         dimensions: D, dimensions of the embeddings, a number or a scalar tensor.
-        nearest: smallest distance that is told apart, in (0, farthest).
-        farthest: distance from which a negative is left out, below 2.
+        nearest: Distances below this are treated as equal to it, in (0, farthest).
+        farthest: Distance from which a negative is excluded, below 2.
 
     Returns:
-        `[a, c]`, rows that sum to 1, or to 0 for an anchor without negatives; no gradient.
+        `[a, c]`, without a gradient. Each row sums to 1, or to 0 for an anchor without negatives.
 
     Raises:
-        ValueError: unless 0 < nearest < farthest < 2.
+        ValueError: Not 0 < nearest < farthest < 2.
 
     References: Kemertas et al., "RankMI", CVPR 2020, 4.1; Wu et al., "Sampling Matters in Deep
     Embedding Learning", ICCV 2017, Eq. 2-4; the defaults are those of pytorch-metric-learning's
@@ -63,7 +63,7 @@ def distance_weighted(
 
 
 def check_distances(nearest: object, farthest: object) -> tuple[float, float]:
-    """Both as floats, if 0 < nearest < farthest < 2; ValueError otherwise."""
+    """Return both as floats if 0 < nearest < farthest < 2, or raise `ValueError`."""
     low, high = check_number("nearest", nearest), check_number("farthest", farthest)
     if not 0 < low < high < 2:
         raise ArgumentError(
@@ -74,35 +74,34 @@ def check_distances(nearest: object, farthest: object) -> tuple[float, float]:
 
 
 def fixed_noise(shape: tuple[Tensor | int, ...], seed: int, step: Tensor | int = 0) -> Tensor:
-    """Uniform float32 numbers in [0, 1) of this shape: a pure function of (seed, step, place)."""
-    # In float32 whatever floatx is: halves have too few numbers between 0 and 1.
+    """Return uniform float32 numbers in [0, 1): a pure function of (seed, step, place)."""
+    # float32 for every floatx, because half precision has too few numbers between 0 and 1.
     return keras.random.uniform(shape, dtype="float32", seed=_StepSeed(seed, step))
 
 
 def draw_negatives(
     probabilities: Tensor, seed: int, step: Tensor | int, first_row: Tensor | int = 0
 ) -> Tensor:
-    """A negative for each pair of an anchor: pure function of (seed, step, anchor, partner).
+    """Draw a negative for each pair of an anchor: a pure function of (seed, step, anchor, partner).
 
-    Each entry of a row is an independent draw by the row's probabilities, so that an anchor's
-    positives get negatives of their own. Inverse transform sampling by bisection costs n² log n
-    time and n² memory, however many positives there are. Negatives of a probability below 1e-7
-    are never drawn.
+    Each entry of a row is an independent draw by the row's probabilities, so each positive of an
+    anchor gets a separate negative. Inverse transform sampling by bisection costs n² log n time and
+    n² memory for any number of positives. Negatives with a probability below 1e-7 are never drawn.
 
     Args:
-        probabilities: `[a, c]`, as `distance_weighted` gives them.
-        seed: whole number from 0 to 2³¹ − 1.
-        step: number of the batch, an integer or an integer tensor.
-        first_row: row of the first anchor among the candidates (`Pairs.first_row`), so that a
-            replica draws what one device would.
+        probabilities: `[a, c]`, from `distance_weighted`.
+        seed: Whole number from 0 to 2³¹ − 1.
+        step: Number of the batch, an integer or an integer tensor.
+        first_row: Row of the first anchor among the candidates (`Pairs.first_row`), so that a
+            replica draws the same numbers as one device.
 
     Returns:
         int32 `[a, c]`: for anchor a and its positive i, the candidate to use as its negative.
-        Entries of other pairs are draws that nobody needs; those of an anchor without negatives
-        mean nothing. A graph compiled by XLA draws other numbers than one that is not.
+        Ignore the entries of other pairs and of anchors without negatives. A graph compiled by XLA
+        draws different numbers.
 
     Raises:
-        ValueError: `seed` out of range.
+        ValueError: `seed` is out of range.
     """
     seed = check_seed("seed", seed)
     anchors, candidates = ops.shape(probabilities)
@@ -112,7 +111,7 @@ def draw_negatives(
     tickets = ops.cast(ops.round(_TICKETS * ops.stop_gradient(probabilities)), noise.dtype)
     sold = ops.cumsum(tickets, axis=-1)
     winner = ops.floor(noise * sold[:, -1:])
-    # The first candidate by whom more tickets are sold than the winner's number.
+    # The first candidate whose cumulative number of tickets exceeds the winning number.
     last = candidates - 1
     low = ops.zeros_like(winner, dtype="int32")
     high = low + last
@@ -125,16 +124,16 @@ def draw_negatives(
 
 
 def _bisections(candidates: int | None) -> int:
-    # A number of candidates that is only known when the step runs: enough for a million.
+    # If the number of candidates is known only at run time, 20 steps suffice for a million.
     return 20 if candidates is None else max(int(candidates - 1).bit_length(), 1)
 
 
 class _StepSeed(keras.random.SeedGenerator):
-    """A seed that is (seed, step), step perhaps a tensor, without the usual hidden counter."""
+    """A seed generator of (seed, step), where step can be a tensor, without the hidden counter."""
 
     def __init__(self, seed: int, step: Tensor | int) -> None:
         if keras.backend.backend() == "torch":
-            # Keras adds up the two words there: seed 1 would draw at step 7 what 7 does at step 1.
+            # Keras adds the two words on PyTorch, so seed 1 at step 7 would equal seed 7 at step 1.
             words = seed, int(ops.convert_to_numpy(step))
             mixed = np.random.SeedSequence(words).generate_state(1, np.uint32)
             self.words = ops.convert_to_tensor([int(mixed[0]), 0], dtype="int64")
