@@ -15,8 +15,7 @@ reduction over anchors, and under a distribution strategy each replica compares 
 for the opposite see `keras_dml.losses`. Registered for saving under the original's package name,
 `Addons`. Class ids that come as integers are compared as integers, also by the loss objects; floats
 too large to be told apart are refused, as are NaN. Distances of close pairs, and of batches that
-have collapsed to a spot, are exact here (`keras_dml._pairwise.distances`), where the original's float32
-loses them.
+have collapsed to a spot, are exact here. The original loses them in float32.
 """
 
 from keras_dml.addons.classes import (
