@@ -54,7 +54,7 @@ files are written. 1: it had to stop. 2: a mistake in what was given.
     run: str | None = option(
         None,
         _WHAT,
-        "A folder of experiments.run: its training images, embedded by its best model, and its "
+        "A folder of experiments.run: its training images, embedded by its kept model, and its "
         "test images. Of a model trained on wrong labels a part of these looks right.",
     )
     embeddings: str | None = option(

@@ -50,7 +50,7 @@ on, as a run's test classes are: the more classes, the narrower the intervals.
 """
 
     run: pathlib.Path | None = option(
-        None, _WHAT, "A folder of experiments.run, finished: its test images, by its best model."
+        None, _WHAT, "A folder of experiments.run, finished: its test images, by its kept model."
     )
     embeddings: pathlib.Path | None = option(
         None,

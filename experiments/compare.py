@@ -18,11 +18,13 @@ from experiments.options import (
     parse,
     run_command,
 )
+from experiments.recipes import paper_scores
 from experiments.report.figures import History, bars_svg, lines_svg, paths_svg
 from experiments.report.tables import html_table, markdown_table
 from experiments.training.child_runs import flag_files, run_recipe
 
 if TYPE_CHECKING:
+    from experiments.report.baselines import Rows
     from experiments.report.page import Grid
 
 _COMPARISON = "Comparison"
@@ -57,7 +59,6 @@ continues where it stopped; finished runs are not run again.
 
 
 _NOT_FORWARDED = ("recipes", "output_dir", "flagfile", "debug", "help")
-RAW = "raw pixels"
 ROW_KEYS = ("embedding, cosine", "embedding, l2")
 
 
@@ -70,22 +71,24 @@ def main(argv: list[str]) -> None:
     )
 
     # Keras comes with it: not before a mistyped flag is answered.
+    from experiments.report.baselines import distinct_baselines
     from experiments.report.links import add_link
     from experiments.training.run_files import REPORT, note_other_images, read_finished
     from keras_dml.atomic import replacing
 
-    rows, raw, histories = [], [], {}
+    results, histories = {}, {}
     for number, recipe in enumerate(recipes, start=1):
         folder = output / recipe.stem
         print(f"[{number}/{len(recipes)}] {recipe.stem}", flush=True)
         run_recipe(recipe, folder, forwarded)
-        result, histories[recipe.stem] = read_finished(folder)
-        rows.append(_row(recipe.stem, result))
-        raw.append(_raw_pixels(result))
+        results[recipe.stem], histories[recipe.stem] = read_finished(folder)
     note_other_images({recipe.stem: output / recipe.stem for recipe in recipes})
+    rows = [_row(name, result) for name, result in results.items()]
+    for recipe, row in zip(recipes, rows):
+        row.update(_paper_columns(recipe))
     rows.sort(key=lambda row: -row["R@1, cosine"])
     best = rows[0]
-    rows += [row for row in raw if row is not None][:1]
+    rows += [_baseline_row(label, found) for label, found in distinct_baselines(results).items()]
     table = _table(rows)
     with replacing(output / "comparison.md") as temporary:
         temporary.write_text(table + "\n")
@@ -116,14 +119,28 @@ def _row(name: str, result: Mapping[str, Any]) -> Row:
     return {**row, "training, s": result["train_seconds"], "whole run, s": result["seconds"]}
 
 
-def _raw_pixels(result: Mapping[str, Any]) -> Row | None:
-    """The line of what needs no training, where a run has measured it."""
-    found = {
-        f"R@1, {key.split(', ')[1]}": 100 * result["recall"][name]["1"]
-        for key in ROW_KEYS
-        if (name := key.replace("embedding", RAW)) in result["recall"]
+def _baseline_row(label: str, rows: Rows) -> Row:
+    """Return the table's line of a baseline."""
+    from experiments.report.scores import CATALOG
+
+    places = {
+        "R@1, cosine": ("cosine", "1"),
+        "R@1, l2": ("l2", "1"),
+        "MAP@R, cosine": ("cosine", "MAP@R"),
+        f"{CATALOG}, R@1": (f"{CATALOG}, cosine", "1"),
     }
-    return {"recipe": RAW, **found} if f"R@1, {ROW_KEYS[0].split(', ')[1]}" in found else None
+    found = {
+        column: 100 * rows[row][k] for column, (row, k) in places.items() if k in rows.get(row, {})
+    }
+    return {"recipe": label, **found}
+
+
+def _paper_columns(recipe: pathlib.Path) -> Row:
+    """Return the R@1 that the recipe's paper prints, for each distance."""
+    from experiments.report.scores import paper_rows
+
+    rows = paper_rows(paper_scores(recipe))
+    return {f"R@1, {name}": 100 * row[1] for name, row in rows.items() if 1 in row}
 
 
 def _table(rows: Sequence[Row]) -> str:

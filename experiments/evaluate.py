@@ -56,7 +56,7 @@ Embeddings are written as they are computed: the same command goes on where it w
     run: str | None = option(
         None,
         _WHAT,
-        "A folder of experiments.run: its best model on its own dataset; other flags override the "
+        "A folder of experiments.run: its kept model on its own dataset; other flags override the "
         "run's.",
     )
     model: str | None = option(

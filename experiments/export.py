@@ -41,7 +41,7 @@ class ExportOptions(CodeOptions, ImageLimitOptions):
     """Which model, and what it becomes."""
 
     command = "experiments.export"
-    intro = """Export the best model of a run to a format that other servers, and phones, take.
+    intro = """Export the kept model of a run to a format that other servers, and phones, take.
 
   python -m experiments.export --run=runs/glyphs-seed0 --format=onnx
   python -m experiments.export --run=runs/glyphs-seed0 --format=litert --int8
@@ -52,7 +52,7 @@ printed are its size, the largest difference to the model in Keras, what it lose
 time an image takes. A model card lies beside it.
 """
 
-    run: pathlib.Path | None = option(None, _WHAT, "A folder of experiments.run: its best model.")
+    run: pathlib.Path | None = option(None, _WHAT, "A folder of experiments.run: its kept model.")
     format: str | None = option(
         None,
         _WHAT,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import pathlib
 import shutil
@@ -185,14 +186,18 @@ def main(argv: list[str]) -> None:
     from experiments.photos.image_files import list_images
 
     files = list_images(images)
-    target = None
-    if address is not None:  # refused before anything is embedded
-        from experiments.photos.store_update import StoreTarget
+    with contextlib.ExitStack() as stack:
+        target = None
+        if address is not None:  # refused before anything is embedded
+            from experiments.photos.store_update import StoreTarget
 
-        target = StoreTarget(address)
-        target.check(fingerprint(saved_model), images, options.metric)
-    tree = None if asked is None else _tree(asked)
-    with open_folder(output, saved_model, fingerprint(saved_model), images) as settings:
+            target = StoreTarget(address)
+            stack.enter_context(target.held())
+            target.check(fingerprint(saved_model), images, options.metric)
+        tree = None if asked is None else _tree(asked)
+        settings = stack.enter_context(
+            open_folder(output, saved_model, fingerprint(saved_model), images)
+        )
         embedded = _update(options, settings, files, tree, start)
         if target is not None:
             print(_to_store(options, settings, embedded, target))
@@ -369,9 +374,11 @@ def _by_ray(options: IndexOptions, address: Address) -> None:
         # Workers have folders of their own.
         address = address._replace(place=str(absolute(address.place)))
     target = StoreTarget(address, by_many=True)
-    target.check(model, images, options.metric)
-    files = list_anywhere(images)
-    with open_folder(output, saved_model, model, images) as settings:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(target.held())
+        target.check(model, images, options.metric)
+        files = list_anywhere(images)
+        settings = stack.enter_context(open_folder(output, saved_model, model, images))
         known = _import_columns(options, files)
         unusable = {file.path: why for file in files if (why := unusable_name(file.path))}
         files = [file for file in files if file.path not in unusable]
@@ -412,7 +419,7 @@ def _by_ray(options: IndexOptions, address: Address) -> None:
     if bad:
         print(f"skipped {len(bad):,} files that cannot be embedded: {output / SKIPPED}")
     if target.store is not None:
-        print(how_to_search(target))
+        print(how_to_search(target, images))
         target.store.close()
 
 

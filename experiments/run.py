@@ -1,5 +1,6 @@
 """`python -m experiments.run --flagfile=RECIPE.flags`: train, evaluate, export, report."""
 
+import functools
 import pathlib
 import sys
 import time
@@ -19,12 +20,14 @@ def main(argv: list[str]) -> None:
     """Plan, model, fit, outcome; where that is asked for, once more on every class."""
     options = parse(RunOptions, argv)
     # NumPy comes with them, which no --help needs.
+    from experiments.training.kept import check_keep
     from experiments.training.patience import check_patience
     from experiments.training.refit import check_refit, refit
     from experiments.training.run_files import RESULT
 
     check_refit(options)
     check_patience(options)
+    check_keep(options)
     cluster = read_cluster(options.strategy)
     if (pathlib.Path(options.folder) / RESULT).is_file():
         _run(options, cluster)  # which says so: nobody need be waited for
@@ -80,10 +83,12 @@ def _run(options: RunOptions, cluster: Cluster) -> None:
 
     print(f"{run.name}: {describe(run, model, state)}")
     with explained(folder, run.data, options.max_pixels):
+        feed = fit.feed_of(run, learner, workers, state)
         embedder = TableEmbedder(embedding, run.preprocessing, options.eval_batch_size)
+        untrained = functools.partial(fit.untrained_embeddings, run, learner, workers, feed)
         for evaluator in run.evaluators:
-            evaluator.before(run, state, embedder)
-        feed = fit.fit(run, learner, workers, state)
+            evaluator.before(run, state, embedder, untrained)
+        fit.fit(run, learner, workers, state, feed)
         table = outcome.leave(run, model, embedding, workers, began, feed)
     if table is not None:
         print(f"\n{table}\n\nreport: {folder.file(REPORT)}")

@@ -66,8 +66,9 @@ serves a page onto which you drop an image. Programs may ask it, too, and get JS
     images: str | None = option(
         None,
         _INDEX,
-        "Where its images are now, if they have been moved since: a folder, or one that Arrow "
-        "reads, such as s3://BUCKET/FOLDER.",
+        "Where its images are now, if they have been moved since: a folder, or an address that "
+        "Arrow reads, such as s3://BUCKET/FOLDER. An address that the index names is not opened: "
+        "give it here.",
     )
     query: tuple[str, ...] = option((), _QUERY, "An image.", repeated=True)
     k: int | None = option(
@@ -197,6 +198,8 @@ def _answers(
         raise UsageError(
             f"k must be at most the number of images, {search.num_items}. Received: k={k}"
         )
+    from experiments.stores.store import StoreError
+
     answers = []
     for name in map(os.path.expanduser, options.query):
         try:
@@ -205,6 +208,8 @@ def _answers(
             raise UsageError(f"query {name} cannot be read ({error.strerror})") from error
         try:
             answer = search.search(encoded, k, conditions)
+        except StoreError:  # not a mistake in the query
+            raise
         except ValueError as error:
             raise UsageError(f"query {name} is no image that can be searched: {error}") from error
         answers.append((name, answer))

@@ -30,6 +30,7 @@ from experiments.report.tables import html_table, markdown_table
 from experiments.training.child_runs import flag_files, run_recipe
 
 if TYPE_CHECKING:
+    from experiments.report.baselines import Rows
     from experiments.tuning.protocol import RecipeSearch, SearchResult
 
 _STUDY, _SEARCH = "Study", "Search"
@@ -149,10 +150,14 @@ def _tell(
     forwarded: Sequence[str],
 ) -> None:
     """Write `study.json`, `study.md` and `study.html`, and print."""
+    from experiments.report.baselines import distinct_baselines
     from keras_dml.atomic import replacing
 
     scores = _scores(results)
-    tables = [markdown_table(_rows(scores))]
+    # No seed changes a baseline.
+    baselines = distinct_baselines({recipe: of_one[0] for recipe, of_one in results.items()})
+    rows = _rows(scores, baselines)
+    tables = [markdown_table(rows)]
     of_folds = {stem: result.of.on_test_classes(result.best) for stem, result in found.items()}
     if of_folds:
         from experiments.tuning.protocol import test_rows
@@ -162,6 +167,8 @@ def _tell(
     said = [_sentence(name, difference) for name, all_ in verdicts.items() for difference in all_]
     with replacing(output / "study.json") as path:
         kept: dict[str, Any] = {"seeds": seeds, "scores": scores, "forwarded": forwarded}
+        if baselines:
+            kept["baselines"] = baselines
         if found:
             kept["search"] = {stem: result.as_json() for stem, result in found.items()}
             kept["models of the folds"] = of_folds
@@ -170,7 +177,7 @@ def _tell(
     text = "\n".join(["\n\n".join(tables), "", *of_searches, *said])
     with replacing(output / "study.md") as path:
         path.write_text(text + "\n")
-    _write_page(output / "study.html", scores, said, len(seeds), forwarded, found, of_folds)
+    _write_page(output / "study.html", rows, scores, said, len(seeds), forwarded, found, of_folds)
     print(f"\n{text}\npictures: {output / 'study.html'}")
 
 
@@ -295,14 +302,21 @@ def _value(result: Mapping[str, Any], keys: Sequence[str]) -> float | None:
     return value
 
 
-def _rows(scores: Mapping[str, Mapping[str, Sequence[float]]]) -> list[list[str]]:
-    """The table's head and a line for each recipe, the best in R@1 first."""
+def _rows(
+    scores: Mapping[str, Mapping[str, Sequence[float]]], baselines: Mapping[str, Rows]
+) -> list[list[str]]:
+    """Return the table: its head, a line for each recipe, the best in R@1 first, and baselines."""
     first = next(iter(scores.values()))
     order = sorted(first, key=lambda recipe: -mean_interval(first[recipe]).mean)
     lines = [
         [recipe, *(shown(mean_interval(of_one[recipe])) for of_one in scores.values())]
         for recipe in order
     ]
+    columns = {"R@1": "1", "MAP@R": "MAP@R"}
+    for label, found in baselines.items():
+        of_one = found.get("cosine", {})
+        shares = [of_one.get(columns[score]) for score in scores]
+        lines.append([label, *("–" if s is None else f"{100 * s:.1f}" for s in shares)])
     return [["recipe", *scores], *lines]
 
 
@@ -323,6 +337,7 @@ def _sentence(score: str, difference: Difference) -> str:
 
 def _write_page(
     path: pathlib.Path,
+    rows: Sequence[Sequence[str]],
     scores: Mapping[str, Mapping[str, Sequence[float]]],
     said: Sequence[str],
     seeds: int,
@@ -332,7 +347,7 @@ def _write_page(
 ) -> None:
     from experiments.report.page import picture_cards, write_page
 
-    table = _html(_rows(scores))
+    table = _html(rows)
     note = (
         f"Mean over {seeds} seeds, percent, ± half of the 95 % t-interval of the mean. Differences "
         "are paired over seeds; p is corrected for the number of recipes (Holm)."

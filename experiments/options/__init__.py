@@ -9,7 +9,14 @@ from experiments.options.command_line import mute, run_command
 from experiments.options.declaration import Flag, Options, declarations, flags_of, option
 from experiments.options.errors import FindingsError, HelpRequested, RunError, UsageError, one_line
 from experiments.options.help import help_text
-from experiments.options.parsing import given_words, parse, resolved, wants_help, words_of
+from experiments.options.parsing import (
+    command_line_only_words,
+    given_words,
+    parse,
+    resolved,
+    wants_help,
+    words_of,
+)
 from experiments.options.run_options import RunOptions
 
 __all__ = [
@@ -20,6 +27,7 @@ __all__ = [
     "RunError",
     "RunOptions",
     "UsageError",
+    "command_line_only_words",
     "declarations",
     "flags_of",
     "given_words",

@@ -5,7 +5,7 @@ import pathlib
 import sys
 from typing import Any
 
-__all__ = ["arguments", "names", "summary", "trained_by"]
+__all__ = ["arguments", "attribute", "names", "summary", "trained_by"]
 
 _NAME = "keras_dml.losses.catalog"
 
@@ -27,4 +27,4 @@ def _loaded() -> Any:
 
 _catalog = _loaded()
 arguments, names, summary = _catalog.arguments, _catalog.names, _catalog.summary
-trained_by = _catalog.trained_by
+attribute, trained_by = _catalog.attribute, _catalog.trained_by

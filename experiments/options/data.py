@@ -240,7 +240,7 @@ def training_transform(options: AugmentationOptions) -> pipelines.TrainTransform
     """How a training sees an image."""
     try:
         return pipelines.TrainTransform(
-            image_size=options.image_size,
+            image_size=options.training_size or options.image_size,
             resize=_resize(options.resize),
             crop=options.crop,
             area=_pair("crop_area", options.crop_area),

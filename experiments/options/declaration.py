@@ -42,6 +42,8 @@ class Flag:
         choices: the words that it may be.
         repeated: see `kind`.
         convert: from a value that is not empty to the one that the options hold.
+        command_line_only: whether flag files cannot set it. A flag file may come from a stranger,
+            for example as the flags of a run.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Flag:
     choices: tuple[str, ...] | None = None
     repeated: bool = False
     convert: Callable[[Any], Any] | None = None
+    command_line_only: bool = False
 
 
 def option(
@@ -66,6 +69,7 @@ def option(
     choices: tuple[str, ...] | None = None,
     repeated: bool = False,
     convert: Callable[[Any], Any] | None = None,
+    command_line_only: bool = False,
 ) -> Any:
     """A field of an options class that is a flag of its name; arguments as of `Flag`."""
 
@@ -74,7 +78,7 @@ def option(
         return (
             Flag(
                 name, kind, default, group, text,
-                lower_bound, upper_bound, choices, repeated, convert,
+                lower_bound, upper_bound, choices, repeated, convert, command_line_only,
             ),
         )  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,10 +15,12 @@ from experiments.options.help import shown
 from experiments.recipes.nearest import did_you_mean
 
 __all__ = [
+    "CROSS_ENTROPY",
     "MEMORY",
     "PROXIES",
     "STATISTICS",
     "checked",
+    "divided",
     "flags_of_losses",
     "flags_of_memory",
     "flags_of_proxies",
@@ -30,14 +33,45 @@ GROUP = "Loss"
 STATISTICS = "statistics_"
 PROXIES = "proxies_"
 MEMORY = "memory_"
+CROSS_ENTROPY: Mapping[str, Any] = {"epsilon": 0.0}
+"""Arguments of the cross-entropy that is trained next to a loss, with their defaults there.
+
+ε = 0 is the plain −log p of Boudiaf et al. 2020, Table 2.
+"""
 _STATISTICS_NETWORK = "keras_dml.models.statistics_network.StatisticsNetwork"
 _CROSS_BATCH_MEMORY = "keras_dml.models.cross_batch_memory.CrossBatchMemory"
 _PROXY_HEAD = "keras_dml.models.proxy_head.ProxyHead"
 
 
 def taken_by(loss: str) -> dict[str, Any]:
-    """What a loss takes on a command line: `catalog.Argument`s by name."""
-    return {argument.name: argument for argument in catalog.arguments(catalog.trained_by(loss))}
+    """What a loss takes on a command line: `catalog.Argument`s by name.
+
+    A loss that is trained next to a cross-entropy takes the arguments of the cross-entropy too.
+    """
+    taken = {argument.name: argument for argument in catalog.arguments(catalog.trained_by(loss))}
+    if _has_cross_entropy(loss):
+        for argument in catalog.arguments("ce"):
+            if argument.name in CROSS_ENTROPY:
+                taken[argument.name] = dataclasses.replace(
+                    argument,
+                    default=CROSS_ENTROPY[argument.name],
+                    text=f"of the cross-entropy next to it: {argument.text}",
+                )
+    return taken
+
+
+def divided(loss: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Divide the arguments into those of the loss and those of the cross-entropy next to it."""
+    next_to_it = {
+        name: value
+        for name, value in given.items()
+        if name in CROSS_ENTROPY and _has_cross_entropy(loss)
+    }
+    return {name: value for name, value in given.items() if name not in next_to_it}, next_to_it
+
+
+def _has_cross_entropy(loss: str) -> bool:
+    return bool(catalog.attribute(loss, "kind") == "beside_classifier")
 
 
 def flags_of_losses() -> tuple[Flag, ...]:

@@ -19,7 +19,15 @@ from experiments.options.help import help_text
 from experiments.options.values import absolute
 from experiments.recipes.nearest import did_you_mean
 
-__all__ = ["given_words", "parse", "resolved", "wants_debug", "wants_help", "words_of"]
+__all__ = [
+    "command_line_only_words",
+    "given_words",
+    "parse",
+    "resolved",
+    "wants_debug",
+    "wants_help",
+    "words_of",
+]
 
 _HELP = ("--help", "-h", "-help", "--helpfull", "--helpshort")
 # Read before the others are, by `parse` itself.
@@ -66,7 +74,8 @@ def parse(options: type[AnyOptions], argv: Sequence[str]) -> AnyOptions:
     """The options that a command line gives; a new value each time, and nothing else is changed.
 
     `--flagfile=NAME` is looked for in the current folder, then among the packaged recipes. Other
-    flags override it wherever they stand on the line.
+    flags override it wherever they stand on the line. Flag files cannot set flags that are declared
+    as `command_line_only`: those lines are ignored.
 
     Raises:
         HelpRequested: the command line asks for the flags.
@@ -83,10 +92,12 @@ def parse(options: type[AnyOptions], argv: Sequence[str]) -> AnyOptions:
     for path in map(recipes.find_recipe, files):
         of_recipes += recipes.read_recipe(path, known)
         recipe = path.stem
+    of_files = {name: flag for name, (_, _, flag) in declarations(in_files).items()}
+    never = [name for name, flag in of_files.items() if flag.command_line_only]
+    of_recipes = [word for word in of_recipes if _name(word, known) not in never]
     flags = {name: flag for name, (_, _, flag) in declarations(options).items()}
     on_line = _present(_read(options, flags, line))
     if in_files is not options and of_recipes:
-        of_files = {name: flag for name, (_, _, flag) in declarations(in_files).items()}
         _read(in_files, of_files, of_recipes)
         of_recipes = [word for word in of_recipes if _name(word, of_files) in flags]
     read = _read(options, flags, [*of_recipes, *line])
@@ -132,6 +143,12 @@ def words_of(options: Options, names: Collection[str]) -> list[str]:
 def given_words(options: Options, names: Iterable[str]) -> list[str]:
     """Those of these options that were given, as words of a command line, to be passed on."""
     return words_of(options, [name for name in names if name in options.given])
+
+
+def command_line_only_words(options: Options) -> list[str]:
+    """Return the given options that a flag file cannot pass on, as words of a command line."""
+    held = declarations(type(options))
+    return given_words(options, [name for name in held if held[name][2].command_line_only])
 
 
 def wants_help(argv: Sequence[str]) -> bool:

@@ -157,10 +157,17 @@ class ImageSizeOptions(ImageLimitOptions):
 class AugmentationOptions(ImageSizeOptions):
     """How a training sees an image."""
 
+    training_size: int | None = option(
+        None,
+        IMAGES,
+        "Height and width of a training image. A smaller size than image_size trains faster. "
+        "Default: image_size.",
+        lower_bound=8,
+    )
     crop: str = option(
         "area",
         IMAGES,
-        "Training crop: area = random area and aspect; fixed = image_size pixels at a random "
+        "Training crop: area = random area and aspect; fixed = training_size pixels at a random "
         "place; none = the centre.",
         choices=("area", "fixed", "none"),
     )
@@ -197,17 +204,21 @@ class SamplingOptions(Options):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CodeOptions(Options):
-    """Code of others that a saved model needs."""
+    """Third-party code that a saved model needs. Flag files cannot set these options."""
 
     import_modules: tuple[str, ...] = option(
         (),
         MODEL,
-        "Python modules to import first, which register the custom classes of a .keras file.",
+        "Python modules to import first, which register the custom classes of a .keras file. Only "
+        "on the command line: flag files cannot set it.",
+        command_line_only=True,
     )
     trust_code: bool = option(
         False,
         MODEL,
-        "Run the Python code in the Lambda layers of a .keras file: only for files you trust.",
+        "Run the Python code in the Lambda layers of a .keras file: only for files you trust, and "
+        "only on the command line.",
+        command_line_only=True,
     )
 
 
@@ -224,10 +235,11 @@ class ModelOptions(CodeOptions):
     weights: str = option(
         "imagenet",
         MODEL,
-        "imagenet | none | packaged (efficientnet_lite0: ImageNet weights from an installed "
-        "package, no network) | a weights file of the backbone; bn_inception, resnet50_v1_5, "
-        "efficientnet_lite0: also their public PyTorch checkpoint, .pth or .npz. hub:NAME and "
-        "FILE.keras have their own; none: hub:NAME with random ones.",
+        "imagenet (keras.applications, and torchvision's of resnet50_v1_5) | none | packaged "
+        "(efficientnet_lite0: ImageNet weights from an installed package, no network) | a weights "
+        "file of the backbone; bn_inception, resnet50_v1_5, efficientnet_lite0: also their public "
+        "PyTorch checkpoint, .pth or .npz. hub:NAME and FILE.keras have their own; none: hub:NAME "
+        "with random ones.",
     )
     frozen_batch_norm: bool | None = option(
         None,
@@ -303,6 +315,12 @@ class LossOptions(Options):
         "center: its weight beside the cross-entropy that it is trained with.",
         lower_bound=0.0,
     )
+    classifier: bool = option(
+        False,
+        LOSS,
+        "pce: take p from a classifier of the embeddings, which a cross-entropy trains without "
+        "changing the embedding. Default: p from the scores of spce.",
+    )
     proxies: Mapping[str, Any] = flags_of(loss_flags.flags_of_proxies, prefix=loss_flags.PROXIES)
     proxies_factor: float | None = option(
         None,
@@ -360,6 +378,13 @@ class OptimizerOptions(Options):
         0.0, OPTIMIZER, "sgd, rmsprop: momentum.", lower_bound=0.0, upper_bound=1.0
     )
     nesterov: bool = option(False, OPTIMIZER, "sgd: Nesterov momentum.")
+    velocity: str = option(
+        "keras",
+        OPTIMIZER,
+        "sgd: form of the momentum. keras: each past gradient keeps the learning rate of its step; "
+        "torch: the current learning rate applies to all, as in PyTorch.",
+        choices=registries.words("keras_dml.optimizers", "VELOCITIES"),
+    )
     weight_decay: float = option(
         0.0,
         OPTIMIZER,
@@ -432,9 +457,8 @@ class TrainingOptions(Options):
     patience: int = option(
         0,
         TRAINING,
-        "With --fold: stop once MAP@R (cosine) on the part that is kept back has not risen in N "
-        "evaluations, and keep the model that was best by it. Not with schedule=warm_cosine, which "
-        "counts on the last step. 0: never.",
+        "With --fold: stop once MAP@R (cosine) on the held-out classes has not risen in N "
+        "evaluations. Not with schedule=warm_cosine, which counts on the last step. 0: never.",
         lower_bound=0,
     )
     cache_features: bool = option(
@@ -497,10 +521,18 @@ class TrainingOptions(Options):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class IntervalOptions(Options):
-    """How often a training is evaluated."""
+    """How often a training is evaluated, and which epoch is kept."""
 
     eval_every: int = option(
         1, EVALUATION, "Evaluate every N epochs, and after the last.", lower_bound=1
+    )
+    keep: str | None = option(
+        None,
+        EVALUATION,
+        "Epoch whose model is scored and exported. last; best_test: the best R@1 on the test "
+        "images, which flatters the score; best_fold: the best R@1 (with patience: MAP@R) on the "
+        "classes that --fold holds out. Default: last; with --fold, best_fold.",
+        choices=("last", "best_test", "best_fold"),
     )
 
 

@@ -14,7 +14,7 @@ from experiments.options.errors import UsageError
 from experiments.photos.columns import Columns, StoredColumns, Where, read_columns
 from experiments.photos.index_settings import INDEX, read_settings
 from experiments.stores.addresses import is_address, open_store, parsed_address
-from experiments.stores.store import CLASS, PATH, Store
+from experiments.stores.store import CLASS, PATH, Store, StoreError
 from keras_dml.nearness import Metric
 from keras_dml.retrieval import ExactIndex, load_index
 from keras_dml.retrieval.items import Items
@@ -149,6 +149,11 @@ class StoreGallery(Gallery):
         # The order that the index has of which the store is.
         rows.sort()
         self.paths = [row[0] for row in rows]
+        if repeated := len(rows) - len(set(self.paths)):
+            raise StoreError(
+                f"{store} holds {repeated:,} images too many, which repeat others: python -m "
+                f"experiments.index --to={store} repairs the table"
+            )
         known = {row[0]: list(row[1:]) for row in rows}
         self.columns = Columns(self.paths, StoredColumns(names, None, known))
         if not self.paths:
@@ -180,13 +185,13 @@ class StoreGallery(Gallery):
         self, query: npt.NDArray[np.float32], paths: list[str], vectors: npt.NDArray[np.float32]
     ) -> Neighbors:
         """Candidates by their exact scores, of equal ones the first path first."""
-        known = [place for place, path in enumerate(paths) if path in self._known]
-        known.sort(key=paths.__getitem__)
+        # Another process may write while this one searches: each path once.
+        row_of = {path: place for place, path in enumerate(paths) if path in self._known}
+        known = [row_of[path] for path in sorted(row_of)]
         if not known:
             return Neighbors([], [], vectors[:0])
         items = Items(vectors[known], [paths[place] for place in known])
         ids, scores = ExactIndex(items, self.metric).search(query, len(known))
-        row_of = {paths[place]: place for place in known}
         order = ids[0].tolist()
         return Neighbors(order, scores[0].tolist(), vectors[[row_of[path] for path in order]])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import urllib.parse
 from typing import TYPE_CHECKING
 
 from experiments.options.errors import UsageError
@@ -12,7 +13,40 @@ from experiments.photos.image_files import image_path
 if TYPE_CHECKING:
     from experiments.stores.file_systems import Folder
 
-__all__ = ["ImageFolder"]
+__all__ = ["ImageFolder", "check_stored"]
+
+# Parameters of an address that do not choose the server.
+_HARMLESS = {"region"}
+
+
+def check_stored(place: str, index: object) -> None:
+    """Refuse an address as the images' folder that an index names.
+
+    The index may come from a stranger. To open its address is to send the user's credentials to a
+    server that the stranger chooses.
+
+    Args:
+        place: the folder or address.
+        index: the index, for the message.
+
+    Raises:
+        UsageError: `place` is an address.
+    """
+    if "://" not in place:
+        return
+    asked = urllib.parse.parse_qs(place.partition("?")[2], keep_blank_values=True)
+    chosen = [name for name in asked if name not in _HARMLESS]
+    # An address that could mislead is not printed as a flag to copy.
+    how = f"--images={place}"
+    if chosen:
+        how = (
+            f"give --images=ADDRESS. The stored address is refused: its parameters "
+            f"{', '.join(chosen)} can send your credentials to another server"
+        )
+    raise UsageError(
+        f"the index in {index} names an address for its images, which is opened only if the "
+        f"command line gives it: {how}"
+    )
 
 
 class ImageFolder:

@@ -122,10 +122,15 @@ def write_settings(folder: str | os.PathLike[str], settings: Settings) -> None:
         path.write_text(checked_text(settings))
 
 
-def how_to_search(index: object) -> str:
-    """The line that says how a folder or a store is searched, as a shell takes it."""
-    given = shlex.quote(str(index))
-    return f"search it: python -m experiments.search --index={given} --query=IMAGE (or --serve)"
+def how_to_search(index: object, images: str = "") -> str:
+    """Return the line that shows how to search a folder or a store, as a shell takes it.
+
+    Args:
+        index: the folder or the store.
+        images: of the index. A search opens an address only if the command line gives it.
+    """
+    words = [f"--index={index}", *([f"--images={images}"] if "://" in images else [])]
+    return f"search it: python -m experiments.search {shlex.join(words)} --query=IMAGE (or --serve)"
 
 
 def _is_hidden(path: pathlib.Path) -> bool:

@@ -250,7 +250,7 @@ class _Driver:
         return before is not None and before.columns == self._job.description.columns
 
     def _there(self) -> set[int]:
-        """The shards of which something is where they go: of the others nothing is."""
+        """Return the numbers of the shards that are written completely."""
         store, count = self._job.store, self._journal.shards
         if store is None:
             from experiments.stores.file_systems import opened_folder
@@ -259,11 +259,12 @@ class _Driver:
             return {number for number in range(count) if part_name(number) in names}
         if not self._has_table():
             return set()
-        held = {shard_number(path, count) for block in store.values(["path"]) for (path,) in block}
-        # A shard all of whose images are bad is nowhere.
-        held |= {number for number, line in self._journal.done.items() if not line["good"]}
+        store.remove_repeated()
+        paths = (path for block in store.values(["path"]) for (path,) in block)
+        held = collections.Counter(shard_number(path, count) for path in paths)
         self._held = set(held)
-        return held
+        done = self._journal.done.items()
+        return {number for number, line in done if held[number] == line["good"]}
 
     def _keep(self, done: EmbeddedShard) -> None:
         """Write a shard that its worker has not written."""
@@ -285,7 +286,7 @@ class _Driver:
             gone = [one for block in store.values(["id"]) for (one,) in block if one not in wanted]
             for start in range(0, len(gone), store.batch):
                 store.remove(gone[start : start + store.batch])
-            store.finish()
+            store.finish(sum(line["good"] for line in self._journal.done.values()))
             return
         from experiments.stores.file_systems import opened_folder
         from experiments.stores.parquet_files import finish_parts

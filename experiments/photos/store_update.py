@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import pathlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from experiments.embedding.held_folder import held_beside
 from experiments.options.errors import UsageError
 from experiments.options.progress import progress_bar
 from experiments.photos.columns import Columns
@@ -93,6 +96,18 @@ class StoreTarget:
         """Its address."""
         return f"{PARQUET}:{self._folder}" if self.store is None else str(self.store)
 
+    def held(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which no other process on this machine writes there.
+
+        Raises:
+            UsageError: another process does.
+        """
+        if self.store is not None:
+            return self.store.held()
+        if "://" in self._folder:  # an object store has no locks
+            return contextlib.nullcontext()
+        return held_beside(pathlib.Path(self._folder), "to", str(self))
+
     def check(self, fingerprint: str, images: str, metric: str) -> None:
         """Refuse to write into a table of other images.
 
@@ -150,6 +165,7 @@ def update_store(store: Store, description: Description, rows: Rows) -> StoreCha
     before = store.description()
     if before is None or before.columns != description.columns:
         store.create(description)
+    repeated = set(store.remove_repeated())
     held = {one: digest for block in store.values([ID, DIGEST]) for one, digest in block}
     wanted = dict(zip(rows.ids, rows.columns[DIGEST]))
     places = {one: place for place, one in enumerate(rows.ids)}
@@ -166,5 +182,8 @@ def update_store(store: Store, description: Description, rows: Rows) -> StoreCha
     for start in range(0, len(removed), store.batch):
         store.remove(removed[start : start + store.batch])
     if todo or removed or not store.is_finished():
-        store.finish()
-    return StoreChanges(len(new), len(changed), len(removed))
+        store.finish(len(rows))
+    mended = len(repeated & wanted.keys())
+    return StoreChanges(
+        len(new) - mended, len(changed) + mended, len(removed) + len(repeated) - mended
+    )

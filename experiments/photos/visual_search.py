@@ -15,7 +15,7 @@ from experiments.options.errors import UsageError
 from experiments.photos.answer import ANYTHING, Answer, Conditions, SearchResult
 from experiments.photos.gallery import open_gallery
 from experiments.photos.grouping import grouped
-from experiments.photos.image_folder import ImageFolder
+from experiments.photos.image_folder import ImageFolder, check_stored
 from experiments.report.pictures import checked_picture
 from pipelines.images.limits import MOST_PIXELS
 
@@ -37,7 +37,8 @@ class VisualSearch:
     Args:
         place: `--output` of `experiments.index`, or a store as `--to` takes it.
         saved_model: where the model is now; None: where it was.
-        images: where the images' folder is now, a path or a URI; None: where it was.
+        images: where the images' folder is now, a path or a URI; None: the path in the index. A URI
+            in the index is refused.
         max_pixels: how many pixels an image may have that is shown or looked for.
 
     Attributes:
@@ -63,6 +64,8 @@ class VisualSearch:
         self.max_pixels = max_pixels
         # First the index: ScaNN's operations may be part of the model, too.
         self._gallery = gallery = open_gallery(place)
+        if images is None:
+            check_stored(gallery.images, place)
         self.images = ImageFolder(images or gallery.images)
         self.saved_model = pathlib.Path(saved_model or gallery.saved_model)
         if saved_model is None and not self.saved_model.is_dir():

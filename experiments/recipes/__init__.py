@@ -20,8 +20,8 @@ __all__ = [
 _ALL_LISTED = "python -m experiments.run --help lists them."
 ENDING = ".flags"
 """Of the names of flag files."""
-_PAPER = "# Paper: "
-_SCORE = re.compile(r"(NMI) (0\.\d+)|(0\.\d+) \((cosine|l2)\)")
+_PAPER = re.compile(r"# Paper(?:, (cosine|l2))?: (.*)")
+_SCORE = re.compile(r"(?:R@(\d+)|NMI) ([01]\.\d+)")
 
 
 class RecipeError(ValueError):
@@ -53,21 +53,27 @@ def find_recipe(name: str) -> pathlib.Path:
 
 
 def paper_scores(path: pathlib.Path) -> dict[str, float]:
-    """What a recipe's paper scores, by its line `# Paper: R@1 0.7 (cosine), 0.6 (l2), NMI 0.8.`
+    """Return the scores that a recipe's paper prints, from the comments in the recipe.
+
+    A row of the paper's table is a line `# Paper, cosine: R@1 0.7, R@2 0.8` or `# Paper, l2: …`,
+    and its clustering score is `# Paper: NMI 0.7`.
 
     Args:
-        path: of the recipe. What it takes from other flag files is not looked at: their papers
-            have another loss or other data.
+        path: the recipe. Flag files that it names are not read, because their scores belong to
+            another loss or dataset.
 
     Returns:
-        `"cosine"` and `"l2"`, R@1 by these distances, and `"NMI"`, as fractions; those there are.
+        Fractions by the names of `keras_dml.metrics.evaluate`, such as `"recall@1/cosine"` and
+        `"nmi"`.
     """
-    lines = path.read_text(encoding="utf-8").splitlines()
-    said = " ".join(line for line in lines if line.startswith(_PAPER))
-    return {
-        name or metric: float(clustering or recall)
-        for name, clustering, recall, metric in _SCORE.findall(said)
-    }
+    scores = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if row := _PAPER.match(line):
+            metric, printed = row.groups()
+            for k, value in _SCORE.findall(printed):
+                if (k == "") == (metric is None):
+                    scores[f"recall@{k}/{metric}" if k else "nmi"] = float(value)
+    return scores
 
 
 def is_flagfile(word: str) -> bool:

@@ -37,16 +37,16 @@ _MOST_DOTS = 40
 def recall_svg(
     history: History,
     best: Mapping[str, float],
-    raw_name: str = "raw pixels",
-    raw_pixels: float | None = None,
+    baseline: str = "raw pixels",
+    of_baseline: float | None = None,
 ) -> str:
     """R@1 over epochs, cosine and l2, the kept epoch ringed.
 
     Args:
         history: list of dict, the objects of `metrics.jsonl`, fractions.
         best: dict, the object of the evaluation whose model was kept, or an empty one.
-        raw_name: what the raw pixels are called, with their distance.
-        raw_pixels: R@1 of raw pixels as a fraction, drawn as a dotted level; `None` for none.
+        baseline: name of the baseline, with its distance.
+        of_baseline: R@1 of the baseline as a fraction, drawn as a dotted line; None for no line.
 
     Returns:
         str, one `<svg>` element; empty if no evaluation holds R@1.
@@ -71,9 +71,9 @@ def recall_svg(
             label = f"kept, epoch {epoch:g}"
             axes.plot([epoch], [value], "o", color=INK, label=label, **ring)
             parts.append(f"kept: epoch {epoch:g} with {value:.1f} %")
-        if raw_pixels is not None:
-            axes.axhline(100 * raw_pixels, color=_GREY, linestyle=":", label=raw_name)
-            parts.append(f"{raw_name} {100 * raw_pixels:.1f} %")
+        if of_baseline is not None:
+            axes.axhline(100 * of_baseline, color=_GREY, linestyle=":", label=baseline)
+            parts.append(f"{baseline} {100 * of_baseline:.1f} %")
         axes.set_ylabel("R@1, %")
         if _epochs(axes, curves) == 1:
             axes.set_ylim(0, 100)  # dots alone: there is no course to zoom in on
@@ -316,10 +316,14 @@ def legend(axes: Axes) -> None:
 
 
 def _letters(labels: Sequence[str], columns: int) -> int:
-    """How wide a legend is, which is filled column by column."""
-    lines = -(-len(labels) // columns)
-    starts = range(0, len(labels), lines)
-    return sum(_HANDLE + max(map(len, labels[start : start + lines])) for start in starts)
+    """Return the width of a legend in letters.
+
+    Matplotlib fills it column by column; the first columns have a label more if they must.
+    """
+    shortest, longer = divmod(len(labels), columns)
+    ends = [(column + 1) * shortest + min(column + 1, longer) for column in range(columns)]
+    parts = [labels[first:last] for first, last in zip([0, *ends], ends)]
+    return sum(_HANDLE + max(map(len, part)) for part in parts if part)
 
 
 def svg(

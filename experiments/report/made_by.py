@@ -6,6 +6,7 @@ import platform
 import shlex
 import shutil
 import subprocess
+from collections.abc import Sequence
 
 import keras_dml
 
@@ -15,13 +16,15 @@ __all__ = ["made_by"]
 _PACKAGES = ("keras", "tensorflow", "jax", "torch", "numpy")
 
 
-def made_by(flags: pathlib.Path) -> str:
+def made_by(flags: pathlib.Path, more: Sequence[str] = ()) -> str:
     """Two lines for a report.
 
     Args:
         flags: the run's resolved flags, its seed among them.
+        more: the flags that a flag file cannot set.
     """
-    command = f"python -m experiments.run --flagfile={shlex.quote(str(flags))} --output_dir=AGAIN"
+    words = [f"--flagfile={flags}", *more, "--output_dir=AGAIN"]
+    command = f"python -m experiments.run {shlex.join(words)}"
     return f"{command}\n{', '.join([_ours(), f'Python {platform.python_version()}', *_others()])}"
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from experiments.report import figures
+from experiments.report.baselines import best_baseline
 from experiments.report.links import Links, links_html
 from experiments.report.retrieval_grid import Neighbor, RetrievalRow, choose_queries, grid_html
 from experiments.report.scores import CATALOG, PAPER
@@ -22,7 +23,6 @@ from pipelines.visible import visible_text
 
 __all__ = [
     "EMBEDDING",
-    "RAW_PIXELS",
     "Grid",
     "Neighbor",
     "Report",
@@ -36,9 +36,8 @@ __all__ = [
 
 #: Row name -> {K, or a column's name: fraction}.
 Recall: TypeAlias = Mapping[str, Mapping[int | str, float]]
-#: Names of the rows of `Report.recall` that the headline is made of.
+#: Name of the row of `Report.recall` for the headline.
 EMBEDDING = "embedding, cosine"
-RAW_PIXELS = ("raw pixels, cosine", "raw pixels, l2")
 
 _NO_LINKS: Links = types.MappingProxyType({})
 
@@ -83,9 +82,9 @@ class Report:
     Attributes:
         title: what was trained on what.
         recall: row name -> {K: fraction}; holds `"embedding, cosine"` with K = 1, the headline.
-            Beside it stand the better of `"raw pixels, cosine"` and `"raw pixels, l2"`, and
-            `"paper, cosine"`, where there. A name in place of a K, such as `"MAP@R"`, makes a
-            column of that name behind the others.
+            Next to it the headline shows the baseline, as from `best_baseline`, and
+            `"paper, cosine"`, if `recall` has them. A name in place of a K, such as `"MAP@R"`,
+            adds a column of that name after the others.
         whose: of whom the scores are, where not of the run's own model on unseen images.
         note: the same in sentences.
         summary: (name, text) pairs: sizes, backbone, loss, times.
@@ -93,6 +92,7 @@ class Report:
             and so on), in order; any key may be missing in any of them. None: nothing was trained.
         best: the one of `history` whose model was kept. Its `test/accuracy`, where there, stands
             beside the headline.
+        why_kept: why that model was kept, such as `"the last"`; "" if unknown.
         retrieval: queries with their neighbours.
         further: more of them, of other kinds.
         map: the embeddings on a plane, an `<svg>` element.
@@ -110,6 +110,7 @@ class Report:
     summary: Sequence[tuple[str, str]] = ()
     history: Sequence[Mapping[str, float]] | None = ()
     best: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    why_kept: str = ""
     retrieval: Sequence[RetrievalRow] = ()
     further: Sequence[Grid] = ()
     map: str = ""
@@ -225,18 +226,6 @@ def _cells(recall: Recall) -> tuple[list[int | str], list[tuple[str, list[str]]]
     return columns, rows
 
 
-def best_raw_pixels(recall: Recall) -> tuple[str, float | None]:
-    """Name and R@1 of the better row of raw pixels; `("raw pixels", None)` where there is none.
-
-    Args:
-        recall: dict, row name -> {K: fraction}.
-    """
-    rows = {name: recall[name][1] for name in RAW_PIXELS if 1 in recall.get(name, ())}
-    rows = {name: value for name, value in rows.items() if not math.isnan(value)}
-    best = max(rows, key=rows.__getitem__, default=None)
-    return ("raw pixels", None) if best is None else (best, rows[best])
-
-
 def _headline(report: Report) -> str:
     headline = report.recall.get(EMBEDDING, {}).get(1)
     if headline is None:
@@ -244,13 +233,16 @@ def _headline(report: Report) -> str:
             f"report.recall must hold R@1 in a row {EMBEDDING!r}. "
             f"Received: { ({name: list(row) for name, row in report.recall.items()}) }"
         )
-    kept = f", kept from epoch {report.best['epoch']:g}" if "epoch" in report.best else ""
+    kept = ""
+    if "epoch" in report.best:
+        kept = f", kept from epoch {report.best['epoch']:g}"
+        kept += f", {html.escape(report.why_kept)}" if report.why_kept else ""
     whose = html.escape(f", {report.whose}") if report.whose else kept
     note = f"\n<p>{html.escape(report.note)}</p>" if report.note else ""
-    raw_name, raw = best_raw_pixels(report.recall)
+    baseline, of_baseline = best_baseline(report.recall)
     others = {
         "accuracy on the training classes": report.best.get("test/accuracy"),
-        f"{raw_name}, for comparison": raw,
+        f"{baseline}, for comparison": of_baseline,
         "in the paper": report.recall.get(f"{PAPER}, cosine", {}).get(1),
     }
     beside = "".join(
@@ -309,9 +301,9 @@ def _summary(pairs: Sequence[tuple[str, str]], history: Sequence[Mapping[str, fl
 def _curves(report: Report) -> str:
     if report.history is None:
         return picture_cards(report.pictures)
-    raw = best_raw_pixels(report.recall)
+    baseline = best_baseline(report.recall)
     pictures = {
-        f"R@1 on the {report.measured}": figures.recall_svg(report.history, report.best, *raw),
+        f"R@1 on the {report.measured}": figures.recall_svg(report.history, report.best, *baseline),
         f"Accuracy on the {report.measured}": figures.lines_svg(
             "accuracy", {"accuracy": report.history}, "test/accuracy", 100, "accuracy, %"
         ),

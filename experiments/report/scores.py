@@ -67,12 +67,12 @@ def prefix_scores(found: Mapping[int, Mapping[str, Mapping[int, float]]]) -> dic
 
 
 def paper_rows(found: Mapping[str, float]) -> dict[str, dict[int | str, float]]:
-    """The rows of a recipe's paper: `{"paper, cosine": {1: share}}`.
+    """The rows of a recipe's paper: `{"paper, cosine": {1: share, 2: share}}`.
 
     Args:
         found: as from `experiments.recipes.paper_scores`.
     """
-    return {f"{PAPER}, {name}": {1: found[name]} for name in ("cosine", "l2") if name in found}
+    return {f"{PAPER}, {metric}": row for metric, row in score_rows(found).items()}
 
 
 def recalls_alone(rows: Mapping[str, Mapping[int | str, float]]) -> dict[str, dict[int, float]]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import datetime
 import functools
 import os
+import pathlib
 import re
 import warnings
 from collections.abc import Iterator, Sequence
@@ -13,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from experiments.embedding.held_folder import held_beside
 from experiments.options.errors import UsageError
 from experiments.stores.store import ID, PATH, VECTOR, Description, Rows, Store, Where
 from keras_dml.extras import needing
@@ -91,8 +95,9 @@ class LanceStore(Store):
             schema = arrow_schema(description)
             self._opened = self._database.create_table(self.table, schema=schema, mode="overwrite")
 
-    def finish(self) -> None:  # noqa: D102
+    def finish(self, images: int) -> None:  # noqa: D102
         with self._asking():
+            self._check_count(self._table.count_rows(), images)
             if not self.is_finished():
                 self._table.update_field_metadata({"path": PATH, "metadata": _FINISHED})
             # Many writes leave many small files, and the versions before them.
@@ -114,6 +119,23 @@ class LanceStore(Store):
     def append(self, rows: Rows) -> None:  # noqa: D102
         with self._asking():  # without a look at all ids, which a merge takes
             self._table.add(arrow_table(rows, self._table.schema))
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:  # noqa: D102
+        if not self._is_local:
+            yield
+            return
+        os.makedirs(self.place, exist_ok=True)
+        # LanceDB takes the same id from two writers at once.
+        with held_beside(pathlib.Path(self.place, self.table), "to", str(self)):
+            yield
+
+    def remove_repeated(self) -> list[str]:  # noqa: D102
+        counts = collections.Counter(one for block in self.values([ID]) for (one,) in block)
+        repeated = [one for one, count in counts.items() if count > 1]
+        for start in range(0, len(repeated), self.batch):
+            self.remove(repeated[start : start + self.batch])
+        return repeated
 
     def remove(self, ids: Sequence[str]) -> None:  # noqa: D102
         with self._asking():

@@ -76,22 +76,23 @@ class PostgresStore(Store):
             yield connection
 
     def description(self) -> Description | None:  # noqa: D102, as in Store
-        comment = self._comment()
+        with self._connected() as connection:
+            comment = self._comment(connection)
         if comment is None:
             return None
         return Description.of_text(comment.removesuffix(_FINISHED), self)
 
     def is_finished(self) -> bool:  # noqa: D102
-        return (self._comment() or "").endswith(_FINISHED)
+        with self._connected() as connection:
+            return (self._comment(connection) or "").endswith(_FINISHED)
 
-    def _comment(self) -> str | None:
+    def _comment(self, connection: Any) -> str | None:
         """Of the table, "" for none; None where there is no table."""
         query = (
             "SELECT coalesce(obj_description(oid, 'pg_class'), '') FROM pg_class "
             "WHERE oid = to_regclass(%s)"
         )
-        with self._connected() as connection:
-            found = connection.execute(query, [f'"{self.table}"']).fetchone()
+        found = connection.execute(query, [f'"{self.table}"']).fetchone()
         return None if found is None else found[0]
 
     def _set_comment(self, connection: Any, text: str) -> None:
@@ -115,10 +116,15 @@ class PostgresStore(Store):
             connection.execute(sql.SQL("CREATE TABLE {} ({})").format(self._name, columns))
             self._set_comment(connection, description.text())
 
-    def finish(self) -> None:  # noqa: D102
-        comment = self._comment() or ""
-        if not comment.endswith(_FINISHED):
-            with self._connected() as connection:
+    def finish(self, images: int) -> None:  # noqa: D102
+        with self._connected() as connection:
+            # Until the transaction ends, no other process can write to the table or drop it.
+            lock = sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(self._name)
+            connection.execute(lock)
+            count = sql.SQL("SELECT count(*) FROM {}").format(self._name)
+            self._check_count(connection.execute(count).fetchone()[0], images)
+            comment = self._comment(connection) or ""
+            if not comment.endswith(_FINISHED):
                 self._set_comment(connection, comment + _FINISHED)
 
     def values(self, names: Sequence[str]) -> Iterator[list[tuple[str, ...]]]:  # noqa: D102

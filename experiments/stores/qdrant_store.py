@@ -120,8 +120,9 @@ class QdrantStore(Store):
                     self.table, _key(name), models.PayloadSchemaType.KEYWORD
                 )
 
-    def finish(self) -> None:  # noqa: D102
+    def finish(self, images: int) -> None:  # noqa: D102
         with self._asking():
+            self._check_count(self._client().count(self.table, exact=True).count, images)
             self._client().update_collection(self.table, metadata={_FINISHED: True})
 
     def values(self, names: Sequence[str]) -> Iterator[list[tuple[str, ...]]]:  # noqa: D102

@@ -218,8 +218,37 @@ class Store(abc.ABC):
         """Make the table, empty; one of ours that is there is dropped."""
 
     @abc.abstractmethod
-    def finish(self) -> None:
-        """From now on `is_finished`."""
+    def finish(self, images: int) -> None:
+        """Mark the table as finished.
+
+        Args:
+            images: how many images the table must hold.
+
+        Raises:
+            StoreError: the table holds more or fewer, because another process wrote into it.
+        """
+
+    def _check_count(self, found: int, images: int) -> None:
+        if found != images:
+            raise StoreError(
+                f"{self} holds {found:,} images instead of {images:,}: another process wrote into "
+                "it at the same time. Repeat the command"
+            )
+
+    def held(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which no other process on this machine writes into the table.
+
+        Raises:
+            UsageError: another process does.
+        """
+        return contextlib.nullcontext()
+
+    def remove_repeated(self) -> list[str]:
+        """Delete the images whose ids the table holds more than once, and return these ids.
+
+        In most stores the id is a key, so that none is there twice.
+        """
+        return []
 
     @abc.abstractmethod
     def values(self, names: Sequence[str]) -> Iterator[list[tuple[str, ...]]]:

@@ -15,9 +15,9 @@ import tensorflow as tf
 from experiments.options.progress import progress_bar
 from experiments.training.checkpoint import State
 from experiments.training.devices import threads
-from experiments.training.evaluators import score
 from experiments.training.features import FeatureFeed, ImageFeed
 from experiments.training.fine_tuning import Phase
+from experiments.training.kept import kept
 from experiments.training.patience import is_over, waited
 from experiments.training.plan import RunPlan
 from experiments.training.run_files import TENSORBOARD
@@ -125,7 +125,7 @@ class StopAtNaN(keras.callbacks.Callback):
 
 
 class EvaluateAndSave(keras.callbacks.Callback):
-    """After an epoch: evaluate, log, keep the best embedding model, write the checkpoint.
+    """After an epoch: evaluate, log, keep the embedding model if it is due, write the checkpoint.
 
     The checkpoint comes last, so a kill at any moment repeats at most the epoch, and the log is cut
     back to the checkpoint when the run is continued. Every worker embeds its share of the images;
@@ -206,9 +206,9 @@ class EvaluateAndSave(keras.callbacks.Callback):
             row |= evaluator.measure(run, self.model, embeddings)
         if run.options.patience:
             row["test/evaluations_without_gain"] = waited([*self.history, row], run.options)
-        if score(row) > max(map(score, self.history), default=-1.0):
-            save_model(exported(self.embedding), run.folder.best_of(step))
         self.history.append(row)
+        if kept(self.history, run.options) is row:
+            save_model(exported(self.embedding), run.folder.best_of(step))
         run.folder.write_history(self.history)
         self._summarize(row)
 

@@ -249,6 +249,8 @@ def remove_own_features(run: RunPlan) -> None:
 
 def _of_features(head: keras.Model) -> Callable[[Any], Any]:
     """The head as a compiled function from features to embeddings."""
+    if not head.variables:  # a trace costs more than such a head, and TensorFlow warns of many
+        return lambda features: head(features, training=False)
     return compiled(lambda features: head(features, training=False), head.variables, assigns=False)
 
 

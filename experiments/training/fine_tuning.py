@@ -97,6 +97,11 @@ def _check_cache(options: RunOptions) -> None:
                 "cache_features needs --freeze_backbone: features of a backbone that trains change "
                 "with every step. Received: freeze_backbone=False"
             )
+        if options.training_size not in (None, options.image_size):
+            raise UsageError(
+                f"training_size must be image_size={options.image_size} with cache_features, "
+                f"but got {options.training_size}. Leave out training_size, or change image_size."
+            )
         if options.levels is not None:
             raise UsageError(
                 "cache_features takes the features of the last layer alone. "

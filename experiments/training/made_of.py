@@ -15,6 +15,7 @@ from experiments.training.run_files import (
     IMAGES,
     RANKMI,
     RAW_PIXELS,
+    UNTRAINED,
     flag_file_of,
     has_checkpoint,
     kept_images,
@@ -79,7 +80,7 @@ def settle_images(folder: RunFolder, made_of: Record) -> None:
             )
         return
     if before != made_of:
-        for name in (RAW_PIXELS, RANKMI):  # of the images that were there
+        for name in (RAW_PIXELS, UNTRAINED, RANKMI):  # of the images that were there
             folder.file(name).unlink(missing_ok=True)
     folder.write_json(IMAGES, made_of)
 

@@ -69,7 +69,8 @@ def optimizer(
         ema: momentum of a moving average of the weights; None: there is none.
 
     Raises:
-        UsageError: momentum for an optimizer that has none; an average that would not move.
+        UsageError: an option of momentum for an optimizer without momentum; an average that would
+            not move.
     """
     maker = optimizers.OPTIMIZERS[options.optimizer]
     decay = "decoupled" if _takes(maker, "decoupled_weight_decay") else "coupled"
@@ -89,11 +90,11 @@ def optimizer(
                 f"first step. Received: ema={ema}"
             )
         arguments |= {"use_ema": True, "ema_momentum": ema}
-    for name in ("momentum", "nesterov"):
+    for name in ("momentum", "nesterov", "velocity"):
         takers = [known for known, each in optimizers.OPTIMIZERS.items() if _takes(each, name)]
         if options.optimizer in takers:
             arguments[name] = getattr(options, name)
-        elif getattr(options, name):
+        elif getattr(options, name) != getattr(RunOptions, name):
             raise UsageError(
                 f"{name} is for --optimizer={' or '.join(takers)}. "
                 f"Received: optimizer={options.optimizer}"

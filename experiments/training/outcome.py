@@ -1,4 +1,4 @@
-"""What a run leaves behind: the best model's embeddings and scores, its SavedModel, the report."""
+"""Write the outputs of a finished run: embeddings, scores, SavedModel, report, and model card."""
 
 import time
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from experiments.embedding.table_embedder import (
     TableEmbedder,
     embeddings_on_disk,
 )
-from experiments.options import RunOptions, resolved
+from experiments.options import RunOptions, command_line_only_words, resolved
 from experiments.options import data as described
 from experiments.report.made_by import made_by
 from experiments.report.neighbors import EmbeddedTable, embedded_table, shown_of
@@ -23,8 +23,9 @@ from experiments.report.page import Recall, Report, recall_table, write_report
 from experiments.report.projector import write_projector
 from experiments.report.scores import paper_rows, recalls_alone
 from experiments.training.callbacks import exported, save_model
-from experiments.training.evaluators import Findings, Finished, score
+from experiments.training.evaluators import Findings, Finished
 from experiments.training.features import FeatureFeed, ImageFeed, remove_own_features
+from experiments.training.kept import kept, kept_by, kept_in_words
 from experiments.training.patience import stopped
 from experiments.training.plan import RunPlan
 from experiments.training.refit import Measured, measured
@@ -69,9 +70,9 @@ def leave(
     Returns:
         The table of scores; None on a worker beside the first.
     """
-    best = _best_model(run, exported(embedding))
-    known = {} if feed is None else feed.embeddings_by(best)
-    embedded = _embed(run, workers.share(best), workers, known)
+    model_kept = _kept_model(run, exported(embedding))
+    known = {} if feed is None else feed.embeddings_by(model_kept)
+    embedded = _embed(run, workers.share(model_kept), workers, known)
     if feed is None:
         remove_own_features(run)  # of a process that was stopped behind its last epoch
     else:
@@ -85,12 +86,12 @@ def leave(
         embedded.of["test"],
         embedded.of.get("gallery"),
         history,
-        max(history, key=score),
+        kept(history, run.options),
         embedded.of.get("catalog"),
     )
     findings = Findings.together([each.finish(run, end) for each in run.evaluators])
     # Encoded image bytes to embeddings, the evaluation's preprocessing inside.
-    export_saved_model(best, run.folder.file("saved_model"), run.preprocessing)
+    export_saved_model(model_kept, run.folder.file("saved_model"), run.preprocessing)
     table = _report(run, end, findings, time.perf_counter() - began)
     for file in embedded.files:
         file.remove()
@@ -99,8 +100,8 @@ def leave(
     return table
 
 
-def _best_model(run: RunPlan, embedding: keras.Model) -> keras.Model:
-    """The embedding model that scored best, in float32; the last one is saved beside it.
+def _kept_model(run: RunPlan, embedding: keras.Model) -> keras.Model:
+    """Return the kept embedding model in float32; save the last one as `last.keras`.
 
     A worker that has no folder gets one of the same layers.
     """
@@ -172,18 +173,23 @@ class _Scored(NamedTuple):
     note: str = ""
 
 
-def _scored(run: RunPlan, findings: Findings, before: Measured | None) -> _Scored:
+def _scored(run: RunPlan, end: Finished, findings: Findings, before: Measured | None) -> _Scored:
     """Of the run itself; of the one before where there is one and nothing was kept back here."""
     if before is not None:
         result = {"measured": before.sentence, "scores": before.result.get("scores", {})}
         whose = "of the model before"
         return _Scored(before.rows, before.table, result, whose, before.sentence)
     table = "\n".join([recall_table(findings.rows), *findings.printed])
+    found = dict(findings.result)
+    if findings.baselines:
+        found["baselines"] = findings.baselines
     if not run.options.keeps_nothing_back:
-        return _Scored(findings.rows, table, findings.result)
+        why = kept_in_words(end.best, run.options)
+        table += f"\nkept from epoch {end.best['epoch']:g}, {why}"
+        return _Scored(findings.rows, table, found)
     whose = "of images that were trained on"
     note = f"Nothing was measured: every class trained, and these scores are {whose}."
-    result = {"measured": note, **findings.result}
+    result = {"measured": note, **found}
     return _Scored(findings.rows, table, result, whose, note)
 
 
@@ -214,7 +220,7 @@ def _report(run: RunPlan, end: Finished, findings: Findings, seconds: float) -> 
     folder, options, data = run.folder, run.options, run.data
     history, best = end.history, end.best
     before = measured(options)
-    scored = _scored(run, findings, before)
+    scored = _scored(run, end, findings, before)
     trained_on, tested_on = _sides(run)
     own = not scored.whose  # else what is found of the images says nothing of unseen ones
     pictured = "" if own else " The pictures show images that it trained on."
@@ -233,7 +239,7 @@ def _report(run: RunPlan, end: Finished, findings: Findings, seconds: float) -> 
         ("Backbone", f"{options.backbone}, weights: {_weights(options)}"),
         ("Embedding", f"{end.embeddings.shape[1]} dimensions"),
         *(findings.scores if own else ()),
-        *([("NMI of the paper", f"{100 * run.paper['NMI']:.1f} %")] if "NMI" in run.paper else []),
+        *([("NMI of the paper", f"{100 * run.paper['nmi']:.1f} %")] if "nmi" in run.paper else []),
         ("Loss", options.loss),
         ("Steps", f"{steps:,} of {options.batch_size} images"),
         *([("Stopped", why)] if why else []),
@@ -250,10 +256,11 @@ def _report(run: RunPlan, end: Finished, findings: Findings, seconds: float) -> 
             recall={**scored.rows, **paper_rows(run.paper)},
             history=history if own else [_of_training(row) for row in history],
             best=best if own else {},
+            why_kept=kept_in_words(best, options),
             whose=scored.whose,
             note=scored.note + pictured,
             **shown_of(test, run.preprocessing, gallery, catalog)._asdict(),
-            reproduce=made_by(folder.file(FLAGS_FILE)),
+            reproduce=made_by(folder.file(FLAGS_FILE), command_line_only_words(options)),
             flags=resolved(options),
             pictures=findings.pictures if own else {},
             measured=f"{kept_back.lower()} images",
@@ -268,6 +275,7 @@ def _report(run: RunPlan, end: Finished, findings: Findings, seconds: float) -> 
             "recall": recalls_alone(scored.rows),
             **scored.result,
             "best_epoch": best["epoch"],
+            "keep": kept_by(options),
             **({"stopped": {"after_epoch": history[-1]["epoch"], "why": why}} if why else {}),
             "batch_size": options.batch_size,
             "trained_on": trained_on,

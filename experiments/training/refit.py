@@ -39,6 +39,7 @@ _OTHERWISE = (
     "batch_size",
     "steps_per_epoch",
     "eval_every",
+    "keep",
     "raw_pixels",
     "output_dir",
 )

@@ -26,6 +26,7 @@ BAD_IMAGES = "bad_images.txt"
 # Which images it was made of.
 IMAGES = "images.json"
 RAW_PIXELS = "raw_pixels.json"
+UNTRAINED = "untrained_backbone.json"
 RANKMI = "rankmi.json"
 RESULT = "result.json"
 REPORT = "report.html"
@@ -34,7 +35,7 @@ DIVERGED = "diverged.txt"
 # A folder: the curves, and the projector's files.
 TENSORBOARD = "tensorboard"
 # What is kept for the rest of a run before its first checkpoint, and follows from its flags.
-OF_THE_FLAGS = (BAD_IMAGES, IMAGES, RAW_PIXELS, RANKMI)
+OF_THE_FLAGS = (BAD_IMAGES, IMAGES, RAW_PIXELS, UNTRAINED, RANKMI)
 
 _LOGGER = logging.getLogger("experiments")
 _RECALL = "test/recall@1/cosine"

@@ -12,7 +12,14 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from experiments.embedding.checked_json import checked_text, read_checked
-from experiments.options import RunError, RunOptions, UsageError, parse, resolved
+from experiments.options import (
+    RunError,
+    RunOptions,
+    UsageError,
+    command_line_only_words,
+    parse,
+    resolved,
+)
 from experiments.options.child import child_command, child_environment
 from experiments.training.run_files import (
     BEST,
@@ -122,8 +129,10 @@ class FoldRuns:
         options = parse(RunOptions, ["study", f"--flagfile={self.recipe}", *self.forwarded, *words])
         with replacing(flags) as unfinished:
             unfinished.write_text(resolved(options))
+        more = command_line_only_words(options)
         outputs = [
-            _evaluated(self._of_fold(number, fold), flags) for fold in range(1, self.folds + 1)
+            _evaluated(self._of_fold(number, fold), [f"--flagfile={flags}", *more])
+            for fold in range(1, self.folds + 1)
         ]
         together = _concatenated(outputs, flags)
         found: dict[str, dict[str, float]] = {}
@@ -143,12 +152,12 @@ class FoldRuns:
         return self.of_trial(number) / f"fold-{fold}-of-{self.folds}"
 
 
-def _evaluated(run: pathlib.Path, flags: pathlib.Path) -> pathlib.Path:
+def _evaluated(run: pathlib.Path, flags: Sequence[str]) -> pathlib.Path:
     """The folder with the scores of a fold's best model on the test classes."""
     output = run / _TEST
     if (output / "evaluation.json").is_file():
         return output
-    words = [f"--model={run / BEST}", f"--flagfile={flags}", "--noclustering"]
+    words = [f"--model={run / BEST}", *flags, "--noclustering"]
     code = evaluate([*words, f"--output_dir={output}"])
     if code:
         raise RunError(f"the evaluation of {run} ended with code {code}; what it said is above")

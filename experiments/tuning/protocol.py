@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from experiments.embedding.held_folder import waiting_for
-from experiments.options import RunOptions, UsageError, catalog, data, declarations, resolved
+from experiments.options import (
+    RunOptions,
+    UsageError,
+    catalog,
+    data,
+    declarations,
+    loss_flags,
+    resolved,
+)
 from experiments.report.tables import html_table
 from experiments.report.trials_figure import Tried, trials_svg
 from experiments.training.patience import check_patience, epochs_of_all_classes
@@ -95,7 +103,9 @@ class RecipeSearch:
             kind = held[parameter.name][2].kind
             for value in parameter.choices or (parameter.low, parameter.high):
                 given = {**options.loss_arguments, parameter.name: _of_kind(kind, value)}
-                losses.get(options.loss, **given)
+                own, of_cross_entropy = loss_flags.divided(options.loss, given)
+                losses.get(options.loss, **own)
+                losses.CrossEntropyLoss(**of_cross_entropy)
 
     def open(self) -> Search:
         """The trials, wherever they are stored.
@@ -173,6 +183,8 @@ class RecipeSearch:
         trained.
         """
         words = [*self.forwarded, *words_of_trial(best.values)]
+        if self.options.keep is not None:  # without a fold, the other rules choose by test scores
+            words.append("--keep=last")
         if not self.is_patient(best):
             epochs = best.values.get("epochs", self.options.epochs)
             return [*words, f"--eval_every={epochs}"]

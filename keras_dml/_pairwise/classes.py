@@ -25,6 +25,7 @@ class ClassSums:
         anchor_members: `[a, c]`, 1 where a candidate is of the anchor's class (itself included).
         members: `[c, c]`, the same for candidates.
         sizes: `[c]`, the number of images of each candidate's class.
+        first: Bool `[c]`, the first candidate of each class.
         number: n, the images of the global batch, in the embeddings' dtype.
     """
 
@@ -33,6 +34,7 @@ class ClassSums:
     anchor_members: Tensor
     members: Tensor
     sizes: Tensor
+    first: Tensor
     number: Tensor
 
     @classmethod
@@ -51,6 +53,7 @@ class ClassSums:
             anchor_members=members if candidates is embeddings else same_class(class_ids),
             members=members,
             sizes=ops.sum(members, axis=-1),
+            first=ops.equal(ops.argmax(members, axis=-1), ops.arange(ops.shape(members)[0])),
             number=ops.cast(ops.shape(candidates)[0], embeddings.dtype),
         )
 

@@ -14,8 +14,7 @@ These losses differ from the original in the following cases:
 - If distances are exactly equal, a triplet loss has no derivative. These losses give all ties equal
   shares. The shares of the original depend on the rest of the row.
 - The soft triplet loss does not overflow.
-- Distances of close pairs, and of collapsed batches, are exact (`keras_dml.close_pairs`). The
-  float32 arithmetic of the original loses them.
+- Distances of close pairs, and of collapsed batches, are exact. The original loses them in float32.
 
 As in the original, all losses except the contrastive loss return one number for the batch without a
 reduction over anchors, and under a distribution strategy each replica compares only its images. For

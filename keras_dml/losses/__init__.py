@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from keras_dml._pairwise.pairs import Pairs as Pairs
 from keras_dml.checks import check_choice
 from keras_dml.losses.base import EmbeddingLoss as EmbeddingLoss
 from keras_dml.losses.base import PairLoss as PairLoss
@@ -63,6 +64,7 @@ def get(name: str, /, **arguments: Any) -> EmbeddingLoss:
 # Each import above is all that a loss needs here. Type checkers go by its `as`, which exports it;
 # an `__all__` that they could read would be the same list once more.
 globals()["__all__"] = sorted(
-    {"LOSSES", "EmbeddingLoss", "FixedStatistics", "MatryoshkaLoss", "PairLoss", "ProxyLoss", "get"}
+    {"LOSSES", "EmbeddingLoss", "FixedStatistics", "MatryoshkaLoss", "PairLoss", "Pairs"}
+    | {"ProxyLoss", "get"}
     | {loss.__name__ for loss in LOSSES.values()}
 )

@@ -65,6 +65,8 @@ class EmbeddingLoss(keras.losses.Loss):
         takes_memory: Whether rows of earlier batches can be candidates
             (`keras_dml.models.CrossBatchMemory`). True for losses that compare only anchors with
             candidates, and neither candidates with each other nor with sums over classes.
+        measured: Names of methods `(y_true, y_pred) -> numbers` that `keras_dml.metrics.LossPart`
+            can record in addition to the two parts.
         trained_by: Module and name of the class whose constructor has the command-line arguments of
             this loss, a literal. None if the loss has them.
 
@@ -80,6 +82,7 @@ class EmbeddingLoss(keras.losses.Loss):
     kind: ClassVar[str] = "pairs"
     boundaries: int = 0
     takes_memory: ClassVar[bool] = False
+    measured: ClassVar[tuple[str, ...]] = ()
     trained_by: ClassVar[str | None] = None
 
     def __init__(

@@ -16,7 +16,7 @@ import re
 import sys
 from typing import Any
 
-__all__ = ["Argument", "arguments", "names", "summary", "table", "trained_by"]
+__all__ = ["Argument", "arguments", "attribute", "names", "summary", "table", "trained_by"]
 
 _PACKAGE = "keras_dml"
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -92,13 +92,23 @@ def trained_by(loss: str) -> str:
     Raises:
         LookupError: no such loss.
     """
+    return attribute(loss, "trained_by") or loss
+
+
+def attribute(loss: str, name: str) -> str | None:
+    """Return the string that a loss's class assigns to a class attribute.
+
+    An inherited attribute is not found: None.
+
+    Raises:
+        LookupError: no such loss.
+    """
     for node in _definition(loss).body:
         match node:
-            case ast.Assign(
-                targets=[ast.Name(id="trained_by")], value=ast.Constant(value=str(model))
-            ):
-                return model
-    return loss
+            case ast.Assign(targets=[ast.Name(id=target)], value=ast.Constant(value=str(value))):
+                if target == name:
+                    return value
+    return None
 
 
 def summary(loss: type | str) -> str:

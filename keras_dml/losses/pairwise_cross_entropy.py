@@ -16,7 +16,7 @@ from keras_dml.gradients import once_differentiable
 from keras_dml.losses.base import EmbeddingLoss
 from keras_dml.losses.registry import register
 from keras_dml.matmul import matmul
-from keras_dml.types import Config, Parts, Tensor
+from keras_dml.types import Config, Parts, Tensor, TensorLike
 
 _NOT_A_DERIVATIVE = (
     "p and λ of PairwiseCrossEntropyLoss are constants for the gradient, although they depend on "
@@ -153,13 +153,9 @@ class PairwiseCrossEntropyLoss(EmbeddingLoss):
     (−1, −1, 1) of one class and (1, 1, −1) of the other, the smallest cross-entropy is 0.637, Eq.
     25 gives λ = 2/9, and PCE is 0.701.
 
-    h costs O(nd + n log n). In addition, there are three products `[n, d] x [d, n]` (scores for p,
-    c, and scores of c), or O(nKd) with a classifier of K classes. The products have n instead of K
-    because shapes must not depend on the classes in a batch. They have n/2 if classes have on
-    average two images or more. Eq. 25 is computed only as far as λ can exceed `lam_floor`: first
-    bounds, in O(nd + nK), and then one d x d eigen-decomposition per class, in sequence, in
-    O(K (nd² + d³)) time and O(nd + d²) memory. From n ≥ d = 512, the complete computation takes
-    seconds per step, so set `lam`.
+    The cost is O(n²d), or O(nKd) with a classifier. Eq. 25 adds one eigen-decomposition for each
+    class, O(K (nd² + d³)) time, and stops at the first class that is not above `lam_floor`. From
+    n ≥ d = 512 on, Eq. 25 takes seconds per step, so set `lam`.
 
     Examples:
         >>> labels = np.array([0, 0, 1, 1])
@@ -186,6 +182,8 @@ class PairwiseCrossEntropyLoss(EmbeddingLoss):
     Reference: Boudiaf et al. 2020, Prop. 1, Eq. 12; supplement A.2, Eq. 22-30 (λ: Eq. 25).
     """
 
+    measured = ("lambda_of_batch",)
+
     def __init__(
         self,
         lam: float | None = None,
@@ -205,13 +203,26 @@ class PairwiseCrossEntropyLoss(EmbeddingLoss):
             )
         self.classifier = classifier
 
+    def lambda_of_batch(self, y_true: TensorLike, y_pred: TensorLike) -> Tensor:
+        """Return the λ of a batch, a scalar: `lam`, Eq. 25, or `lam_floor`.
+
+        `keras_dml.metrics.LossPart(loss, "lambda_of_batch")` records it during `fit`.
+
+        Args:
+            y_true: Class ids, `[n]` or `[n, 1]`, integer or float.
+            y_pred: Embeddings `[n, d]`.
+        """
+        classes = ClassSums.of_batch(*self._checked(y_true, y_pred))
+        lam = self._lambda(classes, self._assigned(classes)[0])
+        return ops.cast(lam, classes.candidates.dtype)
+
     def compute_parts(self, class_ids: Tensor, embeddings: Tensor) -> Parts:
         """Compute the two parts from class ids `[n]` and embeddings `[n, d]`."""
         embeddings = once_differentiable(embeddings, _NOT_A_DERIVATIVE)
         classes = ClassSums.of_batch(class_ids, embeddings)
         z, number = classes.candidates, classes.number
         assigned, copies = self._assigned(classes)
-        lam = self._lambda(ops.stop_gradient(z), assigned, copies)
+        lam = self._lambda(classes, assigned)
         theta = matmul(ops.transpose(assigned), z) / (number * lam)  # c_k / λ
         scores = matmul(embeddings, ops.transpose(theta)) - ops.log(copies)
         lengths = ops.sum(ops.sum(ops.square(theta), axis=-1) / copies)
@@ -233,13 +244,17 @@ class PairwiseCrossEntropyLoss(EmbeddingLoss):
             )
         return ops.stop_gradient(ops.softmax(logits, axis=-1)), ops.ones_like(logits[0])
 
-    def _lambda(self, z: Tensor, assigned: Tensor, copies: Tensor) -> Tensor | float:
+    def _lambda(self, classes: ClassSums, assigned: Tensor) -> Tensor | float:
+        """Compute λ from p `[c, m]`."""
+        z = ops.stop_gradient(classes.candidates)
         num_images, dimensions = z.shape
         if self.lam is not None:
             return self.lam
         if num_images is not None and dimensions is not None and num_images < dimensions:
             return self.lam_floor
-        return _smallest_eigenvalue(z, assigned - ops.square(assigned), copies, self.lam_floor)
+        distinct = classes.first if self.classifier is None else ops.ones_like(assigned[0]) > 0
+        weights = assigned - ops.square(assigned)
+        return _smallest_eigenvalue(z, weights, distinct, self.lam_floor)
 
     def get_config(self) -> Config:
         """Return the constructor's arguments."""
@@ -272,7 +287,7 @@ class PairwiseCrossEntropyLoss(EmbeddingLoss):
         return cls(**{**config, "classifier": classifier})
 
 
-def _smallest_eigenvalue(z: Tensor, weights: Tensor, copies: Tensor, floor: float) -> Tensor:
+def _smallest_eigenvalue(z: Tensor, weights: Tensor, distinct: Tensor, floor: float) -> Tensor:
     """Compute Eq. 25, the smallest eigenvalue of `(1/n) Σ_i w_ik z_i z_iᵀ` over all k, or `floor`.
 
     The matrices are computed one after another, because all of them take K·d² numbers. The search
@@ -281,7 +296,8 @@ def _smallest_eigenvalue(z: Tensor, weights: Tensor, copies: Tensor, floor: floa
 
     Args:
         z: `[n, d]`.
-        weights: `w_ik = p_ik − p_ik²`, `[n, m]`. Columns may repeat.
+        weights: `w_ik = p_ik − p_ik²`, `[n, m]`.
+        distinct: Bool `[m]`, the columns that do not repeat another.
         floor: The smallest result.
     """
     number, dimensions = (ops.cast(size, z.dtype) for size in ops.shape(z))
@@ -289,9 +305,13 @@ def _smallest_eigenvalue(z: Tensor, weights: Tensor, copies: Tensor, floor: floa
     bound = ops.min(ops.sum(squares * weights, axis=0)) / (number * dimensions)
     columns = ops.shape(weights)[1]
 
-    def next_column(k: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:
+    def eigenvalue(k: Tensor) -> Tensor:
         weighted = ops.take(weights, k, axis=1)[:, None] * z / number
-        return k + 1, ops.minimum(least, ops.min(ops.eigh(matmul(ops.transpose(weighted), z))[0]))
+        return ops.min(ops.eigh(matmul(ops.transpose(weighted), z))[0])
+
+    def next_column(k: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:
+        found = ops.cond(ops.take(distinct, k), lambda: eigenvalue(k), lambda: least)
+        return k + 1, ops.minimum(least, found)
 
     def over_columns() -> Tensor:
         return ops.while_loop(

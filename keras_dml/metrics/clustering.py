@@ -1,8 +1,10 @@
 """Clusters of embeddings beside their classes: normalised and adjusted mutual information."""
 
+import math
 import warnings
 from typing import NamedTuple
 
+import numpy as np
 import numpy.typing as npt
 
 from keras_dml.checks import check_seed
@@ -10,9 +12,6 @@ from keras_dml.errors import ArgumentError
 from keras_dml.extras import needing
 from keras_dml.metrics.distances import unit_embeddings
 from keras_dml.metrics.recall import class_numbers
-
-# Choosing distant starts takes clusters · n · d time; with more clusters random ones are taken.
-_MOST_CHOSEN_STARTS = 1000
 
 
 class ClusteringScores(NamedTuple):
@@ -82,8 +81,8 @@ def clustering_scores(
         raise ArgumentError(f"embeddings must have a row or more. Received: shape {z.shape}")
     numbers = class_numbers(given)  # scikit-learn takes no bytes
     classes = int(numbers.max()) + 1
-    init = "k-means++" if classes <= _MOST_CHOSEN_STARTS else "random"
-    means = KMeans(classes, init=init, n_init=1, max_iter=20, random_state=seed, copy_x=False)
+    starts = _first_centers(z, classes, seed)
+    means = KMeans(classes, init=starts, n_init=1, max_iter=20, copy_x=False)
     # Fewer distinct rows than classes, as of a collapsed model: the scores say it.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -92,3 +91,40 @@ def clustering_scores(
         float(normalized_mutual_info_score(numbers, clusters)),
         float(adjusted_mutual_info_score(numbers, clusters)),
     )
+
+
+def _first_centers(z: np.ndarray, number: int, seed: int) -> np.ndarray:
+    """Return the first centers of k-means, `[number, d]`, by greedy k-means++.
+
+    Draws 2 + log(number) rows for each center with the chances of their squared distances to the
+    nearest center so far. Keeps the row that leaves the smallest sum of squared distances.
+    scikit-learn does the same in float64, which takes hours for 11,316 centers.
+
+    Args:
+        z: rows of length 1, or 0, `[n, d]`.
+        number: of the centers.
+        seed: of the draws.
+    """
+    generator = np.random.default_rng(seed)
+    tried = 2 + int(math.log(number))
+    squares = np.einsum("ij,ij->i", z, z)
+    chosen = [int(generator.integers(len(z)))]
+    nearest = _squared_distances(z, squares, chosen)[0]
+    while len(chosen) < number:
+        chances = np.cumsum(nearest, dtype="float64")
+        drawn = np.searchsorted(chances, generator.random(tried) * chances[-1])
+        drawn = np.minimum(drawn, len(z) - 1)
+        distances = np.minimum(_squared_distances(z, squares, drawn), nearest)
+        best = distances.sum(axis=1).argmin()
+        chosen.append(int(drawn[best]))
+        nearest = distances[best]
+    return z[chosen]
+
+
+def _squared_distances(z: np.ndarray, squares: np.ndarray, rows: npt.ArrayLike) -> np.ndarray:
+    """The squared distances of the chosen rows to all rows."""
+    distances = z[rows] @ z.T
+    distances *= -2
+    distances += squares
+    distances += squares[rows, None]
+    return np.maximum(distances, 0, out=distances)

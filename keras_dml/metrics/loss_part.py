@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, cast
 
 import keras
 
@@ -31,7 +31,7 @@ class LossPart(keras.metrics.Mean):
 
     Args:
         loss: A `keras_dml.losses.EmbeddingLoss`.
-        part: `"tightness"` or `"contrastive"`.
+        part: `"tightness"`, `"contrastive"`, or a name in the loss's `measured`.
         name: Name of the metric. The default is the part.
 
     Raises:
@@ -43,7 +43,7 @@ class LossPart(keras.metrics.Mean):
     def __init__(
         self,
         loss: EmbeddingLoss,
-        part: Literal["tightness", "contrastive"],
+        part: str,
         name: str | None = None,
         dtype: str | keras.DTypePolicy | None = None,
     ) -> None:
@@ -51,10 +51,9 @@ class LossPart(keras.metrics.Mean):
             raise ArgumentTypeError(
                 f"loss must be a keras_dml.losses.EmbeddingLoss. Received: loss={shown(loss)}"
             )
-        if not isinstance(part, str) or part not in ("tightness", "contrastive"):
-            raise ArgumentError(
-                f"part must be 'tightness' or 'contrastive'. Received: part={shown(part)}"
-            )
+        known = ("tightness", "contrastive", *loss.measured)
+        if not isinstance(part, str) or part not in known:
+            raise ArgumentError(f"part must be one of {', '.join(known)}, but got {shown(part)}.")
         super().__init__(name=name or part, dtype=dtype)
         self.loss = loss
         self.part = part
@@ -63,6 +62,9 @@ class LossPart(keras.metrics.Mean):
         self, y_true: KerasTensor, y_pred: KerasTensor, sample_weight: KerasTensor | None = None
     ) -> None:
         """Add a batch of class ids `[n]` and embeddings or logits `[n, d]`."""
+        if self.part in self.loss.measured:
+            values = getattr(self.loss, self.part)(y_true, y_pred)
+            return super().update_state(values)
         tightness, contrastive = self.loss.parts(y_true, y_pred)
         values = tightness if self.part == "tightness" else contrastive
         return super().update_state(values, sample_weight=sample_weight)

@@ -14,6 +14,7 @@ from keras_dml.models.cross_batch_memory import CrossBatchMemory
 from keras_dml.models.distributed_model import DistributedModel, FunctionalDistributedModel
 from keras_dml.models.frozen_features import split_at_features
 from keras_dml.models.head import GlobalBatchDropout, classifier_model, embedding_model
+from keras_dml.models.image_size import with_image_size
 from keras_dml.models.keras_files import load_keras_file
 from keras_dml.models.lora import LORA_LAYERS, enable_lora, has_lora, with_merged_lora
 from keras_dml.models.pooling import POOLINGS, GeneralizedMeanPooling, TokenLayout
@@ -59,5 +60,6 @@ __all__ = [
     "split_at_features",
     "transformer_blocks",
     "with_frozen_statistics",
+    "with_image_size",
     "with_merged_lora",
 ]

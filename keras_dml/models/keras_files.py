@@ -60,8 +60,8 @@ def load_keras_file(path: str | os.PathLike[str], trust_code: bool = False) -> k
     if lambdas and not trust_code:
         raise ArgumentError(
             f"{path.name} holds Python code in Lambda layers, which loading would run: "
-            f"{', '.join(lambdas)}. Replace them with Layer classes, or set trust_code if you "
-            f"trust the author of the file. {received}"
+            f"{', '.join(lambdas)}. Replace them with Layer classes or, if you trust the author of "
+            f"the file, set trust_code (--trust_code on the command line). {received}"
         )
     try:
         return keras.saving.load_model(path, compile=False, safe_mode=not trust_code)

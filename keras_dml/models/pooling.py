@@ -80,11 +80,21 @@ class TokenSlice(keras.layers.Layer):
         return {**super().get_config(), "start": self.start}
 
 
+# Float32 numbers below 1.2e-38 lose digits, or are 0 where the hardware flushes them.
+_SMALLEST_NUMBER = 1e-37
+
+# Below, rounding errors divided by p show in the result.
+_SMALLEST_P = 0.001
+
+
 @keras.saving.register_keras_serializable("keras_dml")
 class GeneralizedMeanPooling(keras.layers.Layer):
     """Generalized mean over positions: `(mean_i x_i^p)^(1/p)` of each channel, p learned.
 
-    p = 1 is the average, p → ∞ the maximum. Activations below 0 count as 0, as behind a ReLU.
+    p = 1 is the average, p → ∞ the maximum. Negative activations count as 0, as after a ReLU. An
+    activation of 0 has gradient 0, and so has p in a channel without positive activations. A
+    learned p below 0.001 counts as 0.001.
+
     Computes in float32 under any precision policy (`dtype="float64"` is possible), each channel
     relative to its largest activation, so that no power overflows.
 
@@ -121,13 +131,21 @@ class GeneralizedMeanPooling(keras.layers.Layer):
     def call(self, features: Tensor) -> Tensor:
         """The means `[n, c]`."""
         positions = tuple(range(1, len(features.shape) - 1))
-        x = maximum(features, 0.0)
+        dtype = "float64" if self.compute_dtype == "float64" else "float32"
+        x = maximum(ops.cast(features, dtype), 0.0)
+        p = maximum(ops.cast(self.p, dtype), _SMALLEST_P)
+        # The mean is homogeneous in x, so a constant divisor leaves its gradients exact.
         largest = ops.stop_gradient(ops.max(x, axis=positions, keepdims=True))
-        largest = maximum(largest, 1e-6)
-        # The slope of x^p at 0 is infinite for p below 1.
-        shares = maximum(x / largest, 1e-6)
-        means = ops.mean(shares**self.p, axis=positions)
-        return ops.squeeze(largest, positions) * means ** (1.0 / self.p)
+        shares = x / maximum(largest, _SMALLEST_NUMBER)
+        positive = shares >= _SMALLEST_NUMBER
+        # 0 ** p and 0 ** (1 / p) have infinite slopes: replace 0 by 1 before each power.
+        powers = ops.where(positive, shares, ops.ones_like(shares)) ** p
+        powers = powers * ops.cast(positive, dtype)
+        # ops.mean computes float64 in float32 on JAX.
+        means = ops.sum(powers, axis=positions) / ops.sum(ops.ones_like(x), axis=positions)
+        largest = ops.squeeze(largest, positions)
+        means = ops.where(means > 0.0, means, ops.ones_like(means))
+        return ops.cast(largest * means ** (1.0 / p), self.compute_dtype)
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         """`(n, c)`."""

@@ -1,7 +1,9 @@
 """Needs TensorFlow (tensorflow-datasets). Image classification sets of tensorflow-datasets."""
 
 import difflib
+import logging
 import os
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -168,6 +170,9 @@ def _prepare(
         name,
         builder.data_dir,
     )
+    retries = logging.getLogger("urllib3.connectionpool")
+    level = retries.level
+    retries.setLevel(logging.ERROR)  # one error in place of a warning for each retry
     try:
         builder.download_and_prepare()
     except Exception as error:  # a set's own code, its archives, the network
@@ -178,6 +183,8 @@ def _prepare(
             f"tensorflow_datasets as tfds; tfds.builder('{name.replace(':', '/')}', "
             f"data_dir='tfds').download_and_prepare()\"  and copy what is then in tfds to {root}"
         ) from error
+    finally:
+        retries.setLevel(level)
 
 
 def _table(
@@ -247,4 +254,7 @@ def _damaged(name: str, builder: "DatasetBuilder", split: str, why: str) -> Argu
 
 
 def _one_line(error: Exception) -> str:
+    host = re.search(r"host='([^']+)'", str(error))
+    if host and isinstance(error, OSError):  # of the network
+        return f"there is no connection to {host[1]}"
     return " ".join(str(error).split())[:300] or type(error).__name__

@@ -1,4 +1,4 @@
-"""Needs TensorFlow. A window of an image, resampled to a square.
+"""Needs TensorFlow. A window of an image, resampled to another size.
 
 Evaluation and serving take `resample`: bilinear, antialiased, the window's fractions of a pixel
 kept. That takes longer than decoding a photograph does, so random area crops, which are stretched
@@ -8,18 +8,23 @@ averaged, where a crop shows fewer pixels than are stored.
 
 import functools
 from collections.abc import Callable
-from typing import cast
+from typing import TypeAlias, cast
 
 import tensorflow as tf
 
 from pipelines.images.decode import BoxedImage, EncodedImage, Image, apart
 from pipelines.images.windows import Window
 
+# The side of a square, or int32 [2], height and width.
+OutputSize: TypeAlias = int | tf.Tensor
+
 _REDUCTIONS = (1, 2, 4, 8)  # by which a JPEG can be decoded smaller
 
 
-def resample(image: Image, resized: tf.Tensor, window: Window, image_size: int) -> tf.Tensor:
-    """Reads a window of the resized image, scaled to a square; bilinear, antialiased.
+def resample(
+    image: Image, resized: tf.Tensor, window: Window, output_size: OutputSize
+) -> tf.Tensor:
+    """Reads a window of the resized image at another size; bilinear, antialiased.
 
     The filter is a triangle as wide as the step between output pixels, where that is more than
     one stored pixel, renormalised at the border of the image.
@@ -28,17 +33,17 @@ def resample(image: Image, resized: tf.Tensor, window: Window, image_size: int) 
         image: `decode.EncodedImage`, `BoxedImage` or `PixelImage`.
         resized: int32 [2], height and width of the resized image that the window refers to.
         window: where the crop lies in the resized image, see `windows`.
-        image_size: side of the output.
+        output_size: side of the output, or its height and width.
 
     Returns:
-        float32 [image_size, image_size, 3], RGB in 0..255.
+        float32 [height, width, 3], RGB in 0..255.
     """
-    reached, antialiased = _antialiasing(image.size, resized, window, image_size)
+    reached, antialiased = _antialiasing(image.size, resized, window, output_size)
     return antialiased(image.crop(reached))
 
 
 def resample_for_training(
-    image: Image, resized: tf.Tensor, window: Window, image_size: int
+    image: Image, resized: tf.Tensor, window: Window, output_size: OutputSize
 ) -> tf.Tensor:
     """As `resample`, seven times as fast, with the window rounded to whole stored pixels.
 
@@ -53,18 +58,18 @@ def resample_for_training(
 
     def suits(reduction: int) -> tf.Tensor:
         """Less than two averaged pixels from one of the output to the next, at least a half."""
-        side = reduction * image_size
+        side = reduction * tf.cast(output_size, tf.float32)
         return tf.reduce_all((sides < 2 * side) & (sides >= 0.5 * side))
 
     def bilinear(pixels: tf.Tensor) -> tf.Tensor:
         # Not tf.image.resize, which adds a dozen operations.
         output = tf.raw_ops.ResizeBilinear(
-            images=pixels[None], size=[image_size, image_size], half_pixel_centers=True
+            images=pixels[None], size=_height_and_width(output_size), half_pixel_centers=True
         )[0]
         return _in_color(output)
 
     def from_pixels() -> tf.Tensor:
-        reached, antialiased = _antialiasing(image.size, resized, window, image_size)
+        reached, antialiased = _antialiasing(image.size, resized, window, output_size)
         pixels = image.crop(tf.where(suits(1), whole, reached))
         return tf.cond(suits(1), lambda: bilinear(pixels), lambda: antialiased(pixels))
 
@@ -114,11 +119,13 @@ def whole_pixels(
 
 
 def _antialiasing(
-    size: tf.Tensor, resized: tf.Tensor, window: Window, image_size: int
+    size: tf.Tensor, resized: tf.Tensor, window: Window, output_size: OutputSize
 ) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
     """The part of the stored image that `resample` needs, int32 [4], and what it makes of that."""
     start, extent = _stored(size, resized, window)
-    step = extent / image_size  # stored pixels from one output pixel to the next
+    step = extent / tf.cast(
+        output_size, tf.float32
+    )  # stored pixels from one output pixel to the next
     reach = 0.5 * tf.maximum(step, 1.0) + 1.0  # of the filter beyond the window
     first = tf.maximum(tf.cast(tf.floor(start - reach), tf.int32), 0)
     last = tf.minimum(tf.cast(tf.math.ceil(start + extent + reach), tf.int32), size)
@@ -127,7 +134,7 @@ def _antialiasing(
         # What tf.image.resize(antialias=True) calls, with the window's fraction of a pixel kept.
         output = tf.raw_ops.ScaleAndTranslate(
             images=pixels[None],
-            size=[image_size, image_size],
+            size=_height_and_width(output_size),
             scale=1.0 / step,
             translation=(tf.cast(first, tf.float32) - start) / step,
             kernel_type="triangle",
@@ -143,6 +150,10 @@ def _stored(size: tf.Tensor, resized: tf.Tensor, window: Window) -> tuple[tf.Ten
     start, extent = window
     stored_per_resized = tf.cast(size, tf.float32) / tf.cast(resized, tf.float32)
     return start * stored_per_resized, extent * stored_per_resized
+
+
+def _height_and_width(output_size: OutputSize) -> list[int] | tf.Tensor:
+    return [output_size, output_size] if isinstance(output_size, int) else output_size
 
 
 def _in_color(image: tf.Tensor) -> tf.Tensor:

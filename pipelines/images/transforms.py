@@ -4,7 +4,8 @@ The recipes say "resize, cut a crop out, resize that". Here the crop's window is
 coordinates of the resized image, mapped back onto the stored pixels, and only what the window
 needs is decoded and resampled, once. Where the crop has the size of the output (fixed and centre
 crops), the result is that of resizing the whole image and cutting, to rounding. Area crops are
-resampled more quickly (see `resample`).
+resampled more quickly (see `resample`). With color jitter the whole image is decoded and resized
+first, because contrast depends on its mean.
 """
 
 import dataclasses
@@ -35,7 +36,7 @@ _CROPS = ("area", "fixed", "none")
 
 @dataclasses.dataclass(frozen=True)
 class TrainTransform:
-    """Resize, random crop, random flip and colour jitter; a pure function of (source, seed).
+    """Resize, color jitter, random crop, and random flip; a pure function of (source, seed).
 
     Crops:
         "area": the crop of Inception training, drawn as torchvision's `RandomResizedCrop` does: up
@@ -47,7 +48,9 @@ class TrainTransform:
 
     Jitter follows torchvision's `ColorJitter`: factors of brightness, contrast and saturation
     uniform in [max(0, 1 - x), 1 + x], a hue shift uniform in [-hue, hue] (of the colour circle),
-    applied in a random order, clamped to 0..255 after each.
+    applied in a random order, clamped to 0..255 after each. Jitter acts on the whole resized image
+    before the crop, because contrast blends with the mean of the image. The image is then resampled
+    twice, and rounded to whole levels in between.
 
     Examples:
         >>> transform = TrainTransform(image_size=8, flip=True)
@@ -174,6 +177,10 @@ def _augmented(transform: TrainTransform, source: Source, seed: tf.Tensor) -> tf
     image = decode.open_image(source, transform.max_pixels)
     resized, window, flip_number, jitter_numbers = transform.draw(image.size, seed)
     read = resample_for_training if transform.crop == "area" else resample
+    if any(transform.jitter):
+        whole = read(image, resized, (tf.zeros([2]), tf.cast(resized, tf.float32)), resized)
+        jittered = jitter_colors(whole, jitter_numbers, transform.jitter)
+        image = decode.PixelImage(tf.cast(tf.round(jittered), tf.uint8))
     output = read(image, resized, window, transform.image_size)
     if transform.flip:
         mirrored = tf.cond(
@@ -181,8 +188,7 @@ def _augmented(transform: TrainTransform, source: Source, seed: tf.Tensor) -> tf
         )
     else:
         mirrored = output
-    jittered = jitter_colors(mirrored, jitter_numbers, transform.jitter)
-    return tf.ensure_shape(jittered, [transform.image_size, transform.image_size, 3])
+    return tf.ensure_shape(mirrored, [transform.image_size, transform.image_size, 3])
 
 
 def _central(transform: EvaluationTransform, source: Source) -> tf.Tensor:

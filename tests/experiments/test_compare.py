@@ -1,6 +1,7 @@
 """Comparing recipes, from the command line's side."""
 
 import json
+import re
 import subprocess
 
 import pytest
@@ -8,7 +9,7 @@ from tiny_run import TINY
 
 from experiments import compare
 from experiments.options.command_line import run_command
-from experiments.training import child_runs
+from experiments.training import child_runs, run_files
 
 
 def command(*arguments):
@@ -101,6 +102,31 @@ def test_the_help(capsys):
     assert "--recipes=" in capsys.readouterr().out
 
 
+def test_the_untrained_backbone_is_a_row_of_the_table(tmp_path, monkeypatch, capsys):
+    rows = {
+        "cosine": {"1": 0.974, "MAP@R": 0.457},
+        "l2": {"1": 0.96, "MAP@R": 0.4},
+        "photo to catalog, cosine": {"1": 0.479},
+    }
+    recall = {"embedding, cosine": {"1": 0.967}, "embedding, l2": {"1": 0.95}}
+    recall |= {"photo to catalog, cosine": {"1": 0.5}}
+    result = {"recall": recall, "scores": {"map@r/cosine": 0.5}, "train_seconds": 1.0}
+    result |= {"seconds": 2.0, "baselines": {"untrained backbone": rows}}
+    read = "experiments.training.run_files.read_finished"
+    monkeypatch.setattr(read, lambda folder: (result, [{"epoch": 1, "train/loss": 1.0}]))
+    monkeypatch.setattr(compare, "run_recipe", lambda recipe, folder, forwarded: folder.mkdir())
+    monkeypatch.setattr(compare, "_pictures", lambda folders: None)
+    (tmp_path / "out").mkdir()
+    words = ["--recipes=cub.flags,cars.flags", f"--output_dir={tmp_path / 'out'}"]
+    assert command(*words) == 0
+    line = r"\| untrained backbone +\| +97\.4 \| +96\.0 \| +45\.7 \| +47\.9 \| +– \| +– \|"
+    for text in (capsys.readouterr().out, (tmp_path / "out" / "comparison.md").read_text()):
+        assert len(re.findall(line, text)) == 1
+    page = (tmp_path / "out" / "comparison.html").read_text()
+    assert re.search(r'"row">untrained backbone</th>.*97\.4.*47\.9', page)
+    assert "untrained backbone 97.4" in page  # the bars
+
+
 def test_a_catalog_is_a_column():
     recall = {"embedding, cosine": {"1": 0.75}, "embedding, l2": {"1": 0.5}}
     for name, more in (("plain", {}), ("shop", {"photo to catalog, cosine": {"1": 0.25}})):
@@ -108,3 +134,32 @@ def test_a_catalog_is_a_column():
         row = compare._row(name, result)
         assert row.get("photo to catalog, R@1") == (25.0 if more else None)
         assert row["R@1, cosine"] == 75.0
+
+
+@pytest.mark.parametrize(
+    ("header", "cells"),
+    [
+        ("# Paper, cosine: R@1 0.692, R@2 0.792.\n# Paper, l2: R@1 0.676.", ["69.2", "67.6"]),
+        ("# Paper: NMI 0.7.\n# Paper, l2: R@10 0.9.", None),
+    ],
+)
+def test_the_recalls_of_a_paper_are_columns(header, cells, tmp_path, monkeypatch, capsys):
+    result = {
+        "recall": {"embedding, cosine": {"1": 0.75}, "embedding, l2": {"1": 0.5}},
+        "train_seconds": 1.0,
+        "seconds": 2.0,
+    }
+    (tmp_path / "mine.flags").write_text(f"{header}\n--dataset=glyphs\n")
+    monkeypatch.setattr(compare, "run_recipe", lambda *arguments: None)
+    monkeypatch.setattr(run_files, "read_finished", lambda folder: (result, []))
+    monkeypatch.setattr(run_files, "note_other_images", lambda folders: None)
+    monkeypatch.setattr(compare, "_write_page", lambda *arguments: None)
+    assert command(f"--recipes={tmp_path / 'mine.flags'}", f"--output_dir={tmp_path}") == 0
+    head, _, row = (tmp_path / "comparison.md").read_text().splitlines()
+    shown = dict(zip(map(str.strip, head.split("|")), map(str.strip, row.split("|"))))
+    papers = {name: cell for name, cell in shown.items() if "paper" in name}
+    assert papers == ({} if cells is None else dict(zip(COLUMNS, cells)))
+    assert shown["R@1, cosine"] == "75.0"
+
+
+COLUMNS = ["R@1, paper, cosine", "R@1, paper, l2"]

@@ -18,6 +18,7 @@ from experiments.options import RunOptions, declarations, parse
 from experiments.options import data as described
 from experiments.options.command_line import run_command
 from experiments.options.loss_flags import flags_of_losses
+from experiments.report.scores import paper_rows
 from experiments.training import fit
 from experiments.training.objectives import objective_of
 from experiments.training.optimizer import backbone_optimizer
@@ -30,7 +31,7 @@ from pipelines import training_batches
 JITTERLESS = {"jitter": ["0", "0", "0", "0"], "flip": True}
 CROSS_ENTROPY = {
     "image_size": 224, "crop": "area", "crop_area": ["0.16", "1"], "flip": True,
-    "sampler": "random", "batch_size": 128, "backbone": "resnet50", "weights": "imagenet",
+    "sampler": "random", "batch_size": 128, "backbone": "resnet50_v1_5", "weights": "imagenet",
     "frozen_batch_norm": None, "embedding_size": None, "dropout": 0.5, "loss": "ce",
     "epsilon": 0.1, "optimizer": "sgd", "weight_decay": 5e-4, "decayed": "kernels",
     "pretrained_factor": 1.0, "schedule": "warm_cosine", "warmup_steps": 100, "pooling": "average",
@@ -39,17 +40,17 @@ SMOOTH = {"momentum": 0.0, "nesterov": False}
 LARGE = CROSS_ENTROPY | {
     "resize": "256x256", "crop_aspect": ["0.75", "1.3333333"], "jitter": ["0", "0", "0", "0"],
     "feature_batch_norm": True, "learning_rate": 0.003, "momentum": 0.99, "nesterov": True,
-    "epochs": 100,
+    "velocity": "torch", "epochs": 100,
 }  # fmt: skip
 ICE = JITTERLESS | {
     "image_size": 227, "resize": "256x256", "crop": "fixed", "sampler": "balanced",
     "batch_size": 60, "images_per_class": 10, "backbone": "bn_inception", "weights": "imagenet",
     "embedding_size": 512, "loss": "ice", "scale": 64.0, "optimizer": "sgd", "momentum": 0.8,
-    "learning_rate": 0.01, "pretrained_factor": 0.1, "weight_decay": 1e-5, "epochs": 20,
-    "steps_per_epoch": 200,
+    "velocity": "keras", "learning_rate": 0.01, "pretrained_factor": 0.1, "weight_decay": 1e-5,
+    "epochs": 20, "steps_per_epoch": 200,
 }  # fmt: skip
 RANKMI = JITTERLESS | {
-    "sampler": "balanced", "batch_size": 120, "images_per_class": 5, "backbone": "resnet50",
+    "sampler": "balanced", "batch_size": 120, "images_per_class": 5, "backbone": "resnet50_v1_5",
     "weights": "imagenet", "embedding_size": 128, "loss": "rankmi", "statistics_hidden": 128,
     "statistics_depth": 2, "statistics_slope": 0.1, "statistics_residual": True, "k": 1,
     "beta": 1.0, "alpha": 0.2, "sampling": "distance_weighted", "optimizer": "adam",
@@ -170,6 +171,18 @@ def test_the_numbers_are_the_papers(name):
     assert given == NUMBERS[name]
 
 
+def test_only_a_recipe_of_a_paper_chooses_its_epoch_by_the_test_images():
+    """The same holds for other losses in the setting of such a recipe."""
+    of_papers = {
+        name for name in recipes.names() if recipes.paper_scores(recipes.find_recipe(name))
+    }
+    of_papers |= {f"cub_{loss}.flags" for loss in PAIRS}
+    choosing = {
+        name for name in recipes.names() if parsed(name.removesuffix(".flags")).keep == "best_test"
+    }
+    assert choosing == of_papers
+
+
 def test_the_losses_over_pairs_differ_in_the_loss_alone():
     own = {"loss", *(flag.name for flag in flags_of_losses()), "center_weight", "flagfile"}
     settings = []
@@ -234,8 +247,8 @@ def test_everything_but_the_training_is_built(name, data_dirs):
     ("name", "backbone"),
     [
         *((name, "small_convnet") for name in NUMBERS),
-        ("cub", "resnet50"),
-        ("sop_rankmi", "resnet50"),
+        ("cub", "resnet50_v1_5"),
+        ("sop_rankmi", "resnet50_v1_5"),
         ("cub_ice_lmh", "bn_inception"),
     ],
     [(name, "small_convnet") for name in ("cub_contrastive", "cub_rankmi", "sop_ice_lmh")],
@@ -384,6 +397,18 @@ def test_two_steps_on_the_groceries(name, data_dirs, tmp_path):
     assert np.isfinite(row["train/loss"]) and 0 <= row["catalog/recall@1/cosine"] <= 1
 
 
+@pytest.mark.parametrize("loss", ["ce", "spce"])
+def test_mnist_has_the_numbers_of_appendix_b(loss):
+    options = parsed(f"mnist_{loss}")
+    numbers = {
+        "dataset": "tfds:mnist", "filters": ["32", "64"], "embedding_size": 100,
+        "optimizer": "adam", "batch_size": 128, "learning_rate": 1e-4, "weight_decay": 1e-4,
+        "schedule": "warm_cosine", "warmup_steps": 1, "loss": loss,
+    }  # fmt: skip
+    assert {flag: held(options, flag) for flag in numbers} == numbers
+    assert held(options, "epsilon") == (0.0 if loss == "ce" else None)
+
+
 DINOV2 = [name.removesuffix(".flags") for name in recipes.names() if "_dinov2" in name]
 
 
@@ -407,13 +432,57 @@ def test_two_steps_of_a_tiny_transformer(name, data_dirs, tmp_path):
     two_steps(name, data_dirs[name.partition("_")[0]], tmp_path / "run", *small)
 
 
-def test_what_a_paper_scores_is_read_from_its_recipe_alone(tmp_path):
-    read = {name: recipes.paper_scores(recipes.PACKAGED / name) for name in recipes.names()}
-    assert read["cub.flags"] == {"cosine": 0.692, "l2": 0.676}
-    assert read["sop_rankmi.flags"] == {"cosine": 0.743, "NMI": 0.905}
-    assert read["inshop.flags"]["cosine"] == 0.906 and read["sop.flags"]["cosine"] == 0.811
-    assert read["cub_center.flags"] == {}  # builds on one that has numbers
-    lines = "".join((recipes.PACKAGED / name).read_text() for name in recipes.names())
-    assert lines.count("# Paper: R@1 0.") == sum("cosine" in found for found in read.values()) == 13
-    (tmp_path / "mine.flags").write_text("# Paper: to be written, R@1 high, NMI 71\n--seed=1\n")
+SMALL, SIX = (1, 2, 4, 8), (1, 2, 4, 8, 16, 32)
+THREE, THOUSAND, SHOP = (1, 10, 100), (1, 10, 100, 1000), (1, 10, 20, 30, 40, 50)
+# Percent, as the papers' tables print them: (recipe, row) -> columns, scores.
+PRINTED = {
+    ("cub", "cosine"): (SIX, (69.2, 79.2, 86.9, 91.6, 95.0, 97.3)),
+    ("cub", "l2"): (SIX, (67.6, 78.1, 85.6, 91.1, 94.7, 97.2)),
+    ("cars", "cosine"): (SIX, (89.3, 93.9, 96.6, 98.4, 99.3, 99.7)),
+    ("cars", "l2"): (SIX, (89.1, 93.7, 96.5, 98.1, 99.0, 99.4)),
+    ("sop", "cosine"): ((1, 100, 1000), (81.1, 96.3, 98.8)),
+    ("sop", "l2"): (THOUSAND, (80.8, 91.2, 95.7, 98.1)),
+    ("inshop", "cosine"): (SHOP, (90.6, 98.0, 98.6, 98.9, 99.1, 99.2)),
+    ("inshop", "l2"): (SHOP, (90.6, 97.8, 98.5, 98.8, 98.9, 99.0)),
+    ("cub_ice", "cosine"): (SMALL, (58.3, 69.5, 79.4, 86.7)),
+    ("cars_ice", "cosine"): (SMALL, (77.0, 85.3, 91.3, 94.8)),
+    ("sop_ice", "cosine"): (THREE, (77.3, 90.0, 95.6)),
+    ("cub_ice_lmh", "cosine"): (SMALL, (61.4, 73.2, 82.5, 89.2)),
+    ("cars_ice_lmh", "cosine"): (SMALL, (82.8, 89.5, 93.7, 96.4)),
+    ("sop_ice_lmh", "cosine"): (THREE, (80.1, 91.8, 96.6)),
+    ("cub_rankmi", "cosine"): (SMALL, (66.7, 77.2, 85.1, 91.0)),
+    ("cars_rankmi", "cosine"): (SMALL, (83.3, 89.8, 93.8, 96.5)),
+    ("sop_rankmi", "cosine"): (THOUSAND, (74.3, 87.9, 94.9, 98.3)),
+}
+PRINTED_NMI = {"cub_rankmi": 71.3, "cars_rankmi": 69.4, "sop_rankmi": 90.5}
+
+
+def test_every_printed_score_is_read_from_the_recipe_that_has_it():
+    """Recipes such as `cub_center.flags`, which name such a recipe, have no scores."""
+    rows, clusterings = {}, {}
+    for name in (name.removesuffix(".flags") for name in recipes.names()):
+        found = recipes.paper_scores(recipes.PACKAGED / f"{name}.flags")
+        if "nmi" in found:
+            clusterings[name] = 100 * found["nmi"]
+        for row, recalls in paper_rows(found).items():
+            percent = tuple(round(100 * recall, 6) for recall in recalls.values())
+            rows[name, row.removeprefix("paper, ")] = tuple(recalls), percent
+    assert rows == PRINTED
+    assert clusterings == pytest.approx(PRINTED_NMI)
+
+
+def test_lines_that_print_no_scores(tmp_path):
+    lines = ["# Paper: to be written, R@1 high, NMI 71", "# Paper: R@1 0.7", "# Paper, l2: NMI 0.7"]
+    (tmp_path / "mine.flags").write_text("\n".join([*lines, "--seed=1"]))
     assert recipes.paper_scores(tmp_path / "mine.flags") == {}
+
+
+def test_recipes_that_nobody_has_run_on_their_data_say_so():
+    for name in recipes.names():
+        lines = (recipes.PACKAGED / name).read_text().splitlines()
+        _, _, expected = " ".join(x for x in lines if x[:1] == "#").partition("# Expected: ")
+        assert expected, name
+        options = parsed(name.removesuffix(".flags"))
+        benchmark = options.dataset in ("cub", "cars", "sop", "inshop")
+        assert ("not run here" in expected) == benchmark, name
+        assert not (benchmark and "minutes" in expected), name

@@ -30,8 +30,9 @@ def test_a_run_leaves_everything_behind(finished):
             row["train/loss"], rel=1e-4
         )
     result = json.loads((finished / "result.json").read_text())
-    best = max(history, key=lambda row: row["test/recall@1/cosine"])
-    assert result["recall"]["embedding, cosine"]["1"] == best["test/recall@1/cosine"]
+    assert result["recall"]["embedding, cosine"]["1"] == history[-1]["test/recall@1/cosine"]
+    assert (result["best_epoch"], result["keep"]) == (2, "last")
+    assert result["table"].endswith("\nkept from epoch 2, the last")
     assert "raw pixels, cosine" in result["recall"]
     with np.load(finished / "test_embeddings.npz") as saved:
         scores = metrics.evaluate(saved["embeddings"], saved["labels"], [1, 2])
@@ -194,6 +195,8 @@ BAD_FOR_TINY = [
     ),
     (["--momentum=0.9"], "momentum.*sgd"),
     (["--momentum=2", "--optimizer=sgd"], "momentum"),
+    (["--velocity=torch"], "velocity is for --optimizer=sgd"),
+    (["--velocity=pytorch", "--optimizer=sgd"], "velocity must be one of keras, torch"),
     (["--backbone=inceptionv3"], "inceptionv3 cannot be built.*at least 75.*image_size=16"),
     (["--logical_devices=2"], "logical_devices needs --strategy=mirrored"),
     (["--loss=center", "--center_weight=nan"], "center_weight must be a finite number.*nan"),

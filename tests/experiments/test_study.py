@@ -67,6 +67,23 @@ def test_every_seed_of_every_recipe_runs_and_the_table_has_their_intervals(recip
     assert "larger than chance" in page
 
 
+def test_the_untrained_backbone_is_a_row_of_the_study(recipes, monkeypatch, capsys):
+    words, _, output = recipes
+    rows = {"cosine": {"1": 0.974, "MAP@R": 0.457}}
+    result = {"recall": {"embedding, cosine": {"1": 0.967}}, "scores": {"map@r/cosine": 0.5}}
+    result["baselines"] = {"untrained backbone": rows}
+    monkeypatch.setattr("experiments.training.run_files.read_finished", lambda _: (result, []))
+    assert run_command(study.main, ["study", *words, "--seeds=2"]) == 0
+    line = r"\| untrained backbone +\| +97\.4 +\| +45\.7 +\|"
+    for text in (capsys.readouterr().out, (output / "study.md").read_text()):
+        assert len(re.findall(line, text)) == 1
+    assert (
+        json.loads((output / "study.json").read_text())["baselines"]["untrained backbone"] == rows
+    )
+    page = (output / "study.html").read_text()
+    assert re.search(r'"row">untrained backbone</th>.*97\.4.*45\.7', page)
+
+
 def test_a_search_and_then_its_best_settings_over_the_seeds(recipes, monkeypatch, capsys):
     pytest.importorskip("optuna")
     words, started, output = recipes

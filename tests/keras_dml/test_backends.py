@@ -41,7 +41,8 @@ def run(backend, *words, **environment):
 GROUPS = 6
 SPREAD = {
     "RankMI": ["rankmi"],
-    "others": ["dropout", "proxies", "chunks", "memory", "sgd", "adam", "clipped", "averaged"],
+    "others": ["dropout", "proxies", "chunks", "memory"],
+    "optimizers": ["sgd", "velocity", "adam", "clipped", "averaged"],
 } | {
     f"losses {group + 1} of {GROUPS}": [str(case) for case in NON_DEFAULT[group::GROUPS]]
     for group in range(GROUPS)

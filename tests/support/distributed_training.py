@@ -29,19 +29,28 @@ BATCH, STEPS, SIZE, CLASSES = 24, 5, 6, 4
 # other recipes.
 CASES = {str(case): (case.name, case.arguments, "plain") for case in NON_DEFAULT} | {
     "sgd": ("multi_similarity", {"beta": 10.0}, "sgd"),
+    "velocity": ("multi_similarity", {"beta": 10.0}, "velocity"),
     "adam": ("multi_similarity", {"beta": 10.0}, "adam"),
     "clipped": ("multi_similarity", {"beta": 10.0}, "clipped"),
     "averaged": ("multi_similarity", {"beta": 10.0}, "averaged"),
 }
-RECIPES = {
-    "plain": lambda path: keras.optimizers.SGD(0.05),
-    "sgd": lambda path: optimizers.SGD(
+
+
+def sgd(path, velocity="keras"):
+    return optimizers.SGD(
         optimizers.WarmCosine(0.05, STEPS, 2),
         momentum=0.9,
         nesterov=True,
+        velocity=velocity,
         coupled_weight_decay=0.1,
         learning_rate_multipliers={path: 0.1},
-    ),
+    )
+
+
+RECIPES = {
+    "plain": lambda path: keras.optimizers.SGD(0.05),
+    "sgd": sgd,
+    "velocity": lambda path: sgd(path, "torch"),
     "adam": lambda path: optimizers.Adam(
         0.01, coupled_weight_decay=0.1, learning_rate_multipliers={path: 0.1}
     ),

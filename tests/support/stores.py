@@ -36,7 +36,8 @@ class MemoryStore(Store):
     def create(self, description):
         self.described, self.finished, self.images = description, False, {}
 
-    def finish(self):
+    def finish(self, images):
+        self._check_count(len(self.images), images)
         self.finished = True
 
     def values(self, names):

@@ -6,7 +6,11 @@ from experiments.options import RunOptions, loss_flags
 from experiments.options.errors import UsageError
 from experiments.training.objectives.alternating import Alternating
 from experiments.training.objectives.base import Objective
-from experiments.training.objectives.classifier import BesideClassifier, Classifier
+from experiments.training.objectives.classifier import (
+    AttachedClassifier,
+    BesideClassifier,
+    Classifier,
+)
 from experiments.training.objectives.pairs import OverPairs
 from experiments.training.objectives.proxies import OverProxies
 from keras_dml import losses, mining
@@ -30,6 +34,14 @@ def objective_of(options: RunOptions) -> Objective:
             for one that takes none.
     """
     kind = KINDS[losses.get(options.loss).kind]
+    if options.classifier:
+        takers = _taking("classifier")
+        if options.loss not in takers:
+            raise UsageError(
+                f"classifier must be given with loss {', '.join(takers)} only, but got "
+                f"loss={options.loss}."
+            )
+        kind = AttachedClassifier
     if options.dropout and not kind.has_classifier:
         named = [name for name, loss in losses.LOSSES.items() if KINDS[loss.kind].has_classifier]
         raise UsageError(
@@ -81,8 +93,8 @@ def _check_miners(options: RunOptions) -> None:
     given = f"Received: miners={','.join(words)}"
     if not words or not set(words) <= set(mining.STRATEGIES):
         raise UsageError(f"miners must be of {', '.join(mining.STRATEGIES)}. {given}")
-    if not _takes_mining(losses.LOSSES[options.loss]):
-        takers = [name for name, loss in losses.LOSSES.items() if _takes_mining(loss)]
+    takers = _taking("mining")
+    if options.loss not in takers:
         raise UsageError(
             f"miners are for losses over pairs ({', '.join(takers)}), not for {options.loss}. "
             f"{given}"
@@ -93,8 +105,12 @@ def _check_miners(options: RunOptions) -> None:
         )
 
 
-def _takes_mining(loss: type) -> bool:
-    return "mining" in inspect.signature(loss).parameters
+def _taking(argument: str) -> list[str]:
+    return [
+        name
+        for name, loss in losses.LOSSES.items()
+        if argument in inspect.signature(loss).parameters
+    ]
 
 
 __all__ = ["KINDS", "Objective", "objective_of"]

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
-from experiments.options import RunOptions
+from experiments.options import RunOptions, loss_flags
 from experiments.options.errors import UsageError
 from experiments.options.values import whole_numbers
 from experiments.training.evaluators import (
@@ -17,6 +17,7 @@ from experiments.training.evaluators import (
     PairSimilarities,
     RawPixels,
     RetrievalScores,
+    UntrainedBackbone,
 )
 from experiments.training.optimizer import Rate, scheduled
 from keras_dml import losses, mining, models
@@ -127,6 +128,7 @@ class Objective(abc.ABC):
             RetrievalScores(self.prefixes()[:-1]),
             CatalogScores(),
             self.accuracy(),
+            UntrainedBackbone(),
             RawPixels(),
             PairSimilarities(),
         ]
@@ -142,12 +144,17 @@ class Objective(abc.ABC):
             ValueError: something was given that it does not take or that is out of range.
             TypeError: prefixes for a loss that is not over embeddings alone.
         """
-        given = self.options.loss_arguments
+        given = self.own_arguments()
         if self.options.miners is not None:
             given["mining"] = [mining.STRATEGIES[name]() for name in self.options.miners]
         loss = losses.get(self.options.loss, **given)
         prefixes = self.prefixes()
         return losses.MatryoshkaLoss(loss, prefixes) if prefixes else loss
+
+    def own_arguments(self) -> dict[str, Any]:
+        """The arguments of the loss, without those of a cross-entropy next to it."""
+        own, _ = loss_flags.divided(self.options.loss, self.options.loss_arguments)
+        return own
 
     def prefixes(self) -> tuple[int, ...]:
         """The lengths of the embedding's prefixes that learn too; none, or the last is the whole.
@@ -184,5 +191,5 @@ class Objective(abc.ABC):
 
 
 def parts(loss: losses.EmbeddingLoss) -> list[LossPart]:
-    """The two parts of a loss, as metrics of the training."""
-    return [LossPart(loss, "tightness"), LossPart(loss, "contrastive")]
+    """The two parts of a loss and what else it can measure, as metrics of the training."""
+    return [LossPart(loss, part) for part in ("tightness", "contrastive", *loss.measured)]

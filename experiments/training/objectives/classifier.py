@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import keras
+from keras import ops
 
+from experiments.options import loss_flags
 from experiments.training.evaluators import ClassifierAccuracy, Evaluator
 from experiments.training.objectives.base import Objective, parts
 from keras_dml import losses, models
@@ -17,13 +19,17 @@ class Classifier(Objective):
 
     def training_model(self, embedding: keras.Model, num_classes: int) -> keras.Model:
         """The classifier."""
-        classifier = models.classifier_model(
-            embedding, num_classes, self.options.dropout, seed=self.options.seed
-        )
+        classifier = self.classifier(embedding, num_classes)
         fitted = models.DistributedModel(
             embedding.input, self.fitted_outputs(embedding, classifier), name="training"
         )
         return self.in_chunks(fitted)
+
+    def classifier(self, embedding: keras.Model, num_classes: int) -> keras.Model:
+        """The model from images to logits."""
+        return models.classifier_model(
+            embedding, num_classes, self.options.dropout, seed=self.options.seed
+        )
 
     def fitted_outputs(self, embedding: keras.Model, classifier: keras.Model) -> Any:
         """What the fitted model gives: the logits."""
@@ -62,6 +68,49 @@ class BesideClassifier(Classifier):
     def compile_arguments(self, total_steps: int) -> dict[str, Any]:
         """Both losses with their weights."""
         return {
-            "loss": {"embeddings": self.loss(), "logits": losses.CrossEntropyLoss()},
+            "loss": {"embeddings": self.loss(), "logits": self.cross_entropy()},
             "loss_weights": {"embeddings": self.options.center_weight, "logits": 1.0},
+        }
+
+    def cross_entropy(self) -> losses.CrossEntropyLoss:
+        """The loss of the logits: without label smoothing, unless the options ask for it."""
+        _, given = loss_flags.divided(self.options.loss, self.options.loss_arguments)
+        return losses.CrossEntropyLoss(**{**loss_flags.CROSS_ENTROPY, **given})
+
+
+class AttachedClassifier(BesideClassifier):
+    """A loss over the embeddings that takes its soft assignments from a classifier.
+
+    The cross-entropy trains the classifier only, not the embedding. Boudiaf et al. 2020, Prop. 1:
+    p is the softmax of a classifier of the embeddings.
+    """
+
+    log_names: ClassVar[Mapping[str, str]] = {
+        "embeddings_tightness": "tightness",
+        "embeddings_contrastive": "contrastive",
+        "embeddings_lambda_of_batch": "lambda_of_batch",
+        "logits_loss": "classifier_loss",
+    }
+
+    def training_model(self, embedding: keras.Model, num_classes: int) -> keras.Model:
+        """The embedding, and the classifier behind a gradient stop."""
+        fitted = super().training_model(embedding, num_classes)
+        self._classifier = fitted.get_layer("logits")
+        return fitted
+
+    def classifier(self, embedding: keras.Model, num_classes: int) -> keras.Model:
+        """The classifier of the embeddings as constants."""
+        constants = keras.Model(embedding.input, ops.stop_gradient(embedding.output))
+        return super().classifier(constants, num_classes)
+
+    def own_arguments(self) -> dict[str, Any]:
+        """The arguments of the loss, and the classifier's layer."""
+        return {**super().own_arguments(), "classifier": self._classifier}
+
+    def compile_arguments(self, total_steps: int) -> dict[str, Any]:
+        """Both losses, and the parts of the first as metrics."""
+        loss = self.loss()
+        return {
+            "loss": {"embeddings": loss, "logits": self.cross_entropy()},
+            "metrics": {"embeddings": parts(loss)},
         }

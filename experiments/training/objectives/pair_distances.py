@@ -6,7 +6,7 @@ pairs are distributed) and figure 3 (what a pair of either kind costs at each di
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from experiments.options.errors import UsageError
 from experiments.report.distance_figure import BINS, distances_svg, rows_of_some_classes
 from experiments.report.figures import BLUE, INK, ORANGE, legend, lines_svg, svg
 from experiments.training.checkpoint import State
-from experiments.training.evaluators import Evaluator, Findings, Finished
+from experiments.training.evaluators import Embeddings, Evaluator, Findings, Finished
 from experiments.training.run_files import RANKMI
 from keras_dml.metrics import DistanceHistograms, distance_histograms
 
@@ -33,7 +33,13 @@ class PairDistances(Evaluator):
     def __init__(self) -> None:
         self._before: dict[str, Any] | None = None
 
-    def before(self, run: RunPlan, state: State, embedder: TableEmbedder) -> None:
+    def before(
+        self,
+        run: RunPlan,
+        state: State,
+        embedder: TableEmbedder,
+        untrained: Callable[[], Embeddings] = dict,
+    ) -> None:
         """Keep the distances of the embeddings before the first step, once for a run."""
         test, folder = run.data.test, run.folder
         self._before = folder.read_json(RANKMI)

@@ -51,6 +51,7 @@ def test_a_threshold_takes_the_place_of_another(tmp_path):
     [
         ("resnet50", "none", "random weights"),
         ("resnet50", "imagenet", "keras.io/api/applications"),
+        ("resnet50_v1_5", "imagenet", "torchvision's ImageNet weights of `resnet50_v1_5`"),
         ("efficientnet_lite0", "packaged", "(Apache-2.0)"),
         ("hub:dinov2_base", "imagenet", "`hub:dinov2_base`: see there"),
         ("resnet50", "mine.h5", "`mine.h5`: their licence is not known"),

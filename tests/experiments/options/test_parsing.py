@@ -11,6 +11,7 @@ from experiments.options import (
     Options,
     RunOptions,
     UsageError,
+    command_line_only_words,
     declarations,
     flags_of,
     option,
@@ -231,3 +232,17 @@ def test_a_bare_run_is_named_after_its_data():
     assert options("--flagfile=glyphs.flags").folder == pathlib.Path("runs/glyphs-seed0")
     with pytest.raises(UsageError, match="loss must be one of"):
         _ = options("--loss=hinge").loss_arguments
+
+
+def test_flag_files_cannot_set_flags_of_the_command_line(tmp_path):
+    (tmp_path / "inner.flags").write_text("-trust_code=true\n--import_modules=theirs\n")
+    file = tmp_path / "outer.flags"
+    file.write_text("--flagfile=inner.flags\n--trust_code\n--loss=triplet\n")
+    options = parse(RunOptions, ["run", f"--flagfile={file}"])
+    assert options.loss == "triplet"
+    assert not options.trust_code and options.import_modules == ()
+    assert command_line_only_words(options) == []
+    words = ["--trust_code", "--import_modules=mine,yours"]
+    options = parse(RunOptions, ["run", *words, f"--flagfile={file}"])
+    assert options.trust_code and options.import_modules == ("mine", "yours")
+    assert sorted(command_line_only_words(options)) == sorted(words)

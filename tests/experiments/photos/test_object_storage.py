@@ -117,6 +117,10 @@ def test_a_table_of_lancedb_in_a_bucket_is_searched(made, storage, tmp_path, cap
     assert "40 images; 41 embedded in" in done.stdout
     assert "WARN" not in done.stderr and "Warning" not in done.stderr
     words = ["search", f"--index={address}", f"--query={made / 'photos' / NAMES[7]}", "--k=3"]
+    assert run_command(search.main, words) == 2
+    assert "--images=s3://photos/all" in capsys.readouterr().err
+    assert f"--index={address} --images=s3://photos/all" in done.stdout
+    words.append("--images=s3://photos/all")
     assert run_command(search.main, [*words, f"--output={tmp_path / 'page.html'}"]) == 0
     assert NAMES[7] in capsys.readouterr().out
     page = (tmp_path / "page.html").read_text()

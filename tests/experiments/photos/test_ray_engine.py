@@ -171,6 +171,15 @@ def test_a_killed_command_writes_nothing_twice(made, tmp_path, monkeypatch, caps
     assert "180 images; " in capsys.readouterr().out
     assert open_gallery(address).paths == NAMES
 
+    # Images that another writer wrote twice are repaired.
+    import lancedb
+
+    table = lancedb.connect(tmp_path / "store").open_table("images")
+    table.add(table.to_arrow().slice(0, 5))
+    assert command(made, tmp_path / "out", address, "--workers=1") == 0
+    assert "180 images; " in (said := capsys.readouterr().out) and " 0 embedded" not in said
+    assert open_gallery(address).paths == NAMES
+
 
 def processes_with(mark):
     """The ids of those that have this name in their environment: a command and all it starts."""

@@ -85,3 +85,13 @@ def test_a_legend_takes_as_many_lines_as_its_words_need(labels, lines):
         axes.plot([0, 1], label=label)
     figures.legend(axes)
     assert -(-len(labels) // axes.get_legend()._ncols) == lines
+
+
+def test_the_longest_baseline_fits_into_the_legend():
+    figure = Figure(figsize=(5.2, 3.4))
+    axes = figure.add_subplot()
+    for label in ("cosine", "l2", "kept, epoch 10", "untrained backbone, cosine"):
+        axes.plot([0, 1], label=label)
+    figures.legend(axes)
+    figure.draw_without_rendering()
+    assert axes.get_legend().get_window_extent().x1 <= figure.bbox.x1

@@ -2,6 +2,7 @@
 
 import pathlib
 import re
+import shlex
 
 import keras_dml
 from experiments.options import RunOptions, parse
@@ -11,8 +12,9 @@ from experiments.report.made_by import made_by
 def test_the_command_is_one_and_the_versions_are_there(tmp_path):
     flags = tmp_path / "some flags.txt"
     flags.write_text("--loss=triplet\n--dataset=glyphs\n")
-    command, versions = made_by(flags).split("\n")
-    assert command.startswith("python -m experiments.run --flagfile='")
+    command, versions = made_by(flags, ["--trust_code"]).split("\n")
+    _, _, _, *words = shlex.split(command)
+    assert words == [f"--flagfile={flags}", "--trust_code", "--output_dir=AGAIN"]
     options = parse(RunOptions, ["run", f"--flagfile={flags}"])
     assert options.loss == "triplet"
     assert f"keras_dml {keras_dml.__version__}" in versions

@@ -164,6 +164,23 @@ def test_the_headline_compares_with_the_better_of_the_raw_pixels(cosine, better,
     assert f"raw pixels, {better} {value} %" in labels[0]
 
 
+def test_the_untrained_backbone_takes_the_place_of_raw_pixels_in_the_headline(tmp_path):
+    recall = {"embedding, cosine": {1: 0.967}, "untrained backbone, cosine": {1: 0.974}}
+    recall["raw pixels, cosine"] = {1: 0.582}
+    text = written(tmp_path, sample(recall=recall))
+    assert re.findall(r"<b>([\d.]+)<small> %", text) == ["96.7", "97.4"]
+    assert ">untrained backbone, cosine, for comparison<" in text
+    labels = [svg["aria-label"] for svg in Page(text).all("svg")]
+    assert "untrained backbone, cosine 97.4 %" in labels[0]
+    assert '<th scope="row">raw pixels, cosine</th>' in text
+
+
+def test_the_headline_says_why_the_epoch_was_kept(tmp_path):
+    text = written(tmp_path, sample(why_kept="the best by R@1 on the <test> images"))
+    said = "R@1, cosine, kept from epoch 3, the best by R@1 on the &lt;test&gt; images<"
+    assert said in text
+
+
 def test_accuracy_is_shown_where_it_was_measured(tmp_path):
     rows = [{**row, "test/accuracy": 0.9 + 0.01 * row["epoch"]} for row in history(4)]
     text = written(tmp_path, sample(history=rows, best=rows[2]))

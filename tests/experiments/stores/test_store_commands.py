@@ -2,13 +2,27 @@
 
 import io
 import json
+import shutil
+import sys
+import types
 
+import numpy as np
 import pytest
 from photo_search import index_command, make_index, picture, png
-from stores import WITH_POSTGRES
+from stores import WITH_POSTGRES, MemoryStore, description
 
 from experiments import search
 from experiments.options.command_line import run_command
+from experiments.photos.index_settings import read_settings, write_settings
+from experiments.photos.store_update import update_store
+from experiments.stores.store import made_rows
+
+
+class Elsewhere:
+    """A folder in an object store."""
+
+    def is_there(self):
+        return True
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +85,63 @@ def test_search_and_its_server_read_from_a_store(made, kind, tmp_path, capsys, r
     upload = {"image": (io.BytesIO(png(1)), "1.png")}
     assert client.post("/search", data=upload, **local).status_code == 503
     opened.close()
+
+
+def test_a_store_that_does_not_answer_is_not_the_fault_of_the_query(made, monkeypatch, capsys):
+    from experiments.photos.gallery import FolderGallery
+    from experiments.stores.store import StoreError
+
+    def gone(*arguments):
+        raise StoreError("the store is gone")
+
+    monkeypatch.setattr(FolderGallery, "nearest", gone)
+    query = made / "photos" / "a" / "0.png"
+    code, said = found(capsys, made / "index", f"--query={query}")
+    assert code == 2 and said.splitlines()[-1] == "error: the store is gone"
+
+
+@pytest.mark.parametrize("kind", ["folder", "store"])
+@pytest.mark.parametrize(
+    "parameters", ["", "?region=eu-west-1", "?scheme=http&endpoint_override=h"]
+)
+def test_an_address_that_an_index_names_is_not_opened(
+    made, kind, parameters, tmp_path, monkeypatch, capsys
+):
+    opened, place = [], f"s3://bucket/photos{parameters}"
+    files = types.SimpleNamespace(opened_folder=lambda place: opened.append(place) or Elsewhere())
+    monkeypatch.setitem(sys.modules, "experiments.stores.file_systems", files)
+    settings = read_settings(made / "index")
+    index = shutil.copytree(made / "index", tmp_path / "index")
+    write_settings(index, settings | {"images": place})
+    if kind == "store":
+        index, store = "lancedb:photos.lance", MemoryStore()
+        model = {name: settings[name] for name in ("saved_model", "fingerprint")}
+        described = description((), dimensions=48, images=place, **model)
+        vectors = np.eye(2, 48, dtype=np.float32)
+        update_store(store, described, made_rows(["a.png", "b.png"], vectors, {"class": ["", ""]}))
+        monkeypatch.setattr("experiments.photos.gallery.open_store", lambda address: store)
+    query = f"--query={made / 'photos' / 'a' / '0.png'}"
+    code, said = found(capsys, index, query)
+    assert code == 2 and not opened
+    if "endpoint" in parameters:
+        assert "its parameters scheme, endpoint_override" in said and place not in said
+    else:
+        assert f"opened only if the command line gives it: --images={place}" in said
+    assert found(capsys, index, query, f"--images={place}")["metric"] == "cosine"
+    assert opened == [place]
+
+
+@pytest.mark.slow
+def test_a_second_command_into_a_store_is_refused(made, tmp_path, capsys):
+    pytest.importorskip("lancedb")
+    from experiments.photos.store_update import StoreTarget
+    from experiments.stores.addresses import parsed_address
+
+    address = f"lancedb:{tmp_path / 'store'}"
+    with StoreTarget(parsed_address(address, "to")).held():
+        assert index_to(made, address) == 2
+    assert f"error: to {address} is in use by another running process" in capsys.readouterr().err
+    assert index_to(made, address) == 0
 
 
 @pytest.mark.parametrize("address", ["nothing", "x:y", "lancedb:", "lancedb:a#b c"])

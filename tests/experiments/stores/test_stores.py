@@ -8,7 +8,7 @@ from stores import PATHS, WITH_POSTGRES
 from experiments.options.errors import UsageError
 from experiments.photos import gallery as galleries
 from experiments.photos.gallery import StoreGallery
-from experiments.photos.store_update import update_store
+from experiments.photos.store_update import StoreTarget, update_store
 from experiments.stores.addresses import Address, is_address, open_store, parsed_address
 from experiments.stores.store import StoreError, check_columns, item_id
 from keras_dml.retrieval import ExactIndex
@@ -115,6 +115,60 @@ def test_a_killed_command_goes_on(opened, monkeypatch):
     assert update_store(opened(), stores.description(), rows) == (14, 0, 0)
     ids = [row[0] for block in opened().values(["id"]) for row in block]
     assert sorted(ids) == sorted(rows.ids)
+
+
+def test_a_second_writer_is_noticed(opened, monkeypatch):
+    rows = stores.rows()
+    store = opened()
+    upsert, written = store.upsert, []
+    monkeypatch.setattr(type(store), "batch", 5)
+
+    def interrupted(block):
+        upsert(block)
+        if not written:  # a second writer makes the table again, and is killed
+            store.create(stores.description())
+        written.append(len(block))
+
+    monkeypatch.setattr(store, "upsert", interrupted)
+    with pytest.raises(StoreError, match="holds 19 images instead of 24: .*Repeat the command"):
+        update_store(store, stores.description(), rows)
+    assert not store.is_finished()
+    monkeypatch.setattr(store, "upsert", upsert)
+    assert update_store(store, stores.description(), rows) == (5, 0, 0)
+    assert store.is_finished()
+
+
+def test_images_that_are_there_twice_are_repaired(tmp_path):
+    pytest.importorskip("lancedb")
+    rows = stores.rows()
+    store = open_store(Address("lancedb", str(tmp_path), "images"))
+    update_store(store, stores.description(), rows)
+    gallery = StoreGallery(store)
+    store.append(rows.taken(range(10)))
+    found = gallery.nearest(rows.vectors[:1], 24, (), None)
+    assert sorted(found.paths) == sorted(PATHS)
+    with pytest.raises(StoreError, match=f"lancedb:{tmp_path} holds 10 images too many"):
+        StoreGallery(store)
+    assert update_store(store, stores.description(), rows) == (0, 10, 0)
+    ids = [row[0] for block in store.values(["id"]) for row in block]
+    assert sorted(ids) == sorted(rows.ids)
+    assert StoreGallery(store).paths == sorted(PATHS)
+
+
+@pytest.mark.parametrize("kind", ["lancedb", "parquet"])
+def test_one_command_at_a_time_writes_to_a_local_store(kind, tmp_path):
+    pytest.importorskip({"parquet": "pyarrow"}.get(kind, kind))
+    place = str(tmp_path / "new" / "store") if kind == "lancedb" else str(tmp_path / "store")
+    target = StoreTarget(Address(kind, place, "images"))
+    with target.held():
+        second = StoreTarget(Address(kind, place, "images")).held()
+        with pytest.raises(UsageError, match=f"to {target} is in use by another"), second:
+            pass
+        if kind == "lancedb":
+            with StoreTarget(Address(kind, place, "shoes")).held():
+                pass
+    with StoreTarget(Address(kind, place, "images")).held():
+        pass
 
 
 def test_as_near_as_the_last_one_are_looked_at(monkeypatch):

@@ -1,5 +1,6 @@
 """What is measured after an epoch and shown at the end."""
 
+import re
 from types import SimpleNamespace
 
 import keras
@@ -15,12 +16,14 @@ from experiments.training.evaluators import (
     Evaluator,
     Findings,
     Finished,
+    PairSimilarities,
     RawPixels,
     RetrievalScores,
-    score,
+    UntrainedBackbone,
 )
+from experiments.training.kept import score
 from experiments.training.patience import MAP_AT_R
-from experiments.training.run_files import OF_THE_FLAGS, RAW_PIXELS
+from experiments.training.run_files import OF_THE_FLAGS, RAW_PIXELS, UNTRAINED
 from experiments.training.run_folder import RunFolder
 from keras_dml import metrics
 from pipelines import ImageTable, Split
@@ -143,6 +146,72 @@ def test_raw_pixels_are_compared_once_where_it_is_asked_for(tmp_path, monkeypatc
     assert "R@1 50.0 %" in capsys.readouterr().out
     # Another recipe may take the folder of a run without a checkpoint: this file goes then.
     assert RAW_PIXELS in OF_THE_FLAGS
+
+
+@pytest.fixture
+def started(tmp_path):
+    """A run with a catalog from trained weights, and embeddings of its untrained backbone."""
+    rng = np.random.default_rng(0)
+    data = Split(table([0, 1]), table([0, 1] * 3, seed=3), catalog=table([1, 0], seed=2))
+    options = SimpleNamespace(weights="imagenet", raw_pixels=False, eval_batch_size=2)
+    folder = RunFolder(tmp_path / "run", "--seed=0\n").open()
+    run = SimpleNamespace(data=data, ks=[1, 2], folder=folder, options=options)
+    return run, {"test": rng.normal(size=(6, 3)), "catalog": rng.normal(size=(2, 3))}
+
+
+def test_the_untrained_backbone_is_evaluated_like_the_embedding(started, capsys):
+    run, embeddings = started
+    evaluator = UntrainedBackbone()
+    evaluator.before(run, State(), None, lambda: embeddings)
+    findings = evaluator.finish(run, None)
+    labels = run.data.test.labels
+    scores = metrics.evaluate(embeddings["test"], labels, [1, 2], clustering=False)
+    for metric in ("cosine", "l2"):
+        row = findings.rows[f"untrained backbone, {metric}"]
+        assert row[2] == scores[f"recall@2/{metric}"]
+        assert row["MAP@R"] == scores[f"map@r/{metric}"]
+        assert row["R-precision"] == scores[f"r_precision/{metric}"]
+    end = Finished(None, embeddings["test"], None, [], {}, embeddings["catalog"])
+    for name, row in CatalogScores().finish(run, end).rows.items():
+        assert findings.rows[f"untrained backbone, {name}"] == row
+    assert findings.baselines["untrained backbone"]["l2"]["MAP@R"] == scores["map@r/l2"]
+    assert "untrained backbone, " in capsys.readouterr().out
+
+
+def test_a_continued_run_shows_the_scores_from_before_its_first_step(started):
+    run, embeddings = started
+    first, continued = UntrainedBackbone(), UntrainedBackbone()
+    first.before(run, State(), None, lambda: embeddings)
+    continued.before(run, State(epoch=1, step=3), None, lambda: pytest.fail("it is trained now"))
+    assert continued.finish(run, None) == first.finish(run, None)
+    assert UNTRAINED in OF_THE_FLAGS  # so the checkpoint has a copy
+    # A checkpoint of an earlier version lacks the file.
+    run.folder.file(UNTRAINED).unlink()
+    old = UntrainedBackbone()
+    old.before(run, State(epoch=1, step=3), None, lambda: pytest.fail("it is trained now"))
+    assert old.finish(run, None) == Findings()
+
+
+def test_random_weights_are_no_baseline(started):
+    run, _ = started
+    run.options.weights = "none"
+    evaluator = UntrainedBackbone()
+    evaluator.before(run, State(), None, lambda: pytest.fail("nothing to measure"))
+    assert evaluator.finish(run, None) == Findings()
+    assert not run.folder.file(UNTRAINED).exists()
+
+
+def test_pairs_before_training_are_those_of_the_untrained_backbone(started):
+    run, embeddings = started
+    end = Finished(None, embeddings["test"], None, [], {})
+    title = "Similarities of unseen pairs before and after training"
+    assert "before, raw pixels: matching" in PairSimilarities().finish(run, end).pictures[title]
+    UntrainedBackbone().before(run, State(), None, lambda: embeddings)
+    figure = PairSimilarities().finish(run, end).pictures[title]
+    before, after = re.findall(
+        r"(?:backbone|embeddings): (matching -?[\d.]+, others -?[\d.]+)", figure
+    )[:2]
+    assert before == after and "raw pixels" not in figure
 
 
 def test_findings_stand_one_behind_the_other():

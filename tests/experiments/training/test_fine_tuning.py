@@ -7,7 +7,7 @@ import tensorflow as tf
 from tiny_run import TINY, command, final_weights, history
 from tiny_transformer import tiny_transformer
 
-from experiments.options import RunOptions, UsageError, parse
+from experiments.options import RunOptions, UsageError, data, parse
 from experiments.training import fit
 from experiments.training.fine_tuning import Trainability, check_fine_tuning
 from experiments.training.optimizer import SCHEDULES, backbone_optimizer, optimizer, scheduled
@@ -28,6 +28,10 @@ REFUSED = [
     (["--epochs=3", "--head_epochs=3"], "head_epochs must be below epochs=3.*head_epochs=3"),
     (["--lora_rank=2", "--layer_decay=0.5"], "layer_decay is for a backbone all of which trains"),
     (["--lora_layers=query"], "lora_layers is for --lora_rank=N. Received: lora_layers=query"),
+    (
+        ["--freeze_backbone", "--cache_features", "--training_size=192"],
+        "training_size must be image_size=224 with cache_features, but got 192",
+    ),
 ]
 
 
@@ -163,7 +167,7 @@ def _check_exported(folder, case):
         ours = served(tf.constant(encoded))["embeddings"].numpy()
         np.testing.assert_allclose(ours, saved["embeddings"], atol=1e-4)
     assert not models.has_lora(keras.saving.load_model(folder / "best.keras", compile=False))
-    if "--ema" in str(CASES[case]):
+    if "--ema" in str(CASES.get(case)):
         # What is evaluated is not what the checkpoint goes on with.
         raw = [array for array in final_weights(folder).values() if array.shape == (8, 8)]
         (kernel,) = (
@@ -187,3 +191,21 @@ def test_in_the_first_epochs_the_backbone_waits(photos, tmp_path):
     before = tiny_transformer(seed=3).get_layer("patches").kernel.numpy()
     last = keras.saving.load_model(folder / "last.keras", compile=False)
     assert not np.array_equal(last.get_layer("patches").kernel.numpy(), before)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["--loss=ce", "--loss=rankmi"])
+def test_training_images_may_be_smaller_than_test_images(case, photos, tmp_path):
+    flags = [*RUN, case, f"--data_dir={photos}", "--training_size=12"]
+    assert data.training_transform(options(*flags)).image_size == 12
+    assert command(*flags, f"--output_dir={tmp_path}") == 0
+    best = keras.saving.load_model(tmp_path / "best.keras", compile=False)
+    assert best.input_shape == (None, 16, 16, 3)
+    _check_exported(tmp_path, None)
+
+
+@pytest.mark.usefixtures("transformer")
+def test_a_training_size_that_the_backbone_does_not_accept(photos, tmp_path, capsys):
+    flags = [*RUN, f"--data_dir={photos}", f"--output_dir={tmp_path}", "--training_size=12"]
+    assert command(*flags) == 2
+    assert "training_size must be image_size=16 for backbone small" in capsys.readouterr().err

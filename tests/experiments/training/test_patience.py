@@ -15,7 +15,7 @@ from tiny_run import TINY, command, final_weights, history
 
 from experiments.options import RunOptions, UsageError, parse
 from experiments.training import refit
-from experiments.training.evaluators import BEST, score
+from experiments.training.kept import RECALL, score
 from experiments.training.patience import (
     MAP_AT_R,
     epochs_of_all_classes,
@@ -36,7 +36,7 @@ def options(*words):
 
 def rows(*scores, every=1):
     return [
-        {"epoch": every * number, MAP_AT_R: value, BEST: 1 - value}
+        {"epoch": every * number, MAP_AT_R: value, RECALL: 1 - value}
         for number, value in enumerate(scores, 1)
     ]
 
@@ -75,7 +75,7 @@ def test_while_the_head_alone_is_trained_nothing_counts():
 def test_a_run_with_patience_is_kept_by_what_it_is_stopped_by():
     log = rows(0.3, 0.5, 0.4)
     assert max(log, key=score)["epoch"] == 2
-    assert max([{"epoch": 1, BEST: 0.1}, {"epoch": 2, BEST: 0.2}], key=score)["epoch"] == 2
+    assert max([{"epoch": 1, RECALL: 0.1}, {"epoch": 2, RECALL: 0.2}], key=score)["epoch"] == 2
 
 
 def test_what_is_said_of_a_stop():

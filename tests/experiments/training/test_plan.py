@@ -56,13 +56,21 @@ def test_the_line_says_which_classes_train():
 
 
 def test_weights_that_cannot_be_downloaded_name_what_can_be_done(monkeypatch):
+    url = "https://example.com/weights.pth"
+
     def refuse(*arguments):
-        raise DownloadError("no network")
+        raise DownloadError("no network") from Exception(f"URL fetch failure on {url}")
 
     monkeypatch.setattr(models, "build_backbone", refuse)
     with pytest.raises(UsageError) as refused:
         fit.embedding_model(parse(RunOptions, ["run", "--flagfile=folder.flags"]))
-    for words in ("--weights=FILE", "--weights=packaged", "--weights=none", *fit.WITHOUT_DOWNLOAD):
+    for words in (
+        url,
+        "--weights=FILE",
+        "--weights=packaged",
+        "--weights=none",
+        *fit.WITHOUT_DOWNLOAD,
+    ):
         assert words in str(refused.value)
     for recipe in fit.WITHOUT_DOWNLOAD:
         assert parse(RunOptions, ["run", f"--flagfile={recipe}"]).weights == "none"

@@ -4,7 +4,8 @@ import pathlib
 
 import pytest
 
-from experiments.options import RunOptions, UsageError, parse
+from experiments.options import RunError, RunOptions, UsageError, parse
+from experiments.tuning import folds
 from experiments.tuning.folds import FoldRuns
 from experiments.tuning.protocol import RecipeSearch, SearchResult
 from experiments.tuning.space import Trial
@@ -50,8 +51,25 @@ def test_without_patience_it_has_all_its_epochs():
     assert SearchResult(search_of(), [best], best, [0.25]).sentence.endswith("(folds 25.0)")
 
 
+def test_no_epoch_of_the_final_runs_is_chosen_by_the_test_classes():
+    best = Trial(1, {"margin": 0.5}, 0.25)
+    assert final_options(search_of("--keep=best_test"), best).keep == "last"
+    # Other recipes keep their flags, so that a study of an earlier version continues.
+    assert final_options(search_of(), best).keep is None
+
+
 def test_patience_is_checked_before_the_first_trial(monkeypatch):
     monkeypatch.setattr(RecipeSearch, "one_fold", lambda search: None)  # draws characters
     search_of("--patience=3").check()  # the search gives the fold
     with pytest.raises(UsageError, match="last step, which schedule=warm_cosine counts on"):
         search_of("--patience=3", "--schedule=warm_cosine").check()
+
+
+def test_the_evaluation_of_a_trial_may_run_the_code_that_its_runs_may(tmp_path, monkeypatch):
+    recipe, given = tmp_path / "tiny.flags", []
+    recipe.write_text("--backbone=mine.keras\n--import_modules=module_of_the_recipe\n")
+    (tmp_path / "trial-0").mkdir()
+    monkeypatch.setattr(folds, "evaluate", lambda words: given.extend(words) or 2)
+    with pytest.raises(RunError):
+        FoldRuns(recipe, tmp_path, (*FORWARDED, "--trust_code"), 2, print).on_test_classes(0, [])
+    assert "--trust_code" in given and not any("import_modules" in word for word in given)

@@ -6,7 +6,6 @@ import oracles
 import pytest
 from backend import compiled, value_and_gradient
 from batches import batch
-from keras import ops
 
 from keras_dml import losses
 

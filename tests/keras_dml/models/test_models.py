@@ -351,6 +351,28 @@ def test_feature_batch_norm_has_no_scale_and_no_offset():
     assert (embeddings.std(axis=0) < 1.001).all() and embeddings.std(axis=0).max() > 0.9
 
 
+def test_feature_batch_norm_forgets_its_initial_statistics_within_an_epoch_of_cars():
+    """In 62 steps, by PyTorch's momentum of 0.1 and epsilon of 1e-5."""
+    inputs = keras.Input((4,))
+    model = models.embedding_model(keras.Model(inputs, inputs + 0.0), feature_batch_norm=True)
+    features = np.random.default_rng(0).normal(3.0, 0.1, size=(128, 4)).astype("float32")
+    for _ in range(62):
+        batch = model(features, training=True).numpy()
+    norm = model.get_layer("feature_norm")
+    weight = 1 - norm.moving_mean.numpy() / features.mean(axis=0)
+    np.testing.assert_allclose(weight, 0.9**62, rtol=0.01)  # 0.1 %
+    deviation = np.sqrt(features.var(axis=0) + 1e-5)
+    np.testing.assert_allclose(batch, (features - features.mean(axis=0)) / deviation, atol=1e-3)
+
+
+def test_a_saved_feature_batch_norm_keeps_its_momentum_and_epsilon(tmp_path):
+    inputs = keras.Input((4,))
+    norm = keras.layers.BatchNormalization(center=False, scale=False, name="feature_norm")
+    keras.Model(inputs, norm(inputs)).save(tmp_path / "earlier.keras")
+    loaded = models.load_keras_file(tmp_path / "earlier.keras").get_layer("feature_norm")
+    assert (loaded.momentum, loaded.epsilon) == (0.99, 1e-3)
+
+
 @pytest.mark.parametrize("half", ["mixed_bfloat16", "mixed_float16"])
 def test_outputs_are_float32_under_mixed_precision(half, policy):
     policy(half)

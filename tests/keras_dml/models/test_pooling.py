@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from keras_dml import models
+from tests.support.backend import compiled, value_and_gradient
 
 C = 5
 
@@ -139,6 +140,84 @@ def test_gem_neither_overflows_nor_loses_small_values(scale):
         wanted = ((values.numpy().astype("float64") ** 5).mean(axis=(1, 2))) ** (1 / 5)
         np.testing.assert_allclose(found, wanted, rtol=1e-4)
         assert (gradient > 0).all()
+
+
+def gem_oracle(x, p):
+    """Value `[n, c]` and its gradients `[n, h, w, c]` and `[n, c]` by x and p, from logarithms."""
+    with np.errstate(divide="ignore"):
+        logs = np.log(x)  # -inf at 0
+    log_sums = np.logaddexp.reduce(p * logs, axis=(1, 2), keepdims=True)
+    log_sums = np.where(np.isinf(log_sums), 0.0, log_sums)
+    log_means = log_sums - np.log(x.shape[1] * x.shape[2])
+    dead = (x == 0).all(axis=(1, 2))
+    by_x = np.where(x > 0, np.exp(log_means / p + (p - 1) * logs - log_sums), 0.0)
+    weights = np.exp(p * logs - log_sums)
+    mean_logs = np.where(x > 0, weights * np.where(x > 0, logs, 0), 0.0).sum(axis=(1, 2))
+    values = np.where(dead, 0.0, np.exp(log_means / p)[:, 0, 0])
+    return values, by_x, values * (mean_logs / p - log_means[:, 0, 0] / p**2)
+
+
+@pytest.mark.any_backend
+@pytest.mark.quick_cases(4)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("p", [0.1, 1.0, 7.0, 100.0, 0.05, 0.5, 3.0, 6.3, 30.0])
+def test_gem_of_sparse_maps_and_dead_channels_matches_a_float64_oracle(p, dtype):
+    p = float(np.float32(p))  # Keras makes constants of another dtype from float32
+    x = np.random.default_rng(0).normal(size=(3, 4, 4, C)).clip(0).astype(dtype)
+    x[0, :, :, 0] = 0
+    x[1] = 0
+    x[2, :, :, 1] *= 1e-10
+    x[2, :, :, 2] *= 1e10
+    if p < 1:
+        x[2, 0, 0, 3] = 1e-6
+    layer = models.GeneralizedMeanPooling(p=p, dtype=dtype)
+    layer.build(x.shape)
+    scales = np.asarray([1, 1e10, 1e-10, 1, 1], dtype)
+
+    def of(p, x):
+        return keras.ops.sum(
+            layer.stateless_call([p], [], x)[0] * keras.ops.convert_to_tensor(scales)
+        )
+
+    def of_swapped(x, p):
+        return of(p, x)
+
+    values, by_x, by_p = gem_oracle(x.astype("float64"), p)
+    start, tensor = (keras.ops.convert_to_tensor(one, dtype) for one in (p, x))
+    # Keras computes float64 partly in float32 on PyTorch, and on JAX without JAX_ENABLE_X64.
+    exact = keras.backend.backend() != "torch" and tensor.dtype == "float64"
+    rtol = 1e-9 if exact else 2e-5
+    result = compiled(lambda: layer.stateless_call([start], [], tensor)[0])()
+    np.testing.assert_allclose(
+        keras.ops.convert_to_numpy(keras.ops.stop_gradient(result)), values, rtol=rtol
+    )
+    total, found = value_and_gradient(of, start, x, dtype)
+    np.testing.assert_allclose(found, by_x * scales, rtol, atol=1e-20)
+    _, found = value_and_gradient(of_swapped, tensor, p, dtype)
+    np.testing.assert_allclose(found, (by_p * scales).sum(), rtol)
+    np.testing.assert_allclose(float(compiled(of)(start, tensor)), total, rtol)
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
+def test_a_dead_channel_does_not_destroy_a_model_with_gem(policy, jit_compile):
+    keras.config.set_dtype_policy(policy)
+    inputs = keras.Input((4, 4, 3))
+    maps = keras.layers.Conv2D(C, 1, activation="relu", bias_initializer="ones")(inputs)
+    outputs = models.GeneralizedMeanPooling(p=8.0)(maps)
+    model = keras.Model(inputs, keras.layers.Dense(2, dtype="float32")(outputs))
+    model.layers[1].bias[0].assign(-100.0)
+    model.compile(keras.optimizers.SGD(1e-3), "mse", jit_compile=jit_compile)
+    model.fit(np.ones((8, 4, 4, 3)), np.ones((8, 2)), epochs=2, verbose=0)
+    assert all(np.isfinite(np.asarray(one)).all() for one in model.get_weights())
+
+
+@pytest.mark.any_backend
+def test_an_exponent_that_training_makes_negative_leaves_gem_finite():
+    layer = models.GeneralizedMeanPooling()
+    layer.build((2, 3, 4, C))
+    layer.p.assign(-0.5)
+    assert np.isfinite(keras.ops.convert_to_numpy(keras.ops.stop_gradient(layer(maps())))).all()
 
 
 def test_gem_of_negative_activations_and_of_p_that_is_none():

@@ -102,8 +102,3 @@ def test_the_parameters_are_torchvisions(source, backbone):
     weights = sum(np.prod(variable.shape) for variable in backbone.trainable_variables)
     assert weights + 2048 * 1000 + 1000 == theirs == 25_557_032
     assert backbone.output_shape == (None, 2, 2, 2048)
-
-
-def test_imagenet_weights_are_a_checkpoint_of_the_users():
-    with pytest.raises(ValueError, match="file for resnet50_v1_5.*public PyTorch checkpoint"):
-        models.build_backbone("resnet50_v1_5", SIZE, weights="imagenet")

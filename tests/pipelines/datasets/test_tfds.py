@@ -1,4 +1,5 @@
 import json
+import logging
 import re
 import shutil
 from typing import ClassVar
@@ -39,7 +40,7 @@ class TinyGreys(tfds.core.GeneratorBasedBuilder):
         "unlabelled": {"train": [0, 1] * 4, "test": [0, 1, -1]},
     }
     BUILDER_CONFIGS: ClassVar = [
-        tfds.core.BuilderConfig(name=name) for name in (*CLASSES, "offline")
+        tfds.core.BuilderConfig(name=name) for name in (*CLASSES, "offline", "no_network")
     ]
 
     def _info(self):
@@ -53,6 +54,9 @@ class TinyGreys(tfds.core.GeneratorBasedBuilder):
     def _split_generators(self, dl_manager):
         if self.builder_config.name == "offline":
             raise OSError("Failed to resolve\n'somewhere'")
+        if self.builder_config.name == "no_network":
+            logging.getLogger("urllib3.connectionpool").warning("Retrying")
+            raise ConnectionError("HTTPSConnectionPool(host='data.example', port=443): Max retries")
         splits = self.CLASSES[self.builder_config.name]
         return {split: self._examples(split, labels) for split, labels in splits.items()}
 
@@ -227,6 +231,45 @@ def test_a_run_on_its_own_splits(data_dir, tmp_path):
     ]
     assert run_command(run.main, ["run", *arguments]) == 0
     assert 0 <= json.loads((folder / "result.json").read_text())["accuracy"] <= 1
+
+
+def test_without_a_network_there_is_one_line(data_dir, caplog):
+    with pytest.raises(ArgumentError) as caught:
+        tfds_split("tiny_greys:no_network", data_dir)
+    assert "could not be prepared: there is no connection to data.example. Where" in str(
+        caught.value
+    )
+    assert "Retrying" not in caplog.text
+
+
+@pytest.fixture
+def small_mnist(tmp_path, monkeypatch):
+    """tensorflow-datasets' own layout of MNIST, with 300 made-up images."""
+    from tensorflow_datasets.image_classification import MNIST
+
+    def examples(number):
+        rng = np.random.default_rng(number)
+        for row in range(number):
+            image = np.clip(rng.normal(25 * (row % 10), 20, (28, 28, 1)), 0, 255)
+            yield row, {"image": image.astype("uint8"), "label": row % 10}
+
+    monkeypatch.setattr(
+        MNIST,
+        "_split_generators",
+        lambda self, manager: {"train": examples(260), "test": examples(40)},
+    )
+    MNIST(data_dir=tmp_path / "tfds").download_and_prepare()
+    return tmp_path / "tfds"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", ["mnist_ce", "mnist_spce"])
+def test_the_recipes_of_mnist_train_on_its_layout(recipe, small_mnist, tmp_path):
+    words = [f"--flagfile={recipe}.flags", f"--data_dir={small_mnist}", "--epochs=1"]
+    assert run_command(run.main, ["run", *words, f"--output_dir={tmp_path / 'run'}"]) == 0
+    (row,) = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+    assert row["step"] == 2 and np.isfinite(row["train/loss"])
+    assert 0 <= row["test/accuracy"] <= 1
 
 
 def test_damaged_images_in_memory_are_found_and_skipped(data_dir):

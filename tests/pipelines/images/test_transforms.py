@@ -239,6 +239,33 @@ def test_flip_mirrors_left_to_right():
     assert all(same or mirrored for same, mirrored in zip(is_same, is_mirrored))
 
 
+@pytest.mark.parametrize("crop", ["fixed", "none", "area"])
+def test_jitter_sees_the_whole_resized_image(crop):
+    """As torchvision's transforms in the order Resize, ColorJitter, RandomResizedCrop, flip."""
+    pixels = noise(40, 52)
+    pixels[:, :26] //= 4  # crops have other means than the image
+    jitter = (0.3, 0.5, 0.3, 0.1)
+    transform = TrainTransform(24, (40, 52), crop=crop, area=(0.15, 0.2), jitter=jitter)
+    for seed in range(6):
+        _, (start, extent), flip, numbers = transform.draw(tf.constant([40, 52]), [seed, 0])
+        colors = torchvision_model.jittered(pixels, numbers.numpy().tolist(), jitter)
+        y, x, height, width = (int(side) for side in tf.concat([start, extent], 0))
+        cut = colors[y : y + height, x : x + width]
+        expected = sampled(cut, (height, width), (0, 0, height, width), 24)
+        expected = expected[:, ::-1] if flip[0] < 0.5 else expected
+        np.testing.assert_allclose(transform(pixels, [seed, 0]), expected, atol=1.0)
+
+
+def test_contrast_of_a_bright_crop_in_a_half_bright_image():
+    """Half 200, half 0: a factor f gives f·200 + (1 − f)·100. By the crop's mean it is 200."""
+    pixels = np.zeros([32, 64, 3], np.uint8)
+    pixels[:, 32:] = 200
+    transform = TrainTransform(16, (32, 64), crop="fixed", flip=False, jitter=(0, 0.25, 0, 0))
+    bright = [image for image in transformed(transform, pixels, 40) if np.ptp(image) < 1]
+    bright = [image.mean() for image in bright if image.mean() > 100]
+    assert len(bright) > 5 and min(bright) < 190 and max(bright) > 210
+
+
 def test_distribution_of_the_brightness_factor():
     """The factors a whole transform applies fill [0.7, 1.3] evenly."""
     pixels = np.full([8, 8, 3], 100, np.uint8)

@@ -1,7 +1,10 @@
-"""A classifier over the embedding, alone or beside a loss over the embeddings."""
+"""A classifier of the embeddings: alone, next to a loss, or as the source of a loss's p."""
 
+import keras
 import numpy as np
+import oracles
 import pytest
+import tensorflow as tf
 
 
 @pytest.mark.parametrize("name", ["ce", "center"])
@@ -34,3 +37,84 @@ def test_beside_the_center_loss_both_have_their_weights(tiny):
         "tightness",
         "contrastive",
     }
+
+
+@pytest.mark.parametrize(("words", "epsilon"), [([], 0.0), (["--epsilon=0.3"], 0.3)])
+def test_the_cross_entropy_next_to_the_center_loss_is_plain_unless_epsilon_is_set(
+    words, epsilon, tiny
+):
+    run = tiny("--loss=center", *words)
+    layer = run.model.get_layer("logits")
+    layer.kernel.assign(np.random.default_rng(0).normal(size=layer.kernel.shape))
+    logits = layer(run.embeddings()).numpy().astype("float64")
+    log_p = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    is_true = np.arange(4) == run.class_ids[:, None]
+    targets = np.where(is_true, 1 - epsilon, epsilon / 3)
+    assert run.evaluate()["logits_loss"] == pytest.approx(
+        -(targets * log_p).sum(axis=1).mean(), rel=1e-4
+    )
+
+
+def test_an_epsilon_out_of_range_is_refused_with_the_center_loss_too(tiny):
+    with pytest.raises(ValueError, match=r"epsilon must be .*epsilon=1\.5"):
+        tiny("--loss=center", "--epsilon=1.5")
+
+
+def with_classifier(tiny, *words):
+    """A training by PCE whose classifier tells the classes apart to some degree."""
+    run = tiny("--loss=pce", "--classifier", "--lam_floor=1e-9", *words, two_levels=False)
+    layer = run.model.get_layer("logits")
+    layer.kernel.assign(np.random.default_rng(0).normal(size=layer.kernel.shape))
+    logits = layer(run.embeddings()).numpy().astype("float64")
+    p = np.exp(logits)
+    return run, p / p.sum(axis=1, keepdims=True)
+
+
+def test_pce_takes_p_and_lambda_from_the_attached_classifier(tiny):
+    run, p = with_classifier(tiny)
+    logs = run.evaluate()
+    z = run.embeddings().astype("float64")
+    lam = oracles.smallest_eigenvalue(p, z)
+    assert lam > 1e-9  # eight images, five dimensions
+    assert logs["embeddings_lambda_of_batch"] == pytest.approx(lam, rel=0.02)
+    expected = oracles.mean_loss(
+        oracles.pairwise_cross_entropy,
+        run.class_ids,
+        z,
+        lam=logs["embeddings_lambda_of_batch"],
+        p=p,
+    )
+    assert logs["embeddings_loss"] == pytest.approx(expected, rel=1e-3)
+    parts = logs["embeddings_tightness"] + logs["embeddings_contrastive"]
+    assert parts == pytest.approx(expected, rel=1e-3)
+    log_p = np.log(p[np.arange(8), run.class_ids])
+    assert logs["logits_loss"] == pytest.approx(-log_p.mean(), rel=1e-3)
+    assert run.objective.log_names["embeddings_lambda_of_batch"] == "lambda_of_batch"
+
+
+@pytest.mark.slow
+def test_the_attached_classifier_learns_and_does_not_move_the_embedding(tiny):
+    run, _ = with_classifier(tiny, "--chunk_size=4", "--chunk_statistics")
+    with tf.GradientTape() as tape:
+        logits = run.model(run.images)["logits"]
+        loss = run.objective.cross_entropy()(run.class_ids, logits)
+    of_layer, of_embedding = [], []
+    for variable, gradient in zip(
+        run.model.trainable_variables, tape.gradient(loss, run.model.trainable_variables)
+    ):
+        own = variable.path.startswith("logits")
+        (of_layer if own else of_embedding).append(gradient)
+    assert of_embedding and all(gradient is None for gradient in of_embedding)
+    assert len(of_layer) == 2 and all(gradient is not None for gradient in of_layer)
+    before = keras.ops.convert_to_numpy(run.model.get_layer("logits").kernel)
+    embeddings = run.embeddings()
+    batches = tf.data.Dataset.from_tensors((run.images, run.class_ids)).repeat(3)
+    run.model.fit(run.objective.targets(batches), verbose=0)
+    assert (before != run.model.get_layer("logits").kernel.numpy()).any()
+    assert (embeddings != run.embeddings()).any()
+
+
+@pytest.mark.parametrize("loss", ["spce", "ce"])
+def test_a_classifier_is_refused_with_a_loss_that_takes_none(loss, objective):
+    with pytest.raises(ValueError, match=f"classifier must be given with loss pce .*loss={loss}"):
+        objective(f"--loss={loss}", "--classifier")

@@ -1,0 +1,59 @@
+"""A run folder from a stranger runs no code unless the command line allows it."""
+
+import keras
+import pytest
+from tiny_run import TINY
+
+from experiments import audit, evaluate, export, run
+from experiments.options.command_line import run_command
+
+COMMANDS = {
+    "evaluate": (evaluate.main, ["--noclustering"]),
+    "audit": (audit.main, ["--split=test"]),
+    "export": (export.main, ["--format=saved_model"]),
+}
+
+
+def lambda_model(marker):
+    """A model with a Lambda layer that creates the file `marker` whenever it is called."""
+    # Keras saves the constants of a lambda, not its closure.
+    code = eval(f"lambda x: (open({str(marker)!r}, 'w').close(), x)[1]")
+    layers = [keras.layers.Lambda(code), keras.layers.Flatten(), keras.layers.Dense(4)]
+    return keras.Sequential([keras.Input([16, 16, 3]), *layers])
+
+
+@pytest.fixture
+def stranger(photos, tmp_path, monkeypatch):
+    """A run folder whose flags ask for the code in its model and for a module."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (tmp_path / "strangers_module.py").write_text(
+        f"open({str(tmp_path / 'imported')!r}, 'w').close()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    lambda_model(tmp_path / "called").save(folder / "best.keras")
+    (tmp_path / "called").unlink()
+    flags = [*TINY, f"--data_dir={photos}", "--trust_code", "--import_modules=strangers_module"]
+    (folder / "flags.txt").write_text("\n".join(flags) + "\n")
+    return folder
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_flags_of_a_run_folder_allow_no_code(name, stranger, capsys):
+    main, more = COMMANDS[name]
+    words = [name, f"--run={stranger}", *more]
+    assert run_command(main, words) == 2
+    assert "(--trust_code on the command line)" in capsys.readouterr().err
+    called, imported = (stranger.parent / file for file in ("called", "imported"))
+    assert not called.exists() and not imported.exists()
+    if name == "evaluate":
+        assert run_command(main, [*words, "--trust_code"]) == 0
+        assert called.exists() and not imported.exists()
+
+
+def test_a_flag_file_allows_no_code(stranger, tmp_path, capsys):
+    words = ["run", f"--flagfile={stranger / 'flags.txt'}", f"--output_dir={tmp_path / 'again'}"]
+    words += [f"--backbone={stranger / 'best.keras'}", "--weights=imagenet"]
+    assert run_command(run.main, words) == 2
+    assert "(--trust_code on the command line)" in capsys.readouterr().err
+    assert not (tmp_path / "called").exists() and not (tmp_path / "imported").exists()

@@ -1,0 +1,90 @@
+"""Which epoch's model a run keeps."""
+
+import json
+
+import keras
+import pytest
+from tiny_run import TINY, command, finished_run
+
+from experiments.options import RunOptions, UsageError, parse
+from experiments.training.kept import ACCURACY, RECALL, check_keep, kept, kept_by, kept_in_words
+from experiments.training.patience import MAP_AT_R
+
+FOLD = "--fold=1/4"
+
+
+def options(*words):
+    return parse(RunOptions, ["run", *words])
+
+
+@pytest.mark.parametrize(
+    ("words", "rule", "epoch", "why"),
+    [
+        ([], "last", 3, "the last"),
+        ([FOLD], "best_fold", 2, "the best by R@1 on fold 1/4"),
+        (["--keep=last"], "last", 3, "the last"),
+        ([FOLD, "--keep=last"], "last", 3, "the last"),
+        (["--keep=best_test"], "best_test", 2, "the best by R@1 on the test images"),
+        # A run on a fold sees no test image.
+        ([FOLD, "--keep=best_test"], "best_fold", 2, "the best by R@1 on fold 1/4"),
+        ([FOLD, "--keep=best_fold"], "best_fold", 2, "the best by R@1 on fold 1/4"),
+    ],
+)
+def test_the_last_epoch_or_the_best_on_a_fold_unless_the_flag_differs(words, rule, epoch, why):
+    log = [{"epoch": number, RECALL: value} for number, value in ((1, 0.5), (2, 0.7), (3, 0.6))]
+    given = options(*words)
+    check_keep(given)
+    assert kept_by(given) == rule
+    row = kept(log, given)
+    assert row["epoch"] == epoch
+    assert kept_in_words(row, given) == why
+
+
+def test_the_best_is_chosen_by_the_score_that_the_run_watches():
+    given = options(FOLD, "--patience=2")
+    log = [{"epoch": 1, RECALL: 0.9, MAP_AT_R: 0.1}, {"epoch": 2, RECALL: 0.1, MAP_AT_R: 0.2}]
+    assert kept(log, given)["epoch"] == 2
+    assert kept_in_words(log[0], given) == "the best by MAP@R on fold 1/4"
+    row = {"epoch": 1, RECALL: 0.9, ACCURACY: 0.5}
+    said = kept_in_words(row, options("--keep=best_test"))
+    assert said == "the best by accuracy on the test images"
+
+
+def test_the_best_on_a_fold_needs_a_fold(tmp_path, capsys):
+    with pytest.raises(UsageError, match="keep must be last or best_test without --fold"):
+        check_keep(options("--keep=best_fold"))
+    assert command(*TINY, "--keep=best_fold", f"--output_dir={tmp_path / 'run'}") == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_scores_report_and_card_are_of_the_kept_epoch(photos, tmp_path):
+    """Without learning all epochs score the same, and the first of them is the best."""
+    still = ["--learning_rate=1e-30", "--frozen_batch_norm"]
+    for words, epoch, rule, why in (
+        ([], 2, "last", "the last"),
+        (["--keep=best_test"], 1, "best_test", "the best by R@1 on the test images"),
+    ):
+        folder = finished_run(tmp_path / rule, photos, *still, *words)
+        result = json.loads((folder / "result.json").read_text())
+        assert (result["best_epoch"], result["keep"]) == (epoch, rule)
+        said = f"kept from epoch {epoch}, {why}"
+        assert result["table"].endswith(f"\n{said}")
+        assert f"R@1, cosine, {said}</span>" in (folder / "report.html").read_text()
+        assert said in (folder / "model_card.md").read_text()
+
+
+@pytest.mark.slow
+def test_the_last_model_is_kept_although_an_earlier_one_scored_better(photos, tmp_path):
+    # A step so large that it ruins what the first epoch had.
+    ruin = ["--schedule=constant", "--optimizer=sgd", "--learning_rate=30", "--frozen_batch_norm"]
+    folder = finished_run(tmp_path / "run", photos, *ruin)
+    log = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    recall = json.loads((folder / "result.json").read_text())["recall"]["embedding, cosine"]["1"]
+    assert recall == log[-1][RECALL] < log[0][RECALL]
+    weights = [
+        keras.saving.load_model(folder / name, compile=False).get_weights()
+        for name in ("best.keras", "last.keras")
+    ]
+    assert all((one == other).all() for one, other in zip(*weights, strict=True))

@@ -1,0 +1,135 @@
+"""A run from trained weights shows the untrained backbone next to its embedding."""
+
+import json
+import re
+
+import keras
+import numpy as np
+import pytest
+from PIL import Image
+from tiny_run import TINY, command, finished_run
+
+from experiments.embedding import table_embedder
+from experiments.training import fit
+from experiments.training.callbacks import EvaluateAndSave
+from keras_dml import metrics, models
+from pipelines import EvaluationTransform, evaluation_batches, load_dataset
+
+pytestmark = pytest.mark.slow
+NAME = "untrained backbone"
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """10 classes of 4 pictures whose colors are not far apart: no score is 100 %."""
+    root, rng = tmp_path_factory.mktemp("photos"), np.random.default_rng(0)
+    for name in range(10):
+        (root / f"class{name}").mkdir()
+        color = rng.uniform(110, 145, size=3)
+        for image in range(4):
+            pixels = color + rng.normal(0, 10, size=3) + rng.normal(0, 25, size=(20, 24, 3))
+            picture = Image.fromarray(np.clip(pixels, 0, 255).astype("uint8"))
+            picture.save(root / f"class{name}" / f"{image}.png")
+    return root
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    """A flag with weights that a run begins with."""
+    keras.utils.set_random_seed(5)
+    path = tmp_path_factory.mktemp("weights") / "net.weights.h5"
+    models.build_backbone("small_convnet", 16).save_weights(path)
+    return f"--weights={path}"
+
+
+def baseline(folder):
+    return json.loads((folder / "result.json").read_text())["baselines"][NAME]
+
+
+def by_hand(photos, weights, classes):
+    """Scores of the average-pooled maps of the backbone for the classes that test."""
+    backbone = models.build_backbone("small_convnet", 16, weights.partition("=")[2])
+    table = load_dataset("folder", data_dir=str(photos)).test.select_classes(classes)
+    transform = EvaluationTransform(image_size=16)
+    maps = np.concatenate([backbone(batch) for batch in evaluation_batches(table, transform, 8)])
+    return metrics.evaluate(maps.mean(axis=(1, 2)), table.labels, [1, 2], clustering=False)
+
+
+def test_every_output_has_its_scores(photos, weights, tmp_path, capsys):
+    folder = finished_run(tmp_path / "run", photos, weights, "--raw_pixels")
+    expected = by_hand(photos, weights, np.arange(5))
+    found = baseline(folder)
+    assert found["cosine"]["1"] < 1
+    for metric in ("cosine", "l2"):
+        assert found[metric]["1"] == pytest.approx(expected[f"recall@1/{metric}"])
+        assert found[metric]["MAP@R"] == pytest.approx(expected[f"map@r/{metric}"], rel=1e-4)
+    result = json.loads((folder / "result.json").read_text())
+    assert result["recall"][f"{NAME}, l2"]["2"] == found["l2"]["2"]
+    assert f"{NAME}, test: " in capsys.readouterr().err  # the progress bar
+    shown = f"{100 * found['cosine']['MAP@R']:.1f}"
+    report = (folder / "report.html").read_text()
+    for text in (result["table"], (folder / "model_card.md").read_text()):
+        (line,) = [line for line in text.splitlines() if line.startswith(f"{NAME}, cosine")]
+        assert shown in line
+    assert re.search(rf'"row">{NAME}, cosine</th>.*>{shown}<', report)
+    assert f">{NAME}, " in report and ", for comparison<" in report
+    assert "raw pixels, cosine, for comparison" not in report
+    assert f"before, {NAME}: matching" in report
+
+
+def test_cached_features_need_no_second_pass(photos, weights, tmp_path, monkeypatch):
+    flags = [weights, "--freeze_backbone"]
+    expected = baseline(finished_run(tmp_path / "images", photos, *flags))
+    passes = []
+    batches = table_embedder.TableEmbedder.batches
+
+    def watched(self, table, description="embedding", first_row=0):
+        passes.append(description)
+        return batches(self, table, description, first_row)
+
+    monkeypatch.setattr(table_embedder.TableEmbedder, "batches", watched)
+    cached = baseline(finished_run(tmp_path / "cached", photos, *flags, "--cache_features"))
+    assert not [each for each in passes if each.startswith(NAME)]
+    for row in ("cosine", "l2"):
+        assert cached[row] == pytest.approx(expected[row], rel=1e-5)
+
+
+@pytest.mark.thorough
+def test_on_a_fold_they_are_of_the_held_out_classes(photos, weights, tmp_path):
+    more = ["--fold=1/2", "--batch_size=4", "--epochs=1"]
+    folder = finished_run(tmp_path / "run", photos, weights, *more)
+    result = json.loads((folder / "result.json").read_text())
+    assert result["tested_on"].startswith("12 images") and result["keep"] == "best_fold"
+    found = result["baselines"][NAME]["cosine"]
+    with np.load(folder / "test_embeddings.npz") as saved:
+        assert len(saved["labels"]) == 12
+    assert 0 < found["MAP@R"] <= 1
+
+
+@pytest.mark.parametrize("killed_in", [0, 1])
+def test_a_killed_run_shows_the_same_scores(killed_in, photos, weights, tmp_path, monkeypatch):
+    whole = finished_run(tmp_path / "whole", photos, weights, "--deterministic")
+    end = EvaluateAndSave.on_epoch_end
+
+    def killed(self, epoch, logs=None):
+        if epoch == killed_in:
+            raise KeyboardInterrupt
+        end(self, epoch, logs)
+
+    folder = tmp_path / "killed"
+    words = [*TINY, weights, "--deterministic", f"--data_dir={photos}", f"--output_dir={folder}"]
+    with monkeypatch.context() as patch:
+        patch.setattr(EvaluateAndSave, "on_epoch_end", killed)
+        assert command(*words) == 130
+    (folder / "untrained_backbone.json").unlink()  # the checkpoint has a copy
+    if killed_in:
+        monkeypatch.setattr(fit, "untrained_embeddings", lambda *_: pytest.fail("measured again"))
+    assert command(*words) == 0
+    assert baseline(folder) == baseline(whole)
+
+
+@pytest.mark.thorough
+def test_levels_are_pooled_each_by_itself(photos, weights, tmp_path):
+    levels = "--levels=stage2_conv2_relu,stage3_conv2_relu"
+    folder = finished_run(tmp_path / "run", photos, weights, levels, "--epochs=1")
+    assert set(baseline(folder)) == {"cosine", "l2"}
