@@ -20,7 +20,7 @@ _LIMITS = {"bfloat16": 2**8, "float16": 2**11, "float32": 2**24, "float64": 2**5
 def as_labels(labels: TensorLike, name: str = "y_true") -> Tensor:
     """Convert labels to a tensor that keeps them distinct: integers stay integers.
 
-    Integers become int64 (which replicas can exchange), or the integers of JAX on JAX.
+    Integers become int64, which replicas can exchange. On JAX they keep their dtype.
 
     Args:
         labels: Class ids, or groups as numbers: array, list, or tensor.

@@ -75,7 +75,7 @@ _PIECE: contextvars.ContextVar[_Piece] = contextvars.ContextVar("piece", default
 
 @contextlib.contextmanager
 def piece_of_batch(first_row: Tensor | int, rows: Tensor | int) -> Iterator[None]:
-    """Set the context in which layers receive a piece of their replica's batch.
+    """Enter a context in which layers receive a piece of their replica's batch.
 
     Args:
         first_row: First row of the piece in the batch. rows: Number of rows in the batch.

@@ -1,9 +1,9 @@
-"""Matrix products of embeddings, in float32 where a GPU would take fewer digits by itself.
+"""Matrix products of embeddings, in full float32 where a GPU would round to fewer digits.
 
-NVIDIA's GPUs since 2020 multiply float32 matrices as "TF32", of whose 24 significant bits 11 are
-left, and TensorFlow and JAX let them. That suits a network's layers. A similarity is the difference
-between two images: at 11 bits a tenth of the squared distance of a close pair is noise, and of a
-temperature of 1/50 the exponent.
+NVIDIA GPUs since 2020 can multiply float32 matrices as "TF32", which keeps 11 of the 24 significant
+bits. TensorFlow and JAX allow it. That suits a network's layers. A similarity, however, is the
+difference between two images. With 11 bits, a tenth of the squared distance of a close pair is
+noise, and so is a tenth of the exponent at a temperature of 1/50.
 """
 
 import keras
@@ -15,24 +15,24 @@ from keras_dml.types import Tensor
 
 __all__ = ["matmul"]
 
-# Of the 23 bits that a float32 number keeps behind its first, those that TF32 has no place for.
+# Number of mantissa bits of a float32 that TF32 drops.
 _LEFT_OUT = 13
 
 
 def matmul(x: Tensor, y: Tensor) -> Tensor:
-    """`x y`, as exact as float32 is, or in float64.
+    """Compute `x y` in full float32 or in float64.
 
-    On TensorFlow, where a GPU rounds to TF32, a factor is the sum of two that TF32 can hold,
-    `x = x₁ + x₂`, and the product `x₁ y₁ + (x₁ y₂ + x₂ y₁)`, with a relative error of about 2⁻²³ in
-    place of 2⁻¹¹. On JAX each product says that it is not to be rounded. PyTorch rounds only for
-    those who ask for it (`torch.set_float32_matmul_precision`).
+    On TensorFlow, if a GPU rounds to TF32, each factor is the sum of two TF32 numbers,
+    `x = x₁ + x₂`, and the product is `x₁ y₁ + (x₁ y₂ + x₂ y₁)`, with a relative error of about 2⁻²³
+    instead of 2⁻¹¹. On JAX, each product requests full precision. PyTorch rounds only on request
+    (`torch.set_float32_matmul_precision`).
 
     Args:
         x: `[..., a, d]`, float32 or float64.
-        y: `[..., d, b]`, of as many axes and the same dtype; nothing is broadcast.
+        y: `[..., d, b]`, with the same number of axes and dtype, without broadcasting.
 
     Returns:
-        `[..., a, b]`; differentiable twice.
+        `[..., a, b]`, which is differentiable twice.
 
     Reference: Markidis et al. 2018, "NVIDIA Tensor Core programmability, performance and
     precision" (the split into parts).
@@ -48,7 +48,7 @@ def matmul(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _is_rounded() -> bool:
-    """Whether TensorFlow may round factors to TF32; asked when a graph is made."""
+    """Return whether TensorFlow may round factors to TF32. Called when a graph is built."""
     import tensorflow as tf
 
     allowed = tf.config.experimental.tensor_float_32_execution_enabled()
@@ -71,10 +71,11 @@ def _sum_of_parts(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _parts(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The nearest numbers of 11 significant bits, and what is left: exactly `x` together."""
+    """Split `x` into the nearest numbers with 11 significant bits and the exact remainder."""
     import tensorflow as tf
 
-    # By bits: differences of large multiples would overflow, and a compiler may simplify them.
+    # Computed on bits, because differences of large multiples would overflow, and a compiler may
+    # simplify them.
     bits = tf.bitcast(x, tf.int32) + (1 << _LEFT_OUT - 1)
     high = tf.bitcast(tf.bitwise.bitwise_and(bits, -(1 << _LEFT_OUT)), tf.float32)
     finite = tf.math.is_finite(x)
@@ -82,5 +83,5 @@ def _parts(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _product(x: Tensor, y: Tensor) -> Tensor:
-    """As the device multiplies."""
+    """Multiply with the device's default precision."""
     return ops.matmul(x, y)
