@@ -280,11 +280,11 @@ def _labeled_rows(
 def _check_pairs(negative: int, positive: int, rates: Sequence[float]) -> None:
     if not negative:
         raise ArgumentError(
-            "labels must be of two classes or more: with one class there are no negative pairs"
+            "labels must be of two classes or more: one class has only positive pairs"
         )
     if not positive:
         raise ArgumentError(
-            "labels must hold a class with two rows or more: without there is no positive pair"
+            "labels must hold a class with two rows or more: otherwise there is no positive pair"
         )
     for rate in rates:
         needed = pairs_needed(rate)

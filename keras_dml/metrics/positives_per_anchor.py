@@ -94,7 +94,7 @@ _NO_POSITIVES = (
     f"however low it is: {_BY_CLASS}"
 )
 _ONE_CLASS = (
-    "each batch held images of one class alone, so a loss over pairs learned to tell nothing "
-    f"apart, however low it is: {_BY_CLASS}. On JAX class ids beyond int32 fall together in fit: "
+    "each batch had images of one class alone, so a loss over pairs learned no differences, "
+    f"however low it is: {_BY_CLASS}. On JAX, fit merges class ids beyond int32: "
     "number the classes from 0, or enable jax_enable_x64"
 )

@@ -449,8 +449,8 @@ def _packaged_file(name: str, own: str | None) -> pathlib.Path:
     if file is None:
         having = ", ".join(known for known, backbone in BACKBONES.items() if backbone.packaged)
         raise ArgumentError(
-            f"weights='{PACKAGED_WEIGHTS}' is only for {having}, whose weights are in an installed "
-            f"package. Received: backbone={name!r}"
+            f"weights='{PACKAGED_WEIGHTS}' is for {having} alone, whose weights are in an "
+            f"installed package. Received: backbone={name!r}"
         )
     package, _, inside = file.partition("/")
     with needing("packaged", f"weights='{PACKAGED_WEIGHTS}' of {own}"):

@@ -109,8 +109,8 @@ def _check_there(keras_hub: ModuleType, name: str, preset: str) -> None:
     if path.is_dir():
         if not (path / _CONFIG).is_file():
             raise ArgumentError(
-                f"backbone {name} must be the folder of a preset with a {_CONFIG}, but there is "
-                f"none. Received: backbone={name!r}"
+                f"backbone {name} must be the folder of a preset, which holds a {_CONFIG}: there "
+                f"is none. Received: backbone={name!r}"
             )
         kind = _class_in(keras_hub, path / _CONFIG)
     elif preset in presets:
@@ -143,7 +143,7 @@ def _class_in(keras_hub: ModuleType, config: pathlib.Path) -> Any:
     try:
         named = json.loads(config.read_text(encoding="utf-8")).get("class_name", "")
     except (OSError, ValueError, AttributeError) as error:
-        raise ArgumentError(f"{config} is not a readable JSON object") from error
+        raise ArgumentError(f"{config} is no JSON object that can be read") from error
     return getattr(keras_hub.models, named, None)
 
 
@@ -180,7 +180,7 @@ def _scaling(keras_hub: ModuleType, name: str, preset: str) -> _Scaling:
         return _of_hugging_face(json.loads((folder / _PREPROCESSOR).read_text(encoding="utf-8")))
     wanted = _PREPROCESSOR if folder.is_dir() and _is_foreign(folder) else _CONVERTER
     raise ArgumentError(
-        f"backbone {name} does not specify the scaling of its images: it has no {wanted}. Use a "
+        f"backbone {name} does not specify how its images are scaled: it has no {wanted}. Use a "
         "folder that has one, or write keras_hub.layers.ImageConverter(scale=…, offset=…)"
         f".save_to_preset(FOLDER) into the Keras preset. Received: backbone={name!r}"
     )

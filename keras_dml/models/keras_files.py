@@ -101,7 +101,7 @@ def saved_backbone(
         return model
     if len(inputs) > 1:
         raise ArgumentError(
-            f"{name} must take only images. Received: a model of {len(inputs)} inputs"
+            f"{name} must take images alone. Received: a model of {len(inputs)} inputs"
         )
     for tensor in inputs:
         wanted = tuple(tensor.shape)
@@ -109,7 +109,7 @@ def saved_backbone(
         if len(wanted) != 4 or any(a not in (None, b) for a, b in zip(wanted[1:], shape[1:])):
             raise ArgumentError(
                 f"{name} takes inputs of shape {wanted}, not images of image_size={image_size}: "
-                "set the image_size that it was saved for, or a model of RGB images [n, h, w, 3]"
+                "give the image_size that it was saved for, or a model of RGB images [n, h, w, 3]"
             )
     images = keras.Input(shape[1:], name="images")
     given = keras.tree.map_structure(lambda _: images, ends_of(model)[0]) if inputs else images
@@ -132,9 +132,9 @@ def _config(path: pathlib.Path) -> Any:
             damaged = archive.testzip()
             config = json.loads(archive.read("config.json"))
     except Exception as error:  # a damaged file may raise nearly any error
-        raise ArgumentError(f"{path} is not a readable .keras file") from error
+        raise ArgumentError(f"{path} is no .keras file that can be read") from error
     if damaged is not None:
-        raise ArgumentError(f"{path} is damaged: the checksum of {damaged} in it does not match")
+        raise ArgumentError(f"{path} is damaged: {damaged} in it has another checksum")
     return config
 
 

@@ -160,7 +160,7 @@ class _Unpickler(pickle.Unpickler):
         """Return the storage that a pickle names."""
         word, kind, key, _, length, *view = pid
         if word != "storage" or not isinstance(kind, _StorageType) or any(view):
-            raise pickle.UnpicklingError("it holds something that is no storage of a tensor")
+            raise pickle.UnpicklingError("it contains an object that is not a tensor's storage")
         storage = _Storage(kind.name, str(key), int(length))
         if self._used.setdefault(storage.key, storage) != storage:
             raise pickle.UnpicklingError("it names one storage twice")
