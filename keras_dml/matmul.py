@@ -15,7 +15,7 @@ from keras_dml.types import Tensor
 
 __all__ = ["matmul"]
 
-# Number of mantissa bits of a float32 that TF32 drops.
+# Number of the 23 mantissa bits of a float32 that TF32 drops.
 _LEFT_OUT = 13
 
 
