@@ -318,7 +318,7 @@ def _all_replicas_finite(optimizer: keras.optimizers.Optimizer, gradients: list[
 
 
 OPTIMIZERS = {"sgd": SGD, "adam": Adam, "adamw": AdamW, "rmsprop": RMSprop}
-"""The optimizers by their `--optimizer` names."""
+"""The optimizers by the names that `--optimizer` takes."""
 
 
 def multipliers(model: keras.Layer, factor: float) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""The nearest rows by blocks of products, by TensorFlow if installed, otherwise by NumPy."""
+"""The nearest rows by blocks of products: by TensorFlow where it is installed, else by NumPy."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import numpy.typing as npt
 from keras_dml.nearness import Metric
 from keras_dml.retrieval.rows import BLOCK, center, row_blocks
 
-# Maximum number of scores in memory: 2^25 float32 are 128 MiB. Smaller blocks are slower.
+# Scores held at once: 2^25 float32 are 128 MiB. Smaller blocks make the products slower.
 _SCORE_BLOCK = 2**25
 
 
 def first_equal(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
-    """Return for each row the number of the first equal row, int64 `[n]`. -0 equals 0."""
+    """For each row the number of the first row equal to it, int64 `[n]`; -0 equals 0."""
     factors = np.random.default_rng(0).integers(2**63, size=rows.shape[1], dtype=np.uint64)
     hashes = np.empty(len(rows), np.uint64)
     for block in row_blocks(rows):
         bits = (rows[block] + np.float32(0)).view(np.uint32).astype(np.uint64)
         hashes[block] = np.einsum("nd,d->n", bits, factors)  # modulo 2^64
-    # Equal rows have equal hashes. Few others do, so few complete rows have to be sorted.
+    # Equal rows have equal hashes; few others do, so that few rows have to be sorted whole.
     _, inverse, times = np.unique(hashes, return_inverse=True, return_counts=True)
     maybe = np.flatnonzero(times[inverse] > 1)
     first = np.arange(len(rows))
@@ -36,21 +36,21 @@ def first_equal(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
 
 
 class ExactProducts:
-    """The nearest of prepared rows by float64 products with all rows.
+    """The nearest of prepared rows by float64 products with all of them.
 
-    float64, because scores are compared after rounding to float32, and the error of float64
-    products is too small to separate pairs with equal scores. Rows are converted to float64 in
-    blocks, without a complete copy.
+    float64, because scores are compared after rounding to float32: the products' own error is
+    then too small to part pairs whose scores are equal. Rows go to float64 block by block, so
+    that no copy of them is held.
 
     Args:
-        rows: float32 `[n, d]`, normalized for "cosine".
+        rows: float32 `[n, d]`, normalised for "cosine".
         metric: "cosine" or "l2".
     """
 
     def __init__(self, rows: npt.NDArray[np.float32], metric: Metric) -> None:
         self._rows = rows
         self._metric: Metric = metric
-        # Equal rows share one product, so they have equal scores for any rounding of the product.
+        # Equal rows share one product, hence one score, however the product is rounded.
         first = first_equal(rows)
         self._distinct = np.flatnonzero(first == np.arange(len(rows)))
         self._copies: np.ndarray | None = None
@@ -65,11 +65,11 @@ class ExactProducts:
         k: int,
         among: npt.NDArray[np.int64] | None = None,
     ) -> np.ndarray:
-        """Return row numbers `[q, k]`, nearest first.
+        """Row numbers `[q, k]`, nearest first.
 
         Args:
-            queries: Prepared rows float32 `[q, d]`, q at most `block`.
-            k: At most the number of rows to choose from.
+            queries: prepared rows float32 `[q, d]`, q at most `block`.
+            k: at most as many as there are to choose from.
             among: None (all rows), or the row numbers to choose from, ascending.
         """
         distinct, copies = self._distinct, self._copies
@@ -90,7 +90,7 @@ class ExactProducts:
 
 @functools.cache
 def _tensorflow() -> ModuleType | None:
-    """Return the TensorFlow module, or None if it is not installed."""
+    """The module, or None where it is not installed."""
     try:
         import tensorflow
     except ImportError:
@@ -106,8 +106,8 @@ def _nearest_by_tensorflow(
     copies: np.ndarray | None,
     k: int,
 ) -> np.ndarray:
-    """Find the nearest rows. `blocks` are the distinct items, and `copies` maps rows to them."""
-    import tensorflow as tf  # _tensorflow() found it
+    """See `ExactProducts.nearest`; `blocks` of the distinct items, of which `copies` names each."""
+    import tensorflow as tf  # _tensorflow() has found it
 
     queries, parts = tf.constant(queries), []
     for items in blocks:
@@ -121,7 +121,7 @@ def _nearest_by_tensorflow(
     nearness = tf.concat(parts, axis=1)
     if copies is not None:
         nearness = tf.gather(nearness, copies, axis=1)
-    # Among equal numbers, top-k keeps the first, which is the lower row.
+    # Of equal numbers top-k keeps the first: the lower row.
     return tf.math.top_k(nearness, k).indices.numpy()
 
 
@@ -133,7 +133,7 @@ def _nearest_by_numpy(
     copies: np.ndarray | None,
     k: int,
 ) -> np.ndarray:
-    """Do the same as `_nearest_by_tensorflow`, more slowly."""
+    """The same, more slowly."""
     parts = []
     for block in blocks:
         items = block.astype(np.float64) - middle
@@ -142,12 +142,12 @@ def _nearest_by_numpy(
             squares = np.einsum("qd,qd->q", queries, queries)[:, None]
             squares = squares + np.einsum("nd,nd->n", items, items)
             nearness = -np.sqrt(np.maximum(squares - 2.0 * nearness, 0.0))
-        with np.errstate(over="ignore"):  # beyond the range of float32, all are equally far
+        with np.errstate(over="ignore"):  # beyond float32's range all are as far
             parts.append(nearness.astype(np.float32))
     nearness = np.concatenate(parts, axis=1)
     if copies is not None:
         nearness = nearness[:, copies]
-    # The bits of float32 as integers in the same order, then the row: all keys are different.
+    # Float32 numbers as integers in the same order, the row below them: no two are equal.
     bits = (nearness + np.float32(0)).view(np.int32)
     keys = np.where(bits < 0, bits ^ np.int32(0x7FFFFFFF), bits).astype(np.int64)
     keys = -keys * 2**32 + np.arange(nearness.shape[1])
