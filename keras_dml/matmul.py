@@ -42,6 +42,11 @@ def matmul(x: Tensor, y: Tensor) -> Tensor:
         import jax.numpy as jnp
 
         return jnp.matmul(ops.convert_to_tensor(x), ops.convert_to_tensor(y), precision="highest")
+    if backend == "torch":
+        import torch
+
+        # ops.matmul computes float64 in float32.
+        return torch.matmul(ops.convert_to_tensor(x), ops.convert_to_tensor(y))
     if backend == "tensorflow" and standardize_dtype(x.dtype) == "float32" and _is_rounded():
         return _in_parts(ops.convert_to_tensor(x), ops.convert_to_tensor(y))
     return _product(x, y)
