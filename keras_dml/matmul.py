@@ -13,7 +13,7 @@ from keras.backend import standardize_dtype
 from keras_dml.gradients import Backward, with_gradient
 from keras_dml.types import Tensor
 
-__all__ = ["matmul"]
+__all__ = ["cumsum", "matmul"]
 
 # Of the 23 bits that a float32 number keeps behind its first, those that TF32 has no place for.
 _LEFT_OUT = 13
@@ -50,6 +50,15 @@ def matmul(x: Tensor, y: Tensor) -> Tensor:
     if backend == "tensorflow" and standardize_dtype(x.dtype) == "float32" and _is_rounded():
         return _in_parts(ops.convert_to_tensor(x), ops.convert_to_tensor(y))
     return _product(x, y)
+
+
+def cumsum(x: Tensor) -> Tensor:
+    """Compute the running sums of a tensor along its last axis, in its dtype."""
+    if keras.backend.backend() == "torch":
+        import torch
+
+        return torch.cumsum(ops.convert_to_tensor(x), dim=-1)  # ops.cumsum is float32 of float64
+    return ops.cumsum(x, axis=-1)
 
 
 def _is_rounded() -> bool:

@@ -13,6 +13,7 @@ from keras_dml._pairwise.reductions import (
     maximum,
     mean_over_anchors,
     mean_over_pairs,
+    minimum,
 )
 from keras_dml._pairwise.search import below, semihard_negatives
 from keras_dml.checks import check_choice, check_positive
@@ -127,7 +128,7 @@ def triplet_parts(
         is_open = ops.logical_and(triplets > 0, farthest + margin >= nearest)
         tightness = ops.where(is_open, farthest, 0.0)
         contrastive = ops.where(is_open, margin - nearest, 0.0)
-        triplets = ops.minimum(triplets, ops.ones_like(triplets))
+        triplets = minimum(triplets, 1.0)
     if average == "triplets":
         return mean_over_pairs(tightness, triplets), mean_over_pairs(contrastive, triplets)
     kept, number = triplets > 0, maximum(triplets, 1.0)
