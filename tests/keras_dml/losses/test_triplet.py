@@ -153,9 +153,11 @@ def test_one_far_row_leaves_the_digits_of_the_others(name, factor):
     ids, z = batch(seed=4, sizes=(4, 4, 4), dimensions=4)
     z[0] *= factor
     z = z.astype("float32")
-    each = losses.get(name, normalize=False, reduction=None)(ids, z)
+    each = keras.ops.convert_to_numpy(losses.get(name, normalize=False, reduction=None)(ids, z))
     exact = sum(getattr(oracles, name)(ids, z.astype("float64"), normalize=False))
-    np.testing.assert_allclose(keras.ops.convert_to_numpy(each), exact, rtol=1e-5)
+    assert (each >= 0).all()
+    # Differences of the far row's own distances are below the resolution of float32.
+    np.testing.assert_allclose(each[1:], exact[1:], rtol=1e-5)
 
 
 @pytest.mark.slow
