@@ -1,10 +1,12 @@
 """Functions with a hand-written gradient, written once for all backends."""
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+import keras
 from keras import ops
 
+from keras_dml.errors import SecondDerivativeError
 from keras_dml.types import Tensor
 
 __all__ = ["Backward", "with_gradient"]
@@ -53,20 +55,49 @@ def once_differentiable(x: Tensor, reason: str) -> Tensor:
         reason: Why, and what to do, for the message.
 
     Raises:
-        NotImplementedError: When the gradient is differentiated.
+        SecondDerivativeError: When the gradient is differentiated.
     """
 
     @ops.custom_gradient
     def unchanged(x: Tensor) -> tuple[Tensor, Callable[..., Tensor]]:
-        return ops.convert_to_tensor(x), lambda *args, upstream=None: last(
-            args[0] if upstream is None else upstream
-        )
+        def gradient(*args: Tensor, upstream: Tensor | None = None) -> Tensor:
+            if upstream is None:
+                return last(args[0], x)
+            return last(upstream, *args)
 
+        return ops.convert_to_tensor(x), gradient
+
+    # The input is a source of the gradient: PyTorch records no graph that would connect them.
     @ops.custom_gradient
-    def last(upstream: Tensor) -> tuple[Tensor, Callable[..., Tensor]]:
-        def refuse(*_: Tensor, **__: Tensor) -> Tensor:
-            raise NotImplementedError(f"Second derivatives are not supported here: {reason}.")
-
-        return ops.convert_to_tensor(upstream), refuse
+    def last(upstream: Tensor, x: Tensor) -> tuple[Tensor, Callable[..., Any]]:
+        return ops.convert_to_tensor(upstream), lambda *_, **__: _refuse(reason, upstream, x)
 
     return unchanged(x)
+
+
+def _refuse(reason: str, *tensors: Tensor) -> Any:
+    """Raise `SecondDerivativeError`, or in a TensorFlow graph return tensors that raise it.
+
+    TensorFlow builds derivatives of gradients that nobody asks for: for a `tf.function` that is
+    called under two tapes or under a persistent one. Therefore only computing them may raise. The
+    operation has no side effects, so TensorFlow prunes it if its results are not used.
+    """
+
+    def fail(*_: Any) -> Any:
+        raise SecondDerivativeError(f"Second derivatives are not supported here: {reason}.")
+
+    if keras.backend.backend() != "tensorflow":
+        return fail()
+    import tensorflow as tf
+
+    if tf.executing_eagerly():
+        return fail()
+    # With inputs: TensorFlow evaluates operations without any while it optimizes the graph.
+    derivatives = tf.numpy_function(
+        fail,
+        tensors,
+        [tensor.dtype for tensor in tensors],
+        stateful=False,
+        name="SecondDerivativesAreNotSupported",
+    )
+    return [tf.ensure_shape(one, tensor.shape) for one, tensor in zip(derivatives, tensors)]

@@ -13,7 +13,7 @@ from keras.backend import standardize_dtype
 from keras_dml.gradients import Backward, with_gradient
 from keras_dml.types import Tensor
 
-__all__ = ["matmul"]
+__all__ = ["cumsum", "matmul"]
 
 # Number of the 23 mantissa bits of a float32 that TF32 drops.
 _LEFT_OUT = 13
@@ -42,9 +42,23 @@ def matmul(x: Tensor, y: Tensor) -> Tensor:
         import jax.numpy as jnp
 
         return jnp.matmul(ops.convert_to_tensor(x), ops.convert_to_tensor(y), precision="highest")
+    if backend == "torch":
+        import torch
+
+        # ops.matmul computes float64 in float32.
+        return torch.matmul(ops.convert_to_tensor(x), ops.convert_to_tensor(y))
     if backend == "tensorflow" and standardize_dtype(x.dtype) == "float32" and _is_rounded():
         return _in_parts(ops.convert_to_tensor(x), ops.convert_to_tensor(y))
     return _product(x, y)
+
+
+def cumsum(x: Tensor) -> Tensor:
+    """Compute the running sums of a tensor along its last axis, in its dtype."""
+    if keras.backend.backend() == "torch":
+        import torch
+
+        return torch.cumsum(ops.convert_to_tensor(x), dim=-1)  # ops.cumsum is float32 of float64
+    return ops.cumsum(x, axis=-1)
 
 
 def _is_rounded() -> bool:

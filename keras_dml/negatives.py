@@ -4,8 +4,10 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_dml._pairwise.reductions import maximum, minimum
 from keras_dml.checks import check_number, check_seed
 from keras_dml.errors import ArgumentError
+from keras_dml.matmul import cumsum
 from keras_dml.types import Tensor
 
 NEAREST, FARTHEST = 0.5, 1.4
@@ -50,7 +52,7 @@ def distance_weighted(
     nearest, farthest = check_distances(nearest, farthest)
     distances = ops.stop_gradient(distances)
     size = ops.cast(dimensions, distances.dtype)
-    squares = ops.square(ops.clip(distances, nearest, farthest))
+    squares = ops.square(minimum(maximum(distances, nearest), farthest))
     log_q = (0.5 * size - 1.0) * ops.log(squares) + (0.5 * size - 1.5) * ops.log(
         1.0 - squares / 4.0
     )
@@ -109,7 +111,7 @@ def draw_negatives(
     noise = ops.slice(noise, (first_row, 0), (anchors, candidates))
 
     tickets = ops.cast(ops.round(_TICKETS * ops.stop_gradient(probabilities)), noise.dtype)
-    sold = ops.cumsum(tickets, axis=-1)
+    sold = cumsum(tickets)
     winner = ops.floor(noise * sold[:, -1:])
     # The first candidate whose cumulative number of tickets exceeds the winning number.
     last = candidates - 1

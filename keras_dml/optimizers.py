@@ -317,7 +317,12 @@ def _all_replicas_finite(optimizer: keras.optimizers.Optimizer, gradients: list[
     return sum_over_replicas(ops.cast(finite, "float32")) >= place_among_replicas()[1]
 
 
-OPTIMIZERS = {"sgd": SGD, "adam": Adam, "adamw": AdamW, "rmsprop": RMSprop}
+OPTIMIZERS: dict[str, type[keras.optimizers.Optimizer]] = {
+    "sgd": SGD,
+    "adam": Adam,
+    "adamw": AdamW,
+    "rmsprop": RMSprop,
+}
 """The optimizers by the names that `--optimizer` takes."""
 
 

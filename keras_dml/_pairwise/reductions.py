@@ -15,6 +15,7 @@ __all__ = [
     "mean",
     "mean_over_anchors",
     "mean_over_pairs",
+    "minimum",
     "pair_means",
 ]
 
@@ -22,13 +23,20 @@ __all__ = [
 _LEFT_OUT = -1e30
 
 
-def maximum(numbers: Tensor, least: float) -> Tensor:
+def maximum(numbers: Tensor, least: Tensor | float) -> Tensor:
     """Return `max(numbers, least)` in the dtype of `numbers`.
 
-    Keras promotes a Python number by its own rules: on JAX int32 with floatx bfloat16 becomes
-    float32.
+    `ops.maximum` changes dtypes: float64 becomes float32 on PyTorch, and int32 becomes float32 on
+    JAX if floatx is bfloat16.
     """
-    return ops.maximum(numbers, ops.convert_to_tensor(least, dtype=numbers.dtype))
+    least = ops.convert_to_tensor(least, dtype=numbers.dtype)
+    return ops.where(numbers < least, least, numbers)
+
+
+def minimum(numbers: Tensor, most: Tensor | float) -> Tensor:
+    """Return `min(numbers, most)` in the dtype of `numbers`."""
+    most = ops.convert_to_tensor(most, dtype=numbers.dtype)
+    return ops.where(numbers > most, most, numbers)
 
 
 def count(mask: Tensor, dtype: str) -> Tensor:

@@ -2,6 +2,8 @@
 
 from keras import ops
 
+from keras_dml._pairwise.reductions import maximum
+from keras_dml.matmul import cumsum
 from keras_dml.types import Tensor
 
 __all__ = ["below", "next_larger", "places_in", "semihard_negatives"]
@@ -29,7 +31,7 @@ def below(values: Tensor, others: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]
 
     def up_to(counted: Tensor) -> Tensor:
         counted = ops.concatenate([counted, nothing], axis=-1)
-        running = ops.cumsum(ops.take_along_axis(counted, order, axis=-1), axis=-1)
+        running = cumsum(ops.take_along_axis(counted, order, axis=-1))
         return ops.take_along_axis(running, place, axis=-1)
 
     return (
@@ -86,7 +88,7 @@ def _with_shared_ties(in_order: Tensor) -> Tensor:
         return ops.segment_sum(ops.reshape(values, (-1,)), run, rows * width)
 
     finite = ops.where(in_order < float("inf"), in_order, 0.0)
-    mean = total(finite) / ops.maximum(total(ops.ones_like(finite)), 1.0)
+    mean = total(finite) / maximum(total(ops.ones_like(finite)), 1.0)
     mean = ops.reshape(ops.take(mean, run), ops.shape(in_order))
     return ops.stop_gradient(in_order) + (mean - ops.stop_gradient(mean))
 

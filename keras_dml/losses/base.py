@@ -306,9 +306,15 @@ class LabelsAsTheyAre(keras.losses.Loss):
         """Compute the reduced loss with weights that are numbers."""
         if sample_weight is not None:
             sample_weight = numbers_of("sample_weight", sample_weight, "weights")
+        reduction = self.reduction
+        exact = self.dtype == "float64" and reduction in ("sum_over_batch_size", "mean")
+        if exact and keras.backend.backend() == "torch":
+            self.reduction = None  # Keras divides in float32 there.
         value = super().__call__(y_true, y_pred, sample_weight)
+        if self.reduction != reduction:
+            return ops.sum(value) / max(value.shape[0], 1)
         # Keras does not reduce a batch without rows.
-        reduces = self.reduction not in (None, "none")
+        reduces = reduction not in (None, "none")
         return ops.sum(value) if reduces and tuple(value.shape) == (0,) else value
 
     def call(self, y_true: TensorLike, y_pred: TensorLike) -> Tensor:

@@ -8,10 +8,16 @@ from keras import ops
 from keras_dml._pairwise.pairs import Pairs
 from keras_dml._pairwise.reductions import log_add_exp, log_sum_exp, mean_over_anchors
 from keras_dml.checks import check_positive
+from keras_dml.gradients import once_differentiable
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.mining import Strategy
 from keras_dml.types import Config, Parts, Tensor
+
+_NOT_A_DERIVATIVE = (
+    "the weights of CircleLoss are constants for the gradient, although they depend on the "
+    "similarities"
+)
 
 
 @register("circle")
@@ -77,7 +83,7 @@ class CircleLoss(PairLoss):
 
     def _exponents(self, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
         """Compute A, B, and which anchors have both kinds of pairs, each `[n]`."""
-        similarities = pairs.similarities()
+        similarities = once_differentiable(pairs.similarities(), _NOT_A_DERIVATIVE)
         pull = ops.stop_gradient(ops.relu(1.0 + self.margin - similarities))
         push = ops.stop_gradient(ops.relu(similarities + self.margin))
         pulling = -self.scale * pull * (similarities - 1.0 + self.margin)

@@ -88,7 +88,9 @@ class ContrastiveLoss(PairLoss):
         return tightness, contrastive
 
     def _hinges(self, values: Tensor) -> Tensor:
-        return ops.power(ops.relu(values), self.power)
+        hinges = ops.relu(values)
+        # The second derivative of power(h, 1) is NaN at 0.
+        return hinges if self.power == 1 else ops.power(hinges, self.power)
 
     def get_config(self) -> Config:
         """Return the constructor's arguments."""

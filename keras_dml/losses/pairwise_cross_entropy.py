@@ -8,7 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_dml._pairwise.classes import ClassSums
-from keras_dml._pairwise.reductions import count, log_sum_exp, masked_sum, maximum
+from keras_dml._pairwise.reductions import count, log_sum_exp, masked_sum, maximum, minimum
 from keras_dml.checks import check_positive, checked_class_ids
 from keras_dml.distribute import gather_candidates
 from keras_dml.errors import ArgumentError, ArgumentTypeError
@@ -311,7 +311,7 @@ def _smallest_eigenvalue(z: Tensor, weights: Tensor, distinct: Tensor, floor: fl
 
     def next_column(k: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:
         found = ops.cond(ops.take(distinct, k), lambda: eigenvalue(k), lambda: least)
-        return k + 1, ops.minimum(least, found)
+        return k + 1, minimum(least, found)
 
     def over_columns() -> Tensor:
         return ops.while_loop(

@@ -4,14 +4,14 @@ import keras
 from keras import ops
 
 from keras_dml._pairwise.pairs import Pairs
-from keras_dml._pairwise.reductions import count, masked_sum, mean_over_pairs
+from keras_dml._pairwise.reductions import count, masked_sum, maximum, mean_over_pairs
 from keras_dml._pairwise.search import below
 from keras_dml.checks import check_positive
 from keras_dml.distribute import gather_candidates
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
-from keras_dml.losses.triplet import triplet_parts
-from keras_dml.types import Config, Parts
+from keras_dml.losses.triplet import mean_of_triplets, open_hinges
+from keras_dml.types import Config, Parts, Tensor
 
 
 @register("quadruplet")
@@ -67,11 +67,34 @@ class QuadrupletLoss(PairLoss):
         self.second_margin = check_positive("second_margin", second_margin)
         self.normalize = bool(normalize)
 
+    def compute_pair_loss(self, pairs: Pairs) -> Tensor:
+        """Compute the loss `[n]`, which rounding does not make negative."""
+        near, far, positive, triplets = open_hinges(pairs, self.margin)
+        first = mean_of_triplets(maximum(near + far, 0.0), positive, triplets)
+        near, far, quadruplets = self._second_term(pairs)
+        return first + mean_over_pairs(
+            masked_sum(ops.relu(near + far), pairs.positive), quadruplets
+        )
+
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """Compute the two parts `[n]`."""
-        tightness, contrastive = triplet_parts(pairs, self.margin)
+        *first, positive, triplets = open_hinges(pairs, self.margin)
+        *second, quadruplets = self._second_term(pairs)
+        tightness, contrastive = (
+            mean_of_triplets(one, positive, triplets)
+            + mean_over_pairs(masked_sum(other, pairs.positive), quadruplets)
+            for one, other in zip(first, second)
+        )
+        return tightness, contrastive
+
+    def _second_term(self, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
+        """Add the open hinges of each positive pair against the negative pairs of all replicas.
+
+        Returns:
+            The sums of `D_ij` and of `γ − D_kl`, each `[a, c]`, and each anchor's number of
+            quadruplets `[a]`.
+        """
         distances = pairs.distances()
-        # Negative pairs of all replicas, in one row.
         others, _ = gather_candidates(distances)
         negative, _ = gather_candidates(ops.cast(pairs.negative, distances.dtype))
         others, negative = ops.reshape(others, (1, -1)), ops.reshape(negative, (1, -1)) > 0
@@ -79,15 +102,9 @@ class QuadrupletLoss(PairLoss):
         number, total = (
             ops.reshape(each, ops.shape(distances)) for each in below(reach, others, negative)
         )
-        quadruplets = count(pairs.positive, distances.dtype) * ops.sum(
-            count(negative, distances.dtype)
-        )
-        near = masked_sum(number * distances, pairs.positive)
-        far = masked_sum(number * self.second_margin - total, pairs.positive)
-        return (
-            tightness + mean_over_pairs(near, quadruplets),
-            contrastive + mean_over_pairs(far, quadruplets),
-        )
+        negatives = ops.sum(count(negative, distances.dtype))
+        quadruplets = count(pairs.positive, distances.dtype) * negatives
+        return number * distances, number * self.second_margin - total, quadruplets
 
     def get_config(self) -> Config:
         """Return the constructor's arguments."""

@@ -12,10 +12,16 @@ from keras_dml._pairwise.pairs import Pairs
 from keras_dml._pairwise.reductions import count, masked_sum, maximum, mean_over_pairs, pair_means
 from keras_dml.checks import check_choice, check_number
 from keras_dml.errors import ArgumentError, ArgumentTypeError
+from keras_dml.gradients import once_differentiable
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.negatives import distance_weighted
 from keras_dml.types import Config, Parts, Tensor
+
+_NOT_A_DERIVATIVE = (
+    "the weights of RankMILoss are constants for the gradient, although they depend on the "
+    'distances: set sampling="all"'
+)
 
 
 @register("rankmi")
@@ -96,6 +102,8 @@ class RankMILoss(PairLoss):
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """Compute the two parts `[n]`."""
         distances = pairs.distances()
+        if self.sampling != "all":
+            distances = once_differentiable(distances, _NOT_A_DERIVATIVE)
         values = self._statistics(ops.reshape(distances, (-1, 1)))
         values = ops.reshape(values, ops.shape(distances))
         tightness = pair_means(positive_costs(values), pairs.positive)

@@ -7,7 +7,7 @@ from keras import ops
 
 from keras_dml._pairwise.pairs import Pairs
 from keras_dml._pairwise.ranks import smooth_ranks
-from keras_dml._pairwise.reductions import count, masked_sum, maximum, mean_over_anchors
+from keras_dml._pairwise.reductions import count, masked_sum, maximum, mean_over_anchors, minimum
 from keras_dml.checks import check_positive, check_wholes
 from keras_dml.losses import _fused as fused
 from keras_dml.losses.base import PairLoss
@@ -93,10 +93,10 @@ class RecallAtKLoss(PairLoss):
         """Compute `1 − mean_k min(k, Σ_i σ((k − r_i) / τ₁)) / min(k, |P|)` `[n]`."""
         missed = []
         for k in self.ks:
-            k = ops.minimum(ops.full_like(images, k), images)
+            k = minimum(images, k)
             within = masked_sum(ops.sigmoid((k[:, None] - ranks) / self.temperature), present)
-            most = maximum(ops.minimum(number, k), 1.0)
-            missed.append(1.0 - ops.minimum(within, k) / most)
+            most = maximum(minimum(number, k), 1.0)
+            missed.append(1.0 - minimum(within, k) / most)
         return sum(missed) / len(missed)
 
     def get_config(self) -> Config:

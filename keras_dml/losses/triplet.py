@@ -13,13 +13,14 @@ from keras_dml._pairwise.reductions import (
     maximum,
     mean_over_anchors,
     mean_over_pairs,
+    minimum,
 )
 from keras_dml._pairwise.search import below, semihard_negatives
 from keras_dml.checks import check_choice, check_positive
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.mining import Strategy
-from keras_dml.types import Config, Parts
+from keras_dml.types import Config, Parts, Tensor
 
 _MININGS = ("all", "semihard", "hard")
 
@@ -90,9 +91,18 @@ class TripletLoss(PairLoss):
         self.normalize = bool(normalize)
         self.average = check_choice("average", average, ("anchors", "triplets"))
 
+    def compute_pair_loss(self, pairs: Pairs) -> Tensor:
+        """Compute the loss `[n]`, which rounding does not make negative."""
+        near, far, positive, triplets = open_hinges(pairs, self.margin, self.mining)
+        return mean_of_triplets(maximum(near + far, 0.0), positive, triplets, self.average)
+
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """Compute the two parts `[n]`."""
-        return triplet_parts(pairs, self.margin, self.mining, self.average)
+        near, far, positive, triplets = open_hinges(pairs, self.margin, self.mining)
+        return (
+            mean_of_triplets(near, positive, triplets, self.average),
+            mean_of_triplets(far, positive, triplets, self.average),
+        )
 
     def get_config(self) -> Config:
         """Return the constructor's arguments."""
@@ -105,33 +115,41 @@ class TripletLoss(PairLoss):
         }
 
 
-def triplet_parts(
-    pairs: Pairs, margin: float, mining: str = "all", average: str = "anchors"
-) -> Parts:
-    """Compute the two parts of `TripletLoss` `[n]`."""
+def open_hinges(
+    pairs: Pairs, margin: float, mining: str = "all"
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Add the open hinges of each positive pair.
+
+    Returns:
+        The sums of `D_ij` and of `η − D_ik` over the open hinges, and which pairs have them, each
+        `[a, c]` (`[a, 1]` for hard triplets); the number of triplets of each anchor, `[a]`.
+    """
     distances, positive, negative = pairs.distances(), pairs.matched(), pairs.negative
     triplets = count(positive, distances.dtype)
     if mining == "all":
         number, total = below(distances + margin, distances, negative)
-        tightness = masked_sum(number * distances, positive)
-        contrastive = masked_sum(number * margin - total, positive)
         triplets = triplets * count(negative, distances.dtype)
-    elif mining == "semihard":
-        partner = semihard_negatives(distances, negative)
-        is_open = ops.logical_and(positive, distances + margin >= partner)
-        tightness = masked_sum(distances, is_open)
-        contrastive = masked_sum(margin - partner, is_open)
-    else:
-        farthest = ops.max(ops.where(positive, distances, -1.0), axis=-1)
-        nearest = ops.min(ops.where(negative, distances, float("inf")), axis=-1)
-        is_open = ops.logical_and(triplets > 0, farthest + margin >= nearest)
-        tightness = ops.where(is_open, farthest, 0.0)
-        contrastive = ops.where(is_open, margin - nearest, 0.0)
-        triplets = ops.minimum(triplets, ops.ones_like(triplets))
-    if average == "triplets":
-        return mean_over_pairs(tightness, triplets), mean_over_pairs(contrastive, triplets)
-    kept, number = triplets > 0, maximum(triplets, 1.0)
+        return number * distances, number * margin - total, positive, triplets
+    near, partner = distances, semihard_negatives(distances, negative)
+    if mining == "hard":
+        near = ops.max(ops.where(positive, distances, -1.0), axis=-1, keepdims=True)
+        partner = ops.min(ops.where(negative, distances, float("inf")), axis=-1, keepdims=True)
+        positive = triplets[:, None] > 0
+        triplets = minimum(triplets, 1.0)
+    is_open = ops.logical_and(positive, near + margin >= partner)
     return (
-        mean_over_anchors(tightness / number, kept),
-        mean_over_anchors(contrastive / number, kept),
+        ops.where(is_open, near, 0.0),
+        ops.where(is_open, margin - partner, 0.0),
+        positive,
+        triplets,
     )
+
+
+def mean_of_triplets(
+    values: Tensor, positive: Tensor, triplets: Tensor, average: str = "anchors"
+) -> Tensor:
+    """Average sums over triplets, from `open_hinges`, over anchors or over triplets: `[n]`."""
+    total = masked_sum(values, positive)
+    if average == "triplets":
+        return mean_over_pairs(total, triplets)
+    return mean_over_anchors(total / maximum(triplets, 1.0), triplets > 0)

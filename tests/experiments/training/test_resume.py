@@ -21,7 +21,10 @@ ARGUMENTS = [
 ]
 # Three steps an epoch: RankMI is killed at odd steps, amid its alternation.
 LOSSES = {
-    "ce": ["--loss=ce", "--dropout=0.5"],
+    "ce": [
+        *("--loss=ce", "--dropout=0.5", "--optimizer=sgd"),
+        *("--momentum=0.9", "--nesterov", "--velocity=torch"),
+    ],
     "rankmi": ["--loss=rankmi", "--optimizer=adam"],
     # Of 12 steps the third is the first that is remembered, and from the fifth on rows give way.
     "supcon": ["--loss=supcon", "--memory_size=20", "--memory_start_step=2"],

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from backend import value_and_gradient
 from keras import ops
 
 from keras_dml import losses, mining
@@ -86,3 +87,27 @@ def test_large_numbers_are_sound_and_infinite_ones_are_not(number, sound):
     x[:2] = 1.0
     found = is_sound(ops.convert_to_tensor([0, 0, 1, 1]), ops.convert_to_tensor(x))
     assert bool(found) == sound
+
+
+@pytest.mark.parametrize("rows", [17, 18, 33, 65])
+def test_equal_rows_are_normalized_to_equal_numbers(rows):
+    """Vectorized and scalar code may round differently, and the distance would not be 0."""
+    x = np.repeat(RNG.normal(size=(1, 64)), rows, axis=0)
+    unit = np.asarray(normalize(ops.convert_to_tensor(x, dtype="float32")))
+    assert (unit == unit[:1]).all()
+
+
+@pytest.mark.parametrize("name", ["contrastive", "triplet", "margin", "multi_similarity"])
+def test_duplicate_images_have_the_gradient_of_float64(name):
+    ids, z = np.arange(40) // 4, RNG.normal(size=(40, 32)).astype("float32")
+    z[1:20:4] = z[0:20:4]
+    _, gradient = value_and_gradient(losses.get(name), ids, z, "float32")
+    _, exact = value_and_gradient(losses.get(name, dtype="float64"), ids, z)
+    np.testing.assert_allclose(gradient, exact, atol=1e-5 * np.abs(exact).max())
+
+
+@pytest.mark.parametrize("name", ["contrastive", "triplet", "margin", "lifted_structure", "fastap"])
+def test_a_collapsed_batch_has_no_gradient(name):
+    ids, z = np.arange(33) // 2, np.repeat(RNG.normal(size=(1, 64)), 33, axis=0)
+    _, gradient = value_and_gradient(losses.get(name), ids, z, "float32")
+    np.testing.assert_allclose(gradient, 0.0, atol=1e-6)

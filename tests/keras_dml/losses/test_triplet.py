@@ -146,6 +146,20 @@ def test_float32_is_exact_with_hundreds_of_images(loss):
         assert error < 0.03
 
 
+@pytest.mark.parametrize("factor", [1e4, 1e8, 1e10])
+@pytest.mark.parametrize("name", ["triplet", "quadruplet"])
+def test_one_far_row_leaves_the_digits_of_the_others(name, factor):
+    """The sum of all hinges is never below 0, and far distances do not swallow near ones."""
+    ids, z = batch(seed=4, sizes=(4, 4, 4), dimensions=4)
+    z[0] *= factor
+    z = z.astype("float32")
+    each = keras.ops.convert_to_numpy(losses.get(name, normalize=False, reduction=None)(ids, z))
+    exact = sum(getattr(oracles, name)(ids, z.astype("float64"), normalize=False))
+    assert (each >= 0).all()
+    # Differences of the far row's own distances are below the resolution of float32.
+    np.testing.assert_allclose(each[1:], exact[1:], rtol=1e-5)
+
+
 @pytest.mark.slow
 @pytest.mark.slow_on_jax
 def test_a_graph_does_not_hide_nan_embeddings():
