@@ -188,11 +188,12 @@ class PairLoss(EmbeddingLoss):
     `normalize` to False.
 
     Examples:
-        >>> class AlignmentAndUniformity(PairLoss): ...     def compute_pair_parts(self, pairs): ...
-        squares = pairs.squared_distances() ...         near = keras.ops.where(pairs.positive,
-        squares, 0.0) ...         spread = keras.ops.where(pairs.others(), keras.ops.exp(-2.0 *
-        squares), 0.0) ...         return keras.ops.sum(near, axis=-1),
-        keras.ops.log(keras.ops.mean(spread, axis=-1))
+        >>> class AlignmentAndUniformity(PairLoss):
+        ...     def compute_pair_parts(self, pairs):
+        ...         squares, ops = pairs.squared_distances(), keras.ops
+        ...         near = ops.where(pairs.positive, squares, 0.0)
+        ...         spread = ops.where(pairs.others(), ops.exp(-2.0 * squares), 0.0)
+        ...         return ops.sum(near, axis=-1), ops.log(ops.mean(spread, axis=-1))
         >>> loss = AlignmentAndUniformity()
         >>> round(float(loss(np.array([0, 0, 1, 1]), np.eye(4, dtype="float32"))), 3)
         -2.288
