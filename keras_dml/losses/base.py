@@ -210,8 +210,8 @@ class PairLoss(EmbeddingLoss):
             False on a loss to differentiate its formula twice.
 
     Raises:
-        TypeError: `mining` is none of these. ValueError: As in `EmbeddingLoss`. Also if the masks
-        of a mining function have another shape.
+        TypeError: `mining` is none of these.
+        ValueError: As in `EmbeddingLoss`, or the masks of a mining function have another shape.
     """
 
     takes_memory: ClassVar[bool] = True
