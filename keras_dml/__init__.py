@@ -1,9 +1,9 @@
 """Deep metric learning for Keras 3: losses, models, optimizers, metrics, retrieval, serving.
 
-`import keras_dml` needs Keras and NumPy alone, on any backend. It brings the losses of
-`keras_dml.addons` too, so that Keras knows whatever a `.keras` file may name. `keras_dml.retrieval`
-and `.export` load themselves when they are asked for, and TensorFlow and ScaNN when they are used;
-where one is not installed, the error names what to install.
+`import keras_dml` needs only Keras and NumPy, on any backend. It also imports the losses of
+`keras_dml.addons`, so that Keras can load every class in a `.keras` file. `keras_dml.retrieval` and
+`.export` are imported on first access, and TensorFlow and ScaNN on first use. If one of them is not
+installed, the error names the extra to install.
 """
 
 import importlib
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from keras_dml import addons, callbacks, losses, metrics, mining, models, optimizers
 
-if TYPE_CHECKING:  # what type checkers and editors see; see __getattr__
+if TYPE_CHECKING:  # for type checkers and editors; see __getattr__
     from keras_dml import export, retrieval
 
 __version__ = "0.2.0"

@@ -1,4 +1,4 @@
-"""Files and folders that are written whole or not at all, and read whole while others write."""
+"""Atomic writes of files and folders, and consistent reads while others write."""
 
 import contextlib
 import ctypes
@@ -20,26 +20,27 @@ except ImportError:  # Windows
 
 _Read = TypeVar("_Read")
 _Identity: TypeAlias = tuple[int, int]
-# Reads of a folder that is replaced meanwhile, until those who replace it are made to wait.
+# Number of reads of a folder that is being replaced before the reader locks out the writers.
 _HURRIED_READS = 4
 _DESCRIPTORS = pathlib.Path("/proc/self/fd")
-# What each thread replaces at the moment.
+# The targets that each thread is replacing.
 _in_hand = threading.local()
 
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
-    """A temporary path beside `path` that takes its place when the block ends without an error.
+    """Yield a temporary path next to `path`, which replaces `path` if the block succeeds.
 
-    Threads and processes that replace one file take turns: the last one's is left.
+    Threads and processes that replace the same file take turns, and the last one wins.
 
     Args:
-        path: the file to write; its folder must exist.
+        path: The file to write. Its folder must exist.
 
     Yields:
-        The temporary path, a `pathlib.Path`, not made yet.
+        The temporary path, a `pathlib.Path`, which does not exist yet.
 
     Raises:
+        ValueError: This thread is already replacing `path`.
         ValueError: this thread replaces `path` already.
     """
     path = pathlib.Path(path)
@@ -55,13 +56,13 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
 
 @contextlib.contextmanager
 def naming(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Within it an OSError that names no file, as of writing to a full disk, names this one."""
+    """Add this path to an OSError without a file name, such as an error of a full disk."""
     try:
         yield
     except OSError as error:
         if error.filename is not None:
             raise
-        # NumPy tells how many bytes of an array went through, and no number.
+        # NumPy reports the number of written bytes of an array, and no error number.
         number = errno.EIO if error.errno is None else error.errno
         raise OSError(number, error.strerror or str(error), os.fspath(path)) from error
 
@@ -70,24 +71,24 @@ def naming(path: str | os.PathLike[str]) -> Iterator[None]:
 def replacing_folder(
     path: str | os.PathLike[str], marker: str, what: str
 ) -> Iterator[pathlib.Path]:
-    """A new folder beside `path` that takes its place when the block ends without an error.
+    """Yield a new folder next to `path`, which replaces `path` if the block succeeds.
 
-    A folder already there changes places with it in one go, where the system can do that; elsewhere
-    it goes aside first. It is removed last. After an error, and after a process that was killed has
-    been repeated, nothing but the old or the new folder is left. Threads and processes that replace
-    one folder take turns.
+    An existing folder is exchanged with the new one in one step, if the system supports it.
+    Otherwise it is first moved aside. It is removed last. After an error, or after a repeat of a
+    killed process, only the old or the new folder remains. Threads and processes that replace the
+    same folder take turns.
 
     Args:
-        path: the folder to write; its parent must exist.
-        marker: a file that every such folder has: what lacks it is not replaced.
-        what: what such a folder is called, for the message.
+        path: The folder to write. Its parent must exist.
+        marker: A file in every such folder. Folders without it are not replaced.
+        what: Name of such a folder, for the message.
 
     Yields:
-        The temporary path, not made yet.
+        The temporary path, which does not exist yet.
 
     Raises:
-        ValueError: the parent of `path` is missing, `path` exists and lacks `marker`, or this
-            thread replaces it already.
+        ValueError: The parent of `path` is missing, `path` exists and lacks `marker`, or this
+            thread is already replacing it.
     """
     target, written, aside = _names(path)
     with _turn(target):
@@ -100,8 +101,7 @@ def replacing_folder(
                 f"path must be new or hold {what}, which is then replaced. "
                 f"Received: path={os.fspath(path)!r}, which is something else"
             )
-        # What a process that was killed has left: the names are always the same, so it does not
-        # add up.
+        # Remains of a killed process. The names are fixed, so they do not accumulate.
         shutil.rmtree(written, ignore_errors=True)
         if aside.exists() and target.exists():
             shutil.rmtree(aside)
@@ -114,18 +114,18 @@ def replacing_folder(
 
 
 def read_folder(path: str | os.PathLike[str], read: Callable[[pathlib.Path], _Read]) -> _Read:
-    """What `read` makes of a folder of `replacing_folder`: of the old one or of the new, no mix.
+    """Call `read` on a folder of `replacing_folder`, and return a result from one state of it.
 
     Args:
-        path: the folder.
-        read: is given where to read, which may be another name of the folder; called again where
-            the folder was replaced, and so deleted, beneath it.
+        path: The folder.
+        read: Function of the folder to read, which can be another name of it. It is called again if
+            the folder was replaced, and so deleted, during the read.
 
     Raises:
-        Whatever `read` raises at a folder that stays.
+        Any error that `read` raises for a folder that was not replaced.
     """
     for hurried in range(_HURRIED_READS, -1, -1):
-        # At last who replaces it waits, where there are locks.
+        # The last read locks out the writers, if the system has locks.
         with _turn(_names(path)[0]) if not hurried else contextlib.nullcontext():
             standing = _standing(path)
             with _pinned(standing) as (folder, identity):
@@ -135,7 +135,7 @@ def read_folder(path: str | os.PathLike[str], read: Callable[[pathlib.Path], _Re
                     if not hurried or identity == _identity(_standing(path)):
                         raise
                 else:
-                    # By its other name it was one and the same all the time.
+                    # Through its other name, the folder was the same during the whole read.
                     if folder != standing or identity == _identity(_standing(path)):
                         return found
     raise OSError(errno.EBUSY, "replaced whenever it was read", os.fspath(path))
@@ -143,8 +143,10 @@ def read_folder(path: str | os.PathLike[str], read: Callable[[pathlib.Path], _Re
 
 @contextlib.contextmanager
 def _pinned(folder: pathlib.Path) -> Iterator[tuple[pathlib.Path, _Identity | None]]:
-    """A name for what stands there now, whatever is put in its place, where Linux has one; and who
-    it is, a number that no other folder gets meanwhile."""
+    """Yield a name for the current folder that survives its replacement, if Linux has one.
+
+    Also yields the identity of the folder, a number that is unique while the folder is open.
+    """
     try:
         opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except (OSError, AttributeError):  # missing, or a system that opens no folder
@@ -166,10 +168,10 @@ def _identity(folder: pathlib.Path | int) -> _Identity | None:
 
 
 def _standing(path: str | os.PathLike[str]) -> pathlib.Path:
-    """Where the folder of `replacing_folder` stands: `path`, or while it is replaced, beside it.
+    """Return the location of a folder of `replacing_folder`: `path`, or aside during a replacement.
 
-    A process that is killed after the old folder went aside (see there) and before the new one came
-    has left the old one there; the next `replacing_folder` goes on from that.
+    A process that is killed between moving the old folder aside and moving the new one in leaves
+    the old folder aside. The next `replacing_folder` continues from there.
     """
     target, _, aside = _names(path)
     return aside if aside.exists() and not target.exists() else pathlib.Path(path)
@@ -177,10 +179,10 @@ def _standing(path: str | os.PathLike[str]) -> pathlib.Path:
 
 @contextlib.contextmanager
 def _turn(target: pathlib.Path) -> Iterator[None]:
-    """Within it no other thread or process has a turn at `target`; where there are no locks, any.
+    """Lock `target` against other threads and processes, if the system has locks.
 
     Raises:
-        ValueError: it is this thread's already, which would wait for itself.
+        ValueError: This thread has the lock already, and would wait for itself.
     """
     held: set[pathlib.Path] = _in_hand.__dict__.setdefault("targets", set())
     if target in held:
@@ -196,10 +198,12 @@ def _turn(target: pathlib.Path) -> Iterator[None]:
             yield
         finally:
             if lock is not None:
-                # While it is locked: who waits for it sees that it is gone, and makes another.
+                # Unlink while locked, so that a waiting thread sees that the file is gone and
+                # creates a new one.
                 with contextlib.suppress(OSError):
                     os.unlink(path)
-                # Not by closing it alone: a process forked meanwhile may have it open too.
+                # Closing is not enough, because a process that was forked in the meantime can have
+                # it open too.
                 fcntl.flock(lock, fcntl.LOCK_UN)
                 os.close(lock)
     finally:
@@ -207,18 +211,18 @@ def _turn(target: pathlib.Path) -> Iterator[None]:
 
 
 def _locked(path: pathlib.Path) -> int | None:
-    """A file's lock, as its descriptor; None where it cannot be had: whoever may write, writes."""
+    """Return a file's lock as a descriptor. None if it is unavailable, and writers do not wait."""
     if fcntl is None:
         return None
     while True:
         try:
             lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        except OSError:  # no such folder, or one that is read-only
+        except OSError:  # missing or read-only folder
             return None
         kept = False
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            # The one whose turn it was may have deleted it since it was opened.
+            # The previous owner may have deleted the file since it was opened.
             kept = _identity(lock) == _identity(path)
             if kept:
                 return lock
@@ -232,7 +236,7 @@ def _locked(path: pathlib.Path) -> int | None:
 
 
 def _names(path: str | os.PathLike[str]) -> tuple[pathlib.Path, pathlib.Path, pathlib.Path]:
-    """The folder, where it is written, and where the old one goes meanwhile."""
+    """Return the folder, its name during writing, and the name of the old folder set aside."""
     target = pathlib.Path(os.path.realpath(check_path("path", path)))
     if not target.name:
         raise ArgumentError(
@@ -261,7 +265,7 @@ def _rename(source: pathlib.Path, target: pathlib.Path, aside: pathlib.Path) -> 
 
 
 def _exchanged(first: pathlib.Path, second: pathlib.Path) -> bool:
-    """Whether two folders have changed places: Linux does that on the usual file systems."""
+    """Return whether two folders were exchanged. Linux supports it on common file systems."""
     try:
         rename = ctypes.CDLL(None).renameat2
     except (OSError, AttributeError, TypeError):  # another system

@@ -1,4 +1,4 @@
-"""Callbacks of `model.fit`: retrieval on a validation set."""
+"""Callbacks for `model.fit`: retrieval on a validation set."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from keras_dml.nearness import METRICS, Metric
 
 __all__ = ["RetrievalEvaluation"]
 
-# `(images, labels)`, or batches of these.
+# `(images, labels)`, or batches of them.
 _Dataset: TypeAlias = (
     "tuple[npt.ArrayLike, npt.ArrayLike] | Iterable[tuple[Any, ...]] | keras.utils.PyDataset"
 )
 
 
 class RetrievalEvaluation(keras.callbacks.Callback):
-    """Recall at K, MAP@R and R-precision of a validation set, after an epoch, in the epoch's logs.
+    """A callback that adds retrieval metrics of a validation set to the logs of an epoch.
 
-    The logs get `val_recall@K` for each K, `val_map@r` and `val_r_precision`, all fractions that
-    are better the higher they are: `History` records them, and callbacks that come *after* this
-    one in `callbacks` know them by name,
+    The logs get recall at K as `val_recall@K` for each K, MAP@R as `val_map@r`, and R-precision as
+    `val_r_precision`. All are fractions, and higher is better. `History` records them, and
+    callbacks *after* this one in `callbacks` can use them by name,
 
         evaluation = RetrievalEvaluation(validation, ks=(1, 10))
         keep = keras.callbacks.ModelCheckpoint(
@@ -38,11 +38,11 @@ class RetrievalEvaluation(keras.callbacks.Callback):
         stop = keras.callbacks.EarlyStopping(monitor="val_recall@1", mode="max", patience=5)
         model.fit(batches, epochs=100, callbacks=[evaluation, keep, stop])
 
-    The definitions are those of `metrics.recall_at_k` and `metrics.precision_at_r`: each image is a
-    query against all others, or against the gallery. An image whose class has no other is a miss in
-    recall at K and left out of the other two. Works with every Keras backend. Under a
-    `tf.distribute` strategy every replica embeds all images. While the
-    embeddings are not finite the values are NaN.
+    The definitions are in `metrics.recall_at_k` and `metrics.precision_at_r`: each image is a query
+    against all other images, or against the gallery. An image without another image of its class
+    counts as a miss in recall at K, and is excluded from the other two metrics. Works with every
+    Keras backend. Under a `tf.distribute` strategy, every replica embeds all images. If embeddings
+    are not finite, the values are NaN.
 
     Examples:
         >>> images, labels = np.random.default_rng(0).normal(size=(8, 4)), np.arange(8) // 2
@@ -54,23 +54,23 @@ class RetrievalEvaluation(keras.callbacks.Callback):
         True
 
     Args:
-        dataset: `(images, labels)`, arrays of n images and of their classes `[n]`; or batches of
-            these that can be gone through again and again: a tf.data.Dataset that ends, a
-            `keras.utils.PyDataset`, a list. (What a batch holds beside them is not looked at.)
-        ks: the values of K, each below the number of images (at most the number in the gallery).
-        gallery: as `dataset`: what its images are looked for in.
-        prefix: of the names in the logs.
+        dataset: `(images, labels)`, arrays of n images and of their classes `[n]`, or repeatable
+            batches of them: a finite tf.data.Dataset, a `keras.utils.PyDataset`, or a list. (Other
+            elements of a batch are ignored.)
+        ks: Values of K, each below the number of images (at most the number in the gallery).
+        gallery: Images to search, with the same types as `dataset`.
+        prefix: Prefix of the names in the logs.
         metric: "cosine" or "l2".
-        every: evaluate after every so many epochs, and after the last one. Between them the logs
-            lack the names, as with Keras' own `validation_freq`.
-        embedding_model: model that maps the images to embeddings `[n, d]`. Default: the model that
-            is fitted. Needed where that has a classifier behind the embeddings; it shares its
-            layers, `keras.Model(model.inputs, model.get_layer("embedding").output)`.
-        batch_size: images embedded at once, where arrays are given.
+        every: Number of epochs between evaluations. The last epoch is always evaluated. The logs of
+            other epochs lack the names, as with `validation_freq` of Keras.
+        embedding_model: Model that maps the images to embeddings `[n, d]`. The default is the
+            trained model. Required if the trained model has a classifier after the embeddings. It
+            shares the layers, `keras.Model(model.inputs, model.get_layer("embedding").output)`.
+        batch_size: Number of images to embed at once, for arrays.
 
     Raises:
-        TypeError, ValueError: an argument that is not as above; during `fit` also a model that
-            gives no embeddings `[n, d]`, and batches that do not hold images and class ids.
+        TypeError, ValueError: An argument is invalid. During `fit`: the model does not return
+            embeddings `[n, d]`, or batches do not contain images and class ids.
     """
 
     @renamed_arguments(distance="metric")
@@ -109,14 +109,14 @@ class RetrievalEvaluation(keras.callbacks.Callback):
 
     @property
     def distance(self) -> Metric:
-        """The former name of `metric`."""
+        """Deprecated name of `metric`."""
         warn_renamed("RetrievalEvaluation.distance", "metric")
         return self.metric
 
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
-        """Embed one batch of each set: what does not fit should fail before an epoch, not after.
+        """Embed one batch of each set, so that mismatches fail before the first epoch.
 
-        The images in batches are counted, as far as the largest K needs them.
+        Images in batches are counted only up to the largest K.
         """
         for batches in self._sets:
             self._embeddings(batches, limit=1)
@@ -138,16 +138,16 @@ class RetrievalEvaluation(keras.callbacks.Callback):
             )
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
-        """Evaluate where it is due, and add to the logs."""
+        """Evaluate if it is due, and add the metrics to the logs."""
         last = (self.params or {}).get("epochs")
         if logs is not None and ((epoch + 1) % self.every == 0 or epoch + 1 == last):
             logs.update(self.evaluate())
 
     def evaluate(self) -> dict[str, float]:
-        """The scores of the model as it is now, by their names in the logs.
+        """Compute the metrics of the current model, by their names in the logs.
 
         Raises:
-            ValueError: as `RetrievalEvaluation`; no model, before `fit` and without
+            ValueError: As in `RetrievalEvaluation`. Also without a model, before `fit` and without
                 `embedding_model`.
         """
         from keras_dml.metrics import precision_at_r, recall_at_k
@@ -167,7 +167,7 @@ class RetrievalEvaluation(keras.callbacks.Callback):
     def _embeddings(
         self, batches: _Batches, limit: int | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Embeddings `[n, d]` and labels `[n]`, of the first `limit` batches."""
+        """Return embeddings `[n, d]` and labels `[n]` of the first `limit` batches."""
         model = self.embedding_model or self.model
         if model is None:
             raise ArgumentError(
@@ -193,11 +193,11 @@ class RetrievalEvaluation(keras.callbacks.Callback):
 
 
 class _Batches:
-    """Goes through (images, labels) in batches, again and again.
+    """A repeatable iteration over batches (images, labels).
 
     Attributes:
-        name: of the argument.
-        images: how many images there are, None where that is not known.
+        name: Name of the argument.
+        images: Number of images, or None if unknown.
     """
 
     def __init__(self, name: str, dataset: _Dataset, batch_size: int) -> None:
@@ -211,7 +211,7 @@ class _Batches:
                     f"{name} must be (images, labels) or batches of these. "
                     f"Received: a tuple of {len(dataset)}"
                 )
-            images: Any = dataset[0]  # what has a length and can be sliced
+            images: Any = dataset[0]  # any object with a length and slices
             labels = _class_ids(name, dataset[1])
             if len(images) != len(labels) or not len(labels):
                 raise ArgumentError(
@@ -237,7 +237,7 @@ class _Batches:
                 f"{name} must be something that can be gone through again after each epoch; a "
                 f"generator cannot. Received: {shown(dataset)}"
             )
-        # An endless tf.data.Dataset says so by a cardinality of -1.
+        # An endless tf.data.Dataset has the cardinality -1.
         if hasattr(dataset, "cardinality") and int(dataset.cardinality()) == -1:
             raise ArgumentError(f"{name} must end. Received: a dataset without end, repeat()")
 
@@ -249,7 +249,8 @@ class _Batches:
                 yield images[part], _class_ids(self.name, labels[part])
             return
         batches = self._dataset
-        if isinstance(batches, keras.utils.PyDataset):  # has no end of its own, only a length
+        # A PyDataset has a length, but its iteration does not end.
+        if isinstance(batches, keras.utils.PyDataset):
             batches = map(batches.__getitem__, range(batches.num_batches))
         for batch in batches:
             if not isinstance(batch, (tuple, list)) or len(batch) < 2:
@@ -261,7 +262,7 @@ class _Batches:
 
 
 def _tensor(array: Any) -> Any:
-    """As the backend takes it: a tf.data.Dataset gives TensorFlow's tensors to all of them."""
+    """Convert to a tensor of the backend, because a tf.data.Dataset yields TensorFlow tensors."""
     if keras.ops.is_tensor(array):
         return array
     return keras.ops.convert_to_tensor(np.asarray(array))

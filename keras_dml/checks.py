@@ -1,8 +1,7 @@
-"""What is refused, in one form of message: "NAME must be ... . Received: NAME=value".
+"""Argument checks with one form of message: "NAME must be ... . Received: NAME=value".
 
-A number is a Python number or a NumPy scalar, and comes back as a Python number, so that whatever
-keeps it has a configuration that JSON can hold. Bools, strings and arrays are no numbers; NaN and
-infinity are numbers that no argument can be.
+A number is a Python number or a NumPy scalar. Checks return Python numbers, so that configurations
+can be saved as JSON. Bools, strings, and arrays are not numbers. NaN and infinity are never valid.
 """
 
 import math
@@ -41,20 +40,20 @@ __all__ = [
     "shown",
 ]
 
-# The first letters of the names of all dtypes, of any backend, whose values are real numbers.
+# Prefixes of the names of all dtypes, of any backend, with real values.
 _REAL = ("bool", "int", "uint", "float", "bfloat")
 _LONGEST_ECHO = 200
-# What no argument exceeds where none says less: the widest integer of NumPy and of the backends.
+# Bound of whole numbers without a smaller bound: the widest integer of NumPy and the backends.
 _MOST_WHOLE = 2**63 - 1
 
 
 def shown(value: object) -> str:
-    """A value as a message echoes it, in one line: an array of many numbers by shape and dtype."""
+    """Format a value for a message on one line. Large arrays are shown by shape and dtype."""
     if isinstance(value, np.ndarray) and value.size > 10:
         return f"an array of shape {value.shape} and dtype {value.dtype}"
     try:
         text = repr(value)
-    except Exception:  # a whole number of 5,000 digits, for one
+    except Exception:  # for example, an integer of 5,000 digits
         return f"an object of type {type(value).__name__}"
     if "\n" in text:
         text = " ".join(text.split())
@@ -70,16 +69,16 @@ def check_number(
     below: float | None = None,
     most: float | None = None,
 ) -> float:
-    """`value` as a float if it is a finite number within the bounds that are given.
+    """Return `value` as a float if it is a finite number within the bounds.
 
     Args:
-        name: of the argument, for the message.
-        value: what was given for it.
-        above, below: bounds that are not in the range themselves. least, most: bounds that are.
+        name: Name of the argument, for the message.
+        value: Value of the argument.
+        above, below: Exclusive bounds. least, most: Inclusive bounds.
 
     Raises:
-        TypeError: no number.
-        ValueError: NaN, infinite or out of range.
+        TypeError: The value is not a number.
+        ValueError: The value is NaN, infinite, or out of range.
     """
     bounds = _bounds(above, least, below, most)
     wanted = f"a number {bounds}" if bounds else "a finite number"
@@ -87,7 +86,7 @@ def check_number(
         raise ArgumentTypeError(_message(name, wanted, value))
     try:
         number = float(value)
-    except OverflowError:  # a whole number beyond all floats
+    except OverflowError:  # an integer beyond all floats
         number = math.inf
     if not math.isfinite(number) or not _is_within(number, above, least, below, most):
         raise ArgumentError(_message(name, wanted, value))
@@ -95,12 +94,12 @@ def check_number(
 
 
 def check_positive(name: str, value: object) -> float:
-    """`value` as a float if it is a finite number above 0; raises as `check_number`."""
+    """Return `value` as a float if it is a finite number above 0. Raises as `check_number`."""
     return check_number(name, value, above=0)
 
 
 def check_distance(name: str, value: object) -> float:
-    """`value` as a float if it is a distance that two unit vectors can have, neither 0 nor 2.
+    """Return `value` as a float if it is a distance of unit vectors, strictly between 0 and 2.
 
     Raises as `check_number`.
     """
@@ -110,11 +109,11 @@ def check_distance(name: str, value: object) -> float:
 def check_whole(
     name: str, value: object, *, least: int | None = None, most: int | None = None
 ) -> int:
-    """`value` as an int if it is a whole number (2.0 is none) from `least` to `most`, an int64.
+    """Return `value` as an int if it is an integer (not 2.0) from `least` to `most`, within int64.
 
     Raises:
-        TypeError: no whole number.
-        ValueError: out of range.
+        TypeError: The value is not an integer.
+        ValueError: The value is out of range.
     """
     wanted = f"a whole number {_bounds(None, least, None, most)}".rstrip()
     most = _MOST_WHOLE if most is None else most
@@ -129,11 +128,11 @@ def check_whole(
 def check_wholes(
     name: str, values: Iterable[object], *, least: int | None = None, most: int | None = None
 ) -> tuple[int, ...]:
-    """`values` as ints if they are one or more whole numbers from `least` to `most`.
+    """Return `values` as ints if they are one or more integers from `least` to `most`.
 
     Raises:
-        TypeError: no list or the like of whole numbers.
-        ValueError: none at all, or one out of range.
+        TypeError: The values are not a collection of integers.
+        ValueError: The collection is empty, or a value is out of range.
     """
     wanted = f"one or more whole numbers {_bounds(None, least, None, most)}".rstrip()
     if isinstance(values, str) or not isinstance(values, Iterable):
@@ -151,15 +150,15 @@ def check_wholes(
 
 
 def check_seed(name: str, value: object) -> int:
-    """`value` as an int if it is a whole number from 0 to 2³¹ − 1; raises as `check_whole`."""
+    """Return `value` as an int if it is from 0 to 2³¹ − 1. Raises as `check_whole`."""
     return check_whole(name, value, least=0, most=2**31 - 1)
 
 
 def check_bool(name: str, value: object) -> bool:
-    """`value` as a bool if it is True or False, NumPy's too, or the whole number 1 or 0.
+    """Return `value` as a bool if it is True, False, a NumPy bool, or the integer 1 or 0.
 
     Raises:
-        TypeError: it is anything else.
+        TypeError: The value is anything else.
     """
     if isinstance(value, bool | np.bool_ | numbers.Integral) and value in (0, 1):
         return bool(value)
@@ -167,11 +166,11 @@ def check_bool(name: str, value: object) -> bool:
 
 
 def check_path(name: str, value: object) -> pathlib.Path:
-    """`value` as a path if it is a string or a path object.
+    """Return `value` as a path if it is a string or a path object.
 
     Raises:
-        TypeError: it is anything else.
-        ValueError: it holds a null character, which no system takes.
+        TypeError: The value is anything else.
+        ValueError: The value contains a null character, which no system accepts.
     """
     if isinstance(value, str | os.PathLike):
         path = os.fspath(value)
@@ -183,10 +182,10 @@ def check_path(name: str, value: object) -> pathlib.Path:
 
 
 def check_choice(name: str, value: object, choices: Sequence[str]) -> str:
-    """`value` if it is one of the words `choices`.
+    """Return `value` if it is one of the words `choices`.
 
     Raises:
-        ValueError: it is none of them.
+        ValueError: The value is anything else.
     """
     if isinstance(value, str) and value in choices:
         return str(value)
@@ -195,16 +194,16 @@ def check_choice(name: str, value: object, choices: Sequence[str]) -> str:
 
 
 def as_array(name: str, value: object) -> np.ndarray:
-    """`value` as a NumPy array, arrays as they are; a tensor's numbers, wherever it lies.
+    """Convert `value` to a NumPy array. Arrays are returned unchanged, tensors from any device.
 
     Raises:
-        ValueError: nested lists of different lengths, or what else NumPy makes no array of;
-            masked entries; a sparse or a ragged tensor.
+        ValueError: The value has nested lists of different lengths or masked entries, is a sparse
+            or a ragged tensor, or cannot be converted by NumPy.
     """
     gaps = _gaps(value)
     if gaps:
         raise ArgumentError(f"{name} must be an array without gaps. Received: {name}={gaps}")
-    if ops.is_tensor(value):  # of PyTorch with a gradient, or on a GPU
+    if ops.is_tensor(value):  # from PyTorch, possibly with a gradient or on a GPU
         return np.asarray(ops.convert_to_numpy(value))
     try:
         return np.asarray(value)
@@ -214,23 +213,24 @@ def as_array(name: str, value: object) -> np.ndarray:
 
 
 def numbers_of(name: str, value: Any, what: str) -> TensorLike:
-    """`value` unless a backend could make no tensor of real numbers of it.
+    """Return `value` if a backend can convert it to a tensor of real numbers.
 
-    Tensors are asked for their dtype alone, arrays are not copied, and lists stay lists: those of
-    tensors have gradients. An array of Python objects, which are numbers, becomes one of float64.
+    For tensors, only the dtype is checked. Arrays are not copied, and lists stay lists, because
+    lists of tensors have gradients. An array of Python objects that are numbers becomes a float64
+    array.
 
     Args:
-        name: of the argument, for the message.
-        value: tensor, array, or lists of numbers or of tensors.
-        what: the numbers are, in the plural: "class ids".
+        name: Name of the argument, for the message.
+        value: Tensor, array, or lists of numbers or of tensors.
+        what: Description of the numbers, in the plural: "class ids".
 
     Raises:
-        TypeError: no numbers, complex ones, or lists of different lengths; masked entries; a
-            sparse or a ragged tensor.
+        TypeError: The value is not numeric, is complex, has lists of different lengths or masked
+            entries, or is a sparse or a ragged tensor.
     """
     refusal = f"{name} must be {what}, which are numbers. Received: {name}="
     if isinstance(value, keras.Variable):
-        # Its value, which still has a gradient: custom gradients refuse the variable itself.
+        # Use its value, which has a gradient, because custom gradients refuse variables.
         value = ops.convert_to_tensor(value.value)
     gaps = _gaps(value)
     if gaps:
@@ -244,7 +244,7 @@ def numbers_of(name: str, value: Any, what: str) -> TensorLike:
         array = np.asarray(value)
     except ValueError as error:  # lists of different lengths
         raise ArgumentTypeError(f"{refusal}{shown(value)}") from error
-    except Exception:  # of tensors in a graph or a trace: each backend has one of its own for this
+    except Exception:  # tensors in a graph or a trace: each backend has its error
         return cast(TensorLike, value)
     if array.dtype.name.startswith(_REAL):
         return cast(TensorLike, value)
@@ -258,25 +258,26 @@ def numbers_of(name: str, value: Any, what: str) -> TensorLike:
 
 
 def _gaps(value: Any) -> str | None:
-    """What leaves places of an array empty, in words; None of all else."""
+    """Describe the gaps in an array. None for an array without gaps."""
     if isinstance(value, np.ma.MaskedArray):
         masked = np.count_nonzero(np.ma.getmaskarray(value))
         return f"a masked array, {masked} of its entries masked; leave them out" if masked else None
-    if hasattr(value, "nested_row_splits"):  # TensorFlow's
+    if hasattr(value, "nested_row_splits"):  # from TensorFlow
         return "a ragged tensor"
     is_sparse = isinstance(value, keras.KerasTensor) and value.sparse
-    if is_sparse or hasattr(value, "dense_shape") or hasattr(value, "todense"):  # JAX', SciPy's
+    # TensorFlow, JAX, and SciPy have different sparse tensors.
+    if is_sparse or hasattr(value, "dense_shape") or hasattr(value, "todense"):
         return "a sparse tensor; make it dense before"
     return None
 
 
 def as_embeddings(embeddings: TensorLike) -> TensorLike:
-    """`numbers_of` what a loss is given as `y_pred`."""
+    """Apply `numbers_of` to the `y_pred` of a loss."""
     return numbers_of("y_pred", embeddings, "embeddings or logits")
 
 
 def check_sample_weight(weights: TensorLike | None, embeddings: TensorLike) -> None:
-    """ValueError unless None, a number, or one for each image, `[n]` or `[n, 1]`."""
+    """Raise `ValueError` unless None, a number, or one weight per image, `[n]` or `[n, 1]`."""
     if weights is None:
         return
     shape = known_shape(numbers_of("sample_weight", weights, "weights"))
@@ -290,7 +291,7 @@ def check_sample_weight(weights: TensorLike | None, embeddings: TensorLike) -> N
 
 
 def check_embeddings(embeddings: Tensor) -> None:
-    """ValueError unless the embeddings (or logits) are `[n, d]` and, where known, finite."""
+    """Raise `ValueError` unless embeddings (or logits) are `[n, d]` and, if known, finite."""
     if len(embeddings.shape) != 2 or embeddings.shape[1] == 0:
         raise ArgumentError(
             "y_pred must be embeddings or logits of shape [n, d], d at least 1. "
@@ -308,20 +309,20 @@ def check_embeddings(embeddings: Tensor) -> None:
 
 
 def known_numbers(tensor: Tensor | np.ndarray) -> np.ndarray | None:
-    """A tensor's numbers; None inside a graph or a trace, where there are none to look at."""
+    """Return a tensor's numbers, or None in a graph or a trace, where they are unknown."""
     try:
         return np.asarray(tensor)
-    except Exception:  # each backend has one of its own for this
+    except Exception:  # each backend has its error
         return None
 
 
 def checked_class_ids(class_ids: Tensor) -> Tensor:
-    """Class ids `[n]` from `[n]` or `[n, 1]`, or ValueError."""
+    """Return class ids `[n]` from `[n]` or `[n, 1]`, or raise `ValueError`."""
     return one_per_image(class_ids, "y_true", "be class ids of shape")
 
 
 def one_per_image(values: Tensor, name: str, what: str) -> Tensor:
-    """`[n]` from `[n]` or `[n, 1]`, or ValueError: `name` must `what` [n] or [n, 1]."""
+    """Return `[n]` from `[n]` or `[n, 1]`, or raise: `name` must `what` [n] or [n, 1]."""
     if len(values.shape) == 2 and values.shape[1] == 1:
         values = ops.squeeze(values, axis=1)
     if len(values.shape) != 1:
@@ -332,7 +333,7 @@ def one_per_image(values: Tensor, name: str, what: str) -> Tensor:
 
 
 def check_rows(labels: Tensor, embeddings: Tensor) -> None:
-    """ValueError unless there are as many labels as embeddings."""
+    """Raise `ValueError` unless the numbers of labels and embeddings are equal."""
     rows, images = labels.shape[0], embeddings.shape[0]
     if rows is not None and images is not None and rows != images:
         raise ArgumentError(
@@ -342,10 +343,10 @@ def check_rows(labels: Tensor, embeddings: Tensor) -> None:
 
 
 def known_shape(value: TensorLike) -> tuple[int | None, ...] | None:
-    """Of a tensor, None where its rank is not known, or of what becomes one."""
+    """Return the shape of a tensor or array-like value. None if its rank is unknown."""
     try:
         return tuple(value.shape) if hasattr(value, "shape") else np.shape(value)
-    except ValueError:  # TensorFlow's unknown rank
+    except ValueError:  # TensorFlow: unknown rank
         return None
 
 

@@ -1,4 +1,4 @@
-"""SHA-256 of the files of a folder: damage is found before a reader meets it."""
+"""SHA-256 checksums of the files in a folder, to detect damage before loading."""
 
 import hashlib
 import json
@@ -7,14 +7,14 @@ from collections.abc import Mapping
 
 from keras_dml.errors import ArgumentError
 
-# TensorFlow leaves what is in this folder to whoever wrote it.
+# TensorFlow ignores the files in this folder.
 _OF_A_SAVED_MODEL = "assets.extra/sha256.json"
-# Holds a random number, and nothing that a model is made of.
+# Contains a random number, and no part of the model.
 _RANDOM = "fingerprint.pb"
 
 
 def folder_checksums(folder: pathlib.Path) -> dict[str, str]:
-    """SHA-256 of every file in a folder and below, by its path there."""
+    """Compute the SHA-256 of every file in a folder, recursively: relative path -> checksum."""
     found = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file():
@@ -25,15 +25,15 @@ def folder_checksums(folder: pathlib.Path) -> dict[str, str]:
 
 
 def check_same(found: Mapping[str, str], expected: Mapping[str, str]) -> None:
-    """ValueError, which names the file, unless all that is expected is found as it was written."""
+    """Raise `ValueError`, which names the file, unless all expected checksums match."""
     for name, digest in expected.items():
         if found.get(name) != digest:
             what = "is no longer what was written" if name in found else "is missing"
-            raise ArgumentError(f"{name} {what} (its SHA-256 says so)")
+            raise ArgumentError(f"{name} {what} (its SHA-256 differs)")
 
 
 def write_checksums(saved_model: pathlib.Path) -> None:
-    """Leave the checksums of a SavedModel's files in it."""
+    """Write the checksums of a SavedModel's files into it."""
     found = folder_checksums(saved_model)
     found.pop(_RANDOM, None)
     path = saved_model / _OF_A_SAVED_MODEL
@@ -42,12 +42,12 @@ def write_checksums(saved_model: pathlib.Path) -> None:
 
 
 def check_saved_model(saved_model: pathlib.Path) -> None:
-    """Before it is loaded: a changed byte of its graph is another function, and no error.
+    """Check a SavedModel before loading, because a changed byte of its graph raises no error.
 
-    One without checksums, anybody's, is taken as it is.
+    A SavedModel without checksums, from another library, is accepted.
 
     Raises:
-        ValueError: a file is no longer what was written (names it).
+        ValueError: A file has changed since it was written (the message names it).
     """
     path = saved_model / _OF_A_SAVED_MODEL
     if not path.is_file():

@@ -1,4 +1,4 @@
-"""Class ids as they came, or refused: no cast may make one class of two."""
+"""Checks and conversions of class ids, so that no cast merges two classes."""
 
 from collections.abc import Iterable
 from numbers import Integral, Real
@@ -13,25 +13,25 @@ from keras_dml.checks import as_array, known_numbers, numbers_of, shown
 from keras_dml.errors import ArgumentError
 from keras_dml.types import Tensor, TensorLike
 
-# From these on neighboring whole numbers are no longer told apart.
+# From these limits on, neighboring whole numbers can be equal.
 _LIMITS = {"bfloat16": 2**8, "float16": 2**11, "float32": 2**24, "float64": 2**53}
 
 
 def as_labels(labels: TensorLike, name: str = "y_true") -> Tensor:
-    """Labels as a tensor that keeps them apart: integers as integers, whole floats as floats.
+    """Convert labels to a tensor that keeps them distinct: integers stay integers.
 
-    Integers become int64 (what replicas can exchange), on JAX the integers that it has.
+    Integers become int64, which replicas can exchange. On JAX they keep their dtype.
 
     Args:
-        labels: class ids, or groups as numbers; array, list or tensor.
-        name: of the argument, for the messages.
+        labels: Class ids, or groups as numbers: array, list, or tensor.
+        name: Name of the argument, for messages.
 
     Raises:
-        ValueError: None, or something that is no number; class ids that the tensor cannot hold
-            (integers beyond 32 bits on JAX without `jax_enable_x64`); floats that are NaN, no
-            whole numbers, or so large that neighboring class ids are one number (from 2²⁴ in
-            float32, 2⁵³ in float64, 2¹¹ in float16, 2⁸ in bfloat16). Inside a graph there are no
-            numbers to look at: `are_apart` says it there.
+        ValueError: The labels are None or not numbers; class ids exceed the tensor's dtype
+            (integers beyond 32 bits on JAX without `jax_enable_x64`); or floats are NaN, not whole,
+            or so large that neighboring class ids are equal (from 2²⁴ in float32, 2⁵³ in float64,
+            2¹¹ in float16, 2⁸ in bfloat16). A graph has no known numbers to check, so use
+            `are_apart` there.
     """
     labels = numbers_of(name, labels, "class ids")
     tensor = cast(Tensor, labels) if ops.is_tensor(labels) else _from_numbers(labels, name)
@@ -45,82 +45,84 @@ def as_labels(labels: TensorLike, name: str = "y_true") -> Tensor:
 
 
 def widest_integers() -> str:
-    """The dtype that `as_labels` gives integers of 64 bits: int64, or what this backend has."""
+    """Return the dtype of 64-bit integers after `as_labels`: int64, or the backend's widest."""
     return keras.backend.standardize_dtype(as_labels(np.zeros(1, "int64")).dtype)
 
 
 def are_apart(labels: Tensor) -> Tensor | bool:
-    """Whether all labels are whole numbers, none too large for its dtype: true of integers."""
+    """Return whether all labels are whole numbers within their dtype's exact range."""
     limit = _LIMITS.get(keras.backend.standardize_dtype(labels.dtype))
     if limit is None:
         return True
-    whole = ops.equal(labels, ops.floor(labels))  # not of NaN
+    whole = ops.equal(labels, ops.floor(labels))  # False for NaN
     return ops.all(ops.logical_and(whole, ops.abs(labels) < limit))
 
 
 def one_hot(class_ids: Tensor, num_classes: int) -> Tensor:
-    """Which of the classes 0 … K − 1 each image has, bool `[n, K]`; an id beyond them has none."""
+    """Return the class of each image as bool `[n, K]`. An id outside 0 … K − 1 has no class."""
     dtype = keras.backend.standardize_dtype(class_ids.dtype)
-    if dtype in ("float16", "bfloat16"):  # which lack some of the numbers up to K
+    if dtype in ("float16", "bfloat16"):  # which cannot represent all numbers up to K
         dtype = "float32"
     classes = ops.arange(num_classes, dtype=dtype)
     return ops.equal(ops.cast(class_ids, dtype)[:, None], classes[None, :])
 
 
 def plain_labels(name: str, labels: npt.ArrayLike) -> np.ndarray:
-    """Labels of any shape as NumPy's integers, strings ("U") or bytes ("S"), to be compared.
+    """Convert labels of any shape to comparable NumPy integers, strings ("U"), or bytes ("S").
 
-    Whole floats become integers; an array of Python objects, or of NumPy's StringDType, what its
-    entries are.
+    Whole floats become integers. An array of Python objects, or of NumPy's StringDType, gets the
+    type of its entries.
 
     Args:
-        name: of the argument, for the messages.
-        labels: array, list or tensor.
+        name: Name of the argument, for messages.
+        labels: Array, list, or tensor.
 
     Raises:
-        ValueError: numbers beside strings, floats as `as_labels` refuses them, or anything else.
+        ValueError: Labels mix numbers and strings, are floats that `as_labels` refuses, or have
+            another type.
     """
     array = as_array(name, labels)
     kind = array.dtype.kind
-    # NumPy makes strings of the numbers in a list of both.
+    # NumPy converts the numbers to strings in a list of both.
     if kind in "OT" or (kind in "SU" and not isinstance(labels, np.ndarray)):
         array = _of_one_kind(name, array if kind == "O" else np.asarray(labels, dtype=object))
         kind = array.dtype.kind
-    dtype = array.dtype.name  # the kind of bfloat16 is "V", as that of bytes without a meaning
+    # The kind of bfloat16 is "V", as for untyped bytes, so use the name.
+    dtype = array.dtype.name
     if dtype.startswith(("float", "bfloat")):
         _check_floats(array, _LIMITS.get(dtype, _LIMITS["float64"]), dtype, name)
         return array.astype(np.int64)
     if kind == "u" and (not array.size or array.max() <= np.iinfo(np.int64).max):
-        return array.astype(np.int64)  # beside which others stay integers
+        return array.astype(np.int64)  # so that they stay integers when joined
     if kind not in "biuSU":
         raise _no_labels(name, f"dtype {array.dtype}")
     return array
 
 
 def joined_labels(sets: Iterable[tuple[str, npt.ArrayLike]]) -> np.ndarray:
-    """The labels of several sets as one array, one behind the other.
+    """Concatenate the labels of several sets.
 
     Args:
-        sets: of each, what its argument is called and its labels `[n]`.
+        sets: Name of the argument and labels `[n]` of each set.
 
     Raises:
-        ValueError: as `plain_labels`, or strings beside numbers or bytes.
+        ValueError: As in `plain_labels`. Also if strings are mixed with numbers or bytes.
     """
     names, given = zip(*((name, plain_labels(name, labels)) for name, labels in sets))
     kinds = [array.dtype.kind if array.dtype.kind in "SU" else "" for array in given]
     if len(set(kinds)) > 1:
-        # NumPy would make texts of the numbers, and 1 would be "1".
+        # NumPy would convert the numbers to strings, and 1 would equal "1".
         raise ArgumentError(
             f"{' and '.join(dict.fromkeys(names))} must be of one kind. "
             f"Received: {' and '.join(dict.fromkeys(str(array.dtype) for array in given))}"
         )
     if {array.dtype.kind for array in given} >= {"i", "u"}:
-        given = tuple(array.astype(object) for array in given)  # NumPy would make floats of them
+        given = tuple(array.astype(object) for array in given)  # NumPy would convert them to floats
     return np.concatenate(given)
 
 
 def _of_one_kind(name: str, objects: np.ndarray) -> np.ndarray:
-    """An array of objects as one of strings, bytes, integers or floats."""
+    """Convert an array of objects to an array of strings, bytes, integers, or floats."""
     entries = objects.ravel().tolist()
     for kind, dtype in ((str, "U"), (bytes, "S"), (Integral, "q"), (Real, "d")):
         if all(isinstance(entry, kind) for entry in entries):
@@ -136,7 +138,7 @@ def _of_one_kind(name: str, objects: np.ndarray) -> np.ndarray:
 
 def _no_labels(name: str, received: str) -> ArgumentError:
     return ArgumentError(
-        f"{name} must be numbers, or strings: whole numbers alone, str alone or bytes alone. "
+        f"{name} must be numbers or strings: only whole numbers, only str, or only bytes. "
         f"Received: {received} in {name}"
     )
 
@@ -152,8 +154,8 @@ def _from_numbers(labels: TensorLike, name: str) -> Tensor:
         bad = (numbers < held.min) | (numbers > held.max)
         if bad.any():
             raise ArgumentError(
-                f"{name} must hold class ids of {dtype}, the widest integer of this backend as it "
-                f"is set up (on JAX, enable jax_enable_x64). Received: {numbers[bad][0]} in {name}"
+                f"{name} must hold class ids of {dtype}, the widest integer type of this backend "
+                f"(on JAX, enable jax_enable_x64). Received: {numbers[bad][0]} in {name}"
             )
     return tensor
 
@@ -162,7 +164,7 @@ def _check_floats(labels: Tensor | np.ndarray, limit: int, dtype: str, name: str
     found = known_numbers(labels)
     if found is None:
         return
-    wanted = f"that {dtype} tells apart, below {limit}: give larger ones as integers"
+    wanted = f"that {dtype} tells apart, below {limit}: pass larger ids as integers"
     bad = np.argwhere(~(np.abs(found) < limit))
     if not len(bad):
         wanted, bad = "that are whole numbers", np.argwhere(found != np.floor(found))

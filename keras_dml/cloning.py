@@ -1,4 +1,4 @@
-"""Copies of functional and sequential models, with all the state of their layers."""
+"""Copies of functional and sequential models, including the state of all layers."""
 
 from __future__ import annotations
 
@@ -14,27 +14,29 @@ from keras_dml.private import Functional, flat_layers, lambda_output_shape
 
 
 def all_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
-    """A layer or model and every layer within it, however deep, each once and after its outer one.
+    """Return a layer or model and all layers within it, at any depth, each once and outer first.
 
-    Keras shows in `Model.layers` only those of the first level, and of a layer none: wrapped and
-    subclassed ones would not be seen.
+    `Model.layers` contains only the first level, and layers have no such attribute, so wrapped and
+    subclassed layers would be missed.
     """
     return flat_layers(layer)
 
 
 def freeze(layer: keras.layers.Layer) -> None:
-    """Let nothing of a layer or model train, however deep.
+    """Freeze all of a layer or model, at any depth.
 
-    `layer.trainable = False` does not reach what lies in a layer for which that holds already, such
-    as a subclassed one from a file, whose own layers were made anew: TensorFlow takes it for said.
+    Setting `layer.trainable = False` does not reach the inner layers of a layer that is already
+    frozen, such as a subclassed layer from a file, whose inner layers were recreated: TensorFlow
+    skips it.
     """
     for each in all_layers(layer):
         each.trainable = False
 
 
 def ends_of(model: keras.Model) -> tuple[Any, Any]:
-    """What a built functional or sequential model takes and gives, each in its own structure."""
-    if isinstance(model, keras.Sequential):  # its `input` and `output` are those of a call of it
+    """Return the inputs and outputs of a built functional or sequential model, with structure."""
+    # `input` and `output` of a Sequential are from a call of it.
+    if isinstance(model, keras.Sequential):
         return model.inputs[0], model.outputs[0]
     return model.input, model.output
 
@@ -44,18 +46,20 @@ def copied(
     copy_layer: Callable[[keras.layers.Layer], keras.layers.Layer],
     change_input: Callable[[keras.KerasTensor], keras.KerasTensor] | None = None,
 ) -> keras.Model:
-    """A copy of a functional or sequential model with layers, weights and state of its own.
+    """Copy a functional or sequential model with new layers, weights, and state.
 
-    Models nested in it are copied in the same way, whatever their depth; a layer or model that is
-    used more than once is copied once.
+    Nested models are copied in the same way at any depth. A layer or model that is used more than
+    once is copied once.
 
     Args:
-        model: a functional or a sequential model, the latter built or not.
-        copy_layer: gives a new layer for one that is no such model; see `same_layer`.
-        change_input: None, or gives the `keras.Input` that takes the place of a `KerasTensor`.
+        model: A functional or a sequential model. The latter need not be built.
+        copy_layer: Function that creates a new layer from a layer that is not such a model, see
+            `same_layer`.
+        change_input: None, or a function from a `KerasTensor` to the `keras.Input` that replaces
+            it.
 
     Raises:
-        ValueError: the model is neither, or a layer's copy does not take its state.
+        ValueError: The model is neither, or a layer's copy does not accept its state.
     """
     if not isinstance(model, (Functional, keras.Sequential)):
         raise ArgumentError(
@@ -83,7 +87,8 @@ def copied(
         try:
             return copy_of_model(_without_compilation(part))
         except ArgumentError as of_a_layer:
-            # A layer of it needs more than its own configuration tells; the whole knows it.
+            # One of its layers needs more than its configuration. The configuration of the model
+            # has it.
             copies.clear()
             copies.update(before)
             wholes.add(id(part))
@@ -100,7 +105,7 @@ def copied(
 
     copy = copy_of_part(model) if _has_own_config(model) else copy_of_model(model)
     copies[id(model)] = model, copy
-    # Models come after what they are made of, and set `trainable` on all of it.
+    # Models come after their parts, and setting their `trainable` changes all parts.
     for old, new in reversed(copies.values()):
         if isinstance(old, (Functional, keras.Sequential)):
             _copy_trainable(old, new)
@@ -119,13 +124,13 @@ def copied(
 
 
 def _has_own_config(model: keras.Model) -> bool:
-    """Whether a functional model is of a class that says itself how it is made, as KerasHub's."""
+    """Return whether the class of a functional model defines its configuration, as in KerasHub."""
     owner = next(one for one in type(model).__mro__ if "get_config" in vars(one))
     return owner.__module__.partition(".")[0] != "keras"
 
 
 def _number_of_weights(model: keras.Model) -> int:
-    """Without low-rank additions: Keras merges these into the kernels of what a layer saves."""
+    """Count the weights without low-rank additions, which Keras merges into kernels on saving."""
     added = sum(
         variable.name.startswith("lora_")
         for layer in all_layers(model)
@@ -136,7 +141,7 @@ def _number_of_weights(model: keras.Model) -> int:
 
 
 def _without_compilation(model: keras.Model) -> keras.Model:
-    """The same layers in a model that is not compiled: its losses may not be serializable."""
+    """Return an uncompiled model with the same layers: losses may not be serializable."""
     if not model.compiled or not getattr(model, "inputs", None):
         return model
     return keras.Model(*ends_of(model), name=model.name)
@@ -146,13 +151,13 @@ def same_layer(
     layer: keras.layers.Layer,
     change: Callable[[dict[str, Any]], dict[str, Any]] = lambda config: config,
 ) -> keras.layers.Layer:
-    """A new layer of the same class, made of its configuration as `change` gives it.
+    """Create a new layer of the same class from its configuration, modified by `change`.
 
-    A `Lambda` gets the same Python function, unless it brings variables along from elsewhere, which
-    both would share.
+    A `Lambda` gets the same Python function, unless the function can share variables with the
+    original.
 
     Raises:
-        ValueError: the layer cannot be made anew (names it, and says why).
+        ValueError: The layer cannot be recreated (the message has its name and the reason).
     """
     if type(layer) is keras.layers.Lambda:
         return _same_lambda(layer, change)
@@ -172,7 +177,7 @@ def _same_lambda(
 ) -> keras.layers.Lambda:
     functions = [layer.function, layer.mask, lambda_output_shape(layer)]
     for function in filter(callable, functions):
-        # A method, a partial or an object may hold variables as well as a closure.
+        # A method, a partial, or an object can contain variables, as a closure can.
         plain = inspect.isfunction(function) or inspect.isbuiltin(function)
         if not plain or getattr(function, "__closure__", None):
             raise ArgumentError(
@@ -190,13 +195,13 @@ def _same_lambda(
 
 
 def copy_state(source: keras.layers.Layer, target: keras.layers.Layer) -> None:
-    """Give a layer or model of the same build all state of another: what a file would keep of it.
+    """Copy all state that a file would contain to a layer or model of the same structure.
 
-    That is more than `set_weights(get_weights())`: a `Normalization` computes with constants that
-    it takes from its weights when it loads them, and vocabularies are no weights at all.
+    `set_weights(get_weights())` is not enough: a `Normalization` computes with constants that it
+    derives from its weights on loading, and vocabularies are not weights.
 
     Raises:
-        ValueError: the target is built otherwise.
+        ValueError: The target has another structure.
     """
     sources, targets = all_layers(source), all_layers(target)
     if len(sources) != len(targets):
@@ -222,7 +227,7 @@ def copy_state(source: keras.layers.Layer, target: keras.layers.Layer) -> None:
 
 
 def finalize(model: keras.Model) -> None:
-    """Let every layer of a model take up what has been assigned to its variables."""
+    """Let every layer of a model update the state that it derives from its variables."""
     for layer in all_layers(model):
         if hasattr(layer, "finalize_state"):
             state = _Arrays()
@@ -231,7 +236,7 @@ def finalize(model: keras.Model) -> None:
 
 
 class _Arrays(dict):
-    """What `save_own_variables` writes into, as arrays: no variable is kept, nor its devices."""
+    """A store for `save_own_variables` that contains arrays, not variables or their devices."""
 
     def __setitem__(self, key: str, value: object) -> None:
         super().__setitem__(key, keras.ops.convert_to_numpy(value))

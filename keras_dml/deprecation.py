@@ -1,4 +1,4 @@
-"""Old names that keep working, with a DeprecationWarning, for one minor version."""
+"""Deprecated names that still work, with a DeprecationWarning, for one minor version."""
 
 import functools
 import inspect
@@ -18,17 +18,17 @@ Result = TypeVar("Result")
 def renamed_arguments(
     **names: str,
 ) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
-    """Decorator: keyword arguments that a function took by another name before.
+    """Decorate a function to accept former names of its keyword arguments.
 
         @renamed_arguments(neighbours="neighbors")
         def export(model, neighbors=10): ...
 
     Args:
-        names: old name = the name of today, which must be a parameter.
+        names: Old name = current name, which must be a parameter.
 
     Raises:
-        TypeError: when the function is made, a name of today that it lacks or an old one that it
-            has; when it is called, an old name beside its new one.
+        TypeError: On decoration, the function lacks a current name or has an old name as a
+            parameter. On a call, both an old name and its new name are set.
     """
 
     def decorated(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
@@ -57,13 +57,13 @@ def renamed_arguments(
 
 
 def renamed_attributes(module: str, /, **names: str) -> Callable[[str], Any]:
-    """A `__getattr__` for a module some of whose names have changed.
+    """Return a `__getattr__` for a module with renamed attributes.
 
         __getattr__ = renamed_attributes(__name__, nearest_neighbours="nearest_neighbors")
 
     Args:
-        module: its full name.
-        names: old name = the name of today.
+        module: Full name of the module.
+        names: Old name = current name.
     """
 
     def attribute(name: str) -> Any:
@@ -80,11 +80,11 @@ def _public_name(function: Callable[..., Any]) -> str:
 
 
 def warn_renamed(what: str, new: str) -> None:
-    """Warn whoever called the function, or read the attribute, that calls this.
+    """Warn the code that called the function, or read the attribute, that calls this function.
 
     Args:
-        what: the old name, in full.
-        new: the name of today.
+        what: The old name, in full.
+        new: The current name.
     """
     warnings.warn(
         f"{what} is called {new} now; the old name goes with the next minor version",

@@ -1,8 +1,8 @@
-"""What replicas share; needs TensorFlow only when a tf.distribute strategy is in use.
+"""Communication between replicas. Needs TensorFlow only in a tf.distribute strategy.
 
-A loss over pairs compares the images of its own replica (the anchors) with the images of *all*
-replicas (the candidates). Keras divides each replica's mean by the number of replicas and sums
-the gradients over them, so the value and the gradient are those of the global batch on one device.
+A loss over pairs compares the images of its replica (the anchors) with the images of *all* replicas
+(the candidates). Keras divides each replica's mean by the number of replicas and sums the gradients
+over them. Value and gradient therefore equal the values for the global batch on one device.
 """
 
 import contextlib
@@ -19,26 +19,27 @@ from keras_dml.types import Tensor
 
 
 def gather_candidates(x: Tensor) -> tuple[Tensor, Tensor | int]:
-    """The rows of `x` on every replica, one replica after the other, and where our own begin.
+    """Gather the rows of `x` from all replicas in order, and return the index of our first row.
 
     Differentiable: the gradient of a replica's rows is summed over all replicas that used them.
-    Outside a strategy, or with one replica, `x` itself comes back and nothing is computed.
+    Outside a strategy, or with one replica, `x` is returned unchanged.
 
     Args:
-        x: tensor `[n, ...]`, the same shape on every replica: a global batch is a multiple of the
-            number of replicas, and a last partial one is dropped. (Replicas on other machines
-            cannot be looked at: there TensorFlow fails in the reduction, `Shape mismatch in the
-            collective instance`.)
+        x: Tensor `[n, ...]` with the same shape on every replica. The global batch must be a
+            multiple of the number of replicas, and a partial last batch must be dropped. (Replicas
+            on other machines cannot be checked. TensorFlow fails in their reduction:
+            `Shape mismatch in the collective instance`.)
 
     Returns:
-        `(gathered, offset)`: tensor `[replicas * n, ...]`, and the row in it of our first row.
+        `(gathered, offset)`: tensor `[replicas * n, ...]`, and the index of our first row in it.
 
     Raises:
-        ValueError: replicas of this machine have different numbers of rows; where these are only
-            known when the graph runs, TensorFlow's `InvalidArgumentError` with the same text.
+        ValueError: Replicas of this machine have different numbers of rows. If the numbers are
+            known only when the graph runs, TensorFlow raises `InvalidArgumentError` with the same
+            text.
 
-    References: the exchange by summing zero-padded slices is SimCLR's (TensorFlow 2 code); unlike
-    `ReplicaContext.all_gather` it works under every strategy, several workers included.
+    References: the exchange by summing zero-padded slices is from SimCLR (TensorFlow 2 code).
+    Unlike `ReplicaContext.all_gather`, it works under every strategy, including several workers.
     """
     context = _replica_context()
     if context is None:
@@ -58,7 +59,7 @@ def gather_candidates(x: Tensor) -> tuple[Tensor, Tensor | int]:
 
 
 def place_among_replicas() -> tuple[Tensor | int, int]:
-    """Which replica this code runs on, and how many there are: `(0, 1)` outside a strategy."""
+    """Return this code's replica and the number of replicas: `(0, 1)` outside a strategy."""
     context = _replica_context()
     if context is None:
         return 0, 1
@@ -74,10 +75,10 @@ _PIECE: contextvars.ContextVar[_Piece] = contextvars.ContextVar("piece", default
 
 @contextlib.contextmanager
 def piece_of_batch(first_row: Tensor | int, rows: Tensor | int) -> Iterator[None]:
-    """Within it a layer is given a piece of its replica's batch.
+    """Enter a context in which layers receive a piece of their replica's batch.
 
     Args:
-        first_row: of the piece, in the batch. rows: of the batch.
+        first_row: First row of the piece in the batch. rows: Number of rows in the batch.
     """
     token = _PIECE.set((first_row, rows))
     try:
@@ -87,9 +88,9 @@ def piece_of_batch(first_row: Tensor | int, rows: Tensor | int) -> Iterator[None
 
 
 def place_in_global_batch(rows: Tensor | int) -> tuple[Tensor | int, Tensor | int] | None:
-    """Where in the global batch the rows lie that a layer is given, and how many that one has.
+    """Return the first row of a layer's input in the global batch, and the global batch size.
 
-    None: they are the whole of it.
+    None if the input is the whole global batch.
     """
     replica, replicas = place_among_replicas()
     piece = _PIECE.get()
@@ -100,7 +101,7 @@ def place_in_global_batch(rows: Tensor | int) -> tuple[Tensor | int, Tensor | in
 
 
 def sum_over_replicas(x: Tensor) -> Tensor:
-    """The sum of the replicas' tensors; `x` itself on one device."""
+    """Sum a tensor over the replicas. Returns `x` on one device."""
     context = _replica_context()
     if context is None:
         return x
@@ -119,7 +120,7 @@ def _replica_context() -> Any:
 
 
 def _equal_rows(strategy: Any, x: Tensor) -> list[Any]:
-    """Checks that hold when the replicas of this machine have equally many rows."""
+    """Return checks that the replicas of this machine have equal numbers of rows."""
     import tensorflow as tf
 
     parts = strategy.experimental_local_results(x)

@@ -1,4 +1,4 @@
-"""Embedding models, with an index or without, as SavedModels for serving. Needs TensorFlow."""
+"""Export of embedding models, with or without an index, as SavedModels. Needs TensorFlow."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from keras_dml.retrieval import Index
 
 __all__ = ["check_export", "export_saved_model", "float32_copy"]
 
-# What TensorFlow takes as the name of a scope; that of an outermost one begins with no sign.
+# Valid TensorFlow scope names. The first character of an outermost scope is more restricted.
 _SCOPE = re.compile(r"[A-Za-z0-9_.\\/>-]*")
 _OUTERMOST = re.compile(r"[A-Za-z0-9.]")
 
@@ -49,55 +49,55 @@ def export_saved_model(
     neighbors: int = 10,
     threshold: float | OperatingPoint | None = None,
 ) -> None:
-    """Writes a SavedModel that takes images and returns embeddings, or neighbors.
+    """Write a SavedModel that takes images and returns embeddings or neighbors.
 
-    Its signatures, each of n images, as many as a call gives, none as well:
+    Its signatures take any number n of images, including 0:
 
-    - `serving_default`: `images`, strings `[n]` (bytes of image files) →
-      `embeddings`, float32 `[n, d]`;
-    - `embed_images`: `images`, float32 `[n, height, width, channels]` as `preprocessing` returns
-      them (another size is InvalidArgument) → `embeddings`;
-    - `search`, with an index: `images`, strings `[n]` → `ids`, int64 or strings
-      `[n, neighbors]`, nearest first, and float32 `[n, neighbors]` `similarities` for an index
-      of metric "cosine", `distances` for "l2". With a threshold also `matches`, bools
-      `[n, neighbors]`: whether a neighbor's similarity is at least the threshold, its distance at
-      most the threshold.
+    - `serving_default`: `images`, strings `[n]` (bytes of image files) → `embeddings`, float32
+      `[n, d]`;
+    - `embed_images`: `images`, float32 `[n, height, width, channels]` as from `preprocessing`
+      (another size is InvalidArgument) → `embeddings`;
+    - `search`, with an index: `images`, strings `[n]` → `ids`, int64 or strings `[n, neighbors]`,
+      nearest first, and float32 `[n, neighbors]` `similarities` for an index with metric "cosine",
+      `distances` for "l2". With a threshold also `matches`, bools `[n, neighbors]`: whether a
+      neighbor's similarity is at least the threshold, or its distance at most the threshold.
 
-    `tf.saved_model.load` needs neither this package nor its layers; only with a `ScannIndex` the
-    process that loads it must have run `import scann`. The folder may be moved. An image that
-    `preprocessing` refuses raises its error (tf.io's: InvalidArgument) for that call alone. A
-    model in mixed precision or under a distribution strategy, or with layers whose names TensorFlow
-    takes within a scope alone (`"_norm"`), is exported as its `float32_copy`.
-    Written beside `path` under a temporary name and then renamed; a SavedModel already there is
-    removed last. `assets.extra/sha256.json`, which TensorFlow passes over, holds the files'
-    checksums; the commands of `experiments` compare them.
+    `tf.saved_model.load` needs neither this package nor its layers. Only with a `ScannIndex`, the
+    loading process must first run `import scann`. The folder can be moved. If `preprocessing`
+    refuses an image, only that call raises its error (tf.io's: InvalidArgument). A model in mixed
+    precision, under a distribution strategy, or with layer names that TensorFlow accepts only
+    within a scope (`"_norm"`) is exported as its `float32_copy`. The SavedModel is written next to
+    `path` under a temporary name and then renamed. An existing SavedModel is removed last.
+    `assets.extra/sha256.json`, which TensorFlow ignores, contains the files' checksums, which the
+    commands of `experiments` verify.
 
-    Where Keras runs on JAX or PyTorch, a process of TensorFlow's loads the model from a file and
-    writes the SavedModel (some ten seconds); extra `tensorflow`.
+    If Keras runs on JAX or PyTorch, a TensorFlow process loads the model from a file and writes the
+    SavedModel (about ten seconds). This needs the extra `tensorflow`.
 
     Examples:
         >>> export_saved_model(model, "served", pipelines.EvaluationTransform(16))
 
     Args:
-        model: a built functional or sequential embedding model: float32 images
-            `[n, height, width, channels]` → `[n, d]`; of one around it, as `RankMI`, that in it.
-        path: the folder to write; its parent must exist.
-        preprocessing: TensorFlow function: one image's bytes (scalar string) → float32 image of
-            the model's input shape.
-        index: None, or a `keras_dml.retrieval.Index` of embeddings of this model. Its items go
-            into the SavedModel.
-        neighbors: how many `search` returns, from 1 to the index's number of items.
-        threshold: None, or with an index the score from which on two embeddings match, in the
-            index's metric: a number, or a point of `metrics.verification` of this model.
+        model: A built functional or sequential embedding model: float32 images
+            `[n, height, width, channels]` → `[n, d]`. A model around another, such as `RankMI`,
+            exports the inner model.
+        path: The folder to write. Its parent must exist.
+        preprocessing: TensorFlow function from one image's bytes (scalar string) to a float32 image
+            with the model's input shape.
+        index: None, or a `keras_dml.retrieval.Index` of embeddings of this model. The SavedModel
+            includes its items.
+        neighbors: Number of results of `search`, from 1 to the index's number of items.
+        threshold: None, or with an index the score from which two embeddings match, in the index's
+            metric: a number, or a point of `metrics.verification` of this model.
 
     Raises:
-        ValueError: the parent of `path` is missing, `path` exists and is no SavedModel, the
-            model is not as above, a layer has a name that TensorFlow takes nowhere (`"a b"`, or
-            `"_a"` of a model within the model), `preprocessing` gives another shape, the index was
-            built for other dimensions, `neighbors` is out of range, or `threshold` is of another
-            metric or without an index.
+        ValueError: The parent of `path` is missing, `path` exists and is not a SavedModel, the
+            model is invalid, TensorFlow does not accept a layer's name anywhere (`"a b"`, or `"_a"`
+            of a nested model), `preprocessing` returns another shape, the index has other
+            dimensions, `neighbors` is out of range, or `threshold` has another metric or is set
+            without an index.
         MissingExtraError: TensorFlow is not installed.
-        TypeError: `preprocessing` is not callable, `index` is no `Index`.
+        TypeError: `preprocessing` is not callable, or `index` is not an `Index`.
     """
     _check_tensorflow()
     _check_preprocessing(preprocessing)
@@ -129,20 +129,20 @@ def export_saved_model(
 
 
 def check_export(model: keras.Model, preprocessing: Callable[[tf.Tensor], tf.Tensor]) -> None:
-    """Raises now what `export_saved_model` would raise of this model, after hours of training.
+    """Raise the errors that `export_saved_model` would raise for a model, before its training.
 
-    Traces what it would write, and writes nothing; on another backend than TensorFlow, what happens
-    before the model alone. Python's random state, from which Keras draws
-    the seeds of layers without one, is left as it was.
+    It traces the functions of the SavedModel and writes nothing. On other backends than TensorFlow,
+    it traces only the preprocessing. Python's random state, from which Keras draws the seeds of
+    layers without a seed, is restored.
 
     Examples:
         >>> check_export(model, pipelines.EvaluationTransform(16))
 
     Args:
-        model, preprocessing: as for `export_saved_model`.
+        model, preprocessing: As in `export_saved_model`.
 
     Raises:
-        ValueError, TypeError: as `export_saved_model`; and what a layer raises that cannot be
+        ValueError, TypeError: As in `export_saved_model`. Also the errors of layers that cannot be
             traced.
     """
     _check_tensorflow()
@@ -155,7 +155,7 @@ def check_export(model: keras.Model, preprocessing: Callable[[tf.Tensor], tf.Ten
     state = random.getstate()
     try:
         _, _, embed_files = _embedding_functions(_servable(model), preprocessing)
-        # As ExportArchive traces it, which is without AutoGraph.
+        # Traced without AutoGraph, as ExportArchive does.
         files = tf.TensorSpec([None], tf.string, name="images")
         tf.function(embed_files, [files], autograph=False).get_concrete_function()
     finally:
@@ -176,10 +176,10 @@ def _check_names(model: keras.Model) -> None:
     for layer in all_layers(model)[1:]:
         if not _SCOPE.fullmatch(layer.name):
             raise ArgumentError(
-                "model must have layers with names of letters, digits and _ . / > - alone, as "
-                f"TensorFlow wants: rename {layer.name!r}. Received: model={model.name!r}"
+                "model must have layers with names of only letters, digits and _ . / > -, as "
+                f"TensorFlow requires: rename {layer.name!r}. Received: model={model.name!r}"
             )
-        # TensorFlow writes a function for each model within, under that model's name.
+        # TensorFlow writes a function for each nested model under the model's name.
         if isinstance(layer, keras.Model) and not _OUTERMOST.match(layer.name):
             raise ArgumentError(
                 "model must hold models whose names begin with a letter or digit: rename "
@@ -188,9 +188,9 @@ def _check_names(model: keras.Model) -> None:
 
 
 def _servable(model: keras.Model) -> keras.Model:
-    """The model or, where TensorFlow or serving needs another, its copy in float32."""
+    """Return the model, or its copy in float32 if TensorFlow or serving needs one."""
     _check_names(model)
-    # Variables' names begin with those of the layers, and are written as outermost scopes.
+    # Variable names begin with layer names, and are written as outermost scopes.
     unnamed = [v.path for v in model.variables if not _OUTERMOST.match(v.value.name)]
     if not is_float32(model) or unnamed:
         try:
@@ -269,9 +269,9 @@ def _checked_threshold(
 def _decoded(
     model: keras.Model, preprocessing: Callable[[tf.Tensor], tf.Tensor]
 ) -> tuple[Callable[[tf.Tensor], tf.Tensor], tf.TensorSpec, tf.TensorShape]:
-    """The function from a file to an image, the image that the model takes, the image's shape."""
+    """Return the function from a file to an image, the input spec, and the image's shape."""
     image = tf.TensorSpec(model.input_shape[1:], tf.float32)
-    # ExportArchive traces without AutoGraph, which preprocessing may need for its Python ifs.
+    # ExportArchive traces without AutoGraph, but preprocessing can need it for Python conditions.
     traced = tf.function(preprocessing, input_signature=[tf.TensorSpec([], tf.string)])
     returned = traced.get_concrete_function().structured_outputs
     if not isinstance(returned, tf.Tensor) or not image.is_compatible_with(returned):
@@ -280,21 +280,21 @@ def _decoded(
             f"shape {image.shape}. Received: a function that returns {returned}"
         )
 
-    # A model of images of any size is served those of one.
+    # A model with a variable image size is served with the size of the preprocessed images.
     return traced, image, image.shape.merge_with(returned.shape)
 
 
 def _embedding_functions(
     model: keras.Model, preprocessing: Callable[[tf.Tensor], tf.Tensor]
 ) -> tuple[tf.TensorSpec, _Served, _Served]:
-    """The spec of decoded images, and functions from them and from files to embeddings."""
+    """Return the spec of decoded images, and functions from them and from files to embeddings."""
     traced, image, size = _decoded(model, preprocessing)
     decoded = tf.TensorSpec([None, *size], tf.float32, name="images")
 
     def embed(images: tf.Tensor) -> dict[str, tf.Tensor]:
-        # A loaded signature does not look at the size of what it is given.
+        # A loaded signature does not check the size of its inputs.
         images = tf.ensure_shape(images, decoded.shape)
-        with tf.name_scope("embed"):  # the model's name, too, may be none of an outermost scope
+        with tf.name_scope("embed"):  # the model's name can be invalid as an outermost scope
             return {"embeddings": tf.cast(model(images, training=False), tf.float32)}
 
     def embed_files(images: tf.Tensor) -> dict[str, tf.Tensor]:

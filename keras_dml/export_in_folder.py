@@ -1,4 +1,4 @@
-"""TensorFlow's part of `export_process`: `python -m keras_dml.export_in_folder FOLDER`."""
+"""TensorFlow process of `export_process`: `python -m keras_dml.export_in_folder FOLDER`."""
 
 import importlib
 import json
@@ -20,7 +20,7 @@ tf = TensorFlow("export_saved_model")
 
 
 def main(folder: pathlib.Path) -> int:
-    """Export what the folder holds; returns the exit code, 2 of what is refused."""
+    """Export the contents of a folder. Return the exit code: 2 for a refused argument."""
     rest: dict[str, Any] = json.loads((folder / REST).read_text())
     try:
         for name in rest["modules"]:
@@ -34,7 +34,7 @@ def main(folder: pathlib.Path) -> int:
         loaded = tf.saved_model.load(str(folder / PREPROCESSING))
         kept = folder / INDEX
         export_saved_model(
-            # Code in it is this user's own, who has just saved it.
+            # The code in it is safe, because this user has just saved it.
             keras.saving.load_model(folder / MODEL, compile=False, safe_mode=False),
             rest["path"],
             lambda image: loaded.call(image),

@@ -1,7 +1,7 @@
-"""The export of a model that JAX or PyTorch has trained: a process of TensorFlow's writes it.
+"""Export of a model that was trained on JAX or PyTorch, by a TensorFlow process.
 
-That process is `python -m keras_dml.export_in_folder FOLDER`, and the folder holds what it needs:
-the model as a `.keras` file, `preprocessing` as a SavedModel, an index, and the rest as JSON.
+The process is `python -m keras_dml.export_in_folder FOLDER`. The folder contains the model as a
+`.keras` file, `preprocessing` as a SavedModel, an index, and the other arguments as JSON.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ else:
 __all__ = ["INDEX", "MODEL", "PREPROCESSING", "REFUSED", "REST", "export_by_tensorflow"]
 
 MODEL, PREPROCESSING, INDEX, REST = "model.keras", "preprocessing", "index", "rest.json"
-# What a refusal begins with on its line, the last that the process prints.
+# Prefix of the last line that the process prints if it refuses an argument.
 REFUSED = "refused: "
 
 
@@ -43,14 +43,14 @@ def export_by_tensorflow(
     neighbors: int,
     threshold: float | None,
 ) -> None:
-    """As `export.export_saved_model`, whose arguments these are, checked as far as they can be.
+    """Export as `export.export_saved_model`, with its arguments, which are already checked.
 
-    Classes of layers of one's own must be in modules that can be imported; TensorFlow's own state
-    that `preprocessing` holds (tables, variables) cannot be taken along.
+    Classes of user-defined layers must be in importable modules. TensorFlow state in
+    `preprocessing` (tables, variables) is not supported.
 
     Raises:
-        ValueError: what TensorFlow's process refuses.
-        RuntimeError: it failed; the message is its own.
+        ValueError: The TensorFlow process refuses an argument.
+        RuntimeError: The TensorFlow process failed. The message is from the process.
     """
     with tempfile.TemporaryDirectory(prefix="keras_dml-export-") as name:
         folder = pathlib.Path(name)
@@ -96,13 +96,13 @@ def _save_preprocessing(
 
 
 def _modules(model: keras.Model) -> list[str]:
-    """Where the classes of the layers are that none of Keras' are."""
+    """Return the modules of layer classes that are not from Keras or this package."""
     found = {type(layer).__module__ for layer in all_layers(model)}
     return sorted(name for name in found if name.partition(".")[0] not in ("keras", "keras_dml"))
 
 
 def _environment() -> dict[str, str]:
-    """That of this process, in which TensorFlow's finds the same modules and takes no GPU."""
+    """Return this process's environment, with the same modules, TensorFlow, and no GPU."""
     return {
         **os.environ,
         "KERAS_BACKEND": "tensorflow",

@@ -1,4 +1,4 @@
-"""Packages that `pip install keras-dml` alone does not bring, and the extra that brings each."""
+"""Optional packages, and the extras of keras-dml that install them."""
 
 import contextlib
 import importlib
@@ -12,11 +12,11 @@ __all__ = ["MissingExtraError", "TensorFlow", "check_tensorflow_backend", "needi
 
 
 class MissingExtraError(ImportError):
-    """A package is not installed, or does not load; the message names the extra that brings it.
+    """A package is not installed or does not load. The message names the extra that installs it.
 
     Attributes:
-        name: of the module that could not be imported.
-        extra: as in `pip install 'keras-dml[extra]'`.
+        name: Name of the module that could not be imported.
+        extra: Extra, as in `pip install 'keras-dml[extra]'`.
     """
 
     def __init__(self, message: str, name: str | None, extra: str) -> None:
@@ -26,22 +26,22 @@ class MissingExtraError(ImportError):
 
 @contextlib.contextmanager
 def needing(extra: str, what: str) -> Iterator[None]:
-    """Around imports: one that fails becomes a `MissingExtraError` of one line.
+    """Convert a failed import in the block to a one-line `MissingExtraError`.
 
     Args:
-        extra: of setup.cfg, that brings the packages.
-        what: what needs them, the message's first words.
+        extra: Extra in setup.cfg that installs the packages.
+        what: Feature that needs the packages, the first words of the message.
 
     Raises:
-        MissingExtraError: an import in the block failed.
+        MissingExtraError: An import in the block failed.
     """
     try:
         yield
-    except MissingExtraError:  # says it already
+    except MissingExtraError:  # has its message already
         raise
     except ImportError as error:
         package = (error.name or str(error)).partition(".")[0]
-        # A package that is there and does not load says why; one that is not has no more to say.
+        # Add the reason if the package is installed but does not load.
         why = "" if isinstance(error, ModuleNotFoundError) else f" ({error})"
         raise MissingExtraError(
             f"{what} needs {package}{why}: pip install 'keras-dml[{extra}]'", error.name, extra
@@ -49,30 +49,30 @@ def needing(extra: str, what: str) -> Iterator[None]:
 
 
 class TensorFlow:
-    """`tf = TensorFlow("what needs it")`: the module `tensorflow`, imported when first used.
+    """The module `tensorflow`, imported on first use: `tf = TensorFlow("name of the feature")`.
 
-    So what is written with TensorFlow can be imported, documented and subclassed on any backend.
-    For functions and methods; a class that derives from TensorFlow's imports it.
+    Code that uses TensorFlow can then be imported, documented, and subclassed on any backend. It
+    works in functions and methods. A subclass of a TensorFlow class must import TensorFlow.
 
     Args:
-        what: as in `needing`, for where it is not installed.
+        what: Feature that needs TensorFlow, as in `needing`.
     """
 
     def __init__(self, what: str) -> None:
         self._what = what
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # what copy, pickle and doctest look for
+        if name.startswith("__"):  # copy, pickle, and doctest look these up
             raise AttributeError(name)
         with needing("tensorflow", self._what):
             tensorflow = importlib.import_module("tensorflow")
         value = getattr(tensorflow, name)
-        setattr(self, name, value)  # found without this method from now on
+        setattr(self, name, value)  # later accesses bypass this method
         return value
 
 
 def check_tensorflow_backend(what: str) -> None:
-    """Refuse what only trains on Keras' TensorFlow backend.
+    """Raise an error unless Keras runs on its TensorFlow backend.
 
     Raises:
         MissingExtraError: TensorFlow is not installed.

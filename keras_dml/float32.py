@@ -17,7 +17,7 @@ _OTHER_FLOATS = ("mixed_float16", "mixed_bfloat16", "float16", "bfloat16", "floa
 
 
 def check_static_graph(model: object) -> None:
-    """ValueError unless `model` is a built functional or sequential one."""
+    """Raise `ValueError` unless `model` is a built functional or sequential model."""
     if not isinstance(model, keras.Model) or not getattr(model, "inputs", None):
         raise ArgumentError(
             "model must be a built functional or sequential Keras model. "
@@ -25,8 +25,8 @@ def check_static_graph(model: object) -> None:
         )
 
 
-def _in_float32(config: Any) -> Any:  # JSON, however deep
-    """A layer's config with each floating-point dtype policy in it, however deep, float32."""
+def _in_float32(config: Any) -> Any:  # JSON of any depth
+    """Replace every floating-point dtype policy in a layer's configuration with float32."""
     if isinstance(config, dict):
         if str(config.get("class_name", "")).endswith("DTypePolicyMap"):
             return "float32"
@@ -49,7 +49,7 @@ def _float32_layer(layer: keras.layers.Layer) -> keras.layers.Layer:
 
 
 def _float32_input(tensor: keras.KerasTensor) -> keras.KerasTensor:
-    """An input like this one in float32: nested models have inputs of the outer one's precision."""
+    """Create a float32 input. Nested models have inputs with the outer model's precision."""
     dtype = "float32" if tensor.dtype in _OTHER_FLOATS else tensor.dtype
     return keras.Input(
         batch_shape=tensor.shape, dtype=dtype, sparse=tensor.sparse, name=tensor.name
@@ -57,14 +57,14 @@ def _float32_input(tensor: keras.KerasTensor) -> keras.KerasTensor:
 
 
 def _other_float(layer: keras.layers.Layer) -> str | None:
-    """What a layer computes or keeps in that is no float32; None for none."""
+    """Return a float dtype of the layer other than float32, or None."""
     dtypes = [layer.compute_dtype, layer.variable_dtype, layer.dtype]
     dtypes += [variable.dtype for variable in layer.weights]
     return next((str(dtype) for dtype in dtypes if str(dtype) in _OTHER_FLOATS), None)
 
 
 def is_float32(model: keras.Model) -> bool:
-    """Whether every layer of `model`, however deep, computes in float32, under no strategy."""
+    """Return whether every layer of `model` computes in float32, and no strategy is in use."""
     if keras.backend.backend() == "tensorflow" and _is_distributed(model):
         return False
     return all(_other_float(layer) is None for layer in all_layers(model))
@@ -75,10 +75,11 @@ def _is_distributed(model: keras.Model) -> bool:
 
 
 def float32_copy(model: keras.Model) -> keras.Model:
-    """The same model, uncompiled, computing in float32 throughout.
+    """Copy a model, uncompiled, to compute completely in float32.
 
-    Mixed precision rounds embeddings to 8 or 11 bits; evaluation and serving want what the
-    float32 weights say. Also frees a model of the distribution strategy that it was built under.
+    Mixed precision rounds embeddings to 8 or 11 bits. Use the copy for evaluation and serving, to
+    get the full precision of the float32 weights. The copy is also independent of the distribution
+    strategy of the original.
 
     Examples:
         >>> inputs = keras.Input((4,))
@@ -87,22 +88,22 @@ def float32_copy(model: keras.Model) -> keras.Model:
         'float32'
 
     Args:
-        model: a built functional or sequential Keras model, nested ones included. Its layers
-            need `get_config`; registration only inside wrapper layers.
+        model: A built functional or sequential Keras model, possibly nested. Its layers need
+            `get_config`. Only layers within wrapper layers need registration.
 
     Returns:
-        A functional model of the same name, layers, weight values and adapted state, with variables
-        of its own. A subclass's own `train_step` and the like are not carried over.
+        A functional model with the same name, layers, weight values, and adapted state, but
+        separate variables. Overridden methods of a subclass, such as `train_step`, are not copied.
 
     Raises:
-        ValueError: the model is subclassed or not built, so that its layers are not known; a layer
-            cannot be made anew from its configuration, or computes in another precision whatever
-            that says (names it).
+        ValueError: The model is subclassed or not built, so that its layers are unknown. Or a layer
+            cannot be recreated from its configuration, or computes in another precision regardless
+            of the configuration (the message names it).
     """
     check_static_graph(model)
-    # clone_model would copy the compilation too, and fail on losses that are not registered.
+    # clone_model would also copy the compilation, and fail for losses that are not registered.
     source = keras.Model(*ends_of(model), name=model.name)
-    # Layers that make layers of their own in __init__ or build take the global policy for them.
+    # Layers that create layers in __init__ or build use the global policy for them.
     policy = keras.config.dtype_policy()
     keras.config.set_dtype_policy("float32")
     try:

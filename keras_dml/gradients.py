@@ -1,38 +1,103 @@
-"""Functions that come with a gradient of their own, written once for all backends."""
+"""Functions with a hand-written gradient, written once for all backends."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+import keras
 from keras import ops
 
+from keras_dml.errors import SecondDerivativeError
 from keras_dml.types import Tensor
 
-__all__ = ["WithGradient", "with_gradient"]
+__all__ = ["Backward", "with_gradient"]
 
-WithGradient: TypeAlias = tuple[Tensor, Callable[[Tensor], Any]]
-"""A value, and the function from the gradient at it to the gradients at the inputs."""
+Backward: TypeAlias = Callable[..., Tensor | tuple[Tensor, ...]]
+"""From `(upstream, *inputs)` to the gradient at each input."""
 
 
-def with_gradient(function: Callable[..., WithGradient]) -> Callable[..., Tensor]:
-    """`ops.custom_gradient`, of a function whose gradient takes the upstream and nothing else.
+def with_gradient(function: Callable[..., tuple[Tensor, Backward]]) -> Callable[..., Tensor]:
+    """Wrap a function that returns its value and its gradient.
+
+    The result can be differentiated twice in reverse mode if `backward` reads the inputs that it
+    receives, and closes over nothing that depends on them except comparisons.
 
     Args:
-        function: from tensors (of variables copies) to `(value, gradient)`; `gradient(upstream)`
-            gives the gradient at the one input, or a tuple for several. What else it needs it may
-            close over, if no gradient has to reach it.
+        function: From tensors to `(value, backward)`. `value` is one tensor.
+            `backward(upstream, *inputs)` returns the gradient at the one input, or a tuple.
 
     Returns:
-        The function of the value alone, differentiable once.
+        A function with the same arguments that returns the value.
     """
 
     @ops.custom_gradient
-    def valued(*inputs: Tensor) -> tuple[Tensor, Callable[..., Any]]:
-        value, gradient = function(*inputs)
+    def valued(*inputs: Tensor) -> tuple[Tensor, Callable[..., Tensor | tuple[Tensor, ...]]]:
+        value, backward = function(*inputs)
 
-        def of_upstream(*args: Tensor, upstream: Tensor | None = None) -> Any:
-            # A keyword on some backends, a positional argument on others.
-            return gradient(args[0] if upstream is None else upstream)
+        def gradient(*args: Tensor, upstream: Tensor | None = None) -> Tensor | tuple[Tensor, ...]:
+            if upstream is None:
+                return backward(args[0], *inputs)
+            # PyTorch passes the inputs again, because those above are outside its graph.
+            return backward(upstream, *args)
 
-        return value, of_upstream
+        return value, gradient
 
     return valued
+
+
+def once_differentiable(x: Tensor, reason: str) -> Tensor:
+    """Return `x` and its gradient unchanged, and refuse a second derivative through it.
+
+    For gradients that are not the derivative of their value, such as constant weights that depend
+    on the embeddings.
+
+    Args:
+        x: Any tensor.
+        reason: Why, and what to do, for the message.
+
+    Raises:
+        SecondDerivativeError: When the gradient is differentiated.
+    """
+
+    @ops.custom_gradient
+    def unchanged(x: Tensor) -> tuple[Tensor, Callable[..., Tensor]]:
+        def gradient(*args: Tensor, upstream: Tensor | None = None) -> Tensor:
+            if upstream is None:
+                return last(args[0], x)
+            return last(upstream, *args)
+
+        return ops.convert_to_tensor(x), gradient
+
+    # The input is a source of the gradient: PyTorch records no graph that would connect them.
+    @ops.custom_gradient
+    def last(upstream: Tensor, x: Tensor) -> tuple[Tensor, Callable[..., Any]]:
+        return ops.convert_to_tensor(upstream), lambda *_, **__: _refuse(reason, upstream, x)
+
+    return unchanged(x)
+
+
+def _refuse(reason: str, *tensors: Tensor) -> Any:
+    """Raise `SecondDerivativeError`, or in a TensorFlow graph return tensors that raise it.
+
+    TensorFlow builds derivatives of gradients that nobody asks for: for a `tf.function` that is
+    called under two tapes or under a persistent one. Therefore only computing them may raise. The
+    operation has no side effects, so TensorFlow prunes it if its results are not used.
+    """
+
+    def fail(*_: Any) -> Any:
+        raise SecondDerivativeError(f"Second derivatives are not supported here: {reason}.")
+
+    if keras.backend.backend() != "tensorflow":
+        return fail()
+    import tensorflow as tf
+
+    if tf.executing_eagerly():
+        return fail()
+    # With inputs: TensorFlow evaluates operations without any while it optimizes the graph.
+    derivatives = tf.numpy_function(
+        fail,
+        tensors,
+        [tensor.dtype for tensor in tensors],
+        stateful=False,
+        name="SecondDerivativesAreNotSupported",
+    )
+    return [tf.ensure_shape(one, tensor.shape) for one, tensor in zip(derivatives, tensors)]

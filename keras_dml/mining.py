@@ -1,16 +1,16 @@
-"""Mining: which of a batch's pairs a loss sees.
+"""Mining: selection of the pairs of a batch that a loss sees.
 
-A strategy narrows the positives and the negatives of each anchor, by how similar they are. Losses
-over pairs take one as `mining=`, or a list of them, each of which sees what those before it left:
-easy positives against semi-hard negatives are `[EasyPositive(), SemiHard()]`. What a strategy drops
-is no pair of the loss any more: means over anchors or pairs count those that are left.
+A strategy selects positives and negatives of each anchor by their similarity. Losses over pairs
+take a strategy as `mining=`, or a list of strategies, which are applied in order. For example,
+`[EasyPositive(), SemiHard()]` selects easy positives and then their semi-hard negatives. The loss
+ignores dropped pairs completely: means over anchors or pairs count only the remaining pairs.
 
-A function of one's own is a strategy too: from the similarities, and bool masks of the positives
-and of the negatives, each `[a, c]` (anchors by candidates), to the two masks of those that stay.
-What was no positive or negative before does not become one by it. Similarities are cosines, or
-`1 − D²/2` for a loss on embeddings that it does not normalise, which for unit vectors is the same;
-they are constants for the gradient. Each anchor has its row: on several devices a strategy sees
-the rows of its own anchors, and gives what one device would.
+A user-defined function is a strategy too. Its arguments are the similarities and the bool masks of
+the positives and of the negatives, each `[a, c]` (anchors by candidates). It returns the two masks
+to keep. It cannot add positives or negatives. Similarities are cosines, or `1 − D²/2` for a loss on
+unnormalized embeddings, which is equal for unit vectors. They are constants for the gradient. Each
+anchor has a row. On several devices, a strategy sees only the rows of its anchors, and returns the
+same result as on one device.
 """
 
 import dataclasses
@@ -21,11 +21,12 @@ from typing import Any, Self, TypeAlias
 import keras
 from keras import ops
 
-from keras_dml.bounds import at_least
+from keras_dml._pairwise.pairs import Pairs
+from keras_dml._pairwise.reductions import count, maximum
+from keras_dml._pairwise.search import next_larger
 from keras_dml.checks import check_number, check_seed, shown
 from keras_dml.distribute import place_among_replicas
 from keras_dml.errors import ArgumentError, ArgumentTypeError
-from keras_dml.hinges import semihard_hinges
 from keras_dml.negatives import (
     FARTHEST,
     NEAREST,
@@ -33,7 +34,6 @@ from keras_dml.negatives import (
     distance_weighted,
     fixed_noise,
 )
-from keras_dml.pairs import Pairs, count
 from keras_dml.types import Config, Tensor
 
 __all__ = [
@@ -54,11 +54,11 @@ __all__ = [
 INFINITY = float("inf")
 
 Masks: TypeAlias = tuple[Tensor, Tensor]
-"""Bool `[a, c]`: which pairs are positives, and which are negatives."""
+"""Bool masks `[a, c]` of the positives and of the negatives."""
 
 
 class Mining:
-    """A strategy: which pairs a loss sees. Subclasses override `masks`.
+    """A strategy that selects the pairs that a loss sees. Subclasses override `masks`.
 
     Examples:
         >>> class Near(Mining):
@@ -67,21 +67,21 @@ class Mining:
     """
 
     def masks(self, similarities: Tensor, pairs: Pairs) -> Masks:
-        """The positives and the negatives that stay.
+        """Return the masks of the positives and the negatives to keep.
 
         Args:
             similarities: `[a, c]`, without a gradient.
-            pairs: with the masks `positive` and `negative`, bool `[a, c]`.
+            pairs: Pairs with the masks `positive` and `negative`, bool `[a, c]`.
         """
         raise NotImplementedError
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
 
     @classmethod
     def from_config(cls, config: Config) -> Self:
-        """The strategy of this configuration."""
+        """Create a strategy from its configuration."""
         return cls(**config)
 
     def __repr__(self) -> str:
@@ -95,7 +95,7 @@ Strategy: TypeAlias = Mining | Callable[[Tensor, Tensor, Tensor], Masks]
 
 @keras.saving.register_keras_serializable("keras_dml")
 class Hard(Mining):
-    """Of each anchor the least similar positive and the most similar negative; ties all stay.
+    """The least similar positive and the most similar negative of each anchor, with all ties.
 
     Examples:
         >>> loss = keras_dml.losses.ContrastiveLoss(normalize=True, mining=Hard())
@@ -107,7 +107,7 @@ class Hard(Mining):
     """
 
     def masks(self, similarities: Tensor, pairs: Pairs) -> Masks:
-        """As the class says."""
+        """Return the masks of the hardest pairs."""
         positive, negative = pairs.positive, pairs.negative
         return (
             ops.logical_and(positive, similarities <= _least(similarities, positive)),
@@ -117,34 +117,40 @@ class Hard(Mining):
 
 @keras.saving.register_keras_serializable("keras_dml")
 class SemiHard(Mining):
-    """Every positive; of the negatives those that are the semi-hard one of some positive.
+    """Every positive, and the semi-hard negative of each positive.
 
-    That is the most similar negative strictly less similar than the positive or, where there is
-    none, the least similar negative. Ties all stay; an anchor without positives has no negatives.
-    (The pairs of the triplets of `keras_dml.losses.TripletLoss(mining="semihard")`: that each
-    positive meets its own negative alone, only a loss over triplets can say.)
+    The semi-hard negative is the most similar negative that is strictly less similar than the
+    positive or, without such a negative, the least similar negative. All ties are kept. An anchor
+    without positives has no negatives. (These are the pairs in the triplets of
+    `keras_dml.losses.TripletLoss(mining="semihard")`. Only a loss over triplets can pair each
+    positive with only its semi-hard negative.)
 
     Examples:
         >>> loss = keras_dml.losses.ContrastiveLoss(normalize=True, mining=SemiHard())
         >>> round(float(loss(np.array([0, 0, 1, 1]), np.eye(4, dtype="float32"))), 3)
         2.0
 
-    Reference: Schroff et al., "FaceNet", CVPR 2015, 3.2; the fallback is tensorflow-addons'.
+    Reference: Schroff et al., "FaceNet", CVPR 2015, 3.2. The fallback is from tensorflow-addons.
     """
 
     def masks(self, similarities: Tensor, pairs: Pairs) -> Masks:
-        """As the class says."""
-        # With an infinite margin every positive's hinge is open, and counts its negative.
-        hinges = semihard_hinges(-similarities, pairs.positives(), pairs.negative, INFINITY)
-        return pairs.positive, hinges.counts < 0
+        """Return the masks of all positives and of the semi-hard negatives."""
+        positive, negative = pairs.positive, pairs.negative
+        # A negative is semi-hard if the next more similar pair is a positive.
+        next_positive = next_larger(similarities, similarities, positive)
+        next_negative = next_larger(similarities, similarities, negative)
+        semi_hard = ops.logical_and(next_positive <= next_negative, next_positive < INFINITY)
+        least = _least(similarities, negative)
+        fallback = ops.logical_and(similarities <= least, _least(similarities, positive) <= least)
+        return positive, ops.logical_and(negative, ops.logical_or(semi_hard, fallback))
 
 
 @keras.saving.register_keras_serializable("keras_dml")
 class EasyPositive(Mining):
-    """Of each anchor the most similar positive (ties all stay), and every negative.
+    """The most similar positive of each anchor, with all ties, and every negative.
 
-    Classes then need not become one spot each. With `Hard()` after it the negatives are the hardest
-    ones, with `SemiHard()` the semi-hard ones of the easy positive.
+    Classes then do not have to collapse to a point. `Hard()` after it selects the hardest
+    negatives, and `SemiHard()` after it selects the semi-hard negatives of the easy positive.
 
     Examples:
         >>> loss = keras_dml.losses.ContrastiveLoss(normalize=True, mining=EasyPositive())
@@ -155,7 +161,7 @@ class EasyPositive(Mining):
     """
 
     def masks(self, similarities: Tensor, pairs: Pairs) -> Masks:
-        """As the class says."""
+        """Return the masks of the easy positives and of all negatives."""
         positive = pairs.positive
         easy = ops.logical_and(positive, similarities >= _most(similarities, positive))
         return easy, pairs.negative
@@ -163,10 +169,10 @@ class EasyPositive(Mining):
 
 @keras.saving.register_keras_serializable("keras_dml")
 class MultiSimilarity(Mining):
-    """The pairs that still tell something, by the margin ε of the multi-similarity loss.
+    """The informative pairs, by the margin ε of the multi-similarity loss.
 
-    A positive stays if it is less similar than the most similar negative plus ε, a negative if it
-    is more similar than the least similar positive minus ε.
+    A positive is kept if it is less similar than the most similar negative plus ε. A negative is
+    kept if it is more similar than the least similar positive minus ε.
 
     Examples:
         >>> loss = keras_dml.losses.ContrastiveLoss(normalize=True, mining=MultiSimilarity())
@@ -177,7 +183,7 @@ class MultiSimilarity(Mining):
         epsilon: ε, at least 0.
 
     Raises:
-        ValueError: `epsilon` below 0.
+        ValueError: `epsilon` is below 0.
 
     Reference: Wang et al., "Multi-Similarity Loss With General Pair Weighting for Deep Metric
     Learning", CVPR 2019, Eq. 11-12.
@@ -187,7 +193,7 @@ class MultiSimilarity(Mining):
         self.epsilon = check_number("epsilon", epsilon, least=0)
 
     def masks(self, similarities: Tensor, pairs: Pairs) -> Masks:
-        """As the class says."""
+        """Return the masks of the informative pairs."""
         return informative(similarities, pairs.positive, pairs.negative, self.epsilon)
 
 
@@ -195,11 +201,11 @@ class MultiSimilarity(Mining):
 class DistanceWeighted(Mining):
     """Every positive, and about as many negatives, spread over all distances.
 
-    Negative j of an anchor with |P| positives stays with the probability `min(1, |P| w_j)`, w being
-    its weight under `keras_dml.negatives.distance_weighted`; an anchor without positives has no
-    negatives. What decides is a number that is a pure function of the seed and of the two slots in
-    the batch, the same in every step and on any number of devices: it is the images in the slots
-    that change from step to step. For unit embeddings.
+    Negative j of an anchor with |P| positives is kept with the probability `min(1, |P| w_j)`, where
+    w_j is its weight under `keras_dml.negatives.distance_weighted`. An anchor without positives has
+    no negatives. The random number is a pure function of the seed and of the two slots in the
+    batch. It is the same in every step and on any number of devices, but the images in the slots
+    change from step to step. For unit embeddings.
 
     Examples:
         >>> loss = keras_dml.losses.ContrastiveLoss(normalize=True, mining=DistanceWeighted())
@@ -207,12 +213,12 @@ class DistanceWeighted(Mining):
         2.0
 
     Args:
-        seed: a whole number from 0 to 2³¹ − 1. XLA, and another backend, draw other numbers by it.
-        nearest: smallest distance that is told apart, in (0, farthest).
-        farthest: distance from which a negative is left out, below 2.
+        seed: A whole number from 0 to 2³¹ − 1. XLA and other backends draw different numbers.
+        nearest: Distances below this are treated as equal to it, in (0, farthest).
+        farthest: Distance from which a negative is excluded, below 2.
 
     Raises:
-        ValueError: `seed` out of range, or unless 0 < nearest < farthest < 2.
+        ValueError: `seed` is out of range, or not 0 < nearest < farthest < 2.
 
     Reference: Wu et al., "Sampling Matters in Deep Embedding Learning", ICCV 2017, Eq. 2-4.
     """
@@ -222,8 +228,8 @@ class DistanceWeighted(Mining):
         self.nearest, self.farthest = check_distances(nearest, farthest)
 
     def masks(self, similarities: Tensor, pairs: Pairs) -> Masks:
-        """As the class says."""
-        distances = ops.sqrt(at_least(2.0 - 2.0 * similarities, 0.0))
+        """Return the masks of all positives and of the sampled negatives."""
+        distances = ops.sqrt(maximum(2.0 - 2.0 * similarities, 0.0))
         dimensions = ops.shape(pairs.anchors)[-1]
         weights = distance_weighted(
             distances, pairs.negative, dimensions, self.nearest, self.farthest
@@ -245,11 +251,11 @@ STRATEGIES: dict[str, type[Mining]] = {
     "multi_similarity": MultiSimilarity,
     "distance_weighted": DistanceWeighted,
 }
-"""The strategies by the names that a command line knows them by."""
+"""The strategies by their command-line names."""
 
 
 def informative(similarities: Tensor, positive: Tensor, negative: Tensor, epsilon: float) -> Masks:
-    """The masks that `MultiSimilarity(epsilon)` leaves of `positive` and `negative` `[a, c]`.
+    """Return the pairs that `MultiSimilarity(epsilon)` keeps of `positive` and `negative` `[a, c]`.
 
     Examples:
         >>> similarities = np.array([[0.9, 0.2, 0.8]], "float32")
@@ -264,14 +270,14 @@ def informative(similarities: Tensor, positive: Tensor, negative: Tensor, epsilo
 
 
 def check_mining(mining: Strategy | Sequence[Strategy] | None) -> tuple[Strategy, ...]:
-    """The strategies in their order; none for None.
+    """Return the strategies in order. None gives an empty tuple.
 
     Examples:
         >>> len(check_mining([EasyPositive(), Hard()]))
         2
 
     Raises:
-        TypeError: what is neither a `Mining` nor a function, nor a list of them.
+        TypeError: `mining` is neither a `Mining`, nor a function, nor a list of them.
     """
     if mining is None:
         return ()
@@ -290,7 +296,7 @@ def check_mining(mining: Strategy | Sequence[Strategy] | None) -> tuple[Strategy
 
 
 def mining_from_config(config: Any) -> Any:
-    """What `get_config` of a loss says of its mining, as objects again; other words stay.
+    """Convert the mining entry of a loss's configuration to objects. Strings are unchanged.
 
     Examples:
         >>> config = keras.saving.serialize_keras_object([Hard()])
@@ -303,7 +309,7 @@ def mining_from_config(config: Any) -> Any:
 
 
 def mined(pairs: Pairs, strategies: Sequence[Strategy], unit: bool) -> Pairs:
-    """The pairs that the strategies leave, one after the other.
+    """Return the pairs that the strategies keep, applied in order.
 
     Examples:
         >>> embeddings = keras.ops.eye(4)
@@ -312,12 +318,12 @@ def mined(pairs: Pairs, strategies: Sequence[Strategy], unit: bool) -> Pairs:
         (4, 4)
 
     Args:
-        pairs: of a batch, or of a batch against a memory.
-        strategies: as `check_mining` gives them.
-        unit: whether the embeddings have length 1.
+        pairs: Pairs of a batch, or of a batch against a memory.
+        strategies: Strategies from `check_mining`.
+        unit: Whether the embeddings have length 1.
 
     Raises:
-        ValueError: a function that gives no two masks of the shape `[a, c]`.
+        ValueError: A function does not return two masks with the shape `[a, c]`.
     """
     if not strategies:
         return pairs
@@ -333,7 +339,6 @@ def mined(pairs: Pairs, strategies: Sequence[Strategy], unit: bool) -> Pairs:
             pairs,
             positive=ops.logical_and(pairs.positive, positive),
             negative=ops.logical_and(pairs.negative, negative),
-            class_ids=None,
         )
     return pairs
 
@@ -360,10 +365,10 @@ def _may_be(shape: tuple[int | None, ...], other: tuple[int | None, ...]) -> boo
 
 
 def _least(similarities: Tensor, mask: Tensor) -> Tensor:
-    """The least similarity of each row under a mask, `[a, 1]`; infinity where none is."""
+    """Return the smallest masked similarity of each row, `[a, 1]`. Infinity without masked ones."""
     return ops.min(ops.where(mask, similarities, INFINITY), axis=-1, keepdims=True)
 
 
 def _most(similarities: Tensor, mask: Tensor) -> Tensor:
-    """The greatest similarity of each row under a mask, `[a, 1]`; minus infinity where none is."""
+    """Return the largest masked similarity of each row, `[a, 1]`. -infinity without masked ones."""
     return ops.max(ops.where(mask, similarities, -INFINITY), axis=-1, keepdims=True)

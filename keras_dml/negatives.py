@@ -1,22 +1,19 @@
-"""Distance-weighted negatives: how likely each negative is, and drawing one for each positive."""
-
-import dataclasses
-from collections.abc import Callable
+"""Distance-weighted negatives: their probabilities, and one random draw for each positive."""
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_dml.bounds import at_least, at_most
+from keras_dml._pairwise.reductions import maximum, minimum
 from keras_dml.checks import check_number, check_seed
 from keras_dml.errors import ArgumentError
-from keras_dml.pairs import count
-from keras_dml.shares import LEFT_OUT, log_sum_exp_and_shares, only
+from keras_dml.matmul import cumsum
 from keras_dml.types import Tensor
 
 NEAREST, FARTHEST = 0.5, 1.4
-# Drawing counts in whole tickets, exact in float32 in any order of summation.
+# Drawing uses whole tickets, whose float32 sums are exact in any order.
 _TICKETS = 2.0**22
+_LEFT_OUT = -1e30
 
 
 def distance_weighted(
@@ -26,109 +23,49 @@ def distance_weighted(
     nearest: float = NEAREST,
     farthest: float = FARTHEST,
 ) -> Tensor:
-    """The probability of each negative under distance-weighted sampling.
+    """Compute the probability of each negative under distance-weighted sampling.
 
-    On the sphere in D dimensions most negatives lie near the distance √2, where they teach nothing.
-    Weights ∝ 1/q(d), with q the density of distances of uniform points,
-    `log q(d) = (D − 2) log d + ((D − 3)/2) log(1 − d²/4)`, spread the choice over distances. They
-    are taken at `d = max(D_aj, nearest)`, which keeps the few nearest (often mislabelled) ones from
-    taking all. 1/q rises again beyond d² = 4(D − 2)/(2D − 5): negatives at `farthest` and beyond
-    get none, and an anchor that has no others takes all its negatives alike.
+    On the sphere in D dimensions, most negatives have a distance near √2 and contribute little to
+    training. Weights ∝ 1/q(d), with q the density of distances of uniform points, `log q(d) = (D −
+    2) log d + ((D − 3)/2) log(1 − d²/4)`, spread the choice over distances. The weights use `d =
+    max(D_aj, nearest)`, so that the few nearest negatives (often mislabeled) do not dominate. 1/q
+    increases again beyond d² = 4(D − 2)/(2D − 5). Negatives at `farthest` and beyond have weight 0,
+    unless the anchor has no other negatives. Then all its negatives have equal weight.
 
     Args:
-        distances: `[a, c]`, of l2-normalised embeddings.
+        distances: `[a, c]`, of l2-normalized embeddings.
         negative: bool `[a, c]`.
         dimensions: D, dimensions of the embeddings, a number or a scalar tensor.
-        nearest: smallest distance that is told apart, in (0, farthest).
-        farthest: distance from which a negative is left out, below 2.
+        nearest: Distances below this are treated as equal to it, in (0, farthest).
+        farthest: Distance from which a negative is excluded, below 2.
 
     Returns:
-        `[a, c]`, rows that sum to 1, or to 0 for an anchor without negatives; no gradient.
+        `[a, c]`, without a gradient. Each row sums to 1, or to 0 for an anchor without negatives.
 
     Raises:
-        ValueError: unless 0 < nearest < farthest < 2.
+        ValueError: Not 0 < nearest < farthest < 2.
 
     References: Kemertas et al., "RankMI", CVPR 2020, 4.1; Wu et al., "Sampling Matters in Deep
     Embedding Learning", ICCV 2017, Eq. 2-4; the defaults are those of pytorch-metric-learning's
     `DistanceWeightedMiner`.
     """
-    squares = ops.stop_gradient(ops.square(distances))
-    return Chances.by_squares(squares, negative, dimensions, nearest, farthest).of_anchors()
-
-
-@dataclasses.dataclass(frozen=True)
-class Chances:
-    """The probabilities of `distance_weighted`, of each pair's anchor and of its partner.
-
-    Attributes:
-        exponents: `[a, c]`, `−log q` of the near negatives, `LEFT_OUT` elsewhere.
-        shares: `[a, c]`, their softmax; means nothing for an anchor without near negatives.
-        logarithms: `[a]`, `log Σ 1/q`; above all exponents for an anchor without near negatives.
-        none_near: bool `[a]`, which these are.
-        negative: bool `[a, c]`.
-    """
-
-    exponents: Tensor
-    shares: Tensor
-    logarithms: Tensor
-    none_near: Tensor
-    negative: Tensor
-
-    @classmethod
-    def by_squares(
-        cls,
-        squares: Tensor,
-        negative: Tensor,
-        dimensions: Tensor | int,
-        nearest: float = NEAREST,
-        farthest: float = FARTHEST,
-    ) -> "Chances":
-        """Of squared distances, constants for the gradient, and else as `distance_weighted`."""
-        nearest, farthest = check_distances(nearest, farthest)
-        size = ops.cast(dimensions, squares.dtype)
-        near = ops.logical_and(negative, squares < farthest**2)
-        clipped = ops.clip(squares, nearest**2, farthest**2)
-        exponents = (1.0 - 0.5 * size) * ops.log(clipped)
-        exponents = exponents + (1.5 - 0.5 * size) * ops.log(4.0 - clipped)
-        exponents = only(exponents, near)
-        logarithms, shares = log_sum_exp_and_shares(exponents)
-        none_near = logarithms < 0.5 * LEFT_OUT
-        return cls(
-            exponents=exponents,
-            shares=shares,
-            logarithms=-only(-logarithms, ops.logical_not(none_near)),
-            none_near=none_near,
-            negative=negative,
-        )
-
-    def of_anchors(self) -> Tensor:
-        """`[a, c]`: of candidate j as the negative of anchor i."""
-        return self._with_far(self.shares, lambda values: values[:, None])
-
-    def of_partners(self) -> Tensor:
-        """`[n, n]`, where the candidates are the anchors: of image i as the negative of image j.
-
-        An exponential more, which costs less than to transpose `of_anchors`.
-        """
-        return self._with_far(self.near_of_partners(), lambda values: values[None, :])
-
-    def near_of_partners(self) -> Tensor:
-        """`of_partners`, but 0 for those without near negatives."""
-        return ops.exp(self.exponents - self.logarithms[None, :])
-
-    def _with_far(self, shares: Tensor, of: Callable[[Tensor], Tensor]) -> Tensor:
-        """With all negatives alike for those that have no near ones."""
-
-        def some() -> Tensor:
-            number = at_least(count(self.negative, shares.dtype), 1.0)
-            alike = ops.where(self.negative, of(1.0 / number), 0.0)
-            return ops.where(of(self.none_near), alike, shares)
-
-        return ops.cond(ops.any(self.none_near), some, lambda: shares)
+    nearest, farthest = check_distances(nearest, farthest)
+    distances = ops.stop_gradient(distances)
+    size = ops.cast(dimensions, distances.dtype)
+    squares = ops.square(minimum(maximum(distances, nearest), farthest))
+    log_q = (0.5 * size - 1.0) * ops.log(squares) + (0.5 * size - 1.5) * ops.log(
+        1.0 - squares / 4.0
+    )
+    near = ops.logical_and(negative, distances < farthest)
+    some_near = ops.any(near, axis=-1, keepdims=True)
+    # Without near negatives, all negatives have the same weight.
+    exponents = ops.where(some_near, -log_q, 0.0)
+    kept = ops.where(some_near, near, negative)
+    return ops.where(kept, ops.softmax(ops.where(kept, exponents, _LEFT_OUT), axis=-1), 0.0)
 
 
 def check_distances(nearest: object, farthest: object) -> tuple[float, float]:
-    """Both as floats, if 0 < nearest < farthest < 2; ValueError otherwise."""
+    """Return both as floats if 0 < nearest < farthest < 2, or raise `ValueError`."""
     low, high = check_number("nearest", nearest), check_number("farthest", farthest)
     if not 0 < low < high < 2:
         raise ArgumentError(
@@ -139,35 +76,34 @@ def check_distances(nearest: object, farthest: object) -> tuple[float, float]:
 
 
 def fixed_noise(shape: tuple[Tensor | int, ...], seed: int, step: Tensor | int = 0) -> Tensor:
-    """Uniform float32 numbers in [0, 1) of this shape: a pure function of (seed, step, place)."""
-    # In float32 whatever floatx is: halves have too few numbers between 0 and 1.
+    """Return uniform float32 numbers in [0, 1): a pure function of (seed, step, place)."""
+    # float32 for every floatx, because half precision has too few numbers between 0 and 1.
     return keras.random.uniform(shape, dtype="float32", seed=_StepSeed(seed, step))
 
 
 def draw_negatives(
     probabilities: Tensor, seed: int, step: Tensor | int, first_row: Tensor | int = 0
 ) -> Tensor:
-    """A negative for each pair of an anchor: pure function of (seed, step, anchor, partner).
+    """Draw a negative for each pair of an anchor: a pure function of (seed, step, anchor, partner).
 
-    Each entry of a row is an independent draw by the row's probabilities, so that an anchor's
-    positives get negatives of their own. Inverse transform sampling by bisection costs n² log n
-    time and n² memory, however many positives there are. Negatives of a probability below 1e-7
-    are never drawn.
+    Each entry of a row is an independent draw by the row's probabilities, so each positive of an
+    anchor gets a separate negative. Inverse transform sampling by bisection costs n² log n time and
+    n² memory for any number of positives. Negatives with a probability below 1e-7 are never drawn.
 
     Args:
-        probabilities: `[a, c]`, as `distance_weighted` gives them.
-        seed: whole number from 0 to 2³¹ − 1.
-        step: number of the batch, an integer or an integer tensor.
-        first_row: row of the first anchor among the candidates (`Pairs.first_row`), so that a
-            replica draws what one device would.
+        probabilities: `[a, c]`, from `distance_weighted`.
+        seed: Whole number from 0 to 2³¹ − 1.
+        step: Number of the batch, an integer or an integer tensor.
+        first_row: Row of the first anchor among the candidates (`Pairs.first_row`), so that a
+            replica draws the same numbers as one device.
 
     Returns:
         int32 `[a, c]`: for anchor a and its positive i, the candidate to use as its negative.
-        Entries of other pairs are draws that nobody needs; those of an anchor without negatives
-        mean nothing. A graph compiled by XLA draws other numbers than one that is not.
+        Ignore the entries of other pairs and of anchors without negatives. A graph compiled by XLA
+        draws different numbers.
 
     Raises:
-        ValueError: `seed` out of range.
+        ValueError: `seed` is out of range.
     """
     seed = check_seed("seed", seed)
     anchors, candidates = ops.shape(probabilities)
@@ -175,31 +111,31 @@ def draw_negatives(
     noise = ops.slice(noise, (first_row, 0), (anchors, candidates))
 
     tickets = ops.cast(ops.round(_TICKETS * ops.stop_gradient(probabilities)), noise.dtype)
-    sold = ops.cumsum(tickets, axis=-1)
+    sold = cumsum(tickets)
     winner = ops.floor(noise * sold[:, -1:])
-    # The first candidate by whom more tickets are sold than the winner's number.
+    # The first candidate whose cumulative number of tickets exceeds the winning number.
     last = candidates - 1
     low = ops.zeros_like(winner, dtype="int32")
     high = low + last
     for _ in range(_bisections(probabilities.shape[1])):
         middle = (low + high) // 2
         beyond = ops.take_along_axis(sold, middle, axis=-1) <= winner
-        low = ops.where(beyond, at_most(middle + 1, last), low)
+        low = ops.where(beyond, ops.minimum(middle + 1, last), low)
         high = ops.where(beyond, high, middle)
     return low
 
 
 def _bisections(candidates: int | None) -> int:
-    # A number of candidates that is only known when the step runs: enough for a million.
+    # If the number of candidates is known only at run time, 20 steps suffice for a million.
     return 20 if candidates is None else max(int(candidates - 1).bit_length(), 1)
 
 
 class _StepSeed(keras.random.SeedGenerator):
-    """A seed that is (seed, step), step perhaps a tensor, without the usual hidden counter."""
+    """A seed generator of (seed, step), where step can be a tensor, without the hidden counter."""
 
     def __init__(self, seed: int, step: Tensor | int) -> None:
         if keras.backend.backend() == "torch":
-            # Keras adds up the two words there: seed 1 would draw at step 7 what 7 does at step 1.
+            # Keras adds the two words on PyTorch, so seed 1 at step 7 would equal seed 7 at step 1.
             words = seed, int(ops.convert_to_numpy(step))
             mixed = np.random.SeedSequence(words).generate_state(1, np.uint32)
             self.words = ops.convert_to_tensor([int(mixed[0]), 0], dtype="int64")

@@ -1,9 +1,10 @@
-"""What the papers' recipes need of an optimizer and Keras lacks.
+"""Optimizers with features that published recipes need and Keras lacks.
 
-Coupled weight decay (added to the gradient, so that momentum and Adam's scaling act on it), on
-kernels or on all; a learning rate of its own for some variables, which their decoupled decay
-follows; the warm-up with cosine decay; and, under a `tf.distribute` strategy, clipping of the whole
-gradient and an average of the weights (`use_ema`).
+- Coupled weight decay, on kernels or on all variables. It is added to the gradient, so that
+  momentum and Adam's scaling affect it.
+- Learning-rate multipliers for some variables, which decoupled weight decay follows.
+- Warm-up with cosine decay.
+- Under a `tf.distribute` strategy, clipping of the whole gradient and weight averages (`use_ema`).
 """
 
 import inspect
@@ -25,12 +26,12 @@ from keras_dml.types import Config, Tensor
 __all__ = ["SGD", "Adam", "AdamW", "RMSprop", "WarmCosine", "multipliers"]
 
 
-# The mixin stands before one of Keras' optimizers, which has all that it calls.
+# The mixin precedes a Keras optimizer in the bases, which has all methods that it calls.
 _Base: Any = object
 
 
 class _Recipe(_Base):
-    """Adds coupled weight decay and learning-rate multipliers to a Keras optimizer."""
+    """A mixin that adds coupled weight decay and learning-rate multipliers to a Keras optimizer."""
 
     decoupled_weight_decay = 0.0
 
@@ -98,9 +99,9 @@ class _Recipe(_Base):
         super().update_step(gradient, variable, learning_rate)
 
     def finalize_variable_values(self, var_list: Sequence[keras.Variable]) -> None:
-        # Of the variables that this optimizer averages: `fit` gives all of the model's, some of
-        # which may be another optimizer's (RankMI's statistics network).
-        # Before the first update Keras' averages are zeros.
+        # Only the variables of this optimizer. `fit` passes all variables of the model, and some
+        # can belong to another optimizer (RankMI's statistics network). Before the first update,
+        # the averages of Keras are zeros.
         if self.use_ema and int(ops.convert_to_numpy(self.iterations)) > 0:
             super().finalize_variable_values([each for each in var_list if self._holds(each)])
 
@@ -125,7 +126,7 @@ VELOCITIES = ("keras", "torch")
 
 
 class _VelocitySGD(keras.optimizers.SGD):
-    """Keras's SGD with either form of momentum."""
+    """SGD of Keras with either form of momentum."""
 
     velocity = "keras"
 
@@ -162,20 +163,20 @@ class SGD(_Recipe, _VelocitySGD):
     Args:
         coupled_weight_decay: λ ≥ 0.
         decayed: `"kernels"`, every variable whose name ends in "kernel" (convolution and dense
-            kernels; not biases, not batch norm), or `"all"` variables.
-        learning_rate_multipliers: dict from variable path to a factor ≥ 0 on its learning rate, as
-            `multipliers` makes it; a path that is not listed has factor 1.
+            kernels, but not biases or batch norm), or `"all"` variables.
+        learning_rate_multipliers: Dictionary from variable path to a factor ≥ 0 on its learning
+            rate, from `multipliers`. Unlisted paths have the factor 1.
         velocity: `"keras"`, as Keras and Caffe define momentum, or `"torch"`, as PyTorch does.
-        Others: those of `keras.optimizers.SGD` (learning_rate, momentum, nesterov, ...). Under a
-            `tf.distribute` strategy `clipnorm`, `global_clipnorm` and `clipvalue` act on the sum of
-            the replicas' gradients, as on one device; in Keras they act on each replica's part.
+        Others: Arguments of `keras.optimizers.SGD` (learning_rate, momentum, nesterov, ...). Under
+            a `tf.distribute` strategy, `clipnorm`, `global_clipnorm` and `clipvalue` clip the sum
+            of the replicas' gradients, as on one device. In Keras they clip each replica's part.
 
     Raises:
-        ValueError: a number that is NaN, infinite or out of its range, Keras' own arguments'
-            included (Keras looks at few of them), unknown `decayed` or `velocity`, or Keras'
-            decoupled `weight_decay`; in the first step, a path that no trainable variable of the
-            model has, or `gradient_accumulation_steps` with several replicas.
-        TypeError: `learning_rate_multipliers` is no dict.
+        ValueError: A number is NaN, infinite, or out of range (also for arguments of Keras, which
+            checks few of them), `decayed` or `velocity` is unknown, or the decoupled `weight_decay`
+            of Keras is set. In the first step: no trainable variable of the model has a listed
+            path, or `gradient_accumulation_steps` is set with several replicas.
+        TypeError: `learning_rate_multipliers` is not a dictionary.
     """
 
     def __init__(self, *args: Any, velocity: str = "keras", **kwargs: Any) -> None:
@@ -183,16 +184,16 @@ class SGD(_Recipe, _VelocitySGD):
         self.velocity = check_choice("velocity", velocity, VELOCITIES)
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {**super().get_config(), "velocity": self.velocity}
 
 
 @keras.saving.register_keras_serializable("keras_dml")
 class Adam(_Recipe, keras.optimizers.Adam):
-    """`keras.optimizers.Adam` with coupled weight decay, that is L2 and not AdamW.
+    """`keras.optimizers.Adam` with coupled weight decay (L2 regularization, not AdamW).
 
-    Takes `coupled_weight_decay`, `decayed` and `learning_rate_multipliers` as our `SGD` does, and
-    the arguments of `keras.optimizers.Adam`; raises as `SGD` does.
+    Has the arguments `coupled_weight_decay`, `decayed`, and `learning_rate_multipliers` of `SGD`
+    and the arguments of `keras.optimizers.Adam`. Raises as `SGD`.
 
     Examples:
         >>> dense = keras.layers.Dense(2)
@@ -206,15 +207,15 @@ class Adam(_Recipe, keras.optimizers.Adam):
 class AdamW(_Recipe, keras.optimizers.Adam):
     """Adam with decoupled weight decay: before each update `w ← w − lr·m·λ·w`.
 
-    `m` is the variable's learning-rate multiplier, so that a layer that learns slowly decays slowly
-    (`keras.optimizers.AdamW` has no multipliers, and is equalled without them).
+    `m` is the variable's learning-rate multiplier, so a layer that learns slowly decays slowly.
+    (`keras.optimizers.AdamW` has no multipliers. Without multipliers, both are equal.)
 
     Args:
-        decoupled_weight_decay: λ ≥ 0, on what `decayed` says.
-        Others: those of `Adam`, the coupled form among them.
+        decoupled_weight_decay: λ ≥ 0, on the variables that `decayed` selects.
+        Others: Arguments of `Adam`, including the coupled form.
 
     Raises:
-        ValueError: as `SGD`; `decoupled_weight_decay` below 0.
+        ValueError: As in `SGD`. Also if `decoupled_weight_decay` is below 0.
 
     Reference: Loshchilov and Hutter, "Decoupled Weight Decay Regularization", ICLR 2019, Alg. 2.
 
@@ -230,16 +231,16 @@ class AdamW(_Recipe, keras.optimizers.Adam):
         )
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {**super().get_config(), "decoupled_weight_decay": self.decoupled_weight_decay}
 
 
 @keras.saving.register_keras_serializable("keras_dml")
 class RMSprop(_Recipe, keras.optimizers.RMSprop):
-    """`keras.optimizers.RMSprop` with coupled weight decay, as Proxy-NCA and others were trained.
+    """`keras.optimizers.RMSprop` with coupled weight decay, the optimizer of Proxy-NCA and others.
 
-    Takes `coupled_weight_decay`, `decayed` and `learning_rate_multipliers` as our `SGD` does, and
-    the arguments of `keras.optimizers.RMSprop`; raises as `SGD` does.
+    Has the arguments `coupled_weight_decay`, `decayed`, and `learning_rate_multipliers` of `SGD`
+    and the arguments of `keras.optimizers.RMSprop`. Raises as `SGD`.
 
     Examples:
         >>> dense = keras.layers.Dense(2)
@@ -250,12 +251,12 @@ class RMSprop(_Recipe, keras.optimizers.RMSprop):
 
 
 def as_on_one_device(optimizer: keras.optimizers.Optimizer) -> None:
-    """Let a Keras optimizer treat the replicas' gradients as one device would treat their sum.
+    """Make a Keras optimizer treat the replicas' gradients as one device treats their sum.
 
-    Keras clips each replica's part of the gradient and adds up what is left of the parts, and its
-    `LossScaleOptimizer` looks for overflows in the first replica's part alone. Afterwards this
-    optimizer, and those within it, clip the sum and look at all parts; on one device, and on other
-    backends than TensorFlow, nothing changes.
+    Keras clips each replica's part of the gradient before the sum, and its `LossScaleOptimizer`
+    checks only the first replica's part for overflows. After this call, the optimizer, and the
+    optimizers within it, clip the sum and check all parts. On one device, and on other backends
+    than TensorFlow, nothing changes.
     """
     if keras.backend.backend() != "tensorflow":
         return
@@ -266,7 +267,7 @@ def as_on_one_device(optimizer: keras.optimizers.Optimizer) -> None:
 
 
 def optimizers_within(optimizer: keras.optimizers.Optimizer) -> list[keras.optimizers.Optimizer]:
-    """The optimizer itself, and those that a `LossScaleOptimizer` or `MultiOptimizer` calls."""
+    """Return the optimizer and the optimizers in a `LossScaleOptimizer` or `MultiOptimizer`."""
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         inner = [optimizer.inner_optimizer]
     elif isinstance(optimizer, keras.optimizers.MultiOptimizer):
@@ -277,7 +278,7 @@ def optimizers_within(optimizer: keras.optimizers.Optimizer) -> list[keras.optim
 
 
 def refuse_accumulation(optimizer: keras.optimizers.Optimizer) -> None:
-    """ValueError if the optimizer, or one within it, accumulates gradients; for many replicas."""
+    """Raise `ValueError` if the optimizer, or one within it, accumulates gradients."""
     for inner in optimizers_within(optimizer):
         steps = inner.gradient_accumulation_steps
         if steps:
@@ -288,14 +289,14 @@ def refuse_accumulation(optimizer: keras.optimizers.Optimizer) -> None:
             )
 
 
-# Methods of one optimizer each; the class has Keras' own.
+# These replace methods of one optimizer. The class keeps the Keras methods.
 
 
 def _clip_on_one_device(
     optimizer: keras.optimizers.Optimizer, gradients: list[Tensor]
 ) -> list[Tensor]:
     if place_among_replicas()[1] > 1:
-        return gradients  # clipped when they are summed
+        return gradients  # clipped after the sum
     return private.clipped(optimizer, gradients)
 
 
@@ -312,7 +313,7 @@ def _clip_the_sum(
 
 def _all_replicas_finite(optimizer: keras.optimizers.Optimizer, gradients: list[Tensor]) -> Tensor:
     finite = type(optimizer).check_finite(optimizer, gradients)
-    # All replicas must agree: the update, or the lower scale, is one step of all of them.
+    # All replicas must agree, because they update, or lower the scale, together.
     return sum_over_replicas(ops.cast(finite, "float32")) >= place_among_replicas()[1]
 
 
@@ -326,7 +327,7 @@ OPTIMIZERS: dict[str, type[keras.optimizers.Optimizer]] = {
 
 
 def multipliers(model: keras.Layer, factor: float) -> dict[str, float]:
-    """`learning_rate_multipliers` that give the variables of `model` (or layer) this factor.
+    """Return `learning_rate_multipliers` with this factor for the variables of a model or layer.
 
     Examples:
         >>> inputs = keras.Input((4,))
@@ -341,7 +342,7 @@ def multipliers(model: keras.Layer, factor: float) -> dict[str, float]:
 
 @keras.saving.register_keras_serializable("keras_dml")
 class WarmCosine(keras.optimizers.schedules.LearningRateSchedule):
-    """Linear warm-up under a cosine: `lr · min((i + 1) / warmup, (1 + cos(π i / T)) / 2)`.
+    """Cosine decay with linear warm-up: `lr · min((i + 1) / warmup, (1 + cos(π i / T)) / 2)`.
 
     Examples:
         >>> rate = WarmCosine(0.1, total_steps=100, warmup_steps=10)
@@ -349,10 +350,10 @@ class WarmCosine(keras.optimizers.schedules.LearningRateSchedule):
         [0.01, 0.098, 0.0]
 
     Args:
-        learning_rate: lr, the highest rate. total_steps: T. warmup_steps: at least 1.
+        learning_rate: lr, the highest rate. total_steps: T. warmup_steps: At least 1.
 
     Raises:
-        ValueError: `learning_rate` not above 0, `total_steps` or `warmup_steps` below 1.
+        ValueError: `learning_rate` is not above 0, or `total_steps` or `warmup_steps` is below 1.
 
     Reference: the published settings of Boudiaf et al. 2020 (warm-up of 100 steps).
     """
@@ -364,7 +365,7 @@ class WarmCosine(keras.optimizers.schedules.LearningRateSchedule):
         self.warmup_steps = check_whole("warmup_steps", warmup_steps, least=1)
 
     def __call__(self, step: Tensor | int) -> Tensor:
-        """The learning rate of step i, counted from 0."""
+        """Compute the learning rate of step i, counted from 0."""
         step = ops.cast(step, "float32")
         warm = (step + 1.0) / self.warmup_steps
         progress = ops.minimum(step / self.total_steps, 1.0)
@@ -372,7 +373,7 @@ class WarmCosine(keras.optimizers.schedules.LearningRateSchedule):
         return self.learning_rate * ops.minimum(warm, cosine)
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {
             "learning_rate": self.learning_rate,
             "total_steps": self.total_steps,
@@ -381,7 +382,7 @@ class WarmCosine(keras.optimizers.schedules.LearningRateSchedule):
 
 
 def _factors(multipliers: Mapping[str, float], paths: list[str]) -> list[float]:
-    """The factor of each of `paths`: what `multipliers` lists for it, else 1."""
+    """Return the factor of each path: its entry in `multipliers`, or 1."""
     factors = dict.fromkeys(paths, 1.0)
     for listed, factor in multipliers.items():
         # Loading or cloning a model drops the name of a nested Sequential from its paths.
@@ -398,7 +399,7 @@ def _factors(multipliers: Mapping[str, float], paths: list[str]) -> list[float]:
     return [factors[path] for path in paths]
 
 
-# The numbers that Keras' constructors take, and the ranges in which they make sense.
+# Numeric arguments of the Keras constructors, and their valid ranges.
 _RANGES = {
     "learning_rate": {"least": 0},
     "momentum": {"least": 0, "most": 1},
@@ -417,7 +418,7 @@ _MAY_BE_NONE = ("clipnorm", "clipvalue", "global_clipnorm", "loss_scale_factor",
 
 
 def _checked(name: str, value: object) -> object:
-    """An argument of Keras' constructors: a number of ours, or what Keras itself looks at."""
+    """Check a numeric argument of a Keras constructor. Other arguments are returned unchanged."""
     if value is None and name in _MAY_BE_NONE:
         return None
     if name in _LEAST:

@@ -1,7 +1,7 @@
-"""Every private part of Keras and TensorFlow that we need, under names of our own.
+"""All private parts of Keras and TensorFlow that this package uses, under public names.
 
-Nothing else in this package touches one; `tests/keras_dml/test_private.py` looks at each, and says
-which is gone or changed when an upgrade moves it.
+The rest of the package uses none of them. `tests/keras_dml/test_private.py` checks each of them,
+and reports the ones that an upgrade removes or changes.
 """
 
 import functools
@@ -32,53 +32,54 @@ __all__ = [
 
 
 def merge_call(function: Callable[..., Any], strategy: Any, *arguments: Any) -> Any:
-    """`function(strategy, *arguments)` once for all replicas, where the strategy can do so.
+    """Call `function(strategy, *arguments)` once for all replicas, if the strategy supports it.
 
-    `tf.__internal__.distribute.interim.maybe_merge_call`: the public `ReplicaContext.merge_call` is
-    refused by strategies that run their replicas in one process each.
+    Wraps `tf.__internal__.distribute.interim.maybe_merge_call`, because strategies with one process
+    per replica refuse the public `ReplicaContext.merge_call`.
     """
-    import tensorflow as tf  # a strategy is there, so TensorFlow is
+    import tensorflow as tf  # a strategy exists, so TensorFlow is installed
 
     call = tf.__internal__.distribute.interim.maybe_merge_call
     return call(function, strategy, *arguments)
 
 
 def iterator_function(model: keras.Model, step_function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function of an iterator that Keras' `fit` would call: `keras.Model._make_function`.
+    """Return the function of an iterator that `fit` calls: `keras.Model._make_function`.
 
     Args:
-        model: a model, or what stands for one: it has `distribute_strategy`, `run_eagerly`,
-            `jit_compile` and `steps_per_execution`.
-        step_function: of a batch.
+        model: A model, or an object with `distribute_strategy`, `run_eagerly`, `jit_compile`, and
+            `steps_per_execution`.
+        step_function: Function of a batch.
     """
     return keras.Model._make_function(model, step_function)
 
 
 def made_under(model: keras.Model) -> Any:
-    """The tf.distribute strategy in whose scope a model was made, None outside any.
+    """Return the tf.distribute strategy in whose scope a model was created, or None.
 
-    `keras.Model._distribute_strategy`: the public `distribute_strategy` gives the default one then.
+    Reads `keras.Model._distribute_strategy`, because the public `distribute_strategy` falls back to
+    the default strategy.
     """
     return model._distribute_strategy
 
 
 def variable_index(optimizer: keras.optimizers.Optimizer, variable: keras.Variable) -> int:
-    """The place of a variable among those that `optimizer.build` was given.
+    """Return the index of a variable among the variables of `optimizer.build`.
 
-    `Optimizer._get_variable_index`: `update_step` is given the variable alone.
+    Calls `Optimizer._get_variable_index`, because `update_step` receives only the variable.
     """
     return optimizer._get_variable_index(variable)
 
 
 def clipped(optimizer: keras.optimizers.Optimizer, gradients: list[Any]) -> list[Any]:
-    """The gradients as the optimizer's class clips them: `Optimizer._clip_gradients`."""
+    """Clip the gradients as the optimizer's class does: `Optimizer._clip_gradients`."""
     return type(optimizer)._clip_gradients(optimizer, gradients)
 
 
 def summed_over_replicas(
     optimizer: keras.optimizers.Optimizer, gradients_and_variables: list[tuple[Any, Any]]
 ) -> list[tuple[Any, Any]]:
-    """The same with gradients summed over replicas: TensorFlow's `_all_reduce_sum_gradients`."""
+    """Sum the gradients over replicas: `_all_reduce_sum_gradients` of TensorFlow's optimizer."""
     return type(optimizer)._all_reduce_sum_gradients(optimizer, gradients_and_variables)
 
 
@@ -87,32 +88,32 @@ def replace_clipping(
     clip: Callable[..., list[Any]],
     summed: Callable[..., list[tuple[Any, Any]]],
 ) -> None:
-    """Let this one optimizer call functions of ours for `clipped` and `summed_over_replicas`."""
+    """Replace `clipped` and `summed_over_replicas` of one optimizer with other functions."""
     optimizer._clip_gradients = types.MethodType(clip, optimizer)
     optimizer._all_reduce_sum_gradients = types.MethodType(summed, optimizer)
 
 
 def flat_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
-    """A layer and every layer within it: `Layer._flatten_layers`; `Model.layers` is one level."""
+    """Return a layer and all layers within it: `Layer._flatten_layers`."""
     return layer._flatten_layers()
 
 
 def lambda_output_shape(layer: keras.layers.Lambda) -> Any:
-    """What a Lambda was given as `output_shape`: its `_output_shape`."""
+    """Return the argument `output_shape` of a Lambda: its `_output_shape`."""
     return layer._output_shape
 
 
 def rematerialize(layer: keras.layers.Layer) -> None:
-    """Let a layer that is there already compute as one that was made in a `keras.RematScope`.
+    """Make an existing layer compute as if it were created in a `keras.RematScope`.
 
-    Its `_remat_mode`: a scope says so of layers that are made within it, all of those in a block as
-    well as the block, and each would be computed anew for the one around it.
+    Sets its `_remat_mode`. A scope sets it for all layers that are created within it: for a block
+    and for the layers in the block, which would be recomputed twice.
     """
     with keras.RematScope(mode="full"):
         layer._remat_mode = keras.layers.Identity()._remat_mode
 
     def remade(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[..., Any]:
-        # TensorFlow's graphs take no keyword, such as `training`, to a gradient of one's own.
+        # In TensorFlow graphs, custom gradients take no keyword arguments, such as `training`.
         computed_anew = keras.remat(functools.partial(call, **kwargs))
         return lambda *args, **kwargs: computed_anew(*args)
 
@@ -120,14 +121,15 @@ def rematerialize(layer: keras.layers.Layer) -> None:
 
 
 class BuildsOnBatch:
-    """For a `keras.Model` that itself finds the batch that `fit` builds an unbuilt model on.
+    """A mixin for a `keras.Model` that provides the batch on which `fit` builds an unbuilt model.
 
-    Stands before `keras.Model` among the bases. Overrides `_maybe_symbolic_build`, which `fit` and
-    `evaluate` call with an iterator and `train_on_batch` and the like with a batch.
+    Place it before `keras.Model` in the bases. It overrides `_maybe_symbolic_build`. `fit` and
+    `evaluate` call that method with an iterator, and `train_on_batch` and similar methods with a
+    batch.
     """
 
     def first_batch(self, iterator: Any) -> Any:
-        """A batch of Keras' iterator over epochs, or None: Keras is left to find it itself."""
+        """Return a batch of an iterator over epochs, or None to let Keras find it."""
         raise NotImplementedError
 
     def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
@@ -139,12 +141,13 @@ class BuildsOnBatch:
 
 
 class Needed(NamedTuple):
-    """A private name, and how we call it.
+    """A private name and its use in this package.
 
     Attributes:
-        name: in full, from the package on.
-        parameters: of the function, those that we give among them; None: it is none.
-        of_instance: an attribute that instances alone have.
+        name: Full name, including the package.
+        parameters: Parameters of the function, at least the used ones. None if it is not a
+            function.
+        of_instance: Whether only instances have the attribute.
     """
 
     name: str
@@ -169,4 +172,4 @@ NEEDED = (
         ("fn", "strategy", "args", "kwargs"),
     ),
 )
-"""All of them, on the TensorFlow backend."""
+"""All private names, on the TensorFlow backend."""

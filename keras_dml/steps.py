@@ -1,8 +1,8 @@
-"""Parts of a training step that each backend writes its own way: gradients, graphs, branches.
+"""Backend-specific parts of a training step: gradients, graphs, and branches.
 
-A step is written once, as on TensorFlow and PyTorch: it reads variables and assigns to them. JAX
-wants a function of their values that gives new ones; `as_stateless`, `compiled` and `branch` make
-it from such a step, in one `keras.StatelessScope` for all variables that the step may meet.
+A step is written as on TensorFlow and PyTorch: it reads and assigns variables. JAX needs a function
+from the values of the variables to new values. `as_stateless`, `compiled`, and `branch` convert the
+step, in one `keras.StatelessScope` for all variables that the step uses.
 """
 
 import contextlib
@@ -37,20 +37,20 @@ def gradients(
     upstream: Sequence[Tensor] | None = None,
     states: _Variables = (),
 ) -> tuple[Any, _T, list[Tensor | None], list[Tensor | None]]:
-    """A function's outputs, and the gradients of their sum at variables and at its arguments.
+    """Compute a function's outputs, and the gradients of their sum at variables and arguments.
 
     Args:
-        function: of `tensors`; returns `(outputs, others)`: a tensor or a list of tensors, and what
-            needs no gradient.
-        variables: whose gradients are asked for.
-        tensors: its arguments.
-        upstream: a tensor for each output, that weighs it; None: ones.
-        states: all other variables that the function may read or assign to, which only JAX has to
-            know; what is assigned stays.
+        function: Function of `tensors` that returns `(outputs, others)`: a tensor or a list of
+            tensors, and values without gradients.
+        variables: Variables to differentiate.
+        tensors: Arguments to differentiate.
+        upstream: Weights of the outputs, one tensor each. None uses ones.
+        states: All other variables that the function reads or assigns. Only JAX uses them.
+            Assignments persist.
 
     Returns:
-        `(outputs, others, at_variables, at_tensors)`; on TensorFlow and PyTorch a gradient is None
-        where the outputs do not depend on what it is of.
+        `(outputs, others, at_variables, at_tensors)`. On TensorFlow and PyTorch, a gradient is None
+        if the outputs do not depend on its variable or argument.
     """
     backend = keras.backend.backend()
     if backend == "tensorflow":
@@ -121,7 +121,7 @@ def _by_autograd(
         outputs, others = function(*leaves)
         several = list(outputs) if isinstance(outputs, list | tuple) else [outputs]
         given = upstream or [torch.ones_like(output) for output in several]
-        # A loss that depends on nothing that learns, as of a batch without pairs, has no graph.
+        # A loss that depends on no trainable variable, as for a batch without pairs, has no graph.
         met = [(output, weight) for output, weight in zip(several, given) if output.requires_grad]
         every: list[Any] = [*values_of(variables), *leaves]
         learnt = [place for place, each in enumerate(every) if each.requires_grad]
@@ -148,12 +148,12 @@ def _detached(values: Any) -> Any:
 def applied(
     optimizer: keras.Optimizer, gradients: Sequence[Tensor | None], variables: _Variables
 ) -> None:
-    """`optimizer.apply`, whatever backend the step is written for."""
+    """Call `optimizer.apply` on any backend."""
     scales = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
     if keras.backend.backend() != "jax" or not scales:
         optimizer.apply(list(gradients), list(variables))
         return
-    # Its `apply` assigns within a branch, which JAX does not let out of it.
+    # Its `apply` assigns within a branch, and JAX does not allow these values to leave it.
     states = optimizer.variables
     before, of_states = values_of(variables), values_of(states)
     after, new_states = optimizer.stateless_apply(of_states, list(gradients), before)
@@ -163,12 +163,12 @@ def applied(
 def compiled(
     step: Callable[..., Any], variables: _Variables, assigns: bool = True
 ) -> Callable[..., Any]:
-    """The step of tensors as a function that is compiled where the backend does so.
+    """Compile a step of tensors if the backend supports it.
 
     Args:
-        step: of tensors; returns tensors.
-        variables: all that it reads or assigns to.
-        assigns: whether it assigns to them.
+        step: Function from tensors to tensors.
+        variables: All variables that it reads or assigns.
+        assigns: Whether it assigns variables.
     """
     backend = keras.backend.backend()
     if backend == "tensorflow":
@@ -195,7 +195,7 @@ def compiled(
 
 
 def without_gradients(step: Callable[..., _T]) -> Callable[..., _T]:
-    """The step, whose tensors PyTorch remembers no graph of but within `gradients`."""
+    """Wrap a step so that PyTorch records a graph only within `gradients`."""
     if keras.backend.backend() != "torch":
         return step
     import torch
@@ -204,7 +204,7 @@ def without_gradients(step: Callable[..., _T]) -> Callable[..., _T]:
 
 
 def as_stateless(step: Callable[..., _T], variables: _Variables) -> Callable[..., Any]:
-    """The step as a function `(values, *arguments) -> (result, values)` of these variables'."""
+    """Convert a step to a function `(values, *arguments) -> (result, values)` of the variables."""
 
     def pure(values: Sequence[Tensor], *arguments: Any) -> tuple[_T, list[Tensor]]:
         with _scope(variables, values):
@@ -217,12 +217,12 @@ def as_stateless(step: Callable[..., _T], variables: _Variables) -> Callable[...
 def branch(
     first: Tensor, on_true: Callable[[], _T], on_false: Callable[[], _T], variables: _Variables
 ) -> _T:
-    """One of two steps, whichever `first`, a bool tensor, says.
+    """Run one of two steps, depending on a bool tensor.
 
     Args:
-        first: whether it is `on_true`.
-        on_true, on_false: steps; they return the same structure.
-        variables: all that they read or assign to.
+        first: Whether to run `on_true`.
+        on_true, on_false: Steps that return the same structure.
+        variables: All variables that the steps read or assign.
     """
     backend = keras.backend.backend()
     if backend == "tensorflow":
@@ -242,9 +242,9 @@ def branch(
 
 
 def loop(number: Any, body: Callable[..., Any], carried: Sequence[Any]) -> Any:
-    """What is carried, after `carried = body(i, *carried)` for each i below `number`.
+    """Run `carried = body(i, *carried)` for each i below `number`, and return `carried`.
 
-    One turn after the other: together they would hold what all of them need.
+    The iterations run one at a time, because parallel iterations would need the memory of all.
     """
     backend = keras.backend.backend()
     if backend == "tensorflow":
@@ -267,12 +267,12 @@ def loop(number: Any, body: Callable[..., Any], carried: Sequence[Any]) -> Any:
 
 
 def values_of(variables: _Variables) -> list[Tensor]:
-    """The variables' values as they are here: in a scope, those that it has."""
+    """Return the current values of the variables: in a scope, the values of the scope."""
     return [variable.value for variable in variables]
 
 
 def _scope(variables: _Variables, values: Sequence[Tensor]) -> AbstractContextManager:
-    if not variables:  # those of the scope that is open, if there is one
+    if not variables:  # use the open scope, if any
         return contextlib.nullcontext()
     return keras.StatelessScope(
         state_mapping=list(zip(variables, values)), collect_losses=True, initialize_variables=False

@@ -1,4 +1,4 @@
-"""The types that the annotations of this package name."""
+"""The types in the annotations of this package."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeAlias
@@ -9,19 +9,19 @@ __all__ = ["Config", "Logs", "Parts", "Tensor", "TensorLike"]
 
 
 class Tensor(Protocol):
-    """What tensors of all backends can do: TensorFlow's, JAX' and PyTorch's, and `KerasTensor`.
+    """The common interface of TensorFlow, JAX, and PyTorch tensors, and of `KerasTensor`.
 
-    For annotations alone. Keras is not annotated itself, so what `keras.ops` gives is not checked;
-    what is done to it with operators and by its shape is.
+    For annotations only. Keras has no annotations, so results of `keras.ops` are not checked.
+    Operators and shapes of tensors are checked.
     """
 
     @property
     def shape(self) -> Any:
-        """Of each axis its size, or None where only a running graph knows it."""
+        """Size of each axis. None if only a running graph knows it."""
 
     @property
     def dtype(self) -> Any:
-        """The backend's name of it; `keras.backend.standardize_dtype` makes a word of that."""
+        """Dtype of the backend. `keras.backend.standardize_dtype` converts it to a string."""
 
     def __getitem__(self, index: Any, /) -> "Tensor": ...
     def __neg__(self) -> "Tensor": ...
@@ -45,13 +45,13 @@ class Tensor(Protocol):
 
 
 TensorLike: TypeAlias = Tensor | np.ndarray | Sequence[Any] | float
-"""What `keras.ops.convert_to_tensor` takes: a tensor, an array, a list of numbers."""
+"""Input of `keras.ops.convert_to_tensor`: a tensor, an array, or a list of numbers."""
 
 Parts: TypeAlias = tuple[Tensor, Tensor]
-"""The tightness and the contrastive part of a loss, `[n]` each."""
+"""The tightness part and the contrastive part of a loss, `[n]` each."""
 
 Config: TypeAlias = dict[str, Any]
-"""What `get_config` gives and `from_config` takes."""
+"""Output of `get_config` and input of `from_config`."""
 
 Logs: TypeAlias = dict[str, Tensor]
-"""What a step of training or of testing has measured, by name."""
+"""Metrics of a training or test step, by name."""

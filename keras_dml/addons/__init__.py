@@ -1,22 +1,26 @@
-"""Metric-learning losses of TensorFlow Addons 0.23, for Keras 3: change the import line, no more.
+"""Metric-learning losses of TensorFlow Addons 0.23 for Keras 3. Only the import line changes.
 
 `import tensorflow_addons as tfa; tfa.losses.TripletSemiHardLoss()` becomes
-`from keras_dml import addons; addons.TripletSemiHardLoss()`. Names, arguments, defaults, values and
-gradients are the original's (for embeddings in float32; half precision is computed in float32 and
-returned as it came). The one difference: where the original returns NaN, for want of a positive
-pair (or, in the lifted loss, of a negative one; or of any label in a row of multi-label targets),
-ours returns 0 with a zero gradient. Memory is O(n²), where the original's triplet and lifted losses
-take O(n³). (Where distances are equal to the last bit a triplet loss has no derivative; there ours
-gives equal shares to all that tie, the original shares that depend on the rest of the row. And the
-soft triplet loss does not overflow.)
+`from keras_dml import addons; addons.TripletSemiHardLoss()`. Names, arguments, defaults, values,
+and gradients equal the original for float32 embeddings. Half precision is computed in float32, and
+the result has the input's dtype.
 
-As in the original, all but the contrastive loss are one number for the whole batch, with no
-reduction over anchors, and under a distribution strategy each replica compares its own images only;
-for the opposite see `keras_dml.losses`. Registered for saving under the original's package name,
-`Addons`. Class ids that come as integers are compared as integers, also by the loss objects; floats
-too large to be told apart are refused, as are NaN. Distances of close pairs, and of batches that
-have collapsed to a spot, are exact here (`keras_dml.close_pairs`), where the original's float32
-loses them.
+These losses differ from the original in the following cases:
+
+- Where the original returns NaN, these losses return 0 with a zero gradient: without positive
+  pairs, without negative pairs in the lifted loss, or for a row of multi-label targets without
+  labels.
+- Memory is O(n²). The triplet and lifted losses of the original need O(n³).
+- If distances are exactly equal, a triplet loss has no derivative. These losses give all ties equal
+  shares. The shares of the original depend on the rest of the row.
+- The soft triplet loss does not overflow.
+- Distances of close pairs, and of collapsed batches, are exact. The original loses them in float32.
+
+As in the original, all losses except the contrastive loss return one number for the batch without a
+reduction over anchors, and under a distribution strategy each replica compares only its images. For
+losses with a reduction and global batches, see `keras_dml.losses`. The losses are registered for
+saving under the original's package name, `Addons`. Integer class ids are compared as integers, also
+by the loss objects. NaN, and floats that are too large to be distinct, raise an error.
 """
 
 from keras_dml.addons.classes import (

@@ -1,4 +1,4 @@
-"""The losses of TensorFlow Addons as Keras losses."""
+"""TensorFlow Addons losses as Keras losses."""
 
 from collections.abc import Callable
 from typing import Any, Self
@@ -23,7 +23,7 @@ from keras_dml.types import Config, Tensor, TensorLike
 
 
 class _FunctionLoss(keras.losses.Loss):
-    """A loss that is one of the functions with some of its arguments: a scalar for the batch."""
+    """A loss that calls a function with fixed arguments and returns a scalar for the batch."""
 
     def __init__(
         self,
@@ -38,34 +38,34 @@ class _FunctionLoss(keras.losses.Loss):
     def __call__(
         self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike | None = None
     ) -> Tensor:
-        """The reduced loss; integers in `y_true` stay integers."""
+        """Compute the reduced loss. Integers in `y_true` stay integers."""
         given = numbers_of("y_pred", y_pred, "embeddings, distances or similarities")
         return LabelsAsTheyAre(self, y_true)((), given, sample_weight)
 
     def call(self, y_true: TensorLike, y_pred: TensorLike) -> Tensor:
-        """The function's value."""
+        """Compute the value of the function."""
         return self._function(y_true, y_pred, **self._arguments)
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {"name": self.name, **self._arguments}
 
     @classmethod
     def from_config(cls, config: Config) -> Self:
-        """The loss of this configuration; a `distance_metric` function must be registered."""
+        """Create a loss from its configuration. A `distance_metric` function must be registered."""
         return cls(**keras.saving.deserialize_keras_object(config))
 
 
 @registered
 class ContrastiveLoss(_FunctionLoss):
-    """`contrastive_loss` with a Keras reduction: labels 0/1 in y_true, distances in y_pred.
+    """`contrastive_loss` with a Keras reduction: labels 0 and 1 in y_true, distances in y_pred.
 
     Examples:
         >>> round(float(ContrastiveLoss(margin=1.0)(np.array([1.0, 0.0]), np.array([0.2, 0.6]))), 3)
         0.1
 
     Args:
-        margin, reduction, name: as in `contrastive_loss` and Keras.
+        margin, reduction, name: As in `contrastive_loss` and Keras.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class ContrastiveLoss(_FunctionLoss):
         super().__init__(contrastive_loss, name, reduction, margin=margin)
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {**super().get_config(), "reduction": self.reduction}
 
 
@@ -93,12 +93,13 @@ class TripletSemiHardLoss(_FunctionLoss):
         0.74
 
     Args:
-        margin, distance_metric: as in `triplet_semihard_loss`.
-        name: of the loss.
-        kwargs: ignored, as in the original.
+        margin, distance_metric: As in `triplet_semihard_loss`.
+        name: Name of the loss.
+        kwargs: Ignored, as in the original.
 
     Raises:
-        TypeError: `margin` is not a number. ValueError: unknown `distance_metric`.
+        TypeError: `margin` is not a number.
+        ValueError: `distance_metric` is unknown.
     """
 
     def __init__(
@@ -126,12 +127,13 @@ class TripletHardLoss(_FunctionLoss):
         1.131
 
     Args:
-        margin, soft, distance_metric: as in `triplet_hard_loss`.
-        name: of the loss.
-        kwargs: ignored, as in the original.
+        margin, soft, distance_metric: As in `triplet_hard_loss`.
+        name: Name of the loss.
+        kwargs: Ignored, as in the original.
 
     Raises:
-        TypeError: `margin` is not a number. ValueError: unknown `distance_metric`.
+        TypeError: `margin` is not a number.
+        ValueError: `distance_metric` is unknown.
     """
 
     def __init__(
@@ -161,12 +163,13 @@ class LiftedStructLoss(_FunctionLoss):
         2.786
 
     Args:
-        margin: as in `lifted_struct_loss`.
-        name: of the loss.
-        kwargs: ignored, as in the original.
+        margin: As in `lifted_struct_loss`.
+        name: Name of the loss.
+        kwargs: Ignored, as in the original.
 
     Raises:
-        TypeError: `margin` is not a number. ValueError: unknown `distance_metric`.
+        TypeError: `margin` is not a number.
+        ValueError: `distance_metric` is unknown.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The losses of TensorFlow Addons as functions."""
+"""TensorFlow Addons losses as functions."""
 
 from collections.abc import Callable
 from typing import TypeAlias, cast
@@ -7,7 +7,17 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_dml.bounds import at_least
+from keras_dml._pairwise.distances import safe_sqrt
+from keras_dml._pairwise.pairs import Pairs
+from keras_dml._pairwise.reductions import (
+    count,
+    log_add_exp,
+    log_sum_exp,
+    masked_sum,
+    maximum,
+    mean,
+)
+from keras_dml._pairwise.search import semihard_negatives
 from keras_dml.checks import (
     check_bool,
     check_embeddings,
@@ -19,18 +29,14 @@ from keras_dml.checks import (
 )
 from keras_dml.class_ids import are_apart, as_labels
 from keras_dml.errors import ArgumentError
-from keras_dml.hinges import semihard_hinges
 from keras_dml.losses.base import is_sound
-from keras_dml.losses.lifted_structure import squared_hinges
 from keras_dml.matmul import matmul
-from keras_dml.pairs import Pairs, log_sum_exp, mean, safe_sqrt
-from keras_dml.positives import Positives
 from keras_dml.types import Tensor, TensorLike
 
 METRICS = ("L2", "squared-L2", "angular")
 
 Metric: TypeAlias = str | Callable[[Tensor], Tensor]
-"""One of `METRICS`, or a function of the embeddings that gives all distances `[n, n]`."""
+"""One of `METRICS`, or a function from embeddings to all distances `[n, n]`."""
 
 registered = keras.saving.register_keras_serializable("Addons")
 
@@ -39,22 +45,22 @@ registered = keras.saving.register_keras_serializable("Addons")
 def contrastive_loss(
     y_true: TensorLike, y_pred: TensorLike, margin: Tensor | float = 1.0
 ) -> Tensor:
-    """`y·d² + (1 − y)·max(margin − d, 0)²` for each pair of images.
+    """Compute `y·d² + (1 − y)·max(margin − d, 0)²` for each pair of images.
 
     Examples:
         >>> np.round(contrastive_loss(np.array([1.0, 0.0]), np.array([0.2, 0.6]), margin=1.0), 3)
         array([0.04, 0.16])
 
     Args:
-        y_true: `[n]` or `[n, 1]`, 1 for a pair of one class, 0 for a pair of two.
+        y_true: `[n]` or `[n, 1]`, 1 for a positive pair, 0 for a negative pair.
         y_pred: `[n]` or `[n, 1]`, the distance of each pair.
-        margin: how far apart a pair of two classes shall be.
+        margin: Minimum distance of a negative pair without loss.
 
     Returns:
-        Losses of the shape of `y_pred`.
+        Losses with the shape of `y_pred`.
 
     Raises:
-        ValueError: not one label for each distance.
+        ValueError: The number of labels differs from the number of distances.
 
     Reference: Hadsell et al., "Dimensionality Reduction by Learning an Invariant Mapping", 2006.
     """
@@ -62,7 +68,7 @@ def contrastive_loss(
     distances = _as_floats(y_pred, "y_pred", "distances")
     labels = ops.convert_to_tensor(numbers_of("y_true", y_true, "labels, 0 or 1"))
     labels = _one_for_each(ops.cast(labels, distances.dtype), distances)
-    apart = ops.square(at_least(margin - distances, 0.0))
+    apart = ops.square(maximum(margin - distances, 0.0))
     return labels * ops.square(distances) + (1.0 - labels) * apart
 
 
@@ -73,11 +79,11 @@ def triplet_semihard_loss(
     margin: Tensor | float = 1.0,
     distance_metric: Metric = "L2",
 ) -> Tensor:
-    """Triplet loss in which each positive meets its semi-hard negative.
+    """Compute the triplet loss of each positive with its semi-hard negative.
 
-    For each ordered positive pair (i, j) the partner is the nearest negative of i strictly farther
-    than j or, where there is none, the farthest negative. The sum of `max(0, D_ij − D_ik + margin)`
-    over the number of these pairs.
+    For each ordered positive pair (i, j), the negative is the nearest negative of i that is
+    strictly farther than j or, if all are closer, the farthest negative. The loss is the sum of
+    `max(0, D_ij − D_ik + margin)` divided by the number of these pairs.
 
     Examples:
         >>> labels = np.array([0, 0, 1, 1])
@@ -86,29 +92,29 @@ def triplet_semihard_loss(
         0.74
 
     Args:
-        y_true: class ids `[n]` or `[n, 1]`.
-        y_pred: embeddings `[n, d]`; the caller normalises them, if at all.
-        margin: added to each difference of distances.
-        distance_metric: `"L2"`, `"squared-L2"`, `"angular"` (1 minus the cosine), or a function of
-            the embeddings that gives all distances `[n, n]`, row i those from image i.
+        y_true: Class ids `[n]` or `[n, 1]`.
+        y_pred: Embeddings `[n, d]`. The function does not normalize them.
+        margin: Margin to add to each difference of distances.
+        distance_metric: `"L2"`, `"squared-L2"`, `"angular"` (1 minus the cosine), or a function
+            from embeddings to all distances `[n, n]`, with the distances of image i in row i.
 
     Returns:
-        A scalar of the dtype of `y_pred`; 0 without a positive pair.
+        A scalar with the dtype of `y_pred`. 0 without positive pairs.
 
     Raises:
-        ValueError: unknown `distance_metric`, or wrong shapes.
+        ValueError: `distance_metric` is unknown, or shapes are wrong.
 
     Reference: Schroff et al., "FaceNet", CVPR 2015.
     """
     margin = _margin(margin)
     pairs, distances, returned = _distances(y_true, y_pred, distance_metric)
-    # A batch of one class has no negatives; the original then takes the least distance of the row.
+    # A batch of one class has no negatives. The original then uses the smallest distance of the
+    # row.
     least = distances == ops.min(distances, axis=-1, keepdims=True)
     negative = ops.where(ops.any(pairs.negative), pairs.negative, least)
-    positives = pairs.positives()
-    hinges = semihard_hinges(distances, positives, negative, margin)
-    total = ops.sum(hinges.sums(distances))
-    return returned(total / _at_least_one(positives, distances.dtype))
+    hinges = ops.relu(distances - semihard_negatives(distances, negative) + margin)
+    total = ops.sum(masked_sum(hinges, pairs.positive))
+    return returned(total / _number_of_pairs(pairs.positive, distances.dtype))
 
 
 @registered
@@ -119,11 +125,11 @@ def triplet_hard_loss(
     soft: bool = False,
     distance_metric: Metric = "L2",
 ) -> Tensor:
-    """Triplet loss of each anchor's farthest positive and nearest negative.
+    """Compute the triplet loss of each anchor's farthest positive and nearest negative.
 
-    The mean over all anchors of `max(0, D_ij − D_ik + margin)`. As in the original, an anchor
-    without positives takes the least distance of its row in their stead (its own, 0), one without
-    negatives the greatest.
+    The loss is the mean over all anchors of `max(0, D_ij − D_ik + margin)`. As in the original, an
+    anchor without positives uses the smallest distance of its row instead (its distance to itself,
+    0), and an anchor without negatives uses the largest.
 
     Examples:
         >>> labels = np.array([0, 0, 1, 1])
@@ -132,14 +138,14 @@ def triplet_hard_loss(
         1.131
 
     Args:
-        y_true, y_pred, margin, distance_metric: as in `triplet_semihard_loss`.
-        soft: `log(1 + exp(D_ij − D_ik))` instead; `margin` is then unused.
+        y_true, y_pred, margin, distance_metric: As in `triplet_semihard_loss`.
+        soft: Whether to use `log(1 + exp(D_ij − D_ik))`, without `margin`.
 
     Returns:
-        A scalar of the dtype of `y_pred`.
+        A scalar with the dtype of `y_pred`.
 
     Raises:
-        ValueError: unknown `distance_metric`, or wrong shapes.
+        ValueError: `distance_metric` is unknown, or shapes are wrong.
 
     Reference: Hermans et al., "In Defense of the Triplet Loss for Person Re-Identification", 2017.
     """
@@ -147,7 +153,7 @@ def triplet_hard_loss(
     pairs, distances, returned = _distances(y_true, y_pred, distance_metric)
     farthest = -_least(-distances, pairs.positive)
     nearest = _least(distances, pairs.negative)
-    each = ops.softplus(farthest - nearest) if soft else at_least(farthest - nearest + margin, 0.0)
+    each = ops.softplus(farthest - nearest) if soft else maximum(farthest - nearest + margin, 0.0)
     return returned(mean(each))
 
 
@@ -155,10 +161,10 @@ def triplet_hard_loss(
 def lifted_struct_loss(
     labels: TensorLike, embeddings: TensorLike, margin: Tensor | float = 1.0
 ) -> Tensor:
-    """Lifted structure loss: each positive pair against all negatives of both its images.
+    """Compute the lifted structure loss: each positive pair against the negatives of both images.
 
-    `Σ max(0, log(Σ_{k∈N_i} exp(margin − D_ik) + Σ_{k∈N_j} exp(margin − D_jk)) + D_ij)²` over the
-    ordered positive pairs (i, j), divided by twice their number.
+    The loss is `Σ max(0, log(Σ_{k∈N_i} exp(margin − D_ik) + Σ_{k∈N_j} exp(margin − D_jk)) + D_ij)²`
+    over the ordered positive pairs (i, j), divided by twice their number.
 
     Examples:
         >>> labels = np.array([0, 0, 1, 1])
@@ -167,27 +173,26 @@ def lifted_struct_loss(
         2.786
 
     Args:
-        labels: class ids `[n]` or `[n, 1]`.
-        embeddings: `[n, d]`, not normalised.
-        margin: as in the formula.
+        labels: Class ids `[n]` or `[n, 1]`.
+        embeddings: `[n, d]`, not normalized.
+        margin: As in the formula.
 
     Returns:
-        A scalar of the dtype of `embeddings`; 0 without positive or without negative pairs.
+        A scalar with the dtype of `embeddings`. 0 without positive or without negative pairs.
 
     Reference: Song et al., "Deep Metric Learning via Lifted Structured Feature Embedding", 2016.
     """
     margin = _margin(margin)
     pairs, distances, returned = _distances(labels, embeddings, "L2")
-    of_anchor = log_sum_exp(margin - distances, pairs.negative)
-    positives = pairs.positives()
-    some = pairs.have_negatives()
-    total = ops.sum(squared_hinges(distances, positives, some, of_anchor, of_anchor))
-    return returned(0.5 * total / _at_least_one(positives, distances.dtype))
+    nearest = log_sum_exp(margin - distances, pairs.negative)
+    hinges = ops.relu(log_add_exp(nearest[:, None], nearest[None, :]) + distances)
+    total = ops.sum(masked_sum(ops.square(hinges), pairs.matched()))
+    return returned(0.5 * total / _number_of_pairs(pairs.positive, distances.dtype))
 
 
 @registered
 def npairs_loss(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
-    """Cross-entropy of each row of similarities against equal shares of its class.
+    """Compute the cross-entropy of each row of similarities against equal shares of its class.
 
     Examples:
         >>> similarities = np.array([[0.9, 0.1], [0.3, 0.8]], "float32")
@@ -195,14 +200,15 @@ def npairs_loss(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
         0.423
 
     Args:
-        y_true: class ids `[n]` or `[n, 1]`.
-        y_pred: similarities `[n, n]` of n anchors (rows) and n images of the same classes.
+        y_true: Class ids `[n]` or `[n, 1]`.
+        y_pred: Similarities `[n, n]` of n anchors (rows) and n images of the same classes.
 
     Returns:
         A scalar, the mean over rows.
 
     Raises:
-        ValueError: wrong shapes, or class ids as in `keras_dml.class_ids.as_labels`.
+        ValueError: Shapes are wrong, or class ids are invalid as in
+            `keras_dml.class_ids.as_labels`.
 
     Reference: Sohn, "Improved Deep Metric Learning with Multi-class N-pair Loss Objective", 2016.
     """
@@ -215,7 +221,7 @@ def npairs_loss(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
 
 @registered
 def npairs_multilabel_loss(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
-    """Cross-entropy of each row of similarities against shares by the number of common labels.
+    """Compute the cross-entropy of each row of similarities against shares by common labels.
 
     Examples:
         >>> labels = np.array([[1, 0, 1], [0, 1, 0]])
@@ -225,15 +231,15 @@ def npairs_multilabel_loss(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
 
     Args:
         y_true: `[n, classes]`, 1 where an image has a label, dense or sparse.
-        y_pred: similarities `[n, n]`.
+        y_pred: Similarities `[n, n]`.
 
     Returns:
-        A scalar, the mean over rows; an image without labels adds 0.
+        A scalar, the mean over rows. An image without labels adds 0.
 
     Raises:
-        ValueError: wrong shapes.
+        ValueError: Shapes are wrong.
     """
-    if hasattr(y_true, "dense_shape"):  # TensorFlow's, of Keras on TensorFlow alone
+    if hasattr(y_true, "dense_shape"):  # a sparse tensor, only of Keras on TensorFlow
         y_true = ops.convert_to_tensor(y_true, sparse=False)
     labels = ops.convert_to_tensor(numbers_of("y_true", y_true, "labels of shape [n, classes]"))
     if len(labels.shape) != 2:
@@ -247,7 +253,7 @@ def npairs_multilabel_loss(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
 
 
 def check_metric(distance_metric: Metric) -> None:
-    """ValueError unless this is a known name or a function."""
+    """Raise `ValueError` unless `distance_metric` is a known name or a function."""
     known = isinstance(distance_metric, str) and distance_metric in METRICS
     if not known and not callable(distance_metric):
         raise ArgumentError(
@@ -257,7 +263,7 @@ def check_metric(distance_metric: Metric) -> None:
 
 
 def checked_margin(margin: Tensor | float) -> Tensor | float:
-    """The margin as a number; tensors of one are taken as they are, as by the original."""
+    """Check the margin. Scalar tensors are returned unchanged, as in the original."""
     if not ops.is_tensor(margin):
         return check_number("margin", margin)
     shape = tuple(cast(Tensor, numbers_of("margin", margin, "one number")).shape)
@@ -269,7 +275,7 @@ def checked_margin(margin: Tensor | float) -> Tensor | float:
 def _distances(
     labels: TensorLike, embeddings: TensorLike, distance_metric: Metric
 ) -> tuple[Pairs, Tensor, Callable[[Tensor], Tensor]]:
-    """The pairs of a batch, their distances `[n, n]`, and what turns a value into the result."""
+    """Return a batch's pairs, their distances `[n, n]`, and a function that finishes the result."""
     check_metric(distance_metric)
     z = _as_floats(embeddings, "y_pred", "embeddings or logits")
     dtype = z.dtype
@@ -284,7 +290,7 @@ def _distances(
     positive = ops.logical_and(same, ops.logical_not(itself))
     if distance_metric == "angular":
         z = _unit(z)
-    pairs = Pairs(z, z, positive, ops.logical_not(same), class_ids=class_ids)
+    pairs = Pairs(z, z, positive, ops.logical_not(same), itself)
 
     def returned(value: Tensor) -> Tensor:
         return ops.cast(_nan_unless(sound, value), dtype)
@@ -292,19 +298,19 @@ def _distances(
     if callable(distance_metric):
         return pairs, distance_metric(z), returned
     if distance_metric == "angular":
-        return pairs, at_least(1.0 - pairs.similarities(), 0.0), returned
+        return pairs, maximum(1.0 - pairs.similarities(), 0.0), returned
     squared = pairs.squared_distances()
     return pairs, squared if distance_metric == "squared-L2" else safe_sqrt(squared), returned
 
 
 def _margin(margin: Tensor | float) -> Tensor | float:
-    """`checked_margin`, of an array of one number too: a function keeps no configuration."""
+    """Check the margin as in `checked_margin`, but allow an array of one number."""
     scalar = isinstance(margin, np.ndarray) and margin.ndim == 0
     return checked_margin(margin[()] if scalar else margin)  # type: ignore[index]
 
 
 def _as_floats(values: TensorLike, name: str, what: str) -> Tensor:
-    """A tensor of floats: those that are given, or of whole numbers; or ValueError."""
+    """Convert floats or whole numbers to a tensor of floats, or raise `ValueError`."""
     tensor = ops.convert_to_tensor(numbers_of(name, values, what))
     if "float" in keras.backend.standardize_dtype(tensor.dtype):
         return tensor
@@ -312,7 +318,7 @@ def _as_floats(values: TensorLike, name: str, what: str) -> Tensor:
 
 
 def _one_for_each(labels: Tensor, distances: Tensor) -> Tensor:
-    """The labels in the shape of the distances, or ValueError: broadcast they would be nonsense."""
+    """Reshape the labels to the shape of the distances, or raise `ValueError`."""
     sizes = [
         None if None in tensor.shape else int(np.prod(tensor.shape))
         for tensor in (labels, distances)
@@ -326,16 +332,16 @@ def _one_for_each(labels: Tensor, distances: Tensor) -> Tensor:
 
 
 def _class_ids(labels: TensorLike) -> Tensor:
-    """Class ids `[n]` from `[n]` or `[n, 1]`, or ValueError."""
+    """Return class ids `[n]` from `[n]` or `[n, 1]`, or raise `ValueError`."""
     class_ids = as_labels(labels)
     if len(class_ids.shape) == 2 and class_ids.shape[1] is None:
-        # Known when the graph runs, which then fails unless it is 1.
+        # The size is known only when the graph runs. The graph then fails unless it is 1.
         class_ids = ops.reshape(class_ids, (ops.shape(class_ids)[0], 1))
     return checked_class_ids(class_ids)
 
 
 def _similarities(labels: Tensor, similarities: TensorLike) -> Tensor:
-    """Similarities `[n, n]` for n labels as a tensor, or ValueError."""
+    """Convert similarities `[n, n]` for n labels to a tensor, or raise `ValueError`."""
     table = _as_floats(similarities, "y_pred", "similarities")
     shape = tuple(table.shape)
     sizes = {size for size in (labels.shape[0], *shape) if size is not None}
@@ -348,28 +354,29 @@ def _similarities(labels: Tensor, similarities: TensorLike) -> Tensor:
 
 
 def _nan_unless(sound: Tensor | bool, value: Tensor) -> Tensor:
-    # A graph cannot raise; in eager mode the labels have been looked at.
+    # A graph cannot raise. In eager mode, the labels are already checked.
     return ops.where(sound, value, ops.full_like(value, float("nan")))
 
 
 def _unit(embeddings: Tensor) -> Tensor:
-    # TensorFlow's l2_normalize, epsilon included, for the same gradient at a row of zeros.
+    # As l2_normalize of TensorFlow, including epsilon, for the same gradient at a row of zeros.
     squares = ops.sum(ops.square(embeddings), axis=-1, keepdims=True)
-    return embeddings * ops.rsqrt(at_least(squares, 1e-12))
+    return embeddings * ops.rsqrt(maximum(squares, 1e-12))
 
 
 def _least(values: Tensor, mask: Tensor) -> Tensor:
-    """The least masked value of each row; the greatest of the whole row where none is masked."""
+    """Return the smallest masked value per row. The row's largest value if none is masked."""
     least = ops.min(ops.where(mask, values, float("inf")), axis=-1)
     return ops.where(ops.any(mask, axis=-1), least, ops.max(values, axis=-1))
 
 
-def _at_least_one(positives: Positives, dtype: str) -> Tensor:
-    return at_least(ops.sum(ops.cast(positives.number, dtype)), 1.0)
+def _number_of_pairs(positive: Tensor, dtype: str) -> Tensor:
+    """Count the positive pairs, at least 1."""
+    return maximum(ops.sum(count(positive, dtype)), 1.0)
 
 
 def _cross_entropy(shares: Tensor, similarities: Tensor) -> Tensor:
-    """The mean over rows of −Σ_j t_j log softmax(s)_j, t the row of `shares` scaled to sum 1."""
+    """Compute the mean over rows of −Σ_j t_j log softmax(s)_j, t the row of `shares` with sum 1."""
     sums = ops.sum(shares, axis=-1)
     targets = shares / ops.where(sums > 0, sums, 1.0)[:, None]
     return -mean(ops.sum(targets * ops.log_softmax(similarities, axis=-1), axis=-1))

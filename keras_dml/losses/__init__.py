@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from keras_dml._pairwise.pairs import Pairs as Pairs
 from keras_dml.checks import check_choice
 from keras_dml.losses.base import EmbeddingLoss as EmbeddingLoss
 from keras_dml.losses.base import PairLoss as PairLoss
@@ -43,11 +44,11 @@ from keras_dml.losses.tcm import ThresholdConsistentMarginLoss as ThresholdConsi
 from keras_dml.losses.triplet import TripletLoss as TripletLoss
 
 LOSSES: dict[str, type[EmbeddingLoss]] = dict(sorted(REGISTERED.items()))
-"""The losses by the names that `--loss` takes."""
+"""The losses by their `--loss` names."""
 
 
 def get(name: str, /, **arguments: Any) -> EmbeddingLoss:
-    """The loss of this name with these constructor arguments.
+    """Create the loss of a name with constructor arguments.
 
     Examples:
         >>> loss = get("triplet", margin=0.1)
@@ -55,14 +56,16 @@ def get(name: str, /, **arguments: Any) -> EmbeddingLoss:
         0.1
 
     Raises:
-        ValueError: unknown name (lists the known ones), or arguments that the loss refuses.
+        ValueError: The name is unknown (the message lists the known names), or the loss refuses the
+            arguments.
     """
     return LOSSES[check_choice("loss", name, tuple(LOSSES))](**arguments)
 
 
-# Each import above is all that a loss needs here. Type checkers go by its `as`, which exports it;
-# an `__all__` that they could read would be the same list once more.
+# A new loss needs only its import above. Type checkers see its `as` as an export. A literal
+# `__all__` would repeat the list.
 globals()["__all__"] = sorted(
-    {"LOSSES", "EmbeddingLoss", "FixedStatistics", "MatryoshkaLoss", "PairLoss", "ProxyLoss", "get"}
+    {"LOSSES", "EmbeddingLoss", "FixedStatistics", "MatryoshkaLoss", "PairLoss", "Pairs"}
+    | {"ProxyLoss", "get"}
     | {loss.__name__ for loss in LOSSES.values()}
 )

@@ -1,6 +1,6 @@
-"""`python -m keras_dml.losses`: the table of the losses; with a file, written into that file.
+"""`python -m keras_dml.losses`: print the table of the losses, or write it into a file.
 
-`python -m keras_dml.losses docs/pages/guides/losses.md` replaces what stands between the file's two
+`python -m keras_dml.losses docs/pages/guides/losses.md` replaces the text between the file's two
 comments.
 """
 
@@ -16,15 +16,15 @@ END = "<!-- end of losses -->"
 
 
 def with_table(text: str) -> str:
-    """A Markdown text with the table of today between its two comments.
+    """Return a Markdown text with the current table between its two comments.
 
     Raises:
-        ValueError: it does not have these comments once.
+        ValueError: The text does not contain each of the comments once.
     """
     between = re.compile(f"(?<={re.escape(BEGIN)}).*?(?={re.escape(END)})", re.DOTALL)
     replaced, count = between.subn(lambda _: catalog.table(), text)
     if count != 1:
-        raise ArgumentError(f"The text must hold once {BEGIN.strip()} and, behind it, {END}")
+        raise ArgumentError(f"The text must hold once {BEGIN.strip()} and, after it, {END}")
     return replaced
 
 

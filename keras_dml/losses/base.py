@@ -1,4 +1,4 @@
-"""What every loss shares: its labels and embeddings, its two parts, its configuration."""
+"""The base classes of all losses: checks, the two parts, and the configuration."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -7,6 +7,8 @@ from typing import ClassVar, Self
 import keras
 from keras import ops
 
+from keras_dml._pairwise.distances import normalize
+from keras_dml._pairwise.pairs import Memory, Pairs
 from keras_dml.checks import (
     as_embeddings,
     check_embeddings,
@@ -20,24 +22,22 @@ from keras_dml.distribute import place_among_replicas
 from keras_dml.errors import ArgumentError, ArgumentTypeError
 from keras_dml.matmul import matmul
 from keras_dml.mining import Strategy, check_mining, mined, mining_from_config
-from keras_dml.pairs import Memory, Pairs, normalize
 from keras_dml.types import Config, Parts, Tensor, TensorLike
 
 
 class EmbeddingLoss(keras.losses.Loss):
-    """A metric-learning loss as a tightness part plus a contrastive part.
+    """A metric-learning loss: the sum of a tightness part and a contrastive part.
 
-    Called as `loss(class_ids, embeddings)`; works in `model.compile(loss=...)`. Class ids that
-    come as integers are compared as integers, hashes of 64 bits too. (JAX without `jax_enable_x64`
-    has 32: a direct call refuses what they cannot hold, `fit` has cut it off before the loss.)
-    Class ids that come as floats must be whole numbers, and small enough for their dtype: below 2²⁴
-    in float32.
+    Call it as `loss(class_ids, embeddings)`, or pass it to `model.compile(loss=...)`. Integer class
+    ids are compared as integers, so 64-bit hashes work. (JAX without `jax_enable_x64` has 32 bits.
+    A direct call refuses larger ids, and `fit` truncates them before the loss sees them.) Class ids
+    that are floats must be whole numbers that their dtype can represent: below 2²⁴ for float32.
 
-    A batch without images has a loss of 0, and no gradient.
+    A batch without images has the loss 0 and no gradient.
 
-    Sample weights and Keras' masks weigh anchors. An image of weight 0, or masked, has no value of
-    its own, but stays a candidate: others are compared with it, and its embedding has a gradient
-    from them. To leave an image out, leave it out of the batch.
+    Sample weights and Keras masks weight anchors. An image with weight 0 has no loss value, but it
+    stays a candidate for other anchors and receives a gradient from them. To exclude an image,
+    remove it from the batch.
 
     Examples:
         >>> labels, z = np.array([0, 0, 1, 1]), np.eye(4, dtype="float32")
@@ -46,37 +46,34 @@ class EmbeddingLoss(keras.losses.Loss):
         array([1.099, 1.099, 1.099, 1.099], dtype=float32)
 
     Args:
-        reduction: a Keras reduction, by default `"sum_over_batch_size"` (the mean over anchors).
-            Within a `tf.distribute` strategy Keras divides means by the number of replicas, so
-            that their sum, and the sum of the gradients, is that of the global batch.
-        name: name of the loss.
-        dtype: of the embeddings' arithmetic, float32 (the default, unless `keras.config.floatx()`
-            is float64) or float64. Half precision would lose the differences between distances;
-            models under a mixed-precision policy, and all where floatx is a half, keep their
-            losses in float32.
+        reduction: A Keras reduction. The default `"sum_over_batch_size"` is the mean over anchors.
+            Within a `tf.distribute` strategy, Keras divides means by the number of replicas, so the
+            sum of values and gradients over the replicas is that of the global batch.
+        name: Name of the loss.
+        dtype: Dtype of the arithmetic, `"float32"` or `"float64"`. The default is float32, or
+            float64 if `keras.config.floatx()` is float64. Half precision would merge distances, so
+            losses of mixed-precision models stay in float32.
 
     Attributes:
-        kind: how a model is trained by it: `"pairs"`, by its embeddings alone (which may come from
-            several levels, each with this loss); `"classifier"`, by the logits of a classifier over
-            them; `"beside_classifier"`, by its embeddings while a classifier learns beside it;
-            `"proxies"`, by the cosines of `keras_dml.models.ProxyHead` over them;
-            `"statistics_network"`, in turns with a network that the loss is made of
+        kind: What the loss trains. `"pairs"`: embeddings. `"classifier"`: the logits of a
+            classifier on the embeddings. `"beside_classifier"`: embeddings, next to a classifier
+            with its own cross-entropy. `"proxies"`: the cosines of a `keras_dml.models.ProxyHead`.
+            `"statistics_network"`: embeddings in alternation with a network that the loss uses
             (`keras_dml.models.RankMI`).
-        boundaries: how many learned boundaries it reads behind each embedding, those of a layer
+        boundaries: The number of learned boundaries after each embedding, from a layer
             `keras_dml.models.Boundary`.
-        takes_memory: whether it compares anchors with candidates alone, never candidates with each
-            other or with sums over classes: then rows of earlier batches can be its candidates
-            (`keras_dml.models.CrossBatchMemory`).
-        measured: names of methods `(y_true, y_pred) -> numbers` that
-            `keras_dml.metrics.LossPart` can record in addition to the two parts.
-        trained_by: module and name of the class whose constructor takes what a command line gives
-            for this loss, a literal; None: the loss's own.
+        takes_memory: Whether rows of earlier batches can be candidates
+            (`keras_dml.models.CrossBatchMemory`). True for losses that compare only anchors with
+            candidates, and neither candidates with each other nor with sums over classes.
+        measured: Names of methods `(y_true, y_pred) -> numbers` that `keras_dml.metrics.LossPart`
+            can record in addition to the two parts.
+        trained_by: Module and name of the class whose constructor has the command-line arguments of
+            this loss, a literal. None if the loss has them.
 
     Raises:
-        ValueError: for embeddings that are not finite, or class ids that are NaN, no whole
-            numbers, or floats too large to be told apart (in a compiled graph, which cannot raise,
-            the loss is then NaN), a half-precision `dtype`, class ids that are None, or not `[n]`
-            or `[n, 1]`, embeddings that are not `[n, d]`, or different n.
+        ValueError: Embeddings are not finite or not `[n, d]`; class ids are None, NaN, not whole,
+            too large for their dtype, or not `[n]` or `[n, 1]`; the two numbers of rows differ;
+            `dtype` is a half precision. A compiled graph cannot raise, and there the loss is NaN.
 
     Reference: Boudiaf et al., "A Unifying Mutual Information View of Metric Learning:
     Cross-Entropy vs. Pairwise Losses", ECCV 2020, Table 2.
@@ -106,27 +103,27 @@ class EmbeddingLoss(keras.losses.Loss):
     def __call__(
         self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike | None = None
     ) -> Tensor:
-        """The reduced loss; integers in `y_true` stay integers."""
+        """Compute the reduced loss. Integers in `y_true` stay integers."""
         labels, embeddings = as_labels(y_true), as_embeddings(y_pred)
         check_sample_weight(sample_weight, embeddings)
         return LabelsAsTheyAre(self, labels)((), embeddings, sample_weight)
 
     def call(self, y_true: TensorLike, y_pred: TensorLike) -> Tensor:
-        """The loss of each anchor, `[n]`."""
+        """Compute the loss of each anchor, `[n]`."""
         labels, embeddings = self._checked(y_true, y_pred)
         if _has_no_rows(embeddings):
             return ops.sum(embeddings, axis=-1)
         return _nan_unless_sound(self.compute_loss(labels, embeddings), labels, embeddings)
 
     def parts(self, y_true: TensorLike, y_pred: TensorLike) -> Parts:
-        """The tightness and the contrastive part of each anchor.
+        """Compute the tightness part and the contrastive part of each anchor.
 
         Args:
-            y_true: class ids, `[n]` or `[n, 1]`, integer or float.
-            y_pred: embeddings (or logits) `[n, d]`.
+            y_true: Class ids, `[n]` or `[n, 1]`, integer or float.
+            y_pred: Embeddings (or logits) `[n, d]`.
 
         Returns:
-            `(tightness, contrastive)`, each `[n]`; their sum is the loss.
+            `(tightness, contrastive)`, each `[n]`. Their sum is the loss.
         """
         labels, embeddings = self._checked(y_true, y_pred)
         if _has_no_rows(embeddings):
@@ -146,68 +143,80 @@ class EmbeddingLoss(keras.losses.Loss):
         return labels, embeddings
 
     def checked_labels(self, labels: Tensor) -> Tensor:
-        """`y_true` as class ids `[n]`; a loss that takes other labels too overrides this."""
+        """Convert `y_true` to class ids `[n]`. Override this for other labels."""
         return checked_class_ids(labels)
 
     def compute_loss(self, class_ids: Tensor, embeddings: Tensor) -> Tensor:
-        """The loss `[n]`; overridden where it is more exact, or cheaper, than its parts' sum."""
+        """Compute the loss `[n]`. Override this if it is more exact than the sum of the parts."""
         tightness, contrastive = self.compute_parts(class_ids, embeddings)
         return tightness + contrastive
 
     def compute_parts(self, class_ids: Tensor, embeddings: Tensor) -> Parts:
-        """The two parts from checked class ids `[n]` and embeddings `[n, d]`."""
+        """Compute the two parts from checked class ids `[n]` and embeddings `[n, d]`."""
         raise NotImplementedError
 
     def check_memory(self) -> None:
-        """Refuse what rows of earlier batches cannot be candidates of.
+        """Raise an error if rows of earlier batches cannot be candidates.
 
         Raises:
             TypeError: `takes_memory` is False.
         """
         if not self.takes_memory:
             raise ArgumentTypeError(
-                "loss must compare anchors with candidates alone, for these to come from a memory, "
-                "not candidates with each other, with class sums or with learned classes. "
-                f"Received: loss={self!r}"
+                "loss must compare only anchors with candidates, so that the candidates can come "
+                "from a memory, and not candidates with each other, with class sums, or with "
+                f"learned classes. Received: loss={self!r}"
             )
 
     def compute_memory_loss(self, class_ids: Tensor, embeddings: Tensor, memory: Memory) -> Tensor:
-        """The loss `[n]` of anchors against a memory, where the loss `takes_memory`."""
+        """Compute the loss `[n]` of anchors against a memory, for losses that take one."""
         raise NotImplementedError
 
     def compute_memory_parts(self, class_ids: Tensor, embeddings: Tensor, memory: Memory) -> Parts:
-        """The two parts of `compute_memory_loss`."""
+        """Compute the two parts of `compute_memory_loss`."""
         raise NotImplementedError
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {**super().get_config(), "dtype": self.dtype}
 
 
 class PairLoss(EmbeddingLoss):
     """A loss over pairs: anchors of this replica against the candidates of all replicas.
 
-    Embeddings are compared l2-normalised, unless a loss sets `self.normalize` to False. One that
-    compares candidates with each other says `takes_memory = False`.
+    A subclass overrides `compute_pair_parts`. Embeddings are l2-normalized unless the subclass sets
+    `normalize` to False.
 
     Examples:
-        >>> loss = keras_dml.losses.SupConLoss(mining=keras_dml.mining.SemiHard())
-        >>> isinstance(loss, PairLoss), len(loss.strategies)
-        (True, 1)
+        >>> class AlignmentAndUniformity(PairLoss):
+        ...     def compute_pair_parts(self, pairs):
+        ...         squares, ops = pairs.squared_distances(), keras.ops
+        ...         near = ops.where(pairs.positive, squares, 0.0)
+        ...         spread = ops.where(pairs.others(), ops.exp(-2.0 * squares), 0.0)
+        ...         return ops.sum(near, axis=-1), ops.log(ops.mean(spread, axis=-1))
+        >>> loss = AlignmentAndUniformity()
+        >>> round(float(loss(np.array([0, 0, 1, 1]), np.eye(4, dtype="float32"))), 3)
+        -2.288
 
     Args:
-        mining: which of the pairs it sees: a strategy of `keras_dml.mining`, a function from
-            (similarities, positive, negative) to the masks that stay, or a list of these, one after
-            the other; None: all. Of the losses that take it.
-        reduction, name, dtype: as in `EmbeddingLoss`.
+        mining: The pairs that the loss sees: a strategy of `keras_dml.mining`, a function from
+            (similarities, positive, negative) to the two masks to keep, or a list of them, applied
+            in order. None keeps all pairs. Not every loss has this argument.
+        reduction, name, dtype: As in `EmbeddingLoss`.
+
+    Attributes:
+        normalize: Whether the pairs have unit embeddings.
+        fused: Whether to use the implementation with O(n²) memory, if the loss has one. Set it to
+            False on a loss to differentiate its formula twice.
 
     Raises:
         TypeError: `mining` is none of these.
-        ValueError: as `EmbeddingLoss` does; when called, if a function's masks have another shape.
+        ValueError: As in `EmbeddingLoss`, or the masks of a mining function have another shape.
     """
 
     takes_memory: ClassVar[bool] = True
     normalize = True
+    fused = True
 
     def __init__(
         self,
@@ -220,84 +229,71 @@ class PairLoss(EmbeddingLoss):
         self.strategies = check_mining(mining)
 
     def compute_loss(self, class_ids: Tensor, embeddings: Tensor) -> Tensor:
-        """The loss `[n]` from checked class ids `[n]` and embeddings `[n, d]`."""
+        """Compute the loss `[n]` from checked class ids `[n]` and embeddings `[n, d]`."""
         return self.compute_pair_loss(self.pairs_of(class_ids, embeddings))
 
     def compute_parts(self, class_ids: Tensor, embeddings: Tensor) -> Parts:
-        """The two parts from checked class ids `[n]` and embeddings `[n, d]`."""
+        """Compute the two parts from checked class ids `[n]` and embeddings `[n, d]`."""
         return self.compute_pair_parts(self.pairs_of(class_ids, embeddings))
 
     def compute_memory_loss(self, class_ids: Tensor, embeddings: Tensor, memory: Memory) -> Tensor:
-        """The loss `[n]` of anchors against a memory."""
+        """Compute the loss `[n]` of anchors against a memory."""
         return self.compute_pair_loss(self.pairs_of(class_ids, embeddings, memory))
 
     def compute_memory_parts(self, class_ids: Tensor, embeddings: Tensor, memory: Memory) -> Parts:
-        """The two parts of `compute_memory_loss`."""
+        """Compute the two parts of `compute_memory_loss`."""
         return self.compute_pair_parts(self.pairs_of(class_ids, embeddings, memory))
 
     def pairs_of(
         self, class_ids: Tensor, embeddings: Tensor, memory: Memory | None = None
     ) -> Pairs:
-        """The pairs of class ids `[n]` and embeddings `[n, d]`, which are prepared for it.
+        """Prepare the embeddings `[n, d]`, pair them, and apply the mining strategies.
 
-        Candidates are those of all replicas, or what a memory holds.
+        The candidates are the embeddings of all replicas, or the rows of a memory.
         """
-        # What a subclass prepares in its own way has the length that it gives it.
-        as_usual = self.normalize and type(self).prepare is PairLoss.prepare
-        length = self.similarity_scale if as_usual else 1.0
-
-        def prepared(embeddings: Tensor) -> Tensor:
-            return normalize(embeddings, length**0.5) if as_usual else self.prepare(embeddings)
-
-        embeddings = prepared(embeddings)
+        embeddings = self.prepare(embeddings)
         if memory is None:
             pairs = Pairs.of_batch(class_ids, embeddings)
         else:
-            stored = prepared(ops.cast(memory.embeddings, embeddings.dtype))
+            stored = self.prepare(ops.cast(memory.embeddings, embeddings.dtype))
             memory = dataclasses.replace(memory, embeddings=stored)
             pairs = Pairs.of_memory(class_ids, embeddings, memory)
-        pairs = dataclasses.replace(pairs, squared_length=length)
         return mined(pairs, self.strategies, unit=self.normalize)
 
     def prepare(self, embeddings: Tensor) -> Tensor:
-        """What the pairs are made of: the embeddings, l2-normalised if `self.normalize`."""
+        """Return the embeddings that the pairs have: l2-normalized if `normalize` is True."""
         return normalize(embeddings) if self.normalize else embeddings
 
-    @property
-    def similarity_scale(self) -> float:
-        """The scale of the similarities it asks for, to which its pairs make it cost nothing.
-
-        It is the squared length that embeddings are normalised to; to scale them later is a pass.
-        """
-        return 1.0
-
     def compute_pair_loss(self, pairs: Pairs) -> Tensor:
-        """The loss `[n]`; overridden where it is more exact, or cheaper, than its parts' sum."""
+        """Compute the loss `[n]`. Override this if it is more exact than the sum of the parts."""
         tightness, contrastive = self.compute_pair_parts(pairs)
         return tightness + contrastive
 
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
-        """The two parts `[n]` from the batch's `keras_dml.pairs.Pairs`."""
+        """Compute the two parts `[n]` from the pairs of a batch."""
         raise NotImplementedError
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         strategies = keras.saving.serialize_keras_object(list(self.strategies))
         return {**super().get_config(), **({"mining": strategies} if self.strategies else {})}
 
     @classmethod
     def from_config(cls, config: Config) -> Self:
-        """The loss of this configuration."""
+        """Create the loss from its configuration."""
         if "mining" in config:
             config = {**config, "mining": mining_from_config(config["mining"])}
         return cls(**config)
 
 
 class LabelsAsTheyAre(keras.losses.Loss):
-    """Keras' reduction, weights and masks around a loss, without Keras' cast of labels to floats.
+    """A loss with fixed labels, which Keras would otherwise cast to floats.
+
+    Keras' reduction, sample weights, and masks apply. Call it with `()` as `y_true`.
 
     Args:
-        loss: a Keras loss. labels: what its `call` gets for `y_true`; ours is then `()`.
+        loss: A Keras loss.
+        labels: The labels that the `call` of `loss` receives.
     """
 
     def __init__(self, loss: keras.losses.Loss, labels: TensorLike) -> None:
@@ -308,34 +304,40 @@ class LabelsAsTheyAre(keras.losses.Loss):
     def __call__(
         self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike | None = None
     ) -> Tensor:
-        """As Keras' own, of weights that are numbers."""
+        """Compute the reduced loss with weights that are numbers."""
         if sample_weight is not None:
             sample_weight = numbers_of("sample_weight", sample_weight, "weights")
+        reduction = self.reduction
+        exact = self.dtype == "float64" and reduction in ("sum_over_batch_size", "mean")
+        if exact and keras.backend.backend() == "torch":
+            self.reduction = None  # Keras divides in float32 there.
         value = super().__call__(y_true, y_pred, sample_weight)
-        # Keras does not reduce what has no rows.
-        reduces = self.reduction not in (None, "none")
+        if self.reduction != reduction:
+            return ops.sum(value) / max(value.shape[0], 1)
+        # Keras does not reduce a batch without rows.
+        reduces = reduction not in (None, "none")
         return ops.sum(value) if reduces and tuple(value.shape) == (0,) else value
 
     def call(self, y_true: TensorLike, y_pred: TensorLike) -> Tensor:
-        """The loss of its own labels."""
+        """Compute the loss of each anchor from the fixed labels."""
         return self.loss.call(self.labels, y_pred)
 
 
 def _has_no_rows(embeddings: Tensor) -> bool:
-    """Whether there is nothing to compute; replicas, which exchange rows, go on together."""
+    """Return whether the batch is empty. Replicas exchange rows, so they must all continue."""
     return embeddings.shape[0] == 0 and place_among_replicas()[1] == 1
 
 
 def _nan_unless_sound(values: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
-    # Masks and comparisons would turn NaN embeddings, or merged classes, into an innocent number.
+    # Masks and comparisons would turn NaN embeddings or merged classes into a plausible number.
     sound = is_sound(labels, embeddings)
     return ops.where(sound, values, ops.full_like(values, float("nan")))
 
 
 def is_sound(labels: Tensor, embeddings: Tensor) -> Tensor:
-    """Whether all embeddings are finite and all labels told apart: a bool tensor."""
-    # A sum is finite if all of it is and it is not too large. A product with a column of small
-    # numbers reads the rows once, and is done in a fifth of the time of looking at each number.
+    """Return whether all embeddings are finite and all labels distinct, as a bool tensor."""
+    # A sum of finite numbers is finite if it does not overflow. A product with a column of small
+    # numbers reads the rows once and takes a fifth of the time of testing each number.
     small = ops.full_like(embeddings[:1], 1e-10)
     sums = matmul(embeddings, ops.transpose(small))
     return ops.logical_and(are_apart(labels), ops.all(ops.isfinite(sums)))

@@ -1,8 +1,8 @@
-"""What the constructors of the losses take, read from their source without importing them.
+"""The arguments of the loss constructors, read from their source without importing them.
 
-A constructor's signature and docstring are the one place that says its arguments; flags, their
-help, the guide's table and tests follow from here. Nothing is imported, neither Keras nor the rest
-of this package, so that a command line can explain itself at once: this file alone can be loaded
+A constructor's signature and docstring are the only description of its arguments. Flags, their
+help, the guide's table, and tests use this module. It imports neither Keras nor the rest of this
+package, so that a command line shows its help without delay. The file can also be loaded separately
 by its path.
 """
 
@@ -21,7 +21,7 @@ __all__ = ["Argument", "arguments", "attribute", "names", "summary", "table", "t
 _PACKAGE = "keras_dml"
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _KINDS: dict[str, type] = {kind.__name__: kind for kind in (bool, int, float, str)}
-# What every loss takes, and what training decides by itself: its one seed, the number of classes,
+# Arguments that every loss has, and arguments that training sets: its seed, the number of classes,
 # and V's first zero, which is the first β.
 _NOT_GIVEN = ("reduction", "name", "dtype", "seed", "zero_at", "num_classes")
 _OF_EVERY_LOSS = ("reduction", "name", "dtype")
@@ -29,14 +29,14 @@ _OF_EVERY_LOSS = ("reduction", "name", "dtype")
 
 @dataclasses.dataclass(frozen=True)
 class Argument:
-    """An argument of a constructor that can be given on a command line.
+    """A constructor argument that a command line can set.
 
     Attributes:
-        name: as in the signature.
+        name: Name in the signature.
         kind: `bool`, `int`, `float` or `str`.
-        default: its default; None where that, or nothing at all, is one.
-        text: its entry under "Args:" in the docstring, as one line.
-        choices: the words that it may be, or None.
+        default: Default value. None if the default is None or the argument is required.
+        text: Entry under "Args:" in the docstring, as one line.
+        choices: Valid words, or None.
     """
 
     name: str
@@ -47,23 +47,24 @@ class Argument:
 
 
 def names() -> tuple[str, ...]:
-    """The names of the losses, in the order of the alphabet."""
+    """Return the names of the losses in alphabetical order."""
     return tuple(sorted(_losses()))
 
 
 def arguments(loss: type | str) -> tuple[Argument, ...]:
-    """What a constructor takes that can be given on a command line, in the order of the signature.
+    """Return the constructor arguments that a command line can set, in signature order.
 
-    That is each one annotated as bool, int, float, str or `Literal` of words, perhaps `| None`; not
-    what every loss takes (`reduction`, `name`, `dtype`), not the seed, and no objects.
+    These are the arguments annotated with bool, int, float, str, or `Literal` of words, possibly
+    `| None`. Arguments that every loss has (`reduction`, `name`, `dtype`), the seed, and objects
+    are excluded.
 
     Args:
-        loss: a class of this package; or a loss by its name, or any class by module and name, such
-            as `"keras_dml.models.rankmi.RankMI"`, neither of which is imported then.
+        loss: A class of this package, the name of a loss, or the module and name of a class, such
+            as `"keras_dml.models.rankmi.RankMI"`. Names are not imported.
 
     Raises:
-        LookupError: no such loss, module or class.
-        TypeError: an argument without an annotation, or without an entry of its own under "Args:".
+        LookupError: The loss, module, or class does not exist.
+        TypeError: An argument has no annotation, or no separate entry under "Args:".
     """
     definition = _definition(loss)
     texts = _entries(_docstring(definition))
@@ -85,12 +86,12 @@ def arguments(loss: type | str) -> tuple[Argument, ...]:
 
 
 def trained_by(loss: str) -> str:
-    """Whose arguments a command line gives for a loss: its own name, or the model that trains it.
+    """Return whose arguments a command line sets: the loss, or the model that trains it.
 
-    That model's class is the loss's attribute `trained_by`, as for `arguments`.
+    The model's class is the loss's attribute `trained_by`, as in `arguments`.
 
     Raises:
-        LookupError: no such loss.
+        LookupError: The loss does not exist.
     """
     return attribute(loss, "trained_by") or loss
 
@@ -101,7 +102,7 @@ def attribute(loss: str, name: str) -> str | None:
     An inherited attribute is not found: None.
 
     Raises:
-        LookupError: no such loss.
+        LookupError: The loss does not exist.
     """
     for node in _definition(loss).body:
         match node:
@@ -112,7 +113,7 @@ def attribute(loss: str, name: str) -> str | None:
 
 
 def summary(loss: type | str) -> str:
-    """The first line of a class's docstring; arguments and errors as for `arguments`."""
+    """Return the first line of a class's docstring. Arguments and errors are as in `arguments`."""
     definition = _definition(loss)
     first, *_ = _docstring(definition).splitlines() or [""]
     if not first:
@@ -121,7 +122,7 @@ def summary(loss: type | str) -> str:
 
 
 def table() -> str:
-    """All losses as a table in Markdown: what it is, `--loss`, class with its arguments."""
+    """Return a Markdown table of all losses: description, `--loss`, and class with arguments."""
     rows = ["| loss | `--loss` | class in `keras_dml.losses` |", "| --- | --- | --- |"]
     for name in names():
         definition = _definition(name)
@@ -137,7 +138,7 @@ def table() -> str:
 
 @functools.cache
 def _losses() -> dict[str, str]:
-    """Each loss's class, by module and name, under the name that it is registered by."""
+    """Return each loss's class, by module and name, under its registered name."""
     found: dict[str, str] = {}
     for node in _parsed(f"{_PACKAGE}.losses").body:
         if not isinstance(node, ast.ImportFrom) or node.module is None:
@@ -188,7 +189,7 @@ def _docstring(definition: ast.ClassDef) -> str:
 
 
 def _parameters(definition: ast.ClassDef) -> list[tuple[ast.arg, ast.expr | None]]:
-    """The constructor's parameters but `self` and `**kwargs`, each with its default's source."""
+    """Return the parameters except `self` and `**kwargs`, with the source of their defaults."""
     for node in definition.body:
         if isinstance(node, ast.FunctionDef) and node.name == "__init__":
             taken = node.args
@@ -200,12 +201,12 @@ def _parameters(definition: ast.ClassDef) -> list[tuple[ast.arg, ast.expr | None
 
 
 def _kind(annotation: ast.expr) -> tuple[type | None, tuple[str, ...] | None]:
-    """The type and the choices that an annotation stands for; None where it is an object."""
+    """Return the type and the choices of an annotation. None for an object."""
     match annotation:
         case ast.BinOp(left=left, op=ast.BitOr(), right=ast.Constant(value=None)):
             return _kind(left)
         case ast.BinOp(left=left, op=ast.BitOr()):
-            # Words or an object: the words can be given on a command line.
+            # Words or an object: a command line can set the words.
             kind, choices = _kind(left)
             return (kind, choices) if choices else (None, None)
         case ast.Name(id=name):
@@ -217,7 +218,7 @@ def _kind(annotation: ast.expr) -> tuple[type | None, tuple[str, ...] | None]:
 
 
 def _entries(docstring: str) -> dict[str, str]:
-    """The text of each argument that has an entry of its own under "Args:"."""
+    """Return the text of each argument with a separate entry under "Args:"."""
     section = re.search(r"^Args:\n((?:[ ]+.*\n?|\n)*)", docstring, re.MULTILINE)
     entries: dict[str, str] = {}
     if section is None:
@@ -230,7 +231,7 @@ def _entries(docstring: str) -> dict[str, str]:
 
 
 def _is_no_mining(parameter: ast.arg, default: ast.expr | None) -> bool:
-    # The one argument that a dozen losses share; a row of the table says what is a loss's own.
+    # A dozen losses share this argument, and a row of the table shows only specific arguments.
     return parameter.arg == "mining" and ast.unparse(default or parameter) == "None"
 
 

@@ -3,10 +3,10 @@
 import keras
 from keras import ops
 
-from keras_dml.class_sums import ClassSums
+from keras_dml._pairwise.classes import ClassSums
+from keras_dml._pairwise.distances import normalize
 from keras_dml.losses.base import EmbeddingLoss
 from keras_dml.losses.registry import register
-from keras_dml.pairs import normalize
 from keras_dml.types import Config, Parts, Tensor
 
 
@@ -16,16 +16,15 @@ class CenterLoss(EmbeddingLoss):
     """Center loss: each embedding close to the mean of its class.
 
     - tightness `T_i = ½ ‖z_i − c_{y_i}‖²`, with `c_k` the mean of the batch's images of class k
-    - contrastive `C_i = 0`: the contrastive part of the paper's table is a cross-entropy, which is
-      a loss of its own. This one alone is at its least when all embeddings coincide, so train it
-      beside another.
+    - contrastive `C_i = 0`
 
-    The centers are means of the global batch, not moving averages, and gradients flow through
-    them. (For the mean over anchors that makes no difference: the gradient is `(z_i − c_{y_i}) / n`
-    with or without.) The table sums over the images; here they are averaged, as in every other
-    loss. An image alone in its class is its own center: 0.
+    The contrastive part in the paper's table is a separate cross-entropy. The center loss is
+    smallest when all embeddings coincide, so train it together with another loss.
 
-    Costs one sort of the class ids and O(n·d).
+    The centers are means of the global batch, not moving averages, and gradients flow through them.
+    (The gradient of the mean over anchors is `(z_i − c_{y_i}) / n` in both cases.) The table sums
+    over images. This loss averages, as all losses here do. The only image of a class is its own
+    center and has the value 0.
 
     Examples:
         >>> labels = np.array([0, 0, 1, 1])
@@ -35,7 +34,7 @@ class CenterLoss(EmbeddingLoss):
         0.115
 
     Args:
-        normalize: take the l2-normalised embeddings and their means (which are not normalised).
+        normalize: Whether to l2-normalize the embeddings. Their means are not normalized.
         reduction, name, dtype: as in `EmbeddingLoss`.
 
     Raises:
@@ -58,16 +57,15 @@ class CenterLoss(EmbeddingLoss):
         self.normalize = bool(normalize)
 
     def compute_parts(self, class_ids: Tensor, embeddings: Tensor) -> Parts:
-        """The two parts from class ids `[n]` and embeddings `[n, d]`."""
+        """Compute the two parts from class ids `[n]` and embeddings `[n, d]`."""
         if self.normalize:
             embeddings = normalize(embeddings)
         classes = ClassSums.of_batch(class_ids, embeddings)
-        sizes = classes.sums(ops.ones_like(classes.candidates[:, 0]))
-        sums = classes.sums(classes.candidates)
-        centers = classes.of_anchors(sums) / classes.of_anchors(sizes)[:, None]
+        size = ops.sum(classes.anchor_members, axis=-1)
+        centers = classes.of_anchors() / size[:, None]
         tightness = 0.5 * ops.sum(ops.square(embeddings - centers), axis=-1)
         return tightness, ops.zeros_like(tightness)
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {**super().get_config(), "normalize": self.normalize}

@@ -1,18 +1,17 @@
 """The contrastive loss."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import keras
 from keras import ops
 
-from keras_dml.bounds import at_least
+from keras_dml._pairwise.pairs import Pairs
+from keras_dml._pairwise.reductions import count, masked_sum, maximum
 from keras_dml.checks import check_choice, check_number, check_positive, check_whole
-from keras_dml.gradients import WithGradient, with_gradient
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.mining import Strategy
-from keras_dml.pairs import Pairs, count
 from keras_dml.types import Config, Parts, Tensor
 
 
@@ -26,8 +25,8 @@ class ContrastiveLoss(PairLoss):
     - tightness `T_i = Σ_{j∈P_i} max(0, D_ij − m₊)^p`, with m₊ = 0 and p = 2 `Σ_{j∈P_i} D_ij²`
     - contrastive `C_i = Σ_{j∈N_i} max(0, m − D_ij)^p`
 
-    A negative that coincides with its anchor counts m^p and has a zero gradient. An anchor without
-    positives has T_i = 0, without negatives C_i = 0.
+    A negative that coincides with its anchor contributes m^p and has a zero gradient. An anchor
+    without positives has T_i = 0, and an anchor without negatives has C_i = 0.
 
     Examples:
         >>> labels = np.array([0, 0, 1, 1])
@@ -37,14 +36,14 @@ class ContrastiveLoss(PairLoss):
         0.988
 
     Args:
-        margin: m, above 0: the distance that negatives should have.
-        normalize: take distances between l2-normalised embeddings.
-        pair_reduction: `"sum"` over j as in the paper, or `"mean"`: each part divided by the number
-            of its pairs, so that its size does not grow with the batch.
-        positive_margin: m₊, the distance up to which positives cost nothing. Below 0 they cost
-            something at every distance, 0 too.
-        power: p, what a hinge is raised to, a whole number from 1. With 1 a pair pulls or pushes
-            as hard at every distance.
+        margin: m, above 0, the smallest distance that negatives should have.
+        normalize: Whether distances are between l2-normalized embeddings.
+        pair_reduction: `"sum"` over j as in the paper, or `"mean"`, which divides each part by the
+            number of its pairs, so that it does not grow with the batch.
+        positive_margin: m₊, the distance up to which a positive costs nothing. With a negative
+            number, a positive costs something at every distance.
+        power: p, the exponent of the hinges, a whole number of at least 1. With 1, a pair pulls or
+            pushes equally at every distance.
         reduction, name, dtype, mining: as in `PairLoss`.
 
     Raises:
@@ -74,85 +73,27 @@ class ContrastiveLoss(PairLoss):
         self.positive_margin = check_number("positive_margin", positive_margin)
         self.power = check_whole("power", power, least=1)
 
-    def compute_pair_loss(self, pairs: Pairs) -> Tensor:
-        """The loss `[n]`: of sums, both kinds of pairs in one, which takes fewer passes."""
-        if self.pair_reduction == "mean":
-            return super().compute_pair_loss(pairs)
-
-        @with_gradient
-        def sums(squared: Tensor) -> WithGradient:
-            near, far, slopes = self._costs(squared, pairs)
-
-            def gradient(upstream: Tensor) -> Tensor:
-                pull, push = slopes()
-                return pairs.of_sums(-upstream) * ops.where(pairs.negative, push, -pull)
-
-            return ops.sum(ops.where(pairs.negative, far, near), axis=-1), gradient
-
-        return sums(pairs.squared_distances_to_sum())
-
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
-        """The two parts `[n]`."""
-
-        @with_gradient
-        def sums(squared: Tensor) -> WithGradient:
-            near, far, slopes = self._costs(squared, pairs)
-            far = ops.where(pairs.negative, far, 0.0)
-            near = ops.where(pairs.negative, 0.0, near)
-
-            def gradient(upstream: Tensor) -> Tensor:
-                of_near, of_far = ops.unstack(upstream, 2)
-                pull, push = slopes()
-                pulled, pushed = pairs.of_sums(of_near) * pull, pairs.of_sums(-of_far) * push
-                return ops.where(pairs.negative, pushed, pulled)
-
-            return ops.stack([ops.sum(near, axis=-1), ops.sum(far, axis=-1)]), gradient
-
-        squared = pairs.squared_distances_to_sum()
-        tightness, contrastive = ops.unstack(sums(squared), 2)
+        """Compute the two parts `[n]`."""
+        distances = pairs.distances()
+        if self.positive_margin == 0.0 and self.power == 2:
+            pulled = pairs.squared_distances()
+        else:
+            pulled = self._hinges(distances - self.positive_margin)
+        tightness = masked_sum(pulled, pairs.positive)
+        contrastive = masked_sum(self._hinges(self.margin - distances), pairs.negative)
         if self.pair_reduction == "mean":
-            tightness = tightness / at_least(count(pairs.positive, squared.dtype), 1.0)
-            contrastive = contrastive / at_least(count(pairs.negative, squared.dtype), 1.0)
+            tightness = tightness / maximum(count(pairs.positive, tightness.dtype), 1.0)
+            contrastive = contrastive / maximum(count(pairs.negative, tightness.dtype), 1.0)
         return tightness, contrastive
 
-    def _costs(
-        self, squared: Tensor, pairs: Pairs
-    ) -> tuple[Tensor, Tensor, Callable[[], tuple[Tensor | float, Tensor]]]:
-        """Hinges raised to p of D², as if of positives and as if of negatives, and their slopes.
-
-        Those of positives are 0 where there is none, but for negatives. A slope is 1 or, of a hinge
-        h, `(p / 2) h^(p − 1) / D`: it is D² that is moved, so that one matrix goes back, not two.
-        """
-        distances = ops.sqrt(squared)
-        missing = ops.relu(self.margin - distances)
-        to_zero = self.positive_margin == 0.0 and self.power == 2  # D² itself, with the slope 1
-        excess = distances if to_zero else ops.relu(distances - self.positive_margin)
-        near = squared if to_zero else self._raised(excess)
-        # Where pairs are complete, what is neither is an image and itself: at 0, moved by nothing.
-        if not (pairs.complete and to_zero):
-            near = ops.where(pairs.positive, near, 0.0)
-
-        def slopes() -> tuple[Tensor | float, Tensor]:
-            push = ops.divide_no_nan(self._half_slope(missing), distances)
-            pull = 1.0 if to_zero else ops.divide_no_nan(self._half_slope(excess), distances)
-            if not pairs.complete:
-                pull = pull * ops.cast(pairs.positive, squared.dtype)
-            return pull, push
-
-        return near, self._raised(missing), slopes
-
-    def _raised(self, hinges: Tensor) -> Tensor:
-        return ops.square(hinges) if self.power == 2 else ops.power(hinges, self.power)
-
-    def _half_slope(self, hinges: Tensor) -> Tensor:
-        """Half the derivative of `hinges^p`, that at D being twice D times that at D²."""
-        if self.power == 2:
-            return hinges
-        slope = 0.5 * self.power * ops.power(hinges, self.power - 1)
-        return ops.where(hinges > 0.0, slope, 0.0)
+    def _hinges(self, values: Tensor) -> Tensor:
+        hinges = ops.relu(values)
+        # The second derivative of power(h, 1) is NaN at 0.
+        return hinges if self.power == 1 else ops.power(hinges, self.power)
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {
             **super().get_config(),
             "margin": self.margin,

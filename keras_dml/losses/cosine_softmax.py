@@ -1,4 +1,4 @@
-"""Cross-entropies of class cosines: NormSoftmax, CosFace, ArcFace and its centers, SoftTriple."""
+"""Cross-entropies of class cosines: NormSoftmax, CosFace, ArcFace, Sub-center, SoftTriple."""
 
 import math
 from collections.abc import Mapping
@@ -7,30 +7,30 @@ from typing import ClassVar
 import keras
 from keras import ops
 
-from keras_dml.bounds import at_least
+from keras_dml._pairwise.distances import safe_sqrt
+from keras_dml._pairwise.reductions import log_sum_exp, masked_sum, maximum
 from keras_dml.checks import check_number, check_positive
 from keras_dml.losses.proxies import ProxyLoss
 from keras_dml.losses.registry import register
-from keras_dml.pairs import log_sum_exp, masked_sum, safe_sqrt
 from keras_dml.types import Config, Parts, Tensor
 
 
 class _CosineSoftmax(ProxyLoss):
-    """Cross-entropy of logits `s c_k`, but `s ψ(c_y)` for the own class y.
+    """Cross-entropy of logits `s c_k`, with `s ψ(c_y)` for an image's class y.
 
-    Subclasses set `scale` and say ψ.
+    Subclasses set `scale` and define ψ.
     """
 
     scale: float
 
     def compute_cosine_parts(self, own: Tensor, cosines: Tensor) -> Parts:
-        """The two parts `[n]`."""
+        """Compute the two parts `[n]`."""
         target = self._target(own, cosines)
         logits = ops.where(own, target[:, None], self.scale * cosines)
         return -target, ops.logsumexp(logits, axis=-1)
 
     def compute_cosine_loss(self, own: Tensor, cosines: Tensor) -> Tensor:
-        """The loss `[n]` without the cancellation of its parts."""
+        """Compute the loss `[n]` without the cancellation of its parts."""
         others = log_sum_exp(self.scale * cosines, ops.logical_not(own))
         return ops.softplus(others - self._target(own, cosines))
 
@@ -38,19 +38,19 @@ class _CosineSoftmax(ProxyLoss):
         return self.scale * self.target_cosine(masked_sum(cosines, own))
 
     def target_cosine(self, cosine: Tensor) -> Tensor:
-        """ψ: what stands for the cosine `[n]` of each image to its own class."""
+        """Compute ψ, which replaces the cosine `[n]` of each image to its class."""
         return cosine
 
 
 @register("norm_softmax")
 @keras.saving.register_keras_serializable("keras_dml")
 class NormSoftmaxLoss(_CosineSoftmax):
-    """NormSoftmax: cross-entropy of the cosines to a proxy of each class, over a temperature.
+    """NormSoftmax: cross-entropy of the cosines to one proxy per class, divided by a temperature.
 
-    With cosines `c_ik` to K classes, `y` the own class:
+    With cosines `c_ik` to K classes and an image's class `y`:
 
     - tightness `T_i = −c_iy / σ`
-    - contrastive `C_i = log Σ_k exp(c_ik / σ)`, the own class included
+    - contrastive `C_i = log Σ_k exp(c_ik / σ)`, over all classes including y
 
     Examples:
         >>> labels, cosines = np.array([0, 1]), np.array([[0.5, 0.4], [0.6, 0.3]], "float32")
@@ -60,10 +60,10 @@ class NormSoftmaxLoss(_CosineSoftmax):
 
     Args:
         temperature: σ, above 0.
-        reduction, name, dtype: as in `EmbeddingLoss`.
+        reduction, name, dtype: As in `EmbeddingLoss`.
 
     Raises:
-        ValueError: `temperature` not above 0, or as `keras_dml.losses.ProxyLoss` does.
+        ValueError: `temperature` is not above 0, or as in `keras_dml.losses.ProxyLoss`.
 
     Reference: Zhai and Wu, "Classification is a Strong Baseline for Deep Metric Learning", BMVC
     2019, Eq. 2.
@@ -81,14 +81,14 @@ class NormSoftmaxLoss(_CosineSoftmax):
         self.scale = 1.0 / self.temperature
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {**super().get_config(), "temperature": self.temperature}
 
 
 @register("cosface")
 @keras.saving.register_keras_serializable("keras_dml")
 class CosFaceLoss(_CosineSoftmax):
-    """CosFace: cross-entropy of scaled cosines, of which the own class's is lowered by a margin.
+    """CosFace: cross-entropy of scaled cosines, with a margin on the cosine to an image's class.
 
     - tightness `T_i = −s (c_iy − m)`
     - contrastive `C_i = log(exp(s (c_iy − m)) + Σ_{k≠y} exp(s c_ik))`
@@ -104,10 +104,11 @@ class CosFaceLoss(_CosineSoftmax):
     Args:
         scale: s, above 0.
         margin: m, at least 0, on the cosine.
-        reduction, name, dtype: as in `EmbeddingLoss`.
+        reduction, name, dtype: As in `EmbeddingLoss`.
 
     Raises:
-        ValueError: `scale` not above 0, `margin` below 0, or as `keras_dml.losses.ProxyLoss` does.
+        ValueError: `scale` is not above 0, `margin` is below 0, or as in
+            `keras_dml.losses.ProxyLoss`.
 
     Reference: Wang et al., "CosFace: Large Margin Cosine Loss for Deep Face Recognition", CVPR
     2018, Eq. 4.
@@ -126,22 +127,22 @@ class CosFaceLoss(_CosineSoftmax):
         self.margin = check_number("margin", margin, least=0)
 
     def target_cosine(self, cosine: Tensor) -> Tensor:
-        """`c − m`."""
+        """Compute `c − m`."""
         return cosine - self.margin
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {**super().get_config(), "scale": self.scale, "margin": self.margin}
 
 
 @register("soft_triple")
 @keras.saving.register_keras_serializable("keras_dml")
 class SoftTripleLoss(CosFaceLoss):
-    """SoftTriple: CosFace over a head of several centers a class, pooled softly.
+    """SoftTriple: CosFace on a head with several softly pooled centers per class.
 
-    With the class cosines of `keras_dml.models.ProxyHead(centers=10, pooling="soft")`, the values
-    and parts of `CosFaceLoss`. The regulariser that merges centers which are not needed is the
-    head's, `keras_dml.models.CenterRegularizer`.
+    With the class cosines of `keras_dml.models.ProxyHead(centers=10, pooling="soft")`, values and
+    parts equal `CosFaceLoss`. To merge superfluous centers, give the head the regularizer
+    `keras_dml.models.CenterRegularizer`.
 
     Examples:
         >>> labels, cosines = np.array([0, 1]), np.array([[0.5, 0.4], [0.6, 0.3]], "float32")
@@ -152,10 +153,10 @@ class SoftTripleLoss(CosFaceLoss):
     Args:
         scale: λ, above 0.
         margin: δ, at least 0, on the cosine.
-        reduction, name, dtype: as in `EmbeddingLoss`.
+        reduction, name, dtype: As in `EmbeddingLoss`.
 
     Raises:
-        ValueError: as `CosFaceLoss` does.
+        ValueError: As in `CosFaceLoss`.
 
     Reference: Qian et al., "SoftTriple Loss: Deep Metric Learning Without Triplet Sampling", ICCV
     2019, Eq. 6 to 8.
@@ -181,17 +182,17 @@ class SoftTripleLoss(CosFaceLoss):
 @register("arcface")
 @keras.saving.register_keras_serializable("keras_dml")
 class ArcFaceLoss(_CosineSoftmax):
-    """ArcFace: cross-entropy of scaled cosines, with a margin on the angle to the own class.
+    """ArcFace: cross-entropy of scaled cosines, with a margin on the angle to an image's class.
 
-    `ψ(c) = cos(θ + m)` for the angle θ of the cosine c, as long as θ + m < π; beyond, where it
-    would rise again, `c − m sin m` (up to m = 2.33 it falls with θ throughout). With `easy_margin`
-    it is `cos(θ + m)` for c > 0, else c.
+    `ψ(c) = cos(θ + m)` for the angle θ of the cosine c, if θ + m < π. Beyond π, where cos(θ + m)
+    would increase again, `ψ(c) = c − m sin m`, which decreases with θ up to m = 2.33. With
+    `easy_margin`, ψ is `cos(θ + m)` for c > 0, and c otherwise.
 
     - tightness `T_i = −s ψ(c_iy)`
     - contrastive `C_i = log(exp(s ψ(c_iy)) + Σ_{k≠y} exp(s c_ik))`
 
-    At m = 0 it is NormSoftmax with σ = 1 / s. There is no arccos in it, and no clipping: an image
-    on its proxy has a finite gradient. ψ drops at θ + m = π, by 0.117 for m = 0.5.
+    At m = 0 it is NormSoftmax with σ = 1 / s. The computation uses neither arccos nor clipping, so
+    an image on its proxy has a finite gradient. ψ drops at θ + m = π, by 0.117 for m = 0.5.
 
     Examples:
         >>> labels, cosines = np.array([0, 1]), np.array([[0.5, 0.4], [0.6, 0.3]], "float32")
@@ -201,13 +202,13 @@ class ArcFaceLoss(_CosineSoftmax):
 
     Args:
         scale: s, above 0.
-        margin: m in radians, from 0 up to, not including, π.
-        easy_margin: no margin for images farther than a right angle from their class.
-        reduction, name, dtype: as in `EmbeddingLoss`.
+        margin: m in radians, in [0, π).
+        easy_margin: Whether images at more than a right angle from their class have no margin.
+        reduction, name, dtype: As in `EmbeddingLoss`.
 
     Raises:
-        ValueError: `scale` not above 0, `margin` outside [0, π), or as
-            `keras_dml.losses.ProxyLoss` does.
+        ValueError: `scale` is not above 0, `margin` is outside [0, π), or as in
+            `keras_dml.losses.ProxyLoss`.
 
     Reference: Deng et al., "ArcFace: Additive Angular Margin Loss for Deep Face Recognition", CVPR
     2019, Eq. 3; beyond π the authors' code.
@@ -228,10 +229,10 @@ class ArcFaceLoss(_CosineSoftmax):
         self.easy_margin = bool(easy_margin)
 
     def target_cosine(self, cosine: Tensor) -> Tensor:
-        """`cos(θ + m)`, or what takes its place."""
+        """Compute `cos(θ + m)`, or its replacement beyond π."""
         cosine_of_margin, sine_of_margin = math.cos(self.margin), math.sin(self.margin)
-        # By rounding c may lie beyond ±1; the root is then 0, without a gradient.
-        sine = safe_sqrt(at_least((1.0 - cosine) * (1.0 + cosine), 0.0))
+        # Rounding can move c beyond ±1. The root is then 0, without a gradient.
+        sine = safe_sqrt(maximum((1.0 - cosine) * (1.0 + cosine), 0.0))
         farther = cosine * cosine_of_margin - sine * sine_of_margin
         if self.easy_margin:
             return ops.where(cosine > 0, farther, cosine)
@@ -239,7 +240,7 @@ class ArcFaceLoss(_CosineSoftmax):
         return ops.where(cosine > -cosine_of_margin, farther, beyond)
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {
             **super().get_config(),
             "scale": self.scale,
@@ -251,12 +252,12 @@ class ArcFaceLoss(_CosineSoftmax):
 @register("subcenter_arcface")
 @keras.saving.register_keras_serializable("keras_dml")
 class SubCenterArcFaceLoss(ArcFaceLoss):
-    """Sub-center ArcFace: ArcFace over a head of several centers a class; the nearest one counts.
+    """Sub-center ArcFace: ArcFace on a head with several centers per class, of the nearest center.
 
-    With the class cosines of `keras_dml.models.ProxyHead(centers=3, pooling="max")`, the values and
-    parts of `ArcFaceLoss`. Only the nearest center of each class learns from an image, so that
-    mislabelled ones gather at centers of their own; `keras_dml.models.dominant_centers` says which
-    center of a class most of its images are at.
+    With the class cosines of `keras_dml.models.ProxyHead(centers=3, pooling="max")`, values and
+    parts equal `ArcFaceLoss`. An image trains only the nearest center of each class, so mislabeled
+    images gather at separate centers. `keras_dml.models.dominant_centers` returns the center of
+    each class that has the most images.
 
     Examples:
         >>> labels, cosines = np.array([0, 1]), np.array([[0.5, 0.4], [0.6, 0.3]], "float32")
@@ -266,12 +267,12 @@ class SubCenterArcFaceLoss(ArcFaceLoss):
 
     Args:
         scale: s, above 0.
-        margin: m in radians, from 0 up to, not including, π.
-        easy_margin: no margin for images farther than a right angle from their class.
-        reduction, name, dtype: as in `EmbeddingLoss`.
+        margin: m in radians, in [0, π).
+        easy_margin: Whether images at more than a right angle from their class have no margin.
+        reduction, name, dtype: As in `EmbeddingLoss`.
 
     Raises:
-        ValueError: as `ArcFaceLoss` does.
+        ValueError: As in `ArcFaceLoss`.
 
     Reference: Deng et al., "Sub-center ArcFace: Boosting Face Recognition by Large-scale Noisy Web
     Faces", ECCV 2020, Eq. 3.

@@ -72,5 +72,5 @@ class CrossEntropyLoss(EmbeddingLoss):
         return tightness, ops.logsumexp(logits, axis=-1)
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {**super().get_config(), "epsilon": self.epsilon}

@@ -1,54 +1,42 @@
 """The margin loss."""
 
 import dataclasses
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import keras
 from keras import ops
 
+from keras_dml._pairwise.pairs import Memory, Pairs
+from keras_dml._pairwise.reductions import count, masked_sum, mean_over_pairs
 from keras_dml.checks import check_choice, check_number, check_positive, check_whole
 from keras_dml.class_ids import one_hot
 from keras_dml.errors import ArgumentError
-from keras_dml.gradients import WithGradient, with_gradient
+from keras_dml.gradients import once_differentiable
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.mining import Strategy
-from keras_dml.negatives import FARTHEST, Chances
-from keras_dml.pairs import Memory, Pairs, count, mean_over_pairs
-from keras_dml.positives import Positives, at_columns, of_partners, spread
+from keras_dml.negatives import distance_weighted
 from keras_dml.types import Config, Parts, Tensor
 
 _BETA = 1.2
+_NOT_A_DERIVATIVE = (
+    "the weights of MarginLoss are constants for the gradient, although they depend on the "
+    'distances: set sampling="all"'
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class _BoundedPairs(Pairs):
-    """Pairs, and each anchor's boundary `[a]` between positive and negative distances."""
+    """Pairs with each anchor's boundary `[a]` between positive and negative distances."""
 
     boundary: Tensor | float = _BETA
-
-
-@dataclasses.dataclass(frozen=True)
-class _Weights:
-    """What the open hinges of negatives weigh.
-
-    Attributes:
-        of_anchors: `[a, c]`, in the sum of the pair's anchor; 0 where the hinge is closed.
-        of_partners: `[n, n]` in that of its candidate, where the candidates are the anchors.
-        sums: `[a]`, of the anchor's. Where one is 0 its row means nothing.
-    """
-
-    of_anchors: Tensor
-    of_partners: Callable[[], Tensor]
-    sums: Tensor
 
 
 @register("margin")
 @keras.saving.register_keras_serializable("keras_dml")
 class MarginLoss(PairLoss):
-    """Margin loss: positives nearer than a boundary, negatives farther, each by a margin.
+    """Margin loss: positives closer than a boundary and negatives farther, by a margin.
 
     With `D_ij = ‖f_i − f_j‖`, a positive pair has the hinge `h⁺_ij = max(0, m + D_ij − β_i)`, a
     negative one `h⁻_ij = max(0, m + β_i − D_ij)`. With weights `w_ij` of the pairs and M, the sum
@@ -57,21 +45,22 @@ class MarginLoss(PairLoss):
     - tightness `T_i = (n / M) Σ_{j∈P_i} w_ij h⁺_ij`, plus ν's part
     - contrastive `C_i = (n / M) Σ_{j∈N_i} w_ij h⁻_ij`
 
-    so that the mean over anchors is the mean of the open hinges; without one it is 0. M and the
-    weights are constants for the gradient. They are, by `sampling`:
+    The mean over anchors is the mean of the open hinges, and 0 without open hinges. M and the
+    weights are constants for the gradient. `sampling` selects the weights:
 
-    - `"distance_weighted"`: 1 for a positive pair, and for a negative one the number of positives
+    - `"distance_weighted"`: 1 for a positive pair, and for a negative pair the number of positives
       of the anchor times its probability under `keras_dml.negatives.distance_weighted`. The paper
-      draws one negative for each positive pair so; this is the draw in expectation, since a loss
-      knows no step that a draw could be a function of.
-    - `"all"`: the number of triplets that the pair is in, `|N_i|` for a positive, `|P_i|` for a
-      negative. No triplet is formed: O(n²).
+      draws one negative for each positive pair. This is the expectation of that draw, because a
+      loss does not know the training step that a draw would depend on. A second derivative is
+      refused.
+    - `"all"`: the number of triplets that contain the pair: `|N_i|` for a positive pair, and
+      `|P_i|` for a negative pair.
 
     Anchors without positives or without negatives have no term.
 
-    With `boundaries` the boundary is learned: each row of `y_pred` is the embedding with B
-    boundaries behind it, as the layer `keras_dml.models.Boundary` gives them, and `β_i` is the one
-    of the anchor's class, or the only one.
+    With `boundaries`, the boundaries are learned: each row of `y_pred` is the embedding followed by
+    B boundaries, as the layer `keras_dml.models.Boundary` returns them. `β_i` is the boundary of
+    the anchor's class, or the only boundary.
 
     Examples:
         >>> labels = np.array([0, 0, 1, 1])
@@ -82,17 +71,17 @@ class MarginLoss(PairLoss):
 
     Args:
         margin: m, above 0.
-        beta: β, the boundary where it is not learned.
-        nu: ν, at least 0, a weight on the boundaries: the sum of `ν |P_i| β_i / M`, with `"all"`
-            of `ν |P_i| |N_i| β_i / M`, is added to the tightness, and pulls learned ones down.
-        sampling: weights of the pairs, `"distance_weighted"` or `"all"`, as above.
-        boundaries: B, how many learned boundaries there are behind each embedding: 0, 1, or one
-            for each class, whose ids then must be 0 … B − 1. (Another gives its image NaN.)
+        beta: β, the boundary if it is not learned.
+        nu: ν, at least 0, the weight of a term that pulls learned boundaries down: the tightness
+            includes the sum of `ν |P_i| β_i / M`, or `ν |P_i| |N_i| β_i / M` with `"all"`.
+        sampling: Weights of the pairs, `"distance_weighted"` or `"all"`, as above.
+        boundaries: B, the number of learned boundaries after each embedding: 0, 1, or one for each
+            class. Class ids must then be 0 … B − 1. The loss of another id is NaN.
         reduction, name, dtype, mining: as in `PairLoss`.
 
     Raises:
-        ValueError: a number out of its range, `beta` beside `boundaries`, unknown `sampling`, rows
-            without room for an embedding beside the boundaries, or wrong shapes.
+        ValueError: A number is out of range, both `beta` and `boundaries` are set, `sampling` is
+            unknown, rows are too short for an embedding and the boundaries, or shapes are wrong.
 
     Reference: Wu et al., "Sampling Matters in Deep Embedding Learning", ICCV 2017, section 4.2.
     """
@@ -118,20 +107,20 @@ class MarginLoss(PairLoss):
         if self.boundaries and self.beta != _BETA:
             raise ArgumentError(
                 "beta must not be given with boundaries, which are learned: set their start in the "
-                f"layer that holds them. Received: beta={beta}, boundaries={boundaries}"
+                f"layer that has them. Received: beta={beta}, boundaries={boundaries}"
             )
 
     def pairs_of(
         self, class_ids: Tensor, embeddings: Tensor, memory: Memory | None = None
     ) -> Pairs:
-        """The pairs of what stands before the boundaries, with each anchor's boundary."""
+        """Pair the embeddings before the boundaries, and attach each anchor's boundary."""
         z: Tensor = embeddings
         boundary: Tensor | float = self.beta
         if self.boundaries:
             dimensions = embeddings.shape[1] - self.boundaries
             if dimensions < 1:
                 raise ArgumentError(
-                    f"y_pred must hold embeddings with {self.boundaries} boundaries behind them. "
+                    f"y_pred must hold embeddings followed by {self.boundaries} boundaries. "
                     f"Received: y_pred.shape={tuple(embeddings.shape)}"
                 )
             z, learned = embeddings[:, :dimensions], embeddings[:, dimensions:]
@@ -146,123 +135,35 @@ class MarginLoss(PairLoss):
         return _BoundedPairs(**vars(pairs), boundary=boundary)
 
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
-        """The two parts `[n]`."""
-        squared = pairs.squared_distances_to_sum()
-        positives, dtype = pairs.positives(), squared.dtype
-        number = ops.cast(positives.number, dtype)
+        """Compute the two parts `[n]`."""
+        distances = pairs.distances()
+        dtype = distances.dtype
+        number = count(pairs.positive, dtype)
         if self.sampling == "all":
-            together = count(pairs.negative, dtype)
+            partners = count(pairs.negative, dtype)
+            weights = ops.cast(pairs.negative, dtype)
         else:
-            together = ops.cast(pairs.have_negatives(), dtype)
-        # Not a cast, which makes of a Python number a float32 first.
+            distances = once_differentiable(distances, _NOT_A_DERIVATIVE)
+            partners = ops.cast(pairs.have_negatives(), dtype)
+            size = ops.shape(pairs.anchors)[-1]
+            weights = distance_weighted(distances, pairs.negative, size)
         boundary = ops.convert_to_tensor(getattr(pairs, "boundary", self.beta), dtype=dtype)
         boundary = ops.broadcast_to(boundary, ops.shape(number))
-        pulling, open_near = self._pulling(squared, boundary, positives, mirrored=pairs.complete)
-        pushing, open_far = self._pushing(squared, boundary, pairs)
-        weights = together * open_near + number * open_far
-        # Also at ν = 0, since comparisons would hide the NaN of an unknown class.
-        on_boundary = self.nu * (number * together) * boundary
+        pulled = ops.relu(self.margin + distances - boundary[:, None])
+        pushed = ops.relu(self.margin + boundary[:, None] - distances)
+        open_weights = partners * count(ops.logical_and(pairs.positive, pulled > 0), dtype)
+        open_weights = open_weights + number * masked_sum(weights, pushed > 0)
+        # Also at ν = 0, because comparisons hide the NaN of an unknown class.
+        on_boundary = self.nu * number * partners * boundary
         return (
-            mean_over_pairs(together * pulling + on_boundary, weights),
-            mean_over_pairs(number * pushing, weights),
-        )
-
-    def _pulling(
-        self, squared: Tensor, boundary: Tensor, positives: Positives, mirrored: bool
-    ) -> tuple[Tensor, Tensor]:
-        """Each anchor's sum of the hinges of its positives, and how many are open: `[a]`.
-
-        `mirrored`: with a gradient for `Pairs.squared_distances_to_sum`.
-        """
-
-        @with_gradient
-        def sums(squared: Tensor, boundary: Tensor) -> WithGradient:
-            def hinges(
-                columns: Tensor | None, present: Tensor, boundary: Tensor
-            ) -> tuple[Tensor, Tensor]:
-                distances = ops.sqrt(at_columns(columns, squared))
-                found = ops.relu(distances + (self.margin - boundary))
-                return ops.where(present, found, 0.0), distances
-
-            def total(columns: Tensor | None, present: Tensor) -> Tensor:
-                own, _ = hinges(columns, present, boundary[:, None])
-                numbers = count(own > 0.0, own.dtype)
-                return ops.stack([ops.sum(own, axis=-1), numbers])
-
-            totals = positives.by_width(total)
-
-            def gradient(upstream: Tensor) -> tuple[Tensor, Tensor]:
-                upstream = upstream[0]
-
-                def of_width(columns: Tensor | None, present: Tensor) -> Tensor:
-                    own, distances = hinges(columns, present, boundary[:, None])
-                    slopes = ops.where(own > 0.0, 0.5 * upstream[:, None], 0.0)
-                    if mirrored:
-                        of_partner = of_partners(columns, upstream)
-                        other, _ = hinges(columns, present, of_partners(columns, boundary))
-                        slopes = slopes + ops.where(other > 0.0, 0.5 * of_partner, 0.0)
-                    return spread(columns, ops.divide_no_nan(slopes, distances), squared)
-
-                return positives.by_width(of_width), -upstream * totals[1]
-
-            return totals, gradient
-
-        return ops.unstack(sums(squared, boundary), 2)
-
-    def _pushing(self, squared: Tensor, boundary: Tensor, pairs: Pairs) -> tuple[Tensor, Tensor]:
-        """Each anchor's weighed sum of the hinges of its negatives, and the weights of the open.
-
-        Weights are the probabilities of the negatives or, of `"all"`, 1.
-        """
-
-        @with_gradient
-        def sums(squared: Tensor, boundary: Tensor) -> WithGradient:
-            distances, ends = ops.sqrt(squared), boundary + self.margin
-            weights = self._weights_of_negatives(squared, distances, ends, pairs)
-            some = ops.where(weights.sums > 0.0, ops.ones_like(ends), 0.0)
-            total = ops.sum(weights.of_anchors * (ends[:, None] - distances), axis=-1)
-
-            def gradient(upstream: Tensor) -> tuple[Tensor, Tensor]:
-                pushed = -0.5 * some * upstream[0]
-                slopes = pushed[:, None] * weights.of_anchors
-                if pairs.complete:
-                    slopes = slopes + pushed[None, :] * weights.of_partners()
-                return ops.divide_no_nan(slopes, distances), upstream[0] * weights.sums
-
-            return ops.stack([some * total, weights.sums]), gradient
-
-        return ops.unstack(sums(squared, boundary), 2)
-
-    def _weights_of_negatives(
-        self, squared: Tensor, distances: Tensor, ends: Tensor, pairs: Pairs
-    ) -> _Weights:
-        if self.sampling == "all":
-
-            def are_open(ends: Tensor) -> Tensor:
-                return ops.cast(ops.logical_and(pairs.negative, distances < ends), squared.dtype)
-
-            of_anchors = are_open(ends[:, None])
-            return _Weights(
-                of_anchors, lambda: are_open(ends[None, :]), ops.sum(of_anchors, axis=-1)
-            )
-        chances = Chances.by_squares(squared, pairs.negative, ops.shape(pairs.anchors)[-1])
-        if not self.boundaries and math.isclose(self.beta + self.margin, FARTHEST):
-            # As by default: the hinges are open just where a near negative can be.
-            sums = ops.where(chances.none_near, 0.0, ops.ones_like(ends))
-            return _Weights(chances.shares, chances.near_of_partners, sums)
-
-        def of_open(chances: Tensor, ends: Tensor) -> Tensor:
-            return ops.where(distances < ends, chances, 0.0)
-
-        of_anchors = of_open(chances.of_anchors(), ends[:, None])
-        return _Weights(
-            of_anchors,
-            lambda: of_open(chances.of_partners(), ends[None, :]),
-            ops.sum(of_anchors, axis=-1),
+            mean_over_pairs(
+                partners * masked_sum(pulled, pairs.positive) + on_boundary, open_weights
+            ),
+            mean_over_pairs(number * ops.sum(weights * pushed, axis=-1), open_weights),
         )
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {
             **super().get_config(),
             "margin": self.margin,

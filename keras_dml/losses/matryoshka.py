@@ -1,4 +1,4 @@
-"""Any loss over embeddings, summed over their prefixes."""
+"""Any loss over embeddings, summed over prefixes of the embeddings."""
 
 import functools
 import operator
@@ -7,37 +7,39 @@ from typing import Self
 
 import keras
 
+from keras_dml._pairwise.pairs import Memory
 from keras_dml.checks import check_number, check_wholes
 from keras_dml.errors import ArgumentError, ArgumentTypeError
 from keras_dml.losses.base import EmbeddingLoss
-from keras_dml.pairs import Memory
 from keras_dml.types import Config, Parts, Tensor
 
 
 @keras.saving.register_keras_serializable("keras_dml")
 class MatryoshkaLoss(EmbeddingLoss):
-    """Matryoshka: a loss summed over prefixes of the embedding, so that each is one by itself.
+    """Matryoshka: a loss summed over prefixes of the embedding, so that each is an embedding.
 
-    With prefix lengths `m_1 < … < m_L`, the last of them d, and weights `w_l`:
-    `Σ_l w_l L(y, z[:, :m_l])`; its parts are the sums of the parts. A loss that normalises its
-    embeddings normalises each prefix anew. Search with a short prefix, normalised anew too, takes
-    so much less memory and time, and can be re-scored with the whole.
+    With prefix lengths `m_1 < … < m_L`, where `m_L` is d, and weights `w_l`, the loss is
+    `Σ_l w_l L(y, z[:, :m_l])`. Its parts are the sums of the parts. A loss that normalizes its
+    embeddings normalizes each prefix. Search with a short normalized prefix takes proportionally
+    less memory and time, and the full embedding can re-score its results.
 
     Examples:
         >>> loss = MatryoshkaLoss(keras_dml.losses.MultiSimilarityLoss(), dims=(32, 64, 128))
         >>> model.compile("adam", loss)  # of a model with embeddings [n, 128]
 
     Args:
-        loss: a loss over embeddings alone: not over logits or cosines of classes, without learned
-            boundaries behind them, and not RankMI's. Its `reduction` is not used.
-        dims: the lengths, increasing, of which the last is d.
-        weights: w, a number of at least 0 for each length; None: all 1.
-        reduction, name: as in `EmbeddingLoss`. dtype: likewise; None: that of `loss`.
+        loss: A loss over embeddings. Losses on logits or class cosines, losses with learned
+            boundaries, and RankMI are not supported. Its `reduction` is not used.
+        dims: The lengths, increasing. The last is d.
+        weights: w, a number of at least 0 for each length. None sets all weights to 1.
+        reduction, name: As in `EmbeddingLoss`. dtype: As in `EmbeddingLoss`. None is the dtype of
+            `loss`.
 
     Raises:
-        TypeError: `loss` is no such loss.
-        ValueError: no lengths, or some below 1, not increasing or (when called) not ending with d;
-            not as many weights as lengths, or one below 0.
+        TypeError: `loss` is not a supported loss.
+        ValueError: `dims` is empty, below 1, not increasing, or (when called) does not end with d.
+            Also if the number of weights differs from the number of lengths, or a weight is below
+            0.
 
     Reference: Kusupati et al., "Matryoshka Representation Learning", NeurIPS 2022, Eq. 1.
     """
@@ -79,25 +81,25 @@ class MatryoshkaLoss(EmbeddingLoss):
         )
 
     def check_memory(self) -> None:
-        """As the loss does."""
+        """Raise the error of the inner loss."""
         self.loss.check_memory()
 
     def checked_labels(self, labels: Tensor) -> Tensor:
-        """As the loss takes them."""
+        """Convert the labels as the inner loss does."""
         return self.loss.checked_labels(labels)
 
     def compute_loss(self, class_ids: Tensor, embeddings: Tensor) -> Tensor:
-        """The loss `[n]`."""
+        """Compute the loss `[n]`."""
         compute = self.loss.compute_loss
         return _sum([w * compute(class_ids, z) for w, z in self._prefixes(embeddings)])
 
     def compute_parts(self, class_ids: Tensor, embeddings: Tensor) -> Parts:
-        """The two parts `[n]`."""
+        """Compute the two parts `[n]`."""
         compute = self.loss.compute_parts
         return _sum_of_parts([(w, compute(class_ids, z)) for w, z in self._prefixes(embeddings)])
 
     def compute_memory_loss(self, class_ids: Tensor, embeddings: Tensor, memory: Memory) -> Tensor:
-        """The loss `[n]` of anchors against a memory, whose rows are cut likewise."""
+        """Compute the loss `[n]` of anchors against the prefixes of a memory."""
         compute = self.loss.compute_memory_loss
         return _sum(
             [
@@ -107,7 +109,7 @@ class MatryoshkaLoss(EmbeddingLoss):
         )
 
     def compute_memory_parts(self, class_ids: Tensor, embeddings: Tensor, memory: Memory) -> Parts:
-        """The two parts of `compute_memory_loss`."""
+        """Compute the two parts of `compute_memory_loss`."""
         compute = self.loss.compute_memory_parts
         return _sum_of_parts(
             [
@@ -126,7 +128,7 @@ class MatryoshkaLoss(EmbeddingLoss):
         return [(w, embeddings[:, :length]) for w, length in zip(self.weights, self.dims)]
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {
             **super().get_config(),
             "loss": keras.saving.serialize_keras_object(self.loss),
@@ -136,7 +138,7 @@ class MatryoshkaLoss(EmbeddingLoss):
 
     @classmethod
     def from_config(cls, config: Config) -> Self:
-        """The loss of this configuration."""
+        """Create a loss from its configuration."""
         loss = keras.saving.deserialize_keras_object(config["loss"])
         return cls(**{**config, "loss": loss})
 

@@ -1,16 +1,15 @@
 """The multi-similarity loss."""
 
-import math
 from collections.abc import Sequence
 
 import keras
-from keras import ops
 
+from keras_dml._pairwise.pairs import Pairs
+from keras_dml._pairwise.reductions import log_one_plus_sum_exp
 from keras_dml.checks import check_number, check_positive
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.mining import Strategy, informative
-from keras_dml.pairs import Pairs, are_bounded, log_one_plus_sum_exp, masked_exp
 from keras_dml.types import Config, Parts
 
 
@@ -22,9 +21,10 @@ class MultiSimilarityLoss(PairLoss):
     - tightness `T_i = (1/α) log(1 + Σ_{j∈P_i} exp(−α (S_ij − m)))`
     - contrastive `C_i = (1/β) log(1 + Σ_{j∈N_i} exp(β (S_ij − m)))`
 
-    With `epsilon`, only informative pairs are kept, as in the original work: a positive if it is
-    less similar than the most similar negative plus ε, a negative if it is more similar than the
-    least similar positive minus ε. An anchor without positives (negatives) has T_i = 0 (C_i = 0).
+    With `epsilon`, the loss keeps only informative pairs, as in the original work: a positive that
+    is less similar than the most similar negative plus ε, and a negative that is more similar than
+    the least similar positive minus ε. An anchor without positives (negatives) has T_i = 0 (C_i =
+    0).
 
     Examples:
         >>> labels = np.array([0, 0, 1, 1])
@@ -66,9 +66,7 @@ class MultiSimilarityLoss(PairLoss):
         self.epsilon = None if epsilon is None else check_number("epsilon", epsilon, least=0)
 
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
-        """The two parts `[n]`."""
-        if self.epsilon is None and pairs.complete and self._is_bounded():
-            return self._bounded_parts(pairs)
+        """Compute the two parts `[n]`."""
         similarities = pairs.similarities()
         positive, negative = pairs.positive, pairs.negative
         if self.epsilon is not None:
@@ -78,24 +76,8 @@ class MultiSimilarityLoss(PairLoss):
         contrastive = log_one_plus_sum_exp(self.beta * excess, negative) / self.beta
         return tightness, contrastive
 
-    def _is_bounded(self) -> bool:
-        """Whether the sums fit, and each of the two factors of `exp(β S_ij) exp(−β m)`."""
-        alpha, beta, base = self.alpha, self.beta, self.base
-        sums = alpha * (1.0 + base), beta * (1.0 - base)
-        return are_bounded(alpha, beta, alpha * base, beta * base, *sums)
-
-    def _bounded_parts(self, pairs: Pairs) -> Parts:
-        """The same of exponentials as they are, whose gradient takes no transposition."""
-        similarities = pairs.similarities_to_sum(self.beta)
-        near = pairs.sums(masked_exp(-self.alpha / self.beta * similarities, pairs.positive))
-        far = pairs.sums(masked_exp(similarities, pairs.negative))
-        return (
-            ops.log1p(math.exp(self.alpha * self.base) * near) / self.alpha,
-            ops.log1p(math.exp(-self.beta * self.base) * far) / self.beta,
-        )
-
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {
             **super().get_config(),
             "alpha": self.alpha,

@@ -3,10 +3,10 @@
 import keras
 from keras import ops
 
-from keras_dml.gram import mirrored_log_sum_exp
+from keras_dml._pairwise.pairs import Pairs
+from keras_dml._pairwise.reductions import count, masked_sum
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
-from keras_dml.pairs import Pairs
 from keras_dml.types import Config, Parts
 
 
@@ -20,10 +20,9 @@ class NPairsLoss(PairLoss):
     - tightness `T_i = −(1/|A_i|) Σ_{j∈A_i} S_ij`
     - contrastive `C_i = log Σ_j exp(S_ij)`, over all images of the batch
 
-    The diagonal takes part in targets and partition, as in tensorflow-addons: this is its
-    `npairs_loss(class_ids, z zᵀ)`, whose targets are the rows of the same-class matrix, itself
-    included, divided by their sums. An anchor without positives or without negatives, for whom
-    there is nothing to tell apart, has the value 0 and no gradient.
+    The anchor itself is part of the targets and of the partition, as in tensorflow-addons: the loss
+    equals its `npairs_loss(class_ids, z zᵀ)`. An anchor without positives or without negatives has
+    the value 0 and no gradient.
 
     Examples:
         >>> labels = np.array([0, 0, 1, 1])
@@ -33,7 +32,7 @@ class NPairsLoss(PairLoss):
         1.265
 
     Args:
-        normalize: similarities of l2-normalised embeddings (cosines) instead of inner products.
+        normalize: Whether similarities are cosines and not inner products.
         reduction, name, dtype: as in `EmbeddingLoss`.
 
     Raises:
@@ -56,18 +55,15 @@ class NPairsLoss(PairLoss):
         self.normalize = bool(normalize)
 
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
-        """The two parts `[n]`."""
-        similarities = pairs.similarities_to_sum()
-        sums, number = pairs.sums_over_positives(similarities, pairs.complete, and_itself=True)
-        if pairs.complete:
-            contrastive = mirrored_log_sum_exp(similarities)
-        else:
-            contrastive = ops.logsumexp(similarities, axis=-1)
-        tightness = -sums / ops.cast(number, similarities.dtype)
-        told_apart = ops.logical_and(number > 1, pairs.have_negatives())
-        none = ops.zeros_like(tightness)
-        return ops.where(told_apart, tightness, none), ops.where(told_apart, contrastive, none)
+        """Compute the two parts `[n]`."""
+        similarities = pairs.similarities()
+        same_class = ops.logical_or(pairs.positive, pairs.itself)
+        number = count(same_class, similarities.dtype)
+        tightness = -masked_sum(similarities, same_class) / number
+        contrastive = ops.logsumexp(similarities, axis=-1)
+        kept = ops.logical_and(pairs.have_positives(), pairs.have_negatives())
+        return ops.where(kept, tightness, 0.0), ops.where(kept, contrastive, 0.0)
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {**super().get_config(), "normalize": self.normalize}

@@ -1,4 +1,4 @@
-"""What the losses over class cosines share: the own class of each image among the columns."""
+"""The base class of losses on class cosines."""
 
 from collections.abc import Mapping
 from typing import ClassVar
@@ -14,11 +14,11 @@ __all__ = ["ProxyLoss"]
 
 
 class ProxyLoss(EmbeddingLoss):
-    """A loss over the cosines of each image to K classes, as `keras_dml.models.ProxyHead` gives.
+    """A loss on the cosines of each image to K classes, from `keras_dml.models.ProxyHead`.
 
-    Called as `loss(class_ids, cosines)` with class ids `[n]` in 0 … K − 1 and cosines `[n, K]`. The
-    loss has no weights: the proxies that it trains are the head's. A class id outside the range
-    makes its image's loss NaN, since a compiled graph cannot raise.
+    Call it as `loss(class_ids, cosines)` with class ids `[n]` in 0 … K − 1 and cosines `[n, K]`.
+    The loss has no weights, because the head contains the proxies. The loss of an image with a
+    class id out of range is NaN, because a compiled graph cannot raise.
 
     Examples:
         >>> head = keras_dml.models.ProxyHead(num_classes=3)
@@ -27,39 +27,39 @@ class ProxyLoss(EmbeddingLoss):
         (True, (4, 3))
 
     Args:
-        reduction, name, dtype: as in `EmbeddingLoss`.
+        reduction, name, dtype: As in `EmbeddingLoss`.
 
     Attributes:
-        head: arguments of the head that this loss is defined with, where they are not its defaults.
+        head: Arguments of the loss's head that differ from the defaults of `ProxyHead`.
 
     Raises:
-        ValueError: fewer than two classes, or as `EmbeddingLoss` does.
+        ValueError: There are fewer than two classes, or as in `EmbeddingLoss`.
     """
 
     kind = "proxies"
     head: ClassVar[Mapping[str, int | float | str]] = {}
 
     def compute_loss(self, class_ids: Tensor, embeddings: Tensor) -> Tensor:
-        """The loss `[n]` from class ids `[n]` and cosines `[n, K]`."""
+        """Compute the loss `[n]` from class ids `[n]` and cosines `[n, K]`."""
         own = _own_class(class_ids, embeddings)
         return _nan_unless_known(self.compute_cosine_loss(own, embeddings), own)
 
     def compute_parts(self, class_ids: Tensor, embeddings: Tensor) -> Parts:
-        """The two parts from class ids `[n]` and cosines `[n, K]`."""
+        """Compute the two parts from class ids `[n]` and cosines `[n, K]`."""
         own = _own_class(class_ids, embeddings)
         tightness, contrastive = self.compute_cosine_parts(own, embeddings)
         return _nan_unless_known(tightness, own), _nan_unless_known(contrastive, own)
 
     def compute_cosine_loss(self, own: Tensor, cosines: Tensor) -> Tensor:
-        """The loss `[n]`; overridden where it is more exact than its parts' sum."""
+        """Compute the loss `[n]`. Override this if it is more exact than the sum of the parts."""
         tightness, contrastive = self.compute_cosine_parts(own, cosines)
         return tightness + contrastive
 
     def compute_cosine_parts(self, own: Tensor, cosines: Tensor) -> Parts:
-        """The two parts `[n]`.
+        """Compute the two parts `[n]`.
 
         Args:
-            own: bool `[n, K]`, each image's class.
+            own: bool `[n, K]`, True at each image's class.
             cosines: `[n, K]`.
         """
         raise NotImplementedError

@@ -3,31 +3,30 @@
 import keras
 from keras import ops
 
-from keras_dml.bounds import at_least
+from keras_dml._pairwise.reductions import masked_sum, maximum, mean
 from keras_dml.checks import check_number, check_positive
 from keras_dml.distribute import gather_candidates
 from keras_dml.losses.proxies import ProxyLoss
 from keras_dml.losses.registry import register
-from keras_dml.pairs import masked_sum, mean
 from keras_dml.types import Config, Parts, Tensor
 
 
 @register("proxy_anchor")
 @keras.saving.register_keras_serializable("keras_dml")
 class ProxyAnchorLoss(ProxyLoss):
-    """Proxy-Anchor: each proxy an anchor, with the images of its class and all others around it.
+    """Proxy-Anchor: each proxy is an anchor for the images of its class and of all other classes.
 
     With cosines `c_ik`, `L⁺_k = log(1 + Σ_{i: y_i=k} exp(−α (c_ik − δ)))` and
     `L⁻_k = log(1 + Σ_{i: y_i≠k} exp(α (c_ik + δ)))`, the loss is the mean of `L⁺` over the classes
-    with an image in the global batch, plus the mean of `L⁻` over all classes. Per image, so that
-    Keras' mean is that:
+    with an image in the global batch, plus the mean of `L⁻` over all classes. The parts per image
+    have that mean under the Keras reduction:
 
-    - tightness `T_i = n L⁺_{y_i} / (|K⁺| n_{y_i})`: of n images, `n_k` are of class k, and `|K⁺|`
-      classes have an image
-    - contrastive `C_i = (1/K) Σ_k L⁻_k`, the same for all
+    - tightness `T_i = n L⁺_{y_i} / (|K⁺| n_{y_i})`, where n is the number of images, `n_k` the
+      number of images of class k, and `|K⁺|` the number of classes with an image
+    - contrastive `C_i = (1/K) Σ_k L⁻_k`, equal for all images
 
-    Sample weights weigh these shares. Proxies of classes without an image are pushed away, no more.
-    A class id outside 0 … K − 1 makes the whole batch NaN. Replicas exchange 3 K + 1 numbers.
+    Sample weights weight these shares. Proxies of classes without an image are only pushed away. A
+    class id outside 0 … K − 1 makes the whole batch NaN. Replicas exchange 3 K + 1 numbers.
 
     Examples:
         >>> labels, cosines = np.array([0, 1]), np.array([[0.5, 0.4], [0.6, 0.3]], "float32")
@@ -38,10 +37,11 @@ class ProxyAnchorLoss(ProxyLoss):
     Args:
         alpha: α, above 0, the sharpness.
         margin: δ, at least 0, on the cosine.
-        reduction, name, dtype: as in `EmbeddingLoss`.
+        reduction, name, dtype: As in `EmbeddingLoss`.
 
     Raises:
-        ValueError: `alpha` not above 0, `margin` below 0, or as `keras_dml.losses.ProxyLoss` does.
+        ValueError: `alpha` is not above 0, `margin` is below 0, or as in
+            `keras_dml.losses.ProxyLoss`.
 
     Reference: Kim et al., "Proxy Anchor Loss for Deep Metric Learning", CVPR 2020, Eq. 4.
     """
@@ -59,13 +59,13 @@ class ProxyAnchorLoss(ProxyLoss):
         self.margin = check_number("margin", margin, least=0)
 
     def compute_cosine_parts(self, own: Tensor, cosines: Tensor) -> Parts:
-        """The two parts `[n]`."""
+        """Compute the two parts `[n]`."""
         nothing = ops.full_like(cosines, -1e30)
         pulling = ops.where(own, -self.alpha * (cosines - self.margin), nothing)
         pushing = ops.where(own, nothing, self.alpha * (cosines + self.margin))
         sums = ops.logsumexp(ops.stack([pulling, pushing]), axis=1)
         of_replicas, _ = gather_candidates(sums[None])
-        # The 1 beside each sum is one more exponent, 0.
+        # An additional exponent 0 is the 1 in each sum.
         exponents = ops.concatenate([ops.zeros_like(sums)[None], of_replicas], axis=0)
         pulled, pushed = ops.unstack(ops.logsumexp(exponents, axis=0), 2, axis=0)
 
@@ -75,7 +75,7 @@ class ProxyAnchorLoss(ProxyLoss):
         counts = ops.sum(counts, axis=0)
         sizes, strangers = counts[:-1], counts[-1]
         present = ops.sum(ops.cast(sizes > 0, cosines.dtype))
-        share = ops.sum(sizes) / (at_least(present, 1.0) * at_least(sizes, 1.0))
+        share = ops.sum(sizes) / (maximum(present, 1.0) * maximum(sizes, 1.0))
         tightness = masked_sum(ops.broadcast_to(share * pulled, ops.shape(cosines)), own)
         contrastive = ops.broadcast_to(mean(pushed), ops.shape(tightness))
         sound = strangers == 0
@@ -83,5 +83,5 @@ class ProxyAnchorLoss(ProxyLoss):
         return ops.where(sound, tightness, nan), ops.where(sound, contrastive, nan)
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {**super().get_config(), "alpha": self.alpha, "margin": self.margin}

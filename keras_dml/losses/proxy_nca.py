@@ -5,27 +5,27 @@ from typing import Literal
 import keras
 from keras import ops
 
+from keras_dml._pairwise.reductions import log_sum_exp, masked_sum
 from keras_dml.checks import check_choice, check_positive
 from keras_dml.losses.proxies import ProxyLoss
 from keras_dml.losses.registry import register
-from keras_dml.pairs import log_sum_exp, masked_sum
 from keras_dml.types import Config, Parts, Tensor
 
 
 @register("proxy_nca")
 @keras.saving.register_keras_serializable("keras_dml")
 class ProxyNCALoss(ProxyLoss):
-    """Proxy-NCA(++): the own class's proxy nearer than the others, by squared distances.
+    """Proxy-NCA(++): an image's proxy closer than the other proxies, by squared distances.
 
-    With cosines `c_ik`, squared distances `D²_ik = 2 − 2 c_ik`, y the own class:
+    With cosines `c_ik`, squared distances `D²_ik = 2 − 2 c_ik`, and an image's class y:
 
     - tightness `T_i = D²_iy / t`
     - contrastive `C_i = log Σ_k exp(−D²_ik / t)`
 
-    over the classes that `partition` names: `"all"`, Proxy-NCA++, which is NormSoftmax at
-    σ = t / 2; or the `"negatives"` k ≠ y, Proxy-NCA as printed. The latter has no bound at 0 (every
-    image on its proxy, proxies at right angles: −2 / t + log(K − 1)), so that a falling value says
-    little.
+    `partition` selects the classes in the sum. `"all"` is Proxy-NCA++, which equals NormSoftmax at
+    σ = t / 2. `"negatives"` (k ≠ y) is Proxy-NCA as printed. The latter is not bounded by 0 (with
+    every image on its proxy and orthogonal proxies it is −2 / t + log(K − 1)), so its value is hard
+    to interpret.
 
     Examples:
         >>> labels, cosines = np.array([0, 1]), np.array([[0.5, 0.4], [0.6, 0.3]], "float32")
@@ -35,12 +35,12 @@ class ProxyNCALoss(ProxyLoss):
 
     Args:
         temperature: t, above 0. Vectors scaled by 3, as in the authors' code, are t = 1/9.
-        partition: the classes in the sum, `"all"` or `"negatives"`, as above.
-        reduction, name, dtype: as in `EmbeddingLoss`.
+        partition: The classes in the sum, `"all"` or `"negatives"`, as above.
+        reduction, name, dtype: As in `EmbeddingLoss`.
 
     Raises:
-        ValueError: `temperature` not above 0, unknown `partition`, or as
-            `keras_dml.losses.ProxyLoss` does.
+        ValueError: `temperature` is not above 0, `partition` is unknown, or as in
+            `keras_dml.losses.ProxyLoss`.
 
     References: Movshovitz-Attias et al., "No Fuss Distance Metric Learning using Proxies", ICCV
     2017, Eq. 4; Teh et al., "ProxyNCA++: Revisiting and Revitalizing Proxy Neighborhood Component
@@ -60,7 +60,7 @@ class ProxyNCALoss(ProxyLoss):
         self.partition = check_choice("partition", partition, ("all", "negatives"))
 
     def compute_cosine_parts(self, own: Tensor, cosines: Tensor) -> Parts:
-        """The two parts `[n]`."""
+        """Compute the two parts `[n]`."""
         exponents = self._exponents(cosines)
         if self.partition == "all":
             contrastive = ops.logsumexp(exponents, axis=-1)
@@ -69,7 +69,7 @@ class ProxyNCALoss(ProxyLoss):
         return -masked_sum(exponents, own), contrastive
 
     def compute_cosine_loss(self, own: Tensor, cosines: Tensor) -> Tensor:
-        """The loss `[n]` without the cancellation of its parts."""
+        """Compute the loss `[n]` without the cancellation of its parts."""
         exponents = self._exponents(cosines)
         gap = log_sum_exp(exponents, ops.logical_not(own)) - masked_sum(exponents, own)
         return ops.softplus(gap) if self.partition == "all" else gap
@@ -78,7 +78,7 @@ class ProxyNCALoss(ProxyLoss):
         return (2.0 * cosines - 2.0) / self.temperature
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {
             **super().get_config(),
             "temperature": self.temperature,

@@ -1,4 +1,4 @@
-"""The RankMI loss, given a statistics network."""
+"""The RankMI loss for a given statistics network."""
 
 import math
 from collections.abc import Callable
@@ -8,14 +8,20 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_dml.bounds import at_least
+from keras_dml._pairwise.pairs import Pairs
+from keras_dml._pairwise.reductions import count, masked_sum, maximum, mean_over_pairs, pair_means
 from keras_dml.checks import check_choice, check_number
 from keras_dml.errors import ArgumentError, ArgumentTypeError
+from keras_dml.gradients import once_differentiable
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.negatives import distance_weighted
-from keras_dml.pairs import Pairs, count, masked_sum, mean_over_pairs, pair_means, safe_sqrt
 from keras_dml.types import Config, Parts, Tensor
+
+_NOT_A_DERIVATIVE = (
+    "the weights of RankMILoss are constants for the gradient, although they depend on the "
+    'distances: set sampling="all"'
+)
 
 
 @register("rankmi")
@@ -23,19 +29,20 @@ from keras_dml.types import Config, Parts, Tensor
 class RankMILoss(PairLoss):
     """RankMI: minus a lower bound of the divergence between positive and negative distances.
 
-    With distances `D_ij` of l2-normalised embeddings and a statistics network V, one number from
-    one distance, the mean over anchors is the mean over the positive pairs of T plus the mean over
-    the negative pairs of C:
+    With distances `D_ij` of l2-normalized embeddings and a statistics network V from one distance
+    to one number, the mean over anchors is the mean of T over the positive pairs plus the mean of C
+    over the negative pairs:
 
     - tightness `softplus(−V(D)) − log 2`
     - contrastive `softplus(V(D)) − log 2`
 
-    Means are over the pairs of the global batch: an anchor's value is n / (number of pairs) times
-    the sum over its own. Minus the loss is at most twice the Jensen-Shannon divergence of the two
-    distributions in nats, hence below 2 log 2. Without positive (negative) pairs T (C) is 0.
+    Means are over the pairs of the global batch. An anchor's value is n / (number of pairs) times
+    the sum over its pairs. Minus the loss is at most twice the Jensen-Shannon divergence of the two
+    distributions in nats, and thus below 2 log 2. T is 0 without positive pairs, and C is 0 without
+    negative pairs.
 
-    V is part of the loss, not of the model that is compiled with it: `fit` does not train it. The
-    configuration holds V with its weights, so that a copy or a loaded model has the same loss.
+    V is part of the loss, not of the compiled model, so `fit` does not train V. The configuration
+    contains V with its weights, so a copied or loaded model has the same loss.
 
     Examples:
         >>> labels = np.array([0, 0, 1, 1])
@@ -45,18 +52,18 @@ class RankMILoss(PairLoss):
         0.054
 
     Args:
-        statistics_network: a Keras layer or model, or a serializable callable, from distances
-            `[m, 1]` to values `[m, 1]`, decreasing in the distance. By default Eq. 13 on the
-            distance itself, `FixedStatistics()`.
-        sampling: `"all"` negative pairs alike, or `"distance_weighted"`: the expectation of
-            drawing, for each positive pair, one of the anchor's negatives by
-            `negatives.distance_weighted` (a loss knows no step, so nothing random is in it).
-        reduction, name, dtype: as in `EmbeddingLoss`.
+        statistics_network: A Keras layer, model, or serializable callable from distances `[m, 1]`
+            to values `[m, 1]` that decrease with the distance. The default is `FixedStatistics()`,
+            Eq. 13 on the distance.
+        sampling: `"all"` weights negative pairs equally. `"distance_weighted"` is the expectation
+            of drawing one of the anchor's negatives by `negatives.distance_weighted` for each
+            positive pair. It is not random, because a loss does not know the training step.
+        reduction, name, dtype: As in `EmbeddingLoss`.
 
     Raises:
         TypeError: `statistics_network` is not callable.
-        ValueError: `statistics_network` does not keep the shape `[m, 1]`, unknown `sampling`, or
-            wrong shapes.
+        ValueError: `statistics_network` does not keep the shape `[m, 1]`, `sampling` is unknown, or
+            shapes are wrong.
 
     Reference: Kemertas et al., "RankMI: A Mutual Information Maximizing Ranking Loss", CVPR 2020,
     Eq. 6, 7 and 10; negatives as in 4.1.
@@ -84,7 +91,7 @@ class RankMILoss(PairLoss):
             )
         self.statistics_network = statistics_network
         self.sampling = check_choice("sampling", sampling, ("all", "distance_weighted"))
-        # This also builds a network that has no variables yet, which a traced step could not.
+        # The call also builds a network without variables, which a traced step could not do.
         shape = tuple(self._statistics(ops.ones((2, 1), dtype=self.dtype)).shape)
         if shape != (2, 1):
             raise ArgumentError(
@@ -93,15 +100,17 @@ class RankMILoss(PairLoss):
             )
 
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
-        """The two parts `[n]`."""
-        distances = safe_sqrt(pairs.squared_distances())
+        """Compute the two parts `[n]`."""
+        distances = pairs.distances()
+        if self.sampling != "all":
+            distances = once_differentiable(distances, _NOT_A_DERIVATIVE)
         values = self._statistics(ops.reshape(distances, (-1, 1)))
         values = ops.reshape(values, ops.shape(distances))
         tightness = pair_means(positive_costs(values), pairs.positive)
         costs = negative_costs(values)
         if self.sampling == "all":
             return tightness, pair_means(costs, pairs.negative)
-        # As many expected draws as the anchor has positives, none if it has no negatives.
+        # The number of expected draws is the anchor's number of positives, or 0 without negatives.
         draws = distance_weighted(distances, pairs.negative, ops.shape(pairs.anchors)[-1])
         num_positives = count(pairs.positive, values.dtype)
         num_negatives = num_positives * ops.sum(draws, axis=-1)
@@ -112,7 +121,7 @@ class RankMILoss(PairLoss):
         return ops.cast(self.statistics_network(distances), self.dtype)
 
     def get_config(self) -> Config:
-        """The constructor's arguments, and the weights of the statistics network."""
+        """Return the constructor's arguments and the weights of the statistics network."""
         weights: list[np.ndarray] = getattr(self.statistics_network, "get_weights", list)()
         return {
             **super().get_config(),
@@ -123,7 +132,7 @@ class RankMILoss(PairLoss):
 
     @classmethod
     def from_config(cls, config: Config) -> Self:
-        """The loss of this configuration."""
+        """Create a loss from its configuration."""
         config = dict(config)
         weights = config.pop("statistics_weights", [])
         network = keras.saving.deserialize_keras_object(config.pop("statistics_network"))
@@ -134,31 +143,32 @@ class RankMILoss(PairLoss):
 
 
 def positive_costs(values: Tensor) -> Tensor:
-    """What a positive pair costs where V has these values: `softplus(−V) − log 2`."""
+    """Compute the cost of a positive pair with value V: `softplus(−V) − log 2`."""
     return ops.softplus(values) - values - math.log(2.0)
 
 
 def negative_costs(values: Tensor) -> Tensor:
-    """What a negative pair costs where V has these values: `softplus(V) − log 2`."""
+    """Compute the cost of a negative pair with value V: `softplus(V) − log 2`."""
     return ops.softplus(values) - math.log(2.0)
 
 
 @keras.saving.register_keras_serializable("keras_dml")
 class FixedStatistics:
-    """The statistics network of Eq. 13, which has nothing to learn: `V(x)`, x = D − β.
+    """The statistics network of Eq. 13, which has no weights: `V(x)`, x = D − β.
 
     `V(x) = −log(e^x − 1)` for x > 0 and `log(e^{−x} − 1)` for x < 0, so V(−x) = −V(x). The paper
-    leaves V(0) undefined: nearer to 0 than 1e-6 V keeps the value that it has there, and V(0) is
+    leaves V(0) undefined. Here, V is constant for |x| below 1e-6 on each side of 0, and V(0) is
     V(1e-6). Then `softplus(−V(x)) = x` for x > 0 and `softplus(V(x)) = −x` for x < 0, and two
-    statements hold exactly:
+    statements are exact:
 
-    - If every positive distance is above β and every negative one below it, the RankMI loss is
-      mean D⁺ − mean D⁻ − 2 log 2: up to the constant, the quadruplet term with so large a margin
-      that all its hinges are open. The paper's claim holds under this condition only.
-    - For β = 0, a positive pair costs `D − log 2`, a negative one `−log(1 − e^{−D}) − log 2`.
+    - If every positive distance is above β and every negative distance below it, the RankMI loss is
+      mean D⁺ − mean D⁻ − 2 log 2. Up to the constant, it is the quadruplet term with a margin so
+      large that all hinges are open. The paper's claim is true only under this condition.
+    - For β = 0, a positive pair costs `D − log 2`, and a negative pair costs
+      `−log(1 − e^{−D}) − log 2`.
 
-    With β = 0 V decreases over all distances, as a ranking loss requires; with any other β it jumps
-    up at D = β.
+    With β = 0, V decreases over all distances, as a ranking loss requires. With any other β, V
+    jumps up at D = β.
 
     Examples:
         >>> network = FixedStatistics(beta=1.0)
@@ -170,7 +180,7 @@ class FixedStatistics:
         beta: β, a distance of at least 0.
 
     Raises:
-        ValueError: `beta` below 0 or not finite.
+        ValueError: `beta` is below 0 or not finite.
 
     Reference: Kemertas et al. 2020, Eq. 13.
     """
@@ -179,18 +189,18 @@ class FixedStatistics:
         self.beta = check_number("beta", beta, least=0)
 
     def __call__(self, distances: Tensor) -> Tensor:
-        """`V(D − β)`, of the shape of `distances`."""
+        """Compute `V(D − β)`, with the shape of `distances`."""
         x = distances - self.beta
         # The floor keeps the logarithm and its gradient finite.
-        size = at_least(ops.abs(x), 1e-6)
+        size = maximum(ops.abs(x), 1e-6)
         value = size + ops.log(-ops.expm1(-size))
         return ops.where(x < 0, value, -value)
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {"beta": self.beta}
 
     @classmethod
     def from_config(cls, config: Config) -> Self:
-        """The network of this configuration."""
+        """Create a network from its configuration."""
         return cls(**config)

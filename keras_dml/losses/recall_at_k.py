@@ -5,33 +5,34 @@ from collections.abc import Sequence
 import keras
 from keras import ops
 
-from keras_dml.bounds import at_least
+from keras_dml._pairwise.pairs import Pairs
+from keras_dml._pairwise.ranks import smooth_ranks
+from keras_dml._pairwise.reductions import count, masked_sum, maximum, mean_over_anchors, minimum
 from keras_dml.checks import check_positive, check_wholes
+from keras_dml.losses import _fused as fused
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.mining import Strategy
-from keras_dml.pairs import Pairs, count, kept_weights
-from keras_dml.smooth_ranks import sums_over_positives
 from keras_dml.types import Config, Parts, Tensor
 
 
 @register("recall_at_k")
 @keras.saving.register_keras_serializable("keras_dml")
 class RecallAtKLoss(PairLoss):
-    """Recall@k surrogate: one minus the share of positives that smoothly rank among the first k.
+    """Recall@k surrogate: one minus the share of positives with a smooth rank of at most k.
 
     On cosine similarities, with the smooth rank `r_i` of a positive i among the query's candidates
-    (`keras_dml.smooth_ranks`, at the temperature τ₂) and a temperature τ₁ outside,
+    (as in `SmoothAPLoss`, with the temperature τ₂) and the temperature τ₁ of the step at k,
 
     `loss_q = 1 − mean_k min(k, Σ_{i∈P_q} σ((k − r_i) / τ₁)) / min(k, |P_q|)`
 
-    - tightness `T_q`: the same with the ranks among the positives alone
-    - contrastive `C_q = loss_q − T_q ≥ 0`: what the negatives add to the ranks
+    - tightness `T_q`: the same with the ranks among the positives only
+    - contrastive `C_q = loss_q − T_q ≥ 0`: the increase by the negatives
 
-    A k above n counts as n. With τ₁ = 1 a perfect ranking is not 0 (one positive, k = 1: 0.5).
-    Where the inner sum reaches k there is no gradient from that k. Queries without positives are
-    left out of the mean: their value is 0 and the others' are multiplied by n / n_kept, counted
-    over the global batch. Memory and time as in `SmoothAPLoss`.
+    A k above n counts as n. With τ₁ = 1, the loss of a perfect ranking is not 0 (0.5 for one
+    positive and k = 1). A k whose inner sum reaches k has no gradient. The mean leaves out queries
+    without positives: their value is 0, and the other values are multiplied by n / n_kept, counted
+    over the global batch. Memory and time are as in `SmoothAPLoss`.
 
     Examples:
         >>> labels = np.array([0, 0, 1, 1])
@@ -44,8 +45,8 @@ class RecallAtKLoss(PairLoss):
         ks: the k, one or more whole numbers of at least 1.
         temperature: τ₁, above 0, of the step at k.
         rank_temperature: τ₂, above 0, of the ranks.
-        query_in_database: leave each query among its own candidates, as the authors' code does; it
-            pushes every rank up by about 1. Set it to repeat their numbers.
+        query_in_database: Whether the query is one of its candidates, as in the authors' code. It
+            raises every rank by about 1. Set it to reproduce their numbers.
         reduction, name, dtype, mining: as in `PairLoss`.
 
     Raises:
@@ -72,48 +73,34 @@ class RecallAtKLoss(PairLoss):
         self.rank_temperature = check_positive("rank_temperature", rank_temperature)
         self.query_in_database = bool(query_in_database)
 
-    def compute_pair_loss(self, pairs: Pairs) -> Tensor:
-        """The loss `[n]`."""
-        return self._missed(pairs)[1]
-
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
-        """The two parts `[n]`."""
-        tightness, loss = self._missed(pairs)
-        return tightness, loss - tightness
-
-    def _missed(self, pairs: Pairs) -> Parts:
-        """The loss `[n]` of the ranks among the positives alone, and of those among all."""
+        """Compute the two parts `[n]`."""
+        similarities = pairs.similarities() / self.rank_temperature
         negative = pairs.negative
-        similarities = pairs.similarities(1.0 / self.rank_temperature)
-        dtype = similarities.dtype
-        number = count(pairs.positive, dtype)
-        # The query too: a k beyond all images is all of them.
-        images = 1.0 + number + count(negative, dtype)
+        number = count(pairs.positive, similarities.dtype)
+        # The query counts too: a k above the number of images is that number.
+        images = 1.0 + number + count(negative, similarities.dtype)
         if self.query_in_database:
-            negative = ops.logical_or(negative, pairs.itself())
-        ks = ops.minimum(ops.convert_to_tensor(self.ks, dtype), images[:, None])
+            negative = ops.logical_or(negative, pairs.itself)
+        ranks = fused.smooth_ranks if self.fused else smooth_ranks
+        among_positives, negatives_above, present = ranks(similarities, pairs.positive, negative)
+        tightness = self._missed(among_positives, present, number, images)
+        loss = self._missed(among_positives + negatives_above, present, number, images)
+        kept = number > 0
+        return mean_over_anchors(tightness, kept), mean_over_anchors(loss - tightness, kept)
 
-        def within(*ranks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            """How far each rank is within each k, and the derivatives."""
-            of_positives, of_all = (ops.sigmoid((ks - rank) / self.temperature) for rank in ranks)
-            by_positives, by_all = (
-                inside * (inside - 1.0) / self.temperature for inside in (of_positives, of_all)
-            )
-            return (
-                ops.concatenate([of_positives, of_all], axis=-1),
-                ops.concatenate([by_positives, ops.zeros_like(by_all)], axis=-1),
-                ops.concatenate([ops.zeros_like(by_positives), by_all], axis=-1),
-            )
-
-        sums = sums_over_positives(similarities, pairs.positives(), negative, within)
-        recalled = ops.minimum(ops.reshape(sums, (-1, 2, len(self.ks))), ks[:, None])
-        most = at_least(ops.minimum(number[:, None], ks), 1.0)
-        missed = 1.0 - ops.sum(recalled / most[:, None], axis=-1) / len(self.ks)
-        weights = kept_weights(number > 0, dtype)
-        return weights * missed[:, 0], weights * missed[:, 1]
+    def _missed(self, ranks: Tensor, present: Tensor, number: Tensor, images: Tensor) -> Tensor:
+        """Compute `1 − mean_k min(k, Σ_i σ((k − r_i) / τ₁)) / min(k, |P|)` `[n]`."""
+        missed = []
+        for k in self.ks:
+            k = minimum(images, k)
+            within = masked_sum(ops.sigmoid((k[:, None] - ranks) / self.temperature), present)
+            most = maximum(minimum(number, k), 1.0)
+            missed.append(1.0 - minimum(within, k) / most)
+        return sum(missed) / len(missed)
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {
             **super().get_config(),
             "ks": self.ks,

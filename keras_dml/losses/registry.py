@@ -1,4 +1,4 @@
-"""Where each loss says the name that `--loss` and `losses.get` know it by."""
+"""The registry of losses by their names in `--loss` and `losses.get`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ Class = TypeVar("Class", bound=type)
 
 
 def register(name: str) -> Callable[[Class], Class]:
-    """A decorator that makes a class the loss of this name.
+    """Return a decorator that registers a class as the loss of a name.
 
-    `keras_dml.losses.catalog` reads the name from the source, so it is written as a literal.
+    `keras_dml.losses.catalog` reads the name from the source, so it must be a literal.
 
     Raises:
-        ValueError: another class has the name.
+        ValueError: Another class has the name.
     """
 
     def add(cls: Class) -> Class:

@@ -1,30 +1,30 @@
-"""The scalable neighbourhood component analysis loss."""
+"""The scalable neighborhood component analysis loss."""
 
 from collections.abc import Sequence
 
 import keras
-from keras import ops
 
+from keras_dml._pairwise.pairs import Pairs
+from keras_dml._pairwise.reductions import log_sum_exp, mean_over_anchors
 from keras_dml.checks import check_positive
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.mining import Strategy
-from keras_dml.pairs import Exponents, Pairs, kept_weights
 from keras_dml.types import Config, Parts
 
 
 @register("snca")
 @keras.saving.register_keras_serializable("keras_dml")
 class SNCALoss(PairLoss):
-    """Scalable neighbourhood component analysis on cosine similarities `S_ij`.
+    """Scalable neighborhood component analysis on cosine similarities `S_ij`.
 
     - tightness `T_i = −log Σ_{j∈P_i} exp(S_ij / σ)`
     - contrastive `C_i = log Σ_{k≠i} exp(S_ik / σ)`
 
-    so that the loss is minus the logarithm of the probability that the image's stochastic
-    neighbour, never the image itself, is of its class. (The table's sums print j = i as well; the
-    proof and the original work leave it out.) Anchors without positives are left out of the mean:
-    their value is 0 and the others' are multiplied by n / n_kept, counted over the global batch.
+    The loss is −log of the probability that a stochastic neighbor of the image, never the image
+    itself, has its class. (The paper's table also sums j = i. The proof and the original work do
+    not.) The mean leaves out anchors without positives: their value is 0, and the other values are
+    multiplied by n / n_kept, counted over the global batch.
 
     Examples:
         >>> labels = np.array([0, 0, 1, 1])
@@ -34,11 +34,11 @@ class SNCALoss(PairLoss):
         1.05
 
     Args:
-        sigma: temperature σ, above 0.
-        reduction, name, dtype, mining: as in `PairLoss`.
+        sigma: Temperature σ, above 0.
+        reduction, name, dtype, mining: As in `PairLoss`.
 
     Raises:
-        ValueError: `sigma` not above 0, or wrong shapes.
+        ValueError: `sigma` is not above 0, or shapes are wrong.
 
     Reference: Boudiaf et al. 2020, Table 2 and proof of Lemma 1, after Wu et al., "Improving
     Generalization via Scalable Neighborhood Component Analysis", ECCV 2018.
@@ -55,19 +55,14 @@ class SNCALoss(PairLoss):
         super().__init__(reduction=reduction, name=name, dtype=dtype, mining=mining)
         self.sigma = check_positive("sigma", sigma)
 
-    @property
-    def similarity_scale(self) -> float:
-        """The scale of its similarities."""
-        return 1.0 / self.sigma
-
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
-        """The two parts `[n]`."""
-        exponents = Exponents(pairs, self.similarity_scale)
-        tightness = -exponents.log_sum_exp(pairs.positive)
-        contrastive = exponents.log_sum_exp()
-        weights = kept_weights(ops.any(pairs.positive, axis=-1), tightness.dtype)
-        return weights * tightness, weights * contrastive
+        """Compute the two parts `[n]`."""
+        exponents = pairs.similarities() / self.sigma
+        tightness = -log_sum_exp(exponents, pairs.positive)
+        contrastive = log_sum_exp(exponents, pairs.others())
+        kept = pairs.have_positives()
+        return mean_over_anchors(tightness, kept), mean_over_anchors(contrastive, kept)
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {**super().get_config(), "sigma": self.sigma}

@@ -3,14 +3,19 @@
 from collections.abc import Sequence
 
 import keras
-from keras import ops
 
-from keras_dml.bounds import at_least
+from keras_dml._pairwise.pairs import Pairs
+from keras_dml._pairwise.reductions import (
+    count,
+    log_sum_exp,
+    masked_sum,
+    maximum,
+    mean_over_anchors,
+)
 from keras_dml.checks import check_positive
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.mining import Strategy
-from keras_dml.pairs import Exponents, Pairs, kept_weights
 from keras_dml.types import Config, Parts
 
 
@@ -24,9 +29,10 @@ class SupConLoss(PairLoss):
     - tightness `T_i = −mean_{j∈P_i} S_ij / τ`
     - contrastive `C_i = log Σ_{j≠i} exp(S_ij / τ)`
 
-    Anchors without positives are left out of the mean: their value is 0 and the others' are
+    The mean leaves out anchors without positives: their value is 0, and the other values are
     multiplied by n / n_kept, counted over the global batch. (The authors' code counts them as 0,
-    and multiplies the value by τ / 0.07.) A batch of one class with three images or more is not 0.
+    and multiplies the value by τ / 0.07.) The loss of a batch with one class and at least three
+    images is not 0.
 
     Examples:
         >>> labels = np.array([0, 0, 1, 1])
@@ -37,10 +43,10 @@ class SupConLoss(PairLoss):
 
     Args:
         temperature: τ, above 0.
-        reduction, name, dtype, mining: as in `PairLoss`.
+        reduction, name, dtype, mining: As in `PairLoss`.
 
     Raises:
-        ValueError: `temperature` not above 0, or wrong shapes.
+        ValueError: `temperature` is not above 0, or shapes are wrong.
 
     Reference: Khosla et al., "Supervised Contrastive Learning", NeurIPS 2020, Eq. 2.
     """
@@ -56,20 +62,15 @@ class SupConLoss(PairLoss):
         super().__init__(reduction=reduction, name=name, dtype=dtype, mining=mining)
         self.temperature = check_positive("temperature", temperature)
 
-    @property
-    def similarity_scale(self) -> float:
-        """The scale of its similarities."""
-        return 1.0 / self.temperature
-
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
-        """The two parts `[n]`."""
-        logits = Exponents(pairs, self.similarity_scale)
-        contrastive = logits.log_sum_exp()
-        sums, number = logits.positives()
-        tightness = -sums / ops.cast(at_least(number, 1), sums.dtype)
-        weights = kept_weights(number > 0, contrastive.dtype)
-        return weights * tightness, weights * contrastive
+        """Compute the two parts `[n]`."""
+        logits = pairs.similarities() / self.temperature
+        number = maximum(count(pairs.positive, logits.dtype), 1.0)
+        tightness = -masked_sum(logits, pairs.positive) / number
+        contrastive = log_sum_exp(logits, pairs.others())
+        kept = pairs.have_positives()
+        return mean_over_anchors(tightness, kept), mean_over_anchors(contrastive, kept)
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {**super().get_config(), "temperature": self.temperature}

@@ -5,11 +5,12 @@ from collections.abc import Sequence
 import keras
 from keras import ops
 
+from keras_dml._pairwise.pairs import Pairs
+from keras_dml._pairwise.reductions import pair_means
 from keras_dml.checks import check_number
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.mining import Strategy
-from keras_dml.pairs import Pairs, count, mean_over_pairs
 from keras_dml.types import Config, Parts
 
 
@@ -23,24 +24,23 @@ class ThresholdConsistentMarginLoss(PairLoss):
     - tightness: `w⁺` times the mean of `m⁺ − S_ij` over the positive pairs with `S_ij ≤ m⁺`
     - contrastive: `w⁻` times the mean of `S_ij − m⁻` over the negative pairs with `S_ij ≥ m⁻`
 
-    Each mean has its own number of pairs, those on the bound included; without such pairs it is 0.
-    Only pairs on the wrong side have a gradient, and all of them the same. A regularizer beside
-    another loss, which brings the classes apart; by itself it leaves untouched what is beyond the
-    margins.
+    Each mean counts its own pairs, including pairs on the bound, and is 0 without pairs. Only pairs
+    on the wrong side have a gradient, and it is the same for all of them. Use this loss as a
+    regularizer together with another loss that separates the classes.
 
     Examples:
         >>> loss, margin = keras_dml.losses.NormSoftmaxLoss(), ThresholdConsistentMarginLoss()
-        >>> model.compile("adam", {"cosines": loss, "embeddings": margin})  # of two outputs
+        >>> model.compile("adam", {"cosines": loss, "embeddings": margin})  # two outputs
 
     Args:
         positive_margin: m⁺, in [−1, 1], the similarity that positives should have.
         negative_margin: m⁻, in [−1, 1], the similarity that negatives should stay below.
         positive_weight: w⁺, at least 0.
         negative_weight: w⁻, at least 0.
-        reduction, name, dtype, mining: as in `PairLoss`.
+        reduction, name, dtype, mining: As in `PairLoss`.
 
     Raises:
-        ValueError: a margin or a weight out of its range, or wrong shapes.
+        ValueError: A margin or a weight is out of range, or shapes are wrong.
 
     Reference: Zhang et al., "Threshold-Consistent Margin Loss for Open-World Deep Metric Learning",
     2023.
@@ -64,18 +64,19 @@ class ThresholdConsistentMarginLoss(PairLoss):
         self.negative_weight = check_number("negative_weight", negative_weight, least=0)
 
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
-        """The two parts `[n]`."""
-        similarities = pairs.similarities_to_sum()
+        """Compute the two parts `[n]`."""
+        similarities = pairs.similarities()
         missing = self.positive_margin - similarities
         excess = similarities - self.negative_margin
         too_far = ops.logical_and(pairs.positive, missing >= 0)
         too_near = ops.logical_and(pairs.negative, excess >= 0)
-        missing = mean_over_pairs(pairs.sums(missing, too_far), count(too_far, missing.dtype))
-        excess = mean_over_pairs(pairs.sums(excess, too_near), count(too_near, excess.dtype))
-        return self.positive_weight * missing, self.negative_weight * excess
+        return (
+            self.positive_weight * pair_means(missing, too_far),
+            self.negative_weight * pair_means(excess, too_near),
+        )
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {
             **super().get_config(),
             "positive_margin": self.positive_margin,

@@ -6,23 +6,29 @@ from typing import Literal
 import keras
 from keras import ops
 
-from keras_dml.bounds import at_least, at_most
+from keras_dml._pairwise.pairs import Pairs
+from keras_dml._pairwise.reductions import (
+    count,
+    masked_sum,
+    maximum,
+    mean_over_anchors,
+    mean_over_pairs,
+    minimum,
+)
+from keras_dml._pairwise.search import below, semihard_negatives
 from keras_dml.checks import check_choice, check_positive
-from keras_dml.hinges import Hinges, all_hinges, hardest_hinges, semihard_hinges
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.mining import Strategy
-from keras_dml.pairs import Pairs, count, kept_weights, mean_over_pairs, safe_sqrt
-from keras_dml.positives import Positives
 from keras_dml.types import Config, Parts, Tensor
 
-MININGS = {"all": all_hinges, "semihard": semihard_hinges, "hard": hardest_hinges}
+_MININGS = ("all", "semihard", "hard")
 
 
 @register("triplet")
 @keras.saving.register_keras_serializable("keras_dml")
 class TripletLoss(PairLoss):
-    """Triplet loss: every positive nearer than every negative, by a margin.
+    """Triplet loss: every positive closer than every negative, by a margin.
 
     With `D_ij = ‖f_i − f_j‖`, positives `P_i` and negatives `N_i` of anchor i, the mean over its
     triplets (j ∈ P_i, k ∈ N_i) of `max(0, D_ij − D_ik + η)`. The two parts split the triplets that
@@ -31,17 +37,17 @@ class TripletLoss(PairLoss):
     - tightness `T_i = mean 1[D_ij − D_ik + η > 0] · D_ij`
     - contrastive `C_i = mean 1[D_ij − D_ik + η > 0] · (η − D_ik)`
 
-    Which triplets there are, `mining` says:
+    `mining` selects the triplets:
 
-    - `"all"`: every one.
-    - `"semihard"`: one for each positive, with the nearest negative strictly farther than the
-      positive or, where there is none, the farthest one.
-    - `"hard"`: one for each anchor, its farthest positive and its nearest negative.
+    - `"all"`: every triplet.
+    - `"semihard"`: one for each positive, with the nearest negative that is strictly farther than
+      the positive or, if all negatives are closer, with the farthest negative.
+    - `"hard"`: one for each anchor, with its farthest positive and its nearest negative.
 
-    An anchor without positives or without negatives has no triplet, value 0 and no gradient, and
-    is left out of the mean: the values of the others are multiplied by n / n_kept.
+    An anchor without positives or without negatives has no triplet, the value 0, and no gradient.
+    The mean leaves it out: the other values are multiplied by n / n_kept.
 
-    O(n² log n) time or, with few positives an anchor, O(n²·m); O(n²) memory: `keras_dml.hinges`.
+    Sums over all triplets come from sorted distances, in O(n² log n) time and O(n²) memory.
 
     Examples:
         >>> labels = np.array([0, 0, 1, 1])
@@ -51,17 +57,17 @@ class TripletLoss(PairLoss):
         0.069
 
     Args:
-        margin: η, above 0: by how much farther a negative should be than a positive, in units of
-            the distance.
-        mining: which triplets, `"all"`, `"semihard"` or `"hard"`, as above. Or all triplets of the
-            pairs that a strategy of `keras_dml.mining` leaves, as in `PairLoss`.
-        normalize: take distances between l2-normalised embeddings.
-        average: `"anchors"`, the mean over anchors of each one's mean, or `"triplets"`, the mean
-            over all triplets of the global batch.
-        reduction, name, dtype: as in `EmbeddingLoss`.
+        margin: η, above 0, the smallest difference between the distances of a negative and of a
+            positive.
+        mining: `"all"`, `"semihard"`, or `"hard"`, as above. Or a strategy of `keras_dml.mining`,
+            as in `PairLoss`, for all triplets of the pairs that it keeps.
+        normalize: Whether distances are between l2-normalized embeddings.
+        average: `"anchors"`, the mean over anchors of their means, or `"triplets"`, the mean over
+            all triplets of the global batch.
+        reduction, name, dtype: As in `EmbeddingLoss`.
 
     Raises:
-        ValueError: `margin` not above 0, unknown `mining` or `average`, or wrong shapes.
+        ValueError: `margin` is not above 0, `mining` or `average` is unknown, or shapes are wrong.
 
     References: Kemertas et al., "RankMI: A Mutual Information Maximizing Ranking Loss", CVPR 2020,
     Eq. 11; semi-hard: Schroff et al., "FaceNet", CVPR 2015; hard: Hermans et al. 2017, Eq. 5.
@@ -80,31 +86,26 @@ class TripletLoss(PairLoss):
         strategies = None if isinstance(mining, str) else mining
         super().__init__(reduction=reduction, name=name, dtype=dtype, mining=strategies)
         triplets = mining if isinstance(mining, str) else "all"
-        self.mining = check_choice("mining", triplets, tuple(MININGS))
+        self.mining = check_choice("mining", triplets, _MININGS)
         self.margin = check_positive("margin", margin)
         self.normalize = bool(normalize)
         self.average = check_choice("average", average, ("anchors", "triplets"))
 
     def compute_pair_loss(self, pairs: Pairs) -> Tensor:
-        """The loss `[n]`, without its parts: the gradient is then one pass over the pairs."""
-        distances, hinges, weights = self._hinges(pairs)
-        return weights * hinges.sums(distances)
+        """Compute the loss `[n]`, which rounding does not make negative."""
+        near, far, positive, triplets = open_hinges(pairs, self.margin, self.mining)
+        return mean_of_triplets(maximum(near + far, 0.0), positive, triplets, self.average)
 
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
-        """The two parts `[n]`."""
-        distances, hinges, weights = self._hinges(pairs)
-        tightness, contrastive = hinges.parts(distances)
-        return weights * tightness, weights * contrastive
-
-    def _hinges(self, pairs: Pairs) -> tuple[Tensor, Hinges, Tensor]:
-        distances = safe_sqrt(pairs.squared_distances())
-        positives = pairs.positives()
-        return distances, *triplet_hinges(
-            pairs, positives, distances, self.margin, self.mining, self.average
+        """Compute the two parts `[n]`."""
+        near, far, positive, triplets = open_hinges(pairs, self.margin, self.mining)
+        return (
+            mean_of_triplets(near, positive, triplets, self.average),
+            mean_of_triplets(far, positive, triplets, self.average),
         )
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {
             "mining": self.mining,
             **super().get_config(),
@@ -114,25 +115,41 @@ class TripletLoss(PairLoss):
         }
 
 
-def triplet_hinges(
-    pairs: Pairs,
-    positives: Positives,
-    distances: Tensor,
-    margin: float,
-    mining: str = "all",
-    average: str = "anchors",
-) -> tuple[Hinges, Tensor]:
-    """The hinges of `TripletLoss`, and the weights `[n]` of their sums.
+def open_hinges(
+    pairs: Pairs, margin: float, mining: str = "all"
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Add the open hinges of each positive pair.
 
-    From its pairs, their positives and their distances `[a, c]`.
+    Returns:
+        The sums of `D_ij` and of `η − D_ik` over the open hinges, and which pairs have them, each
+        `[a, c]` (`[a, 1]` for hard triplets); the number of triplets of each anchor, `[a]`.
     """
-    hinges = MININGS[mining](distances, positives, pairs.negative, margin)
-    triplets = ops.cast(positives.number, distances.dtype)
-    negatives = count(pairs.negative, distances.dtype)
+    distances, positive, negative = pairs.distances(), pairs.matched(), pairs.negative
+    triplets = count(positive, distances.dtype)
+    if mining == "all":
+        number, total = below(distances + margin, distances, negative)
+        triplets = triplets * count(negative, distances.dtype)
+        return number * distances, number * margin - total, positive, triplets
+    near, partner = distances, semihard_negatives(distances, negative)
     if mining == "hard":
-        triplets = at_most(triplets, 1.0)
-    triplets = triplets * (negatives if mining == "all" else at_most(negatives, 1.0))
+        near = ops.max(ops.where(positive, distances, -1.0), axis=-1, keepdims=True)
+        partner = ops.min(ops.where(negative, distances, float("inf")), axis=-1, keepdims=True)
+        positive = triplets[:, None] > 0
+        triplets = minimum(triplets, 1.0)
+    is_open = ops.logical_and(positive, near + margin >= partner)
+    return (
+        ops.where(is_open, near, 0.0),
+        ops.where(is_open, margin - partner, 0.0),
+        positive,
+        triplets,
+    )
+
+
+def mean_of_triplets(
+    values: Tensor, positive: Tensor, triplets: Tensor, average: str = "anchors"
+) -> Tensor:
+    """Average sums over triplets, from `open_hinges`, over anchors or over triplets: `[n]`."""
+    total = masked_sum(values, positive)
     if average == "triplets":
-        return hinges, mean_over_pairs(ops.ones_like(triplets), triplets)
-    weights = kept_weights(triplets > 0, distances.dtype) / at_least(triplets, 1.0)
-    return hinges, weights
+        return mean_over_pairs(total, triplets)
+    return mean_over_anchors(total / maximum(triplets, 1.0), triplets > 0)

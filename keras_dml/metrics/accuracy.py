@@ -14,11 +14,12 @@ def class_mean_accuracy(
     embeddings: npt.ArrayLike,
     labels: npt.ArrayLike,
 ) -> float:
-    """The share of rows whose class has the highest score `z·m_k`, without a classifier.
+    """Compute the fraction of rows whose class has the highest score `z·m_k`, without a classifier.
 
-    m_k is the mean of class k's training embeddings: where cross-entropy has its classifier's
-    weights, the pairwise losses have these. Computed in float64, neither z nor m_k normalised. Of
-    equal scores the lowest class counts; a class without a training row can only be missed.
+    m_k is the mean of class k's training embeddings. It takes the place of the classifier weights
+    of cross-entropy for the pairwise losses. The scores are computed in float64, and neither z nor
+    m_k is normalized. Among equal scores, the lowest class counts. A row whose class has no
+    training rows counts as an error.
 
     Examples:
         >>> labels = np.array([0, 0, 1, 1])
@@ -27,16 +28,17 @@ def class_mean_accuracy(
         1.0
 
     Args:
-        train_embeddings: numbers `[m, d]`.
-        train_labels: class of each of them, integers `[m]`.
-        embeddings: numbers `[n, d]`.
-        labels: class of each of them, integers `[n]`, numbered as `train_labels`.
+        train_embeddings: Numbers `[m, d]`.
+        train_labels: Class of each training embedding, integers `[m]`.
+        embeddings: Numbers `[n, d]`.
+        labels: Class of each embedding, integers `[n]`, with the same numbers as `train_labels`.
 
     Returns:
         float, a fraction.
 
     Raises:
-        ValueError: embeddings that are not two finite matrices of equal width with a row or more,
+        ValueError: The embeddings are not two finite matrices of equal width with at least one row,
+            or labels have another shape.
             or labels of another shape.
 
     Reference: Boudiaf et al. 2020, appendix B; m_k up to its scale is the θ_k with which

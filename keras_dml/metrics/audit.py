@@ -1,4 +1,4 @@
-"""What its neighbors tell of a labeled set: labels that are wrong, outliers, confused classes."""
+"""Audit of a labeled set by nearest neighbors: label errors, outliers, and confused classes."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -11,12 +11,12 @@ from keras_dml.errors import ArgumentError
 from keras_dml.extras import needing
 from keras_dml.metrics.recall import checked_labels, class_numbers
 
-# Rows whose neighbors are compared with each other at once: k² booleans each.
+# Number of rows whose neighbors are compared with each other at once: k² booleans per row.
 _BLOCK = 4096
 
 
 class LabelVotes(NamedTuple):
-    """What the neighbors of each row say of its label.
+    """The votes of each row's neighbors for its label.
 
     Examples:
         >>> labels = np.array([0, 0, 0, 1, 1, 1])
@@ -26,11 +26,11 @@ class LabelVotes(NamedTuple):
         array([0, 0, 0, 1, 1, 0])
 
     Attributes:
-        self_confidence: float64 `[n]` in [0, 1], the share of their votes for the row's own label.
-        class_confidence: float64 `[n]`, the mean of that over all rows of the label.
-        suggested: labels `[n]`, that of the others with most votes; the own one where all
+        self_confidence: float64 `[n]` in [0, 1], fraction of the votes for the row's label.
+        class_confidence: float64 `[n]`, mean of `self_confidence` over all rows with the label.
+        suggested: Labels `[n]`, the other label with the most votes. The row's label if all
             neighbors have it.
-        suggested_confidence: float64 `[n]`, its share of the votes.
+        suggested_confidence: float64 `[n]`, fraction of the votes for `suggested`.
     """
 
     self_confidence: npt.NDArray[np.float64]
@@ -40,15 +40,16 @@ class LabelVotes(NamedTuple):
 
 
 class ConfusedClasses(NamedTuple):
-    """Two labels whose rows are each other's neighbors.
+    """Two labels whose rows are neighbors of each other.
 
     Examples:
         >>> ConfusedClasses("cup", "mug", share=0.25).share
         0.25
 
     Attributes:
-        first, second: the labels.
-        share: float in [0, 1], of the votes of all rows of the two, those for the other label.
+        first, second: The two labels.
+        share: float in [0, 1], the fraction of the votes of all rows of both labels for the other
+            label.
     """
 
     first: object
@@ -57,25 +58,25 @@ class ConfusedClasses(NamedTuple):
 
 
 def label_votes(labels: npt.ArrayLike, neighbors: npt.ArrayLike) -> LabelVotes:
-    """Leave-one-out votes of the nearest neighbors, the r-th with weight 1/r.
+    """Compute the leave-one-out votes of the nearest neighbors, the r-th with weight 1/r.
 
     With y the labels and n_r(i) the r-th nearest other row of row i,
 
         p_i(c) = Σ_r [y_{n_r(i)} = c] / r  /  Σ_r 1/r
 
-    is the share of label c; `self_confidence` is p_i(y_i). Weights by rank need no scale, whatever
-    similarities a model gives. Takes n·k² time and memory for n·k numbers.
+    is the fraction of votes for label c, and `self_confidence` is p_i(y_i). Weights by rank do not
+    depend on the scale of a model's similarities. Takes n·k² time, and memory for n·k numbers.
 
     Args:
-        labels: of each row, `[n]`: numbers or strings.
-        neighbors: row numbers `[n, k]`, nearest first, as `nearest_neighbors` gives them (from an
-            index, approximate ones do); k may be 0.
+        labels: Label of each row, `[n]`, as numbers or strings.
+        neighbors: Row numbers `[n, k]`, nearest first, from `nearest_neighbors` (or approximate
+            neighbors from an index). k can be 0.
 
     Returns:
-        `LabelVotes`; without neighbors all confidences are 0.
+        `LabelVotes`. Without neighbors, all confidences are 0.
 
     Raises:
-        ValueError: shapes that do not fit, neighbors that are no row numbers.
+        ValueError: The shapes do not match, or the neighbors are not row numbers.
 
     Examples:
         >>> z = np.array([[1, 0], [0.9, 0.1], [0, 1], [0.1, 0.9], [0.8, 0.3]], "float32")
@@ -90,12 +91,13 @@ def label_votes(labels: npt.ArrayLike, neighbors: npt.ArrayLike) -> LabelVotes:
     given = checked_labels("labels", labels, len(rows))
     codes = class_numbers(given)
     own, best = np.zeros(len(rows)), np.zeros(len(rows))
-    suggested = np.arange(len(rows))  # rows whose label it is
+    # Rows whose label is suggested.
+    suggested = np.arange(len(rows))
     for block, shares, votes_of in _vote_blocks(codes, rows):
         is_own = votes_of == codes[block, None]
         own[block] = (is_own * _rank_weights(rows.shape[1])).sum(axis=1)
         shares[is_own] = 0
-        leader = shares.argmax(axis=1)[:, None]  # of equal shares that of the nearest
+        leader = shares.argmax(axis=1)[:, None]  # the nearest neighbor's label, among equal shares
         best[block] = np.take_along_axis(shares, leader, axis=1)[:, 0]
         leaders = np.take_along_axis(rows[block], leader, axis=1)[:, 0]
         suggested[block] = np.where(best[block] > 0, leaders, suggested[block])
@@ -105,11 +107,11 @@ def label_votes(labels: npt.ArrayLike, neighbors: npt.ArrayLike) -> LabelVotes:
 
 
 def label_errors(votes: LabelVotes, ratio: float = 0.1) -> npt.NDArray[np.int64]:
-    """Rows whose label is probably wrong, the most probable first.
+    """Find the rows whose label is probably wrong, most probable first.
 
-    Those with p_i(y_i) < ratio · mean of p_j(y_j) over the rows j of the same label: their
-    neighbors hardly vote for a label that its other rows do get. A label with one row, or one
-    that neighbors never vote for, tells nothing, and none of its rows is named.
+    A row i is returned if p_i(y_i) < ratio · mean of p_j(y_j) over the rows j with the same label:
+    its neighbors rarely vote for its label, although the label's other rows get votes. A label with
+    one row, or without any votes, gives no information, and none of its rows is returned.
 
     Examples:
         >>> labels = np.array([0, 0, 0, 1, 1, 1])
@@ -119,15 +121,15 @@ def label_errors(votes: LabelVotes, ratio: float = 0.1) -> npt.NDArray[np.int64]
         array([5])
 
     Args:
-        votes: of `label_votes`.
-        ratio: in (0, 1].
+        votes: Votes from `label_votes`.
+        ratio: Number in (0, 1].
 
     Returns:
-        Row numbers by `self_confidence`, the lowest first; equal ones by `suggested_confidence`,
-        the highest first.
+        Row numbers in order of increasing `self_confidence`. Ties are in order of decreasing
+        `suggested_confidence`.
 
     Raises:
-        ValueError: ratio out of range.
+        ValueError: `ratio` is out of range.
     """
     ratio = check_number("ratio", ratio, above=0, most=1)
     rows = np.flatnonzero(votes.self_confidence < ratio * votes.class_confidence)
@@ -138,7 +140,7 @@ def label_errors(votes: LabelVotes, ratio: float = 0.1) -> npt.NDArray[np.int64]
 def confused_classes(
     labels: npt.ArrayLike, neighbors: npt.ArrayLike, most: int = 20
 ) -> list[ConfusedClasses]:
-    """The pairs of labels whose rows are each other's neighbors most, by `label_votes`.
+    """Find the pairs of labels whose rows are most often neighbors of each other, by `label_votes`.
 
     share(a, b) = (Σ_{i in a} p_i(b) + Σ_{i in b} p_i(a)) / (n_a + n_b)
 
@@ -149,15 +151,15 @@ def confused_classes(
         0.3333333333333333
 
     Args:
-        labels: of each row, `[n]`.
-        neighbors: row numbers `[n, k]`, as for `label_votes`.
-        most: how many pairs, at least 1.
+        labels: Label of each row, `[n]`.
+        neighbors: Row numbers `[n, k]`, as in `label_votes`.
+        most: Maximum number of pairs, at least 1.
 
     Returns:
-        At most so many `ConfusedClasses` with a share above 0, the highest first.
+        At most `most` instances of `ConfusedClasses` with a share above 0, highest first.
 
     Raises:
-        ValueError: as `label_votes`; `most` below 1.
+        ValueError: As in `label_votes`. Also if `most` is below 1.
     """
     rows = _checked_neighbors(neighbors)
     given = checked_labels("labels", labels, len(rows))
@@ -187,14 +189,14 @@ def confused_classes(
 
 
 def outlier_scores(similarities: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """How much farther each row lies from its neighbors than rows usually do.
+    """Compute how much farther each row is from its neighbors than most rows are.
 
     With d_i = 1 - the mean similarity of row i to its k nearest other rows, and Q1, Q3 the
     quartiles of all d,
 
         score_i = (d_i - Q3) / (Q3 - Q1)
 
-    so that scores above 1.5 lie beyond Tukey's fence, whatever similarities a model gives.
+    Scores above 1.5 are outside Tukey's fence, regardless of the scale of a model's similarities.
 
     Examples:
         >>> similarities = np.array([[0.9, 0.8], [0.9, 0.85], [0.88, 0.8], [0.2, 0.1]])
@@ -202,15 +204,15 @@ def outlier_scores(similarities: npt.ArrayLike) -> npt.NDArray[np.float64]:
         3
 
     Args:
-        similarities: cosine similarities `[n, k]` to the nearest, as `nearest_neighbors` gives
-            them; k may be 0.
+        similarities: Cosine similarities `[n, k]` to the nearest rows, from `nearest_neighbors`. k
+            can be 0.
 
     Returns:
-        float64 `[n]`; without neighbors all 0. Where more than half of all d are the same, the
-        others' scores are very large.
+        float64 `[n]`. Without neighbors, all scores are 0. If more than half of all d are equal,
+        the other scores are very large.
 
     Raises:
-        ValueError: not of two axes, or not finite.
+        ValueError: The array does not have two axes, or is not finite.
 
     Reference: Angiulli and Pizzuti 2002, "Fast outlier detection in high dimensional spaces" (the
     sum of the distances to the k nearest); Tukey 1977, "Exploratory data analysis", section 2D.
@@ -225,27 +227,27 @@ def outlier_scores(similarities: npt.ArrayLike) -> npt.NDArray[np.float64]:
         return np.zeros(len(near))
     distances = 1 - near.mean(axis=1, dtype=np.float64)
     low, high = np.quantile(distances, [0.25, 0.75])
-    # Similarities are float32: what differs by less is the same.
+    # Similarities are float32, so smaller differences are rounding errors.
     return (distances - high) / max(high - low, 1e-6)
 
 
 def duplicate_groups(pairs: npt.ArrayLike, count: int) -> npt.NDArray[np.int64]:
-    """Which of `count` rows hang together by pairs, directly or through others.
+    """Find the groups of `count` rows that pairs connect, directly or indirectly.
 
     Examples:
         >>> duplicate_groups(np.array([[0, 1], [1, 3]]), 5)
         array([0, 0, 2, 0, 4])
 
     Args:
-        pairs: row numbers `[p, 2]`; p may be 0.
-        count: how many rows there are.
+        pairs: Row numbers `[p, 2]`. p can be 0.
+        count: Number of rows.
 
     Returns:
-        int64 `[count]`: for each row the lowest row number of its group, for a row of no pair its
-        own.
+        int64 `[count]`: the lowest row number in each row's group. A row without pairs has its row
+        number.
 
     Raises:
-        ValueError: pairs of another shape, or no row numbers.
+        ValueError: The pairs have another shape, or are not row numbers.
         MissingExtraError: SciPy is not installed.
     """
     edges = as_array("pairs", pairs)
@@ -268,8 +270,10 @@ def duplicate_groups(pairs: npt.ArrayLike, count: int) -> npt.NDArray[np.int64]:
 def _vote_blocks(
     codes: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]
 ) -> Iterator[tuple[slice, npt.NDArray[np.float64], npt.NDArray[np.int64]]]:
-    """Yields (slice of the rows, shares `[b, k]`, codes `[b, k]`): of each neighbor the share of
-    all votes that its label has, and its label."""
+    """Yield (slice of the rows, shares `[b, k]`, codes `[b, k]`) for blocks of rows.
+
+    `codes` are the labels of the neighbors, and `shares` the fraction of all votes for that label.
+    """
     k = rows.shape[1]
     weights = _rank_weights(k)
     for start in range(0, len(rows) if k else 0, _BLOCK):

@@ -1,22 +1,22 @@
-"""The progress bar of work that may take long; none where tqdm is not installed."""
+"""Progress bars for long computations. Without tqdm, no bar is shown."""
 
 from __future__ import annotations
 
 from typing import Any, Protocol
 
-# A bar for work of seconds would only be noise.
+# A bar for a few seconds of work would be a distraction.
 _SECONDS_WITHOUT_BAR = 20
 
 
 class Bar(Protocol):
-    """What is asked of a bar, in a `with` statement."""
+    """The interface of a progress bar, which is a context manager."""
 
     def __enter__(self) -> Bar: ...
 
     def __exit__(self, *error: object) -> bool | None: ...
 
     def update(self, n: int = 1) -> object:
-        """So many more are done."""
+        """Advance the bar by n."""
 
 
 class _NoBar:
@@ -27,11 +27,11 @@ class _NoBar:
         pass
 
     def update(self, n: int = 1) -> None:
-        """Nothing to draw on."""
+        """Do nothing."""
 
 
 def long_work_bar(description: str, queries: int) -> Bar:
-    """A tqdm bar over queries that shows after 20 seconds, on a terminal alone."""
+    """Create a tqdm bar over queries that appears after 20 seconds, only on a terminal."""
     return _bar(
         desc=description,
         total=queries,
@@ -43,12 +43,12 @@ def long_work_bar(description: str, queries: int) -> Bar:
 
 
 def steps_bar(description: str, steps: int, shown: bool) -> Bar:
-    """A tqdm bar over training steps."""
+    """Create a tqdm bar over training steps."""
     return _bar(desc=description, total=steps, unit=" steps", disable=not shown)
 
 
 def _bar(**arguments: Any) -> Bar:
-    # Not of the library's own needs: `pip install keras-dml` brings no tqdm.
+    # tqdm is optional: `pip install keras-dml` does not install it.
     try:
         from tqdm import tqdm
     except ImportError:

@@ -1,4 +1,4 @@
-"""How far rates over pairs would vary with other classes: a bootstrap that draws classes."""
+"""A bootstrap over classes: the variation of rates over pairs with other classes."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -12,13 +12,13 @@ _Floats64 = npt.NDArray[np.float64]
 
 
 class Resampled(NamedTuple):
-    """One value for each drawing of classes, float64 `[r]`, and of each rate `[r, rates]`.
+    """Values for each resampling of the classes: float64 `[r]`, or `[r, rates]` per rate.
 
     Attributes:
-        thresholds: at which each rate is kept.
-        true_match_rates: at those thresholds.
-        false_match_rates: at the thresholds of the set as it is.
-        equal_error_rates: of the drawing.
+        thresholds: The threshold for each rate.
+        true_match_rates: True match rates at these thresholds.
+        false_match_rates: False match rates at the thresholds of the original set.
+        equal_error_rates: Equal error rate of the resampling.
     """
 
     thresholds: _Floats64
@@ -38,21 +38,21 @@ def resampled(
     seed: int,
     step: Callable[[int], object],
 ) -> Resampled:
-    """Draw as many classes as there are, with replacement, again and again.
+    """Resample the classes with replacement, as many as there are, `replicates` times.
 
-    A class that is drawn w times counts w times in its positive pairs, and a negative pair as often
-    as the product of its two classes' numbers: all pairs of a class vary together, as they do where
-    other classes come. Two draws of one class make no negative pairs.
+    A class that is drawn w times counts w times in its positive pairs. A negative pair counts as
+    often as the product of the counts of its two classes. All pairs of a class thus vary together,
+    as they do with other classes. Two draws of the same class form no negative pairs.
 
     Args:
-        negative, positive: the pairs.
-        sizes: rows of each class, `[classes]`.
-        farthest: of `PairScores`.
-        rates: false match rates.
-        thresholds: of the set as it is, `[rates]`.
-        replicates: how many drawings.
-        seed: of the drawings.
-        step: called with 1 after each.
+        negative, positive: The sampled pairs.
+        sizes: Number of rows in each class, `[classes]`.
+        farthest: Farthest score, as in `PairScores`.
+        rates: False match rates.
+        thresholds: Thresholds of the original set, `[rates]`.
+        replicates: Number of resamplings.
+        seed: Seed of the resamplings.
+        step: Function to call with 1 after each resampling.
     """
     classes = len(sizes)
     shape = replicates, len(rates)
@@ -60,7 +60,7 @@ def resampled(
     equal = np.full(replicates, np.nan)
     # Pairs that score at least the threshold come first.
     places = np.searchsorted(-negative.scores, -thresholds, "right")
-    # Positive pairs that score at least as high as each negative one.
+    # Number of positive pairs that score at least as high as each negative pair.
     matched = np.searchsorted(-positive.scores, -negative.scores, "right")
     pairs = sizes * (sizes - 1.0) / 2
     for replicate in range(replicates):
@@ -76,8 +76,9 @@ def resampled(
         )
         true = np.concatenate([[0.0], np.cumsum(positive.weights * drawn[positive.first])])
         false /= total
-        true /= max(true[-1], np.finfo(np.float64).tiny)  # a sample may have missed the drawn ones
-        # The first pair with which a rate is exceeded: the threshold lies above it.
+        # The sample may contain no pair of the drawn classes.
+        true /= max(true[-1], np.finfo(np.float64).tiny)
+        # The first pair that exceeds the rate. The threshold is above its score.
         first = np.searchsorted(false, np.asarray(rates) * (1 + 1e-12), "right") - 1
         first = np.minimum(first, len(negative.scores) - 1)
         rejected = negative.scores[first]
@@ -97,12 +98,13 @@ def resampled(
 def _next_above(
     scores: npt.NDArray[np.float32], falling: npt.NDArray[np.float32], drawn: _Floats64
 ) -> npt.NDArray[np.float32]:
-    """The next higher score of the pairs that were drawn; infinity where there is none.
+    """Return the next higher score among the drawn pairs, or infinity if the score is the highest.
 
     Args:
-        scores: to start from.
-        falling: of the pairs, `[p]`.
-        drawn: the share of all pairs with the first so many, `[p + 1]`: it grows with a drawn one.
+        scores: Scores to start from.
+        falling: Scores of the pairs in decreasing order, `[p]`.
+        drawn: Cumulative fraction of the pairs in that order, `[p + 1]`. It increases at each drawn
+            pair.
     """
     higher = np.searchsorted(-falling, -scores, "left")
     last = np.searchsorted(drawn, drawn[higher], "left")

@@ -1,4 +1,4 @@
-"""Clusters of embeddings beside their classes: normalised and adjusted mutual information."""
+"""Agreement of embedding clusters with classes: normalized and adjusted mutual information."""
 
 import math
 import warnings
@@ -15,11 +15,11 @@ from keras_dml.metrics.recall import class_numbers
 
 
 class ClusteringScores(NamedTuple):
-    """How well clusters and classes agree.
+    """The agreement of clusters and classes.
 
     Attributes:
         nmi: float in [0, 1].
-        ami: float, 0 expected by chance, 1 where they are the same.
+        ami: float, 0 expected by chance, 1 for equal partitions.
     """
 
     nmi: float
@@ -27,7 +27,7 @@ class ClusteringScores(NamedTuple):
 
 
 def check_scikit_learn() -> None:
-    """`MissingExtraError` unless scikit-learn is installed."""
+    """Raise `MissingExtraError` unless scikit-learn is installed."""
     with needing("run", "clustering_scores (NMI, AMI; evaluate does without by clustering=False)"):
         import sklearn  # noqa: F401
 
@@ -35,22 +35,22 @@ def check_scikit_learn() -> None:
 def clustering_scores(
     embeddings: npt.ArrayLike, labels: npt.ArrayLike, seed: int = 0
 ) -> ClusteringScores:
-    """NMI and AMI of the classes with the clusters that k-means finds.
+    """Compute NMI and AMI between the classes and the clusters of k-means.
 
-    With as many clusters as classes, on the l2-normalised embeddings. I is the mutual information
-    of cluster and class, H their entropies, E the expectation over random assignments with the same
-    numbers of rows:
+    The number of clusters is the number of classes, and the embeddings are l2-normalized. I is the
+    mutual information of cluster and class, H their entropies, and E the expectation over random
+    assignments with the same numbers of rows:
 
         NMI = 2·I / (H_cluster + H_class),    AMI = (I - E[I]) / ((H_cluster + H_class)/2 - E[I])
 
-    NMI rises with the number of clusters, even for random ones; AMI does not. K-means is
-    scikit-learn's: one start by greedy k-means++ and at most 20 rounds. Both scores are a function
+    NMI increases with the number of clusters, even for random clusters. AMI does not. K-means is
+    from scikit-learn (one start, greedy k-means++, up to 20 iterations). Both scores are a function
     of the embeddings, the labels, and the seed.
 
-    Numbers that start from random rows, as faiss does, are lower where a class has few images. On
-    made-up embeddings with a tenth of the classes of Stanford Online Products (6,050 rows, 1,131
-    classes), five seeds gave an NMI of 86.5 ± 0.1 from random rows and 91.1 ± 0.1 from k-means++;
-    the best of ten random starts gave 86.6.
+    Scores of k-means that starts from random rows, as faiss does, are lower if classes have few
+    images. On synthetic embeddings with a tenth of the classes of Stanford Online Products (6,050
+    rows, 1,131 classes), five seeds gave an NMI of 86.5 ± 0.1 from random rows and 91.1 ± 0.1 from
+    k-means++. The best of ten random starts gave 86.6.
 
     Examples:
         >>> labels = np.array([0, 0, 1, 1])
@@ -59,16 +59,16 @@ def clustering_scores(
         ClusteringScores(nmi=1.0, ami=1.0)
 
     Args:
-        embeddings: numbers `[n, d]`, n at least 1.
-        labels: class of each row, `[n]`.
-        seed: of the first centers.
+        embeddings: Numbers `[n, d]`, n at least 1.
+        labels: Class of each row, `[n]`.
+        seed: Seed of the first centers.
 
     Returns:
         `ClusteringScores`.
 
     Raises:
-        ValueError: embeddings that are not finite `[n, d]` with a row or more, labels of another
-            shape.
+        ValueError: The embeddings are not finite `[n, d]` with at least one row, or labels have
+            another shape.
         MissingExtraError: scikit-learn is not installed.
 
     Reference: Manning, Raghavan and Schütze 2008, "Introduction to information retrieval",
@@ -85,11 +85,11 @@ def clustering_scores(
     z, given = unit_embeddings(embeddings, labels)
     if not len(z):
         raise ArgumentError(f"embeddings must have a row or more. Received: shape {z.shape}")
-    numbers = class_numbers(given)  # scikit-learn takes no bytes
+    numbers = class_numbers(given)  # scikit-learn does not accept bytes
     classes = int(numbers.max()) + 1
     starts = _first_centers(z, classes, seed)
     means = KMeans(classes, init=starts, n_init=1, max_iter=20, copy_x=False)
-    # Fewer distinct rows than classes, as of a collapsed model: the scores say it.
+    # A collapsed model has fewer distinct rows than classes, and the scores show it.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         clusters = means.fit_predict(z)
@@ -102,14 +102,14 @@ def clustering_scores(
 def _first_centers(z: np.ndarray, number: int, seed: int) -> np.ndarray:
     """Return the first centers of k-means, `[number, d]`, by greedy k-means++.
 
-    Draws 2 + log(number) rows for each center with the chances of their squared distances to the
-    nearest center so far. Keeps the row that leaves the smallest sum of squared distances.
-    scikit-learn does the same in float64, which takes hours for 11,316 centers.
+    The function draws 2 + log(number) rows for each center with probabilities proportional to their
+    squared distances to the nearest center, and keeps the row that leaves the smallest sum of
+    squared distances. scikit-learn does the same in float64, which takes hours for 11,316 centers.
 
     Args:
-        z: rows of length 1, or 0, `[n, d]`.
-        number: of the centers.
-        seed: of the draws.
+        z: Rows of length 1, or 0, `[n, d]`.
+        number: Number of centers.
+        seed: Seed of the draws.
     """
     generator = np.random.default_rng(seed)
     tried = 2 + int(math.log(number))
@@ -129,7 +129,7 @@ def _first_centers(z: np.ndarray, number: int, seed: int) -> np.ndarray:
 
 
 def _squared_distances(z: np.ndarray, squares: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """The squared distances of the chosen rows to all rows."""
+    """Compute the squared distances of the chosen rows to all rows."""
     distances = z[rows] @ z.T
     distances *= -2
     distances += squares

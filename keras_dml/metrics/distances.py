@@ -1,4 +1,4 @@
-"""The distances of positive and of negative pairs as two distributions, and how far apart."""
+"""Distributions of the distances of positive and of negative pairs, and their divergence."""
 
 import dataclasses
 
@@ -10,13 +10,13 @@ from keras_dml.metrics.pair_scores import PairScores
 from keras_dml.metrics.ranks import pair_blocks
 from keras_dml.metrics.recall import checked_labels, checked_sets
 
-# The distances are float32, which has no more distinct values of this precision.
+# float32 distances cannot distinguish more bins.
 _MOST_BINS = 2**24
 
 
 @dataclasses.dataclass(frozen=True)
 class DistanceHistograms:
-    """How often the distances of a set's pairs fall into equal bins over [0, 2].
+    """Histograms of the distances of a set's pairs, in equal bins over [0, 2].
 
     Examples:
         >>> found = DistanceHistograms(np.array([2, 0]), np.array([0, 4]))
@@ -24,8 +24,8 @@ class DistanceHistograms:
         0.693
 
     Attributes:
-        positive: int64 `[bins]`, unordered pairs of one class.
-        negative: int64 `[bins]`, unordered pairs of two classes.
+        positive: int64 `[bins]`, unordered pairs of the same class.
+        negative: int64 `[bins]`, unordered pairs of different classes.
     """
 
     positive: npt.NDArray[np.int64]
@@ -37,10 +37,10 @@ class DistanceHistograms:
         return np.linspace(0.0, 2.0, len(self.positive) + 1)
 
     def divergence(self) -> float:
-        """The Jensen-Shannon divergence of the two distributions in nats, from 0 to log 2.
+        """Compute the Jensen-Shannon divergence of the two distributions in nats, from 0 to log 2.
 
-        `½ KL(p ‖ m) + ½ KL(q ‖ m)` with m = (p + q)/2. Binning only lowers it; NaN if there are no
-        positive or no negative pairs.
+        `½ KL(p ‖ m) + ½ KL(q ‖ m)` with m = (p + q)/2. Binning can only lower it. NaN without
+        positive or without negative pairs.
 
         Reference: Kemertas et al. 2020, section 3.1.
         """
@@ -62,7 +62,7 @@ def distance_histograms(
     gallery: npt.ArrayLike | None = None,
     gallery_labels: npt.ArrayLike | None = None,
 ) -> DistanceHistograms:
-    """The distances between l2-normalised embeddings, counted for the two kinds of pairs.
+    """Count the distances between l2-normalized embeddings for the two kinds of pairs.
 
     Examples:
         >>> labels = np.array([0, 0, 1, 1])
@@ -72,18 +72,19 @@ def distance_histograms(
         (array([1, 1, 0, 0]), array([0, 0, 2, 2]))
 
     Args:
-        embeddings: numbers `[n, d]`.
-        labels: class of each row, `[n]`.
-        bins: number of equal bins over [0, 2], from 1 to 2²⁴.
-        gallery: numbers `[m, d]`; with it the pairs are those of a row and a row of the gallery.
-        gallery_labels: class of each row of the gallery, `[m]`.
+        embeddings: Numbers `[n, d]`.
+        labels: Class of each row, `[n]`.
+        bins: Number of equal bins over [0, 2], from 1 to 2²⁴.
+        gallery: Numbers `[m, d]`. If set, each pair is a row and a row of the gallery.
+        gallery_labels: Class of each row of the gallery, `[m]`.
 
     Returns:
-        `DistanceHistograms`; without a gallery every unordered pair counts once. Takes n²d time
-        (n·m·d), memory for 1,024² pairs. Each distance is exact to float32, 0 for identical rows.
+        `DistanceHistograms`. Without a gallery, every unordered pair counts once. Takes n²d time
+        (n·m·d), and memory for 1,024² pairs. Each distance is exact to float32, and 0 for identical
+        rows.
 
     Raises:
-        ValueError: `bins` out of range; otherwise as `recall_at_k`.
+        ValueError: `bins` is out of range. Also as in `recall_at_k`.
     """
     from keras_dml.retrieval.rows import normalized
 
@@ -108,8 +109,8 @@ def distance_histograms(
 def unit_embeddings(
     embeddings: npt.ArrayLike, labels: npt.ArrayLike
 ) -> tuple[npt.NDArray[np.float32], np.ndarray]:
-    """The embeddings l2-normalised, float32 `[n, d]`, and labels `[n]`, or ValueError."""
-    # Imported here: indexes are no part of `import keras_dml`.
+    """Return l2-normalized embeddings float32 `[n, d]` and labels `[n]`, or raise `ValueError`."""
+    # Imported here, because `import keras_dml` does not import indexes.
     from keras_dml.retrieval.rows import finite_rows, normalized
 
     rows = finite_rows(embeddings, "embeddings")

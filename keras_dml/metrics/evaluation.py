@@ -1,4 +1,4 @@
-"""All that is reported of a set of embeddings, in one call."""
+"""All metrics of a set of embeddings in one call."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -16,7 +16,7 @@ from keras_dml.metrics.precision import precision_at_r
 from keras_dml.metrics.recall import listed, recall_at_k
 from keras_dml.nearness import METRICS, Metric
 
-# Those of the benchmarks, CUB's and Cars' first; as far as there are so many items.
+# The values of the benchmarks, first CUB and Cars. Values above the number of items are dropped.
 _KS = (1, 2, 4, 8, 10, 100, 1000)
 
 
@@ -31,9 +31,9 @@ def evaluate(
     clustering: bool = True,
     seed: int = 0,
 ) -> dict[str, float]:
-    """Retrieval, clustering and separation of embeddings, whoever computed them.
+    """Compute retrieval, clustering, and separation scores of embeddings from any model.
 
-    Never holds n × n numbers: a few hundred MB beside the embeddings.
+    Never stores n × n numbers. Needs a few hundred MB in addition to the embeddings.
 
     Examples:
         >>> labels = np.array([0, 0, 1, 1])
@@ -43,26 +43,28 @@ def evaluate(
         (1.0, 1.0)
 
     Args:
-        embeddings: numbers `[n, d]`, n at least 2 (1 with a gallery).
-        labels: class of each row, `[n]`; numbers or strings.
-        ks: the values of K of R@K. Default: 1, 2, 4, 8, 10, 100, 1000, as far as there are items.
-        metric: "cosine", "l2" (on the embeddings as they are), or a list of them.
-        gallery: numbers `[m, d]` that are searched instead of the other rows.
-        gallery_labels: class of each row of the gallery, `[m]`.
-        clustering: whether to run k-means (with a gallery, over both sets together).
-        seed: of k-means.
+        embeddings: Numbers `[n, d]`, n at least 2 (1 with a gallery).
+        labels: Class of each row, `[n]`, as numbers or strings.
+        ks: Values of K for R@K. The default is 1, 2, 4, 8, 10, 100, 1000, up to the number of
+            items.
+        metric: "cosine", "l2" (on the unnormalized embeddings), or a list of both.
+        gallery: Numbers `[m, d]` to search instead of the other rows.
+        gallery_labels: Class of each row of the gallery, `[m]`.
+        clustering: Whether to run k-means (with a gallery, on both sets together).
+        seed: Seed of k-means.
 
     Returns:
-        A dict of floats, in this order: for each metric `recall@K/cosine` for each K,
-        `map@r/cosine`, `r_precision/cosine` (see `recall_at_k` and `precision_at_r`); `nmi` and
-        `ami` (`clustering_scores`); `jensen_shannon`, the divergence of the distances of matching
-        and of other pairs in nats (`distance_histograms`; NaN if one kind is missing); and the
-        int `queries_without_match`, which R@K counts as misses and the two precisions leave out.
+        A dictionary of floats, in this order: for each metric `recall@K/cosine` for each K,
+        `map@r/cosine`, and `r_precision/cosine` (see `recall_at_k` and `precision_at_r`); `nmi` and
+        `ami` (`clustering_scores`); `jensen_shannon`, the divergence in nats between the distances
+        of positive and of negative pairs (`distance_histograms`; NaN without pairs of one kind);
+        and the integer `queries_without_match`. R@K counts these queries as misses, and the two
+        precisions exclude them.
 
     Raises:
-        ValueError: embeddings that are not finite (counted, the first rows named), labels of
-            another shape, a K out of range, an unknown metric, one of gallery and
-            gallery_labels without the other.
+        ValueError: The embeddings are not finite (the message has the count and the first rows),
+            labels have another shape, a K is out of range, the metric is unknown, or only one of
+            gallery and gallery_labels is set.
         MissingExtraError: scikit-learn is not installed, with `clustering`.
     """
     try:
@@ -75,7 +77,7 @@ def evaluate(
         )
     seed = check_seed("seed", seed)
     if check_bool("clustering", clustering):
-        check_scikit_learn()  # before the work, not after it
+        check_scikit_learn()  # fail before the work
     sets: dict[str, Any] = {"gallery": gallery, "gallery_labels": gallery_labels}
     if ks is None:
         items = _count("embeddings", embeddings) - 1
@@ -104,4 +106,4 @@ def evaluate(
 
 def _count(name: str, rows: npt.ArrayLike) -> int:
     array = as_array(name, rows)
-    return len(array) if array.ndim else 0  # no rows at all are refused where they are used
+    return len(array) if array.ndim else 0  # an array without rows is refused later

@@ -1,4 +1,4 @@
-"""The tightness or the contrastive part of a loss, as a Keras metric."""
+"""The tightness part or the contrastive part of a loss, as a Keras metric."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @keras.saving.register_keras_serializable("keras_dml")
 class LossPart(keras.metrics.Mean):
-    """Mean over the images of one part of a loss, recorded during `fit`.
+    """A metric of one part of a loss: its mean over the images, recorded during `fit`.
 
     `model.compile(loss=loss, metrics=[LossPart(loss, "tightness"), LossPart(loss, "contrastive")])`
 
@@ -30,12 +30,13 @@ class LossPart(keras.metrics.Mean):
         0.053
 
     Args:
-        loss: a `keras_dml.losses.EmbeddingLoss`.
+        loss: A `keras_dml.losses.EmbeddingLoss`.
         part: `"tightness"`, `"contrastive"`, or a name in the loss's `measured`.
-        name: by default the part's name.
+        name: Name of the metric. The default is the part.
 
     Raises:
-        TypeError: a loss that has no parts. ValueError: another part.
+        TypeError: The loss has no parts.
+        ValueError: The part is unknown.
 
     Reference: Boudiaf et al. 2020, Table 2.
     """
@@ -70,7 +71,7 @@ class LossPart(keras.metrics.Mean):
         return super().update_state(values, sample_weight=sample_weight)
 
     def get_config(self) -> dict[str, object]:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {
             **super().get_config(),
             "loss": keras.saving.serialize_keras_object(self.loss),
@@ -79,6 +80,6 @@ class LossPart(keras.metrics.Mean):
 
     @classmethod
     def from_config(cls, config: Mapping[str, object]) -> LossPart:
-        """The metric of this configuration."""
+        """Create a metric from its configuration."""
         loss = keras.saving.deserialize_keras_object(config["loss"])
         return cls(**cast(dict, {**config, "loss": loss}))

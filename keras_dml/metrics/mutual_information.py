@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from keras_dml.types import Tensor
 
-# Pairs in a step. The estimate varies by what the last of them are; the result is over all.
+# Pairs per step. The last step's estimate depends on its pairs, so the result averages batches.
 _PAIRS = 4096
 
 
@@ -76,18 +76,20 @@ def mutual_information_bound(
         True
 
     Args:
-        embeddings: numbers `[n, d]`. labels: class of each row, `[n]`; in both halves some class
-            must have two images.
-        network: V, a built Keras layer as `models.StatisticsNetwork` (the default); it is trained.
-        steps: of 4,096 positive and as many negative pairs, drawn by (seed, step).
-        seed: of the halves, the pairs and V's weights.
+        embeddings: Numbers `[n, d]`. labels: Class of each row, `[n]`. Each half must contain a
+            class with two images.
+        network: V, a built Keras layer such as `models.StatisticsNetwork` (the default). The
+            function trains it.
+        steps: Number of steps, each with 4,096 positive and 4,096 negative pairs drawn by (seed,
+            step).
+        seed: Seed of the halves, the pairs, and the weights of V.
         verbose: 1 shows a progress bar.
 
     Returns:
         `MutualInformationBound`.
 
     Raises:
-        ValueError: wrong shapes, or a half without positive or negative pairs.
+        ValueError: Shapes are wrong, or a half has no positive pairs or no negative pairs.
 
     Reference: Kemertas et al., "RankMI", CVPR 2020, Eq. 3, 6 and 7.
     """
@@ -146,11 +148,11 @@ def mutual_information_bound(
 
 
 class _Pairs:
-    """Distances of pairs drawn at random from a set of l2-normalised embeddings."""
+    """Distances of pairs drawn at random from a set of l2-normalized embeddings."""
 
     def __init__(self, z: npt.NDArray[np.float32], labels: np.ndarray) -> None:
         self.z = z
-        # Rows in the order of their classes: a class is a stretch of them.
+        # Rows in the order of their classes, so that a class is a contiguous range.
         self.order = np.argsort(labels, kind="stable")
         _, first, sizes = np.unique(labels[self.order], return_index=True, return_counts=True)
         if sizes.max() < 2 or len(sizes) < 2:
@@ -159,12 +161,12 @@ class _Pairs:
                 f"class. Received: {len(labels)} images of {len(sizes)} classes in a half"
             )
         self.first, self.sizes = np.repeat(first, sizes), np.repeat(sizes, sizes)
-        # An anchor is in as many positive (negative) pairs as it has partners of the kind.
+        # The number of positive (negative) pairs of an anchor is its number of partners.
         self.positives = np.cumsum(self.sizes - 1)
         self.negatives = np.cumsum(len(labels) - self.sizes)
 
     def draw(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Distances of 4,096 positive and of as many negative pairs, float32 `[4096]` each."""
+        """Return distances of 4,096 positive and 4,096 negative pairs, float32 `[4096]` each."""
         anchors = np.searchsorted(
             self.positives, rng.integers(self.positives[-1], size=_PAIRS), side="right"
         )
@@ -174,7 +176,7 @@ class _Pairs:
         anchors = np.searchsorted(
             self.negatives, rng.integers(self.negatives[-1], size=_PAIRS), side="right"
         )
-        # The rows that follow the anchor's class, around the end.
+        # The rows after the anchor's class, wrapping around at the end.
         beyond = rng.integers(len(self.order) - self.sizes[anchors])
         partners = (self.first[anchors] + self.sizes[anchors] + beyond) % len(self.order)
         return positive, self._distances(anchors, partners)

@@ -1,4 +1,4 @@
-"""Known or unknown, and who: the errors of open-set identification."""
+"""Open-set identification: whether a query's class is known, and which class it is."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _Floats = npt.NDArray[np.float32]
 
 @dataclasses.dataclass(frozen=True)
 class IdentificationPoint:
-    """What a threshold does.
+    """The error rates at a threshold.
 
     Examples:
         >>> labels = np.repeat(np.arange(30), 4)
@@ -32,11 +32,12 @@ class IdentificationPoint:
         True
 
     Attributes:
-        threshold: a query whose nearest item has at least this similarity, for "l2" at most this
-            distance, is said to be of that item's class; any other is said to be unknown.
-        false_positive_identification_rate: the share of unknown queries that are given a class.
-        detection_and_identification_rate: the share of known queries that are given their own.
-        misidentification_rate: the share of known queries that are given another.
+        threshold: A query gets the class of its nearest item if their similarity is at least this
+            threshold (for "l2": if their distance is at most this threshold). Any other query is
+            declared unknown.
+        false_positive_identification_rate: Fraction of unknown queries that get a class.
+        detection_and_identification_rate: Fraction of known queries that get their class.
+        misidentification_rate: Fraction of known queries that get another class.
     """
 
     threshold: float
@@ -47,7 +48,7 @@ class IdentificationPoint:
 
 @dataclasses.dataclass(frozen=True)
 class Identification:
-    """What `identification` finds.
+    """The result of `identification`.
 
     Examples:
         >>> labels = np.repeat(np.arange(30), 4)
@@ -58,37 +59,39 @@ class Identification:
 
     Attributes:
         metric: "cosine" or "l2".
-        known, unknown: how many queries of each kind were asked.
-        points: an `IdentificationPoint` for each rate asked for, in that order.
+        known, unknown: Number of known and of unknown queries.
+        points: An `IdentificationPoint` for each requested rate, in that order.
     """
 
     metric: Metric
     known: int
     unknown: int
     points: tuple[IdentificationPoint, ...]
-    # Nearness of the nearest item, the greater the nearer, and whether it is of the query's class.
+    # Nearness of the nearest item (greater is nearer), and whether the item has the query's class.
     _known: _Floats = dataclasses.field(repr=False)
     _right: npt.NDArray[np.bool_] = dataclasses.field(repr=False)
     _unknown: _Floats = dataclasses.field(repr=False)
     _farthest: float = dataclasses.field(repr=False)
 
     def at(self, threshold: float) -> IdentificationPoint:
-        """What another threshold does, such as that of `verification`.
+        """Compute the error rates at another threshold, such as a threshold of `verification`.
 
         Raises:
-            ValueError: no finite number.
+            ValueError: The threshold is NaN or infinity.
         """
         threshold = check_number("threshold", threshold)
         least = threshold if self.metric == "cosine" else -threshold
         return IdentificationPoint(threshold, *self._rates(least))
 
     def at_rate(self, rate: float) -> IdentificationPoint:
-        """The threshold that gives most queries a class, of the unknown ones no more than a share.
+        """Find the threshold that gives the most queries a class within a false positive rate.
 
-        Halfway between the scores of the last query that is given one and the first that is not.
+        The threshold is halfway between the scores of the last accepted and the first rejected
+        query.
 
         Raises:
-            ValueError: a rate out of range, or one that the unknown queries cannot show.
+            ValueError: The rate is out of range, or there are too few unknown queries to measure
+                it.
         """
         rate = check_number("rate", rate, above=0, below=1)
         needed = pairs_needed(rate)
@@ -106,7 +109,7 @@ class Identification:
         return IdentificationPoint(sign * least, *self._rates(least))
 
     def _rates(self, threshold: float) -> tuple[float, float, float]:
-        # As it is: NumPy would round a Python number to the scores' float32.
+        # A float64, because NumPy would round a Python number to the float32 of the scores.
         least = np.float64(threshold)
         given = self._known >= least
         return (
@@ -124,33 +127,34 @@ def identification(
     gallery: npt.ArrayLike | None = None,
     gallery_labels: npt.ArrayLike | None = None,
 ) -> Identification:
-    """How well the nearest item and a threshold say whether a query's class is known, and which.
+    """Measure how well the nearest item and a threshold identify the known classes of queries.
 
     With s(q) the score of query q's nearest item:
 
         FPIR(t) = |{unknown q: s(q) ≥ t}| / |{unknown q}|
         DIR(t) = |{known q: s(q) ≥ t, the nearest item is of q's class}| / |{known q}|
 
-    With a gallery a query is known if the gallery has its class. Without one every row is asked
-    twice: as known, among all other rows, if one of them is of its class; and as unknown, among the
-    rows of other classes, as if its own had never been enrolled. Exact, by scores as those of
-    `verification`; where an item of another class is as near as the nearest of its own, a query
-    counts as misidentified.
+    With a gallery, a query is known if the gallery contains its class. Without a gallery, each row
+    is a query twice: as a known query against all other rows, if one of them has its class, and as
+    an unknown query against the rows of other classes, as if its class had never been enrolled. The
+    rates are exact, with the scores of `verification`. If an item of another class is as near as
+    the nearest item of the query's class, the query counts as misidentified.
 
     Args:
-        embeddings: numbers `[n, d]`.
-        labels: class of each row, `[n]`.
-        false_positive_identification_rates: above 0 and below 1; none, for `at` alone.
+        embeddings: Numbers `[n, d]`.
+        labels: Class of each row, `[n]`.
+        false_positive_identification_rates: Rates above 0 and below 1. Can be empty to use only
+            `at`.
         metric: "cosine" or "l2".
-        gallery: numbers `[m, d]` that are searched instead of the other rows.
-        gallery_labels: class of each row of the gallery, `[m]`.
+        gallery: Numbers `[m, d]` to search instead of the other rows.
+        gallery_labels: Class of each row of the gallery, `[m]`.
 
     Returns:
-        `Identification`. Takes n²d/2 (n·m·d) time, memory for the embeddings in float64.
+        `Identification`. Takes n²d/2 (n·m·d) time, and memory for the embeddings in float64.
 
     Raises:
-        ValueError: no known or no unknown query; a rate out of range, or one that takes more
-            unknown queries than there are (3 / rate); else as `recall_at_k`.
+        ValueError: Known or unknown queries are missing, or a rate is out of range or needs
+            more unknown queries than there are (3 / rate). Also as in `recall_at_k`.
 
     Reference: Phillips, Grother and Micheals 2011, "Evaluation methods in face recognition", in
     Handbook of Face Recognition, section 21.2 (open-set identification).
@@ -176,8 +180,8 @@ def identification(
     unknown = other > -np.inf if own_rows else ~known
     if not known.any() or not unknown.any():
         raise ArgumentError(
-            "labels must make known and unknown queries: with a gallery those of its classes and "
-            "of others, without one of two classes, one of which has two rows. Received: "
+            "labels must make known and unknown queries: with a gallery, queries with a class of "
+            "it and without; without one, two classes, one of which has two rows. Received: "
             f"{np.count_nonzero(known):,} known and {np.count_nonzero(unknown):,} unknown ones"
         )
     found = Identification(
@@ -199,7 +203,7 @@ def _nearest(
     item_codes: npt.NDArray[np.int64],
     own_rows: bool,
 ) -> tuple[_Floats, _Floats]:
-    """The score of each query's nearest item of its class, and of others; -inf for none."""
+    """Return the scores of each query's nearest item of its class and of other classes, or -inf."""
     best = np.full((2, len(codes)), -np.inf, np.float32)
     nothing = np.float32(-np.inf)
     for left, right in pair_blocks("nearest items", len(codes), len(item_codes), own_rows):

@@ -1,10 +1,10 @@
-"""One pass over all pairs of a set: histograms, exact counts where they are asked for, a sample.
+"""One pass over all pairs of a set: histograms, exact counts in windows of scores, and a sample.
 
-The scores are never kept. What is kept of them, for the pairs of one class and of two:
+The scores are not stored. For the pairs of one class and of two classes, the pass stores:
 
-- a histogram over 16 octaves of distance, 1,024 bins each;
-- within some windows of scores, how many pairs have each float32 score, and how many score higher;
-- a random sample that is the denser the higher the score, for a bootstrap over classes.
+- a histogram over 16 octaves of distance, with 1,024 bins per octave
+- in some windows of scores, the number of pairs at each float32 score, and above the window
+- a random sample that is denser at higher scores, for a bootstrap over classes
 """
 
 import dataclasses
@@ -21,24 +21,24 @@ _Floats: TypeAlias = npt.NDArray[np.float32]
 _Numbers: TypeAlias = npt.NDArray[np.int64]
 Window: TypeAlias = tuple[np.float32, np.float32]
 
-# The two kinds of pairs, as places in every array of two.
+# The two kinds of pairs, as indices into every array with an axis of length 2.
 NEGATIVE, POSITIVE = 0, 1
 EVERYTHING: Window = (np.float32(-np.inf), np.float32(np.inf))
 
-# Of a float64's bits those that say the bin: exponent and ten bits of the mantissa.
+# The bits of a float64 above this shift are the bin: the exponent and ten bits of the mantissa.
 _SHIFT = 42
 _BINS = 16 * 1024
-# Scores binned at once.
+# Number of scores to bin at once.
 _IN_CACHE = 2**17
-# Scores that wait to be counted by value.
+# Number of pending scores before they are counted by value.
 _PENDING = 2**21
-# Pairs of the sample: about so many of each four times as wide part of the high scores, and of the
-# rest; and of the positive pairs.
+# Approximate sample sizes: for each part of the high scores (each part is four times as wide as the
+# previous one), for the other negative pairs, and for the positive pairs.
 _OF_A_PART, _OF_THE_REST, _OF_POSITIVES = 2**16, 2**18, 2**19
-# The share of the pairs that is high, where the sample is denser.
+# Fraction of the pairs that counts as high scores, where the sample is denser.
 _HIGH = 1 / 16
-# Of the farthest score: how far above all scores a threshold lies that none may reach. A float32
-# sum of products computed elsewhere is seldom as wrong.
+# Distance of a threshold above the highest score, relative to the farthest score, so that no pair
+# reaches it. A float32 sum of products that is computed elsewhere rarely has a larger error.
 _ROUNDING = 2.0**-21
 
 
@@ -47,9 +47,9 @@ class LabeledRows:
     """Rows in the order of their classes.
 
     Attributes:
-        codes: number of each row's class from 0, int64 `[n]`, ascending.
-        sizes: rows of each class, int64 `[classes]`.
-        scores: of the rows in that order.
+        codes: Class number of each row, from 0, int64 `[n]`, ascending.
+        sizes: Number of rows in each class, int64 `[classes]`.
+        scores: Pair scores of the rows in that order.
     """
 
     codes: _Numbers
@@ -58,13 +58,13 @@ class LabeledRows:
 
     @property
     def totals(self) -> tuple[int, int]:
-        """How many negative and how many positive pairs there are."""
+        """Number of negative pairs and of positive pairs."""
         sizes = [int(size) for size in self.sizes]
         positive = sum(size * (size - 1) // 2 for size in sizes)
         return sum(sizes) * (sum(sizes) - 1) // 2 - positive, positive
 
     def random_scores(self, kind: int, number: int, seed: int) -> _Floats:
-        """Scores of so many pairs of a kind, each drawn at random from all of them."""
+        """Return the scores of `number` random pairs of a kind."""
         rng = np.random.default_rng((seed, kind))
         ends = np.cumsum(self.sizes)
         own = self.sizes[self.codes]
@@ -84,12 +84,12 @@ class LabeledRows:
 
 @dataclasses.dataclass(frozen=True)
 class SampledPairs:
-    """Pairs drawn at random, by how many each stands for.
+    """Pairs drawn at random, with the number of pairs that each represents.
 
     Attributes:
-        scores: float32 `[p]`, the highest first.
-        first, second: class numbers of the two rows, `[p]`.
-        weights: float64 `[p]`.
+        scores: float32 `[p]`, highest first.
+        first, second: Class numbers of the two rows, `[p]`.
+        weights: float64 `[p]`, the number of pairs that each pair represents.
     """
 
     scores: _Floats
@@ -100,14 +100,14 @@ class SampledPairs:
 
 @dataclasses.dataclass(frozen=True)
 class WindowCounts:
-    """The pairs within a window of scores.
+    """The counts of pairs within a window of scores.
 
     Attributes:
-        window: lowest and highest score, both within.
-        above: how many negative and how many positive pairs score higher, int64 `[2]`.
-        next_above: the lowest of their scores; infinity where there are none.
-        values: every score that occurs in the window, float32 `[v]`, the highest first.
-        counts: how many pairs of each kind have it, int64 `[v, 2]`.
+        window: Lowest and highest score, both inclusive.
+        above: Number of negative and of positive pairs with a higher score, int64 `[2]`.
+        next_above: Lowest score above the window, or infinity.
+        values: All scores that occur in the window, float32 `[v]`, highest first.
+        counts: Number of pairs of each kind with each score, int64 `[v, 2]`.
     """
 
     window: Window
@@ -117,23 +117,23 @@ class WindowCounts:
     counts: npt.NDArray[np.int64]
 
     def after(self) -> npt.NDArray[np.int64]:
-        """Pairs of each kind above the window, and with each of its values, int64 `[v + 1, 2]`."""
+        """Return cumulative counts above the window and down to each value, int64 `[v + 1, 2]`."""
         return np.concatenate([self.above[None], self.above + np.cumsum(self.counts, axis=0)])
 
     def before(self, place: int) -> np.float32:
-        """The next higher score than `values[place]`; infinity where there is none."""
+        """Return the next higher score than `values[place]`, or infinity."""
         return self.values[place - 1] if place else self.next_above
 
 
 @dataclasses.dataclass(frozen=True)
 class PairCounts:
-    """What `count_pairs` returns.
+    """The result of `count_pairs`.
 
     Attributes:
-        histogram: pairs of each kind in each bin, the nearest bin first, int64 `[2, bins]`.
-        lowest: the lowest score that belongs to each bin, float32 `[bins]`; the last is -inf.
-        windows: of the windows asked for.
-        sample: of the negative and of the positive pairs.
+        histogram: Number of pairs of each kind in each bin, nearest bin first, int64 `[2, bins]`.
+        lowest: Lowest score in each bin, float32 `[bins]`. The last is -inf.
+        windows: Counts in the requested windows.
+        sample: Sample of the negative pairs and of the positive pairs.
     """
 
     histogram: npt.NDArray[np.int64]
@@ -145,20 +145,20 @@ class PairCounts:
 def count_pairs(
     rows: LabeledRows, windows: Sequence[Window], tail: _Floats | None, seed: int
 ) -> PairCounts:
-    """Count every unordered pair once, a block at a time.
+    """Count every unordered pair once, one block at a time.
 
     Args:
-        rows: the rows.
-        windows: of scores; those that overlap are made one.
-        tail: scores of negative pairs drawn at random, the highest first: where the sample
-            becomes denser. None: all pairs are kept.
-        seed: of the sample.
+        rows: The rows.
+        windows: Windows of scores. Overlapping windows are merged.
+        tail: Scores of randomly drawn negative pairs, highest first. They determine where the
+            sample becomes denser. None keeps all pairs.
+        seed: Seed of the sample.
     """
     bins = _Bins(rows.scores)
     counted = [_InWindow(window) for window in _merged(windows)]
     sample = _Sample(rows, tail, seed)
     histogram = np.zeros((2, _BINS), np.int64)
-    # What lies below all windows and is not high is looked at for the histogram alone.
+    # Scores below all windows only enter the histogram.
     floor = min(window.low for window in counted)
     for left, right in pair_blocks("counting pairs", len(rows.codes), len(rows.codes), True):
         scores = rows.scores.block(left, right)
@@ -181,8 +181,8 @@ def count_pairs(
 def _kinds(
     codes: _Numbers, left: slice, right: slice
 ) -> list[tuple[int, npt.NDArray[np.intp] | None]]:
-    """The kinds of pairs in a block with their places in it; None for all places."""
-    if codes[left.stop - 1] < codes[right.start]:  # in the order of the classes
+    """Return the kinds of pairs in a block with their places in it. None means all places."""
+    if codes[left.stop - 1] < codes[right.start]:  # rows are in the order of the classes
         return [(NEGATIVE, None)]
     same = codes[left, None] == codes[right]
     other = ~same
@@ -202,7 +202,7 @@ def _merged(windows: Sequence[Window]) -> list[Window]:
 
 
 class _Bins:
-    """Bins of distance, or of 1 - similarity, that are equally wide relative to it."""
+    """Bins of distance, or of 1 - similarity, with equal relative width."""
 
     def __init__(self, scores: PairScores) -> None:
         self._of_similarity = scores.metric == "cosine"
@@ -226,7 +226,7 @@ class _Bins:
     def lowest(self) -> _Floats:
         edges = ((np.arange(1, _BINS + 1) + self._first) << _SHIFT).view(np.float64)
         beyond = 1.0 - edges if self._of_similarity else -edges
-        # Beyond the edge itself begins the next bin.
+        # A score beyond the edge belongs to the next bin.
         lowest = beyond.astype(np.float32)
         lowest = np.where(lowest <= beyond, above(lowest), lowest)
         lowest[-1] = -np.inf
@@ -234,31 +234,31 @@ class _Bins:
 
 
 def above(scores: _Floats | np.float32) -> _Floats:
-    """The next float32 above each."""
+    """Return the next float32 above each score."""
     return np.nextafter(scores, np.float32(np.inf), dtype=np.float32)
 
 
 def between(
     rejected: _Floats | np.float32, accepted: _Floats | np.float32, farthest: float
 ) -> _Floats:
-    """Thresholds halfway between neighboring scores, above the lower ones, float32.
+    """Return thresholds halfway between neighboring scores and above the lower score, float32.
 
-    There, a pair that scores a little otherwise where it is computed again, in other batches or by
-    another backend, stays on its side.
+    A pair then stays on its side of the threshold if its score changes slightly, for example in
+    other batches or on another backend.
 
     Args:
-        rejected: the lower score of each two.
-        accepted: the higher one; infinity where there is none.
-        farthest: of `PairScores`.
+        rejected: The lower score of each pair of neighboring scores.
+        accepted: The higher score, or infinity.
+        farthest: Farthest score, as in `PairScores`.
     """
     low, high = np.asarray(rejected, np.float64), np.asarray(accepted, np.float64)
     halfway = np.where(np.isinf(high), low + _ROUNDING * farthest, (low + high) / 2)
-    # Of two float32 without another between them the higher.
+    # Between two adjacent float32 numbers, the threshold is the higher one.
     return np.maximum(halfway.astype(np.float32), above(rejected))
 
 
 class _InWindow:
-    """The pairs of a window, by their scores."""
+    """The counts of pairs in a window, by score."""
 
     def __init__(self, window: Window) -> None:
         self.low, self.high = window
@@ -304,7 +304,7 @@ class _InWindow:
 
 
 class _Sample:
-    """Draws pairs, the high negative ones with a greater probability."""
+    """A random sample of pairs, in which negative pairs with high scores are more probable."""
 
     def __init__(self, rows: LabeledRows, tail: _Floats | None, seed: int) -> None:
         self._codes = rows.codes
@@ -340,7 +340,7 @@ class _Sample:
             low = scores[chosen] < self._levels[-1]
             chosen, weights = chosen[low], weights[low]
             high = np.flatnonzero(scores >= self._levels[-1])
-            # The levels fall, the first is the highest.
+            # The levels decrease: the first is the highest.
             shares = self._shares[np.searchsorted(-self._levels, -scores[high])]
             kept = rng.random(len(high)) < shares
             chosen = np.concatenate([chosen, high[kept]])
@@ -366,7 +366,7 @@ class _Sample:
 
 
 def _levels(tail: _Floats, negative: int, rest: float) -> tuple[_Floats, npt.NDArray[np.float64]]:
-    """Scores, falling, and the share of the pairs that is kept down to each from the one before."""
+    """Return decreasing score levels, and the sampling rate between each level and the previous."""
     levels, shares = [], []
     number, share = float(_OF_A_PART), 1.0
     while number < _HIGH * negative and share > rest:

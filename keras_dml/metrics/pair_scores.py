@@ -1,4 +1,4 @@
-"""The scores of pairs of rows in float64, rounded to float32: equal pairs have equal scores."""
+"""Scores of pairs of rows in float64, rounded to float32, so that equal pairs have equal scores."""
 
 import math
 
@@ -10,31 +10,31 @@ from keras_dml.nearness import Metric
 
 _Rows = npt.NDArray[np.float32]
 
-# Added and taken off again, it rounds a similarity to multiples of 2⁻⁴⁰: what is 0 but for the
-# order in which products are summed is 0.
+# Adding and subtracting this number rounds a similarity to multiples of 2⁻⁴⁰. A similarity that
+# differs from 0 only by the order of summation becomes 0.
 _GRID = 1.5 * 2.0**12
-# Squared distances below this share of the vectors' squares come from differences: the product
-# would leave them fewer digits than a float32 has.
+# Squared distances below this fraction of the vectors' squared lengths are computed from
+# differences, because the product formula would leave fewer digits than a float32 has.
 _CLOSE = 2.0**-20
-# Numbers of differences taken at once: 2^21 are 16 MiB.
+# Number of differences to compute at once: 2^21 numbers are 16 MiB.
 _AT_ONCE = 2**21
-# Rows of a block whose products are made scores at once, while they are in the cache.
+# Number of rows whose products are converted to scores at once, while they are in the cache.
 _STRIP = 128
 
 
 class PairScores:
-    """Nearness of pairs, the greater the nearer: cosine similarity, or minus the distance.
+    """Nearness of pairs (greater is nearer): the cosine similarity, or minus the distance.
 
-    Each is computed from its two rows in float64 and rounded to float32, so that pairs of the same
-    rows are ties wherever they stand, which float32 products do not promise.
+    Each score is computed from its two rows in float64 and rounded to float32. Pairs of equal rows
+    are therefore ties at any position, which float32 matrix products do not guarantee.
 
     Args:
-        rows: finite float32 `[n, d]`.
-        items: finite float32 `[m, d]`, the other side of each pair; None: the rows themselves.
+        rows: Finite float32 `[n, d]`.
+        items: Finite float32 `[m, d]`, the other side of each pair. None uses the rows.
         metric: "cosine" or "l2".
 
     Raises:
-        ValueError: distances beyond float32.
+        ValueError: Distances exceed the range of float32.
     """
 
     def __init__(self, rows: _Rows, metric: Metric, items: _Rows | None = None) -> None:
@@ -57,7 +57,7 @@ class PairScores:
         self._row_squares = np.einsum("nd,nd->n", self._left, self._left)
         self._item_squares = np.einsum("nd,nd->n", self._right, self._right)
         longest = [math.sqrt(squares.max()) for squares in (self._row_squares, self._item_squares)]
-        # The distances themselves are rounded, too.
+        # The distances are rounded too.
         self.farthest = sum(longest) * (1 + 2.0**-20)
         if self.farthest > float(np.finfo(np.float32).max):
             raise ArgumentError(
@@ -66,7 +66,7 @@ class PairScores:
             )
 
     def block(self, rows: slice, items: slice) -> _Rows:
-        """The scores of every row of a slice with every item of another, float32 `[b, c]`."""
+        """Return the scores of a slice of rows against a slice of items, float32 `[b, c]`."""
         products = self._left[rows] @ self._right[items].T
         scores = np.empty(products.shape, np.float32)
         for start in range(0, len(products), _STRIP):
@@ -79,7 +79,7 @@ class PairScores:
         return scores
 
     def pairs(self, rows: npt.NDArray[np.int64], items: npt.NDArray[np.int64]) -> _Rows:
-        """The scores of row `rows[p]` with item `items[p]`, float32 `[p]`."""
+        """Return the scores of row `rows[p]` with item `items[p]`, float32 `[p]`."""
         scores = np.empty(len(rows), np.float32)
         step = max(1, _AT_ONCE // self._rows.shape[1])
         for start in range(0, len(rows), step):
@@ -94,12 +94,12 @@ class PairScores:
     def _distances(
         self, squares: npt.NDArray[np.float64], rows: slice, items: slice
     ) -> npt.NDArray[np.float64]:
-        """Minus the distances, of the products, in their place."""
+        """Convert products to minus the distances, in place."""
         of_rows, of_items = self._row_squares[rows, None], self._item_squares[items]
         squares *= -2
         squares += of_rows
         squares += of_items
-        # More than are close where some embeddings are far longer than others.
+        # This selects too many pairs if some embeddings are far longer than others.
         first, second = np.nonzero(squares <= _CLOSE * (of_rows.max() + of_items.max()))
         if len(first):
             close = squares[first, second] <= _CLOSE * (of_rows[first, 0] + of_items[second])
@@ -116,7 +116,7 @@ class PairScores:
     def _differences(
         self, rows: npt.NDArray[np.int64], items: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.float64]:
-        """Squared distances of these pairs, with all digits."""
+        """Compute the squared distances of these pairs with all digits."""
         squares = np.empty(len(rows))
         step = max(1, _AT_ONCE // self._rows.shape[1])
         for start in range(0, len(rows), step):
@@ -127,7 +127,7 @@ class PairScores:
 
 
 def _directions(rows: _Rows) -> npt.NDArray[np.float64]:
-    """Rows of length 1; a row of zeros stays zero."""
+    """Scale the rows to length 1. Rows of zeros stay zero."""
     directions = rows.astype(np.float64)
     lengths = np.sqrt(np.einsum("nd,nd->n", directions, directions))
     lengths[lengths == 0] = 1

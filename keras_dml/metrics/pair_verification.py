@@ -1,4 +1,4 @@
-"""Same or different: the errors of deciding it by a threshold on the score of two embeddings."""
+"""Verification: the errors of the decision same or different by a threshold on a pair's score."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ from keras_dml.nearness import METRICS, Metric
 
 Interval = tuple[float, float]
 
-# Up to so many pairs of each kind are counted by their scores without looking where first.
+# Up to this number of pairs of each kind, all pairs are counted by score in a single pass.
 _FEW = 2**20
-# Pairs that say where to look, and how many standard deviations around.
+# Number of sampled pairs that locate the windows, and their width in standard deviations.
 _LOOKED_AT = 2**19
 _DEVIATIONS = 6.0
-# Of a curve's points: so many even steps of each of its rates, those of the false match rate even
-# in its logarithm.
+# Number of points of a curve along each of its rates. Steps of the false match rate are
+# logarithmic.
 _STEPS = 400
-# Pairs for each false match that is asked for: with 3/p pairs and no false match among them, the
-# rate is below p with a confidence of 95 %.
+# Pairs per requested false match (the rule of three): with 3/p pairs and no false match among them,
+# the rate is below p with a confidence of 95 %.
 _RULE_OF_THREE = 3
 _CONFIDENCE = 0.95
 
 
 @dataclasses.dataclass(frozen=True)
 class OperatingPoint:
-    """A threshold and what it does.
+    """A threshold and its error rates.
 
     Examples:
         >>> labels = np.repeat(np.arange(30), 4)
@@ -55,16 +55,19 @@ class OperatingPoint:
 
     Attributes:
         metric: "cosine" or "l2".
-        false_match_rate: the rate that was asked for.
-        threshold: two embeddings match if their similarity is at least this, for "l2" if their
-            distance is at most this. The one that lets most pairs match without exceeding the rate,
-            halfway between the score of the last pair that matches and the first that does not: so
-            these still do and do not where another backend rounds their scores otherwise.
-        measured_false_match_rate: the share of negative pairs that match, never above the rate.
-        true_match_rate: the share of positive pairs that match.
-        threshold_interval: bounds of the threshold, lowest first.
-        false_match_rate_interval: of the rate at this threshold: what other classes would make it.
-        true_match_rate_interval: of the true match rate at the threshold of the rate.
+        false_match_rate: The requested rate.
+        threshold: Two embeddings match if their similarity is at least this threshold (for "l2": if
+            their distance is at most this threshold). It accepts the most pairs without exceeding
+            the rate. It lies halfway between the scores of the last accepted and the first rejected
+            pair, so that both stay on their side if another backend rounds their scores
+            differently.
+        measured_false_match_rate: Fraction of negative pairs that match, never above the rate.
+        true_match_rate: Fraction of positive pairs that match.
+        threshold_interval: Bounds of the threshold, lowest first.
+        false_match_rate_interval: Bounds of the false match rate of other classes at this
+            threshold.
+        true_match_rate_interval: Bounds of the true match rate at the threshold of the requested
+            rate.
     """
 
     metric: Metric
@@ -79,7 +82,7 @@ class OperatingPoint:
 
 @dataclasses.dataclass(frozen=True)
 class Verification:
-    """What `verification` finds.
+    """The result of `verification`.
 
     Examples:
         >>> labels = np.repeat(np.arange(30), 4)
@@ -91,14 +94,15 @@ class Verification:
     Attributes:
         metric: "cosine" or "l2".
         num_classes: int.
-        positive_pairs, negative_pairs: how many there are, unordered.
-        equal_error_rate: where the false match rate and the share of positive pairs that do not
-            match are one, on the straight line between the two thresholds around.
-        equal_error_rate_interval: its bounds.
-        equal_error_threshold: the first at which the false match rate is no longer the smaller.
-        points: an `OperatingPoint` for each false match rate asked for, in that order.
-        thresholds, false_match_rates, true_match_rates: points of the ROC curve, float64 `[p]`,
-            strictest first; the ends (no pair matches, all do) included.
+        positive_pairs, negative_pairs: Number of unordered pairs of each kind.
+        equal_error_rate: Rate at which the false match rate equals the fraction of positive pairs
+            that do not match, interpolated linearly between two thresholds.
+        equal_error_rate_interval: Bounds of the equal error rate.
+        equal_error_threshold: First threshold at which the false match rate is not the smaller
+            rate.
+        points: An `OperatingPoint` for each requested false match rate, in that order.
+        thresholds, false_match_rates, true_match_rates: Points of the ROC curve, float64 `[p]`,
+            strictest first. They include both ends (no pair matches, all pairs match).
     """
 
     metric: Metric
@@ -115,23 +119,23 @@ class Verification:
 
 
 def pairs_needed(false_match_rate: float) -> int:
-    """How many negative pairs it takes to show a false match rate: 3 / rate, the rule of three.
+    """Return how many negative pairs a false match rate needs: 3 / rate, the rule of three.
 
-    With fewer, not even a set without a single false match would say, with a confidence of 95 %,
-    that the rate is kept.
+    With fewer pairs, even a set without any false match would not show, with a confidence of 95 %,
+    that the rate is met.
 
     Examples:
         >>> pairs_needed(1e-3)
         3000
 
     Raises:
-        ValueError: a rate that is not above 0 and below 1.
+        ValueError: The rate is not above 0 and below 1.
 
     Reference: ISO/IEC 19795-1:2021, annex B; Hanley and Lippman-Hand 1983, "If nothing goes wrong,
     is everything all right?".
     """
     rate = check_number("false_match_rate", false_match_rate, above=0, below=1)
-    # At most what an int64 counts, more than any set has: the quotient may be infinite.
+    # Limited to the range of int64, which exceeds every set, because the quotient may be infinite.
     return math.ceil(min(_RULE_OF_THREE / rate * (1 - 1e-12), 2.0**63))
 
 
@@ -143,39 +147,43 @@ def verification(
     replicates: int = 500,
     seed: int = 0,
 ) -> Verification:
-    """ROC, equal error rate, and the threshold of each false match rate, over all pairs of a set.
+    """Compute ROC curve, equal error rate, and a threshold per false match rate, over all pairs.
 
-    Two embeddings "match" if they score at least a threshold. Of the N₋ pairs of two classes a
-    share matches, the false match rate; of the N₊ pairs of one class the true match rate:
+    Two embeddings "match" if their score is at least a threshold. The false match rate is the
+    fraction of the N₋ pairs of different classes that match, and the true match rate the fraction
+    of the N₊ pairs of the same class:
 
         FMR(t) = |{negative pairs with score ≥ t}| / N₋,   TMR(t) = |{positive …}| / N₊
 
-    Exact, ties included: thresholds, both rates at them, the equal error rate, and each point of
-    the curve (about 800 of its points are returned). A pair's score is computed in float64 and
-    rounded to float32, similarities to multiples of 2⁻⁴⁰ before. Pairs are counted in blocks of
-    1,024 rows, all of them, and only scores close to the thresholds are kept by value.
+    Exact, including ties: the thresholds, both rates at them, the equal error rate, and each point
+    of the curve (about 800 points are returned). A pair's score is computed in float64 and rounded
+    to float32. Similarities are first rounded to multiples of 2⁻⁴⁰. All pairs are counted, in
+    blocks of 1,024 rows, and only scores close to the thresholds are stored by value.
 
-    Approximate: the intervals, the central 95 % of a bootstrap that draws classes, not pairs, as
-    the pairs of a class vary together. It weights a sample of the pairs, all of them up to about a
-    million, of more those that score high the more densely. They say what other classes of the
-    same kind would give, and of few classes (fewer than 20, say) too narrow a range. Of a rate that
-    only one or two pairs exceed, as little is known as two pairs can say.
+    Approximate: the intervals, which are the central 95 % of a bootstrap that draws classes, not
+    pairs, because the pairs of a class vary together. The bootstrap weights a sample of the pairs:
+    all pairs up to about a million, and otherwise a sample that is denser at high scores. The
+    intervals estimate the results with other classes of the same kind. They are too narrow for few
+    classes (fewer than 20, for example). For a rate that only one or two pairs exceed, they contain
+    no more information than two pairs.
 
     Args:
-        embeddings: numbers `[n, d]`.
-        labels: class of each row, `[n]`; numbers or strings.
-        false_match_rates: above 0 and below 1, one or more.
+        embeddings: Numbers `[n, d]`.
+        labels: Class of each row, `[n]`, as numbers or strings.
+        false_match_rates: At least one rate, above 0 and below 1.
         metric: "cosine" or "l2".
-        replicates: drawings of the bootstrap; 0: none, and NaN for the intervals.
-        seed: of the bootstrap and its sample; nothing else is random.
+        replicates: Number of bootstrap drawings. 0 disables the bootstrap, and the intervals are
+            NaN.
+        seed: Seed of the bootstrap and its sample. Nothing else is random.
 
     Returns:
-        `Verification`. Takes n²d/2 time; memory for the embeddings in float64, and some 200 MB.
+        `Verification`. Takes n²d/2 time, and memory for the embeddings in float64 plus about 200
+        MB.
 
     Raises:
-        ValueError: one class alone (no negative pair); no class with two rows (no positive pair);
-            a rate out of range, or one that takes more negative pairs than there are
-            (`pairs_needed`); else as `recall_at_k`.
+        ValueError: There is only one class (no negative pairs), no class has two rows (no positive
+            pairs), or a rate is out of range or needs more negative pairs than there are
+            (`pairs_needed`). Also as in `recall_at_k`.
 
     Reference: ISO/IEC 19795-1:2021, "Biometric performance testing and reporting", for the terms;
     Bolle, Ratha and Pankanti 2004, "Error analysis of pattern recognition systems: the subsets
@@ -245,7 +253,7 @@ def verification(
 
 
 def checked_rates(name: str, given: Iterable[float], least: int = 1) -> tuple[float, ...]:
-    """So many rates or more, each above 0 and below 1, or ValueError."""
+    """Return the rates as a tuple, or raise `ValueError` unless each is above 0 and below 1."""
     try:
         rates = None if isinstance(given, str) else list(given)
     except TypeError:
@@ -258,7 +266,7 @@ def checked_rates(name: str, given: Iterable[float], least: int = 1) -> tuple[fl
 
 
 def allowed(rate: float, pairs: int) -> int:
-    """How many of the pairs may match: 1e-3 of 3,000 are 3, whatever the product's last digit."""
+    """Return how many pairs may match. 1e-3 of 3,000 is 3, regardless of rounding."""
     return math.floor(rate * pairs * (1 + 1e-12))
 
 
@@ -272,11 +280,11 @@ def _labeled_rows(
 def _check_pairs(negative: int, positive: int, rates: Sequence[float]) -> None:
     if not negative:
         raise ArgumentError(
-            "labels must be of two classes or more: of one alone there is no negative pair"
+            "labels must be of two classes or more: one class has only positive pairs"
         )
     if not positive:
         raise ArgumentError(
-            "labels must hold a class with two rows or more: without there is no positive pair"
+            "labels must hold a class with two rows or more: otherwise there is no positive pair"
         )
     for rate in rates:
         needed = pairs_needed(rate)
@@ -290,7 +298,7 @@ def _check_pairs(negative: int, positive: int, rates: Sequence[float]) -> None:
 
 
 class _Targets:
-    """The pairs, counted exactly around each rate's threshold and where the two errors meet."""
+    """Exact counts of the pairs around each rate's threshold and around the equal error rate."""
 
     def __init__(self, rows: LabeledRows, rates: Sequence[float], seed: int) -> None:
         self._totals = np.array(rows.totals)
@@ -303,7 +311,7 @@ class _Targets:
             windows = [_window_of_rate(tail, rate) for rate in rates]
             windows.append(_window_of_equal_errors(tail, others))
         self.counts = count_pairs(rows, windows, tail, seed)
-        # Hardly ever: it lies further off than six standard deviations.
+        # Rarely, a target is outside its window by more than six standard deviations.
         missed = [self._bin(self._beyond_rate(rate)) for rate in rates if not self._first(rate)]
         if not self._meeting():
             missed.append(self._bin(self._errors_crossed()))
@@ -311,21 +319,21 @@ class _Targets:
             self.counts = count_pairs(rows, [*windows, *missed], tail, seed)
 
     def threshold(self, rate: float) -> tuple[np.float32, npt.NDArray[np.int64]]:
-        """The threshold of a rate, and how many pairs of each kind score at least that."""
+        """Return the threshold of a rate, and the number of pairs of each kind at or above it."""
         found = self._first(rate)
         if found is None:
             raise RuntimeError(f"no window of scores holds the threshold of {rate}")
         return found
 
     def equal_error(self) -> tuple[float, float]:
-        """The rate and the score at which the errors meet."""
+        """Return the rate and the score at which the errors are equal."""
         found = self._meeting()
         if found is None:
             raise RuntimeError("no window of scores holds the equal error rate")
         return found
 
     def curve(self) -> tuple[npt.NDArray[np.float64], ...]:
-        """Some points: scores, false and true match rates."""
+        """Return points of the curve: scores, false match rates, and true match rates."""
         matching = np.cumsum(self.counts.histogram, axis=1) / self._totals[:, None]
         false, true = matching[NEGATIVE], matching[POSITIVE]
         last = np.array([len(false) - 1])
@@ -336,13 +344,13 @@ class _Targets:
         ]
         places = np.unique(np.minimum(np.concatenate(wanted), last))
         scores = np.concatenate([[np.inf], self.counts.lowest[places]])
-        # Of points that are one the strictest.
+        # Among equal points, take the strictest.
         points = np.stack([np.append(0.0, false[places]), np.append(0.0, true[places])])
         new = np.append(True, np.any(np.diff(points, axis=1) > 0, axis=0))
         return scores[new], points[0, new], points[1, new]
 
     def _first(self, rate: float) -> tuple[np.float32, npt.NDArray[np.int64]] | None:
-        """The threshold of a rate with the counts at it; None where no window holds it."""
+        """Return the threshold of a rate and the counts at it. None if no window contains it."""
         most = allowed(rate, int(self._totals[NEGATIVE]))
         for window in self.counts.windows:
             after = window.after()
@@ -365,13 +373,13 @@ class _Targets:
         return None
 
     def _errors(self, matching: npt.NDArray[np.int64]) -> tuple[np.ndarray, np.ndarray]:
-        """False match rate and share of positive pairs that do not match, of counts `[2, v]`."""
+        """Return the false match rate and the false non-match rate of counts `[2, v]`."""
         false, true = matching[NEGATIVE], matching[POSITIVE]
         positive = self._totals[POSITIVE]
         return false / self._totals[NEGATIVE], (positive - true) / positive
 
     def _beyond_rate(self, rate: float) -> npt.NDArray[np.bool_]:
-        """Of each bin of the histogram, whether with it more match than a rate allows."""
+        """Return for each bin whether more pairs match up to it than a rate allows."""
         most = allowed(rate, int(self._totals[NEGATIVE]))
         return np.cumsum(self.counts.histogram[NEGATIVE]) > most
 
@@ -380,7 +388,7 @@ class _Targets:
         return false >= missed
 
     def _bin(self, beyond: npt.NDArray[np.bool_]) -> Window:
-        """The scores of the first bin for which something is so."""
+        """Return the scores of the first bin for which `beyond` is True."""
         place = int(np.argmax(beyond))
         lowest = self.counts.lowest
         highest = np.float32(np.inf)
@@ -394,7 +402,7 @@ def _falling(scores: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
 
 
 def _window_of_rate(tail: npt.NDArray[np.float32], rate: float) -> Window:
-    """Scores between which a share of all pairs ends, going by some of them, the highest first."""
+    """Estimate from sampled scores, highest first, a window that contains the score at a rate."""
     middle = rate * len(tail)
     far = _DEVIATIONS * math.sqrt(middle) + 10
     return _between(tail, math.floor(middle - far), math.ceil(middle + far))
@@ -403,7 +411,7 @@ def _window_of_rate(tail: npt.NDArray[np.float32], rate: float) -> Window:
 def _window_of_equal_errors(
     negative: npt.NDArray[np.float32], positive: npt.NDArray[np.float32]
 ) -> Window:
-    """Scores between which the two errors meet, going by some pairs of each kind."""
+    """Estimate from sampled pairs a window of scores in which the two errors are equal."""
     scores = _falling(np.concatenate([negative, positive]))
     false = np.searchsorted(-negative, -scores, "right") / len(negative)
     missed = 1 - np.searchsorted(-positive, -scores, "right") / len(positive)
@@ -417,7 +425,7 @@ def _window_of_equal_errors(
 
 
 def _between(scores: npt.NDArray[np.float32], first: int, last: int) -> Window:
-    """From the score at one place to that at a lower one; without end where there is none."""
+    """Return the window from the score at one place to a lower score. Unbounded past the ends."""
     low, high = EVERYTHING
     return (
         scores[last] if last < len(scores) else low,
@@ -426,7 +434,7 @@ def _between(scores: npt.NDArray[np.float32], first: int, last: int) -> Window:
 
 
 def _interval(values: npt.NDArray[np.float64]) -> Interval:
-    """The central 95 % of what the drawings gave; NaN where none gave anything."""
+    """Return the central 95 % of the resampled values. NaN if all of them are NaN."""
     values = values[~np.isnan(values)]
     if not len(values):
         return math.nan, math.nan

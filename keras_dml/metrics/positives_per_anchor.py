@@ -1,4 +1,4 @@
-"""Whether the batches of a training hold what a loss over pairs learns from."""
+"""A check that training batches contain the pairs that a loss over pairs learns from."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 @keras.saving.register_keras_serializable("keras_dml")
 class PositivesPerAnchor(keras.metrics.Mean):
-    """Mean number of other images of an anchor's class in its batch, recorded during `fit`.
+    """A metric: the mean number of other images of an anchor's class in its batch, during `fit`.
 
     `(1/n) Σ_i |{j ≠ i : y_j = y_i}|`, over the batches of an epoch, and over all replicas of each.
 
-    A loss over pairs whose batches hold no two images of a class has nothing to pull together: it
-    falls to almost nothing while the model learns nothing. Batches of m images a class give m − 1;
-    32 images drawn at random of 400 classes give 0.08. The first epoch without a single positive
-    ends with a warning; so does the first whose batches hold one class each, where nothing can be
-    told apart: a dataset in the order of its classes, or, on JAX, class ids beyond int32, which
-    Keras cuts to their lower half before a loss sees them. What a `CrossBatchMemory` holds beside
-    the batch is not counted.
+    If batches contain no two images of a class, a loss over pairs has no positive pairs. Its value
+    falls to almost nothing, but the model learns nothing. Batches with m images per class give m −
+    1. 32 random images of 400 classes give 0.08. The metric warns after the first epoch without any
+    positive pair. It also warns after the first epoch in which each batch contains only one class,
+    so that no pair is negative. Causes are a dataset sorted by class or, on JAX, class ids
+    beyond int32, which Keras truncates to their lower half before a loss sees them. The rows of a
+    `CrossBatchMemory` are not counted.
 
         model.compile("adam", loss, metrics=[PositivesPerAnchor()])
 
@@ -40,7 +40,7 @@ class PositivesPerAnchor(keras.metrics.Mean):
         1.5
 
     Args:
-        name, dtype: as in Keras.
+        name, dtype: As in Keras.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class PositivesPerAnchor(keras.metrics.Mean):
     def update_state(
         self, y_true: KerasTensor, y_pred: KerasTensor, sample_weight: KerasTensor | None = None
     ) -> None:
-        """Add a batch of class ids `[n]`; neither embeddings nor weights change the number."""
+        """Add a batch of class ids `[n]`. The embeddings and weights have no effect."""
         class_ids = checked_class_ids(as_labels(y_true))
         candidates, _ = gather_candidates(class_ids)
         same = ops.equal(class_ids[:, None], candidates[None, :])
@@ -63,14 +63,14 @@ class PositivesPerAnchor(keras.metrics.Mean):
         return super().update_state(ops.sum(ops.cast(same, self.dtype), axis=-1) - 1)
 
     def reset_state(self) -> None:
-        """Start again, as Keras does with each epoch."""
+        """Reset the metric, as Keras does at the start of each epoch."""
         super().reset_state()
         self._negatives.assign(0)
 
     def result(self) -> KerasTensor:
-        """The mean so far; 0 before the first batch."""
-        # In a graph there are no numbers, and while Keras builds a model on PyTorch ones stand for
-        # the class ids: it asks again, outside of both, when an epoch ends.
+        """Return the mean so far. 0 before the first batch."""
+        # A graph has no known numbers, and while Keras builds a model on PyTorch, the class ids are
+        # ones. Keras calls `result` again outside of both when an epoch ends.
         count = None if in_stateless_scope() else known_numbers(self.count)
         if count is not None and count > 0 and not self._warned:
             missing = (
@@ -94,7 +94,7 @@ _NO_POSITIVES = (
     f"however low it is: {_BY_CLASS}"
 )
 _ONE_CLASS = (
-    "each batch held images of one class alone, so a loss over pairs learned to tell nothing "
-    f"apart, however low it is: {_BY_CLASS}. On JAX class ids beyond int32 fall together in fit: "
+    "each batch had images of one class alone, so a loss over pairs learned no differences, "
+    f"however low it is: {_BY_CLASS}. On JAX, fit merges class ids beyond int32: "
     "number the classes from 0, or enable jax_enable_x64"
 )

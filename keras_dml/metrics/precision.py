@@ -10,7 +10,7 @@ from keras_dml.nearness import Metric
 
 
 class PrecisionAtR(NamedTuple):
-    """Both as the mean over the queries that have a match, NaN if none has; and how many have not.
+    """Means over the queries with a match (NaN without any), and the number of other queries.
 
     Examples:
         >>> labels = np.array([0, 0, 1, 1])
@@ -21,7 +21,8 @@ class PrecisionAtR(NamedTuple):
     Attributes:
         map_at_r: float, a fraction.
         r_precision: float, a fraction.
-        queries_without_match: int, queries without an item of their class, left out of the means.
+        queries_without_match: int, the number of queries without an item of their class. The means
+            exclude them.
     """
 
     map_at_r: float
@@ -36,10 +37,10 @@ def precision_at_r(
     gallery: npt.ArrayLike | None = None,
     gallery_labels: npt.ArrayLike | None = None,
 ) -> PrecisionAtR:
-    """MAP@R and R-precision: how well the R nearest items are those R that share the class.
+    """Compute MAP@R and R-precision: how many of the R nearest items have the query's class.
 
-    For a query whose class has R other items (R items of the gallery), with hit_i = 1 where its
-    i-th nearest item is one of them:
+    R is the number of other items (or items of the gallery) with the query's class. With hit_i = 1
+    if the i-th nearest item has the query's class:
 
         R-precision = (1/R) Σ_{i≤R} hit_i,    MAP@R = (1/R) Σ_{i≤R} hit_i · (1/i) Σ_{j≤i} hit_j
 
@@ -50,17 +51,17 @@ def precision_at_r(
         PrecisionAtR(map_at_r=1.0, r_precision=1.0, queries_without_match=0)
 
     Args:
-        embeddings: numbers `[n, d]`, n at least 2 (1 with a gallery).
-        labels: class of each row, `[n]`.
+        embeddings: Numbers `[n, d]`, n at least 2 (1 with a gallery).
+        labels: Class of each row, `[n]`.
         metric: "cosine" or "l2".
-        gallery: numbers `[m, d]` that are searched instead of the other rows.
-        gallery_labels: class of each row of the gallery, `[m]`.
+        gallery: Numbers `[m, d]` to search instead of the other rows.
+        gallery_labels: Class of each row of the gallery, `[m]`.
 
     Returns:
         `PrecisionAtR`.
 
     Raises:
-        ValueError: as `recall_at_k`.
+        ValueError: As in `recall_at_k`.
 
     Reference: Musgrave, Belongie and Lim 2020, "A metric learning reality check", section 2.2.
     """
@@ -72,7 +73,8 @@ def precision_at_r(
     rows = np.flatnonzero(relevant > 0)
     if not len(rows):
         return PrecisionAtR(float("nan"), float("nan"), len(queries))
-    # Queries with as many matches together, so that one large class does not make all search deep.
+    # Group queries by their number of matches, so that one large class does not deepen every
+    # search.
     rows = rows[np.argsort(relevant[rows], kind="stable")]
     index = recall.make_index(items, metric)
     average = precision = 0.0
@@ -92,5 +94,5 @@ def precision_at_r(
 
 
 def _depth(relevant: np.ndarray) -> npt.NDArray[np.int64]:
-    """The same number for all that are searched together: 16 and fewer, to 32, to 64, …"""
+    """Return the group of each query: up to 16 matches, up to 32, up to 64, and so on."""
     return np.ceil(np.log2(np.maximum(relevant, 16))).astype(np.int64)

@@ -1,4 +1,4 @@
-"""How many items are nearer to a query than its nearest match, counted without any sorting."""
+"""The number of items that are nearer to a query than its nearest match, without sorting."""
 
 import math
 from collections.abc import Iterator
@@ -11,9 +11,9 @@ from keras_dml.nearness import Metric
 
 _Rows = npt.NDArray[np.float32]
 
-# Rows and columns of a block of scores: 4 MiB, which stay in the cache while they are counted.
+# Rows and columns of a block of scores: 4 MiB, which stay in the cache during counting.
 _BLOCK = 1024
-_ROUNDING = 2.0**-24  # of a float32, relative
+_ROUNDING = 2.0**-24  # relative rounding error of a float32
 
 
 def rank_bounds(
@@ -24,32 +24,33 @@ def rank_bounds(
     metric: Metric,
     own_rows: bool,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Bounds of the number of items that are nearer than the nearest item of the query's class.
+    """Bound the number of items that are nearer than the nearest item of the query's class.
 
-    With them R@K needs no K nearest items, whatever K is: a query is a hit where the number is
-    below K. The similarities are float32 products, a block at a time, and an item whose
-    similarity is within their rounding error of the nearest match's is counted in the upper bound
-    alone. So the bounds hold for any order in which products are summed, and are nearly always
-    equal. Where the items are the queries themselves, one block serves its rows and its columns.
+    With these bounds, R@K does not need the K nearest items for any K: a query is a hit if the
+    number is below K. The similarities are float32 products, computed in blocks. An item whose
+    similarity is within rounding error of the nearest match counts only in the upper bound. The
+    bounds therefore hold for any order of summation, and are nearly always equal. If the items are
+    the queries, one block serves both its rows and its columns.
 
     Args:
-        queries: finite float32 `[n, d]`, normalised for "cosine".
-        codes: class number of each query, `[n]`.
-        items: float32 `[m, d]` likewise; the queries themselves if `own_rows`.
-        item_codes: class number of each item, `[m]`.
+        queries: Finite float32 `[n, d]`, normalized for "cosine".
+        codes: Class number of each query, `[n]`.
+        items: Finite float32 `[m, d]`, normalized for "cosine". The same array as the queries if
+            `own_rows`.
+        item_codes: Class number of each item, `[m]`.
         metric: "cosine" or "l2".
-        own_rows: whether query i is item i, which is then left out.
+        own_rows: Whether query i is item i, and is excluded.
 
     Returns:
-        `(low, high)`, int64 `[n]` each; m and m for a query without an item of its class. Equally
-        near items are in doubt: they count in `high` alone.
+        `(low, high)`, int64 `[n]` each. Both are m for a query without an item of its class.
+        Equally near items are uncertain and count only in `high`.
     """
     left, right, errors = _factors(queries, items, metric)
-    # In the order of the classes, matches lie together.
+    # Sorted by class, so that matches are contiguous.
     order, item_order = (np.argsort(c, kind="stable") for c in (codes, item_codes))
     left, right, errors = left[order], right[item_order], errors[order]
     best = _nearest_match(left, codes[order], right, item_codes[item_order], own_rows)
-    # The nearest match's own score is as uncertain as the others'.
+    # The score of the nearest match has the same rounding error as the other scores.
     above = (best + 2 * errors).astype(np.float32)
     below = (best - 2 * errors).astype(np.float32)
     low, high = _count(left, right, above, below, own_rows)
@@ -63,12 +64,13 @@ def rank_bounds(
 def pair_blocks(
     description: str, rows: int, columns: int, own_rows: bool
 ) -> Iterator[tuple[slice, slice]]:
-    """Yields the blocks of a matrix of pairs as two slices, with a bar where that takes long.
+    """Yield the blocks of a matrix of pairs as two slices, with a progress bar for long work.
 
     Args:
-        description: of the bar.
-        rows, columns: the matrix's.
-        own_rows: whether it is symmetric: then only blocks on the diagonal and right of it come.
+        description: Text of the bar.
+        rows, columns: Shape of the matrix.
+        own_rows: Whether the matrix is symmetric. Then only blocks on or right of the diagonal are
+            yielded.
     """
     with long_work_bar(description, rows) as bar:
         for start in range(0, rows, _BLOCK):
@@ -81,14 +83,15 @@ def pair_blocks(
 def _factors(
     queries: _Rows, items: _Rows, metric: Metric
 ) -> tuple[_Rows, _Rows, npt.NDArray[np.float64]]:
-    """Matrices whose product is the nearness of every pair, and its greatest error for each query.
+    """Return matrices whose product is each pair's nearness, and the maximal error per query.
 
-    For "l2" the nearness is minus half the squared distance, x·y - |x|²/2 - |y|²/2, of vectors
-    moved by minus their mean, which loses fewer digits, and scaled to about 1 by a power of two,
-    which loses none: squares of numbers below 1e-22 are no float32, nor are those above 1e19.
+    For "l2", the nearness is minus half the squared distance, x·y - |x|²/2 - |y|²/2. The vectors
+    are centered by their mean, which preserves digits, and scaled to about 1 by a power of two,
+    which is exact. Without the scaling, squares of numbers below 1e-22 or above 1e19 would exceed
+    the range of float32.
     """
-    # A sum of d float32 products is wrong by at most d·2⁻²⁴ times the vectors' lengths, in any
-    # order; the 8 more cover rounded inputs, thresholds and the rounding of a score to float32.
+    # A sum of d float32 products has an error of at most d·2⁻²⁴ times the vectors' lengths, in any
+    # order. The 8 more cover rounded inputs, thresholds, and the rounding of a score to float32.
     unit = (queries.shape[1] + 8) * _ROUNDING
     if metric == "cosine":
         return queries, items, np.full(len(queries), unit)
@@ -109,7 +112,7 @@ def _factors(
 def _nearest_match(
     left: _Rows, codes: np.ndarray, right: _Rows, item_codes: np.ndarray, own_rows: bool
 ) -> npt.NDArray[np.float64]:
-    """Nearness of the nearest item of the same class, float64 `[n]`; -inf where there is none."""
+    """Return the nearness of the nearest item of the same class, float64 `[n]`, or -inf."""
     best = np.full(len(left), -np.inf)
     for start in range(0, len(left), _BLOCK):
         rows = slice(start, start + _BLOCK)
@@ -127,7 +130,7 @@ def _nearest_match(
 
 
 def _leave_out_own(nearness: np.ndarray, row: int, column: int) -> None:
-    """-inf where the block's row and column, counted from where it begins, are the same item."""
+    """Set the entries of a block where row and column are the same item to -inf."""
     rows = np.arange(len(nearness))
     own = row + rows - column
     inside = (own >= 0) & (own < nearness.shape[1])
@@ -137,7 +140,7 @@ def _leave_out_own(nearness: np.ndarray, row: int, column: int) -> None:
 def _count(
     left: _Rows, right: _Rows, above: np.ndarray, below: np.ndarray, own_rows: bool
 ) -> npt.NDArray[np.int64]:
-    """The numbers of items with nearness > `above` and >= `below`, int64 `[2, n]`."""
+    """Count the items with nearness > `above` and >= `below`, int64 `[2, n]`."""
     counts = np.zeros((2, len(left)), np.int64)
     for rows, columns in pair_blocks("counting nearer items", len(left), len(right), own_rows):
         nearness = left[rows] @ right[columns].T
@@ -151,14 +154,14 @@ def _count(
     return counts
 
 
-# Booleans are counted as bytes, up to 128 of them to a byte: several times as fast as
-# np.count_nonzero along an axis, which makes 64-bit numbers of them first.
+# Booleans are summed as bytes, at most 128 per byte. This is several times as fast as
+# np.count_nonzero along an axis, which first converts them to 64-bit numbers.
 
 
 def _in_rows(mask: np.ndarray) -> np.ndarray:
     if mask.shape[1] % 8:
         return np.count_nonzero(mask, axis=1)
-    # Eight columns added at once in one word; a block has at most 128 words a row.
+    # Adds eight columns at once in one word. A block has at most 128 words per row.
     words = mask.view(np.uint64).sum(axis=1)
     return words.view(np.uint8).reshape(len(mask), 8).sum(axis=1, dtype=np.int64)
 

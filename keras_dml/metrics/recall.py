@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 _Rows = npt.NDArray[np.float32]
 
-# Queries whose neighbors are held at once, and neighbors of all of them: some 65 bytes each.
+# Queries per block, and neighbors of a block: about 65 bytes each.
 _BLOCK, _PAIRS = 4096, 2**22
 
 
 def make_index(embeddings: npt.ArrayLike, metric: Metric) -> Index:
-    """The exact index of `retrieval.build_index`."""
-    # Imported here: indexes are no part of `import keras_dml`.
+    """Build the exact index of `retrieval.build_index`."""
+    # Imported here, because `import keras_dml` does not import indexes.
     from keras_dml.retrieval import build_index
 
     return build_index(embeddings, metric)
@@ -36,7 +36,7 @@ def make_index(embeddings: npt.ArrayLike, metric: Metric) -> Index:
 def _checked(
     embeddings: npt.ArrayLike, gallery: npt.ArrayLike | None, metric: Metric
 ) -> tuple[_Rows, _Rows]:
-    """Queries and items as finite float32 rows; the same array where there is no gallery."""
+    """Return queries and items as finite float32 rows: the same array without a gallery."""
     from keras_dml.retrieval.rows import finite_rows
 
     check_choice("metric", metric, METRICS)
@@ -64,7 +64,7 @@ def _check_k(name: str, k: int, items: _Rows, own_rows: bool) -> None:
 
 
 def listed(ks: Iterable[int]) -> list[int]:
-    """The values of K as a list; ValueError unless there is one or more."""
+    """Return the values of K as a list, or raise `ValueError` if it is empty."""
     try:
         values = list(ks)
     except TypeError:  # one number
@@ -75,7 +75,7 @@ def listed(ks: Iterable[int]) -> list[int]:
 
 
 def checked_labels(name: str, given: npt.ArrayLike, rows: int) -> np.ndarray:
-    """The labels as an array `[rows]` of integers, of strings or of bytes, or ValueError."""
+    """Return labels as an array `[rows]` of integers, strings, or bytes, or raise `ValueError`."""
     labels = plain_labels(name, given)
     if labels.shape != (rows,):
         raise ArgumentError(
@@ -89,13 +89,13 @@ def checked_labels(name: str, given: npt.ArrayLike, rows: int) -> np.ndarray:
 def neighbor_blocks(
     index: Index, queries: np.ndarray, k: int, own_rows: np.ndarray | None = None
 ) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
-    """Yields the k nearest of each query, a block of queries at a time.
+    """Yield the k nearest items of each query, one block of queries at a time.
 
     Args:
-        index: of all items.
-        queries: finite rows `[n, d]`.
-        k: how many neighbors.
-        own_rows: which item each query is itself, `[n]`; it is left out. None: nothing is.
+        index: Index of all items.
+        queries: Finite rows `[n, d]`.
+        k: Number of neighbors.
+        own_rows: Item that each query is, `[n]`, to exclude it. None excludes nothing.
 
     Yields:
         (slice of the queries, rows int64 `[b, k]`, scores float32 `[b, k]`).
@@ -107,7 +107,8 @@ def neighbor_blocks(
             rows, scores = index.search(queries[block], k + (own_rows is not None))
             if own_rows is not None:
                 left_out = rows == own_rows[block, None]
-                # More than k copies of lower row number can push the own row off the end.
+                # If more than k duplicates have lower row numbers, the query's row is not among the
+                # results.
                 left_out[~left_out.any(axis=1), -1] = True
                 rows, scores = (found[~left_out].reshape(-1, k) for found in (rows, scores))
             yield block, rows, scores
@@ -120,7 +121,7 @@ def nearest_neighbors(
     metric: Metric = "cosine",
     gallery: npt.ArrayLike | None = None,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-    """The k nearest other rows of every row, nearest first, equally near ones in row order.
+    """Find the k nearest other rows of every row, nearest first, and ties in row order.
 
     Examples:
         >>> z = np.array([[1, 0], [0.8, 0.6], [0, 1]], "float32")
@@ -133,18 +134,18 @@ def nearest_neighbors(
                [0.6]], dtype=float32))
 
     Args:
-        embeddings: numbers `[n, d]`, n at least 2 (1 with a gallery).
-        k: from 1 to n - 1, or to m.
+        embeddings: Numbers `[n, d]`, n at least 2 (1 with a gallery).
+        k: From 1 to n - 1, or to m.
         metric: "cosine" or "l2".
-        gallery: numbers `[m, d]`; with it, its nearest rows are found instead, and none left out.
+        gallery: Numbers `[m, d]` to search instead. No row is excluded then.
 
     Returns:
-        `(rows, scores)`: int64 `[n, k]`, without a gallery never a row's own number (its duplicates
-        do count), and float32 `[n, k]` similarities or distances.
+        `(rows, scores)`: int64 `[n, k]`, and float32 `[n, k]` similarities or distances. Without a
+        gallery, a row's number is never among its neighbors (its duplicates are).
 
     Raises:
-        ValueError: k out of range, widths that differ, or embeddings and metric that
-            `retrieval.Index` refuses.
+        ValueError: k is out of range, the widths differ, or `retrieval.Index` refuses the
+            embeddings or the metric.
     """
     queries, items = _checked(embeddings, gallery, metric)
     _check_k("k", k, items, gallery is None)
@@ -166,13 +167,13 @@ def recall_at_k(
     gallery: npt.ArrayLike | None = None,
     gallery_labels: npt.ArrayLike | None = None,
 ) -> dict[int, float]:
-    """R@K: the share of rows with a row of their class among their K nearest other rows.
+    """Compute R@K: the fraction of rows with a row of their class among the K nearest other rows.
 
-    The protocol of CUB, Cars-196 and Stanford Online Products (Song et al., 2016, "Deep metric
-    learning via lifted structured feature embedding", section 5): every row is a query against
-    all others, and a query whose class has no other item counts as a miss. With a gallery, the
-    protocol of In-Shop (Liu et al., 2016, "DeepFashion", section 4.2): the K nearest rows of the
-    gallery, none left out; a query whose class the gallery lacks counts as a miss.
+    The protocol of CUB, Cars-196, and Stanford Online Products (Song et al., 2016, "Deep metric
+    learning via lifted structured feature embedding", section 5): every row is a query against all
+    other rows, and a query whose class has no other item counts as a miss. With a gallery, the
+    protocol of In-Shop (Liu et al., 2016, "DeepFashion", section 4.2): the search covers all rows
+    of the gallery, and a query whose class is not in the gallery counts as a miss.
 
     Examples:
         >>> labels = np.array([0, 0, 1, 1])
@@ -181,20 +182,20 @@ def recall_at_k(
         {1: 1.0, 2: 1.0}
 
     Args:
-        embeddings: numbers `[n, d]`, n at least 2 (1 with a gallery).
-        labels: class of each row, `[n]`: whole numbers (floats, too), strings or bytes.
-        ks: the values of K, each from 1 to n - 1, or to m.
+        embeddings: Numbers `[n, d]`, n at least 2 (1 with a gallery).
+        labels: Class of each row, `[n]`, as whole numbers (also floats), strings, or bytes.
+        ks: Values of K, each from 1 to n - 1, or to m.
         metric: "cosine" or "l2".
-        gallery: numbers `[m, d]`, m at least 1, that are searched instead of the other rows.
-        gallery_labels: class of each row of the gallery, `[m]`.
+        gallery: Numbers `[m, d]`, m at least 1, to search instead of the other rows.
+        gallery_labels: Class of each row of the gallery, `[m]`.
 
     Returns:
         `{K: fraction}` in the order of `ks`.
 
     Raises:
-        ValueError: no K or one out of range, labels of another shape, one of gallery and
-            gallery_labels without the other, widths that differ, or embeddings and metric that
-            `retrieval.Index` refuses.
+        ValueError: `ks` is empty, a K is out of range, labels have another shape, only one of
+            gallery and gallery_labels is set, the widths differ, or `retrieval.Index` refuses the
+            embeddings or the metric.
     """
     ks = listed(ks)
     queries, items, codes, item_codes = checked_sets(
@@ -206,7 +207,7 @@ def recall_at_k(
     low, high = _rank_bounds(queries, codes, items, item_codes, metric)
     hits = {k: int(np.count_nonzero(high < k)) for k in ks}
     unsure = {k: (low < k) & (high >= k) for k in ks}
-    # What float32 products cannot tell, ties above all, the index decides.
+    # The index decides cases that float32 products cannot, mostly ties.
     rows = np.flatnonzero(np.any(list(unsure.values()), axis=0))
     if len(rows):
         deepest = max(k for k in ks if unsure[k].any())
@@ -227,14 +228,14 @@ def checked_sets(
     gallery_labels: npt.ArrayLike | None,
     metric: Metric,
 ) -> tuple[_Rows, _Rows, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Queries and items as finite float32 rows, and the numbers of their classes.
+    """Return queries and items as finite float32 rows, and their class numbers.
 
     Returns:
-        `(queries, items, codes, item_codes)`; without a gallery the items are the queries, and
+        `(queries, items, codes, item_codes)`. Without a gallery, the items are the queries:
         `items is queries`.
 
     Raises:
-        ValueError: as `recall_at_k`, K aside.
+        ValueError: As in `recall_at_k`, except for K.
     """
     if (gallery is None) != (gallery_labels is None):
         missing = "gallery" if gallery is None else "gallery_labels"
@@ -253,7 +254,7 @@ def checked_sets(
 
 
 def class_numbers(labels: np.ndarray) -> npt.NDArray[np.int64]:
-    """Labels `[n]` of one kind as numbers from 0, int64 `[n]`."""
+    """Convert labels `[n]` of one kind to class numbers from 0, int64 `[n]`."""
     return np.unique(labels, return_inverse=True)[1]
 
 

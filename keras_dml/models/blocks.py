@@ -1,4 +1,4 @@
-"""The blocks of a transformer: learning rates by depth, and less memory in the backward pass."""
+"""Transformer blocks: layer-wise learning rates and rematerialization."""
 
 import re
 
@@ -15,21 +15,21 @@ _NUMBERED = re.compile(r"\d+$")
 
 
 def transformer_blocks(backbone: keras.Model) -> list[keras.layers.Layer]:
-    """The blocks of a transformer from the first to the last: layers that hold an attention.
+    """Find the blocks of a transformer, in order from first to last.
 
-    They are known by what they are: layers with a number at the end of their names and an attention
-    layer (one whose class is called so) somewhere in them; of these the most numerous kind, that is
-    of one class and one name but for the number.
+    A block is a layer whose name ends in a number and that contains an attention layer (a layer
+    whose class name contains `Attention`). If there are several groups of such layers with the same
+    class and the same name up to the number, the largest group is returned.
 
     Examples:
         >>> blocks = transformer_blocks(backbone)
         >>> blocks[0].trainable = False
 
     Args:
-        backbone: a built `keras.Model`; ViT, DeiT, DINOv2, DINOv3 and SigLIP of keras-hub are such.
+        backbone: A built `keras.Model`, such as ViT, DeiT, DINOv2, DINOv3, or SigLIP of keras-hub.
 
     Raises:
-        ValueError: there are none.
+        ValueError: The backbone has no such blocks.
     """
     kinds: dict[tuple[type, str], list[keras.layers.Layer]] = {}
     for layer in all_layers(backbone):
@@ -42,27 +42,28 @@ def transformer_blocks(backbone: keras.Model) -> list[keras.layers.Layer]:
     blocks = max(kinds.values(), key=len, default=[])
     if not blocks:
         raise ArgumentError(
-            "backbone must be a transformer: numbered blocks, layers that hold an attention. "
-            f"Received: backbone={backbone.name!r}, in which there is none"
+            "backbone must be a transformer with numbered blocks that contain an attention layer. "
+            f"Received: backbone={backbone.name!r}, which has no such block"
         )
     return sorted(blocks, key=lambda block: int(_NUMBERED.findall(block.name)[0]))
 
 
 def layer_multipliers(backbone: keras.Model, decay: float) -> dict[str, float]:
-    """`learning_rate_multipliers` that fall from a transformer's last block to its first.
+    """Return learning-rate multipliers that decrease from the last block to the first.
 
-    With L blocks, what comes before them (patches, positions, class token) has depth 0, block i the
-    depth i, what comes behind L + 1: the multiplier of depth k is decay^(L + 1 − k).
+    With L blocks, the multiplier at depth k is decay^(L + 1 − k). Layers before the blocks
+    (patches, positions, class token) have depth 0, block i has depth i, and layers after the blocks
+    have depth L + 1.
 
     Args:
-        backbone: as for `transformer_blocks`.
-        decay: above 0, at most 1.
+        backbone: As in `transformer_blocks`.
+        decay: Above 0, at most 1.
 
     Returns:
-        For `keras_dml.optimizers`: path of each variable that trains -> multiplier.
+        Dictionary for `keras_dml.optimizers`: path of each trainable variable -> multiplier.
 
     Raises:
-        ValueError: no blocks, `decay` out of range, or variables that share a path.
+        ValueError: The backbone has no blocks, `decay` is out of range, or variables share a path.
 
     Reference: Bao et al., "BEiT", ICLR 2022, appendix; Clark et al., "ELECTRA", ICLR 2020.
 
@@ -80,8 +81,9 @@ def layer_multipliers(backbone: keras.Model, decay: float) -> dict[str, float]:
     }
     last = len(blocks) + 1
     multipliers: dict[str, float] = {}
-    behind = 0  # the depth of what is in no block: 0 before the first, `last` from then on
-    # In the order in which they were made, which is that of the computation.
+    # Depth of variables outside the blocks: 0 before the first block, `last` after it.
+    behind = 0
+    # Variables are in order of creation, which is the order of computation.
     for variable in backbone.variables:
         depth = depths.get(id(variable))
         if depth is not None:
@@ -90,29 +92,29 @@ def layer_multipliers(backbone: keras.Model, decay: float) -> dict[str, float]:
             continue
         if variable.path in multipliers:
             raise ArgumentError(
-                "backbone must have variables of different paths, by which each gets its "
-                f"learning rate. Received: two of {variable.path}"
+                "backbone must have variables with different paths, because the learning rates are "
+                f"assigned by path. Received: two of {variable.path}"
             )
         multipliers[variable.path] = decay ** (last - (behind if depth is None else depth))
     return multipliers
 
 
 def rematerialize_blocks(backbone: keras.Model) -> None:
-    """Let each block of a transformer keep its inputs alone for the backward pass, in place.
+    """Keep only the inputs of each transformer block for the backward pass, in place.
 
-    What lies within a block is computed anew there, as in a `keras.RematScope` around the block
-    alone: memory for the activations of one block and the inputs of all, for about a third more
-    time. The gradients are the same.
+    The backward pass recomputes the activations within a block, as a `keras.RematScope` around each
+    block does. Training stores the inputs of all blocks and the activations of one block, and takes
+    about a third more time. The gradients are the same.
 
     Examples:
         >>> rematerialize_blocks(backbone)
 
     Args:
-        backbone: as for `transformer_blocks`.
+        backbone: As in `transformer_blocks`.
 
     Raises:
-        ValueError: no blocks; a block that draws random numbers or learns statistics, which the
-            second computation would do again.
+        ValueError: The backbone has no blocks, or a block draws random numbers or updates
+            statistics, which recomputing would repeat.
 
     Reference: Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016.
     """
@@ -126,7 +128,7 @@ def rematerialize_blocks(backbone: keras.Model) -> None:
         if repeated:
             raise ArgumentError(
                 "backbone must have blocks without dropout and without batch norm to be "
-                f"rematerialized: computed twice, they would change. Received: {repeated[0]}"
+                f"rematerialized: recomputing would change them. Received: {repeated[0]}"
             )
     for block in blocks:
         private.rematerialize(block)

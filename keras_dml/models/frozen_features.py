@@ -1,4 +1,4 @@
-"""An embedding model in two: what is frozen of it, and the head that learns on its features."""
+"""Splitting of an embedding model into a frozen trunk and a trainable head."""
 
 import keras
 
@@ -8,21 +8,22 @@ __all__ = ["split_at_features"]
 
 
 def split_at_features(embedding: keras.Model) -> tuple[keras.Model, keras.Model]:
-    """The frozen part of an embedding model, up to its pooled features, and all that comes behind.
+    """Split an embedding model into its frozen part, up to the pooled features, and the rest.
 
-    Where the pooling itself learns (GeM's exponent), it belongs to the second, and the features are
-    what it pools.
+    If the pooling is trainable (GeM's exponent), it belongs to the second part, and the features
+    are its inputs.
 
     Args:
-        embedding: as `embedding_model` makes it without levels; its backbone does not train.
+        embedding: A model from `embedding_model` without levels. Its backbone is frozen.
 
     Returns:
-        `(trunk, head)`, which share the layers of `embedding`: from images to features `[n, c]` (or
-        maps `[n, h, w, c]`, or tokens `[n, t, c]`), and from these to embeddings `[n, d]`.
-        `head(trunk(images))` is `embedding(images)`.
+        `(trunk, head)`, which share the layers of `embedding`. The trunk maps images to features
+        `[n, c]` (or maps `[n, h, w, c]`, or tokens `[n, t, c]`), and the head maps the features to
+        embeddings `[n, d]`. `head(trunk(images))` equals `embedding(images)`.
 
     Raises:
-        ValueError: the model has no layer `features`, or something before it learns (names it).
+        ValueError: The model has no layer `features`, or has trainable variables before it (the
+            message names one).
 
     Examples:
 
@@ -35,8 +36,9 @@ def split_at_features(embedding: keras.Model) -> tuple[keras.Model, keras.Model]
     pools = [layer for layer in embedding.layers if layer.name == "features"]
     if not pools:
         raise ArgumentError(
-            "embedding must have one layer `features`, as keras_dml.models.embedding_model makes "
-            f"it without levels. Received: embedding={embedding.name!r}, a model without"
+            "embedding must have one layer `features`, as in models from "
+            "keras_dml.models.embedding_model without levels. "
+            f"Received: embedding={embedding.name!r}, a model without"
         )
     features = pools[0].input if pools[0].trainable_variables else pools[0].output
     trunk = keras.Model(embedding.input, features, name="trunk")

@@ -1,4 +1,4 @@
-"""From a backbone to an embedding model, and from that to a classifier over its features."""
+"""Heads: an embedding model on a backbone, and a classifier on an embedding model."""
 
 import difflib
 from collections.abc import Sequence
@@ -13,17 +13,18 @@ from keras_dml.errors import ArgumentError, ArgumentTypeError
 from keras_dml.models.pooling import POOLINGS, Features, features_of, pooled, symbolic_embedding
 from keras_dml.types import Tensor
 
-# Of the layers behind the backbone.
+# Names of the layers after the backbone.
 _NAMES = ("features", "feature_norm", "projection", "embeddings", "dropout", "logits")
 
 
 @keras.saving.register_keras_serializable("keras_dml")
 class GlobalBatchDropout(keras.layers.Dropout):
-    """Dropout whose mask is that of the global batch, however many replicas or chunks share it.
+    """Dropout with one mask for the global batch, for any number of replicas or chunks.
 
-    Keras' own draws the same mask on every replica, since their seeds go alike. Here each replica
-    draws the whole mask, as one device would, and takes its own rows; it must have as many rows as
-    every other. So does each chunk of `CachedGradients`. Arguments are those of Keras' `Dropout`.
+    Keras draws the same mask on every replica, because their seeds are equal. Here each replica
+    draws the whole mask, as one device would, and takes its rows. All replicas must have the same
+    number of rows. Chunks of `CachedGradients` do the same. The arguments are the arguments of
+    `keras.layers.Dropout`.
 
     Examples:
         >>> layer = GlobalBatchDropout(0.5, seed=0)
@@ -34,7 +35,7 @@ class GlobalBatchDropout(keras.layers.Dropout):
     draws_for_global_batch = True
 
     def call(self, inputs: Tensor, training: bool = False) -> Tensor:
-        """The inputs with a share of `rate` set to 0 and the others raised to make up for it."""
+        """Set a fraction `rate` of the inputs to 0 and scale the others to compensate."""
         shape = ops.shape(inputs)
         place = place_in_global_batch(shape[0])
         if not training or self.rate == 0 or place is None:
@@ -53,7 +54,7 @@ def embedding_model(
     levels: Sequence[str] | None = None,
     name: str = "embedding",
 ) -> keras.Model:
-    """Images to embeddings: backbone, global pooling, optional batch norm, optional projection.
+    """Build an embedding model: backbone, global pooling, optional batch norm and projection.
 
     Examples:
         >>> backbone = keras_dml.models.small_convnet(image_size=16, filters=(8,))
@@ -62,33 +63,35 @@ def embedding_model(
         ((None, 16, 16, 3), (None, 32))
 
     Args:
-        backbone: a `keras.Model` from images to feature maps `[n, h, w, c]`, tokens `[n, t, c]`,
-            whose class token and registers a `TokenLayout` at its end tells, or vectors `[n, c]`.
-        embedding_size: d of a dense projection without activation, or None: the pooled features
-            themselves are the embedding (d = c).
-        feature_batch_norm: normalize the pooled features by batch norm without scale and offset,
-            with momentum 0.9 and epsilon 1e-5 (the defaults of PyTorch, in Keras's convention).
-        pooling: from maps or tokens to one vector, a name of `keras_dml.models.POOLINGS`:
-            `"average"`, `"max"`, `"sum"` (both added), `"gem"` (a generalized mean with learned
-            exponent) over the positions; of tokens also `"cls"` (the class token) and
-            `"cls_average"` (it and the mean of the patches). Vectors stay as they are.
-        levels: None, or names of L layers of the backbone. Each is pooled and projected on its own
-            and scaled to length 1 (layer `LEVEL_embeddings`), so that all count alike; the
-            embedding is all of them in a row, `[n, L d]`. (L, M, H) of Wang et al. 2019 is so with
-            `bn_inception`'s `inception_3c_output`, `inception_4e_output`, `inception_5b_output`.
-        name: the model's name.
+        backbone: A `keras.Model` from images to feature maps `[n, h, w, c]`, tokens `[n, t, c]`, or
+            vectors `[n, c]`. A `TokenLayout` at its end describes class token and registers.
+        embedding_size: d of a dense projection without activation. None uses the pooled features as
+            the embedding (d = c).
+        feature_batch_norm: Whether to normalize the pooled features by batch norm without scale and
+            offset, with momentum 0.9 and epsilon 1e-5 (the PyTorch defaults, in the Keras
+            convention).
+        pooling: Pooling of maps or tokens to one vector, a name in `keras_dml.models.POOLINGS`:
+            `"average"`, `"max"`, `"sum"` (average plus max), or `"gem"` (a generalized mean with
+            learned exponent) over the positions; for tokens also `"cls"` (the class token) and
+            `"cls_average"` (class token and mean of the patches). Vectors are not pooled.
+        levels: None, or names of L layers of the backbone. Each level is pooled, projected, and
+            scaled to length 1 separately (layer `LEVEL_embeddings`), so that all levels have equal
+            weight. The embedding is their concatenation, `[n, L d]`. For (L, M, H) of Wang et al.
+            2019, use `inception_3c_output`, `inception_4e_output`, `inception_5b_output` of
+            `bn_inception`.
+        name: Name of the model.
 
     Returns:
-        A `keras.Model` from float images in 0..255 to float32 embeddings `[n, d]`, not normalised;
-        with `levels`, all of length √L.
+        A `keras.Model` from float images in 0..255 to float32 embeddings `[n, d]`, not normalized.
+        With `levels`, all embeddings have length √L.
 
     Raises:
-        ValueError: a backbone that gives none of the three, a pooling that is unknown or that the
-            backbone cannot give, `embedding_size` below 1, `levels` that are empty, repeated or no
-            layers with feature maps.
+        ValueError: The output of the backbone is none of the three, the pooling is unknown or not
+            supported by the backbone, `embedding_size` is below 1, or `levels` is empty, repeated,
+            or not layers with feature maps.
     """
     feature_batch_norm = check_bool("feature_batch_norm", feature_batch_norm)
-    features_of(backbone)  # refuses before anything is built
+    features_of(backbone)  # fail before any layer is built
     check_choice("pooling", pooling, tuple(POOLINGS))
     if embedding_size is not None:
         embedding_size = check_whole("embedding_size", embedding_size, least=1)
@@ -104,7 +107,7 @@ def embedding_model(
             x = keras.layers.Dense(embedding_size, name=f"{prefix}projection")(x)
         return x
 
-    # float32 whatever the precision policy: distances and the served vectors need it.
+    # float32 for any precision policy, because distances and served vectors need it.
     if levels is None:
         if not {layer.name for layer in backbone.layers}.isdisjoint(_NAMES):
             backbone = _within(backbone)
@@ -122,16 +125,16 @@ def embedding_model(
 
 
 def check_embedding_model(name: str, model: object) -> int | None:
-    """Refuse what is no embedding model that can be trained; d, where it is known.
+    """Check that `model` is a trainable embedding model, and return d if it is known.
 
     Args:
-        name: of the argument, for the message.
-        model: what was given for it.
+        name: Name of the argument, for the message.
+        model: Value of the argument.
 
     Raises:
-        ValueError: no built `keras.Model`, or one that does not give `[n, d]` alone.
+        ValueError: The model is not a built `keras.Model`, or its output is not exactly `[n, d]`.
     """
-    # A subclassed model does not know its output's shape: it is looked at when it is called.
+    # The output shape of a subclassed model is unknown, and is checked when it is called.
     shape = getattr(model, "output_shape", (None, None))
     built = isinstance(model, keras.Model) and model.built
     if not built or not isinstance(shape, tuple) or len(shape) != 2:
@@ -144,7 +147,7 @@ def check_embedding_model(name: str, model: object) -> int | None:
 
 
 def _within(backbone: keras.Model) -> keras.Model:
-    """The backbone as the only layer of a model, in which its layers' names are its own affair."""
+    """Wrap the backbone as the only layer of a model, so that its layer names do not conflict."""
     inputs = keras.tree.map_structure(
         lambda tensor: keras.Input(batch_shape=tensor.shape, dtype=tensor.dtype, name=tensor.name),
         ends_of(backbone)[0],
@@ -153,7 +156,7 @@ def _within(backbone: keras.Model) -> keras.Model:
 
 
 def _levels(backbone: keras.Model, levels: Sequence[str]) -> dict[str, Tensor]:
-    """Feature maps of each level."""
+    """Return the feature maps of each level."""
     maps = {layer.name: layer.output for layer in backbone.layers if layer.output is not None}
     maps = {name: output for name, output in maps.items() if len(output.shape) == 4}
     try:
@@ -182,7 +185,7 @@ def classifier_model(
     seed: int | None = 0,
     name: str = "classifier",
 ) -> keras.Model:
-    """An embedding model with dropout and a linear classifier whose weights start at zero.
+    """Add dropout and a zero-initialized linear classifier to an embedding model.
 
     Examples:
         >>> inputs = keras.Input((4,))
@@ -192,18 +195,18 @@ def classifier_model(
         (None, 10)
 
     Args:
-        embedding: a functional or sequential `keras.Model` from images to embeddings `[n, d]`.
-        num_classes: K, the training classes.
-        dropout: rate in [0, 1) on the embeddings.
-        seed: of the dropout masks.
-        name: the model's name.
+        embedding: A functional or sequential `keras.Model` from images to embeddings `[n, d]`.
+        num_classes: K, the number of training classes.
+        dropout: Dropout rate on the embeddings, in [0, 1).
+        seed: Seed of the dropout masks.
+        name: Name of the model.
 
     Returns:
-        A `keras.Model` from images to logits `[n, K]`, sharing the layers of `embedding`.
+        A `keras.Model` from images to logits `[n, K]`, which shares the layers of `embedding`.
 
     Raises:
-        ValueError: `embedding` does not give `[n, d]`, fewer than 2 classes, or a rate outside
-            [0, 1).
+        ValueError: The output of `embedding` is not `[n, d]`, there are fewer than 2 classes, or
+            the rate is outside [0, 1).
 
     Reference: Boudiaf et al. 2020, section 5 and their published settings.
     """

@@ -1,4 +1,4 @@
-"""Backbones of KerasHub, by preset or from a folder, as models from images in 0..255."""
+"""Backbones from KerasHub, by preset or folder, as models of images in 0..255."""
 
 import contextlib
 import difflib
@@ -30,25 +30,25 @@ _PREPROCESSOR = "preprocessor_config.json"
 
 
 def hub_backbone(name: str, image_size: int, random: bool = False) -> keras.Model:
-    """A KerasHub backbone: images `[n, s, s, 3]` in 0..255 to maps, tokens or vectors.
+    """Build a KerasHub backbone: images `[n, s, s, 3]` in 0..255 to maps, tokens or vectors.
 
-    KerasHub's backbones take images that are scaled already, some of them in a dict. Here scale and
-    offset of the preset's image converter are part of the model, which takes the images themselves.
-    Position embeddings are interpolated to `image_size`, bicubically as their authors do, and keep
-    that size in files. Of an image and text model it is the part that sees. Tokens end in a
-    `TokenLayout`.
+    KerasHub backbones take scaled images, some of them in a dictionary. The returned model takes
+    unscaled images and includes the scale and offset of the preset's image converter. Position
+    embeddings are interpolated to `image_size`, bicubically as in the original code, and files
+    store them in that size. For an image and text model, only the image encoder is used. Tokens end
+    in a `TokenLayout`.
 
     Args:
-        name: `"hub:"` and a preset (`"hub:dinov2_base"`), a handle (`"hub:hf://OWNER/MODEL"`) or a
-            local folder: a Keras preset with its image converter, or what Hugging Face or timm keep
-            for a model that KerasHub converts.
-        image_size: s, pixels; a multiple of the backbone's patch.
-        random: random weights instead of the preset's.
+        name: `"hub:"` followed by a preset (`"hub:dinov2_base"`), a handle
+            (`"hub:hf://OWNER/MODEL"`), or a local folder. The folder contains a Keras preset with
+            its image converter, or a Hugging Face or timm model that KerasHub converts.
+        image_size: s, in pixels. A multiple of the backbone's patch size.
+        random: Whether to use random weights instead of the preset's weights.
 
     Raises:
         MissingExtraError: KerasHub is not installed.
-        ValueError: no such preset or folder, one that is gated, out of reach or sees no images, an
-            image size that the backbone does not take.
+        ValueError: The preset or folder does not exist, is gated, is unreachable, or has no image
+            encoder, or the backbone does not support the image size.
 
     Examples:
         >>> hub_backbone("hub:dinov2_small", 224).output_shape  # doctest: +SKIP
@@ -80,7 +80,7 @@ def hub_backbone(name: str, image_size: int, random: bool = False) -> keras.Mode
 
 @contextlib.contextmanager
 def _refusing(keras_hub: ModuleType, name: str, preset: str) -> Iterator[None]:
-    """What KerasHub and the hubs raise, each in its own way, as one line of ours."""
+    """Turn every error of KerasHub and the model hubs into a one-line `ArgumentError`."""
     try:
         yield
     except ArgumentError:
@@ -103,7 +103,7 @@ def _refusing(keras_hub: ModuleType, name: str, preset: str) -> Iterator[None]:
 
 
 def _check_there(keras_hub: ModuleType, name: str, preset: str) -> None:
-    """Refuse, before anything is fetched, what is no preset or sees no images."""
+    """Refuse, before any download, a name that is not a preset or has no image encoder."""
     presets = keras_hub.models.Backbone.presets
     path = pathlib.Path(preset)
     if path.is_dir():
@@ -139,7 +139,7 @@ def _backbones(keras_hub: ModuleType) -> Iterator[Any]:
 
 
 def _class_in(keras_hub: ModuleType, config: pathlib.Path) -> Any:
-    """The class that a Keras preset is of; None for other folders."""
+    """Return the class of a Keras preset, or None for other folders."""
     try:
         named = json.loads(config.read_text(encoding="utf-8")).get("class_name", "")
     except (OSError, ValueError, AttributeError) as error:
@@ -160,33 +160,34 @@ def _handle(keras_hub: ModuleType, preset: str) -> str:
 
 
 class _Scaling(NamedTuple):
-    """`scale * image + offset`, each a number or one for every color; None for none."""
+    """`scale * image + offset`. Each is one number, one per color, or None for no change."""
 
     scale: float | list[float] | None
     offset: float | list[float] | None
 
 
 def _scaling(keras_hub: ModuleType, name: str, preset: str) -> _Scaling:
-    """What the preset's weights expect of images in 0..255."""
+    """Return the scaling of images in 0..255 that the preset's weights expect."""
     folder, converter = pathlib.Path(preset), None
-    # Of a Keras preset it is a file of its own, which `Backbone.save_to_preset` does not write.
+    # In a Keras preset, the converter is a separate file that `Backbone.save_to_preset` does not
+    # write.
     if not folder.is_dir() or _is_foreign(folder) or (folder / _CONVERTER).is_file():
         converter = keras_hub.layers.ImageConverter.from_preset(preset)
     if converter is not None:
         return _Scaling(converter.scale, converter.offset)
-    # KerasHub reads Hugging Face's for some of its models alone.
+    # KerasHub reads the Hugging Face file only for some of its models.
     if (folder / _PREPROCESSOR).is_file():
         return _of_hugging_face(json.loads((folder / _PREPROCESSOR).read_text(encoding="utf-8")))
     wanted = _PREPROCESSOR if folder.is_dir() and _is_foreign(folder) else _CONVERTER
     raise ArgumentError(
-        f"backbone {name} does not say how its images are scaled: it has no {wanted}. Give a "
+        f"backbone {name} does not specify how its images are scaled: it has no {wanted}. Use a "
         "folder that has one, or write keras_hub.layers.ImageConverter(scale=…, offset=…)"
-        f".save_to_preset(FOLDER) beside a Keras preset. Received: backbone={name!r}"
+        f".save_to_preset(FOLDER) into the Keras preset. Received: backbone={name!r}"
     )
 
 
 def _of_hugging_face(config: Mapping[str, Any]) -> _Scaling:
-    """Of a `preprocessor_config.json`: `(rescale_factor * image - mean) / std`, with defaults."""
+    """Read a `preprocessor_config.json`: `(rescale_factor * image - mean) / std`, with defaults."""
     factor = config.get("rescale_factor", 1 / 255) if config.get("do_rescale", True) else 1.0
     if not config.get("do_normalize", True):
         return _Scaling(factor, None)
@@ -198,7 +199,7 @@ def _of_hugging_face(config: Mapping[str, Any]) -> _Scaling:
 
 
 def _is_foreign(folder: pathlib.Path) -> bool:
-    """Whether a folder is none of Keras but of Hugging Face or timm."""
+    """Return whether a folder is from Hugging Face or timm, and not from Keras."""
     return "registered_name" not in json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
 
 
@@ -220,9 +221,9 @@ def _check_side(name: str, backbone: keras.Model, image_size: int) -> None:
 
 
 def _of_size(name: str, backbone: keras.Model, image_size: int) -> keras.Model:
-    """The backbone for images of this size, with the same weights.
+    """Return the backbone for images of this size, with the same weights.
 
-    Keeps none that nothing learns: DINOv2 and DINOv3 have a mask token for their own pretraining.
+    Drops the mask token of DINOv2 and DINOv3, which only their pretraining uses.
     """
     given = tuple(backbone.inputs[0].shape[1:3])
     config = backbone.get_config()
@@ -231,8 +232,8 @@ def _of_size(name: str, backbone: keras.Model, image_size: int) -> keras.Model:
         changes["image_shape"] = (image_size, image_size, 3)
     if config.get("use_mask_token"):
         changes["use_mask_token"] = False
-    # DINOv2 writes its position embeddings into files in the size of the preset, and interpolates
-    # them anew when they are read: what a training made of them would come back blurred.
+    # DINOv2 stores position embeddings in the preset's size and interpolates them when it loads
+    # them, which would blur position embeddings after training.
     target_side = tuple(changes.get("image_shape", given))[:2]
     if tuple(config.get("position_embedding_shape", target_side))[:2] != target_side:
         changes["position_embedding_shape"] = (*target_side, 3)
@@ -256,16 +257,17 @@ def _of_size(name: str, backbone: keras.Model, image_size: int) -> keras.Model:
 def _copy_weights(
     name: str, source: keras.Layer, target: keras.Layer, patches: int, antialias: bool
 ) -> None:
-    """Weights of one layer, not of those within it, into the same layer for another image size."""
+    """Copy a layer's weights, without its inner layers, to the layer for another image size."""
     olds, news = _own(source), _own(target)
     named = {variable.name: variable for variable in olds}
-    # By place, since not all have names of their own, unless the mask token is gone.
+    # By position, because some names are not unique. By name if the mask token was dropped.
     same = olds if len(olds) == len(news) else [named[variable.name] for variable in news]
     for new, old in zip(news, same, strict=True):
-        # What DINOv2 computes with, of which `position_embeddings` is what it keeps in files.
+        # DINOv2 computes with this variable, and stores `position_embeddings` in files.
         old = named.get(f"interpolated_{new.name}", old)
         if not keras.backend.is_float_dtype(old.dtype):
-            continue  # positions, 0 to t - 1, which the new layer has made for itself
+            # Positions, 0 to t - 1, which the new layer created.
+            continue
         values = ops.convert_to_numpy(old.value)
         if values.shape != tuple(new.shape):
             values = _resized(name, values, tuple(new.shape), patches, antialias)
@@ -273,7 +275,7 @@ def _copy_weights(
 
 
 def _own(layer: keras.Layer) -> list[keras.Variable]:
-    """Variables of a layer that are those of no layer within it."""
+    """Return the variables of a layer that do not belong to a layer within it."""
     inner = {id(variable) for one in all_layers(layer)[1:] for variable in one.variables}
     return [variable for variable in layer.variables if id(variable) not in inner]
 
@@ -281,15 +283,17 @@ def _own(layer: keras.Layer) -> list[keras.Variable]:
 def _resized(
     name: str, values: np.ndarray, shape: tuple[int, ...], patches: int, antialias: bool
 ) -> np.ndarray:
-    """Position embeddings `[…, t, c]` for another number of patches: those of other tokens, which
-    come first, as they are, those of the patches, a square, interpolated."""
+    """Resize position embeddings `[…, t, c]` to another number of patches.
+
+    The other tokens come first and stay unchanged. The grid of patches is interpolated.
+    """
     number, channels = values.shape[-2:]
     others = shape[-2] - patches
     side, target = math.isqrt(max(number - others, 0)), math.isqrt(patches)
     fits = side and side**2 == number - others and channels == shape[-1]
     if not fits or others < 0:
         raise ArgumentError(
-            f"backbone {name} takes images of the size of its preset alone: weights {values.shape} "
+            f"backbone {name} takes only images of its preset's size: weights {values.shape} "
             f"cannot become {shape}"
         )
     rows = values.reshape(number, channels)
@@ -305,7 +309,7 @@ def _resized(
 
 
 def _others(x: Tensor, backbone: keras.Model, image_size: int) -> int | None:
-    """How many tokens are no patches; None where that is not known, or there are no tokens."""
+    """Count the tokens that are not patches. None if unknown or without tokens."""
     if not hasattr(x, "shape") or len(x.shape) != 3 or x.shape[1] is None:
         return None
     patch = _patch(backbone)

@@ -18,7 +18,7 @@ def with_image_size(model: keras.Model, image_size: int) -> keras.Model:
     Layers with weights for each position, such as position embeddings, accept only their own size.
 
     Args:
-        model: a functional model from images `[n, h, w, c]`.
+        model: A functional model from images `[n, h, w, c]`.
         image_size: s, the height and width of the images, at least 1.
 
     Returns:

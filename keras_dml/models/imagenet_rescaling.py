@@ -1,9 +1,9 @@
-"""Whether the weights in a file are those of an EfficientNet with Keras' rescaling in it.
+"""Detection of weight files for an EfficientNet with the extra rescaling of Keras.
 
-Keras' ImageNet files of EfficientNet B0 to B7 hold the standard deviations of the colors where a
-variance belongs, so with `weights="imagenet"`, and only then, Keras divides the normalized images
-once more by the square roots of these numbers (tensorflow/tensorflow issue 49930). Weights fit the
-graph that they were trained in, and the file of that graph has to tell which one it was.
+The Keras ImageNet files of EfficientNet B0 to B7 contain the standard deviations of the colors in
+place of the variances. With `weights="imagenet"`, and only then, Keras therefore divides the
+normalized images again, by the square roots of these numbers (tensorflow/tensorflow issue 49930).
+Weights fit only the graph that they were trained in, so the file has to identify its graph.
 """
 
 import hashlib
@@ -25,12 +25,12 @@ from keras_dml.errors import ArgumentError
 
 
 def has_rescaling(application: str) -> bool:
-    """Whether the model of this name in `keras.applications` is built in these two ways."""
+    """Return whether `keras.applications` builds the model of this name in these two ways."""
     return re.fullmatch(r"EfficientNetB[0-7]", application) is not None
 
 
 def with_rescaling(application: str, model: keras.Model) -> keras.Model:
-    """A copy of the model with Keras' rescaling after the normalization, as for `"imagenet"`."""
+    """Copy the model with the Keras rescaling after the normalization, as for `"imagenet"`."""
     deviations = _module(application).IMAGENET_STDDEV_RGB
     copies = []
 
@@ -45,7 +45,7 @@ def with_rescaling(application: str, model: keras.Model) -> keras.Model:
             outputs = keras.layers.Rescaling(scale, name="imagenet_rescaling")(outputs)
         return outputs
 
-    # New layers: those of the model would go on giving the outputs of the graph that is left.
+    # New layers, because the model's layers would keep the outputs of the old graph.
     copy = keras.models.clone_model(model, clone_function=copy_of, call_function=call)
     for old, new in copies:
         copy_state(old, new)
@@ -53,14 +53,14 @@ def with_rescaling(application: str, model: keras.Model) -> keras.Model:
 
 
 def file_has_rescaling(application: str, path: str | os.PathLike[str]) -> bool:
-    """Whether the weights in this file belong to the graph with the rescaling.
+    """Return whether the weights in a file belong to the graph with the rescaling.
 
-    Keras' own no-top file, known by its MD5, does. `.weights.h5` and `.keras` files list the layers
-    of the model that they were saved from, and so do `.h5` files of Keras 3. Other `.h5` files are
-    from a time when Keras had no rescaling, with weights of either kind.
+    The Keras no-top file, identified by its MD5, does. `.weights.h5`, `.keras`, and Keras 3 `.h5`
+    files list the layers of the saved model. Other `.h5` files are older than the rescaling in
+    Keras, and can contain weights of either kind.
 
     Raises:
-        ValueError: the file does not tell.
+        ValueError: The file does not identify its graph.
     """
     path = pathlib.Path(path)
     count: int | None
@@ -75,9 +75,9 @@ def file_has_rescaling(application: str, path: str | os.PathLike[str]) -> bool:
     if count not in (1, 2):
         raise ArgumentError(
             f"the file does not tell whether its weights belong with the rescaling that Keras adds "
-            f"to {application} for 'imagenet' alone. Take Keras' own no-top file (MD5 "
+            f"to {application} only for 'imagenet'. Use the Keras no-top file (MD5 "
             f"{_module(application).WEIGHTS_HASHES[application[-2:].lower()][1]}), or save the "
-            "model that they are known to work in as .keras or .weights.h5 with Keras 3"
+            "model in which the weights work as .keras or .weights.h5 with Keras 3"
         )
     return count == 2
 
@@ -101,7 +101,7 @@ def _rescalings_of_config(config: object) -> int:
 
 
 def _rescalings_of_h5(path: pathlib.Path) -> int | None:
-    """How many rescaling layers the saved model had; None if the file does not say."""
+    """Count the rescaling layers of the saved model. None if the file does not list its layers."""
     with h5py.File(path) as file:
         if "layers" in file:
             names = list(file["layers"])
@@ -110,7 +110,7 @@ def _rescalings_of_h5(path: pathlib.Path) -> int | None:
             version = _text(group.attrs.get("keras_version", ""))
             if not version.startswith("3."):
                 return None
-            # Long lists are cut into several attributes.
+            # Keras splits long lists into several attributes.
             lists = [v for k, v in group.attrs.items() if re.fullmatch(r"layer_names\d*", k)]
             names = [_text(name) for part in lists for name in part]
     return sum(

@@ -1,16 +1,17 @@
-"""Images in 0..255 as networks of PyTorch expect them: the usual means and deviations taken off."""
+"""Normalization of images in 0..255 for PyTorch networks: ImageNet means and deviations."""
 
 import keras
 
 from keras_dml.types import Tensor
 
-# Of ImageNet's red, green and blue in 0..1.
+# Of the red, green, and blue of ImageNet images in 0..1.
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
 
 
 def imagenet_scaling(images: Tensor) -> Tensor:
-    """`(x / 255 − mean) / std` of each color, by a layer `input_scaling`; same shape."""
+    """Compute `(x / 255 − mean) / std` for each color in a layer `input_scaling`. Keeps the
+    shape."""
     return keras.layers.Rescaling(
         [1 / (255 * std) for std in STD],
         [-mean / std for mean, std in zip(MEAN, STD)],

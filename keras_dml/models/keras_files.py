@@ -1,4 +1,4 @@
-"""Saved Keras models, `.keras` files, as backbones: anybody's, and what stands in their way."""
+"""Saved Keras models (`.keras` files) as backbones."""
 
 import json
 import os
@@ -19,22 +19,22 @@ __all__ = ["ENDING", "load_keras_file", "saved_backbone"]
 
 ENDING = ".keras"
 _HUB = "keras_hub"
-# What Keras writes for a Python function without a name.
+# Class name with which Keras serializes a Python lambda.
 _CODE = "__lambda__"
 
 
 def load_keras_file(path: str | os.PathLike[str], trust_code: bool = False) -> keras.Model:
-    """The model of a `.keras` file, uncompiled; what stands in its way is said in one line.
+    """Load the model of a `.keras` file, uncompiled. Every failure is a one-line error.
 
     Args:
-        path: of the file.
-        trust_code: run the Python code that its `Lambda` layers hold. That may do anything: only
-            for files whose origin you trust.
+        path: Path of the file.
+        trust_code: Whether to run the Python code of `Lambda` layers in the file. The code can do
+            anything, so set this only for files whose origin you trust.
 
     Raises:
-        MissingExtraError: it is made of KerasHub's layers, which is not installed.
-        ValueError: no such file, none of Keras, classes in it that are not registered (names all of
-            them), or Python code that is not trusted.
+        MissingExtraError: The model has KerasHub layers, and KerasHub is not installed.
+        ValueError: The file does not exist or is not a Keras file, contains classes that are not
+            registered (the message names all of them), or contains Python code that is not trusted.
 
     Examples:
         >>> inputs = keras.Input((4,))
@@ -60,32 +60,33 @@ def load_keras_file(path: str | os.PathLike[str], trust_code: bool = False) -> k
     if lambdas and not trust_code:
         raise ArgumentError(
             f"{path.name} holds Python code in Lambda layers, which loading would run: "
-            f"{', '.join(lambdas)}. Replace them by Layer classes or, if you trust the author of "
+            f"{', '.join(lambdas)}. Replace them with Layer classes or, if you trust the author of "
             f"the file, set trust_code (--trust_code on the command line). {received}"
         )
     try:
         return keras.saving.load_model(path, compile=False, safe_mode=not trust_code)
-    except Exception as error:  # layers of others may raise anything
+    except Exception as error:  # third-party layers may raise anything
         raise ArgumentError(f"{path.name} cannot be loaded: {_first(error)}. {received}") from error
 
 
 def saved_backbone(
     path: str | os.PathLike[str], image_size: int, trust_code: bool = False
 ) -> keras.Model:
-    """A saved model as a backbone: images `[n, s, s, 3]` in 0..255 to maps, tokens or vectors.
+    """Load a saved model as a backbone: images `[n, s, s, 3]` in 0..255 to maps, tokens or vectors.
 
-    A functional model for images of this size is taken as it is; any other is the one layer of a
-    functional model around it: functional for images of several sizes, sequential, or subclassed.
+    A functional model with inputs of exactly this size is returned unchanged. Any other model
+    (sequential, subclassed, or functional with a variable image size) becomes the only layer of a
+    new functional model.
 
     Args:
-        path: of a `.keras` file whose model takes such images, and scales them itself.
+        path: Path of a `.keras` file. Its model takes such images and scales them itself.
         image_size: s.
-        trust_code: as of `load_keras_file`.
+        trust_code: As in `load_keras_file`.
 
     Raises:
-        MissingExtraError: as `load_keras_file`.
-        ValueError: as `load_keras_file`; or the model does not take images of this size, or gives
-            something else than one of the three.
+        MissingExtraError: As in `load_keras_file`.
+        ValueError: As in `load_keras_file`. Also if the model does not take images of this size, or
+            its output is not one of the three.
 
     Examples:
         >>> saved_backbone("backbone.keras", 224).output_shape  # doctest: +SKIP
@@ -104,7 +105,7 @@ def saved_backbone(
         )
     for tensor in inputs:
         wanted = tuple(tensor.shape)
-        # Whatever the size of its batch: one that was built on an image keeps that of this image.
+        # The batch size may differ: a model that was built on one image keeps the batch size 1.
         if len(wanted) != 4 or any(a not in (None, b) for a, b in zip(wanted[1:], shape[1:])):
             raise ArgumentError(
                 f"{name} takes inputs of shape {wanted}, not images of image_size={image_size}: "
@@ -114,7 +115,7 @@ def saved_backbone(
     given = keras.tree.map_structure(lambda _: images, ends_of(model)[0]) if inputs else images
     try:
         outputs = model(given)
-    except Exception as error:  # its own code may raise anything
+    except Exception as error:  # third-party code may raise anything
         raise ArgumentError(
             f"{name} does not take images [n, {image_size}, {image_size}, 3]: {_first(error)}"
         ) from error
@@ -122,28 +123,28 @@ def saved_backbone(
 
 
 def _config(path: pathlib.Path) -> Any:
-    """What the file says of its model."""
+    """Return the model's configuration from the file."""
     if not path.is_file():
         raise ArgumentError(f"No such file: {path}")
     try:
         with zipfile.ZipFile(path) as archive:
-            # The weights are read here and there, so that nobody would compare their checksum.
+            # Check all checksums here, because Keras reads the weights piecewise and checks none.
             damaged = archive.testzip()
             config = json.loads(archive.read("config.json"))
-    except Exception as error:  # a damaged file may end in nearly any
+    except Exception as error:  # a damaged file may raise nearly any error
         raise ArgumentError(f"{path} is no .keras file that can be read") from error
     if damaged is not None:
-        raise ArgumentError(f"{path} is damaged: {damaged} in it is no longer what was written")
+        raise ArgumentError(f"{path} is damaged: {damaged} in it has another checksum")
     return config
 
 
 def _objects(config: Any) -> Iterator[dict[str, Any]]:
-    """Every serialized object in a configuration, however deep."""
+    """Yield every serialized object in a configuration, at any depth."""
     if isinstance(config, dict):
         if "class_name" in config and "config" in config:
             yield config
         for key, value in config.items():
-            if key != "compile_config":  # losses and the like, which are not loaded
+            if key != "compile_config":  # losses and similar objects, which are not loaded
                 yield from _objects(value)
     elif isinstance(config, (list, tuple)):
         for value in config:
@@ -151,7 +152,7 @@ def _objects(config: Any) -> Iterator[dict[str, Any]]:
 
 
 def _custom_classes(config: Any) -> Iterator[tuple[str, str]]:
-    """Registered name and module of each object that is none of Keras' own."""
+    """Yield the registered name and module of each object whose class is not from Keras."""
     for one in _objects(config):
         module, registered = one.get("module"), one.get("registered_name")
         own = module == "builtins" or str(module).partition(".")[0] == "keras"
@@ -160,13 +161,13 @@ def _custom_classes(config: Any) -> Iterator[tuple[str, str]]:
 
 
 def _is_known(registered: str, module: str) -> bool:
-    # KerasHub's own are found by their modules.
+    # KerasHub finds its classes by their modules.
     hub = module.partition(".")[0] == _HUB
     return hub or keras.saving.get_registered_object(registered) is not None
 
 
 def _lambdas(config: Any) -> Iterator[str]:
-    """Names of the layers that hold Python code."""
+    """Yield the names of the layers that contain Python code."""
     for one in _objects(config):
         if one["class_name"] != _CODE and isinstance(one["config"], dict):
             held = one["config"].values()
@@ -175,6 +176,6 @@ def _lambdas(config: Any) -> Iterator[str]:
 
 
 def _first(error: Exception) -> str:
-    """An error's first sentence, without the configurations that Keras appends."""
+    """Return an error's first sentence, without the configurations that Keras appends."""
     text = " ".join(str(error).split()) or type(error).__name__
     return re.split(r"(?<=[a-z)'`])\. |Full object config", text)[0][:300].rstrip(". ")

@@ -1,4 +1,4 @@
-"""Low-rank additions to the attention of a frozen backbone: LoRA, by Keras' own `enable_lora`."""
+"""LoRA: low-rank additions to the attention of a frozen backbone, by `enable_lora` of Keras."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +19,7 @@ LORA_LAYERS = {
     "keras-hub's cached attention": ("query_dense", "value_dense"),
     "DINOv3 of keras-hub": ("q_proj", "v_proj"),
 }
-"""What the queries' and values' layers are called, family by family."""
+"""Names of the query and value layers, by model family."""
 
 _OF_LORA = ("lora_rank", "lora_alpha")
 
@@ -27,23 +27,23 @@ _OF_LORA = ("lora_rank", "lora_alpha")
 def enable_lora(
     backbone: keras.Model, rank: int, layers: Sequence[str] | None = None
 ) -> list[keras.layers.Layer]:
-    """Freeze a backbone but for low-rank additions to some of its kernels, in place.
+    """Freeze a backbone, and add trainable low-rank matrices to some of its kernels, in place.
 
-    A kernel W `[i, o]` computes as W + A·B with A `[i, r]` drawn at random, B `[r, o]` of zeros: at
-    first nothing changes, and of the whole backbone A and B alone train. Biases stay as they are.
+    A kernel W `[i, o]` becomes W + A·B. A `[i, r]` is drawn at random and B `[r, o]` is zero, so
+    the outputs do not change at first. Only A and B train. Biases are frozen.
 
     Args:
-        backbone: a built `keras.Model`.
+        backbone: A built `keras.Model`.
         rank: r, at least 1.
-        layers: names of dense, `EinsumDense`, `Embedding` or convolution layers, wherever they are
-            in it; None: those that `LORA_LAYERS` knows as an attention's queries and values.
+        layers: Names of dense, `EinsumDense`, `Embedding`, or convolution layers at any depth of
+            the backbone. None selects the query and value layers in `LORA_LAYERS`.
 
     Returns:
-        The layers that got additions.
+        The layers with additions.
 
     Raises:
-        ValueError: no layer of these names can have them (says which could), or some has them
-            already; rank below 1.
+        ValueError: No layer with these names supports additions (the message lists the layers that
+            do), a layer already has additions, or `rank` is below 1.
 
     Reference: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 2022, Eq. 3,
     and section 4.2 for the choice of queries and values.
@@ -73,7 +73,8 @@ def enable_lora(
         raise ArgumentError(
             f"backbone must have no low-rank additions yet. Received: {again[0]}, which has some"
         )
-    # A layer trains where those around it do, and a variable where it says so itself.
+    # A layer trains only if all layers around it are trainable, so those stay trainable. Variables
+    # are frozen one by one.
     around = _with_those_around(backbone, chosen)
     backbone.trainable = True
     for layer in all_layers(backbone):
@@ -87,7 +88,7 @@ def enable_lora(
 
 
 def with_merged_lora(model: keras.Model) -> keras.Model:
-    """A copy of a model in which low-rank additions have become part of the kernels: W + A·B.
+    """Copy a model and merge its low-rank additions into the kernels: W + A·B.
 
     Examples:
         >>> inputs = keras.Input((4,))
@@ -98,17 +99,17 @@ def with_merged_lora(model: keras.Model) -> keras.Model:
         (True, False)
 
     Args:
-        model: a functional or sequential `keras.Model`, with additions or without.
+        model: A functional or sequential `keras.Model`, with or without additions.
 
     Raises:
-        ValueError: as `keras_dml.models.with_frozen_statistics`, where a layer cannot be copied.
+        ValueError: A layer cannot be copied, as in `keras_dml.models.with_frozen_statistics`.
     """
-    # Keras merges what it saves, and a copy gets what a file would keep.
+    # Keras merges the additions when it saves a layer, and a copy gets the saved state.
     return copied(model, lambda layer: same_layer(layer, _without_lora))
 
 
 def has_lora(model: keras.Model) -> bool:
-    """Whether some layer of a model, however deep, has low-rank additions.
+    """Return whether any layer of a model, at any depth, has low-rank additions.
 
     Examples:
         >>> has_lora(keras_dml.models.small_convnet(image_size=16, filters=(8,)))
@@ -118,12 +119,12 @@ def has_lora(model: keras.Model) -> bool:
 
 
 def _enabler(layer: keras.layers.Layer) -> Any:
-    # Models have one of their own in keras-hub, for all of their layers.
+    # keras-hub models define `enable_lora` for all layers together.
     return None if isinstance(layer, keras.Model) else getattr(layer, "enable_lora", None)
 
 
 def _with_those_around(backbone: keras.Model, chosen: Sequence[keras.layers.Layer]) -> set[int]:
-    """The ids of the chosen layers, and of every layer or model that holds one."""
+    """Return the ids of the chosen layers and of every layer or model that contains one."""
     ids = {id(layer) for layer in chosen}
     return {
         id(layer)
@@ -133,7 +134,7 @@ def _with_those_around(backbone: keras.Model, chosen: Sequence[keras.layers.Laye
 
 
 def _without_lora(config: Any) -> Any:
-    """A layer's configuration without low-rank additions, however deep they are in it."""
+    """Return a layer's configuration without low-rank additions, at any depth."""
     if isinstance(config, dict):
         return {key: _without_lora(value) for key, value in config.items() if key not in _OF_LORA}
     if isinstance(config, (list, tuple)):

@@ -1,6 +1,6 @@
-"""From a backbone's maps or tokens to one vector: the poolings, and what tokens are.
+"""Pooling of a backbone's maps or tokens to one vector, and the layout of tokens.
 
-`POOLINGS` is the only list of them: the flag, its help and what is refused follow from it.
+`POOLINGS` is the only list of poolings. The flag, its help, and its checks use it.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
-from keras_dml.bounds import at_least
+from keras_dml._pairwise.reductions import maximum
 from keras_dml.checks import check_positive, check_whole, shown
 from keras_dml.cloning import ends_of
 from keras_dml.errors import ArgumentError, ArgumentTypeError
@@ -21,18 +21,18 @@ __all__ = ["POOLINGS", "Features", "GeneralizedMeanPooling", "TokenLayout", "fea
 
 @keras.saving.register_keras_serializable("keras_dml")
 class TokenLayout(keras.layers.Layer):
-    """What a transformer's tokens `[n, t, c]` are; they pass through it unchanged.
+    """A layer that describes a transformer's tokens `[n, t, c]` and returns them unchanged.
 
-    The last layer of a backbone that gives tokens, so that poolings know which of them are patches
-    of the image; it stays with the model in files and copies.
+    It is the last layer of a backbone with tokens, so that poolings know which tokens are patches
+    of the image. Files and copies of the model include it.
 
     Args:
-        class_token: whether the first token is the class token.
-        registers: how many tokens behind it stand for no patch either (DINOv2's registers, the
+        class_token: Whether the first token is the class token.
+        registers: Number of tokens after it that are not patches either (DINOv2's registers, the
             distillation token of DeiT).
 
     Raises:
-        ValueError: `registers` is no whole number of at least 0.
+        ValueError: `registers` is not a whole number of at least 0.
 
     Examples:
         >>> tokens = keras.Input((1 + 4 + 16, 8))
@@ -46,25 +46,25 @@ class TokenLayout(keras.layers.Layer):
         self.registers = check_whole("registers", registers, least=0)
 
     def call(self, tokens: Tensor) -> Tensor:
-        """The tokens."""
+        """Return the tokens."""
         return tokens
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        """The input's shape."""
+        """Return the input's shape."""
         return input_shape
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         own = {"class_token": self.class_token, "registers": self.registers}
         return {**super().get_config(), **own}
 
 
 @keras.saving.register_keras_serializable("keras_dml")
 class TokenSlice(keras.layers.Layer):
-    """Tokens `[n, t, c]` from one on, `[n, t − start, c]`, or the first alone, `[n, c]`.
+    """A layer that selects the tokens from `start` on, `[n, t − start, c]`, or the first, `[n, c]`.
 
     Args:
-        start: the first that is kept; None: the first of all, as a vector.
+        start: First token to keep. None returns the first token as a vector.
     """
 
     def __init__(self, start: int | None = None, **kwargs: Any) -> None:
@@ -72,11 +72,11 @@ class TokenSlice(keras.layers.Layer):
         self.start = start
 
     def call(self, tokens: Tensor) -> Tensor:
-        """The part."""
+        """Return the selected tokens."""
         return tokens[:, 0] if self.start is None else tokens[:, self.start :]
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {**super().get_config(), "start": self.start}
 
 
@@ -99,7 +99,7 @@ class GeneralizedMeanPooling(keras.layers.Layer):
     relative to its largest activation, so that no power overflows.
 
     Args:
-        p: the exponent to begin with, above 0.
+        p: Initial exponent, above 0.
 
     Call arguments:
         features: maps `[n, h, w, c]` or tokens `[n, t, c]`.
@@ -108,7 +108,7 @@ class GeneralizedMeanPooling(keras.layers.Layer):
         `[n, c]`.
 
     Raises:
-        ValueError: `p` is no positive number.
+        ValueError: `p` is not a positive number.
 
     Reference: Radenović, Tolias and Chum, "Fine-tuning CNN Image Retrieval with No Human
     Annotation", TPAMI 2019, Eq. 3, which begins with p = 3.
@@ -124,19 +124,19 @@ class GeneralizedMeanPooling(keras.layers.Layer):
         self.initial_p = check_positive("p", p)
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
-        """Make p, one for all channels."""
+        """Create p, one exponent for all channels."""
         start = keras.initializers.Constant(self.initial_p)
         self.p = self.add_weight(shape=(), initializer=start, name="p")
 
     def call(self, features: Tensor) -> Tensor:
-        """The means `[n, c]`."""
+        """Compute the means `[n, c]`."""
         positions = tuple(range(1, len(features.shape) - 1))
         dtype = "float64" if self.compute_dtype == "float64" else "float32"
-        x = at_least(ops.cast(features, dtype), 0.0)
-        p = at_least(ops.cast(self.p, dtype), _SMALLEST_P)
+        x = maximum(ops.cast(features, dtype), 0.0)
+        p = maximum(ops.cast(self.p, dtype), _SMALLEST_P)
         # The mean is homogeneous in x, so a constant divisor leaves its gradients exact.
         largest = ops.stop_gradient(ops.max(x, axis=positions, keepdims=True))
-        shares = x / at_least(largest, _SMALLEST_NUMBER)
+        shares = x / maximum(largest, _SMALLEST_NUMBER)
         positive = shares >= _SMALLEST_NUMBER
         # 0 ** p and 0 ** (1 / p) have infinite slopes: replace 0 by 1 before each power.
         powers = ops.where(positive, shares, ops.ones_like(shares)) ** p
@@ -148,21 +148,21 @@ class GeneralizedMeanPooling(keras.layers.Layer):
         return ops.cast(largest * means ** (1.0 / p), self.compute_dtype)
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        """`(n, c)`."""
+        """Return `(n, c)`."""
         return (input_shape[0], input_shape[-1])
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {**super().get_config(), "p": self.initial_p}
 
 
 class Features(NamedTuple):
-    """What a backbone gives.
+    """The output of a backbone.
 
     Attributes:
-        values: maps `[n, h, w, c]`, tokens `[n, t, c]` or vectors `[n, c]`.
-        class_token: whether the first of the tokens is one; None: nobody has said so.
-        others: how many tokens are no patches, the class token among them.
+        values: Maps `[n, h, w, c]`, tokens `[n, t, c]` or vectors `[n, c]`.
+        class_token: Whether the first token is a class token. None if unknown.
+        others: Number of tokens that are not patches, including the class token.
     """
 
     values: Tensor
@@ -171,7 +171,7 @@ class Features(NamedTuple):
 
     @property
     def described(self) -> str:
-        """What they are, for messages."""
+        """Description of the output, for messages."""
         if len(self.values.shape) == 4:
             return "maps, which have no class token"
         if len(self.values.shape) == 2:
@@ -180,10 +180,10 @@ class Features(NamedTuple):
 
 
 def check_symbolic_model(name: str, model: object) -> None:
-    """Refuse what is no model of inputs and outputs, behind which layers can be put.
+    """Raise an error unless `model` has inputs and outputs, so that layers can follow it.
 
     Raises:
-        TypeError: something else, or a model that has not been built.
+        TypeError: The model is not a Keras model, or is not built.
     """
     if not isinstance(model, keras.Model) or not getattr(model, "outputs", None):
         raise ArgumentTypeError(
@@ -193,11 +193,11 @@ def check_symbolic_model(name: str, model: object) -> None:
 
 
 def symbolic_embedding(embedding: object) -> tuple[Any, Tensor]:
-    """What an embedding model takes, and its embeddings, behind which a head can be put.
+    """Return the inputs and the embeddings of an embedding model, for a head that follows it.
 
     Raises:
-        TypeError: as `check_symbolic_model`.
-        ValueError: it gives something else than embeddings `[n, d]` alone.
+        TypeError: As in `check_symbolic_model`.
+        ValueError: The output is not exactly embeddings `[n, d]`.
     """
     check_symbolic_model("embedding", embedding)
     inputs, outputs = ends_of(embedding)
@@ -209,16 +209,16 @@ def symbolic_embedding(embedding: object) -> tuple[Any, Tensor]:
 
 
 def features_of(backbone: keras.Model) -> Features:
-    """What a backbone gives, its `TokenLayout` considered.
+    """Return the output of a backbone, described by its `TokenLayout`.
 
-    Tokens without a layout are all taken for patches by `average`, `max`, `sum` and `gem`; `cls`
-    and `cls_average` take the word of who asks for them that the first is the class token.
+    Without a layout, `average`, `max`, `sum`, and `gem` treat all tokens as patches. `cls` and
+    `cls_average` assume that the first token is the class token.
 
     Args:
-        backbone: a functional or sequential `keras.Model`.
+        backbone: A functional or sequential `keras.Model`.
 
     Raises:
-        ValueError: it gives neither maps, tokens nor vectors.
+        ValueError: The output is neither maps, nor tokens, nor vectors.
     """
     check_symbolic_model("backbone", backbone)
     values = ends_of(backbone)[1]
@@ -238,7 +238,7 @@ def features_of(backbone: keras.Model) -> Features:
 
 
 def _layout(model: keras.Model) -> TokenLayout | None:
-    """The layer that a model ends with, if it is one or a model that ends with one."""
+    """Return a model's last layer if it is a layout, also within a nested model."""
     last = model.layers[-1]
     if isinstance(last, (Functional, keras.Sequential)):
         return _layout(last)
@@ -246,15 +246,15 @@ def _layout(model: keras.Model) -> TokenLayout | None:
 
 
 def pooled(features: Features, pooling: str, name: str) -> Tensor:
-    """One vector `[n, d]` of a backbone's features, by one of `POOLINGS`.
+    """Pool a backbone's features to one vector `[n, d]` by one of `POOLINGS`.
 
     Args:
-        features: as from `features_of`.
-        pooling: a name of POOLINGS.
-        name: of the layer that gives the vector.
+        features: Features from `features_of`.
+        pooling: A name in `POOLINGS`.
+        name: Name of the layer that returns the vector.
 
     Raises:
-        ValueError: the backbone cannot give this pooling.
+        ValueError: The backbone does not support this pooling.
     """
     if len(features.values.shape) == 2:
         if pooling != "average":
@@ -264,39 +264,39 @@ def pooled(features: Features, pooling: str, name: str) -> Tensor:
 
 
 def average_pooling(features: Features, name: str) -> Tensor:
-    """The mean over all positions (Lin et al. 2014, Network in Network)."""
+    """Average over all positions (Lin et al. 2014, Network in Network)."""
     return _over_positions(
         features, keras.layers.GlobalAveragePooling2D, keras.layers.GlobalAveragePooling1D, name
     )
 
 
 def max_pooling(features: Features, name: str) -> Tensor:
-    """The largest value of each channel (MAC, Tolias et al. 2016)."""
+    """Take the largest value of each channel (MAC, Tolias et al. 2016)."""
     return _over_positions(
         features, keras.layers.GlobalMaxPooling2D, keras.layers.GlobalMaxPooling1D, name
     )
 
 
 def sum_pooling(features: Features, name: str) -> Tensor:
-    """Average and max added (the published code of Kim et al. 2020, Proxy Anchor)."""
+    """Add average and max (the published code of Kim et al. 2020, Proxy Anchor)."""
     both = [average_pooling(features, f"{name}_average"), max_pooling(features, f"{name}_max")]
     return keras.layers.Add(name=name)(both)
 
 
 def gem_pooling(features: Features, name: str) -> Tensor:
-    """Generalized mean with a learned exponent, 3 at first (Radenović et al. 2019)."""
+    """Compute a generalized mean with a learned exponent, initially 3 (Radenović et al. 2019)."""
     return _over_positions(features, GeneralizedMeanPooling, GeneralizedMeanPooling, name)
 
 
 def cls_pooling(features: Features, name: str) -> Tensor:
-    """A transformer's class token (Dosovitskiy et al. 2021, ViT)."""
+    """Take a transformer's class token (Dosovitskiy et al. 2021, ViT)."""
     if not _has_class_token(features):
         raise _refused(features, "cls")
     return TokenSlice(name=name)(features.values)
 
 
 def cls_average_pooling(features: Features, name: str) -> Tensor:
-    """Class token and mean of the patches in a row, twice as long (Oquab et al. 2024, DINOv2)."""
+    """Concatenate class token and mean of the patches (Oquab et al. 2024, DINOv2)."""
     if not _has_class_token(features):
         raise _refused(features, "cls_average")
     patches = features._replace(others=max(features.others, 1))
@@ -312,7 +312,7 @@ POOLINGS: dict[str, Callable[[Features, str], Tensor]] = {
     "cls": cls_pooling,
     "cls_average": cls_average_pooling,
 }
-"""Poolings by name; of each the first line says what it does, and where it comes from."""
+"""Poolings by name. The first line of each docstring describes it, with its source."""
 
 
 def _over_positions(

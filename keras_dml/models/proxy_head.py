@@ -1,4 +1,4 @@
-"""Heads with weights: proxies of classes for the losses over cosines, learned boundaries."""
+"""Heads with weights: class proxies for losses on cosines, and learned boundaries."""
 
 from collections.abc import Callable
 from typing import Any, Literal, Self
@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_dml._pairwise.distances import normalize
 from keras_dml.checks import (
     check_choice,
     check_number,
@@ -19,7 +20,6 @@ from keras_dml.class_ids import as_labels
 from keras_dml.errors import ArgumentError
 from keras_dml.matmul import matmul
 from keras_dml.models.pooling import symbolic_embedding
-from keras_dml.pairs import normalize
 from keras_dml.types import Config, Tensor, TensorLike
 
 __all__ = ["Boundary", "CenterRegularizer", "ProxyHead", "dominant_centers", "proxy_model"]
@@ -27,19 +27,19 @@ __all__ = ["Boundary", "CenterRegularizer", "ProxyHead", "dominant_centers", "pr
 
 @keras.saving.register_keras_serializable("keras_dml")
 class ProxyHead(keras.layers.Layer):
-    """Embeddings `[n, d]` to the cosines `[n, K]` to learned proxies of K classes.
+    """A head from embeddings `[n, d]` to the cosines `[n, K]` to learned proxies of K classes.
 
-    Owns one weight, `proxies` `[K·C, d]`: class k has the rows `k C … k C + C − 1`. Embeddings and
-    proxies are l2-normalised inside; a zero row has the cosine 0 to all. With C > 1 centers a class
-    its cosine is, by `pooling`:
+    The layer has one weight, `proxies` `[K·C, d]`. Class k has the rows `k C … k C + C − 1`.
+    Embeddings and proxies are l2-normalized in the layer. A zero row has the cosine 0 to all
+    proxies. With C > 1 centers per class, `pooling` selects the cosine of a class:
 
-    - `"max"`: that of the nearest center (sub-center ArcFace)
-    - `"soft"`: the mean of its centers' cosines `c_j` by the weights `softmax_j(c_j / γ)`
+    - `"max"`: the cosine of the nearest center (sub-center ArcFace)
+    - `"soft"`: the mean of its centers' cosines `c_j` with the weights `softmax_j(c_j / γ)`
       (SoftTriple)
 
-    The cosines are float32 whatever the precision policy. Memory is `[n, K C]`, never `[n, K, d]`.
-    The learning rate of the proxies is the optimizer's matter,
-    `keras_dml.optimizers.multipliers(head, 100)`: Adam takes no notice of scaled gradients.
+    The cosines are float32 under any precision policy. Memory is `[n, K C]`, never `[n, K, d]`. Set
+    the learning rate of the proxies in the optimizer,
+    `keras_dml.optimizers.multipliers(head, 100)`. Scaling their gradients has no effect with Adam.
 
     Examples:
         >>> head = ProxyHead(num_classes=3)
@@ -48,17 +48,18 @@ class ProxyHead(keras.layers.Layer):
 
     Args:
         num_classes: K, at least 2.
-        centers: C, proxies of each class, at least 1.
-        pooling: how a class's centers make one cosine, `"max"` or `"soft"`.
+        centers: C, the number of proxies per class, at least 1.
+        pooling: How to reduce the cosines of a class's centers to one: `"max"` or `"soft"`.
         temperature: γ of the soft pooling, above 0.
-        proxies_initializer: a Keras initializer; None: N(0, 1/d), of a length of about 1. The
-            length of a proxy changes no cosine, but how far a step turns it.
-        proxies_regularizer: a Keras regularizer, such as `CenterRegularizer`, or None.
-        dtype: float32 or float64. name, trainable: as in every Keras layer.
+        proxies_initializer: A Keras initializer. None is N(0, 1/d), which gives a length of about
+            1. The length of a proxy does not change its cosines, but it changes how far a step
+            turns the proxy.
+        proxies_regularizer: A Keras regularizer, such as `CenterRegularizer`, or None.
+        dtype: float32 or float64. name, trainable: As in every Keras layer.
 
     Raises:
-        ValueError: a number out of its range, unknown `pooling`, another dtype, or inputs that are
-            no `[n, d]`.
+        ValueError: A number is out of range, `pooling` is unknown, `dtype` is not supported, or the
+            inputs are not `[n, d]`.
 
     References: Movshovitz-Attias et al. 2017; Deng et al. 2020, Eq. 3; Qian et al. 2019, Eq. 5.
     """
@@ -93,7 +94,7 @@ class ProxyHead(keras.layers.Layer):
         )
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
-        """Make the proxies."""
+        """Create the proxies."""
         dimensions = _dimensions(input_shape)
         self.proxies = self.add_weight(
             name="proxies",
@@ -103,14 +104,14 @@ class ProxyHead(keras.layers.Layer):
         )
 
     def center_cosines(self, embeddings: Tensor) -> Tensor:
-        """The cosines `[n, K, C]` of embeddings `[n, d]` to all centers."""
+        """Compute the cosines `[n, K, C]` of embeddings `[n, d]` to all centers."""
         z = normalize(ops.cast(embeddings, self.compute_dtype))
         proxies = normalize(ops.copy(self.proxies))
         cosines = matmul(z, ops.transpose(proxies))
         return ops.reshape(cosines, (-1, self.num_classes, self.centers))
 
     def call(self, embeddings: Tensor) -> Tensor:
-        """The class cosines `[n, K]`."""
+        """Compute the class cosines `[n, K]`."""
         cosines = self.center_cosines(embeddings)
         if self.centers == 1:
             return ops.squeeze(cosines, axis=-1)
@@ -119,11 +120,11 @@ class ProxyHead(keras.layers.Layer):
         return ops.sum(ops.softmax(cosines / self.temperature, axis=-1) * cosines, axis=-1)
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        """`[n, K]`."""
+        """Return `[n, K]`."""
         return (input_shape[0], self.num_classes)
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {
             **super().get_config(),
             "num_classes": self.num_classes,
@@ -137,22 +138,24 @@ class ProxyHead(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable("keras_dml")
 class Boundary(keras.layers.Layer):
-    """Embeddings `[n, d]` with learned boundaries behind each, `[n, d + B]`, for `MarginLoss`.
+    """A layer that appends learned boundaries to embeddings `[n, d]`, for `MarginLoss`.
 
-    Owns one weight, `boundaries` `[B]`: one for all classes, or one for each.
+    The output is `[n, d + B]`. The layer has one weight, `boundaries` `[B]`: one boundary for all
+    classes, or one per class.
 
     Examples:
-        >>> boundary = Boundary()  # behind the embedding; then MarginLoss(boundaries=1)
+        >>> boundary = Boundary()  # after the embedding; then MarginLoss(boundaries=1)
         >>> boundary(np.ones((2, 8), "float32")).shape
         TensorShape([2, 9])
 
     Args:
-        num_classes: B, a boundary for each class; None: a single one.
-        initial: where they start, above 0: a distance between unit vectors.
-        dtype: float32 or float64. name, trainable: as in every Keras layer.
+        num_classes: B, for one boundary per class. None creates a single boundary.
+        initial: Initial boundary, above 0: a distance between unit vectors.
+        dtype: float32 or float64. name, trainable: As in every Keras layer.
 
     Raises:
-        ValueError: a number out of its range, another dtype, or inputs that are no `[n, d]`.
+        ValueError: A number is out of range, `dtype` is not supported, or the inputs are not
+            `[n, d]`.
 
     Reference: Wu et al., "Sampling Matters in Deep Embedding Learning", ICCV 2017, section 4.2.
     """
@@ -172,7 +175,7 @@ class Boundary(keras.layers.Layer):
         self.initial = check_positive("initial", initial)
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
-        """Make the boundaries."""
+        """Create the boundaries."""
         _dimensions(input_shape)
         self.boundaries = self.add_weight(
             name="boundaries",
@@ -181,18 +184,18 @@ class Boundary(keras.layers.Layer):
         )
 
     def call(self, embeddings: Tensor) -> Tensor:
-        """The embeddings with the boundaries behind them."""
+        """Append the boundaries to the embeddings."""
         embeddings = ops.cast(embeddings, self.compute_dtype)
         shape = (ops.shape(embeddings)[0], self.num_classes or 1)
         behind = ops.broadcast_to(ops.convert_to_tensor(self.boundaries)[None], shape)
         return ops.concatenate([embeddings, behind], axis=-1)
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        """`[n, d + B]`."""
+        """Return `[n, d + B]`."""
         return (input_shape[0], _dimensions(input_shape) + (self.num_classes or 1))
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {
             **super().get_config(),
             "num_classes": self.num_classes,
@@ -202,21 +205,22 @@ class Boundary(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable("keras_dml")
 class CenterRegularizer(keras.regularizers.Regularizer):
-    """SoftTriple's regulariser: merges the centers of a class that are not needed.
+    """SoftTriple's regularizer: merges superfluous centers of a class.
 
-    `τ / (K C (C − 1)) Σ_k Σ_{t<u} √(2 + 1e-5 − 2 p_kt · p_ku)` over the l2-normalised centers of
-    each of K classes; 0 for one center a class. The 1e-5 keeps the gradient of coincident centers
-    finite.
+    `τ / (K C (C − 1)) Σ_k Σ_{t<u} √(2 + 1e-5 − 2 p_kt · p_ku)` over the l2-normalized centers of
+    each of K classes. It is 0 for one center per class. The 1e-5 keeps the gradient of coincident
+    centers finite.
 
     Examples:
         >>> head = ProxyHead(3, centers=4, pooling="soft", proxies_regularizer=CenterRegularizer(4))
 
     Args:
-        centers: C, proxies of each class, as in the `ProxyHead` that it is given to.
+        centers: C, the number of proxies per class, as in the `ProxyHead` with this regularizer.
         weight: τ, at least 0.
 
     Raises:
-        ValueError: a number out of its range, or a weight whose rows are no multiple of `centers`.
+        ValueError: A number is out of range, or the number of rows of the proxies is not a multiple
+            of `centers`.
 
     Reference: Qian et al. 2019, Eq. 9; τ = 0.2 is the authors'.
     """
@@ -226,11 +230,11 @@ class CenterRegularizer(keras.regularizers.Regularizer):
         self.weight = check_number("weight", weight, least=0)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The regulariser of proxies `[K·C, d]`."""
+        """Compute the regularizer of proxies `[K·C, d]`."""
         rows, dimensions = x.shape
         if rows % self.centers:
             raise ArgumentError(
-                "centers must divide the number of proxies, as in the head that they are of. "
+                "centers must divide the number of proxies, as in the head of the regularizer. "
                 f"Received: centers={self.centers} for {rows} proxies"
             )
         if self.centers == 1:
@@ -239,18 +243,18 @@ class CenterRegularizer(keras.regularizers.Regularizer):
         p = ops.reshape(normalize(ops.copy(x)), (classes, self.centers, dimensions))
         cosines = matmul(p, ops.transpose(p, (0, 2, 1)))
         above = np.triu(np.ones((self.centers, self.centers), dtype=bool), k=1)
-        # What is not counted is 1, whose root has a gradient that nothing can turn into NaN.
+        # Replace masked entries with 1, whose square root has a finite gradient.
         squares = ops.where(above[None], 2.0 + 1e-5 - 2.0 * cosines, ops.ones_like(cosines))
         roots = ops.where(above[None], ops.sqrt(squares), ops.zeros_like(cosines))
         return self.weight / (rows * (self.centers - 1)) * ops.sum(roots)
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {"centers": self.centers, "weight": self.weight}
 
     @classmethod
     def from_config(cls, config: Config) -> Self:
-        """The regulariser of this configuration."""
+        """Create a regularizer from its configuration."""
         return cls(**config)
 
 
@@ -264,7 +268,7 @@ def proxy_model(
     proxies_regularizer: keras.regularizers.Regularizer | None = None,
     name: str = "proxy_model",
 ) -> keras.Model:
-    """An embedding model with a `ProxyHead`: images to the cosines to K classes.
+    """Add a `ProxyHead` to an embedding model: images to the cosines to K classes.
 
     Examples:
         >>> classes = proxy_model(embedding, num_classes=100)
@@ -273,19 +277,19 @@ def proxy_model(
         >>> classes.compile(optimizer, keras_dml.losses.ArcFaceLoss())
 
     Args:
-        embedding: a functional or sequential `keras.Model` from images to embeddings `[n, d]`; it
-            stays what is evaluated, indexed and served.
-        num_classes, centers, pooling, temperature, proxies_initializer, proxies_regularizer: as in
+        embedding: A functional or sequential `keras.Model` from images to embeddings `[n, d]`. Use
+            this model for evaluation, search, and serving.
+        num_classes, centers, pooling, temperature, proxies_initializer, proxies_regularizer: As in
             `ProxyHead`.
-        name: the model's name.
+        name: Name of the model.
 
     Returns:
-        A `keras.Model` from images to cosines `[n, K]`, sharing the layers of `embedding`; its
-        layer `proxy_head` holds the proxies.
+        A `keras.Model` from images to cosines `[n, K]`. It shares the layers of `embedding`, and
+        its layer `proxy_head` contains the proxies.
 
     Raises:
-        TypeError: `embedding` is no built functional or sequential model.
-        ValueError: it does not give `[n, d]`, or as `ProxyHead` does.
+        TypeError: `embedding` is not a built functional or sequential model.
+        ValueError: The output of `embedding` is not `[n, d]`, or as in `ProxyHead`.
     """
     head = ProxyHead(
         num_classes,
@@ -303,10 +307,10 @@ def proxy_model(
 def dominant_centers(
     head: ProxyHead, embeddings: TensorLike, class_ids: TensorLike, threshold: float = 75.0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The center of each class that most of its images are nearest to, and the images near it.
+    """Find each class's center with the most nearest images, and the images close to it.
 
-    Images farther from it than the threshold are likely to be mislabelled: the authors drop them,
-    keep the dominant centers alone, and train anew.
+    Images farther from that center than the threshold are probably mislabeled. The authors drop
+    these images, keep only the dominant centers, and retrain.
 
     Examples:
         >>> head = ProxyHead(num_classes=2, centers=3)
@@ -315,17 +319,18 @@ def dominant_centers(
         >>> centers, near = dominant_centers(head, z, class_ids)
 
     Args:
-        head: a built `ProxyHead`.
+        head: A built `ProxyHead`.
         embeddings: `[n, d]`, of the training images.
         class_ids: `[n]` or `[n, 1]`, in 0 … K − 1.
-        threshold: the largest angle to the dominant center, in degrees, from 0 to 180.
+        threshold: Largest angle to the dominant center, in degrees, from 0 to 180.
 
     Returns:
-        `(centers, near)`: int `[K]`, a number below C for each class, −1 for one without images;
-        bool `[n]`, the images within the threshold of the dominant center of their class.
+        `(centers, near)`. `centers` is int `[K]`: a number below C per class, or −1 for a class
+        without images. `near` is bool `[n]`: whether an image is within the threshold of the
+        dominant center of its class.
 
     Raises:
-        ValueError: class ids outside 0 … K − 1, or a threshold outside [0, 180].
+        ValueError: Class ids are outside 0 … K − 1, or the threshold is outside [0, 180].
 
     Reference: Deng et al. 2020, section 3.3.
     """

@@ -1,4 +1,4 @@
-"""RankMI's model with its alternating train step, on every backend."""
+"""The RankMI model with its alternating training step, on every backend."""
 
 import itertools
 from collections.abc import Callable, Mapping
@@ -8,7 +8,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_dml.bounds import at_least
+from keras_dml._pairwise.distances import normalize
+from keras_dml._pairwise.pairs import Pairs
+from keras_dml._pairwise.reductions import maximum, pair_means
 from keras_dml.checks import (
     check_choice,
     check_distance,
@@ -22,6 +24,7 @@ from keras_dml.checks import (
     one_per_image,
 )
 from keras_dml.class_ids import as_labels, widest_integers
+from keras_dml.distribute import place_among_replicas
 from keras_dml.errors import ArgumentError
 from keras_dml.losses.base import is_sound
 from keras_dml.losses.rankmi import negative_costs, positive_costs
@@ -34,7 +37,6 @@ from keras_dml.models.statistics_network import (
     estimate_beta,
 )
 from keras_dml.negatives import distance_weighted, draw_negatives
-from keras_dml.pairs import Pairs, normalize, pair_means, safe_sqrt
 from keras_dml.steps import applied, branch, gradients
 from keras_dml.types import Config, Logs, Tensor, TensorLike
 
@@ -43,32 +45,38 @@ SAMPLINGS = ("distance_weighted", "uniform", "all")
 
 @keras.saving.register_keras_serializable("keras_dml")
 class RankMI(DistributedModel):
-    """An embedding model trained by RankMI: `compile`, `fit` on class ids, use the embeddings.
+    """A model that trains an embedding by RankMI: `compile`, then `fit` on class ids.
 
-    Two networks learn in turn. The statistics network V estimates, from the distances of positive
-    and of negative pairs, a lower bound of their Jensen-Shannon divergence; the embedding network
-    raises that bound. With step t from 0 (Algorithm 1):
+    Two networks learn in alternation. The statistics network V estimates a lower bound of the
+    Jensen-Shannon divergence between the distances of positive pairs and of negative pairs. The
+    embedding network raises that bound. With step t from 0 (Algorithm 1):
 
-    - t mod (k + 1) = 0: an embedding step. Positive pairs with D > β − α and negative pairs with
-      D < β + α count, the latter perhaps sampled; the loss is that of `losses.RankMILoss` over
-      them. Nothing left gives zero loss and zero gradient. V stays as it is.
-    - otherwise: a statistics step on all pairs, with no gradient through the embedding network;
-      then β, where V is 0, is found anew (`estimate_beta`).
+    - t mod (k + 1) = 0: an embedding step. It uses positive pairs with D > β − α and negative pairs
+      with D < β + α, and can sample the negative pairs. The loss is `losses.RankMILoss` over these
+      pairs. Without such pairs, loss and gradient are 0. V does not change.
+    - Otherwise: a statistics step on all pairs, without a gradient through the embedding network.
+      Then `estimate_beta` recomputes β, where V is 0.
 
-    D are distances of l2-normalised embeddings, over the pairs of the global batch. The embedding
-    network runs in training mode in both steps (a batch norm that learns its statistics follows
-    both), so that V sees the distances that the embedding step works on.
+    D are distances of l2-normalized embeddings, over the pairs of the global batch. The embedding
+    network runs in training mode in both steps, so that V sees the distances of the embedding step.
+    Trainable batch norm updates its statistics in both steps.
 
-    Sample weights weigh the anchors of a step's loss. `evaluate` takes the pairs within each batch,
-    and weighs batches by their pairs.
+    Sample weights weight the anchors of a step's loss. `evaluate` uses the pairs within each batch,
+    and weights batches by their number of pairs.
 
-    Logs, each the mean over the epoch's steps of its phase (0 if it had none): `loss` (embedding
-    steps), `statistics_loss` (statistics steps), `mutual_information` (minus the loss over all
-    pairs: the bound in nats, below 2 log 2), `positive_kept` and `negative_kept` (shares of pairs
-    within the margins, embedding steps), `not_decreasing` (the share of distances where V does not
-    decrease, which Eq. 9 rules out; to 1/256); besides `beta` (the last) and `beta_not_found`
-    (statistics steps, since the model was made, after which V had no zero between 0 and 2 and the
-    last β was kept).
+    Each log is the mean over the epoch's steps of its phase, or 0 without such steps:
+
+    - `loss`: the loss of the embedding steps
+    - `statistics_loss`: the loss of the statistics steps
+    - `mutual_information`: minus the loss over all pairs, which is the bound in nats, below 2 log 2
+    - `positive_kept` and `negative_kept`: the fractions of pairs within the margins in embedding
+      steps
+    - `not_decreasing`: the fraction of distances, in a grid of 1/256, where V does not decrease, as
+      Eq. 9 requires
+
+    Two more logs are not means: `beta` is the last β. `beta_not_found` counts the statistics steps
+    since the model was created after which V had no zero between 0 and 2, so that the last β
+    stayed.
 
     Examples:
         >>> inputs = keras.Input((4,))
@@ -79,19 +87,20 @@ class RankMI(DistributedModel):
         (2, 8)
 
     Args:
-        embedding: a built `keras.Model` from images to embeddings `[n, d]`.
-        statistics_network: a built Keras layer from distances `[m, 1]` to values `[m, 1]`; by
-            default `StatisticsNetwork(zero_at=beta)`.
-        k: statistics steps for each embedding step, at least 1.
-        beta: β₀, the first β, a distance in (0, 2): β starts where V is 0, as found from there.
-        alpha: α > 0, how far beyond β a pair still counts.
-        sampling: of the negative pairs of embedding steps: `"distance_weighted"` or `"uniform"`
-            draw one of the anchor's for each of its positive pairs, as a pure function of (seed,
-            step, anchor); `"all"` takes all within the margin.
-        seed: of the draws.
+        embedding: A built `keras.Model` from images to embeddings `[n, d]`.
+        statistics_network: A built Keras layer from distances `[m, 1]` to values `[m, 1]`. The
+            default is `StatisticsNetwork(zero_at=beta)`.
+        k: Number of statistics steps per embedding step, at least 1.
+        beta: β₀, a distance in (0, 2) from which to search the first zero of V.
+        alpha: α > 0, the margin around β within which a pair counts.
+        sampling: Sampling of the negative pairs in embedding steps. `"distance_weighted"` or
+            `"uniform"` draws one negative pair of the anchor for every positive pair, as a
+            pure function of (seed, step, anchor). `"all"` uses all negative pairs within the
+            margin.
+        seed: Seed of the draws.
 
     Raises:
-        ValueError: an argument out of range, networks of wrong shapes or not yet built.
+        ValueError: An argument is out of range, or a network is not built or has the wrong shape.
 
     Reference: Kemertas et al., "RankMI: A Mutual Information Maximizing Ranking Loss", CVPR 2020,
     Algorithm 1 and section 4.1 (whose settings are the defaults).
@@ -141,7 +150,7 @@ class RankMI(DistributedModel):
         return self.embedding
 
     def call(self, images: Tensor, training: bool = False) -> Tensor:
-        """The embeddings of the images."""
+        """Compute the embeddings of the images."""
         return self.embedding(images, training=training)
 
     def compile(
@@ -151,26 +160,28 @@ class RankMI(DistributedModel):
         steps_per_execution: int = 1,
         **kwargs: Any,
     ) -> None:
-        """Choose the optimizers of the two networks.
+        """Set the optimizers of the two networks.
 
         Args:
-            optimizer: of the embedding network. statistics_optimizer: of V; no optimizer touches
-                the other network's variables or slots. The paper has Adam, 1e-3, for both.
-            steps_per_execution, run_eagerly, jit_compile, auto_scale_loss: as in Keras.
+            optimizer: Optimizer of the embedding network. statistics_optimizer: Optimizer of V.
+                Neither optimizer touches the variables or slots of the other network. The paper
+                uses Adam, 1e-3, for both.
+            steps_per_execution, run_eagerly, jit_compile, auto_scale_loss: As in Keras.
 
         Raises:
-            ValueError: a loss or metrics: RankMI brings its own; one optimizer for both networks.
+            ValueError: A loss or metrics are set, but RankMI has a fixed loss and logs. Also if
+                both networks have the same optimizer.
         """
         for refused in ("loss", "metrics", "weighted_metrics", "loss_weights"):
             if kwargs.pop(refused, None) is not None:
                 raise ArgumentError(
-                    f"{refused} cannot be given: RankMI is trained by its own loss and logs what "
-                    f"there is to see. Received: {refused} in compile()"
+                    f"{refused} cannot be given: RankMI has its own loss and logs. "
+                    f"Received: {refused} in compile()"
                 )
         if statistics_optimizer is optimizer and not isinstance(optimizer, str):
             raise ArgumentError(
-                "statistics_optimizer must be an optimizer of its own. Received: the very object "
-                "that is the embedding network's optimizer"
+                "statistics_optimizer must be an optimizer of its own. Received: the same object "
+                "as the embedding network's optimizer"
             )
         super().compile(optimizer=optimizer, steps_per_execution=steps_per_execution, **kwargs)
         self.statistics_optimizer = keras.optimizers.get(statistics_optimizer)
@@ -180,12 +191,12 @@ class RankMI(DistributedModel):
         self._fit_to_replicas()
 
     def _optimizers(self) -> list[keras.optimizers.Optimizer]:
-        # The second is not there yet when Keras' part of compile has chosen the first.
+        # The second optimizer does not exist yet when `compile` of Keras sets the first.
         second = getattr(self, "statistics_optimizer", None)
         return [*super()._optimizers(), *([] if second is None else [second])]
 
     def get_compile_config(self) -> Config:
-        """The optimizers and how steps are run; nothing before `compile`."""
+        """Return the optimizers and the execution options. Empty before `compile`."""
         if not self.compiled:
             return {}
         serialize = keras.saving.serialize_keras_object
@@ -196,14 +207,14 @@ class RankMI(DistributedModel):
         }
 
     def compile_from_config(self, config: Config) -> None:
-        """Compile as `get_compile_config` says."""
+        """Compile with the arguments from `get_compile_config`."""
         self.compile(**keras.saving.deserialize_keras_object(config))
 
     @property
     def non_trainable_variables(self) -> list[keras.Variable]:
-        """As of every model; on JAX also those of V's optimizer.
+        """The variables of every model, and on JAX also the variables of V's optimizer.
 
-        Keras hands a step of JAX the variables of the model and of `optimizer`, and no others.
+        On JAX, Keras passes to a step only the variables of the model and of `optimizer`.
         """
         optimizer = getattr(self, "statistics_optimizer", None)
         if optimizer is None or keras.backend.backend() != "jax":
@@ -211,16 +222,19 @@ class RankMI(DistributedModel):
         return [*super().non_trainable_variables, *optimizer.variables]
 
     def step_on_replicas(self, data: Any) -> Logs:
-        """Around the replicas: within them optimizers refuse to update inside a `tf.cond`."""
+        """Run one step. The phase is chosen outside the replicas.
+
+        Within replicas, optimizers refuse to update in a `tf.cond`.
+        """
         import tensorflow as tf  # replicas are TensorFlow's
 
         strategy = self.distribute_strategy
         if not tf.distribute.has_strategy() and strategy is tf.distribute.get_strategy():
-            return super().step_on_replicas(data)  # no strategy, no such trouble
+            return super().step_on_replicas(data)  # this limit applies only with a strategy
         return self._alternate(lambda step: self.reduce_logs(strategy.run(step, args=(data,))))
 
     def train_step(self, *args: Any) -> Any:
-        """One step of Algorithm 1 on (images, class ids[, sample weights]); returns the logs."""
+        """Run one step of Algorithm 1 on (images, class ids[, sample weights])."""
         return self.logs_of(self._trained, *args)
 
     def _trained(self, data: Any) -> Logs:
@@ -229,7 +243,7 @@ class RankMI(DistributedModel):
         return self._alternate(lambda step: step(data))
 
     def _has_no_images(self, data: Any) -> bool:
-        """Whether there is nothing to do; replicas, which exchange rows, go on together."""
+        """Return whether to skip an empty batch. Several replicas run it to exchange rows."""
         class_ids = keras.utils.unpack_x_y_sample_weight(data)[1]
         return self.replicas == 1 and (known_shape(class_ids) or ())[:1] == (0,)
 
@@ -242,7 +256,7 @@ class RankMI(DistributedModel):
         )
 
     def _all_variables(self) -> list[keras.Variable]:
-        """Whatever a step reads or assigns to."""
+        """Return all variables that a step reads or assigns."""
         of_optimizers = (each.variables for each in self._optimizers())
         return [*self.variables, *itertools.chain(*of_optimizers), *self.metrics_variables]
 
@@ -295,9 +309,9 @@ class RankMI(DistributedModel):
         network: keras.Layer,
         optimizer: keras.optimizers.Optimizer,
     ) -> Any:
-        """Let a network take a step down the first that `lowered` returns; returns the second.
+        """Update a network with the gradient of the first output of `lowered`.
 
-        The gradient of a weight that it does not depend on is zeros.
+        A weight without a gradient gets zeros. Returns the second output of `lowered`.
         """
         variables = network.trainable_variables
         _, others, found, _ = gradients(lowered, variables, states=self._all_variables())
@@ -309,7 +323,7 @@ class RankMI(DistributedModel):
         return others
 
     def test_step(self, *args: Any) -> Any:
-        """The loss over all pairs, and what follows from it."""
+        """Compute the loss over all pairs and the logs that depend on it."""
         return self.logs_of(self._tested, *args)
 
     def _tested(self, data: Any) -> Logs:
@@ -327,16 +341,16 @@ class RankMI(DistributedModel):
         return {name: self.means[name].result() for name in kept}
 
     def get_metrics_result(self) -> Logs:
-        """The logs of a training step."""
+        """Return the logs of a training step."""
         means = {name: mean.result() for name, mean in self.means.items()}
-        # Copies: under a strategy the variables themselves are no numbers.
+        # Copies, because under a strategy the variables are not numbers.
         own = {"beta": self.beta, "beta_not_found": self.beta_not_found}
         return {**means, **{name: ops.copy(variable.value) for name, variable in own.items()}}
 
     def _pairs(
         self, class_ids: TensorLike, embeddings: Tensor
     ) -> tuple[Pairs, Tensor, Tensor, Tensor]:
-        """The batch's pairs, their distances, V's values, and whether all of it `is_sound`."""
+        """Return the batch's pairs, their distances, V's values, and whether it `is_sound`."""
         if class_ids is None:
             raise ArgumentError(
                 "y must be class ids [n]: RankMI compares classes. Received: y=None"
@@ -346,21 +360,21 @@ class RankMI(DistributedModel):
         class_ids = checked_class_ids(as_labels(class_ids, "y"))
         check_rows(class_ids, embeddings)
         pairs = Pairs.of_batch(class_ids, normalize(embeddings))
-        distances = safe_sqrt(pairs.squared_distances())
+        distances = pairs.distances()
         sound = is_sound(class_ids, embeddings)
         return pairs, distances, self._values(pairs, distances), sound
 
     def _values(self, pairs: Pairs, distances: Tensor) -> Tensor:
-        """V of all distances; on one device of one half of the symmetric matrix, for its cost."""
+        """Compute V of all distances. On one device, only for half of the symmetric matrix."""
         size = distances.shape[0]
-        # Beyond 2,048 the places alone, a constant of the graph, would be large.
+        # Beyond 2,048 rows, the indices, which are constants of the graph, would be too large.
         if pairs.candidates is not pairs.anchors or size is None or not 2 <= size <= 2048:
             values = self.statistics_network(ops.reshape(distances, (-1, 1)))
             return ops.reshape(values, ops.shape(distances))
         rows, columns = np.triu_indices(size, 1)
         place = np.zeros((size, size), "int32")
         place[rows, columns] = place[columns, rows] = np.arange(len(rows))
-        # Tensors: Keras makes floats of NumPy's on JAX where floatx is bfloat16.
+        # Tensors, because Keras on JAX converts NumPy integers to floats if floatx is bfloat16.
         there = ops.convert_to_tensor(rows * size + columns, dtype="int32")
         half = ops.take(ops.reshape(distances, (-1,)), there)
         place = ops.convert_to_tensor(place, dtype="int32")
@@ -373,10 +387,12 @@ class RankMI(DistributedModel):
             return pair_means(negative_costs(values), negative)
         if self.sampling == "uniform":
             each = ops.cast(negative, distances.dtype)
-            chances = each / at_least(ops.sum(each, axis=-1, keepdims=True), 1.0)
+            chances = each / maximum(ops.sum(each, axis=-1, keepdims=True), 1.0)
         else:
             chances = distance_weighted(distances, negative, ops.shape(pairs.anchors)[-1])
-        drawn = draw_negatives(chances, self.seed, self.step.value, pairs.first_row)
+        replica, _ = place_among_replicas()
+        first_row = replica * ops.shape(chances)[0]
+        drawn = draw_negatives(chances, self.seed, self.step.value, first_row)
         wanted = pairs.positive & ops.any(negative, axis=-1, keepdims=True)
         return pair_means(ops.take_along_axis(negative_costs(values), drawn, axis=-1), wanted)
 
@@ -398,18 +414,18 @@ class RankMI(DistributedModel):
         self._count("not_decreasing", rises & all_pairs, all_pairs)
 
     def _count(self, name: str, chosen: Tensor, of_all: Tensor) -> None:
-        """Record the share of the pairs `of_all` that is `chosen`."""
+        """Record the fraction of the pairs `of_all` that is `chosen`."""
         number = ops.sum(ops.cast(of_all, "float32"))
-        share = ops.sum(ops.cast(chosen, "float32")) / at_least(number, 1.0)
+        share = ops.sum(ops.cast(chosen, "float32")) / maximum(number, 1.0)
         self.means[name].update_state(share, sample_weight=number)
 
     def _share_of_replica(self, *losses: Tensor) -> Tensor:
-        # Each replica holds the mean over its own anchors; the gradients are summed.
+        # Each replica has the mean over its anchors, and the gradients are summed.
         total = sum(ops.sum(ops.cast(loss, losses[0].dtype)) for loss in losses)
         return total / self.replicas
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         serialize = keras.saving.serialize_keras_object
         return {
             "name": self.name,
@@ -424,7 +440,7 @@ class RankMI(DistributedModel):
 
     @classmethod
     def from_config(cls, config: Config, custom_objects: Mapping[str, Any] | None = None) -> Self:
-        """The model of this configuration."""
+        """Create a model from its configuration."""
         config = dict(config)
         for name in ("embedding", "statistics_network"):
             config[name] = keras.saving.deserialize_keras_object(config[name], custom_objects)
@@ -432,24 +448,24 @@ class RankMI(DistributedModel):
 
 
 def _number(positive: Tensor, negative: Tensor) -> Tensor:
-    """How many pairs there are: a small batch says less than a large one."""
+    """Count the pairs, so that a batch is weighted by its number of pairs."""
     return ops.sum(ops.cast(positive | negative, "float32"))
 
 
 def _loss_of_all(pairs: Pairs, values: Tensor) -> Tensor:
-    """The loss `[n]` over all pairs."""
+    """Compute the loss `[n]` over all pairs."""
     return pair_means(positive_costs(values), pairs.positive) + pair_means(
         negative_costs(values), pairs.negative
     )
 
 
 def _mean(values: Tensor) -> Tensor:
-    """The mean of `[n]`; 0 without any."""
-    return ops.sum(values) / at_least(ops.cast(ops.size(values), values.dtype), 1.0)
+    """Compute the mean of `[n]`. 0 if it is empty."""
+    return ops.sum(values) / maximum(ops.cast(ops.size(values), values.dtype), 1.0)
 
 
 def _mean_over_anchors(values: Tensor, weights: TensorLike | None, sound: Tensor) -> Tensor:
-    """The mean, NaN unless `is_sound`: the masks would hide it."""
+    """Compute the mean. NaN unless `sound`, because masks would hide invalid values."""
     if weights is not None:
         of_each = ops.convert_to_tensor(weights, dtype=values.dtype)
         values = values * one_per_image(of_each, "sample_weight", "have the shape")

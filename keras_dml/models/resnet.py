@@ -1,4 +1,4 @@
-"""ResNet-50 v1.5, the one of torchvision."""
+"""ResNet-50 v1.5, as in torchvision."""
 
 import keras
 
@@ -12,15 +12,15 @@ RESNET50_V1_5 = "resnet50_v1_5"
 def resnet50_v1_5(image_size: int = 224, name: str = RESNET50_V1_5) -> keras.Model:
     """ResNet-50 v1.5: RGB images `[n, s, s, 3]` in 0..255 to feature maps `[n, s/32, s/32, 2048]`.
 
-    Bottlenecks halve the resolution in their 3×3 convolution; in `keras.applications.ResNet50`
-    (v1, as He et al. 2016) they do so in the first 1×1. Layers have torchvision's names with
-    underscores for dots (`layer1_0_conv2`, `layer1_0_downsample_1`), a block's output is
-    `layer1_0_relu`. 23,508,032 weights (25,557,032 with a classifier of 1,000 classes) beside the
-    batch norms' 53,120 stored means and variances.
+    Bottlenecks halve the resolution in their 3×3 convolution. In `keras.applications.ResNet50` (v1,
+    as in He et al. 2016), the first 1×1 convolution halves it. Layers have torchvision's names with
+    underscores for dots (`layer1_0_conv2`, `layer1_0_downsample_1`), and a block's output is
+    `layer1_0_relu`. The model has 23,508,032 weights (25,557,032 with a classifier of 1,000
+    classes), plus 53,120 stored means and variances of the batch norms.
 
     Args:
-        image_size: s, from 1 on.
-        name: the model's name.
+        image_size: s, at least 1.
+        name: Name of the model.
 
     Reference: He et al. 2016; torchvision's `resnet50`, which Boudiaf et al. 2020 start from.
     """
@@ -54,7 +54,8 @@ def _bottleneck(x: Tensor, name: str, width: int, stride: int) -> Tensor:
 
 
 def _convolution(x: Tensor, name: str, filters: int, size: int, stride: int) -> Tensor:
-    if size > 1:  # Keras' own "same" would pad even maps at the far edge alone
+    # Padding "same" of Keras would pad even maps only at the far edge.
+    if size > 1:
         x = keras.layers.ZeroPadding2D(size // 2, name=f"{name}_pad")(x)
     return keras.layers.Conv2D(filters, size, stride, use_bias=False, name=name)(x)
 

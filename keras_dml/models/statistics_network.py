@@ -11,10 +11,10 @@ from keras_dml.errors import ArgumentError
 from keras_dml.steps import gradients
 from keras_dml.types import Config, Tensor
 
-# Distances of l2-normalised embeddings.
+# Range of the distances of l2-normalized embeddings.
 LOWEST, HIGHEST = 0.0, 2.0
 _NEWTON_STEPS = 5
-# Halves [0, 2] to the resolution of float32.
+# Bisections of [0, 2] until the interval has the resolution of float32.
 _BISECTIONS = 25
 
 
@@ -22,9 +22,10 @@ _BISECTIONS = 25
 class StatisticsNetwork(keras.layers.Layer):
     """RankMI's statistics network: `V(x) = MLP(x) − x`, one number from one distance.
 
-    MLP: dense 1 → hidden, leaky ReLU, `depth` times (dense hidden → hidden, leaky ReLU), dense
-    hidden → 1; Glorot uniform weights. The last bias starts such that `V(zero_at) = 0`: with a zero
-    bias V(x) ≈ −x, and the margins around V's zero would drop nearly all negative pairs.
+    The MLP is: dense 1 → hidden, leaky ReLU, `depth` times (dense hidden → hidden, leaky ReLU),
+    dense hidden → 1. Weights are Glorot uniform. The last bias is initialized such that
+    `V(zero_at) = 0`. With a zero bias, V(x) ≈ −x, and the margins around the zero of V would drop
+    nearly all negative pairs.
 
     Computes in float32 under any precision policy (`dtype="float64"` is possible).
 
@@ -35,11 +36,12 @@ class StatisticsNetwork(keras.layers.Layer):
 
     Args:
         hidden: H, the width of the hidden layers.
-        depth: L, how many hidden-to-hidden layers, at least 0.
-        slope: of the leaky ReLU below 0, in [0, 1).
-        residual: subtract the distance, so that V decreases from the start; False is MLP(x).
+        depth: L, the number of hidden-to-hidden layers, at least 0.
+        slope: Slope of the leaky ReLU below 0, in [0, 1).
+        residual: Whether to subtract the distance, so that V decreases from the start. False is
+            MLP(x).
         zero_at: β₀, distance in (0, 2) where V starts at 0.
-        seed: of the weights; None takes Keras' global seed.
+        seed: Seed of the weights. None uses the global seed of Keras.
 
     Call arguments:
         distances: `[m, 1]`.
@@ -48,7 +50,7 @@ class StatisticsNetwork(keras.layers.Layer):
         V, `[m, 1]`.
 
     Raises:
-        ValueError: an argument out of range.
+        ValueError: An argument is out of range.
 
     Reference: Kemertas et al., "RankMI", CVPR 2020, Eq. 10 and 14 (H = 128, L = 2, slope 0.1).
     """
@@ -87,7 +89,7 @@ class StatisticsNetwork(keras.layers.Layer):
         self.built = True
 
     def call(self, distances: Tensor) -> Tensor:
-        """V of distances `[m, 1]`."""
+        """Compute V of distances `[m, 1]`."""
         x = distances
         for layer in self.dense[:-1]:
             x = ops.leaky_relu(layer(x), negative_slope=self.slope)
@@ -95,28 +97,29 @@ class StatisticsNetwork(keras.layers.Layer):
         return value - distances if self.residual else value
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        """The shape of the distances."""
+        """Return the shape of the distances."""
         return input_shape
 
     def get_config(self) -> Config:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         names = ("hidden", "depth", "slope", "residual", "zero_at", "seed")
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}
 
 
 def estimate_beta(network: Callable[[Tensor], Tensor], beta: Tensor) -> tuple[Tensor, Tensor]:
-    """The distance β in [0, 2] where V is 0: a positive and a negative pair cost the same there.
+    """Find the distance β in [0, 2] where V is 0, and positive and negative pairs cost the same.
 
-    Newton's method from the last β, a few steps; bisection of [0, 2] where Newton leaves it, comes
-    to where V does not decrease, or does not settle. The paper's procedure is in a supplement that
-    is not public; this one is ours.
+    The search takes a few Newton steps from the last β. It falls back to bisection of [0, 2] if
+    Newton's method leaves the interval, reaches a point where V does not decrease, or does not
+    converge. The paper describes its procedure in a supplement that is not public, so this
+    procedure is ours.
 
     Args:
         network: V, from `[m, 1]` to `[m, 1]`.
-        beta: the last β, a scalar tensor.
+        beta: The last β, a scalar tensor.
 
     Returns:
-        `(beta, found)`: the last β and False if V does not change its sign between 0 and 2.
+        `(beta, found)`. If V does not change its sign between 0 and 2, the last β and False.
     """
 
     def value(distance: Tensor) -> Tensor:
@@ -151,7 +154,7 @@ def estimate_beta(network: Callable[[Tensor], Tensor], beta: Tensor) -> tuple[Te
 
 
 def check_statistics_network(network: object) -> None:
-    """ValueError unless `network` is a V that `estimate_beta` and RankMI can use."""
+    """Raise `ValueError` unless `estimate_beta` and RankMI can use `network` as V."""
     if not isinstance(network, keras.layers.Layer) or not network.built:
         raise ArgumentError(
             "statistics_network must be a built Keras layer, such as StatisticsNetwork(). "

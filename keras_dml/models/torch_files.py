@@ -1,7 +1,8 @@
-"""PyTorch's files of tensors, read by NumPy: no PyTorch is needed, and no code in them is run.
+"""Reader for PyTorch tensor files, based on NumPy. Needs no PyTorch, and runs no code in files.
 
-`torch.save` writes a pickle that names storages, and their bytes beside it: since 1.6 as entries of
-a zip file, before (and in many published checkpoints) one after the other in one stream.
+`torch.save` writes a pickle that names storages, and the bytes of the storages. Since 1.6 they are
+entries of a zip file. Before (and in many published checkpoints), they follow each other in one
+stream.
 """
 
 import collections
@@ -38,7 +39,7 @@ class _StorageType(NamedTuple):
 
 
 class _Storage(NamedTuple):
-    """What a tensor's numbers are kept in: `length` numbers under a key."""
+    """The storage of a tensor: `length` numbers under a key."""
 
     kind: str
     key: str
@@ -46,7 +47,7 @@ class _Storage(NamedTuple):
 
 
 class _Tensor(NamedTuple):
-    """A tensor as the pickle tells it: where in its storage, and how."""
+    """A tensor as described in the pickle: its storage and its layout in it."""
 
     storage: _Storage
     offset: int
@@ -55,18 +56,18 @@ class _Tensor(NamedTuple):
 
 
 def read_tensors(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
-    """The tensors of a saved `state_dict` by name, each with its own dtype (bfloat16 as float32).
+    """Read the tensors of a saved `state_dict` by name, with their dtypes (bfloat16 as float32).
 
-    What the pickle in it may hold is tensors, their storages, ordered dicts and plain values; any
-    other name in it is refused before anything is made of it.
+    The pickle can contain only tensors, their storages, ordered dictionaries, and plain values. Any
+    other name is refused before an object is created.
 
     Args:
-        path: of a `.pth` file in either format.
+        path: Path of a `.pth` file in either format.
 
     Raises:
-        OSError: it cannot be opened.
-        ValueError: no such file, a damaged one, one that holds anything but tensors by name, or one
-            that needs code to be run.
+        OSError: The file cannot be opened.
+        ValueError: The file is missing or damaged, contains anything except tensors by name, or
+            requires running code.
 
     Examples:
         >>> {name: array.shape for name, array in read_tensors("net.pth").items()}  # doctest: +SKIP
@@ -76,7 +77,7 @@ def read_tensors(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
         stream.seek(0)
         try:
             content, numbers = read(stream)
-        except Exception as error:  # a damaged file may end in nearly any
+        except Exception as error:  # a damaged file may raise nearly any error
             reason = f": {error}" if isinstance(error, pickle.UnpicklingError) else ""
             raise ArgumentError(
                 f"not a PyTorch file of tensors that can be read{reason}"
@@ -88,7 +89,7 @@ def read_tensors(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
         raise ArgumentError("not a state_dict: it must hold tensors by name and nothing else")
     try:
         return {name: _array(tensor, numbers) for name, tensor in content.items()}
-    except Exception as error:  # as above: sizes and keys in it are whatever somebody wrote
+    except Exception as error:  # sizes and keys in the file can have any value
         raise ArgumentError("not a PyTorch file of tensors that can be read") from error
 
 
@@ -133,17 +134,18 @@ def _read_stream(stream: BinaryIO) -> tuple[Any, Mapping[str, np.ndarray]]:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Reads pickles of tensors alone; `used` gets the storages that they name."""
+    """An unpickler that reads only tensors. `used` gets the storages that they name."""
 
     def __init__(self, stream: BinaryIO, used: dict[str, _Storage]) -> None:
         super().__init__(stream)
         self._used = used
 
     def find_class(self, module: str, name: str) -> Any:
-        """What stands here for the few names that a file of tensors needs."""
+        """Return replacements for the few names that a tensor file needs."""
         if module == "torch" and name in _STORAGES:
             return _StorageType(name)
-        # Functions made anew for each file: a pickle may write attributes into what it names.
+        # New functions for each file, because a pickle can set attributes of the objects that it
+        # names.
         made: dict[tuple[str, str], Callable[[], Any]] = {
             ("collections", "OrderedDict"): lambda: collections.OrderedDict,
             ("torch._utils", "_rebuild_tensor"): lambda: lambda *of_it: _tensor(*of_it),
@@ -155,10 +157,10 @@ class _Unpickler(pickle.Unpickler):
         return made[module, name]()
 
     def persistent_load(self, pid: Any) -> _Storage:
-        """The storage that a pickle names."""
+        """Return the storage that a pickle names."""
         word, kind, key, _, length, *view = pid
         if word != "storage" or not isinstance(kind, _StorageType) or any(view):
-            raise pickle.UnpicklingError("it holds something that is no storage of a tensor")
+            raise pickle.UnpicklingError("it contains an object that is not a tensor's storage")
         storage = _Storage(kind.name, str(key), int(length))
         if self._used.setdefault(storage.key, storage) != storage:
             raise pickle.UnpicklingError("it names one storage twice")
@@ -172,7 +174,7 @@ def _tensor(storage: Any, offset: Any, shape: Any, strides: Any) -> _Tensor:
 
 
 def _array(tensor: _Tensor, numbers: Mapping[str, np.ndarray]) -> np.ndarray:
-    """The tensor's numbers, within its storage."""
+    """Return the tensor's numbers, within its storage."""
     held = numbers[tensor.storage.key]
     _, offset, shape, strides = tensor
     if len(shape) != len(strides) or min((offset, *shape, *strides)) < 0:
@@ -181,7 +183,7 @@ def _array(tensor: _Tensor, numbers: Mapping[str, np.ndarray]) -> np.ndarray:
     last = offset + sum((n - 1) * stride for n, stride in zip(shape, strides))
     if size and (last >= len(held) or size > len(held)):
         raise ValueError("reaches beyond its storage")
-    # An empty one may lie anywhere.
+    # The offset of an empty tensor does not matter.
     part = held[offset : last + 1] if size else held[:0]
     array = np.lib.stride_tricks.as_strided(
         part, shape, [stride * held.itemsize for stride in strides], writeable=False

@@ -1,6 +1,7 @@
-"""Retrieval: one `Index` interface, exact and through ScaNN.
+"""Retrieval: one `Index` interface for exact search and for ScaNN.
 
-By TensorFlow where it is installed, else by NumPy; an index inside a SavedModel needs TensorFlow.
+Search runs on TensorFlow if it is installed, and otherwise on NumPy. An index inside a SavedModel
+needs TensorFlow.
 """
 
 import functools
@@ -24,9 +25,9 @@ from keras_dml.retrieval.tree import TreeAH
 
 @functools.cache
 def scann_loads() -> bool:
-    """Whether ScaNN can be imported; where it cannot, one line a process says so and why.
+    """Return whether ScaNN can be imported. If not, log the reason once per process.
 
-    The line goes to the logger "keras_dml". `scann_loads.cache_clear()` makes it look again.
+    The message goes to the logger "keras_dml". `scann_loads.cache_clear()` repeats the check.
 
     Examples:
         >>> isinstance(scann_loads(), bool)
@@ -35,7 +36,7 @@ def scann_loads() -> bool:
     try:
         import_scann()
     except ImportError as error:
-        # Cached, so that a training with many evaluations says it once.
+        # Cached, so that a training run with many evaluations logs the message once.
         logging.getLogger("keras_dml").warning(
             "ScaNN is not available (%s); searching by products instead: the exact results, more "
             "slowly.",
@@ -51,10 +52,10 @@ def build_index(
     ids: npt.ArrayLike | None = None,
     tree: TreeAH | None = None,
 ) -> Index:
-    """A `ScannIndex` where ScaNN loads, else an `ExactIndex`.
+    """Build a `ScannIndex` if ScaNN loads, and otherwise an `ExactIndex`.
 
-    Without `tree` both give the same ids and scores. Without ScaNN one line, once a process, goes
-    to the logger "keras_dml".
+    Without `tree`, both return the same ids and scores. If ScaNN is missing, the logger "keras_dml"
+    gets one message per process.
 
     Examples:
         >>> items = [[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]]
@@ -62,14 +63,14 @@ def build_index(
         array([[2]])
 
     Args:
-        embeddings: numbers `[n, d]`.
+        embeddings: Numbers `[n, d]`.
         metric: "cosine" or "l2".
-        ids: whole numbers or strings `[n]`; None: row numbers.
+        ids: Whole numbers or strings `[n]`. None uses row numbers.
         tree: None for exact search, or `TreeAH`.
 
     Raises:
-        ValueError: as `Index`.
-        TypeError: `tree` is no `TreeAH`.
+        ValueError: As in `Index`.
+        TypeError: `tree` is not a `TreeAH`.
     """
     if tree is not None and not isinstance(tree, TreeAH):
         raise ArgumentTypeError(f"tree must be None or a TreeAH. Received: tree={shown(tree)}")
@@ -79,11 +80,11 @@ def build_index(
 
 
 def load_index(path: str | os.PathLike[str]) -> Index:
-    """The index that `Index.save` wrote, wherever its folder has been moved.
+    """Load the index that `Index.save` wrote. The folder can have been moved.
 
-    A trained tree is read, not trained again. Without ScaNN a `ScannIndex`, with a tree or not,
-    becomes an `ExactIndex` of the same items, with the line of `build_index`. While another process
-    or thread saves one there, the index of before or the new one.
+    A trained tree is loaded, not retrained. Without ScaNN, a `ScannIndex`, with or without a tree,
+    becomes an `ExactIndex` of the same items, with the message of `build_index`. If another process
+    or thread saves to the folder at the same time, the result is either the old or the new index.
 
     Examples:
         >>> items = [[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]]
@@ -92,7 +93,7 @@ def load_index(path: str | os.PathLike[str]) -> Index:
         3
 
     Raises:
-        ValueError: `path` is no index, damaged, or written by a newer library.
+        ValueError: `path` is not an index, is damaged, or is from a newer version of the library.
     """
     return read_folder(check_path("path", path), lambda folder: _load(folder, path))
 

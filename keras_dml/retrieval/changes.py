@@ -1,4 +1,4 @@
-"""What happens to the rows of an index, in order: enough to do the same to another searcher."""
+"""Changes of an index's rows, in order, so that they can be repeated on another searcher."""
 
 from typing import NamedTuple, TypeAlias
 
@@ -7,27 +7,27 @@ import numpy.typing as npt
 
 
 class Removal(NamedTuple):
-    """Rows are taken out as `items.places_after` says; `rows`: their numbers, descending."""
+    """Removal of rows as in `items.places_after`. `rows` are their numbers, descending."""
 
     rows: npt.NDArray[np.int64]
 
     def count_after(self, count: int) -> int:
-        """Number of rows then, of `count` before."""
+        """Return the number of rows after the change, from `count` before it."""
         return count - len(self.rows)
 
 
 class Upsert(NamedTuple):
-    """Rows are replaced or come behind the others.
+    """Replacement of rows, and addition of new rows at the end.
 
-    `places`: int64 `[n]`, the numbers of those replaced, -1 for each that is new; `rows`: what
-    they are now, prepared float32 `[n, d]`.
+    `places` are the numbers of the replaced rows, int64 `[n]`, with -1 for each new row. `rows` are
+    the new values, prepared float32 `[n, d]`.
     """
 
     places: npt.NDArray[np.int64]
     rows: npt.NDArray[np.float32]
 
     def count_after(self, count: int) -> int:
-        """Number of rows then, of `count` before."""
+        """Return the number of rows after the change, from `count` before it."""
         return count + int((self.places < 0).sum())
 
 

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class ExactIndex(Index):
-    """The index that every other is measured against: compares each query with all items.
+    """The reference index: compares each query with all items.
 
-    Holds its items in float32 alone; a search takes at most a few hundred MB beside what it takes
-    and returns, whatever the number of queries. See `Index` for arguments, order and errors.
+    It stores only its items, in float32. A search takes at most a few hundred MB in addition to its
+    inputs and outputs, for any number of queries. See `Index` for arguments, order, and errors.
 
     Examples:
         >>> items = [[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]]
@@ -31,7 +31,7 @@ class ExactIndex(Index):
     kind = "exact"
 
     def _build(self, first: bool) -> None:
-        _ = self._products  # now, so that no search has to wait for it
+        _ = self._products  # now, so that no search has to wait
 
     @property
     def _block(self) -> int:

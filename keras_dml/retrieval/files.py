@@ -1,4 +1,4 @@
-"""An index as a folder."""
+"""The folder format of a saved index."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from keras_dml.retrieval.items import EMBEDDINGS, Items
 from keras_dml.retrieval.tree import TreeAH
 from keras_dml.retrieval.tree_searcher import TreeSearcher
 
-# What the readers of JSON and of NumPy's files raise at a cut or changed one.
+# Exceptions of the JSON and NumPy readers for truncated or modified files.
 _WHAT_DAMAGE_RAISES = (
     AttributeError,
     EOFError,
@@ -34,9 +34,9 @@ _WHAT_DAMAGE_RAISES = (
     ValueError,
     tokenize.TokenError,
 )
-# Raised by one whenever an older library could not read what is written.
+# Increment this whenever an older version of the library cannot read the new format.
 FORMAT = 2
-# What has no tree is written as before.
+# An index without a tree is still written in the first format.
 _FORMAT_WITHOUT_TREE = 1
 _KINDS = ("exact", "prefix", "scann")
 _DESCRIPTION = "index.json"
@@ -53,15 +53,15 @@ def save_index(
     parameters: Mapping[str, object],
     write_searcher: Callable[[pathlib.Path], None],
 ) -> None:
-    """What `Index.save` says, of the parts of an index.
+    """Write the parts of an index to a folder, as `Index.save` describes.
 
     Args:
-        path: the folder.
-        items: of the index.
-        kind: which class of index it is.
-        metric: the index's.
-        parameters: JSON values by name, those of `Index.parameters`.
-        write_searcher: writes what was trained on the items, `Index.write_searcher`.
+        path: The folder.
+        items: Items of the index.
+        kind: Kind of the index's class.
+        metric: Metric of the index.
+        parameters: JSON values by name, from `Index.parameters`.
+        write_searcher: `Index.write_searcher`, which writes the state trained on the items.
     """
     with replacing_folder(path, _DESCRIPTION, "an index") as folder:
         folder.mkdir()
@@ -80,8 +80,10 @@ def save_index(
 
 @dataclasses.dataclass(frozen=True)
 class SavedIndex:
-    """What `save_index` wrote: its JSON values, the items, where it is read, and what that is
-    called in messages."""
+    """The parts of an index that `save_index` wrote: JSON values and items.
+
+    `folder` is where the index is read, and `path` is its name in messages.
+    """
 
     description: dict[str, Any]
     items: Items
@@ -90,7 +92,7 @@ class SavedIndex:
 
     @property
     def kind(self) -> str:
-        """Which class of index it was."""
+        """Kind of the index's class."""
         return self.description["kind"]
 
     @property
@@ -99,10 +101,10 @@ class SavedIndex:
         return self.description["metric"]
 
     def tree(self, scann: ModuleType) -> TreeSearcher | TreeAH | None:
-        """What `ScannIndex` takes: a trained `TreeSearcher`, a `TreeAH` not used yet, or None.
+        """Return a trained `TreeSearcher`, an unused `TreeAH`, or None, for `ScannIndex`.
 
         Raises:
-            ValueError: it is damaged.
+            ValueError: The tree is damaged.
         """
         try:
             if "tree" not in self.description:
@@ -114,10 +116,10 @@ class SavedIndex:
             raise _damaged(self.path, said) from error
 
     def prefix(self) -> dict[str, int]:
-        """What `PrefixIndex` takes.
+        """Return the arguments for `PrefixIndex`.
 
         Raises:
-            ValueError: it is damaged.
+            ValueError: The arguments are damaged.
         """
         try:
             found = {name: self.description[name] for name in ("length", "candidates")}
@@ -137,14 +139,15 @@ def _damaged(path: str | os.PathLike[str], error: object) -> ArgumentError:
 
 
 def read_index(folder: pathlib.Path, path: str | os.PathLike[str]) -> SavedIndex:
-    """The `SavedIndex` of a folder.
+    """Read the `SavedIndex` of a folder.
 
     Args:
-        folder: where it is read, see `keras_dml.atomic.read_folder`.
-        path: what messages call it.
+        folder: The folder to read, see `keras_dml.atomic.read_folder`.
+        path: Name of the folder in messages.
 
     Raises:
-        ValueError: it is no index, damaged, or written by a newer library.
+        ValueError: The folder is not an index, is damaged, or is from a newer version of the
+            library.
     """
     where = f"Received: path={os.fspath(path)!r}"
     if not (folder / _DESCRIPTION).is_file():
@@ -164,21 +167,21 @@ def read_index(folder: pathlib.Path, path: str | os.PathLike[str]) -> SavedIndex
 
 
 def _digest(description: Mapping[str, Any]) -> str:
-    """SHA-256 of what `index.json` says beside the checksums."""
+    """Compute the SHA-256 of `index.json` without its checksums."""
     said = {name: value for name, value in description.items() if name != _CHECKSUMS}
-    # As it is read: tuples have become lists.
+    # Normalize to JSON values, because reading turns tuples into lists.
     text = json.dumps(json.loads(json.dumps(said)), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _check_sums(folder: pathlib.Path, description: Mapping[str, Any]) -> None:
-    """Before anything is loaded: ScaNN's own reader ends the process at many a flipped bit."""
+    """Check the checksums before loading, because ScaNN's reader can crash on a flipped bit."""
     found = {**folder_checksums(folder), _DESCRIPTION: _digest(description)}
     check_same(found, description[_CHECKSUMS])
 
 
 def _read_items(folder: pathlib.Path, description: Mapping[str, Any]) -> Items:
-    # Indexes of 0.1.0 have none.
+    # Version 0.1.0 wrote no checksums.
     if _CHECKSUMS in description:
         _check_sums(folder, description)
     rows = _array(folder / EMBEDDINGS)

@@ -1,4 +1,4 @@
-"""Where items and queries lie as ScaNN sees them."""
+"""The coordinates in which ScaNN sees items and queries."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ import numpy.typing as npt
 from keras_dml.nearness import Metric
 from keras_dml.retrieval.rows import center, centered, row_blocks
 
-# The longest squared length of the mean of rows of length 1 that stays. Recall of codes for noise
-# in 32 dimensions, all leaves searched: 0.999 at 0.5, 0.997 at 0.7, 0.985 at 0.8, 0.77 at 0.96 and
-# 0.35 at 0.998; with the mean taken off 0.9995 at each.
+# Largest squared length of the mean of unit rows that is not subtracted. Recall of codes for noise
+# in 32 dimensions, with all leaves searched: 0.999 at 0.5, 0.997 at 0.7, 0.985 at 0.8, 0.77 at 0.96
+# and 0.35 at 0.998. With the mean subtracted: 0.9995 at each.
 _LONG_MEAN = 0.6
-# The share of the items' variance that the coordinate beside them gets. Less, and principal
-# components leave it out; more, and leaves follow it instead of the directions.
+# Fraction of the items' variance that the lift coordinate gets. With less, the principal components
+# drop it. With more, the leaves follow it instead of the directions.
 _LIFT_SHARE = 0.02
 
 
 @dataclasses.dataclass(frozen=True)
 class Frame:
-    """Takes the mean off rows, without a change to the order of any query's items.
+    """A centering of rows that keeps the order of every query's items.
 
-    Codes of 4 bits are as wrong along the mean c as across it, and a query is long along c: where
-    rows differ by little, that error hides the difference. "l2": x - c and q - c. "cosine" leaves
-    rows as they are; with a lift a items become [x - c, a c·(x - c)] and queries [q - c, 1 / a],
-    whose product is q·x - q·c. That is so for rows of any length, those of zeros too; but these
-    would lie far from all others, so that codes and leaves are trained with them at the mean.
+    Codes of 4 bits have equal errors along the mean c and across it, and queries have a large
+    component along c. If rows differ little, this error hides the difference. For "l2", rows and
+    queries become x - c and q - c. For "cosine" without a lift, rows are unchanged. With a lift a,
+    items become [x - c, a c·(x - c)] and queries become [q - c, 1 / a], whose product is q·x - q·c.
+    The product is correct for rows of any length, including zeros. But rows of zeros would be far
+    from all other rows, so codes and leaves are trained with zeros at the mean.
 
     Args:
         center: c, float64 `[d]`.
@@ -39,7 +40,7 @@ class Frame:
 
     @classmethod
     def chosen(cls, rows: npt.NDArray[np.float32], metric: Metric) -> Frame:
-        """The frame for a tree over prepared rows: with a lift if "cosine" has a long mean."""
+        """Choose the frame of a tree on prepared rows: a lift if "cosine" has a long mean."""
         if metric != "cosine":
             return cls(center(rows, metric))
         middle = _mean_direction(rows)
@@ -52,7 +53,7 @@ class Frame:
             squares += np.einsum("nd,nd->", moved, moved)
         along = np.concatenate(parts)
         variance = squares / len(along)
-        # c·(x - c) is a constant less |x - c|² / 2. Where that hardly varies, a stays finite.
+        # c·(x - c) is a constant minus |x - c|² / 2. The bound keeps a finite if it hardly varies.
         spread = max(along.std(), 1e-3 * variance)
         return cls(middle, float(np.sqrt(_LIFT_SHARE * variance) / spread) if variance else 1.0)
 
@@ -64,7 +65,7 @@ class Frame:
         lift: float | None,
         middle: list[float] | None = None,
     ) -> Frame:
-        """The frame of its lift and center; without center what `chosen` gave for these rows."""
+        """Create a frame from its lift and center. Without a center, as `chosen` for the rows."""
         if middle is not None:
             found = np.array(middle, np.float64)
             if found.shape != rows.shape[1:]:
@@ -74,13 +75,13 @@ class Frame:
 
     @property
     def moves(self) -> bool:
-        """Whether rows change at all."""
+        """Whether the frame changes rows."""
         return bool(self.center.any())
 
     def trained_on(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """What leaves and codes are trained on: `items`, but zeros at the mean if there is a lift.
+        """Return the rows for the training of leaves and codes: `items`, with zeros at the mean.
 
-        So a search that is not scored again takes them for items of mean similarity.
+        Without re-scoring, a search then treats zeros as items of mean similarity.
         """
         items = self.items(rows)
         if self.lift is not None:
@@ -88,7 +89,7 @@ class Frame:
         return items
 
     def items(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Prepared rows `[n, d]` moved, float32; `rows` themselves if nothing moves."""
+        """Transform prepared rows `[n, d]`, float32. Returns `rows` unchanged without a center."""
         if self.lift is None:
             return centered(rows, self.center)
         out = np.empty((len(rows), rows.shape[1] + 1), np.float32)
@@ -99,7 +100,7 @@ class Frame:
         return out
 
     def queries(self, queries: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Prepared queries `[q, d]` moved, float32."""
+        """Transform prepared queries `[q, d]`, float32."""
         moved = centered(queries, self.center)
         if self.lift is None:
             return moved
@@ -107,6 +108,6 @@ class Frame:
 
 
 def _mean_direction(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-    """The mean of the rows that are not zeros, float64 `[d]`."""
+    """Compute the mean of the rows that are not zeros, float64 `[d]`."""
     count = sum(int(rows[block].any(axis=1).sum()) for block in row_blocks(rows))
     return rows.sum(axis=0, dtype=np.float64) / max(1, count)

@@ -1,4 +1,4 @@
-"""The interface of every index: a gallery's items, searched by queries."""
+"""The interface of every index: the items of a gallery, searched by queries."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from keras_dml.retrieval.turns import Turns
 if TYPE_CHECKING:
     from keras_dml.retrieval.serving import SearchModule
 
-# Numbers held at once while candidates are scored again: 2^18 float64, 2 MiB, stay in the cache.
+# Maximum number of values in memory during re-scoring: 2^18 float64, 2 MiB, stay in the cache.
 _PAIR_BLOCK = 2**18
 
 
 class Index(abc.ABC):
-    """Items as rows of embeddings, searched for the nearest to each query.
+    """Items as rows of embeddings, searched for the nearest items of each query.
 
-    A score belongs to a pair of vectors alone: it is computed in float64 from their float32
-    values (normalised ones for "cosine") and rounded to float32. Equal scores are ordered by
-    the lower row number. So every exact index gives the same ids and scores for the same items.
+    A score depends only on its two vectors. It is computed in float64 from their float32 values
+    (normalized for "cosine") and rounded to float32. Equal scores are ordered by the lower row
+    number. Every exact index therefore returns the same ids and scores for the same items.
 
-    May be searched and changed by several threads at once: a search sees the items of one moment,
-    every change that had ended when it began and each later one whole or not at all, each item with
-    its own id.
+    Several threads can search and change the index at the same time. A search sees every change
+    that ended before it began, and each later change completely or not at all. Items always have
+    their ids.
 
     Examples:
         >>> items = [[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]]
@@ -51,16 +51,17 @@ class Index(abc.ABC):
         (True, 3)
 
     Args:
-        embeddings: numbers `[n, d]`, n and d at least 1, a memory-mapped file for instance; copied
-            once, to float32.
+        embeddings: Numbers `[n, d]`, n and d at least 1, for example a memory-mapped file. They are
+            copied once, to float32.
         metric: "cosine" (similarity, higher is nearer; a vector of zeros has similarity 0 to
             everything) or "l2" (Euclidean distance, lower is nearer).
-        ids: what `search` calls the items: whole numbers or strings `[n]`, no two the same. None:
-            their row numbers.
+        ids: Unique ids of the items in results: whole numbers or strings `[n]`. None uses row
+            numbers.
 
     Raises:
-        ValueError: unknown metric, no items, wrong rank, NaN or infinity (counted, rows named),
-            ids of another length or type or more than once (named).
+        ValueError: The metric is unknown, items are missing, the rank is wrong, values are NaN or
+            infinity (the message has the count and the rows), or ids have another length or type or
+            are not unique (the message names them).
     """
 
     kind: ClassVar[str]
@@ -73,7 +74,7 @@ class Index(abc.ABC):
     ) -> None:
         check_choice("metric", metric, METRICS)
         self._metric: Metric = metric
-        # Items come from `load_index`, prepared already; all of them may have been removed.
+        # `load_index` passes prepared items, and all of them can have been removed.
         if isinstance(embeddings, Items):
             self._items = embeddings
         else:
@@ -84,11 +85,11 @@ class Index(abc.ABC):
                     f"Received: embeddings of shape {self._items.rows.shape}"
                 )
         self._turns = Turns()
-        # How many of the items the searcher knows, and whether it must be built of them anew.
+        # Number of items that the searcher knows, and whether it must be rebuilt.
         self._built, self._stale, self._first = 0, True, True
         self._begin_rebalancing = threading.Lock()
         self._rebalancing: concurrent.futures.Future[None] | None = None
-        # What has changed since another searcher began to be trained.
+        # Changes since the training of another searcher began.
         self._changes: list[Change] | None = None
         with self._ready():
             self._first = False
@@ -102,7 +103,7 @@ class Index(abc.ABC):
 
     @property
     def num_items(self) -> int:
-        """Number of items that can be found."""
+        """Number of items that a search can find."""
         return len(self._items)
 
     @property
@@ -117,40 +118,41 @@ class Index(abc.ABC):
 
     @property
     def ids(self) -> np.ndarray:
-        """What `search` calls the items, int64 or strings `[num_items]`."""
+        """Ids of the items, int64 or strings `[num_items]`."""
         return self._items.ids
 
     def add(self, embeddings: npt.ArrayLike, ids: npt.ArrayLike | None = None) -> None:
-        """More items, behind those that are there.
+        """Add items after the existing items.
 
-        The next search or `save` takes them in: it joins all that was added since the last one.
+        The next search or `save` includes them. It joins all additions since the previous one.
 
         Args:
-            embeddings: numbers `[n, dimensions]`; n may be 0.
-            ids: as when the index was built: None then and now (the numbering goes on), or
-                new ones of the same type.
+            embeddings: Numbers `[n, dimensions]`. n can be 0.
+            ids: As in the constructor: None both times (the numbering continues), or new ids of the
+                same type.
 
         Raises:
-            ValueError: other dimensions, NaN or infinity, ids as in `Index` or that are there
-                already; the index is left as it was.
+            ValueError: The dimensions differ, values are NaN or infinity, or ids are invalid as in
+                `Index` or exist already. The index is then unchanged.
         """
         rows = prepared_rows(embeddings, "embeddings", self._metric)
         self._check_dimensions(rows, "embeddings")
         self._items.add(rows, ids)
 
     def upsert(self, ids: npt.ArrayLike, embeddings: npt.ArrayLike) -> None:
-        """Items under these ids: those that are there get other embeddings, the rest are new.
+        """Replace the embeddings of existing ids, and add items for new ids.
 
-        New ones come behind those that are there. When this returns, searches find them. An index
-        that was built without ids takes row numbers; new numbers make all of them ids as if given.
+        New items come after the existing items. Searches find them as soon as this method returns.
+        An index without ids takes row numbers, and with new numbers, all row numbers become
+        explicit ids.
 
         Args:
-            ids: whole numbers or strings `[n]`, as when the index was built; no two the same.
-            embeddings: numbers `[n, dimensions]`; n may be 0.
+            ids: Unique whole numbers or strings `[n]`, as in the constructor.
+            embeddings: Numbers `[n, dimensions]`. n can be 0.
 
         Raises:
-            ValueError: other dimensions, NaN or infinity, ids as in `Index`; the index is left as
-                it was.
+            ValueError: The dimensions differ, values are NaN or infinity, or ids are invalid as in
+                `Index`. The index is then unchanged.
         """
         rows = prepared_rows(embeddings, "embeddings", self._metric)
         self._check_dimensions(rows, "embeddings")
@@ -165,16 +167,16 @@ class Index(abc.ABC):
                 self._items.append(rows[new], checked_ids(ids, len(rows))[new])
 
     def remove(self, ids: npt.ArrayLike) -> None:
-        """Take items out, all of them if these are all.
+        """Remove items, possibly all of them.
 
-        The last items take their places in the order of the rest, as ScaNN has it. What is left of
-        an index that was built without ids keeps its row numbers of before as ids.
+        The last items take the places of the removed items, as in ScaNN. In an index without ids,
+        the remaining items keep their previous row numbers as ids.
 
         Args:
-            ids: of items, in any order and more than once if you like; none is nothing to do.
+            ids: Ids of items, in any order, and possibly repeated. Can be empty.
 
         Raises:
-            ValueError: ids that no item has (named); the index is left as it was.
+            ValueError: An id is unknown (the message names it). The index is then unchanged.
         """
         with self._changing():
             removed = np.unique(self._items.rows_of(ids, "ids", self._built))[::-1]
@@ -183,19 +185,20 @@ class Index(abc.ABC):
                 self._items.remove(removed)
 
     def rebalance(self, wait: bool = True) -> concurrent.futures.Future[None]:
-        """Train anew, on the items that are there now, what the index has trained.
+        """Retrain the trained parts of the index on the current items.
 
-        Meanwhile the index is searched and changed as before; the new searcher is brought up to
-        date with what has changed and takes the place of the old one between two searches. Memory:
-        a second searcher, and a copy of the items if they are changed in place. An index that has
-        trained nothing has nothing to do.
+        Searches and changes continue during the training. The new searcher then applies the changes
+        since its start, and replaces the previous searcher between two searches. Memory includes a
+        second searcher, and a copy of the items if they change in place. An index without trained
+        parts does nothing.
 
         Args:
-            wait: whether to return when it is done. A process that ends waits for it, too.
+            wait: Whether to wait for the end of the training. A process that exits also waits for
+                it.
 
         Returns:
-            A future whose `result()` raises what has failed: then the index is as it was. While
-            one is under way, that one.
+            A future whose `result()` raises the error of a failed training, after which the index
+            is unchanged. If a training is in progress, its future.
         """
         with self._begin_rebalancing:
             future = self._rebalancing
@@ -211,26 +214,27 @@ class Index(abc.ABC):
     def search(
         self, queries: npt.ArrayLike, k: int, allowed: npt.ArrayLike | None = None
     ) -> tuple[np.ndarray, npt.NDArray[np.float32]]:
-        """The k nearest items of each query, nearest first.
+        """Find the k nearest items of each query, nearest first.
 
-        Among `allowed` items the search is exact, whatever the index: each query is compared with
-        them and no others, so that k are found however few of the items they are.
+        With `allowed`, the search is exact for every kind of index. Each query is compared with
+        only the allowed items, so k items are found even if few items are allowed.
 
         Args:
-            queries: finite numbers `[q, dimensions]`; q may be 0.
-            k: from 1 to `num_items`.
-            allowed: None (all items), or those that may be found: a mask bool `[num_items]` in the
-                order of `ids`, or ids, in any order and more than once if you like. While other
-                threads change the index, ids mean the same items.
+            queries: Finite numbers `[q, dimensions]`. q can be 0.
+            k: From 1 to `num_items`.
+            allowed: None (all items), or the items that can be found: a mask bool `[num_items]` in
+                the order of `ids`, or ids in any order, possibly repeated. Ids stay valid if other
+                threads change the index.
 
         Returns:
             `(ids, scores)`: ids `[q, k]`, int64 or strings, and similarities ("cosine") or
-            distances ("l2") float32 `[q, k]`. Where fewer than k items are allowed, so many columns
-            as there are, none for none.
+            distances ("l2") float32 `[q, k]`. If fewer than k items are allowed, the number of
+            columns is the number of allowed items.
 
         Raises:
-            ValueError: k out of range, wrong rank, other dimensions, NaN or infinity; a mask of
-                another length, ids that no item has (named).
+            ValueError: k is out of range, the rank is wrong, the dimensions differ, values are NaN
+                or infinity, the mask has another length, or an id is unknown (the message names
+                it).
 
         Examples:
             >>> index = ExactIndex([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]], ids=["a", "b", "c"])
@@ -255,33 +259,34 @@ class Index(abc.ABC):
             return self._items.ids_of(rows), scores
 
     def embeddings_of(self, ids: npt.ArrayLike) -> npt.NDArray[np.float32]:
-        """The embeddings of items, as the index holds them: normalised for "cosine".
+        """Return the stored embeddings of items: normalized for "cosine".
 
         Args:
-            ids: of items, `[m]`, in any order and more than once if you like.
+            ids: Ids of items, `[m]`, in any order, and possibly repeated.
 
         Returns:
             float32 `[m, dimensions]`, in the order of `ids`.
 
         Raises:
-            ValueError: ids that no item has (named).
+            ValueError: An id is unknown (the message names it).
         """
-        # Without a searcher, which may have to be trained first.
+        # Does not need the searcher, which may have to be trained first.
         with self._turns.together(lambda: False, lambda: None), self._items.held():
             return self._items.rows[self._items.rows_of(ids, "ids", self.num_items)]
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the index as a folder that `load_index` reads; it may be moved.
+        """Write the index to a folder for `load_index`. The folder can be moved.
 
-        `index.json` (kind, metric, sizes, parameters), `embeddings.npy` (float32; normalised
-        for "cosine"), `ids.npy` if ids were given, and what the kind of index adds. Written
-        under a temporary name and then renamed; an index already there is removed last.
+        The folder contains `index.json` (kind, metric, sizes, parameters), `embeddings.npy`
+        (float32, normalized for "cosine"), `ids.npy` if the items have ids, and files of the kind
+        of index. It is written under a temporary name and then renamed. An existing index is
+        removed last.
 
         Args:
-            path: the folder to write; its parent must exist.
+            path: The folder to write. Its parent must exist.
 
         Raises:
-            ValueError: the parent of `path` is missing, or `path` exists and is no index.
+            ValueError: The parent of `path` is missing, or `path` exists and is not an index.
         """
         with self._ready():
             save_index(
@@ -295,38 +300,38 @@ class Index(abc.ABC):
 
     @abc.abstractmethod
     def serving_module(self) -> SearchModule:
-        """The index as a `tf.Module` to go inside a SavedModel.
+        """Return the index as a `tf.Module` for a SavedModel.
 
         Returns:
             A module whose `search(embeddings, k)` takes a float32 tensor `[q, dimensions]` and a
-            Python number and gives `(ids, scores)` as `search` does; see
-            `retrieval.serving.SearchModule` for how precisely.
+            Python number and returns `(ids, scores)` as `search` does. See
+            `retrieval.serving.SearchModule` for its precision.
         """
 
     def parameters(self) -> dict[str, object]:
-        """What `save` writes beside items and metric for `load_index`: JSON values by name."""
+        """Return the JSON values by name that `save` writes for `load_index`."""
         return {}
 
     def write_searcher(self, folder: pathlib.Path) -> None:  # noqa: B027, most kinds train nothing
-        """Write what was trained on the items into `folder`, a `pathlib.Path`."""
+        """Write the state that was trained on the items into `folder`, a `pathlib.Path`."""
 
     @property
     def _rows(self) -> npt.NDArray[np.float32]:
-        """Those that can be searched: not what another thread has added since."""
+        """The rows that can be searched, without later additions of other threads."""
         return self._items.rows[: self._built]
 
     @contextlib.contextmanager
     def _ready(self) -> Iterator[None]:
-        """Within it all items that were there before are searched, and nothing changes.
+        """Enter a context in which all existing items can be searched, and nothing changes.
 
-        What has been added is taken in when nobody searches; searches that begin then wait.
+        Additions are included while no search runs. Searches that start in the meantime wait.
         """
         with self._turns.together(self._behind, self._catch_up):
             yield
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:
-        """Within it nobody searches or adds; the searcher knows all items, or is stale."""
+        """Enter a context without searches and additions. The searcher is current or stale."""
         with self._turns.alone(), self._items.held():
             self._take_in()
             yield
@@ -343,25 +348,26 @@ class Index(abc.ABC):
             self._stale = False
 
     def _take_in(self) -> None:
-        """What has been added, as far as that needs no training."""
+        """Include the additions, if that needs no training."""
         before, self._built = self._built, self.num_items
         if self._built != before:
             self.__dict__.pop("_products", None)  # of fewer items
         if self._built != before and not (self._stale and self._changes is None):
-            # Copied, since rows may be replaced in place before another searcher gets them.
+            # A copy, because rows can be replaced in place before another searcher gets them.
             added = self._rows[before:].copy()
             self._renew(Upsert(np.full(len(added), -1), added))
 
     def _renew(self, change: Change) -> None:
-        """Bring the searcher up to date with what becomes of the items, or leave it stale."""
+        """Apply a change of the items to the searcher, or mark the searcher as stale."""
         self.__dict__.pop("_products", None)  # of other items
         if self._changes is not None:
             self._changes.append(change)
-        fresh, self._stale = not self._stale, True  # an error may leave a part of it done
+        # An error can leave the change half done.
+        fresh, self._stale = not self._stale, True
         self._stale = not (fresh and self._update(change))
 
     def _rebalance(self) -> None:  # noqa: B027, as `write_searcher`
-        """Of `rebalance`, in a thread of its own. Most kinds have trained nothing."""
+        """Do the work of `rebalance`, in a separate thread. Most kinds train nothing."""
 
     def _check_any_items(self) -> None:
         if not self._built:
@@ -375,7 +381,7 @@ class Index(abc.ABC):
             )
 
     def _among(self, allowed: npt.ArrayLike) -> npt.NDArray[np.int64] | None:
-        """The numbers of the rows that may be found, ascending; None: all."""
+        """Return the ascending numbers of the rows that can be found. None for all rows."""
         mask = as_array("allowed", allowed)
         if mask.dtype != bool:
             rows = np.unique(self._items.rows_of(allowed, "allowed", self._built))
@@ -398,7 +404,7 @@ class Index(abc.ABC):
         k: int,
         among: npt.NDArray[np.int64] | None = None,
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-        """Row numbers and scores, each `[q, k]`, by products with all rows or those of `among`."""
+        """Return row numbers and scores, `[q, k]` each, by products with all rows or `among`."""
         rows = np.empty((len(queries), k), np.int64)
         scores = np.empty((len(queries), k), np.float32)
         if not rows.size:
@@ -415,35 +421,35 @@ class Index(abc.ABC):
 
     @abc.abstractmethod
     def _build(self, first: bool) -> None:
-        """Makes ready to search all of `_rows`; `first`: for the first time."""
+        """Prepare the search of all `_rows`. `first` is True on the first call."""
 
     def _update(self, change: Change) -> bool:
-        """Brings what `_build` made up to date, before the items are; False: it must be built anew.
+        """Apply a change to the searcher before the items change. False requires a rebuild.
 
-        Most kinds train nothing, so that building anew is as good.
+        Most kinds train nothing, so a rebuild is equally good.
         """
         return False
 
     @property
     @abc.abstractmethod
     def _block(self) -> int:
-        """Queries searched at once."""
+        """Number of queries to search at once."""
 
     @abc.abstractmethod
     def _nearest(self, queries: npt.NDArray[np.float32], k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Row numbers and scores, each `[q, k]`, for one block of prepared queries."""
+        """Return row numbers and scores, `[q, k]` each, of one block of prepared queries."""
 
     def _ranked(
         self, queries: npt.NDArray[np.float32], candidates: np.ndarray, k: int
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-        """The k best of each query's candidates by (score, row).
+        """Return the k best candidates of each query by (score, row).
 
         Args:
-            queries: prepared rows float32 `[q, d]`.
-            candidates: row numbers `[q, c]`, c at least k, in any order.
+            queries: Prepared rows float32 `[q, d]`.
+            candidates: Row numbers `[q, c]`, c at least k, in any order.
 
         Returns:
-            `(rows, scores)`, each `[q, k]`, nearest first.
+            `(rows, scores)`, `[q, k]` each, nearest first.
         """
         candidates = candidates.astype(np.int64, copy=False)
         scores = np.empty(candidates.shape, np.float32)
@@ -462,10 +468,11 @@ class Index(abc.ABC):
     def _scores(
         self, queries: npt.NDArray[np.float32], items: npt.NDArray[np.float32]
     ) -> npt.NDArray[np.float64]:
-        """Scores `[q, c]` of queries `[q, d]` with items `[q, c, d]`."""
-        # Products of two float32 are exact in float64 and their sum is good to about 1e-16, so
-        # the rounding to float32 gives equal pairs equal scores whatever order the sum is taken
-        # in. Distances come from differences: |x|² - 2x·y + |y|² would lose the small ones.
+        """Compute the scores `[q, c]` of queries `[q, d]` with items `[q, c, d]`."""
+        # Products of two float32 are exact in float64, and their sum is accurate to about 1e-16.
+        # After rounding to float32, equal pairs therefore have equal scores for any order of
+        # summation. Distances come from differences, because |x|² - 2x·y + |y|² would lose small
+        # distances.
         exact = items.astype(np.float64)
         if self._metric == "cosine":
             return np.einsum("qd,qcd->qc", queries.astype(np.float64), exact)

@@ -1,4 +1,4 @@
-"""The items of an index: rows and their ids, which change."""
+"""The items of an index: rows and ids that can change."""
 
 import contextlib
 import numbers
@@ -12,10 +12,10 @@ from keras_dml.checks import as_array, shown
 from keras_dml.errors import ArgumentError
 from keras_dml.retrieval.rows import first_few
 
-# The file of a saved index that holds its items.
+# File name of the items in a saved index.
 EMBEDDINGS = "embeddings.npy"
-# Of its rows an array that grows gets so many more than it needs, so that one item added to a
-# million does not copy a million.
+# A growing array gets this fraction of spare rows, so that adding one item to a million does not
+# copy all of them.
 _SPARE_SHARE = 8
 
 
@@ -32,10 +32,11 @@ def _check_unique(ids: npt.ArrayLike, doubles: np.ndarray) -> None:
 
 
 def checked_ids(ids: npt.ArrayLike, count: int) -> np.ndarray:
-    """`ids` as an array `[count]`, int64 or of strings ("U").
+    """Convert `ids` to an array `[count]` of int64 or of strings ("U").
 
     Raises:
-        ValueError: another length or type, or duplicates (counted, and the first ones named).
+        ValueError: The length or type is wrong, or there are duplicates (the message has their
+            count and the first ones).
     """
     try:
         array = np.asarray(ids)
@@ -44,11 +45,11 @@ def checked_ids(ids: npt.ArrayLike, count: int) -> np.ndarray:
     if array.shape != (count,):
         raise _refused(ids, f"shape {array.shape} beside {count} rows")
     kind = array.dtype.kind
-    # NumPy makes strings of the numbers in a list of both.
+    # NumPy converts the numbers to strings in a list of both.
     if (kind in "TU" and isinstance(ids, np.ndarray)) or (
         kind in "OU" and isinstance(ids, Iterable) and all(isinstance(one, str) for one in ids)
     ):
-        # NumPy's strings lose it: another id would be meant.
+        # NumPy strings drop trailing null characters, which would change the id.
         if not (isinstance(ids, np.ndarray) and kind == "U") and any(
             str(one).endswith("\0") for one in ids
         ):
@@ -64,14 +65,14 @@ def checked_ids(ids: npt.ArrayLike, count: int) -> np.ndarray:
 
 
 def places_after(count: int, removed: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Which row stands where once `removed` are taken out of `count`, int64 `[count - r]`.
+    """Return which row is at each place after the removal of rows, int64 `[count - r]`.
 
-    The last row takes the place of each removed one, from the highest of these down: so ScaNN
-    does it, and little is moved.
+    Each removed row is replaced by the current last row, in order of descending row number. ScaNN
+    does the same, and few rows move.
 
     Args:
-        count: number of rows.
-        removed: row numbers, descending.
+        count: Number of rows.
+        removed: Row numbers, descending.
     """
     places = np.arange(count)
     last = count
@@ -82,7 +83,7 @@ def places_after(count: int, removed: npt.NDArray[np.int64]) -> npt.NDArray[np.i
 
 
 class _Column:
-    """An array that grows at its end; what is added is joined when it is next read."""
+    """An array that grows at its end. Additions are joined on the next read."""
 
     def __init__(self, array: np.ndarray) -> None:
         self._space, self._count = array, len(array)
@@ -93,16 +94,16 @@ class _Column:
 
     @property
     def dtype(self) -> np.dtype:
-        """Of what was there first."""
+        """Dtype of the initial array."""
         return self._space.dtype
 
     @property
     def array(self) -> np.ndarray:
-        """All of it; later additions leave it alone."""
+        """The whole array. Later additions do not change it."""
         if self._added:
             added = np.concatenate(self._added)
             count = self._count + len(added)
-            dtype = np.result_type(self._space, added)  # longer strings are another one
+            dtype = np.result_type(self._space, added)  # longer strings have another dtype
             if count > len(self._space) or dtype != self._space.dtype:
                 space = np.empty((count + count // _SPARE_SHARE, *added.shape[1:]), dtype)
                 space[: self._count] = self._space[: self._count]
@@ -112,30 +113,31 @@ class _Column:
         return self._space[: self._count]
 
     def append(self, block: np.ndarray) -> None:
-        """Add at the end."""
+        """Append a block."""
         self._added.append(block)
 
     def truncate(self, count: int) -> None:
-        """Drop what lies behind the first `count`."""
+        """Drop everything after the first `count` entries."""
         self._count = len(self.array[:count])
 
 
 class Items:
-    """Rows `[n, d]` and their ids `[n]`; what is added is joined when it is next read.
+    """Rows `[n, d]` and their ids `[n]`. Additions are joined on the next read.
 
-    May be read and added to by several threads at once: no reader sees a row without its id. Rows
-    are replaced and removed in place, which is for one thread while no other reads (see
-    `retrieval.turns`); until then a row number names the same row and the same id.
+    Several threads can read and add at the same time, and no reader sees a row without its id.
+    Replacing and removing rows happens in place, and requires that no other thread reads (see
+    `retrieval.turns`). Otherwise, row numbers and ids are stable.
 
     Args:
-        rows: prepared float32 `[n, d]`.
-        ids: None (the row numbers), or as `checked_ids` takes them.
+        rows: Prepared float32 `[n, d]`.
+        ids: None (row numbers), or ids as in `checked_ids`.
     """
 
     def __init__(self, rows: npt.NDArray[np.float32], ids: npt.ArrayLike | None = None) -> None:
         self._rows = _Column(rows)
         self._ids = None if ids is None else _Column(checked_ids(ids, len(rows)))
-        self._row_of: dict[int | str, int] = {}  # of the first so many, as far as it was needed
+        # Row of each id, for the first ids, filled on demand.
+        self._row_of: dict[int | str, int] = {}
         self._lock = threading.RLock()
         self._lent = False
         self.dimensions: int = rows.shape[1]
@@ -146,59 +148,59 @@ class Items:
 
     @property
     def rows(self) -> npt.NDArray[np.float32]:
-        """float32 `[n, d]`."""
+        """The rows, float32 `[n, d]`."""
         with self._lock:
             return self._rows.array
 
     @property
     def has_ids(self) -> bool:
-        """Whether the ids are others than the row numbers."""
+        """Whether the ids differ from the row numbers."""
         return self._ids is not None
 
     @property
     def ids(self) -> np.ndarray:
-        """int64 or strings `[n]`."""
+        """The ids, int64 or strings `[n]`."""
         with self._lock:
             if self._ids is None:
                 return np.arange(len(self))
             return self._ids.array
 
     def ids_of(self, rows: npt.NDArray[np.int64]) -> np.ndarray:
-        """The ids of row numbers of any shape."""
+        """Return the ids of row numbers of any shape."""
         return rows if self._ids is None else self.ids[rows]
 
     def first(self, count: int) -> "Items":
-        """The first of them, which later additions leave alone."""
+        """Return the first `count` items, which later additions do not change."""
         with self._lock:
             return Items(self.rows[:count], self.ids[:count] if self.has_ids else None)
 
     def lent_rows(self) -> npt.NDArray[np.float32]:
-        """Rows as they are now, whatever is changed later: the next change in place copies them."""
+        """Return the current rows. The next change in place copies them first."""
         with self._lock:
             self._lent = True
             return self.rows
 
     def add(self, rows: npt.NDArray[np.float32], ids: npt.ArrayLike | None) -> None:
-        """Append rows; `ids` None if and only if they were so before."""
+        """Append rows. `ids` must be None if and only if the items have no ids."""
         with self._lock:
             self._add(rows, ids)
 
     def held(self) -> contextlib.AbstractContextManager[object]:
-        """Within it no other thread adds or reads."""
+        """Return a context in which no other thread adds or reads."""
         return self._lock
 
     def rows_of(self, ids: npt.ArrayLike, name: str, count: int) -> npt.NDArray[np.int64]:
-        """The numbers of the rows of these ids, in their order, among the first `count` rows.
+        """Return the row numbers of ids, in their order, among the first `count` rows.
 
         Raises:
-            ValueError: no whole numbers or strings, or ids that no row has (counted, and the first
-                ones named); `name` is what the caller's argument is called.
+            ValueError: The ids are not whole numbers or strings, or are unknown (the message has
+                their count and the first ones). `name` is the caller's argument.
         """
         asked = as_array(name, ids)
         if asked.shape == (0,):
             return np.empty(0, np.int64)
         wanted = f"{name} must be ids of items, {'strings' if self._are_text else 'whole numbers'}"
-        # NumPy makes strings of the numbers in a list of both, and takes null characters off ends.
+        # NumPy converts numbers to strings in a list of both, and drops trailing null characters.
         each = ids if isinstance(ids, list | tuple) else asked.flat
         kind = str if self._are_text else numbers.Integral
         if asked.ndim != 1 or not all(
@@ -208,7 +210,7 @@ class Items:
         if self._are_text and any(one.endswith("\0") for one in each):
             raise ArgumentError(f"{wanted}. Received: {name}={shown(ids)}")
         with self._lock:
-            # What no item has gets a number beyond all rows that count.
+            # Unknown ids get a number beyond all counted rows.
             if self._ids is None:
                 rows = [one if 0 <= one < count else count for one in asked.tolist()]
             else:
@@ -228,13 +230,13 @@ class Items:
         return self._ids is not None and self._ids.dtype.kind == "U"
 
     def _known(self) -> dict[int | str, int]:
-        """The row of each id."""
+        """Return the row of each id."""
         ids, done = self.ids, len(self._row_of)
         self._row_of.update(zip(ids[done:].tolist(), range(done, len(ids))))
         return self._row_of
 
     def rows_or_new(self, ids: npt.ArrayLike, count: int) -> npt.NDArray[np.int64]:
-        """The row numbers of ids, -1 for new ones, int64 `[count]`."""
+        """Return the row numbers of ids, int64 `[count]`, with -1 for new ids."""
         array = checked_ids(ids, count)
         self._check_kind(ids, array, np.dtype(np.int64) if self._ids is None else self._ids.dtype)
         if self._ids is None:
@@ -243,19 +245,19 @@ class Items:
         return np.array([known.get(one, -1) for one in array.tolist()], np.int64)
 
     def replace(self, places: npt.NDArray[np.int64], rows: npt.NDArray[np.float32]) -> None:
-        """Put rows in the place of those of these numbers."""
+        """Replace the rows with these numbers."""
         self._own_rows()[places] = rows
 
     def append(self, rows: npt.NDArray[np.float32], ids: np.ndarray) -> None:
-        """Append rows of new ids; row numbers that were ids till then become given ones."""
+        """Append rows with new ids. Row numbers that served as ids become explicit ids."""
         self._give_ids()
         self._add(rows, ids)
 
     def remove(self, removed: npt.NDArray[np.int64]) -> None:
-        """Take out rows as `places_after` says; row numbers become given ids.
+        """Remove rows as in `places_after`. Row numbers that served as ids become explicit ids.
 
         Args:
-            removed: row numbers, descending.
+            removed: Row numbers, descending.
         """
         self._give_ids()
         ids, row_of = self.ids, self._known()
@@ -266,7 +268,8 @@ class Items:
         self._rows.truncate(len(places))
         for one in ids[removed].tolist():
             del row_of[one]
-        self._ids = _Column(ids[places])  # anew, since who has asked for `ids` may keep them
+        # A new array, because callers can still use the previous `ids`.
+        self._ids = _Column(ids[places])
         row_of.update(zip(ids[places[moved]].tolist(), moved.tolist()))
 
     def _own_rows(self) -> npt.NDArray[np.float32]:

@@ -1,4 +1,4 @@
-"""Search with the first numbers of each embedding, re-scored with all of them."""
+"""Search by a prefix of each embedding, with re-scoring by the full embedding."""
 
 from __future__ import annotations
 
@@ -22,29 +22,30 @@ if TYPE_CHECKING:
 
 
 class PrefixIndex(Index):
-    """Search short, re-score long: for embeddings whose prefixes are embeddings themselves.
+    """An index that searches by a prefix of each embedding and re-scores by the full embedding.
 
-    A query's first `length` numbers (normalised anew for "cosine") are compared with those of all
-    items; the `candidates` nearest, k if that is more, are ordered by the whole embeddings. So
-    scores are those of `ExactIndex`, where items may be missing, and a query costs
-    `length / dimensions` of an exact one. With `candidates` of all items it is `ExactIndex`.
+    A query's first `length` numbers (normalized for "cosine") are compared with the prefixes of all
+    items. The `candidates` nearest items, or k if that is more, are ordered by the full embeddings.
+    Scores therefore equal the scores of `ExactIndex`, but items can be missing. A query costs
+    `length / dimensions` of an exact query. If `candidates` is the number of items, the result
+    equals `ExactIndex`.
 
-    Made for embeddings that were trained with `losses.MatryoshkaLoss`; how much it finds of
-    others, `measured_recall` says. In memory: the items and their prefixes, in float32.
+    Use this index for embeddings trained with `losses.MatryoshkaLoss`. `measured_recall` shows how
+    well it works for other embeddings. Memory contains the items and their prefixes, in float32.
 
     Examples:
         >>> index = PrefixIndex(embeddings, length=64)  # [n, 128]
         >>> ids, scores = index.search(queries, k=10)
         >>> recall = index.measured_recall  # of its answers, about 0.998
 
-    See `Index` for the other arguments, order and errors.
+    See `Index` for the other arguments, order, and errors.
 
     Args:
-        length: numbers compared with all items, from 1 to d - 1.
-        candidates: items scored again for each query, at least 1.
+        length: Length of the prefixes, from 1 to d - 1.
+        candidates: Number of items to re-score for each query, at least 1.
 
     Raises:
-        ValueError: `length` or `candidates` out of range.
+        ValueError: `length` or `candidates` is out of range.
 
     Reference: Kusupati et al., "Matryoshka Representation Learning", NeurIPS 2022, section 4.3.1
     (adaptive retrieval).
@@ -68,19 +69,19 @@ class PrefixIndex(Index):
 
     @property
     def length(self) -> int:
-        """Numbers compared with all items."""
+        """Length of the prefixes."""
         return self._length
 
     @property
     def candidates(self) -> int:
-        """Items scored again for each query."""
+        """Number of items that are re-scored for each query."""
         return self._candidates
 
     @property
     def measured_recall(self) -> float:
-        """Share of the exact 10 nearest other items that a search finds; 1 where there is one item.
+        """Fraction of the exact 10 nearest other items that a search finds. 1 for a single item.
 
-        Measured with 1,000 of the items (all, if fewer) as queries, when it is first asked for.
+        It is measured on first access, with 1,000 of the items (or all, if fewer) as queries.
         """
         with self._ready():
             if self._recall is None:
@@ -98,7 +99,7 @@ class PrefixIndex(Index):
             items = self._items.first(self._built)
             middle = center(items.rows, self._metric)
             rows = centered(items.rows, middle)
-            # Of what is centred already, so that distances keep their digits in float32.
+            # Prefixes of centered rows, so that distances keep their digits in float32.
             short = self._prefixes(rows)
             return PrefixSearchModule(
                 rows, items.ids, self._metric, middle, short=short, candidates=self._candidates
@@ -114,7 +115,7 @@ class PrefixIndex(Index):
         self._short = ExactProducts(self._prefixes(self._rows), self._metric)
 
     def _prefixes(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        # Of a single row `ascontiguousarray` would be a view, and that row normalised with it.
+        # A copy, because `ascontiguousarray` of a single row would be a view, and change that row.
         prefixes = rows[:, : self._length].copy()
         return normalized(prefixes, out=prefixes) if self._metric == "cosine" else prefixes
 

@@ -1,4 +1,4 @@
-"""Embeddings as an index keeps them: finite float32 rows, of length 1 for cosine."""
+"""Prepared embeddings of an index: finite float32 rows, with length 1 for cosine."""
 
 from collections.abc import Iterator
 
@@ -10,40 +10,41 @@ from keras_dml.errors import ArgumentError
 from keras_dml.nearness import Metric
 
 _NAMED = 5
-# Numbers taken to float64 at once: 2^22 are 32 MiB.
+# Number of values to convert to float64 at once: 2^22 are 32 MiB.
 BLOCK = 2**22
 
 
 def first_few(values: np.ndarray) -> str:
-    """The first five of an array's values as text, such as "3, 7" or "1, 2, 3, 4, 5, …"."""
+    """Format the first five values of an array, such as "3, 7" or "1, 2, 3, 4, 5, …"."""
     return ", ".join(map(repr, values[:_NAMED].tolist())) + ", …" * (len(values) > _NAMED)
 
 
 def row_blocks(rows: np.ndarray, numbers: int = BLOCK) -> Iterator[slice]:
-    """Slices of `rows` of about `numbers` numbers each."""
+    """Return slices of `rows` with about `numbers` values each."""
     step = max(1, numbers // rows.shape[1])
     return (slice(start, min(start + step, len(rows))) for start in range(0, len(rows), step))
 
 
 def finite_rows(array: npt.ArrayLike, name: str) -> npt.NDArray[np.float32]:
-    """`array` as float32 rows of finite numbers.
+    """Convert `array` to float32 rows of finite numbers.
 
     Args:
-        array: numbers `[n, d]`, d at least 1.
-        name: what the caller's argument is called, for the messages.
+        array: Numbers `[n, d]`, d at least 1.
+        name: Name of the caller's argument, for messages.
 
     Returns:
         A new C-contiguous float32 array `[n, d]`.
 
     Raises:
-        ValueError: not real numbers, not of rank 2, no columns, NaN or infinity (counted, and the
-            first rows named).
+        ValueError: The array does not contain real numbers, does not have rank 2, has no columns,
+            or contains NaN or infinity (the message has the count and the first rows).
     """
     array = as_array(name, array)
-    if array.dtype.kind in "cSU":  # NumPy would drop the imaginary part and read the text
+    # NumPy would drop the imaginary part, and parse the text.
+    if array.dtype.kind in "cSU":
         raise ArgumentError(f"{name} must be an array of numbers. Received: dtype {array.dtype}")
     try:
-        # A float64 beyond float32's range becomes infinite here and is reported below.
+        # A float64 beyond the range of float32 becomes infinite here, and is reported below.
         with np.errstate(over="ignore"):
             rows = array.astype(np.float32, order="C")
     except (TypeError, ValueError, OverflowError) as error:
@@ -65,7 +66,7 @@ def finite_rows(array: npt.ArrayLike, name: str) -> npt.NDArray[np.float32]:
 def normalized(
     rows: npt.NDArray[np.float32], out: npt.NDArray[np.float32] | None = None
 ) -> npt.NDArray[np.float32]:
-    """Rows of length 1, float32 `[n, d]`, in `out` if given; a row of zeros stays zero."""
+    """Scale rows to length 1, float32 `[n, d]`, into `out` if set. Rows of zeros stay zero."""
     out = np.empty_like(rows) if out is None else out
     for block in row_blocks(rows):
         lengths = np.sqrt(np.einsum("nd,nd->n", rows[block], rows[block], dtype=np.float64))
@@ -75,16 +76,16 @@ def normalized(
 
 
 def prepared_rows(array: npt.ArrayLike, name: str, metric: Metric) -> npt.NDArray[np.float32]:
-    """`finite_rows`, normalised for "cosine": one copy of the caller's array."""
+    """Return `finite_rows`, normalized for "cosine", with one copy of the caller's array."""
     rows = finite_rows(array, name)
     return normalized(rows, out=rows) if metric == "cosine" else rows
 
 
 def center(rows: np.ndarray, metric: Metric) -> npt.NDArray[np.float64]:
-    """What to take off rows before products of them are taken, float64 `[d]`.
+    """Return the vector to subtract from rows before products, float64 `[d]`.
 
-    Distances do not change when everything moves by -center, and |x|² - 2x·y + |y|² loses fewer
-    digits near the origin. Similarities do change, so for "cosine" it is 0.
+    Distances do not change if all vectors move by -center, and |x|² - 2x·y + |y|² loses fewer
+    digits near the origin. Similarities change, so the center is 0 for "cosine".
     """
     if metric == "cosine":
         return np.zeros(rows.shape[1])
@@ -94,7 +95,7 @@ def center(rows: np.ndarray, metric: Metric) -> npt.NDArray[np.float64]:
 def centered(
     rows: npt.NDArray[np.float32], middle: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float32]:
-    """`rows` - `middle`, float32; `rows` themselves if `middle` is 0."""
+    """Return `rows` - `middle`, float32. Returns `rows` unchanged if `middle` is 0."""
     if not middle.any():
         return rows
     out = np.empty_like(rows)

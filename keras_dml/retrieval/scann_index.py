@@ -1,4 +1,4 @@
-"""Search by ScaNN, exact or through a tree. Needs ScaNN (Linux) and its TensorFlow."""
+"""Search by ScaNN, exact or with a tree. Requires ScaNN (Linux) and its TensorFlow."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("keras_dml")
 _QUERIES = 4096
-# Items asked for beyond k: enough that the k-th nearest is seldom within rounding of the last.
+# Number of items beyond k to request, so that the k-th is rarely within rounding of the last.
 _SPARE = 8
-# So many changed rows are brought into a new tree while searches wait: some ten milliseconds.
+# A new tree replays at most this number of changed rows while searches wait, about ten ms.
 _FEW_ROWS = 500
 
 
 def import_scann() -> ModuleType:
-    """The module `scann.scann_ops_pybind`.
+    """Import `scann.scann_ops_pybind`.
 
     Raises:
         MissingExtraError: ScaNN is not installed, or does not load with this TensorFlow.
@@ -51,39 +51,39 @@ def import_scann() -> ModuleType:
             from scann import scann_ops_pybind
         except ImportError:
             raise
-        # Its compiled operations fail with an error of TensorFlow's when the versions do not match.
+        # If the versions do not match, its compiled operations fail with a TensorFlow error.
         except Exception as error:
             raise ImportError(f"ScaNN does not load: {error}", name="scann") from error
     return scann_ops_pybind
 
 
 class ScannIndex(Index):
-    """Search by ScaNN (Guo et al., 2020): the answers of `ExactIndex`, or with a tree most of them.
+    """Search by ScaNN (Guo et al., 2020): exact, or approximate with a tree.
 
-    Without `tree` ScaNN compares each query with all items in float32. Its own scores are rounded
-    differently from call to call: two equal rows may get unequal ones, and an item on either side
-    of the cut at k may swap with one as near. So ScaNN is asked for a few items more than k, these
-    are scored again as `Index` defines, and a query whose k-th item is not nearer than the last
-    one by more than float32 products can be wrong is searched again with float64 products.
+    Without `tree`, ScaNN compares each query with all items in float32. Its scores are rounded
+    differently in each call, so equal rows can get different scores, and items of almost equal
+    score can swap at the cut at k. The index therefore requests a few more items than k from ScaNN
+    and re-scores them as `Index` defines. If the k-th item is not nearer than the last item by more
+    than the error of float32 products, the query is searched again with float64 products.
 
-    With a tree, ScaNN's k items are scored again as `Index` defines, so scores are exact where
-    items may be missing. A query for which the leaves hold fewer than k items is searched exactly.
-    ScaNN rounds codes otherwise for one query than for many, so what is missing may change with
-    the batch that a query is in.
+    With a tree, the index re-scores ScaNN's k items as `Index` defines. Scores are therefore exact,
+    but items can be missing. If the leaves contain fewer than k items for a query, the query is
+    searched exactly. ScaNN rounds codes differently for one query and for many, so the missing
+    items can vary with the batch of a query.
 
-    Items that are added, replaced or removed are inserted into or deleted from the trained tree.
-    It is trained again at the next search when it has come to hold more than twice the items that
-    it was trained on, and at every change with `TreeAH.soar_lambda`, or "int8" for "l2", which
-    ScaNN cannot change; `rebalance` trains it beside the searches, when `measured_recall` has
-    become too low for instance.
+    Added, replaced, or removed items are inserted into or deleted from the trained tree. The tree
+    is retrained at the next search when it contains more than twice the items that it was trained
+    on. It is retrained at every change with `TreeAH.soar_lambda`, or with "int8" for "l2", because
+    ScaNN cannot change such a tree. `rebalance` retrains it in parallel with searches, for example
+    if `measured_recall` is too low.
 
-    In memory: the items in float32, ScaNN's copy of them, and with a tree a code of 4 bits for
-    every `dimensions_per_block` projected dimensions. While it is built for "l2", or with a tree
-    for "cosine" and a mean so long that it is taken off (see `retrieval.frame.Frame`), one copy
-    more. With that mean rows of zeros, if there are any, may keep as many others out of an answer
-    whose last items are less similar to the query than most are.
+    Memory contains the items in float32, ScaNN's copy of them, and with a tree a 4-bit code per
+    `dimensions_per_block` projected dimensions. The build needs one more copy for "l2", or for
+    "cosine" with a tree and a mean so long that it is subtracted (see `retrieval.frame.Frame`).
+    With that mean, rows of zeros can displace as many other items from a result whose last items
+    are less similar to the query than most items.
 
-    See `Index` for the other arguments, order and errors.
+    See `Index` for the other arguments, order, and errors.
 
     Examples:
         >>> items = [[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]]
@@ -96,7 +96,7 @@ class ScannIndex(Index):
 
     Raises:
         MissingExtraError: ScaNN is not installed, or does not load with this TensorFlow.
-        TypeError: `tree` is something else.
+        TypeError: `tree` has another type.
     """
 
     kind = "scann"
@@ -109,7 +109,7 @@ class ScannIndex(Index):
         ids: npt.ArrayLike | None = None,
         tree: TreeAH | TreeSearcher | None = None,
     ) -> None:
-        # A trained searcher comes from `load_index`.
+        # `load_index` passes a trained searcher.
         if not isinstance(tree, (TreeAH, TreeSearcher, type(None))):
             raise ArgumentTypeError(f"tree must be None or a TreeAH. Received: tree={shown(tree)}")
         self._scann = import_scann()
@@ -123,16 +123,16 @@ class ScannIndex(Index):
 
     @property
     def tree(self) -> TreeAH | None:
-        """The `TreeAH` in use, each of its numbers given; None: brute force."""
+        """The `TreeAH` in use, with all numbers resolved. None for brute force."""
         with self._ready():
             return None if self._tree is None else self._tree.tree
 
     @property
     def measured_recall(self) -> float | None:
-        """Share of the exact 10 nearest other items that the tree finds; None: brute force.
+        """Fraction of the exact 10 nearest other items that the tree finds. None for brute force.
 
-        Measured when the tree is built and, after changes, when it is asked for; with 1,000 of the
-        items (all, if fewer) as queries.
+        It is measured when the tree is built and, after changes, on access. The queries are 1,000
+        of the items (or all, if fewer).
         """
         with self._ready():
             if self._tree is not None and self._tree.recall is None:
@@ -150,15 +150,15 @@ class ScannIndex(Index):
             self._tree.serialize(folder, f"../{EMBEDDINGS}")
 
     def serving_module(self) -> SearchModule:
-        """As in `Index`, of ScaNN's own TensorFlow operations.
+        """Return the index as in `Index`, with ScaNN's TensorFlow operations.
 
-        They are there where `import scann` has run: in the process that loads the SavedModel too.
-        It holds the items twice, in a variable and in ScaNN's own memory. The first call in a
-        process copies them.
+        The operations exist only after `import scann`, also in the process that loads the
+        SavedModel. The SavedModel contains the items twice, in a variable and in ScaNN's memory.
+        The first call in a process copies them.
 
         Raises:
-            ValueError: a tree that these operations do not know: with SOAR, or reordering by other
-                numbers than float32.
+            ValueError: The operations do not support the tree: it uses SOAR, or reorders by numbers
+                other than float32.
         """
         from keras_dml.retrieval.serving import ScannSearchModule
 
@@ -177,7 +177,7 @@ class ScannIndex(Index):
                 self._tree.serialize(folder)
                 middle, lift = self._tree.frame.center, self._tree.frame.lift
                 if lift is not None:
-                    # It scores by ScaNN's items, so those of zeros must not lie at the mean.
+                    # The module scores by ScaNN's items, so rows of zeros must not be at the mean.
                     np.save(folder / "dataset.npy", self._tree.frame.items(self._rows))
                 leaves = self._tree.tree.leaves_to_search
                 how = {"spare": 0, "reorder": self._tree.reordered, "leaves": leaves}
@@ -188,7 +188,7 @@ class ScannIndex(Index):
         if first and self._tree is not None:
             return
         self._tree = None
-        # An index that has shrunk may be too small for the tree that was asked for.
+        # An index that has shrunk can be too small for the requested tree.
         if self._asked is not None and (first or self._asked.fits(self._built)):
             self._tree = TreeSearcher.trained(self._scann, self._rows, self._metric, self._asked)
             if self._tree is not None:
@@ -226,14 +226,14 @@ class ScannIndex(Index):
                     if sum(len(change.rows) for change in changes) <= _FEW_ROWS:
                         self._adopt(trained, changes)
                         return
-                # Many are done beside the searches.
+                # Many changes are replayed in parallel with searches.
                 if not trained.update_all(changes):
                     return
         finally:
             self._changes = None
 
     def _adopt(self, trained: TreeSearcher, changes: Sequence[Change]) -> None:
-        """Search by `trained` from now on, once `changes` are done to it."""
+        """Replay `changes` on `trained`, and then use it for searches."""
         if trained.update_all(changes):
             self._tree, self._stale = trained, False
 
@@ -263,7 +263,7 @@ class ScannIndex(Index):
         self, searcher: TreeSearcher, queries: npt.NDArray[np.float32], k: int
     ) -> tuple[np.ndarray, np.ndarray]:
         candidates, raw = searcher.search(queries, searcher.asked_for(k))
-        # NaN of leaves that hold too few items, infinity beyond float32's range.
+        # NaN if the leaves contain too few items, and infinity beyond the range of float32.
         short = ~np.isfinite(raw).all(axis=1)
         rows, scores = self._ranked(queries, candidates, k)
         if short.any():
@@ -277,7 +277,7 @@ class ScannIndex(Index):
         moved = centered(queries, self._center)
         candidates, raw = self._brute_force.search_batched_parallel(moved, asked)
         rows, scores = self._ranked(queries, candidates, k)
-        # Beyond float32's range ScaNN gives infinity, or NaN and one item again and again.
+        # Beyond the range of float32, ScaNN returns infinity, or NaN and the same item repeatedly.
         unsure = ~np.isfinite(raw).all(axis=1)
         if asked < self._built:
             unsure |= ~self._is_clear(moved, scores[:, -1], raw[:, -1])
@@ -286,22 +286,22 @@ class ScannIndex(Index):
         return rows, scores
 
     def _is_clear(self, moved: np.ndarray, kth: np.ndarray, last: np.ndarray) -> np.ndarray:
-        """Whether no item that ScaNN left out can be as near as the k-th found, `[q]`.
+        """Return whether every item that ScaNN left out is farther than the k-th item, `[q]`.
 
         Args:
-            moved: the queries as ScaNN saw them, `[q, d]`.
-            kth: the k-th best score, as `Index` defines it, `[q]`.
-            last: ScaNN's score of the last item that it returned: similarity or squared distance.
+            moved: Queries as passed to ScaNN, `[q, d]`.
+            kth: The k-th best score, as `Index` defines it, `[q]`.
+            last: ScaNN's score of its last returned item: similarity or squared distance.
         """
-        # A float32 sum of d products is wrong by at most d·2⁻²⁴ times the vectors' lengths; the
-        # 4 more cover the rounding of scores and of centred numbers. Written so that NaN (lengths
-        # beyond float32's range) is not clear.
+        # A float32 sum of d products has an error of at most d·2⁻²⁴ times the vectors' lengths. The
+        # 4 more cover the rounding of scores and of centered numbers. The comparisons are False for
+        # NaN (lengths beyond the range of float32), so NaN is not clear.
         error = (self.dimensions + 4) * 2.0**-24
         kth, last = kth.astype(np.float64), last.astype(np.float64)
         if self._metric == "cosine":
             return kth > last + error
         lengths = np.sqrt(np.einsum("qd,qd->q", moved, moved, dtype=np.float64))
         farthest = (lengths + self._longest) ** 2
-        # Near the end of float32's range a sum may be infinite while its difference would not be.
+        # Near the limit of float32, a sum can be infinite although its difference is not.
         in_range = farthest < np.finfo(np.float32).max / 2
         return in_range & (kth**2 < last - error * farthest)

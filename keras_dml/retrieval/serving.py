@@ -1,4 +1,4 @@
-"""An index as TensorFlow operations, to go inside a SavedModel. Needs TensorFlow."""
+"""An index as TensorFlow operations for a SavedModel. Requires TensorFlow."""
 
 import math
 import pathlib
@@ -13,29 +13,30 @@ from keras_dml.nearness import Metric
 with needing("tensorflow", "an index inside a SavedModel"):
     import tensorflow as tf
 
-# Scores held at once: 2^25 float32 are 128 MiB.
+# Maximum number of scores in memory: 2^25 float32 are 128 MiB.
 _SCORE_BLOCK = 2**25
-# Numbers held at once while candidates are scored again: 2^22 float64 are 32 MiB.
+# Maximum number of values in memory during re-scoring: 2^22 float64 are 32 MiB.
 _PAIR_BLOCK = 2**22
-# Candidates beyond k that are scored again, since float32 products may swap near ones.
+# Number of re-scored candidates beyond k, because float32 products can swap near items.
 _SPARE = 8
 
 
 class SearchModule(tf.Module):
-    """Items and ids as variables, searched by TensorFlow's own operations.
+    """Items and ids as variables, searched by TensorFlow operations.
 
-    Candidates are the k + 8 best by float32 products; their scores are computed again in float64
-    from float32 values and rounded to float32, and equal ones ordered by the lower row. So scores
-    are those of `Index` (if `middle` is not 0: to about 1e-7 of the items' distances from it), and
-    ids too, unless more than 8 items are as near as the k-th within float32's rounding.
+    The candidates are the k + 8 best items by float32 products. Their scores are recomputed in
+    float64 from float32 values and rounded to float32, and the lower row comes first among equal
+    scores. Scores therefore equal the scores of `Index` (if `middle` is not 0, to about 1e-7 of the
+    items' distances from it). Ids are equal too, unless more than 8 items are as near as the k-th
+    within float32 rounding.
 
     Args:
-        rows: float32 `[n, d]`, normalised for "cosine", less `middle`; with `lift`
-            `Frame.items`, `[n, d + 1]`.
+        rows: float32 `[n, d]`, normalized for "cosine", minus `middle`. With `lift`, `Frame.items`,
+            `[n, d + 1]`.
         ids: int64 or strings `[n]`.
         metric: "cosine" or "l2".
-        middle: float64 `[d]`, taken off queries; for "cosine" 0 unless there is a lift.
-        lift: None, or the one of `retrieval.frame.Frame`.
+        middle: float64 `[d]`, subtracted from queries. 0 for "cosine" without a lift.
+        lift: None, or the lift of `retrieval.frame.Frame`.
     """
 
     def __init__(
@@ -51,7 +52,8 @@ class SearchModule(tf.Module):
         if not isinstance(rows, tf.Variable):
             rows = tf.Variable(rows, trainable=False, name="rows")
         self._rows = rows
-        if ids.dtype.kind == "U":  # file names that are no UTF-8 keep their bytes
+        # File names that are not valid UTF-8 keep their bytes.
+        if ids.dtype.kind == "U":
             names = [one.encode("utf-8", "surrogateescape") for one in ids.tolist()]
         self._ids = tf.Variable(
             names if ids.dtype.kind == "U" else ids, trainable=False, name="ids"
@@ -66,29 +68,29 @@ class SearchModule(tf.Module):
         self._halves = tf.Variable(halves, trainable=False, name="halves")
 
     def search(self, embeddings: tf.Tensor, k: int) -> tuple[tf.Tensor, tf.Tensor]:
-        """The k nearest items of each query, nearest first, as `Index.search`.
+        """Find the k nearest items of each query, nearest first, as `Index.search` does.
 
         Args:
             embeddings: float32 tensor `[q, d]`, q at least 1.
-            k: whole number from 1 to n, not a tensor.
+            k: Whole number from 1 to n, not a tensor.
 
         Returns:
             `(ids, scores)`: int64 or strings `[q, k]`, float32 `[q, k]`.
 
         Raises:
-            tf.errors.InvalidArgumentError: NaN or infinity among the embeddings.
+            tf.errors.InvalidArgumentError: The embeddings contain NaN or infinity.
         """
         queries = tf.debugging.assert_all_finite(embeddings, "an embedding is not finite")
         queries = tf.cast(queries, tf.float64)
         if self._metric == "cosine":
             lengths = tf.norm(queries, axis=1, keepdims=True)
             queries = tf.math.divide_no_nan(queries, lengths)
-            # Rounded as `Index` has them: the last bit may decide which leaf ScaNN looks into.
+            # Rounded as in `Index`, because the last bit can decide which leaf ScaNN searches.
             queries = tf.cast(tf.cast(queries, tf.float32), tf.float64)
         queries = tf.cast(queries - self._middle, tf.float32)
         if self._lift is not None:
             queries = tf.pad(queries, [[0, 0], [0, 1]], constant_values=1 / self._lift)
-        # A function of its own, since ExportArchive traces without AutoGraph.
+        # A separate tf.function, because ExportArchive traces without AutoGraph.
         rows, scores = tf.function(self._in_blocks)(queries, k)
         return tf.gather(self._ids, rows), scores
 
@@ -105,25 +107,25 @@ class SearchModule(tf.Module):
         return rows.concat(), scores.concat()
 
     def _candidates(self, queries: tf.Tensor, k: int) -> tf.Tensor:
-        """Row numbers int32 `[q, c]`, c at least k."""
+        """Return candidate row numbers, int32 `[q, c]`, c at least k."""
         return tf.math.top_k(self._nearness(queries, self._rows), self._asked(k)).indices
 
     def _nearness(self, queries: tf.Tensor, rows: tf.Variable) -> tf.Tensor:
-        """What is larger the nearer they are, by float32 products."""
+        """Compute the nearness by float32 products. Larger is nearer."""
         if self._metric == "cosine":
             return tf.matmul(queries, rows, transpose_b=True)
-        # Squares of numbers below 1e-22 would all be 0.
+        # Without the scale, squares of numbers below 1e-22 would all be 0.
         products = tf.matmul(queries * self._scale, rows, transpose_b=True)
         return products * self._scale - self._halves
 
     def _asked(self, k: int) -> int:
-        """How many candidates there are."""
+        """Return the number of candidates."""
         return min(k + _SPARE, self._rows.shape[0])
 
     def _ranked(
         self, queries: tf.Tensor, candidates: tf.Tensor, k: int
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        # Of equal numbers top-k keeps the first: the lower row.
+        # Among equal numbers, top-k keeps the first, which is the lower row.
         candidates = tf.sort(candidates, axis=1)
         items = tf.cast(tf.gather(self._rows, candidates), tf.float64)
         queries = tf.cast(queries, tf.float64)
@@ -139,12 +141,12 @@ class SearchModule(tf.Module):
 
 
 class PrefixSearchModule(SearchModule):
-    """The same with the candidates that are nearest by the first numbers of each embedding.
+    """A `SearchModule` whose candidates are the nearest items by a prefix of each embedding.
 
     Args:
-        short: their first numbers, float32 `[n, length]`, normalised anew for "cosine".
-        candidates: how many are scored again; k, if that is more.
-        rows, ids, metric, middle: as in `SearchModule`.
+        short: Prefixes of the rows, float32 `[n, length]`, normalized for "cosine".
+        candidates: Number of items to re-score. k, if that is more.
+        rows, ids, metric, middle: As in `SearchModule`.
     """
 
     def __init__(
@@ -163,7 +165,7 @@ class PrefixSearchModule(SearchModule):
             self._prepare_distances(short)
 
     def _candidates(self, queries: tf.Tensor, k: int) -> tf.Tensor:
-        # The length of a query's prefix does not change which items are near by the cosine.
+        # For the cosine, the length of a query's prefix does not change the order of the items.
         nearness = self._nearness(queries[:, : self._short.shape[1]], self._short)
         return tf.math.top_k(nearness, self._asked(k)).indices
 
@@ -172,15 +174,15 @@ class PrefixSearchModule(SearchModule):
 
 
 class ScannSearchModule(SearchModule):
-    """The same with candidates of ScaNN's own operations, which `import scann` registers.
+    """A `SearchModule` with candidates from ScaNN's operations, which `import scann` registers.
 
     Args:
-        folder: what ScaNN's `serialize` wrote, a `pathlib.Path`.
-        spare: how many candidates beyond k ScaNN is asked for.
-        reorder: function from a number of candidates to that of items which ScaNN compares by
-            their float32 rows; None for brute force.
-        leaves: leaves to search; None for brute force.
-        ids, metric, middle, lift: as in `SearchModule`.
+        folder: Folder with the files of ScaNN's `serialize`, a `pathlib.Path`.
+        spare: Number of candidates beyond k to request from ScaNN.
+        reorder: Function from a number of candidates to the number of items that ScaNN compares by
+            their float32 rows. None for brute force.
+        leaves: Number of leaves to search. None for brute force.
+        ids, metric, middle, lift: As in `SearchModule`.
     """
 
     def __init__(
@@ -208,8 +210,8 @@ class ScannSearchModule(SearchModule):
         reorder = None if self._reorder is None else self._reorder(asked)
         found = searcher.search_batched_parallel(queries, asked, reorder, self._leaves)
         rows = tf.ensure_shape(tf.cast(found.indices, tf.int32), [None, asked])
-        # A score is NaN where the leaves hold too few items, and no number beyond float32's range:
-        # such a query is searched exactly.
+        # A score is NaN if the leaves contain too few items, and infinite beyond the range of
+        # float32. Such a query is searched exactly.
         short = ~tf.reduce_all(tf.math.is_finite(found.distances), axis=1, keepdims=True)
 
         def exactly() -> tf.Tensor:
@@ -220,7 +222,7 @@ class ScannSearchModule(SearchModule):
 
 
 def _assets(folder: pathlib.Path) -> tuple[np.ndarray | tf.Tensor, ...]:
-    """The nine tensors of `ScannState`; what the searcher lacks is a scalar."""
+    """Return the nine tensors of `ScannState`. Parts that the searcher lacks are scalars."""
 
     def text(name: str) -> tf.Tensor:
         path = folder / name
@@ -236,7 +238,7 @@ def _assets(folder: pathlib.Path) -> tuple[np.ndarray | tf.Tensor, ...]:
         array("datapoint_to_token.npy", np.int32),
         text("ah_codebook.pb"),
         array("hashed_dataset.npy", np.uint8),
-        np.zeros((), np.int8),  # the next three: items as 8-bit numbers
+        np.zeros((), np.int8),  # the next three are for items as 8-bit numbers
         np.zeros((), np.float32),
         np.zeros((), np.float32),
         array("dataset.npy", np.float32),
@@ -244,7 +246,7 @@ def _assets(folder: pathlib.Path) -> tuple[np.ndarray | tf.Tensor, ...]:
 
 
 def _scale(rows: "npt.NDArray[np.float32] | tf.Variable") -> np.float32:
-    """A power of two that takes rows to about 1: products of theirs are only scaled, exactly."""
+    """Return a power of two that scales the rows to about 1, so that products scale exactly."""
     largest = float(tf.reduce_max(tf.abs(rows)))
     exponent = -math.frexp(largest)[1] if largest else 0
     return np.float32(math.ldexp(1.0, min(max(exponent, -126), 126)))

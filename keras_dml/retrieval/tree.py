@@ -1,4 +1,4 @@
-"""Parameters of ScaNN's tree with asymmetric hashing, chosen from the number of items."""
+"""Parameters of ScaNN's tree with asymmetric hashing, chosen by the number of items."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import sys
 from keras_dml.checks import check_choice, shown
 from keras_dml.errors import ArgumentError
 
-# ScaNN's guide: brute force below this number of items.
+# ScaNN's guide recommends brute force below this number of items.
 SMALLEST = 20_000
-# Codes of 16 values are trained on the items: as many are needed.
+# Codes with 16 values are trained on the items, which requires at least 16 items.
 FEWEST = 16
-# Of the exact neighbours, how many count for the recall, and of how many items.
+# Number of exact neighbors for the recall, and number of items that serve as queries.
 RECALL_NEIGHBORS = 10
 RECALL_QUERIES = 1000
-# Items that a search looks at unless told otherwise.
+# Default number of items that a search visits.
 _LOOKED_AT = 40_000
 REORDER_DTYPES = ("float32", "bfloat16", "int8")
 _COUNTS = ("num_leaves", "leaves_to_search", "projected_dimensions", "reorder", "training_sample")
@@ -31,13 +31,13 @@ def _check(name: str, value: object, kinds: type, low: float, high: float, allow
 
 @dataclasses.dataclass(frozen=True)
 class TreeAH:
-    """ScaNN's tree, asymmetric hashing and reordering (Guo et al., 2020).
+    """The parameters of ScaNN's tree, asymmetric hashing, and reordering (Guo et al., 2020).
 
-    The items are parted into the leaves of a k-means tree. A search looks at the leaves nearest
-    to the query, compares it with the codes of their items (4 bits for every
-    `dimensions_per_block` numbers of their principal components), and compares the best of these
-    with their float32 rows. None stands for what follows from the number of items n, by the rules
-    of thumb in ScaNN's guide (scann/docs/algorithms.md) where it has one:
+    A k-means tree partitions the items into leaves. A search visits the leaves nearest to the
+    query, compares the query with the codes of their items (4 bits for every `dimensions_per_block`
+    numbers of their principal components), and compares the best items by their float32 rows. None
+    selects a value by the number of items n, by the rules of thumb in ScaNN's guide
+    (scann/docs/algorithms.md) if it has one.
 
     Examples:
         >>> tree = TreeAH(num_leaves=100, leaves_to_search=10)
@@ -45,37 +45,39 @@ class TreeAH:
         100
 
     Args:
-        num_leaves: leaves of the tree. None: √n; below 20,000 items no tree but brute force, which
-            is exact.
-        leaves_to_search: leaves looked at for a query. None: so many as hold 40,000 items, a tenth
-            if that is more; with `target_recall` what that needs.
-        projected_dimensions: principal components that tree and codes see; the number of
-            dimensions: no projection. None: as many as lose at most 5 % of the variance of a
-            sample of the items, if that halves them. "l2" has no projection.
-        dimensions_per_block: numbers that share a code.
-        reorder: items compared again by their float32 rows, at least; 2k of them if that is more.
-            None: 100, from 500,000 items on n / 5,000; with `target_recall` doubled up to 16
-            times that while all leaves together are not enough.
-        training_sample: items that the tree and the codes are trained on. None: 100,000 or 100
-            a leaf, whichever is more.
-        anisotropic_threshold: how much more an error along an item counts than one across it, as
-            the cosine at which items are thought to be found (Guo et al., 2020, theorem 3.2).
-            Not used for "l2".
-        target_recall: None, or a share in (0, 1]: the fewest leaves are taken with which at least
-            this share of the exact 10 nearest is found, of a sample of 1,000 items as queries,
-            each left out of its own.
-        soar_lambda: None, or how much a second leaf of each item must differ from its first
-            (Sun et al., 2023; 1 to 1.5): the same recall from fewer leaves, for a second code of
-            each item. Not for "l2", not inside a SavedModel, and every change of the items means
-            training again.
-        reorder_dtype: "float32", "bfloat16" or "int8": as what ScaNN holds the items that it
-            compares again, a half or a quarter of the memory. The scores that a search returns
-            are exact all the same. The latter two do not go into a SavedModel; "int8" for "l2"
-            means training again at every change.
+        num_leaves: Number of leaves of the tree. None is √n, or exact brute force without a tree
+            below 20,000 items.
+        leaves_to_search: Number of leaves to visit per query. None visits the leaves of 40,000
+            items, or a tenth of the leaves if that is more. With `target_recall`, the recall
+            determines it.
+        projected_dimensions: Number of principal components for the tree and the codes. The number
+            of dimensions disables the projection. None selects the number that loses at most 5 % of
+            the variance of a sample of the items, if that halves the dimensions. "l2" has no
+            projection.
+        dimensions_per_block: Number of values that share a code.
+        reorder: Minimum number of items to compare by their float32 rows, or 2k if that is more.
+            None is 100, or n / 5,000 from 500,000 items. With `target_recall`, this default is
+            doubled, at most to 16 times its value, while all leaves together are insufficient.
+        training_sample: Number of items on which to train the tree and the codes. None is 100,000
+            or 100 per leaf, whichever is more.
+        anisotropic_threshold: Weight of an error along an item relative to an error across it, as
+            the cosine at which items are expected to be found (Guo et al., 2020, theorem 3.2). Not
+            used for "l2".
+        target_recall: None, or a fraction in (0, 1]. Selects the smallest number of leaves that
+            finds at least this fraction of the exact 10 nearest items. It is measured on a sample
+            of 1,000 items as queries, each excluded from its results.
+        soar_lambda: None, or how much a second leaf of each item must differ from its first (Sun et
+            al., 2023; 1 to 1.5). Reaches the same recall with fewer leaves, but stores a second
+            code per item. Not supported for "l2" or in a SavedModel, and every change of the items
+            requires retraining.
+        reorder_dtype: "float32", "bfloat16" or "int8": dtype of ScaNN's items for the comparison.
+            The latter two need a half or a quarter of the memory. The scores of a search are exact
+            with each dtype. The latter two are not supported in a SavedModel, and "int8" with "l2"
+            requires retraining at every change.
 
     Raises:
-        ValueError: a number out of its range, `leaves_to_search` beside `target_recall`, or more
-            leaves to search than there are.
+        ValueError: A number is out of range, both `leaves_to_search` and `target_recall` are set,
+            or `leaves_to_search` exceeds the number of leaves.
     """
 
     num_leaves: int | None = None
@@ -122,7 +124,7 @@ class TreeAH:
         self._as_python_numbers()
 
     def _as_python_numbers(self) -> None:
-        """NumPy's scalars as Python's, which JSON knows."""
+        """Convert NumPy scalars to Python numbers, which JSON supports."""
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if value is not None and not isinstance(value, str):
@@ -130,17 +132,18 @@ class TreeAH:
                 object.__setattr__(self, field.name, int(value) if whole else float(value))
 
     def fits(self, count: int) -> bool:
-        """Whether `for_items` would not refuse this number of items."""
+        """Return whether `for_items` accepts this number of items."""
         return count >= max(FEWEST, self.num_leaves or 0)
 
     def for_items(self, count: int, dimensions: int) -> TreeAH | None:
-        """The same with a number for each None that the number of items decides.
+        """Replace each None that the number of items determines with a number.
 
-        Left are `projected_dimensions`, which the items decide, and with `target_recall`, which
-        it leaves out, `leaves_to_search`. None instead of all: use brute force.
+        `projected_dimensions` can stay None, because the items determine it. With `target_recall`,
+        which is cleared, `leaves_to_search` stays None. Returns None for brute force.
 
         Raises:
-            ValueError: fewer items than leaves, or than 16; fewer dimensions than projected ones.
+            ValueError: There are fewer items than leaves or than 16, or fewer dimensions than
+                projected dimensions.
         """
         if self.num_leaves is None and count < SMALLEST:
             return None

@@ -1,4 +1,4 @@
-"""ScaNN's trained tree. Needs ScaNN."""
+"""A trained ScaNN tree. Requires ScaNN."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from keras_dml.retrieval.changes import Change, Removal
 from keras_dml.retrieval.frame import Frame
 from keras_dml.retrieval.tree import RECALL_NEIGHBORS, RECALL_QUERIES, TreeAH
 
-# ScaNN's names of the distances.
+# ScaNN's names of the metrics.
 SCANN_MEASURES = {"cosine": "dot_product", "l2": "squared_l2"}
-# The share of the items' variance that principal components must hold, and of which sample.
+# Fraction of the items' variance that the principal components must keep, and the sample size.
 _SHARE, _SHARE_ROWS = 0.95, 20_000
-# `reorder` may grow this many times if `target_recall` needs it.
+# `reorder` can grow by this factor to reach `target_recall`.
 _MOST_REORDER = 16
-# Items that ScaNN encodes at once when they are inserted: one by one takes three times as long.
+# Number of items that ScaNN encodes at once. Inserting them one by one takes three times as long.
 _INSERTED_AT_ONCE = 64
-# So many times the items that it was trained on a tree takes in before it is trained anew.
+# A tree is retrained when it contains more than this multiple of the items it was trained on.
 _MOST_GROWTH = 2
 
 
 class TreeSearcher:
-    """A tree trained on an index's items, what was asked for, and what came of it.
+    """A tree trained on an index's items, with the requested and the actual parameters.
 
     Args:
-        searcher: ScaNN's.
-        count: number of items.
-        asked: `TreeAH` as the caller gave it.
-        tree: `TreeAH` with all its numbers; those of the search may be set later by `tune`.
-        frame: `Frame` of the items that it was trained on.
+        searcher: ScaNN's searcher.
+        count: Number of items.
+        asked: `TreeAH` from the caller.
+        tree: `TreeAH` with all numbers. `tune` can set the numbers of the search later.
+        frame: `Frame` of the items at training time.
         metric: "cosine" or "l2".
-        recall: share of the exact nearest that it finds, None before it is measured.
-        trained_on: how many items there were when it was trained; None: `count`.
+        recall: Fraction of the exact nearest items that it finds. None before the measurement.
+        trained_on: Number of items at training time. None is `count`.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class TreeSearcher:
     def trained(
         cls, scann: ModuleType, rows: npt.NDArray[np.float32], metric: Metric, asked: TreeAH
     ) -> TreeSearcher | None:
-        """Train on prepared rows float32 `[n, d]`; None: use brute force."""
+        """Train on prepared rows float32 `[n, d]`. Returns None for brute force."""
         tree = asked.for_items(*rows.shape)
         if tree is None:
             return None
@@ -82,7 +82,7 @@ class TreeSearcher:
         )
         builder = scann.builder(items, RECALL_NEIGHBORS, SCANN_MEASURES[metric])
         if dimensions < rows.shape[1]:
-            # Its other two settings must be None beside a number of components.
+            # ScaNN requires None for the other two settings if the number of components is set.
             builder.pca(dimensions, None, None)
         builder.tree(
             tree.num_leaves,
@@ -108,10 +108,10 @@ class TreeSearcher:
         rows: npt.NDArray[np.float32],
         metric: Metric,
     ) -> TreeSearcher:
-        """The one of `serialize` and `parameters`, for the same rows.
+        """Load the searcher from the output of `serialize` and `parameters`, for the same rows.
 
         Raises:
-            ValueError: they are not what those wrote.
+            ValueError: The files or parameters are invalid.
         """
         try:
             asked, tree = (TreeAH(**parameters[name]) for name in ("asked", "tree"))
@@ -124,12 +124,12 @@ class TreeSearcher:
             raise ArgumentError(f"ScaNN cannot read its part of the index: {error}") from error
 
     def serialize(self, folder: pathlib.Path, rows: str | None = None) -> None:
-        """Write ScaNN's files into `folder`, which may be moved.
+        """Write ScaNN's files into `folder`, which can be moved.
 
         Args:
-            folder: a `pathlib.Path`.
-            rows: None, or the path from `folder` to an .npy file of the index's rows: if these are
-                what it was trained on, they are not written again.
+            folder: A `pathlib.Path`.
+            rows: None, or the path from `folder` to an .npy file of the index's rows. If the tree
+                was trained on exactly these rows, they are not written again.
         """
         self._searcher.serialize(str(folder), relative_path=True)
         whole = folder / "dataset.npy"
@@ -139,18 +139,18 @@ class TreeSearcher:
             whole.unlink()
 
     def parameters(self) -> dict[str, object]:
-        """What `loaded` needs beside the folder, as JSON values."""
+        """Return the JSON values that `loaded` needs in addition to the folder."""
         asked, tree = dataclasses.asdict(self.asked), dataclasses.asdict(self.tree)
         said = {"asked": asked, "tree": tree, "recall": self.recall, "lift": self.frame.lift}
-        # The items' mean may be another by now.
+        # The mean of the items can have changed since training.
         center = self.frame.center.tolist() if self.frame.moves else None
         return said | {"center": center, "trained_on": self._trained_on}
 
     def takes(self, change: Change) -> bool:
-        """Whether `update` can do this, and leaves leaves and codes that fit the items.
+        """Return whether `update` supports a change, and the leaves and codes still fit the items.
 
-        ScaNN 1.4.2 says of some searchers that they cannot be changed (int8 for "l2"), and of one
-        with SOAR that it can, but then writes beyond its memory: the process ends, at once or when
+        ScaNN 1.4.2 refuses to change some searchers (int8 for "l2"). It accepts changes of a
+        searcher with SOAR, but then writes beyond its memory: the process crashes, at once or when
         the searcher is deleted.
         """
         fixed = self.tree.soar_lambda is not None or (
@@ -160,12 +160,12 @@ class TreeSearcher:
         return not fixed and 0 < count <= _MOST_GROWTH * self._trained_on
 
     def update(self, change: Change) -> None:
-        """Do to ScaNN's items what is done to the index's rows; not while it is searched.
+        """Apply a change of the index's rows to ScaNN's items, while no search runs.
 
-        ScaNN's own Python class wants "docids", of which it keeps a list and a dict and pickles
-        them into what it saves. Below it are plain row numbers, as ours: a new item comes last,
-        and the last one takes the place of a deleted one. Its `rebalance` is not used: it trains
-        everything anew, in place and with the number of leaves of before.
+        ScaNN's Python class requires "docids", stores them in a list and a dictionary, and pickles
+        both when it saves. The inner searcher has plain row numbers, as this library does: a new
+        item comes last, and the last item replaces a deleted one. ScaNN's `rebalance` is not used,
+        because it retrains everything in place, with the previous number of leaves.
         """
         searcher = self._searcher.searcher
         self.recall = None
@@ -177,7 +177,7 @@ class TreeSearcher:
         self._count = change.count_after(self._count)
 
     def update_all(self, changes: Sequence[Change]) -> bool:
-        """`update` by each of them; False where one is not for it: it is of no use then."""
+        """Apply all changes. After an unsupported change, return False: the searcher is stale."""
         for change in changes:
             if not self.takes(change):
                 return False
@@ -185,7 +185,7 @@ class TreeSearcher:
         return True
 
     def check_served(self) -> None:
-        """ValueError unless ScaNN's TensorFlow operations, of a SavedModel, know this tree."""
+        """Raise `ValueError` unless ScaNN's TensorFlow operations support this tree."""
         if self.tree.soar_lambda is not None or self.tree.reorder_dtype != "float32":
             raise ArgumentError(
                 "ScaNN's TensorFlow operations know neither soar_lambda nor another reorder_dtype "
@@ -193,29 +193,29 @@ class TreeSearcher:
             )
 
     def search(self, queries: npt.NDArray[np.float32], k: int) -> tuple[np.ndarray, np.ndarray]:
-        """`(rows, raw scores)` `[q, k]` for prepared queries; a raw score is NaN where none is."""
+        """Return `(rows, raw scores)` `[q, k]` of prepared queries. A missing raw score is NaN."""
         leaves, queries = self.tree.leaves_to_search, self.frame.queries(queries)
         return self._searcher.search_batched_parallel(queries, k, self.reordered(k), leaves)
 
     def asked_for(self, k: int) -> int:
-        """How many items must come back for the k that are wanted of them by their exact scores.
+        """Return how many items to request to get the k best by exact scores.
 
-        By rounded numbers ScaNN cuts elsewhere: by "int8" 4 % of the nearest ten are lost.
+        Rounded numbers change ScaNN's cut at k: "int8" loses 4 % of the nearest ten.
         """
         more = {"float32": 0, "bfloat16": 8, "int8": k + 8}[self.tree.reorder_dtype]
         return min(k + more, self._count)
 
     def reordered(self, k: int) -> int:
-        """How many items are compared by their float32 rows to find k."""
-        # What was asked for may have been more than there were items to train on.
+        """Return how many items to compare by their float32 rows to find k."""
+        # The requested number can have exceeded the number of items at training time.
         most = max(cast(int, self.tree.reorder), self.asked.reorder or 0, 2 * k)
         return min(most, self._count)
 
     def tune(self, recall: Callable[[], float]) -> None:
-        """Choose what `target_recall` leaves open, and measure the recall.
+        """Choose the parameters that `target_recall` determines, and measure the recall.
 
         Args:
-            recall: function without arguments, the recall of this searcher as it is set now.
+            recall: Function without arguments that measures the recall of this searcher.
         """
         if self.tree.leaves_to_search is not None:
             self.recall = recall()
@@ -226,7 +226,7 @@ class TreeSearcher:
             self.recall = found = recall()
             return found
 
-        # All three are numbers: `for_items` has seen to it.
+        # `for_items` guarantees that all three are numbers.
         target = cast(float, self.asked.target_recall)
         leaves, reorder = cast(int, self.tree.num_leaves), cast(int, self.tree.reorder)
         most = reorder if self.asked.reorder else min(_MOST_REORDER * reorder, self._count)
@@ -251,10 +251,10 @@ class TreeSearcher:
 def _projected(
     items: npt.NDArray[np.float32], dimensions: int, metric: Metric, tree: TreeAH
 ) -> int:
-    """How many principal components tree and codes see; `dimensions`: no projection."""
+    """Return the number of principal components, or `dimensions` for no projection."""
     given = tree.projected_dimensions
     if metric != "cosine":
-        # ScaNN projects for inner products alone.
+        # ScaNN projects only for inner products.
         if (given or dimensions) < dimensions:
             raise ArgumentError(
                 f'projected_dimensions needs metric="cosine". Received: metric={metric!r}, '
@@ -264,8 +264,8 @@ def _projected(
     if given:
         return given
     sample = items[_sample(len(items), _SHARE_ROWS)].astype(np.float64)
-    # ScaNN's components are those of the rows as they are, but what tells items apart is how they
-    # differ from their mean, however long that is.
+    # ScaNN's components are computed from uncentered rows. Only the difference from the mean
+    # distinguishes items, however long the mean is.
     lengths = np.linalg.eigvalsh(sample.T @ sample / len(sample))
     lost = np.concatenate([[0.0], np.cumsum(lengths)])[-2::-1]  # by 1, 2, … components
     enough = int(np.argmax(lost <= (1 - _SHARE) * sample.var(axis=0).sum())) + 1
@@ -277,22 +277,22 @@ def _sample(count: int, size: int) -> npt.NDArray[np.int64]:
 
 
 def recall_sample(count: int) -> npt.NDArray[np.int64]:
-    """Row numbers of the items that serve as queries when recall is measured, ascending."""
+    """Return the row numbers of the items that serve as queries for the recall, ascending."""
     return _sample(count, RECALL_QUERIES)
 
 
 def recall_of_others(
     own: np.ndarray, exact: np.ndarray, found_rows: np.ndarray, found: np.ndarray
 ) -> float:
-    """The share of each query's nearest other items that was found.
+    """Compute the fraction of each query's nearest other items that was found.
 
-    Equal scores count as found, whichever of the items was returned.
+    An item with an equal score counts as found.
 
     Args:
-        own: row number of each query, `[q]`.
-        exact: nearness of the k + 1 nearest, nearest first, `[q, k + 1]`; higher is nearer.
-        found_rows: row numbers `[q, k + 1]`.
-        found: their nearness.
+        own: Row number of each query, `[q]`.
+        exact: Nearness of the k + 1 nearest items, nearest first, `[q, k + 1]`. Higher is nearer.
+        found_rows: Row numbers `[q, k + 1]`.
+        found: Nearness of the found rows.
     """
     k = exact.shape[1] - 1
     hits = ((found >= exact[:, -1:]) & (found_rows != own[:, None])).sum(axis=1)

@@ -1,4 +1,4 @@
-"""Many who search at once, and one who changes what is searched while nobody does."""
+"""A readers-writer lock for an index."""
 
 import contextlib
 import threading
@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterator
 
 
 class Turns:
-    """A lock for many readers or one that changes.
+    """A lock for many readers or one writer.
 
-    Who wants to change goes before readers that come later, and those whom a change has kept
-    waiting go before the next one: neither can keep the other out. A thread must not take a turn
-    within its own.
+    A waiting writer goes before readers that arrive later, and readers that waited for a writer go
+    before the next writer. Neither side can starve the other. The lock is not reentrant.
     """
 
     def __init__(self) -> None:
@@ -18,16 +17,16 @@ class Turns:
         self._reading = 0
         self._changes_waiting = 0
         self._readers_waiting = 0
-        # Readers whom the last change has kept waiting and who have not begun yet.
+        # Readers that waited for the last writer and have not started yet.
         self._first = 0
 
     @contextlib.contextmanager
     def together(self, behind: Callable[[], bool], catch_up: Callable[[], None]) -> Iterator[None]:
-        """Read beside other readers.
+        """Read, in parallel with other readers.
 
         Args:
-            behind: whether `catch_up` must be called before anybody reads.
-            catch_up: called while nobody reads.
+            behind: Function that returns whether `catch_up` must run before reading.
+            catch_up: Function to call while no thread reads.
         """
         with self._condition:
             self._readers_waiting += 1
@@ -53,13 +52,13 @@ class Turns:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Change what is read, while nobody reads."""
+        """Write while no thread reads."""
         with self._condition:
             self._changes_waiting += 1
             try:
                 while self._reading or (self._first and self._readers_waiting):
                     self._condition.wait()
-            except BaseException:  # readers wait for a change that does not come
+            except BaseException:  # wake readers that wait for this writer
                 self._condition.notify_all()
                 raise
             finally:

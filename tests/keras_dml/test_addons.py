@@ -16,7 +16,7 @@ from peers.goldens import (
     distance_function,
 )
 
-from keras_dml import addons, positives
+from keras_dml import addons
 
 pytestmark = pytest.mark.any_backend
 
@@ -63,16 +63,6 @@ def test_the_originals_value_and_gradient(case, batch):
     function, arguments = ADDONS_CASES[case][0], arguments_of(case)
     ids, z = GOLDENS[f"inputs/{batch}/ids"], GOLDENS[f"inputs/{batch}/z"]
     check(f"{batch}/{case}", CLASSES[function](**arguments), ids, z)
-
-
-@pytest.mark.quick_cases(2)
-@pytest.mark.slow_on_jax
-@pytest.mark.parametrize("case", ["semihard, L2", "semihard, lopsided", "semihard, margin 0.4"])
-@pytest.mark.parametrize("batch", ADDONS_BATCHES)
-def test_semihard_by_sorting_too(case, batch, monkeypatch):
-    monkeypatch.setattr(positives, "FEW_POSITIVES", 1)
-    ids, z = GOLDENS[f"inputs/{batch}/ids"], GOLDENS[f"inputs/{batch}/z"]
-    check(f"{batch}/{case}", addons.TripletSemiHardLoss(**arguments_of(case)), ids, z)
 
 
 def test_the_original_is_nan_where_ours_is_zero():

@@ -128,7 +128,7 @@ def test_it_is_asked_where_there_is_such_a_gpu(monkeypatch):
 def test_no_other_product_is_taken_of_embeddings():
     root = pathlib.Path(keras_dml.__file__).parent
     rooms = [*(root / "losses").glob("*.py"), *(root / "addons").glob("*.py")]
-    rooms += [root / "pairs.py", root / "close_pairs.py", root / "models" / "proxy_head.py"]
+    rooms += [*(root / "_pairwise").glob("*.py"), root / "models" / "proxy_head.py"]
     others = {"matmul", "dot", "einsum", "tensordot", "vdot", "inner", "outer"}
     for path in rooms:
         for node in ast.walk(ast.parse(path.read_text())):

@@ -8,8 +8,9 @@ from backend import compiled, parts, value_and_gradient
 from batches import batch
 
 from keras_dml import losses, mining
+from keras_dml._pairwise.distances import normalize
+from keras_dml._pairwise.pairs import Memory, Pairs
 from keras_dml.negatives import distance_weighted
-from keras_dml.pairs import Memory, Pairs, normalize
 
 pytestmark = pytest.mark.any_backend
 

@@ -48,7 +48,7 @@ def test_no_array_of_a_compiled_step_is_larger_than_a_few_matrices(name, argumen
 
 
 @pytest.mark.parametrize("name", ["smooth_ap", "recall_at_k"])
-def test_smooth_ranks_take_one_matrix_at_a_time(name):
+def test_smooth_ranks_take_two_matrices_at_most(name):
     size = 48
     ids, z = np.arange(size) // 4, tf.zeros((size, 8))
     loss = losses.get(name)
@@ -64,7 +64,7 @@ def test_smooth_ranks_take_one_matrix_at_a_time(name):
     nodes = [*graph.node, *(node for body in graph.library.function for node in body.node_def)]
     shapes = [shape for node in nodes for shape in node.attr["_output_shapes"].list.shape]
     sizes = [math.prod(dim.size for dim in shape.dim) for shape in shapes]
-    assert max(sizes) == size**2
+    assert max(sizes) <= 2 * size**2  # The ranks of both kinds, and no n³.
 
 
 @pytest.mark.slow

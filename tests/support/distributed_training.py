@@ -16,7 +16,8 @@ import tensorflow as tf
 
 import pipelines
 from experiments.embedding.table_embedder import TableEmbedder
-from keras_dml import losses, models, optimizers, pairs
+from keras_dml import losses, models, optimizers
+from keras_dml._pairwise import pairs, reductions
 from keras_dml.distribute import gather_candidates
 from keras_dml.metrics import LossPart
 
@@ -265,11 +266,11 @@ def embedded(strategy):
 
 def train_without_gathering(strategy):
     """What comes out if each replica sees the pairs among its own images only."""
-    pairs.gather_candidates = lambda x: (x, 0)
+    pairs.gather_candidates = reductions.gather_candidates = lambda x: (x, 0)
     try:
         return train(strategy, *CASES[first_of("contrastive")])
     finally:
-        pairs.gather_candidates = gather_candidates
+        pairs.gather_candidates = reductions.gather_candidates = gather_candidates
 
 
 def devices(count):

@@ -75,7 +75,7 @@ def test_the_arguments_of_one_and_those_of_rankmi():
     )  # fmt: skip
     assert (normalize.name, normalize.kind, normalize.default) == ("normalize", bool, False)
     assert (reduction.kind, reduction.choices) == (str, ("sum", "mean"))
-    assert reduction.text.startswith('`"sum"` over j as in the paper, or `"mean"`: each part')
+    assert reduction.text.startswith('`"sum"` over j as in the paper, or `"mean"`, which divides')
     assert (power.name, power.kind, power.default) == ("power", int, 2)
     taken = (margin, normalize, reduction, positive_margin, power)
     assert catalog.arguments(losses.ContrastiveLoss) == taken

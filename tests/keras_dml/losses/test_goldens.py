@@ -13,9 +13,10 @@ from peers.goldens import (
 )
 
 from keras_dml import losses, models
+from keras_dml._pairwise.distances import normalize, safe_sqrt
+from keras_dml._pairwise.pairs import Pairs
 from keras_dml.losses.base import EmbeddingLoss
 from keras_dml.negatives import distance_weighted
-from keras_dml.pairs import Pairs, normalize, safe_sqrt
 
 pytestmark = pytest.mark.any_backend
 

@@ -149,7 +149,7 @@ def test_what_the_margin_loss_refuses(given, message):
 
 
 def test_boundaries_need_room():
-    with pytest.raises(ValueError, match=r"with 3 boundaries behind them.*\(4, 3\)"):
+    with pytest.raises(ValueError, match=r"followed by 3 boundaries.*\(4, 3\)"):
         losses.MarginLoss(boundaries=3)(np.arange(4), np.ones((4, 3)))
 
 

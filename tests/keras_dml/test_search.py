@@ -5,7 +5,7 @@ import pytest
 from backend import compiled
 from keras import ops
 
-from keras_dml.hinges import places_by_cells, places_in
+from keras_dml._pairwise.search import places_in
 
 pytestmark = pytest.mark.any_backend
 
@@ -35,11 +35,5 @@ def test_places_are_those_of_searchsorted(lying, dtype):
     values = np.concatenate([finite, between, np.nextafter(finite, 0), [-3e38, -1, 0, 3e38]])
     values = values.astype(dtype)
     expected = np.searchsorted(in_order, values, side="right")
-    for find in (places_by_cells, places_in):
-        given = ops.convert_to_tensor(in_order), ops.convert_to_tensor(values)
-        np.testing.assert_array_equal(ops.convert_to_numpy(compiled(find)(*given)), expected)
-
-
-def test_what_is_no_number_gets_some_place():
-    place = places_by_cells(ops.convert_to_tensor([1.0, 2.0]), ops.convert_to_tensor([np.nan]))
-    assert int(place[0]) in (0, 1, 2)
+    given = ops.convert_to_tensor(in_order), ops.convert_to_tensor(values)
+    np.testing.assert_array_equal(ops.convert_to_numpy(compiled(places_in)(*given)), expected)

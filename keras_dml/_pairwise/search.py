@@ -1,0 +1,111 @@
+"""Counts and sums of the smaller numbers in a row, for sums of hinges without n³ differences."""
+
+from keras import ops
+
+from keras_dml._pairwise.reductions import maximum
+from keras_dml.matmul import cumsum
+from keras_dml.types import Tensor
+
+__all__ = ["below", "next_larger", "places_in", "semihard_negatives"]
+
+
+def below(values: Tensor, others: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Count and add, for each value, the numbers of its row that are at most as large.
+
+    For a sum of hinges, `Σ_k relu(v_j − o_k) = number_j v_j − total_j`. Sorting the values and the
+    other numbers of a row together takes O(c log c) time and O(c) memory for c of each. The table
+    of their differences has c² entries.
+
+    Args:
+        values: `[a, v]`.
+        others: `[a, c]`.
+        mask: Bool `[a, c]`, the other numbers that count.
+
+    Returns:
+        `(number, total)`, each `[a, v]`. `total` is differentiable in `others`.
+    """
+    nothing = ops.zeros_like(values)
+    keys = ops.concatenate([ops.where(mask, others, float("inf")), values], axis=-1)
+    order = ops.argsort(ops.stop_gradient(keys), axis=-1)
+    place = ops.argsort(order, axis=-1)[:, ops.shape(others)[1] :]
+
+    def up_to(counted: Tensor) -> Tensor:
+        counted = ops.concatenate([counted, nothing], axis=-1)
+        running = cumsum(ops.take_along_axis(counted, order, axis=-1))
+        return ops.take_along_axis(running, place, axis=-1)
+
+    return (
+        ops.stop_gradient(up_to(ops.cast(mask, values.dtype))),
+        up_to(ops.where(mask, others, 0.0)),
+    )
+
+
+def places_in(in_order: Tensor, values: Tensor) -> Tensor:
+    """Return how many entries of a sorted vector are at most each of `values`, int32.
+
+    `searchsorted(side="right")` by bisection. XLA would build a table of all comparisons for
+    TensorFlow's operation.
+    """
+    size = ops.convert_to_tensor(ops.shape(in_order)[0], "int32")
+    low = ops.zeros_like(values, dtype="int32")
+
+    def halve(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+        middle = (low + high) // 2
+        entry = ops.take(in_order, ops.minimum(middle, size - 1))
+        passed = ops.logical_and(low < high, entry <= values)
+        return ops.where(passed, middle + 1, low), ops.where(passed, high, middle)
+
+    low, _ = ops.while_loop(lambda low, high: ops.any(low < high), halve, (low, low + size))
+    return low
+
+
+def next_larger(values: Tensor, others: Tensor, mask: Tensor) -> Tensor:
+    """Find, for each value, the smallest number of its row that is strictly larger.
+
+    Args:
+        values: `[a, v]`.
+        others: `[a, c]`.
+        mask: Bool `[a, c]`, the other numbers that count.
+
+    Returns:
+        `[a, v]`, infinity without a larger number. Differentiable in `others`, where equal numbers
+        share the gradient.
+    """
+    in_order = _with_shared_ties(ops.sort(ops.where(mask, others, float("inf")), axis=-1))
+    number, _ = below(values, ops.stop_gradient(others), mask)
+    in_order = ops.pad(in_order, ((0, 0), (0, 1)), constant_values=float("inf"))
+    return ops.take_along_axis(in_order, ops.cast(number, "int32"), axis=-1)
+
+
+def _with_shared_ties(in_order: Tensor) -> Tensor:
+    """Return sorted rows `[a, c]` unchanged, with the mean gradient for equal numbers."""
+    rows, width = ops.shape(in_order)
+    is_new = ops.pad(in_order[:, 1:] > in_order[:, :-1], ((0, 0), (1, 0)), constant_values=False)
+    run = ops.cumsum(ops.cast(is_new, "int32"), axis=-1)
+    run = ops.reshape(run + width * ops.arange(rows, dtype="int32")[:, None], (-1,))
+
+    def total(values: Tensor) -> Tensor:
+        return ops.segment_sum(ops.reshape(values, (-1,)), run, rows * width)
+
+    finite = ops.where(in_order < float("inf"), in_order, 0.0)
+    mean = total(finite) / maximum(total(ops.ones_like(finite)), 1.0)
+    mean = ops.reshape(ops.take(mean, run), ops.shape(in_order))
+    return ops.stop_gradient(in_order) + (mean - ops.stop_gradient(mean))
+
+
+def semihard_negatives(distances: Tensor, negative: Tensor) -> Tensor:
+    """Find the semi-hard negative of each pair.
+
+    Args:
+        distances: `[a, c]`.
+        negative: Bool `[a, c]`.
+
+    Returns:
+        `[a, c]`: the distance of the nearest negative that is strictly farther than the pair or,
+        if there is none, of the farthest negative. Minus infinity without negatives.
+
+    Reference: Schroff et al., "FaceNet", CVPR 2015, 3.2; the fallback is tensorflow-addons'.
+    """
+    farther = next_larger(distances, distances, negative)
+    farthest = ops.max(ops.where(negative, distances, -float("inf")), axis=-1, keepdims=True)
+    return ops.where(farther < float("inf"), farther, farthest)

@@ -1,0 +1,185 @@
+"""Second derivatives are right, or refused with an error that explains why."""
+
+import keras
+import numpy as np
+import pytest
+from backend import value_and_gradient
+from batches import batch
+from loss_cases import CASES
+
+from keras_dml import losses
+from keras_dml._pairwise.distances import normalize, squared_distances
+from keras_dml.errors import SecondDerivativeError
+
+pytestmark = pytest.mark.any_backend
+
+STEP = 1e-5
+REFUSED = {"circle", "ice", "margin", "pce", "rankmi", "smooth_ap", "recall_at_k"}
+
+
+def product(loss, ids, z, direction, compile_it=False):
+    """The Hessian times a direction: the derivative of the gradient's part along it."""
+    z, direction = (keras.ops.convert_to_tensor(x, dtype="float64") for x in (z, direction))
+    if keras.backend.backend() == "jax":
+        import jax
+
+        gradient = jax.grad(lambda z: loss(ids, z))
+        return jax.jit(jax.grad(lambda z: (gradient(z) * direction).sum()))(z)
+    if keras.backend.backend() == "torch":
+        import torch
+
+        z.requires_grad_()
+        (gradient,) = torch.autograd.grad(loss(ids, z), z, create_graph=True)
+        return torch.autograd.grad((gradient * direction).sum(), z)[0]
+    import tensorflow as tf
+
+    def found(z):
+        with tf.GradientTape() as outer:
+            outer.watch(z)
+            with tf.GradientTape() as inner:
+                inner.watch(z)
+                value = loss(ids, z)
+            along = tf.reduce_sum(inner.gradient(value, z) * direction)
+        return outer.gradient(along, z)
+
+    return (tf.function(found) if compile_it else found)(z)
+
+
+def by_differences(loss, ids, z, direction):
+    ahead, behind = (
+        value_and_gradient(loss, ids, z + sign * STEP * direction)[1] for sign in (1, -1)
+    )
+    return (ahead - behind) / (2 * STEP)
+
+
+def check(loss, ids, z):
+    direction = np.random.default_rng(3).normal(size=z.shape)
+    expected = by_differences(loss, ids, z, direction)
+    found = np.asarray(product(loss, ids, z, direction))
+    np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max() + 1e-6)
+
+
+def refuses(loss):
+    """Whether the gradient is not the derivative of a function, by the loss's configuration."""
+    config = loss.get_config()
+    match loss.name:
+        case "ice":
+            return config["reweight"]
+        case "margin" | "rankmi":
+            return config["sampling"] == "distance_weighted"
+        case "smooth_ap" | "recall_at_k":
+            return loss.fused
+        case name:
+            return name in ("circle", "pairwise_cross_entropy")
+
+
+@pytest.mark.slow_on_jax
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_they_equal_differences_of_gradients_or_are_refused(case):
+    ids, z = batch(seed=6)
+    loss = losses.get(case.name, **case.arguments, dtype="float64")
+    if not refuses(loss):
+        check(loss, ids, z)
+        return
+    assert case.name in REFUSED
+    with pytest.raises(SecondDerivativeError, match="Second derivatives are not supported"):
+        product(loss, ids, z, np.ones_like(z))
+
+
+@pytest.mark.slow_on_jax
+@pytest.mark.parametrize("name", ["smooth_ap", "recall_at_k"])
+def test_the_formula_of_a_fused_loss_has_them(name):
+    ids, z = batch(seed=6)
+    arguments = {"temperature": 0.1} if name == "smooth_ap" else {"rank_temperature": 0.1}
+    loss, formula = (losses.get(name, **arguments, dtype="float64") for _ in range(2))
+    formula.fused = False
+    value, gradient = value_and_gradient(loss, ids, z)
+    expected, expected_gradient = value_and_gradient(formula, ids, z)
+    assert value == pytest.approx(expected, rel=1e-9)
+    np.testing.assert_allclose(gradient, expected_gradient, atol=1e-10)
+    check(formula, ids, z)
+
+
+@pytest.mark.slow_on_jax
+@pytest.mark.parametrize("place", [0.0, 100.0])
+def test_those_of_distances_between_close_pairs(place):
+    _, z = batch(seed=6)
+    z = z + place
+    z[1], z[3] = z[0] + 1e-9, z[2]
+
+    def weighted(_, x):
+        weights = np.random.default_rng(0).normal(size=(len(z), len(z)))
+        squares = squared_distances(x, x) + squared_distances(x, keras.ops.flip(x, axis=0))
+        return keras.ops.sum(keras.ops.convert_to_tensor(weights) * keras.ops.exp(-squares))
+
+    check(weighted, None, z)
+
+
+@pytest.mark.slow_on_jax
+def test_those_of_unit_vectors():
+    _, z = batch(seed=6)
+    weights = np.random.default_rng(0).normal(size=z.shape)
+    check(lambda _, x: keras.ops.sum(keras.ops.convert_to_tensor(weights) * normalize(x)), None, z)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="graphs of TensorFlow")
+@pytest.mark.parametrize("case", [case for case in CASES if not case.arguments], ids=str)
+@pytest.mark.slow
+def test_a_graph_under_a_persistent_tape_needs_no_second_derivative(case):
+    import tensorflow as tf
+
+    ids, z = batch(seed=6)
+    loss = losses.get(case.name, **case.arguments, dtype="float64")
+    z = tf.constant(z)
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(z)
+        value = tf.function(loss)(ids, z)
+    _, expected = value_and_gradient(loss, ids, z)
+    np.testing.assert_allclose(tape.gradient(value, z), expected, atol=1e-10)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="graphs of TensorFlow")
+@pytest.mark.parametrize("name", sorted(REFUSED - {"rankmi"}))
+@pytest.mark.slow
+def test_a_graph_refuses_them_too(name):
+    import tensorflow as tf
+
+    ids, z = batch(seed=6)
+    loss = losses.get(name, dtype="float64")
+    with pytest.raises(
+        (SecondDerivativeError, tf.errors.UnimplementedError), match="not supported"
+    ):
+        product(loss, ids, z, np.ones_like(z), compile_it=True)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="a step of TensorFlow")
+def test_a_gradient_penalty_in_fit():
+    import tensorflow as tf
+
+    class Penalized(keras.Model):
+        weight = 0.0
+
+        def train_step(self, data):
+            x, ids = data
+            with tf.GradientTape() as outer:
+                z = self(x, training=True)
+                with tf.GradientTape() as inner:
+                    inner.watch(z)
+                    value = self.compute_loss(x, ids, z)
+                penalty = tf.reduce_sum(tf.square(inner.gradient(value, z)))
+                total = value + self.weight * penalty
+            variables = self.trainable_variables
+            self.optimizer.apply(outer.gradient(total, variables), variables)
+            return {"penalty": penalty}
+
+    ids, x = batch(seed=5, sizes=(20, 10, 15, 19), dimensions=8)
+
+    def trained(weight):
+        keras.utils.set_random_seed(0)
+        inputs = keras.Input((8,))
+        model = Penalized(inputs, keras.layers.Dense(4)(inputs))
+        model.weight = weight
+        model.compile(keras.optimizers.Adam(0.01), losses.SNCALoss(sigma=0.5))
+        return model.fit(x, ids, batch_size=64, epochs=15, verbose=0).history["penalty"][-1]
+
+    assert trained(100.0) < 0.5 * trained(0.0)
