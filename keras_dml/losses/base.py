@@ -297,7 +297,14 @@ class LabelsAsTheyAre(keras.losses.Loss):
     """
 
     def __init__(self, loss: keras.losses.Loss, labels: TensorLike) -> None:
-        super().__init__(name=loss.name, reduction=loss.reduction, dtype=loss.dtype)
+        # On PyTorch, Keras divides by the number of rows in float32.
+        self.divides = (
+            keras.backend.backend() == "torch"
+            and loss.dtype == "float64"
+            and loss.reduction in ("sum_over_batch_size", "mean")
+        )
+        reduction = None if self.divides else loss.reduction
+        super().__init__(name=loss.name, reduction=reduction, dtype=loss.dtype)
         self.loss = loss
         self.labels = labels
 
@@ -307,15 +314,11 @@ class LabelsAsTheyAre(keras.losses.Loss):
         """Compute the reduced loss with weights that are numbers."""
         if sample_weight is not None:
             sample_weight = numbers_of("sample_weight", sample_weight, "weights")
-        reduction = self.reduction
-        exact = self.dtype == "float64" and reduction in ("sum_over_batch_size", "mean")
-        if exact and keras.backend.backend() == "torch":
-            self.reduction = None  # Keras divides in float32 there.
         value = super().__call__(y_true, y_pred, sample_weight)
-        if self.reduction != reduction:
+        if self.divides:
             return ops.sum(value) / max(value.shape[0], 1)
         # Keras does not reduce a batch without rows.
-        reduces = reduction not in (None, "none")
+        reduces = self.reduction not in (None, "none")
         return ops.sum(value) if reduces and tuple(value.shape) == (0,) else value
 
     def call(self, y_true: TensorLike, y_pred: TensorLike) -> Tensor:

@@ -91,13 +91,12 @@ class RecallAtKLoss(PairLoss):
 
     def _missed(self, ranks: Tensor, present: Tensor, number: Tensor, images: Tensor) -> Tensor:
         """Compute `1 − mean_k min(k, Σ_i σ((k − r_i) / τ₁)) / min(k, |P|)` `[n]`."""
-        missed = []
+        total = ops.zeros_like(images)
         for k in self.ks:
-            k = minimum(images, k)
-            within = masked_sum(ops.sigmoid((k[:, None] - ranks) / self.temperature), present)
-            most = maximum(minimum(number, k), 1.0)
-            missed.append(1.0 - minimum(within, k) / most)
-        return sum(missed) / len(missed)
+            first = minimum(images, k)
+            within = masked_sum(ops.sigmoid((first[:, None] - ranks) / self.temperature), present)
+            total = total + minimum(within, first) / maximum(minimum(number, first), 1.0)
+        return 1.0 - total / len(self.ks)
 
     def get_config(self) -> Config:
         """Return the constructor's arguments."""
