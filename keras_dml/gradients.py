@@ -61,22 +61,22 @@ def once_differentiable(x: Tensor, reason: str) -> Tensor:
     @ops.custom_gradient
     def unchanged(x: Tensor) -> tuple[Tensor, Callable[..., Tensor]]:
         def gradient(*args: Tensor, upstream: Tensor | None = None) -> Tensor:
-            if upstream is None:
-                return last(args[0], x)
-            return last(upstream, *args)
+            # PyTorch passes the input and, as a keyword, the upstream.
+            source, upstream = (x, args[0]) if upstream is None else (args[0], upstream)
+            # Constant weights do not depend on x for a backend. This zero does.
+            return last(upstream + (source - ops.stop_gradient(source)))
 
         return ops.convert_to_tensor(x), gradient
 
-    # The input is a source of the gradient: PyTorch records no graph that would connect them.
     @ops.custom_gradient
-    def last(upstream: Tensor, x: Tensor) -> tuple[Tensor, Callable[..., Any]]:
-        return ops.convert_to_tensor(upstream), lambda *_, **__: _refuse(reason, upstream, x)
+    def last(upstream: Tensor) -> tuple[Tensor, Callable[..., Any]]:
+        return ops.convert_to_tensor(upstream), lambda *_, **__: _refuse(reason, upstream)
 
     return unchanged(x)
 
 
-def _refuse(reason: str, *tensors: Tensor) -> Any:
-    """Raise `SecondDerivativeError`, or in a TensorFlow graph return tensors that raise it.
+def _refuse(reason: str, gradient: Tensor) -> Any:
+    """Raise `SecondDerivativeError`, or in a TensorFlow graph return a tensor that raises it.
 
     TensorFlow builds derivatives of gradients that nobody asks for: for a `tf.function` that is
     called under two tapes or under a persistent one. Therefore only computing them may raise. The
@@ -92,12 +92,8 @@ def _refuse(reason: str, *tensors: Tensor) -> Any:
 
     if tf.executing_eagerly():
         return fail()
-    # With inputs: TensorFlow evaluates operations without any while it optimizes the graph.
-    derivatives = tf.numpy_function(
-        fail,
-        tensors,
-        [tensor.dtype for tensor in tensors],
-        stateful=False,
-        name="SecondDerivativesAreNotSupported",
+    # With an input: TensorFlow evaluates operations without any while it optimizes the graph.
+    derivative = tf.numpy_function(
+        fail, [gradient], gradient.dtype, stateful=False, name="SecondDerivativesAreNotSupported"
     )
-    return [tf.ensure_shape(one, tensor.shape) for one, tensor in zip(derivatives, tensors)]
+    return tf.ensure_shape(derivative, gradient.shape)

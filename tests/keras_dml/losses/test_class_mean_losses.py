@@ -8,6 +8,7 @@ from backend import parts, value_and_gradient
 from batches import batch, small_model, softmax
 
 from keras_dml import losses
+from keras_dml.matmul import matmul
 
 pytestmark = pytest.mark.any_backend
 
@@ -22,11 +23,9 @@ def sums_over_n(ids, z, num_classes):
 
 
 def linear_classifier(theta):
-    """A float64 layer without bias that gives the logits `z · θ_k`."""
-    layer = keras.layers.Dense(len(theta), use_bias=False, dtype="float64")
-    layer.build((None, theta.shape[1]))
-    layer.set_weights([theta.T])
-    return layer
+    """A float64 layer that gives the logits `z · θ_k`. Keras' Dense is float32 on PyTorch."""
+    kernel = keras.ops.convert_to_tensor(theta.T)
+    return keras.layers.Lambda(lambda z: matmul(z, kernel), dtype="float64")
 
 
 def cross_entropy(ids, z, theta):

@@ -60,11 +60,13 @@ def by_loops(z, weights):
 
 
 def weighted_sum(weights, z):
+    weights = ops.convert_to_tensor(weights)
     return ops.sum(weights * safe_sqrt(squared_distances(z, z)))
 
 
 def of_two_sets(weights, z):
     # Equal numbers, but not the same tensor: as anchors are against gathered candidates.
+    weights = ops.convert_to_tensor(weights)
     return ops.sum(weights * safe_sqrt(squared_distances(z, z * 1.0)))
 
 
@@ -135,7 +137,10 @@ def test_huge_and_tiny_rows_are_normalized(size):
         return  # the gradient itself is out of float32's range
     weights = RNG.normal(size=z.shape).astype("float32")
     _, gradient = value_and_gradient(
-        lambda weights, z: ops.sum(weights * normalize(z)), weights, z, "float32"
+        lambda weights, z: ops.sum(ops.convert_to_tensor(weights) * normalize(z)),
+        weights,
+        z,
+        "float32",
     )
     across = weights - (weights * exact).sum(axis=1, keepdims=True) * exact
     expected = across / np.linalg.norm(z.astype("float64"), axis=1, keepdims=True)

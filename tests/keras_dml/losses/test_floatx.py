@@ -12,7 +12,6 @@ from keras_dml.mining import DistanceWeighted, Hard, SemiHard
 
 pytestmark = pytest.mark.any_backend
 
-ON_TORCH = keras.backend.backend() == "torch"  # where Keras computes float64 in float32
 NO_FLOAT64 = keras.backend.backend() == "jax" and not __import__("jax").config.jax_enable_x64
 IDS = np.array([0, 0, 1, 1, 2, 2])
 Z = np.random.default_rng(0).uniform(-0.5, 0.5, (6, 4))
@@ -43,7 +42,6 @@ def test_value_and_gradient(case, floatx):
     assert value == pytest.approx(expected, rel=1e-4, abs=1e-6)
     np.testing.assert_allclose(gradient, slope, rtol=1e-3, atol=1e-4 * np.abs(slope).max() + 1e-6)
     half = keras.ops.cast(keras.ops.convert_to_tensor(Z), floatx)
-    dtype = "float32" if ON_TORCH else dtype
     assert keras.backend.standardize_dtype(loss(IDS, half).dtype) == dtype
 
 
@@ -56,7 +54,7 @@ IN_GRAPHS = ["contrastive", "triplet", "quadruplet", "margin", "fastap", "lifted
 def test_in_a_graph(name, floatx):
     loss, z = losses.get(name), keras.ops.convert_to_tensor(Z)
     inside = float(compiled(loss)(keras.ops.convert_to_tensor(IDS), z))
-    assert inside == pytest.approx(float(loss(IDS, Z)), rel=1e-6 if ON_TORCH else 1e-12)
+    assert inside == pytest.approx(float(loss(IDS, Z)), rel=1e-12)
 
 
 @pytest.mark.parametrize("floatx", [FLOAT64, "float16"], indirect=True)

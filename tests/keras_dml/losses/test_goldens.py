@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from backend import value_and_gradient
+from keras import ops
 from peers.goldens import (
     BOUNDARIES,
     FILE,
@@ -104,7 +105,7 @@ def test_the_peers_learned_boundaries():
 @pytest.mark.parametrize("batch", LEARNING_BATCHES)
 def test_the_peers_distance_weights(batch):
     ids, z = GOLDENS[f"inputs/{batch}/ids"], GOLDENS[f"inputs/{batch}/z"]
-    pairs = Pairs.of_batch(ids, normalize(z))
+    pairs = Pairs.of_batch(ops.convert_to_tensor(ids), normalize(ops.convert_to_tensor(z)))
     arguments = LEARNING_CASES["distance weights"]
     distances = safe_sqrt(pairs.squared_distances())
     weights = distance_weighted(distances, pairs.negative, z.shape[1], **arguments)

@@ -251,7 +251,8 @@ def test_embeddings_that_are_not_finite(case, bad):
     loss = make(case)
     with pytest.raises(ValueError, match="y_pred must be finite.* 1 of 11 rows, .*row 3"):
         loss(ids, z)
-    assert np.isnan(float(compiled(loss)(ids, z.astype("float32"))))
+    if keras.backend.backend() != "torch":  # which has no graphs
+        assert np.isnan(float(compiled(loss)(ids, z.astype("float32"))))
 
 
 @every_case

@@ -66,7 +66,7 @@ def head_over(**arguments):
     ("name", "arguments", "of_head", "tightness", "contrastive", "value"), OF_COSINES
 )
 def test_losses_of_cosines(name, arguments, of_head, tightness, contrastive, value):
-    cosines = np.asarray(head_over(**of_head)(Z))
+    cosines = keras.ops.convert_to_numpy(head_over(**of_head)(Z))
     loss = losses.get(name, dtype="float64", **arguments)
     computed = [part.mean() for part in parts(loss, CLASS_IDS, cosines)]
     assert computed == pytest.approx([tightness, contrastive], abs=1e-6)

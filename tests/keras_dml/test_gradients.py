@@ -1,0 +1,145 @@
+"""Gradients that cannot be differentiated again: refused, and first-order use is unaffected."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_dml.errors import SecondDerivativeError
+from keras_dml.gradients import once_differentiable
+
+tf = pytest.importorskip("tensorflow")
+pytestmark = pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="TensorFlow's tapes and graphs"
+)
+
+POINT = np.array([1.0, 2.0], "float32")
+DERIVATIVE = 3 * POINT**2
+
+
+def cube(x):
+    return once_differentiable(x, "use differences of gradients") ** 3
+
+
+def eager(function):
+    return function
+
+
+def compiled(function):
+    return tf.function(function, jit_compile=True)
+
+
+modes = pytest.mark.parametrize("mode", [eager, tf.function, compiled])
+
+
+@modes
+@pytest.mark.parametrize("inside", [False, True], ids=["after the tape", "within the tape"])
+def test_a_persistent_tape_over_a_function(mode, inside):
+    cubes, x = mode(cube), tf.constant(POINT)
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        y = cubes(x)
+        first = tape.gradient(y, x) if inside else None
+    first = first if inside else tape.gradient(y, x)
+    np.testing.assert_allclose(first, DERIVATIVE)
+    np.testing.assert_allclose(tape.gradient(y, x), DERIVATIVE)
+
+
+@modes
+def test_two_tapes_of_which_each_differentiates_once(mode):
+    cubes, x = mode(cube), tf.constant(POINT)
+    with tf.GradientTape() as outer:
+        outer.watch(x)
+        with tf.GradientTape() as inner:
+            inner.watch(x)
+            y = cubes(x)
+        first = inner.gradient(y, x)
+        twice = 2 * y
+    np.testing.assert_allclose(first, DERIVATIVE)
+    np.testing.assert_allclose(outer.gradient(twice, x), 2 * DERIVATIVE)
+
+
+@modes
+@pytest.mark.parametrize("whole", [eager, tf.function, compiled])
+def test_a_map_and_a_condition(mode, whole):
+    cubes, x = mode(cube), tf.constant(POINT)
+
+    @whole
+    def gradient(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            mapped = tf.map_fn(cubes, x)
+            y = tf.cond(tf.reduce_sum(x) > 0, lambda: cubes(mapped), lambda: mapped)
+        return tape.gradient(y, x)
+
+    np.testing.assert_allclose(gradient(x), 9 * POINT**8)
+
+
+def of_rate(x, watches_x=True):
+    """The derivative, with respect to a rate, of a step along the gradient."""
+    rate = tf.constant(0.5)
+    with tf.GradientTape() as outer:
+        outer.watch([rate, x] if watches_x else rate)
+        with tf.GradientTape() as inner:
+            inner.watch(x)
+            y = cube(x)
+        moved = tf.reduce_sum(x - rate * inner.gradient(y, x))
+    return outer.gradient(moved, rate)
+
+
+def test_a_derivative_that_does_not_pass_through_the_gradient():
+    x = tf.constant(POINT)
+    expected = pytest.approx(-DERIVATIVE.sum())
+    assert float(of_rate(x, watches_x=False)) == expected
+    assert float(tf.function(of_rate)(x)) == expected
+
+
+def second(x, compute=lambda x: cube(x)):
+    with tf.GradientTape() as outer:
+        outer.watch(x)
+        with tf.GradientTape() as inner:
+            inner.watch(x)
+            y = compute(x)
+        first = inner.gradient(y, x)
+    return outer.gradient(first, x)
+
+
+def test_a_second_derivative_names_a_way_out():
+    with pytest.raises(SecondDerivativeError, match="not supported here: use differences"):
+        second(tf.constant(POINT))
+
+
+@pytest.mark.parametrize("mode", [tf.function, compiled])
+def test_a_second_derivative_of_a_function_or_within_one(mode):
+    errors = tf.errors.UnimplementedError, tf.errors.InvalidArgumentError
+    for compute in (lambda x: second(x, mode(cube)), mode(second)):
+        with pytest.raises(errors, match="SecondDerivative"):
+            compute(tf.constant(POINT))
+
+
+def test_a_hessian_by_jacobians():
+    x = tf.constant(POINT)
+    with tf.GradientTape() as outer:
+        outer.watch(x)
+        with tf.GradientTape() as inner:
+            inner.watch(x)
+            y = cube(x)
+        first = inner.gradient(y, x)
+    with pytest.raises(tf.errors.UnimplementedError, match="SecondDerivativeError"):
+        outer.jacobian(first, x)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = cube(x)
+    np.testing.assert_allclose(tape.jacobian(y, x), np.diag(DERIVATIVE))
+
+
+def test_a_saved_model(tmp_path):
+    module = tf.Module()
+    module.cubes = tf.function(cube, input_signature=[tf.TensorSpec([None], "float32")])
+    tf.saved_model.save(
+        module, tmp_path, options=tf.saved_model.SaveOptions(experimental_custom_gradients=True)
+    )
+    loaded, x = tf.saved_model.load(tmp_path), tf.constant(POINT)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = loaded.cubes(x)
+    np.testing.assert_allclose(tape.gradient(y, x), DERIVATIVE)
