@@ -7,7 +7,7 @@ import pytest
 from backend import compiled, value_and_gradient
 from batches import batch, softmax
 
-from keras_dml import losses
+from keras_dml import losses, metrics
 
 pytestmark = pytest.mark.any_backend
 
@@ -28,6 +28,21 @@ def test_lambda_is_the_smallest_eigenvalue_over_the_classes():
     assert floored != pytest.approx(given, rel=1e-2)
     expected = float(losses.PairwiseCrossEntropyLoss(lam=2 * eigenvalue)(ids, z))
     assert floored == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.slow_on_jax
+def test_a_metric_records_lambda():
+    ids, z = batch(sizes=(9, 1, 7, 6), dimensions=3)
+    eigenvalue = oracles.smallest_eigenvalue(oracles.simplified_assignments(ids, z), z)
+    for arguments, expected in (
+        ({"lam_floor": eigenvalue / 2}, eigenvalue),
+        ({"lam_floor": 2 * eigenvalue}, 2 * eigenvalue),
+        ({"lam": 0.3}, 0.3),
+    ):
+        loss = losses.PairwiseCrossEntropyLoss(**arguments)
+        metric = metrics.LossPart(loss, "lambda_of_batch")
+        metric.update_state(ids, z.astype("float32"))
+        assert float(metric.result()) == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize("floor", [1e-3, 0.05])

@@ -52,7 +52,6 @@ def test_more_than_a_thousand_clear_clusters_are_found_whatever_the_seed():
     first, second = clustering_scores(z, labels, seed=0), clustering_scores(z, labels, seed=1)
     assert min(first.nmi, second.nmi) > 0.99
     assert abs(first.nmi - second.nmi) < 0.003
-    assert clustering_scores(z, labels, seed=0) == first
 
 
 @pytest.mark.parametrize("with_gallery", [False, True])
