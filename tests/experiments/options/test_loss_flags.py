@@ -61,7 +61,7 @@ def test_the_help_says_what_a_shared_name_means_in_each_loss():
             assert " ".join(argument.text.split()) in text
     _, below = text.split("--alpha= ")
     assert below.startswith("multi_similarity: α, above 0")
-    assert "rankmi: α > 0, how far beyond β" in below[:200]
+    assert "rankmi: α > 0, the margin around β" in below[:200]
 
 
 def test_a_name_with_two_types_is_a_mistake_of_ours(monkeypatch):

@@ -96,7 +96,7 @@ BAD = [
     ({"ks": 1}, r"ks must be a list of at least one K. Received: ks=1"),
     ({"metric": []}, r"metric must be one of.*metric=\[\]"),
     ({"metric": ["cosine", "dot"]}, r"metric must be one of.*metric=\['cosine', 'dot'\]"),
-    ({"labels": ["a", None, "a", 1]}, "labels must be numbers, or strings"),
+    ({"labels": ["a", None, "a", 1]}, "labels must be numbers or strings"),
     ({"gallery": np.eye(4), "gallery_labels": list("0011")}, "of one kind. Received: int64 and"),
     ({"embeddings": np.eye(4) * 1j}, "embeddings must be an array of numbers.*complex128"),
     ({"gallery": np.eye(4)}, r"given together. Received: gallery_labels=None"),

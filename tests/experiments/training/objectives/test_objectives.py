@@ -82,5 +82,6 @@ def test_nothing_else_asks_which_loss_it_is():
         if question.search(line.partition("#")[0])
         and " for " not in line
         and "catalog.names()" not in line
+        and " not in takers:" not in line  # The losses whose constructor has an argument.
     ]
     assert asked == []

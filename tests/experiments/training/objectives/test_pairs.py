@@ -65,7 +65,7 @@ def test_with_a_memory_of_earlier_batches_the_embedding_stays_by_itself(tiny):
     [
         (["--memory_weight=2"], r"memory_weight is for --memory_size=N. Received: memory_weight=2"),
         (["--memory_size=100"], r"memory_size must be at least batch_size, 128.*memory_size=100"),
-        (["--memory_size=500", "--loss=n_pairs"], "loss must compare anchors with candidates"),
+        (["--memory_size=500", "--loss=n_pairs"], "loss must compare only anchors with candidates"),
         (["--memory_size=500", "--loss=ice"], "anchor_gradient must be True"),
         (["--memory_size=500", "--loss=arcface"], "memory_size is of a memory of earlier batches"),
         (["--memory_size=0"], "memory_size must be"),
