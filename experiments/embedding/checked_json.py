@@ -18,9 +18,14 @@ def read_checked(path: pathlib.Path) -> dict[str, Any] | None:
     """The object whose `checked_text` a file holds; None where it is missing or damaged.
 
     One without a checksum, of an earlier version, is taken as it is.
+
+    Raises:
+        PermissionError: the file is not damaged, but must not be read.
     """
     try:
         return checked(path.read_text())
+    except PermissionError:
+        raise
     except (OSError, ValueError):
         return None
 

@@ -5,6 +5,7 @@ import fcntl
 import os
 import pathlib
 import shutil
+import stat
 import tempfile
 import time
 import weakref
@@ -20,13 +21,21 @@ def try_lock(path: pathlib.Path) -> TextIO | None:
     """A file's lock, until it is closed or the process ends, however it does; None: others have it.
 
     The file stays: to delete it would take the lock from under a process that waits for it.
+
+    Raises:
+        OSError: the file cannot be opened, is a link, or lies in a file system without locks.
     """
-    lock = open(path, "w")  # noqa: SIM115 held by whoever called
+    # Neither emptied nor followed: another user may have planted a link to a file of this user.
+    opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    lock = open(opened, "w")  # noqa: SIM115 the caller closes it
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         lock.close()
         return None
+    except OSError as error:
+        lock.close()
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from error
     return lock
 
 
@@ -124,7 +133,10 @@ class TemporaryFolder:
 def delete_abandoned(prefix: str) -> None:
     """Delete each `TemporaryFolder` of a process that was killed."""
     for folder in pathlib.Path(tempfile.gettempdir()).glob(f"{prefix}*"):
-        with contextlib.suppress(OSError):  # another user's, or deleted meanwhile
+        with contextlib.suppress(OSError):  # another process deletes it
+            status = folder.lstat()
+            if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+                continue  # another user's
             if (lock := try_lock(folder / _LOCK)) is not None:
                 with lock:
                     shutil.rmtree(folder, ignore_errors=True)

@@ -128,6 +128,8 @@ class FolderEmbeddings:
             saved, _ = read_npz(self._path)
             columns = [saved[name].tolist() for name in ("paths", "sizes", "times")]
             return Embedded(list(map(ImageFile, *columns)), saved["embeddings"])
+        except PermissionError:  # another user's file is not damaged
+            raise
         except (OSError, KeyError, UnreadableError) as error:
             raise UsageError(
                 f"{self._path} is damaged ({error}): delete it, and the same command embeds the "

@@ -70,7 +70,7 @@ class _Parser(HTTPRequestParser):
     def parse_header(self, header_plus: bytes) -> None:
         """Refuse a request that a server in front of this one may end elsewhere (RFC 9112, 6.1)."""
         super().parse_header(header_plus)
-        # waitress removes the header Transfer-Encoding of HTTP/1.1 and ignores that of HTTP/1.0.
+        # waitress removes the header Transfer-Encoding from HTTP/1.1 and ignores it in HTTP/1.0.
         is_ignored = "TRANSFER_ENCODING" in self.headers
         if is_ignored or (self.chunked and "CONTENT_LENGTH" in self.headers):
             # Answered with 400, after which the connection is closed.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import logging
 import os
 import pathlib
 import re
@@ -16,6 +17,7 @@ __all__ = ["Links", "add_link", "links_html"]
 Links = Mapping[pathlib.Path, str]
 """Paths of other pages -> what they are, plain text."""
 
+_LOGGER = logging.getLogger("experiments")
 _OPEN, _CLOSE = '<nav class="soft">', "</nav>"
 _BLOCK = re.compile(f"{re.escape(_OPEN)}(.*?){_CLOSE}", re.DOTALL)
 _LINK = re.compile(r'<a href="([^"]*)">([^<]*)</a>')
@@ -52,7 +54,8 @@ def links_html(page: pathlib.Path, links: Links) -> str:
 def add_link(page: pathlib.Path, other: pathlib.Path, text: str) -> None:
     """Let a page that is there lead to another one.
 
-    A page of an earlier version, without a place for links, stays as it is.
+    A page of an earlier version has no place for links and does not change. A page that must not be
+    written does not change either, and a note says so.
 
     Args:
         page: the one; nothing happens where it is not there.
@@ -67,5 +70,8 @@ def add_link(page: pathlib.Path, other: pathlib.Path, text: str) -> None:
     anew = _BLOCK.sub(lambda _: links, written, count=1)
     if anew == written:
         return
-    with replacing(page) as unfinished:
-        unfinished.write_text(anew, encoding="utf-8", newline="\n")
+    try:
+        with replacing(page) as unfinished:
+            unfinished.write_text(anew, encoding="utf-8", newline="\n")
+    except PermissionError as error:  # the page of another user's run
+        _LOGGER.warning("%s cannot be changed to link to %s: %s", page, other, error.strerror)

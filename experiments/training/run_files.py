@@ -195,6 +195,8 @@ def is_readable(path: pathlib.Path) -> bool:
         return read_checked(path) is not None
     try:
         return all(isinstance(json.loads(line), dict) for line in path.read_text().splitlines())
+    except PermissionError:
+        raise
     except (OSError, ValueError, RecursionError):
         return False
 

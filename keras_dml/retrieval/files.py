@@ -148,6 +148,7 @@ def read_index(folder: pathlib.Path, path: str | os.PathLike[str]) -> SavedIndex
     Raises:
         ValueError: The folder is not an index, is damaged, or is from a newer version of the
             library.
+        PermissionError: A file is not readable.
     """
     where = f"Received: path={os.fspath(path)!r}"
     if not (folder / _DESCRIPTION).is_file():
@@ -156,6 +157,9 @@ def read_index(folder: pathlib.Path, path: str | os.PathLike[str]) -> SavedIndex
         description = json.loads((folder / _DESCRIPTION).read_text())
         newer = description["format"] > FORMAT
         items = None if newer else _read_items(folder, description)
+    except PermissionError as error:  # another user's file is not damaged
+        name = str(error.filename).replace(str(folder), os.fspath(path))
+        raise PermissionError(error.errno, error.strerror, name) from error
     except _WHAT_DAMAGE_RAISES as error:
         raise _damaged(path, error if isinstance(error, ArgumentError) else repr(error)) from error
     if items is None:

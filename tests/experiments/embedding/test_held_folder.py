@@ -1,10 +1,19 @@
 """One process at a time in a folder."""
 
+import errno
+import fcntl
+import os
 import tempfile
 
 import pytest
 
-from experiments.embedding.held_folder import TemporaryFolder, held, held_beside
+from experiments.embedding.held_folder import (
+    TemporaryFolder,
+    delete_abandoned,
+    held,
+    held_beside,
+    try_lock,
+)
 from experiments.options.errors import UsageError
 
 
@@ -38,4 +47,30 @@ def test_the_lock_beside_a_folder_goes_at_the_end_and_a_killed_ones_is_taken(tmp
                 second.__enter__()
     assert [path.name for path in tmp_path.iterdir()] == ["link"]
     with held_beside(folder, "output_dir"):
+        pass
+
+
+def test_a_link_that_another_user_plants_empties_no_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    mine = tmp_path / "mine.txt"
+    mine.write_text("text")
+    planted = tmp_path / "ours-planted"
+    planted.mkdir()
+    (planted / ".lock").symlink_to(mine)
+    with pytest.raises(OSError):
+        try_lock(planted / ".lock")
+    delete_abandoned("ours-")
+    assert mine.read_text() == "text"
+    (planted / ".lock").unlink()
+    monkeypatch.setattr(os, "getuid", lambda: -1)  # the folder is another user's
+    delete_abandoned("ours-")
+    assert not list(planted.iterdir())
+
+
+def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch):
+    def unsupported(*arguments):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", unsupported)
+    with pytest.raises(OSError, match=r"No locks available: '.*/\.lock'"), held(tmp_path, "output"):
         pass

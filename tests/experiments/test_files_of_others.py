@@ -1,0 +1,85 @@
+"""Files without permission: named as such, never called damaged."""
+
+import pathlib
+
+import numpy as np
+import pytest
+
+from experiments.embedding.checked_json import checked_text, read_checked
+from experiments.photos.folder_embeddings import FolderEmbeddings
+from experiments.report.links import add_link
+from experiments.report.page import write_page
+from experiments.training.run_files import is_readable
+from keras_dml.retrieval import ExactIndex, load_index
+
+
+@pytest.fixture
+def forbid(monkeypatch):
+    """A function that takes away the permission to read a file, also from root."""
+
+    def forbid(path):
+        opened = pathlib.Path.open
+
+        def open_others(self, *arguments, **more):
+            if self.name == path.name:  # by whatever path of its folder
+                raise PermissionError(13, "Permission denied", str(self))
+            return opened(self, *arguments, **more)
+
+        def read_text(self, *arguments, **more):
+            with self.open(*arguments, **more) as stream:
+                return stream.read()
+
+        monkeypatch.setattr(pathlib.Path, "open", open_others)
+        monkeypatch.setattr(pathlib.Path, "read_text", read_text)
+
+    return forbid
+
+
+def test_json_without_permission(tmp_path, forbid):
+    path = tmp_path / "settings.json"
+    path.write_text(checked_text({"a": 1}))
+    assert read_checked(path) == {"a": 1}
+    forbid(path)
+    with pytest.raises(PermissionError):
+        read_checked(path)
+
+
+def test_a_log_without_permission(tmp_path, forbid):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("{}\n")
+    assert is_readable(path)
+    forbid(path)
+    with pytest.raises(PermissionError):
+        is_readable(path)
+
+
+def test_an_index_without_permission(tmp_path, forbid):
+    ExactIndex(np.eye(3, dtype="float32")).save(tmp_path / "index")
+    forbid(tmp_path / "index" / "index.json")
+    with pytest.raises(PermissionError, match=f"'{tmp_path / 'index'}/index.json'"):
+        load_index(tmp_path / "index")
+
+
+def test_embeddings_without_permission(tmp_path, monkeypatch):
+    def read_npz(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    (tmp_path / "embeddings.npz").touch()
+    monkeypatch.setattr("experiments.photos.folder_embeddings.read_npz", read_npz)
+    with pytest.raises(PermissionError):
+        FolderEmbeddings(tmp_path, tmp_path, "model", 1).update([], None, 1)
+
+
+def test_a_report_without_permission_keeps_its_links(tmp_path, monkeypatch, caplog):
+    report, page = tmp_path / "report.html", tmp_path / "page.html"
+    for each in (report, page):
+        write_page(each, "A page", "<p>body</p>")
+    before = report.read_text()
+
+    def replacing(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("experiments.report.links.replacing", replacing)
+    add_link(report, page, "Evaluation")
+    assert report.read_text() == before
+    assert f"{report} cannot be changed to link to {page}" in caplog.text
