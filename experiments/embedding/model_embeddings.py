@@ -254,19 +254,24 @@ def embed_tables(
     """The embeddings of several tables by their names, as `embed`, in `FOLDER/NAME.npy`."""
     arrays: dict[str, np.ndarray] = {}
     for name, table in tables.items():
-        with naming_bad_images(table):
+        with naming_bad_images(table, "the same command continues where it stopped"):
             file = embeddings_on_disk(model, table, folder / f"{name}.npy", "embedding", dtype)
             arrays[name] = file.array()
     return arrays
 
 
 @contextlib.contextmanager
-def naming_bad_images(table: ImageTable) -> Iterator[None]:
-    """Around what embeds the images of a table: what is wrong is one line, and names the image.
+def naming_bad_images(table: ImageTable, advice: str = "") -> Iterator[None]:
+    """Turn errors about the images of a table into one line that names the image.
+
+    Args:
+        table: the images.
+        advice: what the same command does once deleted images are back; empty if any of them may
+            have been missing from the start.
 
     Raises:
         UsageError: images that cannot be read, embeddings that are not finite.
-        RunError: out of memory.
+        RunError: out of memory, or images that are gone.
     """
     try:
         yield
@@ -276,5 +281,6 @@ def naming_bad_images(table: ImageTable) -> Iterator[None]:
         raise RunError("out of memory; a smaller --eval_batch_size needs less") from error
     except tf.errors.OpError as error:
         bad = pipelines.find_bad_images(table) if table.arrays is None else []
+        options_data.check_still_there(bad, advice)
         why = options_data.not_an_image("evaluated", table, bad) if bad else error.message
         raise UsageError(why) from error

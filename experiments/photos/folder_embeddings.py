@@ -22,7 +22,7 @@ from experiments.photos.image_batch import (
     read_image,
     unusable_name,
 )
-from experiments.photos.image_files import ImageFile, image_path
+from experiments.photos.image_files import ImageFile, check_not_gone, image_path
 from experiments.photos.index_settings import EMBEDDINGS
 from keras_dml.atomic import replacing
 from pipelines.images.limits import MOST_PIXELS
@@ -94,6 +94,7 @@ class FolderEmbeddings:
 
         Raises:
             ValueError: none of the images can be embedded, or another process embeds them.
+            RunError: the folder of the images is gone.
         """
         saved = self._load()
         row_of: dict[ImageFile, int] = {}
@@ -106,6 +107,8 @@ class FolderEmbeddings:
         while todo := [file for file in files if file not in row_of and file.path not in bad]:
             embedder = embedder or load_embedder()
             begun, rows = self._embed(self._begin(todo), embedder, batch_size, bad)
+            # A folder that is deleted loses its images one by one before it is gone.
+            check_not_gone(self._images)
             first = sum(map(len, blocks))
             blocks.append(rows)
             row_of |= {file: first + row for row, file in enumerate(begun)}
@@ -208,7 +211,8 @@ class FolderEmbeddings:
 
     def _read(self, file: ImageFile) -> bytes | str:
         """The file's bytes, or as text the reason why there are none."""
-        return read_image(image_path(self._images, file.path).read_bytes, self._max_pixels)
+        read = image_path(self._images, file.path).read_bytes
+        return read_image(read, self._max_pixels, lambda: check_not_gone(self._images))
 
 
 def digest(files: Sequence[ImageFile]) -> str:

@@ -15,11 +15,20 @@ __all__ = ["NO_EMBEDDING", "embed_batch", "read_image", "unusable_name"]
 NO_EMBEDDING = np.finfo(np.float32).max
 
 
-def read_image(read: Callable[[], bytes], max_pixels: int) -> bytes | str:
-    """A file's bytes, or as text the reason why there are none."""
+def read_image(
+    read: Callable[[], bytes], max_pixels: int, check_folder: Callable[[], None]
+) -> bytes | str:
+    """Return a file's bytes, or as text the reason why it cannot be used.
+
+    Args:
+        read: gives the bytes.
+        max_pixels: how many pixels an image may have.
+        check_folder: called if the file cannot be read; raises if its whole folder is gone.
+    """
     try:
         encoded = read()
     except OSError as error:
+        check_folder()
         return str(error.strerror or error)
     try:
         return checked_picture(encoded, max_pixels) if encoded else "the file is empty"

@@ -5,7 +5,7 @@ import os
 import pathlib
 from typing import NamedTuple
 
-from experiments.options.errors import UsageError
+from experiments.options.errors import RunError, UsageError
 from pipelines.datasets.files import LOGGER
 from pipelines.datasets.folder import EXTENSIONS, unread_line, walk_images
 
@@ -60,6 +60,28 @@ def settled(root: str, found: list[ImageFile], unread: collections.Counter[str])
             f"Received: images={root}, which holds none{others}"
         )
     return sorted(found)
+
+
+def check_not_gone(folder: str | os.PathLike[str]) -> None:
+    """Raise `RunError` if a folder of listed images is missing, unreadable, or empty.
+
+    The mount point of a lost drive is an empty folder.
+    """
+    try:
+        with os.scandir(folder) as entries:
+            if next(entries, None) is not None:
+                return
+    except OSError:
+        pass
+    raise folder_is_gone(os.fspath(folder))
+
+
+def folder_is_gone(place: str) -> RunError:
+    """The error for a folder that disappeared while its images were read."""
+    return RunError(
+        f"the folder of the images is gone: {place}. Once it is back, the same command continues "
+        "where it stopped"
+    )
 
 
 def image_path(folder: str | os.PathLike[str], name: str) -> pathlib.Path:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.photos.image_files import ImageFile
+from experiments.photos.image_files import ImageFile, check_not_gone, folder_is_gone
 from experiments.photos.shards import EmbeddedShard, Shard, part_name
 from experiments.stores.store import Description, made_rows
 from keras_dml.nearness import Metric
@@ -104,4 +104,14 @@ class ShardWorker:
     def _read(self, file: ImageFile) -> bytes | str:
         from experiments.photos.image_batch import read_image
 
-        return read_image(lambda: self._images.read(file.path), self._max_pixels)
+        return read_image(
+            lambda: self._images.read(file.path), self._max_pixels, self._check_folder
+        )
+
+    def _check_folder(self) -> None:
+        """Raise `RunError` if the images' folder is gone."""
+        place = self._images.place
+        if "://" not in place:
+            check_not_gone(place)
+        elif not self._images.is_there():
+            raise folder_is_gone(place)

@@ -336,6 +336,77 @@ def test_a_folder_that_another_process_writes_is_refused(tmp_path, command, caps
     assert "is in use by another running process" in capsys.readouterr().err
 
 
+def lose_folder(photos, saved):
+    shutil.move(photos, saved)
+
+
+def empty_folder(photos, saved):
+    """As a lost drive leaves its mount point."""
+    shutil.move(photos, saved)
+    photos.mkdir()
+
+
+@pytest.mark.quick_cases(1)
+@pytest.mark.parametrize("lose", [lose_folder, empty_folder])
+def test_an_image_folder_that_disappears_stops_the_command(
+    lose, tmp_path, photos, command, monkeypatch, capsys
+):
+    write_photos(photos, [f"{number:02}.png" for number in range(9)])
+    assert command() == 0
+    index, paths = tmp_path / "index", sorted(load_index(tmp_path / "index" / "index").ids)
+    write_photos(photos, [f"new/{number:02}.png" for number in range(20)])
+    call = image_embedder.ImageEmbedder.__call__
+
+    def losing(self, encoded):
+        if not (tmp_path / "saved").exists():
+            lose(photos, tmp_path / "saved")
+        return call(self, encoded)
+
+    monkeypatch.setattr(image_embedder.ImageEmbedder, "__call__", losing)
+    capsys.readouterr()
+    assert command() == 1
+    *bars, line = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"stopped: the folder of the images is gone: {photos}.")
+    assert not any("Traceback" in bar for bar in bars)
+    assert sorted(load_index(index / "index").ids) == paths
+    monkeypatch.setattr(image_embedder.ImageEmbedder, "__call__", call)
+    shutil.rmtree(photos, ignore_errors=True)
+    shutil.move(tmp_path / "saved", photos)
+    assert command() == 0
+    assert load_index(index / "index").num_items == len(paths) + 20
+    assert not (index / "skipped.txt").exists()
+
+
+def test_images_deleted_one_by_one_before_their_folder_stop_the_command(
+    photos, command, monkeypatch, capsys
+):
+    call = image_embedder.ImageEmbedder.__call__
+
+    def deleting(self, encoded):
+        rows = call(self, encoded)
+        if len(encoded) < 2:  # the last batch, of which one image was there
+            shutil.rmtree(photos)
+        return rows
+
+    monkeypatch.setattr(image_embedder.ImageEmbedder, "__call__", deleting)
+    write_photos(photos, ["z.png"])
+    assert command() == 1
+    assert "stopped: the folder of the images is gone" in capsys.readouterr().err
+
+
+def test_a_deleted_image_is_skipped(tmp_path, photos, command, monkeypatch, capsys):
+    def listing(folder):
+        files = list_images(folder)
+        (photos / "0.png").unlink()
+        return files
+
+    monkeypatch.setattr("experiments.photos.image_files.list_images", listing)
+    assert command() == 0
+    assert "skipped 1 files" in capsys.readouterr().out
+    skipped = (tmp_path / "index" / "skipped.txt").read_text()
+    assert skipped == "0.png\tNo such file or directory\n"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("damaged", [b'{\n "model": "ab', b'{"key": "another file"}'])
 def test_a_list_of_begun_images_that_is_damaged_is_made_anew(

@@ -311,3 +311,27 @@ def test_no_cluster_at_the_address(address, said, made, tmp_path, monkeypatch, c
     monkeypatch.setattr(ray, "init", refuse)
     assert command(made, tmp_path / "out", f"parquet:{tmp_path / 'files'}") == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_an_image_folder_that_disappears_stops_the_command(made, tmp_path, monkeypatch, capsys):
+    photos = tmp_path / "photos"
+    write_photos(photos, NAMES)
+    keep = shards.Journal.add
+
+    def losing(self, shard, digest):
+        keep(self, shard, digest)
+        if photos.exists():
+            photos.rename(tmp_path / "saved")
+
+    monkeypatch.setattr(shards.Journal, "add", losing)
+    words = [f"--saved_model={made / 'model'}", f"--images={photos}", f"--output={tmp_path / 'o'}"]
+    words += [f"--to=parquet:{tmp_path / 'files'}", "--engine=ray", "--batch_size=16"]
+    assert index_command(*words, "--workers=1") == 1
+    err = capsys.readouterr().err
+    assert f"stopped: the folder of the images is gone: {photos}." in err.splitlines()[-1]
+    monkeypatch.setattr(shards.Journal, "add", keep)
+    (tmp_path / "saved").rename(photos)
+    assert index_command(*words, "--workers=1") == 0
+    assert sorted(pq.read_table(tmp_path / "files")["path"].to_pylist()) == NAMES
