@@ -13,7 +13,7 @@ from keras.backend import standardize_dtype
 from keras_dml.gradients import Backward, with_gradient
 from keras_dml.types import Tensor
 
-__all__ = ["cumsum", "matmul"]
+__all__ = ["cumsum", "matmul", "segment_sum"]
 
 # Number of the 23 mantissa bits of a float32 that TF32 drops.
 _LEFT_OUT = 13
@@ -59,6 +59,13 @@ def cumsum(x: Tensor) -> Tensor:
 
         return torch.cumsum(ops.convert_to_tensor(x), dim=-1)  # ops.cumsum is float32 of float64
     return ops.cumsum(x, axis=-1)
+
+
+def segment_sum(x: Tensor, segments: Tensor, number: Tensor | int) -> Tensor:
+    """Sum the rows of `x` `[n, ...]` in each of a number of segments, in its dtype."""
+    if keras.backend.backend() == "torch":  # ops.segment_sum is float32 of float64
+        return x.new_zeros((number, *x.shape[1:])).index_add(0, segments, x)  # type: ignore[attr-defined]
+    return ops.segment_sum(x, segments, number)
 
 
 def _is_rounded() -> bool:

@@ -50,7 +50,7 @@ def distance_weighted(
     `DistanceWeightedMiner`.
     """
     nearest, farthest = check_distances(nearest, farthest)
-    distances = ops.stop_gradient(distances)
+    distances = ops.stop_gradient(ops.convert_to_tensor(distances))
     size = ops.cast(dimensions, distances.dtype)
     squares = ops.square(minimum(maximum(distances, nearest), farthest))
     log_q = (0.5 * size - 1.0) * ops.log(squares) + (0.5 * size - 1.5) * ops.log(
@@ -120,7 +120,7 @@ def draw_negatives(
     for _ in range(_bisections(probabilities.shape[1])):
         middle = (low + high) // 2
         beyond = ops.take_along_axis(sold, middle, axis=-1) <= winner
-        low = ops.where(beyond, ops.minimum(middle + 1, last), low)
+        low = ops.where(beyond, minimum(middle + 1, last), low)
         high = ops.where(beyond, high, middle)
     return low
 

@@ -19,27 +19,29 @@ from keras.backend import standardize_dtype
 
 from keras_dml._pairwise.search import places_in
 from keras_dml.gradients import Backward, with_gradient
-from keras_dml.matmul import matmul
+from keras_dml.matmul import matmul, segment_sum
 from keras_dml.types import Tensor
 
 __all__ = ["normalize", "safe_sqrt", "squared_distances"]
 
 CHUNK = 2
 _ROOT_EPSILON = {"float32": 3.5e-4, "float64": 1.5e-8}
-# Rows are scaled by their largest number. Below this float32 cannot hold its inverse.
+# Where the range of float32 ends.
 _ZERO = 1e-37
 
 
 def normalize(x: Tensor) -> Tensor:
     """Return the rows of `x` `[n, d]` at length 1. A zero row stays 0 and has a zero gradient.
 
-    Rows are first divided by their largest number, so that squares neither overflow nor underflow.
+    Very long and very short rows are scaled first, so that squares neither overflow nor underflow.
     The division by a root rounds equal rows to equal numbers. `rsqrt` does not, because its
     vectorized form rounds differently.
     """
     largest = ops.max(ops.abs(ops.stop_gradient(x)), axis=-1, keepdims=True)
     zero = largest <= _ZERO  # False for NaN, which must stay visible
-    scaled = x / ops.where(zero, 1.0, largest)
+    # Tensors of the same dtype: 1e25 is infinite in the float16 that a number could become.
+    down, up, one = (ops.full_like(largest, factor) for factor in (1e-25, 1e25, 1.0))
+    scaled = x * ops.where(largest > 1e18, down, ops.where(largest < 1e-18, up, one))
     squares = ops.sum(ops.square(scaled), axis=-1, keepdims=True)
     unit = scaled / ops.sqrt(ops.where(zero, 1.0, squares))
     return ops.where(zero, 0.0, unit)
@@ -104,7 +106,7 @@ def _pulls(weights: Tensor, anchors: Tensor, candidates: Tensor, close: Tensor) 
         def add(total: Tensor, pairs: _SomePairs) -> Tensor:
             weights = ops.where(pairs.exists, ops.take(flat, pairs.place), 0.0)
             moved = weights[:, None] * pairs.difference
-            return total + ops.segment_sum(moved, pairs.row, ops.shape(total)[0])
+            return total + segment_sum(moved, pairs.row, ops.shape(total)[0])
 
         total = _over_close_pairs(anchors, candidates, close, add, total)
 

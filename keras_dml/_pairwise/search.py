@@ -3,7 +3,7 @@
 from keras import ops
 
 from keras_dml._pairwise.reductions import maximum
-from keras_dml.matmul import cumsum
+from keras_dml.matmul import cumsum, segment_sum
 from keras_dml.types import Tensor
 
 __all__ = ["below", "next_larger", "places_in", "semihard_negatives"]
@@ -85,7 +85,7 @@ def _with_shared_ties(in_order: Tensor) -> Tensor:
     run = ops.reshape(run + width * ops.arange(rows, dtype="int32")[:, None], (-1,))
 
     def total(values: Tensor) -> Tensor:
-        return ops.segment_sum(ops.reshape(values, (-1,)), run, rows * width)
+        return segment_sum(ops.reshape(values, (-1,)), run, rows * width)
 
     finite = ops.where(in_order < float("inf"), in_order, 0.0)
     mean = total(finite) / maximum(total(ops.ones_like(finite)), 1.0)
