@@ -56,7 +56,8 @@ serves a page onto which you drop an image. Programs may ask it, too, and get JS
         None,
         _INDEX,
         "What python -m experiments.index wrote: its folder, or the store that its --to names: "
-        "lancedb:FOLDER, qdrant:URL_or_FOLDER, pgvector:DSN. A store's search is exact.",
+        "lancedb:FOLDER, qdrant:URL_or_FOLDER, pgvector:DSN. A store's search is exact. Without "
+        "--saved_model its SavedModel is loaded, too: only indexes and stores of people you trust.",
     )
     saved_model: pathlib.Path | None = option(
         None,
