@@ -1,10 +1,12 @@
 """A folder that one process at a time writes into."""
 
 import contextlib
+import errno
 import fcntl
 import os
 import pathlib
 import shutil
+import stat
 import tempfile
 import time
 import weakref
@@ -20,14 +22,29 @@ def try_lock(path: pathlib.Path) -> TextIO | None:
     """A file's lock, until it is closed or the process ends, however it does; None: others have it.
 
     The file stays: to delete it would take the lock from under a process that waits for it.
+
+    Raises:
+        OSError: the path is a link, a pipe, or something else that is not a regular file. Another
+            user may have made it.
     """
-    lock = open(path, "w")  # noqa: SIM115 held by whoever called
+    lock = open(path, "w", opener=_opened_untouched)  # noqa: SIM115, the caller closes it
+    try:
+        if not stat.S_ISREG(os.fstat(lock.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
+    except OSError:
+        lock.close()
+        raise
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         lock.close()
         return None
     return lock
+
+
+def _opened_untouched(path: str, flags: int) -> int:
+    """A file's descriptor; nothing is truncated, no link followed, no pipe waited for."""
+    return os.open(path, flags & ~os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
 
 @contextlib.contextmanager
@@ -123,7 +140,11 @@ class TemporaryFolder:
 def delete_abandoned(prefix: str) -> None:
     """Delete each `TemporaryFolder` of a process that was killed."""
     for folder in pathlib.Path(tempfile.gettempdir()).glob(f"{prefix}*"):
-        with contextlib.suppress(OSError):  # another user's, or deleted meanwhile
+        with contextlib.suppress(OSError):  # deleted since it was listed
+            status = folder.lstat()
+            # Another user may have put anything there, links to this user's files too.
+            if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode):
+                continue
             if (lock := try_lock(folder / _LOCK)) is not None:
                 with lock:
                     shutil.rmtree(folder, ignore_errors=True)
