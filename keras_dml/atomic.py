@@ -47,6 +47,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
     temporary = path.with_name(f".writing-{path.name}")
     with _turn(pathlib.Path(os.path.realpath(path.parent), path.name)):
         try:
+            # What a killed process left, or a link that another user put there.
+            temporary.unlink(missing_ok=True)
             with naming(path):
                 yield temporary
                 os.replace(temporary, path)
@@ -216,8 +218,9 @@ def _locked(path: pathlib.Path) -> int | None:
         return None
     while True:
         try:
-            lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        except OSError:  # missing or read-only folder
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+            lock = os.open(path, flags, 0o666)
+        except OSError:  # missing or read-only folder, or a link
             return None
         kept = False
         try:

@@ -1,6 +1,7 @@
 """A folder that one process at a time writes into."""
 
 import contextlib
+import errno
 import fcntl
 import os
 import pathlib
@@ -23,11 +24,16 @@ def try_lock(path: pathlib.Path) -> TextIO | None:
     The file stays: to delete it would take the lock from under a process that waits for it.
 
     Raises:
-        OSError: the file cannot be opened, is a link, or lies in a file system without locks.
+        OSError: the path is a link, a pipe, or something else that is not a regular file (another
+            user may have made it), or its file system has no locks.
     """
-    # Neither emptied nor followed: another user may have planted a link to a file of this user.
-    opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
-    lock = open(opened, "w")  # noqa: SIM115 the caller closes it
+    lock = open(path, "w", opener=_opened_untouched)  # noqa: SIM115, the caller closes it
+    try:
+        if not stat.S_ISREG(os.fstat(lock.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
+    except OSError:
+        lock.close()
+        raise
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -37,6 +43,11 @@ def try_lock(path: pathlib.Path) -> TextIO | None:
         lock.close()
         raise OSError(error.errno, error.strerror, os.fspath(path)) from error
     return lock
+
+
+def _opened_untouched(path: str, flags: int) -> int:
+    """A file's descriptor; nothing is truncated, no link followed, no pipe waited for."""
+    return os.open(path, flags & ~os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
 
 @contextlib.contextmanager
@@ -133,10 +144,11 @@ class TemporaryFolder:
 def delete_abandoned(prefix: str) -> None:
     """Delete each `TemporaryFolder` of a process that was killed."""
     for folder in pathlib.Path(tempfile.gettempdir()).glob(f"{prefix}*"):
-        with contextlib.suppress(OSError):  # another process deletes it
+        with contextlib.suppress(OSError):  # deleted since it was listed
             status = folder.lstat()
-            if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
-                continue  # another user's
+            # Another user may have put anything there, links to this user's files too.
+            if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode):
+                continue
             if (lock := try_lock(folder / _LOCK)) is not None:
                 with lock:
                     shutil.rmtree(folder, ignore_errors=True)

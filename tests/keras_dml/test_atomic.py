@@ -40,6 +40,19 @@ def test_a_full_disk_names_the_file_and_leaves_the_old_one(tmp_path):
         fill_the_disk()
 
 
+def test_links_at_the_temporary_names_are_not_followed(tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    path = tmp_path / "a.txt"
+    (tmp_path / ".writing-a.txt").symlink_to(victim)
+    (tmp_path / ".a.txt.turn").symlink_to(tmp_path / "new")
+    with replacing(path) as temporary:
+        temporary.write_text("text")
+    assert path.read_text() == "text" and not path.is_symlink()
+    assert victim.read_text() == "precious"
+    assert not (tmp_path / "new").exists()
+
+
 def test_what_names_no_file_gets_one_and_what_does_keeps_it(tmp_path):
     with pytest.raises(OSError, match="written: 'b.npy'"), naming("b.npy"):
         raise OSError("800 requested and 0 written")

@@ -74,3 +74,44 @@ def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(fcntl, "flock", unsupported)
     with pytest.raises(OSError, match=r"No locks available: '.*/\.lock'"), held(tmp_path, "output"):
         pass
+
+
+def test_a_lock_that_is_a_link_or_a_pipe_is_refused_and_nothing_is_emptied(tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (tmp_path / "link").symlink_to(victim)
+    (tmp_path / "dangling").symlink_to(tmp_path / "new")
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    os.mkfifo(tmp_path / "pipe without a reader")
+    for name in ("link", "dangling", "pipe", "pipe without a reader"):
+        with pytest.raises(OSError, match=name):
+            try_lock(tmp_path / name)
+    os.close(reader)
+    try_lock(victim).close()
+    assert victim.read_text() == "precious"
+    assert not (tmp_path / "new").exists()
+
+
+def test_folders_of_other_users_are_not_abandoned(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    for name in ("ours-link", "ours-pipe"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "ours-link" / ".lock").symlink_to(victim)
+    os.mkfifo(tmp_path / "ours-pipe" / ".lock")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "ours-linked").symlink_to(tmp_path / "elsewhere")
+    before = set(tmp_path.rglob("*"))
+    delete_abandoned("ours-")
+    assert set(tmp_path.rglob("*")) == before
+    assert victim.read_text() == "precious"
+    monkeypatch.setattr(os, "getuid", lambda: tmp_path.stat().st_uid + 1)
+    (tmp_path / "ours-killed").mkdir()
+    delete_abandoned("ours-")
+    assert (tmp_path / "ours-killed").exists()
+    monkeypatch.undo()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    delete_abandoned("ours-")
+    assert not (tmp_path / "ours-killed").exists()
