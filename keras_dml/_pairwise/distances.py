@@ -17,12 +17,13 @@ from collections.abc import Callable
 from keras import ops
 from keras.backend import standardize_dtype
 
+from keras_dml._pairwise.reductions import maximum
 from keras_dml._pairwise.search import places_in
 from keras_dml.gradients import Backward, with_gradient
 from keras_dml.matmul import matmul, segment_sum
 from keras_dml.types import Tensor
 
-__all__ = ["normalize", "safe_sqrt", "squared_distances"]
+__all__ = ["normalize", "row_lengths", "safe_sqrt", "squared_distances"]
 
 CHUNK = 2
 _ROOT_EPSILON = {"float32": 3.5e-4, "float64": 1.5e-8}
@@ -34,17 +35,31 @@ def normalize(x: Tensor) -> Tensor:
     """Return the rows of `x` `[n, d]` at length 1. A zero row stays 0 and has a zero gradient.
 
     Very long and very short rows are scaled first, so that squares neither overflow nor underflow.
-    The division by a root rounds equal rows to equal numbers. `rsqrt` does not, because its
-    vectorized form rounds differently.
+    Equal rows have equal results.
     """
     largest = ops.max(ops.abs(ops.stop_gradient(x)), axis=-1, keepdims=True)
     zero = largest <= _ZERO  # False for NaN, which must stay visible
     # Tensors of the same dtype: 1e25 is infinite in the float16 that a number could become.
     down, up, one = (ops.full_like(largest, factor) for factor in (1e-25, 1e25, 1.0))
     scaled = x * ops.where(largest > 1e18, down, ops.where(largest < 1e-18, up, one))
-    squares = ops.sum(ops.square(scaled), axis=-1, keepdims=True)
-    unit = scaled / ops.sqrt(ops.where(zero, 1.0, squares))
-    return ops.where(zero, 0.0, unit)
+    lengths = ops.where(zero, 1.0, row_lengths(ops.where(zero, 1.0, scaled)))
+    return ops.where(zero, 0.0, scaled / lengths)
+
+
+def row_lengths(x: Tensor, epsilon: float = 0.0) -> Tensor:
+    """Compute the lengths `[n, 1]` of the rows of `x` `[n, d]`, as divisors.
+
+    Equal rows have equal lengths, because no rounding depends on a row's position. TensorFlow
+    replaces a division by a root with `rsqrt`, and XLA fuses a product with a sum. Both round
+    differently at the end of a tensor. The bounds 0 and 1e-37, which change no result, prevent
+    that.
+
+    Args:
+        x: `[n, d]`.
+        epsilon: The smallest squared length.
+    """
+    squares = ops.sum(maximum(ops.square(x), 1e-37), axis=-1, keepdims=True)
+    return maximum(ops.sqrt(maximum(squares, epsilon)), 0.0)
 
 
 def safe_sqrt(x: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_dml._pairwise.distances import safe_sqrt
+from keras_dml._pairwise.distances import row_lengths, safe_sqrt
 from keras_dml._pairwise.pairs import Pairs
 from keras_dml._pairwise.reductions import (
     count,
@@ -360,8 +360,7 @@ def _nan_unless(sound: Tensor | bool, value: Tensor) -> Tensor:
 
 def _unit(embeddings: Tensor) -> Tensor:
     # As l2_normalize of TensorFlow, including epsilon, for the same gradient at a row of zeros.
-    squares = ops.sum(ops.square(embeddings), axis=-1, keepdims=True)
-    return embeddings * ops.rsqrt(maximum(squares, 1e-12))
+    return embeddings / row_lengths(embeddings, epsilon=1e-12)
 
 
 def _least(values: Tensor, mask: Tensor) -> Tensor:

@@ -13,7 +13,12 @@ from keras_dml.models.cached_gradients import CachedGradients
 from keras_dml.models.cross_batch_memory import CrossBatchMemory
 from keras_dml.models.distributed_model import DistributedModel, FunctionalDistributedModel
 from keras_dml.models.frozen_features import split_at_features
-from keras_dml.models.head import GlobalBatchDropout, classifier_model, embedding_model
+from keras_dml.models.head import (
+    GlobalBatchDropout,
+    UnitLength,
+    classifier_model,
+    embedding_model,
+)
 from keras_dml.models.image_size import with_image_size
 from keras_dml.models.keras_files import load_keras_file
 from keras_dml.models.lora import LORA_LAYERS, enable_lora, has_lora, with_merged_lora
@@ -45,6 +50,7 @@ __all__ = [
     "RankMI",
     "StatisticsNetwork",
     "TokenLayout",
+    "UnitLength",
     "backbone_names",
     "build_backbone",
     "classifier_model",

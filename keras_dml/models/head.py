@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import keras
 from keras import ops
 
+from keras_dml._pairwise.distances import row_lengths
 from keras_dml.checks import check_bool, check_choice, check_number, check_seed, check_whole, shown
 from keras_dml.cloning import ends_of
 from keras_dml.distribute import place_in_global_batch
@@ -44,6 +45,25 @@ class GlobalBatchDropout(keras.layers.Dropout):
         ones = ops.ones((rows, *shape[1:]), dtype=inputs.dtype)
         mask = keras.random.dropout(ones, self.rate, seed=self.seed_generator)
         return inputs * ops.slice(mask, (first_row, *[0] * (len(shape) - 1)), shape)
+
+
+@keras.saving.register_keras_serializable("keras_dml")
+class UnitLength(keras.layers.Layer):
+    """L2 normalization that keeps equal rows equal.
+
+    `keras.layers.UnitNormalization` multiplies by `rsqrt`, which on TensorFlow rounds differently
+    at the end of a batch, so that two copies of an image have different embeddings. A row of zeros
+    stays 0. The layer normalizes the last axis and has the arguments of `keras.layers.Layer`.
+
+    Examples:
+        >>> np.array(UnitLength()(np.array([[3, 4], [0, 0]], "float32")))
+        array([[0.6, 0.8],
+               [0. , 0. ]], dtype=float32)
+    """
+
+    def call(self, inputs: Tensor) -> Tensor:
+        """Divide the rows `[n, d]` by their lengths."""
+        return inputs / row_lengths(inputs, epsilon=1e-24)
 
 
 def embedding_model(
@@ -115,7 +135,7 @@ def embedding_model(
         x = keras.layers.Activation("linear", dtype="float32", name="embeddings")(x)
         return keras.Model(ends_of(backbone)[0], x, name=name)
     parts = [
-        keras.layers.UnitNormalization(dtype="float32", name=f"{level}_embeddings")(
+        UnitLength(dtype="float32", name=f"{level}_embeddings")(
             projected(Features(maps), f"{level}_")
         )
         for level, maps in _levels(backbone, levels).items()
