@@ -71,8 +71,8 @@ def announced_size(encoded: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 def why_too_costly(encoded: bytes) -> str | None:
     """Return why a JPEG file of few pixels costs too much to read, or None.
 
-    Thousands of scans, empty segments, or stray bytes take seconds. Call this before Pillow sees the
-    file, which goes through all segments to open it.
+    Thousands of scans, empty segments, or stray bytes take seconds. Call this before Pillow opens
+    the file, because Pillow goes through all its segments.
     """
     if not encoded.startswith(b"\xff\xd8"):
         return None
