@@ -62,9 +62,9 @@ class IndexOptions(ImageLimitOptions):
   python -m experiments.search --index=INDEX --query=photo.jpg      or --serve
 
 All images in FOLDER and below are taken. Those that cannot be read, or have more than --max_pixels,
-are skipped and listed in INDEX/{SKIPPED}. A killed command goes on where it stopped when it is
-given again. Given again later, it embeds what is new or has changed in FOLDER (another size or
-time of change), drops what is gone, and says how many of each.
+are skipped and listed in INDEX/{SKIPPED}: name, tab, reason (a name with control characters is
+a JSON string). A killed command continues where it stopped when it runs again. Later runs embed new
+and changed images (by size or time of change), drop deleted ones, and print how many of each.
 
 Up to {EXACT_ITEMS:,} images a query is compared with all of them; beyond that, ScaNN's tree and
 asymmetric hashing find almost the same neighbours in less time.
@@ -486,16 +486,16 @@ def _how_searched(index: Index) -> str:
 
 
 def _write_skipped(path: pathlib.Path, bad: Mapping[str, str]) -> None:
-    """One line a file, `path<tab>reason`; no file where nothing was skipped."""
+    """Write one line for each bad image (see `bad_image_line`); without any, remove the file."""
     if not bad:
         path.unlink(missing_ok=True)
         return
+    from experiments.options.data import bad_image_line
     from keras_dml.atomic import replacing
 
     with replacing(path) as temporary:
-        lines = [f"{name}\t{reason}\n" for name, reason in sorted(bad.items())]
-        # Also the names that are no UTF-8, byte for byte.
-        temporary.write_text("".join(lines), encoding="utf-8", errors="surrogateescape")
+        lines = [f"{bad_image_line(name, reason)}\n" for name, reason in sorted(bad.items())]
+        temporary.write_text("".join(lines), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from pipelines.split import Split
 from pipelines.visible import visible
 
 __all__ = [
+    "bad_image_line",
     "check_still_there",
     "classes_in_words",
     "data",
@@ -172,15 +173,18 @@ def _bad_images(split: Split, max_pixels: int) -> list[str]:
         check_still_there(found)
         for row, _, reason in found:
             name = image_names(side, table)[row]
-            lines.append(_line_of(name, reason))
+            lines.append(bad_image_line(name, reason))
             print(f"left out: {visible(name)} ({reason})")
     return lines
 
 
-def _line_of(name: str, reason: str) -> str:
-    """One line of a bad image: of a name that would break it, a JSON string in its place."""
+def bad_image_line(name: str, reason: str) -> str:
+    """Return `name<tab>reason` for a list of bad images.
+
+    A name with control characters, or with bytes that are not UTF-8, is written as a JSON string.
+    """
     plain = name.isprintable() and not name.startswith('"')
-    return f"{name if plain else json.dumps(name)}\t{' '.join(reason.split())}"
+    return f"{name if plain else json.dumps(name)}\t{visible(' '.join(reason.split()))}"
 
 
 def _name_in(line: str) -> str:

@@ -43,8 +43,8 @@ def checked_picture(encoded: bytes, max_pixels: int = MOST_PIXELS) -> bytes:
         `encoded`; of an animated GIF the first frame alone, as a PNG.
 
     Raises:
-        ValueError: no image, an animated WebP, more than `max_pixels`, a JPEG of too many scans, a
-            damaged GIF.
+        ValueError: no image, an animated WebP, more than `max_pixels`, a JPEG of too many scans or
+            segments, a damaged GIF.
     """
     image = _open(encoded, max_pixels)
     if image.format != "GIF" or not _is_animated(image):
@@ -112,6 +112,9 @@ def _orientation(encoded: bytes) -> int:
 
 
 def _open(encoded: bytes, max_pixels: int) -> Image.Image:
+    costly = why_too_costly(encoded)
+    if costly is not None:
+        raise ArgumentError(costly)
     try:
         image = Image.open(io.BytesIO(encoded), formats=_FORMATS)
     except Image.DecompressionBombError as error:
@@ -120,9 +123,6 @@ def _open(encoded: bytes, max_pixels: int) -> Image.Image:
         raise ArgumentError("not a JPEG, PNG, WebP, BMP or GIF image") from error
     if image.width * image.height > max_pixels:
         raise ArgumentError(too_large(max_pixels))
-    costly = why_too_costly(encoded)
-    if costly is not None:
-        raise ArgumentError(costly)
     if image.format == "WEBP" and _is_animated(image):
         raise ArgumentError("an animated WebP: only still images can be read")
     return image

@@ -34,6 +34,10 @@ _STORAGES = {
 }
 
 
+# Tensors that share storages, such as tied weights, may be so many times as large together.
+_MOST_SHARED = 16
+
+
 class _StorageType(NamedTuple):
     name: str
 
@@ -82,27 +86,38 @@ def read_tensors(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
             raise ArgumentError(
                 f"not a PyTorch file of tensors that can be read{reason}"
             ) from error
+    # Tensors may share a storage, but a small file must not become a large amount of memory.
+    most = _MOST_SHARED * sum(storage.nbytes for storage in numbers.values())
     tensors = isinstance(content, dict) and all(
         isinstance(name, str) and isinstance(tensor, _Tensor) for name, tensor in content.items()
     )
     if not tensors:
         raise ArgumentError("not a state_dict: it must hold tensors by name and nothing else")
     try:
+        if sum(_size(tensor) for tensor in content.values()) > most:
+            raise ValueError("its tensors are larger than its storages")
         return {name: _array(tensor, numbers) for name, tensor in content.items()}
     except Exception as error:  # sizes and keys in the file can have any value
         raise ArgumentError("not a PyTorch file of tensors that can be read") from error
 
 
 def _read_zip(stream: BinaryIO) -> tuple[Any, Mapping[str, np.ndarray]]:
+    end = os.fstat(stream.fileno()).st_size
     with zipfile.ZipFile(stream) as archive:
         names = archive.namelist()
+        entries = archive.infolist()
+        # torch.save compresses nothing. A compressed or overlapping entry may be of any size.
+        if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+            raise pickle.UnpicklingError("its entries are compressed")
+        if sum(entry.file_size for entry in entries) > end:
+            raise pickle.UnpicklingError("its entries are larger than the file")
         (pickled,) = (name for name in names if name.endswith("/data.pkl"))
         folder = pickled.removesuffix("data.pkl")
         order = f"{folder}byteorder"
         if order in names and archive.read(order) != b"little":
             raise pickle.UnpicklingError("its numbers are big-endian")
         used: dict[str, _Storage] = {}
-        content = _Unpickler(io.BytesIO(archive.read(pickled)), used).load()
+        content = _Unpickler(io.BytesIO(archive.read(pickled)), end, used).load()
         numbers = {
             key: np.frombuffer(archive.read(f"{folder}data/{key}"), _STORAGES[storage.kind])
             for key, storage in used.items()
@@ -112,16 +127,16 @@ def _read_zip(stream: BinaryIO) -> tuple[Any, Mapping[str, np.ndarray]]:
 
 def _read_stream(stream: BinaryIO) -> tuple[Any, Mapping[str, np.ndarray]]:
     used: dict[str, _Storage] = {}
+    end = os.fstat(stream.fileno()).st_size
 
     def load() -> Any:
-        return _Unpickler(stream, used).load()
+        return _Unpickler(stream, end, used).load()
 
     if (load(), load()) != (_MAGIC, _STREAM_PROTOCOL):
         raise pickle.UnpicklingError("it does not begin as one")
     if not load()["little_endian"]:
         raise pickle.UnpicklingError("its numbers are big-endian")
     content, keys = load(), load()
-    end = os.fstat(stream.fileno()).st_size
     numbers = {}
     for key in keys:
         storage = used[key]
@@ -133,11 +148,31 @@ def _read_stream(stream: BinaryIO) -> tuple[Any, Mapping[str, np.ndarray]]:
     return content, numbers
 
 
-class _Unpickler(pickle.Unpickler):
-    """An unpickler that reads only tensors. `used` gets the storages that they name."""
+class _Bounded:
+    """A stream whose reads end with the file. A longer read would reserve memory for all bytes.
 
-    def __init__(self, stream: BinaryIO, used: dict[str, _Storage]) -> None:
-        super().__init__(stream)
+    Args:
+        stream: The file or a part of it.
+        end: Its length, or more.
+    """
+
+    def __init__(self, stream: BinaryIO, end: int) -> None:
+        self._stream, self._end = stream, end
+        self.readline = stream.readline
+
+    def read(self, size: int) -> bytes:
+        """Read at most `size` bytes."""
+        return self._stream.read(max(0, min(size, self._end - self._stream.tell())))
+
+
+class _Unpickler(pickle._Unpickler):
+    """An unpickler that reads only tensors. `used` gets the storages that they name.
+
+    It derives from Python's unpickler, because the one in C reserves memory for any index in a file.
+    """
+
+    def __init__(self, stream: BinaryIO, end: int, used: dict[str, _Storage]) -> None:
+        super().__init__(_Bounded(stream, end))
         self._used = used
 
     def find_class(self, module: str, name: str) -> Any:
@@ -171,6 +206,12 @@ def _tensor(storage: Any, offset: Any, shape: Any, strides: Any) -> _Tensor:
     if not isinstance(storage, _Storage):
         raise pickle.UnpicklingError("it holds a tensor without a storage")
     return _Tensor(storage, int(offset), tuple(map(int, shape)), tuple(map(int, strides)))
+
+
+def _size(tensor: _Tensor) -> int:
+    """Return the number of bytes of a tensor."""
+    numbers = int(np.prod(tensor.shape, dtype=object))
+    return abs(numbers) * np.dtype(_STORAGES[tensor.storage.kind]).itemsize
 
 
 def _array(tensor: _Tensor, numbers: Mapping[str, np.ndarray]) -> np.ndarray:

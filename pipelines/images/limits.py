@@ -14,6 +14,10 @@ from pipelines.images.file_bytes import numbers
 MOST_PIXELS = 50_000_000
 # Encoders write up to some twenty. Each takes a nanosecond a pixel and more, and a dozen bytes.
 MOST_SCANS = 50
+# Before the first scan. A depth map of 50 MB has 800; Pillow takes a microsecond for each.
+MOST_SEGMENTS = 10_000
+# Bytes before the first scan that belong to no segment. Pillow reads them one by one.
+_MOST_STRAY = 2**20
 _HEADER = 32  # bytes
 # What is a marker among a scan's data: no stuffed 0xFF, no restart.
 _MARKER = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")
@@ -65,12 +69,22 @@ def announced_size(encoded: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def why_too_costly(encoded: bytes) -> str | None:
-    """Why a file is refused whose pixels are few: a JPEG of thousands of scans; None: it is not."""
+    """Return why a JPEG file of few pixels costs too much to read, or None.
+
+    Thousands of scans, empty segments, or stray bytes take seconds. Call this before Pillow opens
+    the file, because Pillow goes through all its segments.
+    """
     if not encoded.startswith(b"\xff\xd8"):
         return None
-    scans, place = 0, 2
+    scans, segments, stray, place = 0, 0, 0, 2
     # Marker by marker: a preview or a film behind the image has scans of its own.
     while found := _MARKER.search(encoded, place):
+        if not scans:
+            segments, stray = segments + 1, stray + found.start() - place
+        if segments > MOST_SEGMENTS:
+            return f"a JPEG of more than {MOST_SEGMENTS:,} segments"
+        if stray > _MOST_STRAY:
+            return "a JPEG with more than 1 MiB between its segments"
         code, place = encoded[found.start() + 1], found.end()
         if code == _END:
             return None

@@ -407,6 +407,25 @@ def test_a_deleted_image_is_skipped(tmp_path, photos, command, monkeypatch, caps
     assert skipped == "0.png\tNo such file or directory\n"
 
 
+def test_names_of_skipped_files_are_escaped_and_can_be_read_back(tmp_path, photos, command):
+    names = [
+        "\x1b]0;title\x07.png",
+        "line\nbreak\ttab.jpg",
+        "\u202egnp.jpg",
+        '"quoted".png',
+        "ä b.png",
+    ]
+    for name in names:
+        (photos / name).write_text("no image")
+    assert command() == 0
+    text = (tmp_path / "index" / "skipped.txt").read_bytes().decode("utf-8")
+    assert all(map(str.isprintable, text.replace("\t", "").splitlines()))
+    written = [line.split("\t")[0] for line in text.splitlines()]
+    assert "ä b.png" in written
+    found = [json.loads(name) if name.startswith('"') else name for name in written]
+    assert sorted(found) == sorted(names)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("damaged", [b'{\n "model": "ab', b'{"key": "another file"}'])
 def test_a_list_of_begun_images_that_is_damaged_is_made_anew(

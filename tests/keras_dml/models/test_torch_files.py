@@ -1,7 +1,10 @@
 """PyTorch's files without PyTorch: both formats, damaged ones, and those that would run code."""
 
+import contextlib
+import io
 import pathlib
 import pickle
+import tracemalloc
 import zipfile
 
 import numpy as np
@@ -83,6 +86,57 @@ def test_a_length_that_no_machine_has_room_for(tmp_path):
     save(content, tmp_path / "huge.pth", length=2**62)
     with pytest.raises(ValueError, match="that can be read: it is cut off"):
         read_tensors(tmp_path / "huge.pth")
+
+
+def zipped_pickle(body, compression=zipfile.ZIP_STORED):
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", compression) as archive:
+        archive.writestr("archive/data.pkl", body)
+    return stream.getvalue()
+
+
+STREAM_HEAD = 0x1950A86A20F9469CFC6C, 1001, {"little_endian": True}
+# Protocol 2: an empty dict, stored under an index of 2^24. Protocol 4: 2^27 bytes, dropped again.
+INDEX = b"\x80\x02}r" + (2**24).to_bytes(4, "little") + b"."
+BYTES = b"\x80\x04\x8e" + (2**27).to_bytes(8, "little") + bytes(2**27) + b"0}."
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"".join(map(pickle.dumps, (0x1950A86A20F9469CFC6C, 1001, {"little_endian": True})))
+        + INDEX,
+        zipped_pickle(INDEX),
+        zipped_pickle(BYTES, zipfile.ZIP_DEFLATED),
+    ],
+    ids=["index in a stream", "index in a zip", "compressed"],
+)
+def test_a_small_file_takes_little_memory(content, tmp_path):
+    path = tmp_path / "small.pth"
+    path.write_bytes(content)
+    tracemalloc.start()
+    try:
+        with contextlib.suppress(ValueError):
+            read_tensors(path)
+        assert tracemalloc.get_traced_memory()[1] < 5 * 2**20 + 2 * len(content)
+    finally:
+        tracemalloc.stop()
+
+
+@BOTH
+def test_many_tensors_of_one_storage(zipped, tmp_path):
+    path = tmp_path / "shared.pth"
+    numbers = np.arange(2**16, dtype="float32")
+
+    def save_views(count):
+        first = Tensor(numbers)
+        save(state_dict({str(number): first for number in range(count)}), path, zipped)
+
+    save_views(8)
+    assert len(read_tensors(path)) == 8
+    save_views(100)
+    with pytest.raises(ValueError, match="not a PyTorch file of tensors that can be read"):
+        read_tensors(path)
 
 
 class Trap:

@@ -5,10 +5,12 @@ import struct
 import zlib
 
 import numpy as np
+import PIL.Image
 import pytest
 import tensorflow as tf
 from PIL import Image
 
+from experiments.report.pictures import checked_picture
 from pipelines import EvaluationTransform, ImageTable, TrainTransform, find_bad_images
 from pipelines.images import limits
 from pipelines.images.decode import decode_image
@@ -130,6 +132,26 @@ def test_a_jpeg_of_many_scans_is_refused():
     assert limits.why_too_costly(FILES["PNG"]) is None
     found = find_bad_images(ImageTable.from_encoded([few, many], [0, 1]))
     assert [(row, reason) for row, _, reason in found] == [(1, "a JPEG of more than 50 scans")]
+
+
+@pytest.mark.parametrize(
+    ("filling", "reason"),
+    [
+        (b"\xff\xef\0\2" * 10_001, "a JPEG of more than 10,000 segments"),
+        (b"\xff\xfe\0\2" * 10_001, "a JPEG of more than 10,000 segments"),
+        (b"\xff" * 2**21, "a JPEG with more than 1 MiB between its segments"),
+        (b"\xff\xd0" * 2**20, "a JPEG with more than 1 MiB between its segments"),
+    ],
+    ids=["applications", "comments", "fill bytes", "restarts"],
+)
+def test_a_jpeg_of_many_segments_is_refused_before_pillow_opens_it(filling, reason, monkeypatch):
+    jpeg = JPEG[:2] + filling + JPEG[2:]
+    monkeypatch.setattr(PIL.Image, "open", lambda *_, **__: pytest.fail("opened"))
+    with pytest.raises(ValueError, match=reason):
+        checked_picture(jpeg)
+    assert limits.why_too_costly(jpeg) == reason
+    half = len(filling) // 8 * 4
+    assert limits.why_too_costly(JPEG[:2] + filling[:half] + JPEG[2:]) is None
 
 
 @pytest.mark.parametrize("mode", ["P", "RGB"])
