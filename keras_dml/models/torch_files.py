@@ -168,7 +168,7 @@ class _Bounded:
 class _Unpickler(pickle._Unpickler):
     """An unpickler that reads only tensors. `used` gets the storages that they name.
 
-    It derives from Python's unpickler, because the one in C reserves memory for any index in a file.
+    It derives from Python's unpickler. The one in C reserves memory for any index in a file.
     """
 
     def __init__(self, stream: BinaryIO, end: int, used: dict[str, _Storage]) -> None:
