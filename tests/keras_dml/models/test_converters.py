@@ -134,7 +134,7 @@ def test_a_pytorch_file_of_something_else(tmp_path):
 @pytest.mark.slow
 def test_a_backbone_names_the_file_and_takes_checkpoints_only_if_it_is_one_of_two(tmp_path):
     path = write(tmp_path, arrays())
-    message = "loaded into small_convnet: PyTorch checkpoints fit bn_inception, .*_lite0 alone"
+    message = "loaded into small_convnet: PyTorch checkpoints fit only bn_inception, .*_lite0"
     with pytest.raises(ValueError, match=message):
         models.build_backbone("small_convnet", 16, weights=str(path))
     message = "into bn_inception: arrays do not fit.*missing: conv1_7x7_s2_weight.*tiny.npz"
