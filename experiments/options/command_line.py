@@ -24,6 +24,7 @@ from experiments.options.errors import (
     UsageError,
     one_line,
 )
+from experiments.options.interrupts import INTERRUPTED, Interrupts
 from experiments.options.parsing import wants_debug
 from experiments.recipes import RecipeError
 
@@ -79,6 +80,18 @@ def run_command(
     logging.basicConfig(handlers=[notes])
     end_with_parent()
     words = list(sys.argv if argv is None else argv)
+    interrupts = Interrupts(_interrupted(goes_on))
+    if argv is None:  # the process has nothing else to do
+        interrupts.install()
+    code = _exit_code(main, words, goes_on, interrupts)
+    interrupts.command_ended(code)
+    return code
+
+
+def _exit_code(
+    main: Callable[[list[str]], object], words: list[str], goes_on: str, interrupts: Interrupts
+) -> int:
+    """Call the command; print the line that it ends with, unless it is done."""
     try:
         try:
             _check_backend()
@@ -88,11 +101,21 @@ def run_command(
     except BrokenPipeError:  # whoever read our output (`| head`) has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt as error:
-        say(": ".join(filter(None, ["interrupted", str(error) or goes_on])))
-        return 130
+        interrupts.ignored = True
+        say(_interrupted(str(error) or goes_on))
+        return INTERRUPTED
     except Exception as error:
+        interrupts.ignored = True
+        # TensorFlow's C++ code replaces a KeyboardInterrupt by other errors.
+        if interrupts.received:
+            say(_interrupted(goes_on))
+            return INTERRUPTED
         return _failed(error, wants_debug(words))
     return 0
+
+
+def _interrupted(what_next: str) -> str:
+    return f"interrupted: {what_next}" if what_next else "interrupted"
 
 
 def _check_backend() -> None:
