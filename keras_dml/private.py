@@ -1,10 +1,11 @@
-"""All private parts of Keras and TensorFlow that this package uses, under public names.
+"""All private parts of Keras, TensorFlow, and Python that this package uses, under public names.
 
 The rest of the package uses none of them. `tests/keras_dml/test_private.py` checks each of them,
 and reports the ones that an upgrade removes or changes.
 """
 
 import functools
+import pickle
 import types
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ __all__ = [
     "NEEDED",
     "BuildsOnBatch",
     "Functional",
+    "PythonUnpickler",
     "clipped",
     "flat_layers",
     "in_stateless_scope",
@@ -29,6 +31,10 @@ __all__ = [
     "summed_over_replicas",
     "variable_index",
 ]
+
+
+# Written in Python. `pickle.Unpickler`, in C, reserves memory for any index that a file names.
+PythonUnpickler = pickle._Unpickler
 
 
 def merge_call(function: Callable[..., Any], strategy: Any, *arguments: Any) -> Any:

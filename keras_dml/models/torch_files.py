@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from keras_dml.errors import ArgumentError
+from keras_dml.private import PythonUnpickler
 
 __all__ = ["read_tensors"]
 
@@ -165,7 +166,7 @@ class _Bounded:
         return self._stream.read(max(0, min(size, self._end - self._stream.tell())))
 
 
-class _Unpickler(pickle._Unpickler):
+class _Unpickler(PythonUnpickler):
     """An unpickler that reads only tensors. `used` gets the storages that they name.
 
     It derives from Python's unpickler. The one in C reserves memory for any index in a file.
