@@ -23,12 +23,12 @@ from experiments.options import (
 if TYPE_CHECKING:
     from experiments.embedding.calibration import Calibration
     from experiments.embedding.labeled_embeddings import LabeledEmbeddings
+    from keras_dml._common.types import Metric
     from keras_dml.metrics import IdentificationPoint, Verification
     from keras_dml.metrics.pair_verification import Interval
-    from keras_dml.nearness import Metric
 
 _WHAT, _HOW = "What is calibrated, one of --run and --embeddings", "How"
-_METRICS = registries.words("keras_dml.nearness", "METRICS")
+_METRICS = registries.words("keras_dml._common.types", "METRICS")
 # So many classes or more, for intervals that mean what they say.
 _ENOUGH_CLASSES = 20
 

@@ -74,7 +74,7 @@ def main(argv: list[str]) -> None:
     from experiments.report.baselines import distinct_baselines
     from experiments.report.links import add_link
     from experiments.training.run_files import REPORT, note_other_images, read_finished
-    from keras_dml.atomic import replacing
+    from keras_dml._files.atomic import replacing
 
     results, histories = {}, {}
     for number, recipe in enumerate(recipes, start=1):

@@ -295,7 +295,7 @@ def _write(
         zero_row_lines,
     )
     from experiments.training.run_files import REPORT
-    from keras_dml.atomic import replacing
+    from keras_dml._files.atomic import replacing
 
     rows = {f"embedding, {metric}": row for metric, row in score_rows(scores).items()}
     rows |= prefix_rows(prefixes) | catalog_rows(catalog)

@@ -103,7 +103,7 @@ def main(argv: list[str]) -> None:
     from experiments.exporting.layers import write
     from experiments.options import data as options_data
     from experiments.training.made_of import images_of_run
-    from keras_dml.atomic import replacing_folder
+    from keras_dml._files.atomic import replacing_folder
 
     format = FORMATS[name]
     _check_int8(options, {each for each, its in FORMATS.items() if its.int8})
@@ -153,7 +153,7 @@ def _take_tensorflow() -> None:
         ArgumentError: Keras runs on another backend already.
     """
     os.environ["KERAS_BACKEND"] = "tensorflow"
-    from keras_dml.extras import check_tensorflow_backend
+    from keras_dml._common.extras import check_tensorflow_backend
 
     check_tensorflow_backend("experiments.export")
 

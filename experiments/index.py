@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from experiments.photos.folder_embeddings import Embedded
     from experiments.photos.image_files import ImageFile
     from experiments.photos.store_update import StoreTarget
-    from keras_dml.nearness import Metric
+    from keras_dml._common.types import Metric
     from keras_dml.retrieval import Index, TreeAH
 
 # Up to so many items an exact search takes some ten milliseconds and has nothing to tune.
@@ -47,7 +47,7 @@ EXACT_ITEMS = 100_000
 TARGET_RECALL = 0.95
 
 _WHAT, _HOW = "What", "How a query is answered"
-_METRICS = registries.words("keras_dml.nearness", "METRICS")
+_METRICS = registries.words("keras_dml._common.types", "METRICS")
 _REORDER_DTYPES = registries.words("keras_dml.retrieval.tree", "REORDER_DTYPES")
 
 
@@ -447,7 +447,7 @@ def _prefix_index(
 
 def _loaded(path: pathlib.Path) -> Index | None:
     """The index of before; None where it is damaged, or gone."""
-    from keras_dml.errors import ArgumentError
+    from keras_dml._common.errors import ArgumentError
     from keras_dml.retrieval import load_index
 
     try:
@@ -457,7 +457,7 @@ def _loaded(path: pathlib.Path) -> Index | None:
 
 
 def _save(index: Index, path: pathlib.Path) -> None:
-    from keras_dml.errors import ArgumentError
+    from keras_dml._common.errors import ArgumentError
 
     try:
         index.save(path)
@@ -491,7 +491,7 @@ def _write_skipped(path: pathlib.Path, bad: Mapping[str, str]) -> None:
         path.unlink(missing_ok=True)
         return
     from experiments.options.data import bad_image_line
-    from keras_dml.atomic import replacing
+    from keras_dml._files.atomic import replacing
 
     with replacing(path) as temporary:
         lines = [f"{bad_image_line(name, reason)}\n" for name, reason in sorted(bad.items())]

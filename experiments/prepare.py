@@ -102,8 +102,8 @@ class _Kept(logging.Handler):
 
 def _look(name: str, folder: pathlib.Path) -> tuple[str | None, str]:
     """What the dataset's own loader finds, as text, and what it complains about, if anything."""
+    from keras_dml._common.errors import ArgumentError
     from pipelines import load_dataset
-    from pipelines.errors import ArgumentError
 
     warnings: list[str] = []
     handler = _Kept(warnings)
@@ -125,8 +125,8 @@ def _look(name: str, folder: pathlib.Path) -> tuple[str | None, str]:
 
 
 def _fetch(archives: Sequence[Archive], name: str, folder: pathlib.Path) -> None:
+    from keras_dml._common.errors import ArgumentError
     from pipelines.datasets import download
-    from pipelines.errors import ArgumentError
 
     try:
         download.fetch(archives, folder)

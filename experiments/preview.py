@@ -124,7 +124,7 @@ def _draw(images: np.ndarray, table: ImageTable) -> Image.Image:
 
 
 def _write(sheet: Image.Image, output: str) -> None:
-    from keras_dml.atomic import replacing
+    from keras_dml._files.atomic import replacing
 
     with replacing(output) as unfinished:
         sheet.save(unfinished, "PNG", optimize=True)

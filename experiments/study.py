@@ -151,7 +151,7 @@ def _tell(
 ) -> None:
     """Write `study.json`, `study.md` and `study.html`, and print."""
     from experiments.report.baselines import distinct_baselines
-    from keras_dml.atomic import replacing
+    from keras_dml._files.atomic import replacing
 
     scores = _scores(results)
     # No seed changes a baseline.

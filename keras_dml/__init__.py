@@ -3,17 +3,21 @@
 `import keras_dml` needs only Keras and NumPy, on any backend. It also imports the losses of
 `keras_dml.addons`, so that Keras can load every class in a `.keras` file. `keras_dml.retrieval` and
 `.export` are imported on first access, and TensorFlow and ScaNN on first use. If one of them is not
-installed, the error names the extra to install.
+installed, the error names the extra to install. `import pipelines` uses only `keras_dml._common`,
+and does not import Keras.
 """
 
 import importlib
+import sys
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from keras_dml import addons, callbacks, losses, metrics, mining, models, optimizers
-
 if TYPE_CHECKING:  # for type checkers and editors; see __getattr__
     from keras_dml import export, retrieval
+
+# `pipelines` and the commands import `_common` from here, without Keras.
+if "keras" in sys.modules or not {"pipelines", "experiments"} & set(sys.modules):
+    from keras_dml import addons, callbacks, losses, metrics, mining, models, optimizers
 
 __version__ = "0.2.0"
 

@@ -10,11 +10,11 @@ import keras
 import numpy as np
 import numpy.typing as npt
 
-from keras_dml.checks import check_choice, check_whole, check_wholes, shown
-from keras_dml.class_ids import joined_labels, plain_labels
-from keras_dml.deprecation import renamed_arguments, warn_renamed
-from keras_dml.errors import ArgumentError, ArgumentTypeError
-from keras_dml.nearness import METRICS, Metric
+from keras_dml._common.checks import check_choice, check_whole, check_wholes, shown
+from keras_dml._common.deprecation import renamed_arguments, warn_renamed
+from keras_dml._common.errors import ArgumentError, ArgumentTypeError
+from keras_dml._common.labels import joined_labels, plain_labels
+from keras_dml._common.types import METRICS, Metric
 
 __all__ = ["RetrievalEvaluation"]
 

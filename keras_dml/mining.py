@@ -21,20 +21,20 @@ from typing import Any, Self, TypeAlias
 import keras
 from keras import ops
 
-from keras_dml._pairwise.pairs import Pairs
-from keras_dml._pairwise.reductions import count, maximum
-from keras_dml._pairwise.search import next_larger
-from keras_dml.checks import check_number, check_seed, shown
-from keras_dml.distribute import place_among_replicas
-from keras_dml.errors import ArgumentError, ArgumentTypeError
-from keras_dml.negatives import (
+from keras_dml._backend.replicas import place_among_replicas
+from keras_dml._common.checks import check_number, check_seed, shown
+from keras_dml._common.errors import ArgumentError, ArgumentTypeError
+from keras_dml._common.types import Config, Tensor
+from keras_dml._pairwise.negatives import (
     FARTHEST,
     NEAREST,
     check_distances,
     distance_weighted,
     fixed_noise,
 )
-from keras_dml.types import Config, Tensor
+from keras_dml._pairwise.pairs import Pairs
+from keras_dml._pairwise.reductions import count, maximum
+from keras_dml._pairwise.search import next_larger
 
 __all__ = [
     "STRATEGIES",
@@ -202,8 +202,9 @@ class DistanceWeighted(Mining):
     """Every positive, and about as many negatives, spread over all distances.
 
     Negative j of an anchor with |P| positives is kept with the probability `min(1, |P| w_j)`, where
-    w_j is its weight under `keras_dml.negatives.distance_weighted`. An anchor without positives has
-    no negatives. The random number is a pure function of the seed and of the two slots in the
+    w_j ∝ 1/q(d) is its weight under distance-weighted sampling, with q the density of distances of
+    uniform points on the sphere. An anchor without positives has no negatives. The random number is
+    a pure function of the seed and of the two slots in the
     batch. It is the same in every step and on any number of devices, but the images in the slots
     change from step to step. For unit embeddings.
 

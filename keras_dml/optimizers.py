@@ -17,11 +17,11 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_dml import private
-from keras_dml.checks import check_choice, check_number, check_positive, check_whole
-from keras_dml.distribute import place_among_replicas, sum_over_replicas
-from keras_dml.errors import ArgumentError, ArgumentTypeError
-from keras_dml.types import Config, Tensor
+from keras_dml._backend import private
+from keras_dml._backend.replicas import place_among_replicas, sum_over_replicas
+from keras_dml._common.checks import check_choice, check_number, check_positive, check_whole
+from keras_dml._common.errors import ArgumentError, ArgumentTypeError
+from keras_dml._common.types import Config, Tensor
 
 __all__ = ["SGD", "Adam", "AdamW", "RMSprop", "WarmCosine", "multipliers"]
 

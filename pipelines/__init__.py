@@ -8,8 +8,8 @@ where it is not installed, the error names what to install.
 import importlib
 from typing import TYPE_CHECKING
 
+from keras_dml._common.extras import needing
 from pipelines.datasets.registry import DATASETS, load_dataset
-from pipelines.extras import needing
 from pipelines.folds import training_fold
 from pipelines.samplers import BalancedSampler, RandomSampler
 from pipelines.split import Split, split_by_class

@@ -12,8 +12,9 @@ from typing import Protocol, cast
 import numpy as np
 import tensorflow as tf
 
-from pipelines.checks import as_array, check_bool, check_callable, shown, whole_number
-from pipelines.errors import ArgumentError, ArgumentTypeError
+from keras_dml._common.checks import as_array, check_bool, check_whole, shown
+from keras_dml._common.errors import ArgumentError, ArgumentTypeError
+from pipelines.checks import check_callable
 from pipelines.images.decode import Source
 from pipelines.python_calls import map_numpy
 from pipelines.table import ImageTable, check_table
@@ -84,10 +85,10 @@ def training_batches(
             gives other than `batch_size` rows, or of other images. What it gives in a later step
             than the first is an error of TensorFlow's with this message.
     """
-    seed = whole_number("seed", seed, at_least=0)
-    start_step = whole_number("start_step", start_step, at_least=0, at_most=_MOST_STEPS)
+    seed = check_whole("seed", seed, least=0)
+    start_step = check_whole("start_step", start_step, least=0, most=_MOST_STEPS)
     if num_steps is not None:
-        num_steps = whole_number("num_steps", num_steps, at_least=0, at_most=_MOST_STEPS)
+        num_steps = check_whole("num_steps", num_steps, least=0, most=_MOST_STEPS)
     check_table("table", table)
     _check_sampler(sampler, start_step, num_steps, len(table))
     if transform is None:
@@ -151,10 +152,10 @@ def feature_batches(
 
         batches = feature_batches([np.zeros((6, 8), "float32")], np.arange(6), sampler)
     """
-    seed = whole_number("seed", seed, at_least=0)
-    start_step = whole_number("start_step", start_step, at_least=0, at_most=_MOST_STEPS)
+    seed = check_whole("seed", seed, least=0)
+    start_step = check_whole("start_step", start_step, least=0, most=_MOST_STEPS)
     if num_steps is not None:
-        num_steps = whole_number("num_steps", num_steps, at_least=0, at_most=_MOST_STEPS)
+        num_steps = check_whole("num_steps", num_steps, least=0, most=_MOST_STEPS)
     labels = as_array("labels", labels)
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
         raise ArgumentError(
@@ -218,7 +219,7 @@ def _check_sampler(
             "sampler must be a function from a step to rows, with an attribute batch_size. "
             f"Received: sampler={shown(sampler)}"
         )
-    whole_number("sampler.batch_size", sampler.batch_size, at_least=1)
+    check_whole("sampler.batch_size", sampler.batch_size, least=1)
     if num_steps != 0:
         _rows_of(sampler, start_step, num_images)
 
@@ -288,7 +289,7 @@ def evaluation_batches(
         ValueError: `batch_size` is below 1, the number of replicas is no multiple of the number
             of input pipelines, or there is not a seed for each image.
     """
-    batch_size = whole_number("batch_size", batch_size, at_least=1, at_most=_MOST_STEPS)
+    batch_size = check_whole("batch_size", batch_size, least=1, most=_MOST_STEPS)
     check_table("table", table)
     labels = check_bool("labels", labels)
     if transform is None:

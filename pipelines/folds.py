@@ -4,8 +4,8 @@ import dataclasses
 
 import numpy as np
 
-from pipelines.checks import whole_number
-from pipelines.errors import ArgumentError
+from keras_dml._common.checks import check_whole
+from keras_dml._common.errors import ArgumentError
 from pipelines.split import Split
 
 
@@ -38,8 +38,8 @@ def training_fold(split: Split, fold: int, folds: int) -> Split:
         whole = pipelines.split_by_class(table)  # 10 classes train, 10 test
         first = training_fold(whole, 1, 4)  # 7 of the 10 train, 3 test
     """
-    folds = whole_number("folds", folds, at_least=2)
-    fold = whole_number("fold", fold, at_least=1)
+    folds = check_whole("folds", folds, least=2)
+    fold = check_whole("fold", fold, least=1)
     if fold > folds:
         raise ArgumentError(f"fold must be at most folds={folds}. Received: fold={fold}")
     table = split.train

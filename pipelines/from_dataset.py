@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from keras_dml._common.checks import shown
+from keras_dml._common.errors import ArgumentError, ArgumentTypeError
 from pipelines.batches import training_batches
-from pipelines.checks import shown
-from pipelines.errors import ArgumentError, ArgumentTypeError
 from pipelines.samplers import BalancedSampler
 from pipelines.table import ImageTable
 

@@ -7,8 +7,9 @@ order it is called, so a resumed run, a second worker and a debugger all see the
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pipelines.checks import as_labels, whole_number
-from pipelines.errors import ArgumentError
+from keras_dml._common.checks import check_whole
+from keras_dml._common.errors import ArgumentError
+from pipelines.checks import as_labels
 from pipelines.permutation import fold, permuted, seed_key
 from pipelines.table import number_classes
 
@@ -39,8 +40,8 @@ class RandomSampler:
     """
 
     def __init__(self, num_images: int, batch_size: int, seed: int = 0) -> None:
-        self.batch_size = whole_number("batch_size", batch_size, at_least=1)
-        self._num_images = whole_number("num_images", num_images, at_most=_MOST_SLOTS)
+        self.batch_size = check_whole("batch_size", batch_size, least=1)
+        self._num_images = check_whole("num_images", num_images, most=_MOST_SLOTS)
         if self._num_images < self.batch_size:
             raise ArgumentError(
                 f"batch_size must be at most the number of images, {num_images}. "
@@ -88,9 +89,9 @@ class BalancedSampler:
     def __init__(
         self, labels: ArrayLike, classes_per_batch: int, images_per_class: int, seed: int = 0
     ) -> None:
-        self._classes_per_batch = whole_number("classes_per_batch", classes_per_batch, at_least=1)
-        self._images_per_class = whole_number(
-            "images_per_class", images_per_class, at_least=1, at_most=_MOST_IMAGES
+        self._classes_per_batch = check_whole("classes_per_batch", classes_per_batch, least=1)
+        self._images_per_class = check_whole(
+            "images_per_class", images_per_class, least=1, most=_MOST_IMAGES
         )
         labels = as_labels("labels", labels)
         if labels.dtype.kind == "U" and labels.ndim == 1 and len(labels):
@@ -147,11 +148,11 @@ class BalancedSampler:
 
 def _checked_seed(seed: object) -> int:
     """Seeds beyond int64 would be the same as others within."""
-    return whole_number("seed", whole_number("seed", seed), at_least=-(2**63), at_most=2**63 - 1)
+    return check_whole("seed", seed, least=-(2**63), most=2**63 - 1)
 
 
 def _checked_step(step: object, batch_size: int) -> int:
-    return whole_number("step", step, at_least=0, at_most=_MOST_SLOTS // batch_size)
+    return check_whole("step", step, least=0, most=_MOST_SLOTS // batch_size)
 
 
 def _choose(keys: np.ndarray, sizes: np.ndarray, count: int, numbers: np.ndarray) -> np.ndarray:

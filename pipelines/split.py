@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipelines.checks import check_bool, shown, whole_number
-from pipelines.errors import ArgumentError
+from keras_dml._common.checks import check_bool, check_whole, shown
+from keras_dml._common.errors import ArgumentError
 from pipelines.table import ImageTable, check_table
 
 SPLITS = ("first_classes", "random_classes", "within_classes", "every_class")
@@ -121,7 +121,7 @@ def split_by_class(
     if catalog is not None:
         check_table("catalog", catalog)
     check_split(split)
-    seed = whole_number("seed", seed, at_least=0)
+    seed = check_whole("seed", seed, least=0)
     if split in ("within_classes", "every_class"):
         if train_classes is not None or test_classes is not None:
             raise ArgumentError(
@@ -133,8 +133,8 @@ def split_by_class(
             return Split(table, table, same_classes=True, catalog=catalog)
         return _within_classes(table, catalog, seed)
     count = table.num_classes
-    train = count // 2 if train_classes is None else whole_number("train_classes", train_classes)
-    test = count - train if test_classes is None else whole_number("test_classes", test_classes)
+    train = count // 2 if train_classes is None else check_whole("train_classes", train_classes)
+    test = count - train if test_classes is None else check_whole("test_classes", test_classes)
     asked = f"train_classes={train_classes}, test_classes={test_classes}"
     for side, size in (("train", train), ("test", test)):
         if size < 1:

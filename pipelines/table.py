@@ -12,8 +12,9 @@ from typing import TypeAlias, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pipelines.checks import as_array, as_labels, items_of, shown
-from pipelines.errors import ArgumentError, ArgumentTypeError
+from keras_dml._common.checks import as_array, shown
+from keras_dml._common.errors import ArgumentError, ArgumentTypeError
+from pipelines.checks import as_labels, items_of
 
 MOST_OF_A_BOX = 2**30
 """The largest number of a box: a corner and a side together are an int32 for the decoders."""

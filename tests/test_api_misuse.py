@@ -12,8 +12,9 @@ import tensorflow as tf
 from trials import Tally
 
 from keras_dml import addons, export, losses, metrics, mining, models, retrieval
+from keras_dml._common.errors import ArgumentError
+from keras_dml._common.errors import ArgumentError as PipelinesArgumentError
 from keras_dml.callbacks import RetrievalEvaluation
-from keras_dml.errors import ArgumentError
 from keras_dml.losses import LOSSES
 from pipelines import (
     BalancedSampler,
@@ -30,7 +31,6 @@ from pipelines import (
     table_from_dataset,
     training_batches,
 )
-from pipelines.errors import ArgumentError as PipelinesArgumentError
 
 IDS = np.repeat(np.arange(3), 4)
 Z = np.random.default_rng(0).normal(size=(12, 8)).astype("float32")

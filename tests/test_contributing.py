@@ -152,7 +152,7 @@ def test_walkthrough_loss_everywhere(with_angular):
     words = ("-m", "pytest", "-rA", "-n", "0", "-m", "slow or not slow", "-k")
     readme = passed(python(with_angular, *words, "table", "tests/test_readme.py"))
     assert set(readme) == {"test_the_table_of_the_losses_is_that_of_their_source"}
-    tests = ("tests/keras_dml/test_distribute.py", "tests/keras_dml/losses")
+    tests = ("tests/keras_dml/_backend/test_distribute.py", "tests/keras_dml/losses")
     tests += ("tests/experiments/test_recipes.py",)
     assert set(passed(python(with_angular, *words, "angular or Angular", *tests))) >= {
         "test_the_weights_are_those_of_one_device",

@@ -119,8 +119,14 @@ def _offences():
             for rule, broken in (
                 ("keras_dml knows neither pipelines nor experiments",
                  within(module, "keras_dml") and imported.startswith(("pipelines", "experiments"))),
-                ("pipelines knows neither keras_dml nor experiments",
-                 within(module, "pipelines") and imported.startswith(("keras_dml", "experiments"))),
+                ("pipelines knows only keras_dml._common",
+                 within(module, "pipelines") and imported.startswith(("keras_dml", "experiments"))
+                 and not within(imported, "keras_dml._common")),
+                ("keras_dml._common knows nothing of Keras",
+                 within(module, "keras_dml._common")
+                 and imported.startswith(("keras", "tensorflow", "jax", "torch"))
+                 and not within(imported, "keras_dml._common")
+                 and module != "keras_dml._common.extras"),  # within functions
                 ("the losses are written with keras.ops",
                  within(module, "keras_dml.losses") and within(imported, "tensorflow")),
                 *(

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from experiments.auditing.audited_images import AuditedImages
 from experiments.auditing.duplicates import Duplicates, find_duplicates
-from keras_dml.atomic import replacing
+from keras_dml._files.atomic import replacing
 from keras_dml.metrics.audit import (
     ConfusedClasses,
     LabelVotes,

@@ -15,7 +15,7 @@ from PIL import Image, ImageOps
 
 from experiments.options import RunError, UsageError
 from experiments.options.child import child_command, child_environment
-from keras_dml.atomic import replacing
+from keras_dml._files.atomic import replacing
 from pipelines.split import Split
 
 PHOTOS, PLANTED = "photos", "planted.json"

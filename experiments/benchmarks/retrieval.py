@@ -133,7 +133,7 @@ def sop() -> Iterator[Row]:
 def evaluation() -> Iterator[Row]:
     """The rest of `metrics.evaluate` on the same set, and its memory."""
     from keras_dml import metrics
-    from keras_dml.nearness import METRICS
+    from keras_dml._common.types import METRICS
 
     z, labels = clustered(SOP_IMAGES, SOP_CLASSES, SOP_DIMENSIONS, seed=1)
     before = resident_megabytes()

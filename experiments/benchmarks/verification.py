@@ -29,8 +29,8 @@ def main() -> None:
     """Print a JSON object for each measurement."""
     from sklearn.metrics import roc_curve
 
+    from keras_dml._common.types import METRICS
     from keras_dml.metrics import verification
-    from keras_dml.nearness import METRICS
 
     rows, labels = clustered(SAMPLE, SOP_CLASSES // 20, SOP_DIMENSIONS, seed=1)
     start = time.perf_counter()

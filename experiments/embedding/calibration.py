@@ -51,7 +51,7 @@ def calibration_path(saved_model: str | os.PathLike[str]) -> pathlib.Path:
 
 def write_calibration(path: pathlib.Path, calibration: Calibration) -> None:
     """Write it in one go, its own checksum within."""
-    from keras_dml.atomic import replacing  # with Keras
+    from keras_dml._files.atomic import replacing  # with Keras
 
     with replacing(path) as unfinished:
         unfinished.write_text(checked_text(dataclasses.asdict(calibration)))
@@ -63,7 +63,7 @@ def calibration_words(saved_model: str | os.PathLike[str]) -> str | None:
     None where there is none, or none that is whole and of this model.
     """
     from experiments.embedding.saved_model import fingerprint  # with TensorFlow
-    from keras_dml.nearness import METRICS
+    from keras_dml._common.types import METRICS
 
     if not calibration_path(saved_model).is_file():
         return None

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from experiments.options.errors import UsageError
-from keras_dml.atomic import naming, replacing
+from keras_dml._files.atomic import naming, replacing
 
 DTYPES = ("float32", "float16")
 # A kill loses at most so many seconds of embeddings; waiting for the disk each time would be slow.

@@ -10,7 +10,7 @@ import numpy as np
 
 from experiments.embedding.npz_file import UnreadableError, read_npz
 from experiments.options.errors import UsageError
-from keras_dml.class_ids import joined_labels, plain_labels
+from keras_dml._common.labels import joined_labels, plain_labels
 from keras_dml.retrieval.rows import row_blocks
 from pipelines import EvaluationTransform, ImageTable
 

@@ -76,7 +76,7 @@ def with_threshold(card: str, threshold: str) -> str:
 
 def update_final_model(path: pathlib.Path, final: str) -> None:
     """Let a card's file say where the final model is, after its use, if there is such a file."""
-    from keras_dml.atomic import replacing
+    from keras_dml._files.atomic import replacing
 
     if not path.is_file():
         return
@@ -91,7 +91,7 @@ def update_final_model(path: pathlib.Path, final: str) -> None:
 
 def update_threshold(path: pathlib.Path, threshold: str) -> None:
     """The same of a card's file, where there is one."""
-    from keras_dml.atomic import replacing
+    from keras_dml._files.atomic import replacing
 
     if not path.is_file():
         return

@@ -10,8 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from experiments.options.errors import UsageError
-from keras_dml.checksums import check_saved_model
-from keras_dml.errors import ArgumentError
+from keras_dml._common.errors import ArgumentError
+from keras_dml._files.checksums import check_saved_model
 from keras_dml.retrieval.scann_index import import_scann
 from pipelines import ImageTable, find_bad_images
 

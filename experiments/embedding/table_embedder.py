@@ -12,10 +12,10 @@ import tensorflow as tf
 
 from experiments.embedding.embedding_file import EmbeddingFile
 from experiments.options.progress import progress_bar
-from keras_dml.distribute import gather_candidates
+from keras_dml._backend.replicas import gather_candidates
+from keras_dml._backend.steps import compiled
+from keras_dml._common.types import METRICS
 from keras_dml.metrics import recall_at_k
-from keras_dml.nearness import METRICS
-from keras_dml.steps import compiled
 from pipelines import EvaluationTransform, ImageTable, TrainTransform, evaluation_batches
 
 # Part of what embeddings on disk are known by: before, turned photos were embedded as they lay.

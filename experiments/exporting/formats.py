@@ -15,8 +15,8 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from experiments.exporting.quiet import quiet
+from keras_dml._common.extras import needing
 from keras_dml.export import export_saved_model
-from keras_dml.extras import needing
 
 Images = npt.NDArray[np.float32]
 Answer = Callable[[Images], npt.NDArray[np.float32]]

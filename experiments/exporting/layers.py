@@ -13,10 +13,10 @@ import numpy as np
 from experiments.exporting.formats import Format, Source
 from experiments.exporting.quiet import quiet
 from experiments.options.errors import UsageError, one_line
-from keras_dml.atomic import naming
-from keras_dml.cloning import all_layers
-from keras_dml.errors import ArgumentError
-from keras_dml.extras import MissingExtraError
+from keras_dml._backend.cloning import all_layers
+from keras_dml._common.errors import ArgumentError
+from keras_dml._common.extras import MissingExtraError
+from keras_dml._files.atomic import naming
 
 # What no layer answers for.
 _NOT_OF_A_LAYER = (OSError, MemoryError, MissingExtraError, UsageError, ArgumentError)

@@ -34,10 +34,8 @@ __all__ = ["LOST_WORKER", "RunError", "UsageError", "mute", "run_command"]
 LOST_WORKER = ("UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError")
 # What the packages raise of a mistake of who calls them, or where an extra is not installed.
 _REFUSING = {
-    "keras_dml.errors": "ArgumentError",
-    "keras_dml.extras": "MissingExtraError",
-    "pipelines.errors": "ArgumentError",
-    "pipelines.extras": "MissingExtraError",
+    "keras_dml._common.errors": "ArgumentError",
+    "keras_dml._common.extras": "MissingExtraError",
 }
 MISTAKE = 2  # the exit code of a mistake in what was given
 FINDINGS = 3  # that of a check that found more than is allowed

@@ -23,7 +23,7 @@ from experiments.options.run_options import (
     ScoringOptions,
 )
 from experiments.options.values import numbers, whole_numbers
-from pipelines.errors import ArgumentError
+from keras_dml._common.errors import ArgumentError
 from pipelines.split import Split
 from pipelines.visible import visible
 

@@ -169,7 +169,7 @@ def naming_flags(prefix: str, given: Mapping[str, Any]) -> Iterator[None]:
     Raises:
         UsageError: in place of the library's ArgumentError.
     """
-    from keras_dml.errors import ArgumentError  # Keras comes with it
+    from keras_dml._common.errors import ArgumentError  # Keras comes with it
 
     try:
         yield

@@ -66,7 +66,7 @@ def import_csv(
     Raises:
         UsageError: as `read_csv`; a column `folder`, no such class column, no path is an image's.
     """
-    from keras_dml.atomic import replacing  # with Keras, which the names alone do not need
+    from keras_dml._files.atomic import replacing  # with Keras, which the names alone do not need
 
     table = read_csv(path, _normal(images, paths))
     if FOLDER in table.columns:

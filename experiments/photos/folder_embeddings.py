@@ -24,7 +24,7 @@ from experiments.photos.image_batch import (
 )
 from experiments.photos.image_files import ImageFile, check_not_gone, image_path
 from experiments.photos.index_settings import EMBEDDINGS
-from keras_dml.atomic import replacing
+from keras_dml._files.atomic import replacing
 from pipelines.images.limits import MOST_PIXELS
 
 UNFINISHED = ".unfinished"

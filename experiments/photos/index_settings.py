@@ -116,7 +116,7 @@ def read_settings(folder: str | os.PathLike[str]) -> Settings:
 
 def write_settings(folder: str | os.PathLike[str], settings: Settings) -> None:
     """Write what `open_folder` returned, with another `built` and `search`."""
-    from keras_dml.atomic import replacing  # with Keras, which the names alone do not need
+    from keras_dml._files.atomic import replacing  # with Keras, which the names alone do not need
 
     with replacing(pathlib.Path(folder, SETTINGS)) as path:
         path.write_text(checked_text(settings))

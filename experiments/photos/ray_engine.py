@@ -32,7 +32,7 @@ from experiments.photos.shards import (
 )
 from experiments.stores.addresses import Address
 from experiments.stores.store import Description, Store, item_id
-from keras_dml.extras import needing
+from keras_dml._common.extras import needing
 
 with needing("ray", "--engine=ray"):
     import ray

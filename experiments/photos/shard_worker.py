@@ -11,7 +11,7 @@ import numpy as np
 from experiments.photos.image_files import ImageFile, check_not_gone, folder_is_gone
 from experiments.photos.shards import EmbeddedShard, Shard, part_name
 from experiments.stores.store import Description, made_rows
-from keras_dml.nearness import Metric
+from keras_dml._common.types import Metric
 
 __all__ = ["MODELS", "ShardWorker"]
 

@@ -10,7 +10,7 @@ import re
 import urllib.parse
 from collections.abc import Mapping
 
-from keras_dml.atomic import replacing
+from keras_dml._files.atomic import replacing
 
 __all__ = ["Links", "add_link", "links_html"]
 

@@ -17,8 +17,8 @@ from experiments.report.links import Links, links_html
 from experiments.report.retrieval_grid import Neighbor, RetrievalRow, choose_queries, grid_html
 from experiments.report.scores import CATALOG, PAPER
 from experiments.report.tables import html_table, text_table
-from keras_dml.atomic import replacing
-from keras_dml.errors import ArgumentError
+from keras_dml._common.errors import ArgumentError
+from keras_dml._files.atomic import replacing
 from pipelines.visible import visible_text
 
 __all__ = [

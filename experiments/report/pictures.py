@@ -9,7 +9,7 @@ from typing import IO, TypeAlias
 import numpy as np
 from PIL import Image
 
-from keras_dml.errors import ArgumentError
+from keras_dml._common.errors import ArgumentError
 from pipelines.images.limits import MOST_PIXELS, too_large, why_too_costly
 
 # A path, or an open binary file.

@@ -13,7 +13,7 @@ from PIL import Image
 
 from experiments.report.embedding_map import map_rows
 from experiments.report.neighbors import EmbeddedTable, pictures_of
-from keras_dml.atomic import replacing
+from keras_dml._files.atomic import replacing
 from pipelines.visible import visible
 
 __all__ = ["write_projector"]

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from experiments.report.picture_cell import embedded_picture, encoded_picture, picture_cell
-from keras_dml.errors import ArgumentError
+from keras_dml._common.errors import ArgumentError
 
 # Pictures are shown at most this wide and high, and stored at twice that for dense screens.
 _SHOWN = 160

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from experiments.stores.store import CLASS, DIGEST, FOLDER, ID, PATH, VECTOR, Description, Rows
-from keras_dml.extras import needing
+from keras_dml._common.extras import needing
 
 with needing("parquet", "what writes Arrow tables"):
     import pyarrow as pa

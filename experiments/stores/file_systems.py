@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from experiments.options.errors import UsageError, one_line
-from keras_dml.extras import needing
+from keras_dml._common.extras import needing
 
 with needing("parquet", "what reads from any file system"):
     import pyarrow as pa

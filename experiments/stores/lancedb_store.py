@@ -19,7 +19,7 @@ import numpy.typing as npt
 from experiments.embedding.held_folder import held_beside
 from experiments.options.errors import UsageError
 from experiments.stores.store import ID, PATH, VECTOR, Description, Rows, Store, Where
-from keras_dml.extras import needing
+from keras_dml._common.extras import needing
 
 # It says on the terminal that a table which is to be made is not there yet.
 os.environ.setdefault("LANCEDB_LOG", "error")

@@ -13,8 +13,8 @@ from experiments.options.errors import UsageError
 from experiments.stores.arrow import arrow_schema, arrow_table
 from experiments.stores.file_systems import Folder, is_uri, opened_folder, refusing
 from experiments.stores.store import DIGEST, Description, Rows
-from keras_dml.atomic import replacing_folder
-from keras_dml.extras import needing
+from keras_dml._common.extras import needing
+from keras_dml._files.atomic import replacing_folder
 
 with needing("parquet", "parquet:FOLDER"):
     import pyarrow.parquet as pq

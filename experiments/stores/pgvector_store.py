@@ -21,7 +21,7 @@ from experiments.stores.store import (
     Store,
     Where,
 )
-from keras_dml.extras import needing
+from keras_dml._common.extras import needing
 
 with needing("pgvector", "a store pgvector:DSN"):
     import pgvector.psycopg

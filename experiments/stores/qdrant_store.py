@@ -25,7 +25,7 @@ from experiments.stores.store import (
     StoreError,
     Where,
 )
-from keras_dml.extras import needing
+from keras_dml._common.extras import needing
 
 with needing("qdrant", "a store qdrant:URL_or_FOLDER"):
     import qdrant_client

@@ -24,7 +24,7 @@ from experiments.training.run_files import TENSORBOARD
 from experiments.training.sample_batch import write_sample_batch
 from experiments.training.workers import Workers
 from keras_dml import models
-from keras_dml.atomic import replacing
+from keras_dml._files.atomic import replacing
 
 
 def callbacks(

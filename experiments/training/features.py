@@ -21,10 +21,10 @@ from experiments.embedding.table_embedder import (
 )
 from experiments.options.errors import UsageError
 from experiments.training.plan import RunPlan
-from keras_dml.cloning import all_layers, freeze
+from keras_dml._backend.cloning import all_layers, freeze
+from keras_dml._backend.private import Functional
+from keras_dml._backend.steps import compiled
 from keras_dml.models import split_at_features
-from keras_dml.private import Functional
-from keras_dml.steps import compiled
 from pipelines import ImageTable, feature_batches, training_batches
 
 FOLDER = "features"

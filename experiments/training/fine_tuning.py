@@ -7,7 +7,7 @@ import keras
 from experiments.options import RunOptions
 from experiments.options.errors import UsageError
 from experiments.training.optimizer import Rate
-from keras_dml.cloning import all_layers, freeze
+from keras_dml._backend.cloning import all_layers, freeze
 
 __all__ = ["Phase", "Trainability", "check_fine_tuning"]
 

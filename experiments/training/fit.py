@@ -22,9 +22,9 @@ from experiments.training.patience import is_over, stopped
 from experiments.training.plan import RunPlan
 from experiments.training.workers import Workers
 from keras_dml import models
-from keras_dml.cloning import all_layers, freeze
-from keras_dml.errors import ArgumentError, DownloadError
-from keras_dml.float32 import float32_copy
+from keras_dml._backend.cloning import all_layers, freeze
+from keras_dml._common.errors import ArgumentError, DownloadError
+from keras_dml.export.float32 import float32_copy
 
 _LOGGER = logging.getLogger("experiments")
 

@@ -8,7 +8,7 @@ import keras
 
 from experiments.options import RunOptions, UsageError
 from keras_dml import models, optimizers
-from keras_dml.checks import check_number
+from keras_dml._common.checks import check_number
 
 #: A learning rate: a number, or a schedule over the updates.
 Rate: TypeAlias = float | keras.optimizers.schedules.LearningRateSchedule

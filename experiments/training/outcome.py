@@ -31,7 +31,7 @@ from experiments.training.plan import RunPlan
 from experiments.training.refit import Measured, measured
 from experiments.training.run_files import BEST, FLAGS_FILE, REPORT, TENSORBOARD
 from experiments.training.workers import Workers
-from keras_dml.atomic import replacing
+from keras_dml._files.atomic import replacing
 from keras_dml.export import export_saved_model, float32_copy
 from keras_dml.models import load_keras_file
 from keras_dml.models.backbones import brings_weights

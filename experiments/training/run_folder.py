@@ -198,7 +198,7 @@ class RunFolder:
         """Write a file of the run in one go."""
         if not self.writes:
             return
-        from keras_dml.atomic import replacing
+        from keras_dml._files.atomic import replacing
 
         with replacing(self.file(name)) as temporary:
             temporary.write_text(text)
@@ -242,7 +242,7 @@ class RunFolder:
         """
         if not self.writes:
             return
-        from keras_dml.atomic import replacing
+        from keras_dml._files.atomic import replacing
 
         waiting = self.best_of(state.step)
         before, self._best = self._best, file_sha256(waiting) if waiting.is_file() else self._best
@@ -256,7 +256,7 @@ class RunFolder:
 
     def _keep_before(self) -> None:
         """The checkpoint that is about to be replaced takes another name; it keeps its own too."""
-        from keras_dml.atomic import replacing
+        from keras_dml._files.atomic import replacing
 
         last, before = self.file(CHECKPOINT), self.file(CHECKPOINT_BEFORE)
         if not last.is_file():
@@ -283,7 +283,7 @@ class RunFolder:
         Raises:
             ValueError: the checkpoint does not fit the model.
         """
-        from keras_dml.cloning import finalize
+        from keras_dml._backend.cloning import finalize
 
         found = self._whole_checkpoint() if self.writes else None
         state = State() if found is None else found.state

@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from experiments.options.errors import UsageError
 from experiments.training.cluster import Cluster
-from keras_dml.cloning import finalize
-from keras_dml.float32 import float32_copy
+from keras_dml._backend.cloning import finalize
+from keras_dml.export.float32 import float32_copy
 
 
 class Workers:

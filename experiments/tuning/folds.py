@@ -29,7 +29,7 @@ from experiments.training.run_files import (
     DIVERGED,
     read_finished,
 )
-from keras_dml.atomic import replacing
+from keras_dml._files.atomic import replacing
 
 __all__ = ["FoldRuns", "Run"]
 

@@ -23,8 +23,8 @@ import numpy as np
 from experiments.embedding.held_folder import try_lock, waiting_for
 from experiments.options import RunError, RunOptions, UsageError, one_line, parse, resolved
 from experiments.tuning.space import Parameter, Trial, Value, without_password
-from keras_dml.atomic import replacing
-from keras_dml.extras import needing
+from keras_dml._common.extras import needing
+from keras_dml._files.atomic import replacing
 
 with needing("study", "experiments.study --search"):
     import optuna

@@ -17,11 +17,11 @@ from collections.abc import Callable
 from keras import ops
 from keras.backend import standardize_dtype
 
-from keras_dml._pairwise.reductions import maximum
+from keras_dml._backend.gradients import Backward, with_gradient
+from keras_dml._common.types import Tensor
+from keras_dml._pairwise.matmul import matmul
+from keras_dml._pairwise.reductions import maximum, segment_sum
 from keras_dml._pairwise.search import places_in
-from keras_dml.gradients import Backward, with_gradient
-from keras_dml.matmul import matmul, segment_sum
-from keras_dml.types import Tensor
 
 __all__ = ["normalize", "row_lengths", "safe_sqrt", "squared_distances"]
 

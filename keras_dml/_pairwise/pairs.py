@@ -4,10 +4,10 @@ import dataclasses
 
 from keras import ops
 
+from keras_dml._backend.replicas import gather_candidates
+from keras_dml._common.types import Tensor
 from keras_dml._pairwise.distances import safe_sqrt, squared_distances
-from keras_dml.distribute import gather_candidates
-from keras_dml.matmul import matmul
-from keras_dml.types import Tensor
+from keras_dml._pairwise.matmul import matmul
 
 __all__ = ["Memory", "Pairs"]
 

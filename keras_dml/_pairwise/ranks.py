@@ -2,7 +2,7 @@
 
 from keras import ops
 
-from keras_dml.types import Tensor
+from keras_dml._common.types import Tensor
 
 __all__ = ["smooth_ranks"]
 

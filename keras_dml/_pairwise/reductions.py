@@ -1,12 +1,14 @@
 """Sums, logarithms of sums, and means over some of the pairs of each anchor."""
 
+import keras
 from keras import ops
 
-from keras_dml.distribute import gather_candidates
-from keras_dml.types import Tensor
+from keras_dml._backend.replicas import gather_candidates
+from keras_dml._common.types import Tensor
 
 __all__ = [
     "count",
+    "cumsum",
     "log_add_exp",
     "log_one_plus_sum_exp",
     "log_sum_exp",
@@ -17,6 +19,7 @@ __all__ = [
     "mean_over_pairs",
     "minimum",
     "pair_means",
+    "segment_sum",
 ]
 
 # Stands for minus infinity in exponents, without its NaN gradients.
@@ -107,3 +110,19 @@ def pair_means(values: Tensor, kept: Tensor) -> Tensor:
 
 def _size(values: Tensor) -> Tensor:
     return ops.cast(ops.shape(values)[0], values.dtype)
+
+
+def cumsum(x: Tensor) -> Tensor:
+    """Compute the running sums of a tensor along its last axis, in its dtype."""
+    if keras.backend.backend() == "torch":
+        import torch
+
+        return torch.cumsum(ops.convert_to_tensor(x), dim=-1)  # ops.cumsum is float32 of float64
+    return ops.cumsum(x, axis=-1)
+
+
+def segment_sum(x: Tensor, segments: Tensor, number: Tensor | int) -> Tensor:
+    """Sum the rows of `x` `[n, ...]` in each of a number of segments, in its dtype."""
+    if keras.backend.backend() == "torch":  # ops.segment_sum is float32 of float64
+        return x.new_zeros((number, *x.shape[1:])).index_add(0, segments, x)  # type: ignore[attr-defined]
+    return ops.segment_sum(x, segments, number)

@@ -2,9 +2,8 @@
 
 from keras import ops
 
-from keras_dml._pairwise.reductions import maximum
-from keras_dml.matmul import cumsum, segment_sum
-from keras_dml.types import Tensor
+from keras_dml._common.types import Tensor
+from keras_dml._pairwise.reductions import cumsum, maximum, segment_sum
 
 __all__ = ["below", "next_larger", "places_in", "semihard_negatives"]
 

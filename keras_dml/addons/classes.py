@@ -5,6 +5,9 @@ from typing import Any, Self
 
 import keras
 
+from keras_dml._common.checks import check_bool
+from keras_dml._common.types import Config, Tensor, TensorLike
+from keras_dml._pairwise.arrays import numbers_of
 from keras_dml.addons.functional import (
     Metric,
     check_metric,
@@ -17,9 +20,7 @@ from keras_dml.addons.functional import (
     triplet_hard_loss,
     triplet_semihard_loss,
 )
-from keras_dml.checks import check_bool, numbers_of
 from keras_dml.losses.base import LabelsAsTheyAre
-from keras_dml.types import Config, Tensor, TensorLike
 
 
 class _FunctionLoss(keras.losses.Loss):

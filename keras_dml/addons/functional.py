@@ -7,7 +7,13 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_dml._common.checks import check_bool, check_number, shown
+from keras_dml._common.errors import ArgumentError
+from keras_dml._common.types import Tensor, TensorLike
+from keras_dml._pairwise.arrays import check_embeddings, check_rows, checked_class_ids, numbers_of
+from keras_dml._pairwise.class_ids import are_apart, as_labels
 from keras_dml._pairwise.distances import row_lengths, safe_sqrt
+from keras_dml._pairwise.matmul import matmul
 from keras_dml._pairwise.pairs import Pairs
 from keras_dml._pairwise.reductions import (
     count,
@@ -18,20 +24,7 @@ from keras_dml._pairwise.reductions import (
     mean,
 )
 from keras_dml._pairwise.search import semihard_negatives
-from keras_dml.checks import (
-    check_bool,
-    check_embeddings,
-    check_number,
-    check_rows,
-    checked_class_ids,
-    numbers_of,
-    shown,
-)
-from keras_dml.class_ids import are_apart, as_labels
-from keras_dml.errors import ArgumentError
 from keras_dml.losses.base import is_sound
-from keras_dml.matmul import matmul
-from keras_dml.types import Tensor, TensorLike
 
 METRICS = ("L2", "squared-L2", "angular")
 
@@ -208,7 +201,7 @@ def npairs_loss(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
 
     Raises:
         ValueError: Shapes are wrong, or class ids are invalid as in
-            `keras_dml.class_ids.as_labels`.
+            `keras_dml._pairwise.class_ids.as_labels`.
 
     Reference: Sohn, "Improved Deep Metric Learning with Multi-class N-pair Loss Objective", 2016.
     """

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from keras_dml._common.checks import check_choice
 from keras_dml._pairwise.pairs import Pairs as Pairs
-from keras_dml.checks import check_choice
 from keras_dml.losses.base import EmbeddingLoss as EmbeddingLoss
 from keras_dml.losses.base import PairLoss as PairLoss
 from keras_dml.losses.center import CenterLoss as CenterLoss

@@ -8,7 +8,7 @@ import pathlib
 import re
 import sys
 
-from keras_dml.errors import ArgumentError
+from keras_dml._common.errors import ArgumentError
 from keras_dml.losses import catalog
 
 BEGIN = "<!-- losses: python -m keras_dml.losses docs/pages/guides/losses.md -->\n"

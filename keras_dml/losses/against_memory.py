@@ -1,8 +1,8 @@
 """A loss whose candidates are the rows of a memory."""
 
+from keras_dml._common.types import Parts, Tensor
 from keras_dml._pairwise.pairs import Memory
 from keras_dml.losses.base import EmbeddingLoss
-from keras_dml.types import Parts, Tensor
 
 __all__ = ["AgainstMemory"]
 

@@ -7,9 +7,10 @@ from typing import ClassVar, Self
 import keras
 from keras import ops
 
-from keras_dml._pairwise.distances import normalize
-from keras_dml._pairwise.pairs import Memory, Pairs
-from keras_dml.checks import (
+from keras_dml._backend.replicas import place_among_replicas
+from keras_dml._common.errors import ArgumentError, ArgumentTypeError
+from keras_dml._common.types import Config, Parts, Tensor, TensorLike
+from keras_dml._pairwise.arrays import (
     as_embeddings,
     check_embeddings,
     check_rows,
@@ -17,12 +18,11 @@ from keras_dml.checks import (
     checked_class_ids,
     numbers_of,
 )
-from keras_dml.class_ids import are_apart, as_labels
-from keras_dml.distribute import place_among_replicas
-from keras_dml.errors import ArgumentError, ArgumentTypeError
-from keras_dml.matmul import matmul
+from keras_dml._pairwise.class_ids import are_apart, as_labels
+from keras_dml._pairwise.distances import normalize
+from keras_dml._pairwise.matmul import matmul
+from keras_dml._pairwise.pairs import Memory, Pairs
 from keras_dml.mining import Strategy, check_mining, mined, mining_from_config
-from keras_dml.types import Config, Parts, Tensor, TensorLike
 
 
 class EmbeddingLoss(keras.losses.Loss):

@@ -3,11 +3,11 @@
 import keras
 from keras import ops
 
+from keras_dml._common.types import Config, Parts, Tensor
 from keras_dml._pairwise.classes import ClassSums
 from keras_dml._pairwise.distances import normalize
 from keras_dml.losses.base import EmbeddingLoss
 from keras_dml.losses.registry import register
-from keras_dml.types import Config, Parts, Tensor
 
 
 @register("center")

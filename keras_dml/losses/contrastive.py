@@ -6,13 +6,13 @@ from typing import Literal
 import keras
 from keras import ops
 
+from keras_dml._common.checks import check_choice, check_number, check_positive, check_whole
+from keras_dml._common.types import Config, Parts, Tensor
 from keras_dml._pairwise.pairs import Pairs
 from keras_dml._pairwise.reductions import count, masked_sum, maximum
-from keras_dml.checks import check_choice, check_number, check_positive, check_whole
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.mining import Strategy
-from keras_dml.types import Config, Parts, Tensor
 
 
 @register("contrastive")

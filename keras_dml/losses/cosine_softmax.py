@@ -7,12 +7,12 @@ from typing import ClassVar
 import keras
 from keras import ops
 
+from keras_dml._common.checks import check_number, check_positive
+from keras_dml._common.types import Config, Parts, Tensor
 from keras_dml._pairwise.distances import safe_sqrt
 from keras_dml._pairwise.reductions import log_sum_exp, masked_sum, maximum
-from keras_dml.checks import check_number, check_positive
 from keras_dml.losses.proxies import ProxyLoss
 from keras_dml.losses.registry import register
-from keras_dml.types import Config, Parts, Tensor
 
 
 class _CosineSoftmax(ProxyLoss):

@@ -3,12 +3,12 @@
 import keras
 from keras import ops
 
-from keras_dml.checks import check_number
-from keras_dml.class_ids import one_hot
-from keras_dml.errors import ArgumentError
+from keras_dml._common.checks import check_number
+from keras_dml._common.errors import ArgumentError
+from keras_dml._common.types import Config, Parts, Tensor
+from keras_dml._pairwise.class_ids import one_hot
 from keras_dml.losses.base import EmbeddingLoss
 from keras_dml.losses.registry import register
-from keras_dml.types import Config, Parts, Tensor
 
 
 @register("ce")

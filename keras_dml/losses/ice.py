@@ -7,6 +7,10 @@ from typing import Literal
 import keras
 from keras import ops
 
+from keras_dml._backend.gradients import once_differentiable
+from keras_dml._common.checks import check_choice, check_positive
+from keras_dml._common.errors import ArgumentError, ArgumentTypeError
+from keras_dml._common.types import Config, Parts, Tensor
 from keras_dml._pairwise.pairs import Pairs
 from keras_dml._pairwise.reductions import (
     count,
@@ -15,13 +19,9 @@ from keras_dml._pairwise.reductions import (
     masked_sum,
     maximum,
 )
-from keras_dml.checks import check_choice, check_positive
-from keras_dml.errors import ArgumentError, ArgumentTypeError
-from keras_dml.gradients import once_differentiable
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.mining import Strategy
-from keras_dml.types import Config, Parts, Tensor
 
 _NOT_A_DERIVATIVE = (
     "the reweighted gradient of InstanceCrossEntropyLoss is not the derivative of its value: set "

@@ -7,17 +7,17 @@ from typing import Literal
 import keras
 from keras import ops
 
+from keras_dml._backend.gradients import once_differentiable
+from keras_dml._common.checks import check_choice, check_number, check_positive, check_whole
+from keras_dml._common.errors import ArgumentError
+from keras_dml._common.types import Config, Parts, Tensor
+from keras_dml._pairwise.class_ids import one_hot
+from keras_dml._pairwise.negatives import distance_weighted
 from keras_dml._pairwise.pairs import Memory, Pairs
 from keras_dml._pairwise.reductions import count, masked_sum, mean_over_pairs
-from keras_dml.checks import check_choice, check_number, check_positive, check_whole
-from keras_dml.class_ids import one_hot
-from keras_dml.errors import ArgumentError
-from keras_dml.gradients import once_differentiable
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.mining import Strategy
-from keras_dml.negatives import distance_weighted
-from keras_dml.types import Config, Parts, Tensor
 
 _BETA = 1.2
 _NOT_A_DERIVATIVE = (
@@ -48,10 +48,11 @@ class MarginLoss(PairLoss):
     The mean over anchors is the mean of the open hinges, and 0 without open hinges. M and the
     weights are constants for the gradient. `sampling` selects the weights:
 
-    - `"distance_weighted"`: 1 for a positive pair, and for a negative pair the number of positives
-      of the anchor times its probability under `keras_dml.negatives.distance_weighted`. The paper
-      draws one negative for each positive pair. This is the expectation of that draw, because a
-      loss does not know the training step that a draw would depend on. A second derivative is
+    - `"distance_weighted"`: 1 for a positive pair, and for a negative pair the number of
+      positives of the anchor times its probability under distance-weighted sampling, see
+      `keras_dml.mining.DistanceWeighted`. The paper draws one negative for each positive pair. This
+      is the expectation of that draw, because a loss does not know the training step that a draw
+      would depend on. A second derivative is
       refused.
     - `"all"`: the number of triplets that contain the pair: `|N_i|` for a positive pair, and
       `|P_i|` for a negative pair.

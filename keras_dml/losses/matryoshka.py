@@ -7,11 +7,11 @@ from typing import Self
 
 import keras
 
+from keras_dml._common.checks import check_number, check_wholes
+from keras_dml._common.errors import ArgumentError, ArgumentTypeError
+from keras_dml._common.types import Config, Parts, Tensor
 from keras_dml._pairwise.pairs import Memory
-from keras_dml.checks import check_number, check_wholes
-from keras_dml.errors import ArgumentError, ArgumentTypeError
 from keras_dml.losses.base import EmbeddingLoss
-from keras_dml.types import Config, Parts, Tensor
 
 
 @keras.saving.register_keras_serializable("keras_dml")

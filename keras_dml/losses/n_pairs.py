@@ -3,11 +3,11 @@
 import keras
 from keras import ops
 
+from keras_dml._common.types import Config, Parts
 from keras_dml._pairwise.pairs import Pairs
 from keras_dml._pairwise.reductions import count, masked_sum
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
-from keras_dml.types import Config, Parts
 
 
 @register("n_pairs")

@@ -7,16 +7,17 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_dml._backend.gradients import once_differentiable
+from keras_dml._backend.replicas import gather_candidates
+from keras_dml._common.checks import check_positive
+from keras_dml._common.errors import ArgumentError, ArgumentTypeError
+from keras_dml._common.types import Config, Parts, Tensor, TensorLike
+from keras_dml._pairwise.arrays import checked_class_ids
 from keras_dml._pairwise.classes import ClassSums
+from keras_dml._pairwise.matmul import matmul
 from keras_dml._pairwise.reductions import count, log_sum_exp, masked_sum, maximum, minimum
-from keras_dml.checks import check_positive, checked_class_ids
-from keras_dml.distribute import gather_candidates
-from keras_dml.errors import ArgumentError, ArgumentTypeError
-from keras_dml.gradients import once_differentiable
 from keras_dml.losses.base import EmbeddingLoss
 from keras_dml.losses.registry import register
-from keras_dml.matmul import matmul
-from keras_dml.types import Config, Parts, Tensor, TensorLike
 
 _NOT_A_DERIVATIVE = (
     "p and λ of PairwiseCrossEntropyLoss are constants for the gradient, although they depend on "

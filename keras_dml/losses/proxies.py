@@ -5,10 +5,10 @@ from typing import ClassVar
 
 from keras import ops
 
-from keras_dml.class_ids import one_hot
-from keras_dml.errors import ArgumentError
+from keras_dml._common.errors import ArgumentError
+from keras_dml._common.types import Parts, Tensor
+from keras_dml._pairwise.class_ids import one_hot
 from keras_dml.losses.base import EmbeddingLoss
-from keras_dml.types import Parts, Tensor
 
 __all__ = ["ProxyLoss"]
 

@@ -3,12 +3,12 @@
 import keras
 from keras import ops
 
+from keras_dml._backend.replicas import gather_candidates
+from keras_dml._common.checks import check_number, check_positive
+from keras_dml._common.types import Config, Parts, Tensor
 from keras_dml._pairwise.reductions import masked_sum, maximum, mean
-from keras_dml.checks import check_number, check_positive
-from keras_dml.distribute import gather_candidates
 from keras_dml.losses.proxies import ProxyLoss
 from keras_dml.losses.registry import register
-from keras_dml.types import Config, Parts, Tensor
 
 
 @register("proxy_anchor")

@@ -5,11 +5,11 @@ from typing import Literal
 import keras
 from keras import ops
 
+from keras_dml._common.checks import check_choice, check_positive
+from keras_dml._common.types import Config, Parts, Tensor
 from keras_dml._pairwise.reductions import log_sum_exp, masked_sum
-from keras_dml.checks import check_choice, check_positive
 from keras_dml.losses.proxies import ProxyLoss
 from keras_dml.losses.registry import register
-from keras_dml.types import Config, Parts, Tensor
 
 
 @register("proxy_nca")

@@ -3,15 +3,15 @@
 import keras
 from keras import ops
 
+from keras_dml._backend.replicas import gather_candidates
+from keras_dml._common.checks import check_positive
+from keras_dml._common.types import Config, Parts, Tensor
 from keras_dml._pairwise.pairs import Pairs
 from keras_dml._pairwise.reductions import count, masked_sum, maximum, mean_over_pairs
 from keras_dml._pairwise.search import below
-from keras_dml.checks import check_positive
-from keras_dml.distribute import gather_candidates
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.losses.triplet import mean_of_triplets, open_hinges
-from keras_dml.types import Config, Parts, Tensor
 
 
 @register("quadruplet")

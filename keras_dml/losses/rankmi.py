@@ -8,15 +8,15 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_dml._backend.gradients import once_differentiable
+from keras_dml._common.checks import check_choice, check_number
+from keras_dml._common.errors import ArgumentError, ArgumentTypeError
+from keras_dml._common.types import Config, Parts, Tensor
+from keras_dml._pairwise.negatives import distance_weighted
 from keras_dml._pairwise.pairs import Pairs
 from keras_dml._pairwise.reductions import count, masked_sum, maximum, mean_over_pairs, pair_means
-from keras_dml.checks import check_choice, check_number
-from keras_dml.errors import ArgumentError, ArgumentTypeError
-from keras_dml.gradients import once_differentiable
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
-from keras_dml.negatives import distance_weighted
-from keras_dml.types import Config, Parts, Tensor
 
 _NOT_A_DERIVATIVE = (
     "the weights of RankMILoss are constants for the gradient, although they depend on the "

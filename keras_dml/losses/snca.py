@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 import keras
 
+from keras_dml._common.checks import check_positive
+from keras_dml._common.types import Config, Parts
 from keras_dml._pairwise.pairs import Pairs
 from keras_dml._pairwise.reductions import log_sum_exp, mean_over_anchors
-from keras_dml.checks import check_positive
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.mining import Strategy
-from keras_dml.types import Config, Parts
 
 
 @register("snca")

@@ -6,6 +6,8 @@ from typing import Literal
 import keras
 from keras import ops
 
+from keras_dml._common.checks import check_choice, check_positive
+from keras_dml._common.types import Config, Parts, Tensor
 from keras_dml._pairwise.pairs import Pairs
 from keras_dml._pairwise.reductions import (
     count,
@@ -16,11 +18,9 @@ from keras_dml._pairwise.reductions import (
     minimum,
 )
 from keras_dml._pairwise.search import below, semihard_negatives
-from keras_dml.checks import check_choice, check_positive
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.mining import Strategy
-from keras_dml.types import Config, Parts, Tensor
 
 _MININGS = ("all", "semihard", "hard")
 

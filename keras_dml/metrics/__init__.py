@@ -1,6 +1,6 @@
 """Metrics of whole sets of embeddings, and the parts of a loss in `fit`."""
 
-from keras_dml.deprecation import renamed_attributes
+from keras_dml._common.deprecation import renamed_attributes
 from keras_dml.metrics.accuracy import class_mean_accuracy
 from keras_dml.metrics.audit import (
     ConfusedClasses,

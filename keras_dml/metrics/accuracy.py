@@ -3,9 +3,9 @@
 import numpy as np
 import numpy.typing as npt
 
-from keras_dml.checks import numbers_of
-from keras_dml.class_ids import joined_labels, plain_labels
-from keras_dml.errors import ArgumentError
+from keras_dml._common.errors import ArgumentError
+from keras_dml._common.labels import joined_labels, plain_labels
+from keras_dml._pairwise.arrays import numbers_of
 
 
 def class_mean_accuracy(

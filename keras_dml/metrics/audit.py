@@ -6,9 +6,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from keras_dml.checks import as_array, check_number, check_whole
-from keras_dml.errors import ArgumentError
-from keras_dml.extras import needing
+from keras_dml._common.checks import as_array, check_number, check_whole
+from keras_dml._common.errors import ArgumentError
+from keras_dml._common.extras import needing
 from keras_dml.metrics.recall import checked_labels, class_numbers
 
 # Number of rows whose neighbors are compared with each other at once: k² booleans per row.

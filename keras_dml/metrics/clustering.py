@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from keras_dml.checks import check_seed
-from keras_dml.errors import ArgumentError
-from keras_dml.extras import needing
+from keras_dml._common.checks import check_seed
+from keras_dml._common.errors import ArgumentError
+from keras_dml._common.extras import needing
 from keras_dml.metrics.distances import unit_embeddings
 from keras_dml.metrics.recall import class_numbers
 

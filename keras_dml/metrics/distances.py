@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
-from keras_dml.checks import check_whole
+from keras_dml._common.checks import check_whole
 from keras_dml.metrics.pair_scores import PairScores
 from keras_dml.metrics.ranks import pair_blocks
 from keras_dml.metrics.recall import checked_labels, checked_sets

@@ -6,15 +6,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from keras_dml.checks import as_array, check_bool, check_seed, shown
-from keras_dml.class_ids import joined_labels
-from keras_dml.deprecation import renamed_arguments
-from keras_dml.errors import ArgumentError
+from keras_dml._common.checks import as_array, check_bool, check_seed, shown
+from keras_dml._common.deprecation import renamed_arguments
+from keras_dml._common.errors import ArgumentError
+from keras_dml._common.labels import joined_labels
+from keras_dml._common.types import METRICS, Metric
 from keras_dml.metrics.clustering import check_scikit_learn, clustering_scores
 from keras_dml.metrics.distances import distance_histograms
 from keras_dml.metrics.precision import precision_at_r
 from keras_dml.metrics.recall import listed, recall_at_k
-from keras_dml.nearness import METRICS, Metric
 
 # The values of the benchmarks, first CUB and Cars. Values above the number of items are dropped.
 _KS = (1, 2, 4, 8, 10, 100, 1000)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, cast
 
 import keras
 
-from keras_dml.checks import shown
-from keras_dml.errors import ArgumentError, ArgumentTypeError
+from keras_dml._common.checks import shown
+from keras_dml._common.errors import ArgumentError, ArgumentTypeError
 from keras_dml.losses.base import EmbeddingLoss
 
 if TYPE_CHECKING:

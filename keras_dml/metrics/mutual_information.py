@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from keras_dml.checks import check_seed, check_whole
-from keras_dml.errors import ArgumentError
+from keras_dml._common.checks import check_seed, check_whole
+from keras_dml._common.errors import ArgumentError
 from keras_dml.metrics.bar import steps_bar
 from keras_dml.metrics.distances import unit_embeddings
 
 if TYPE_CHECKING:
     import keras
 
-    from keras_dml.types import Tensor
+    from keras_dml._common.types import Tensor
 
 # Pairs per step. The last step's estimate depends on its pairs, so the result averages batches.
 _PAIRS = 4096
@@ -96,6 +96,7 @@ def mutual_information_bound(
     import keras
     from keras import ops
 
+    from keras_dml._backend.steps import compiled, gradients
     from keras_dml.losses.rankmi import negative_costs, positive_costs
     from keras_dml.models.statistics_network import (
         StatisticsNetwork,
@@ -103,7 +104,6 @@ def mutual_information_bound(
         estimate_beta,
     )
     from keras_dml.optimizers import WarmCosine
-    from keras_dml.steps import compiled, gradients
 
     steps, seed = check_whole("steps", steps, least=1), check_seed("seed", seed)
     z, classes = unit_embeddings(embeddings, labels)

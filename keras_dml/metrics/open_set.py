@@ -8,14 +8,14 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from keras_dml.checks import check_choice, check_number
-from keras_dml.errors import ArgumentError
+from keras_dml._common.checks import check_choice, check_number
+from keras_dml._common.errors import ArgumentError
+from keras_dml._common.types import METRICS, Metric
 from keras_dml.metrics.pair_counts import between
 from keras_dml.metrics.pair_scores import PairScores
 from keras_dml.metrics.pair_verification import allowed, checked_rates, pairs_needed
 from keras_dml.metrics.ranks import pair_blocks
 from keras_dml.metrics.recall import checked_sets
-from keras_dml.nearness import METRICS, Metric
 
 _Floats = npt.NDArray[np.float32]
 

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from keras_dml.errors import ArgumentError
-from keras_dml.nearness import Metric
+from keras_dml._common.errors import ArgumentError
+from keras_dml._common.types import Metric
 
 _Rows = npt.NDArray[np.float32]
 

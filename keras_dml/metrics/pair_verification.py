@@ -9,8 +9,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from keras_dml.checks import check_choice, check_number, check_seed, check_whole, shown
-from keras_dml.errors import ArgumentError
+from keras_dml._common.checks import check_choice, check_number, check_seed, check_whole, shown
+from keras_dml._common.errors import ArgumentError
+from keras_dml._common.types import METRICS, Metric
 from keras_dml.metrics.bar import steps_bar
 from keras_dml.metrics.class_bootstrap import resampled
 from keras_dml.metrics.pair_counts import (
@@ -24,7 +25,6 @@ from keras_dml.metrics.pair_counts import (
 )
 from keras_dml.metrics.pair_scores import PairScores
 from keras_dml.metrics.recall import checked_labels, class_numbers
-from keras_dml.nearness import METRICS, Metric
 
 Interval = tuple[float, float]
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import keras
 from keras import ops
 
-from keras_dml.checks import checked_class_ids, known_numbers
-from keras_dml.class_ids import as_labels
-from keras_dml.distribute import gather_candidates
-from keras_dml.private import in_stateless_scope
+from keras_dml._backend.private import in_stateless_scope
+from keras_dml._backend.replicas import gather_candidates
+from keras_dml._pairwise.arrays import checked_class_ids, known_numbers
+from keras_dml._pairwise.class_ids import as_labels
 
 if TYPE_CHECKING:
     from keras import KerasTensor

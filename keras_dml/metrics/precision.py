@@ -5,8 +5,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from keras_dml._common.types import Metric
 from keras_dml.metrics import recall
-from keras_dml.nearness import Metric
 
 
 class PrecisionAtR(NamedTuple):

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
+from keras_dml._common.types import Metric
 from keras_dml.metrics.bar import long_work_bar
-from keras_dml.nearness import Metric
 
 _Rows = npt.NDArray[np.float32]
 

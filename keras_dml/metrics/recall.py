@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from keras_dml.checks import check_choice, shown
-from keras_dml.class_ids import joined_labels, plain_labels
-from keras_dml.errors import ArgumentError
+from keras_dml._common.checks import check_choice, shown
+from keras_dml._common.errors import ArgumentError
+from keras_dml._common.labels import joined_labels, plain_labels
+from keras_dml._common.types import METRICS, Metric
 from keras_dml.metrics.bar import long_work_bar
 from keras_dml.metrics.ranks import rank_bounds
-from keras_dml.nearness import METRICS, Metric
 
 if TYPE_CHECKING:
     from keras_dml.retrieval import Index

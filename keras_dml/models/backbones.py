@@ -13,16 +13,16 @@ from typing import Any, NamedTuple
 
 import keras
 
-from keras_dml.checks import check_path, check_whole, check_wholes, shown
-from keras_dml.cloning import all_layers, copied, copy_state, same_layer
-from keras_dml.errors import ArgumentError, DownloadError
-from keras_dml.extras import needing
+from keras_dml._backend.cloning import all_layers, copied, copy_state, same_layer
+from keras_dml._common.checks import check_path, check_whole, check_wholes, shown
+from keras_dml._common.errors import ArgumentError, DownloadError
+from keras_dml._common.extras import needing
+from keras_dml._common.types import Config, Tensor
 from keras_dml.models import converters, hub, imagenet_rescaling, keras_files
 from keras_dml.models.bn_inception import BN_INCEPTION, bn_inception
 from keras_dml.models.efficientnet_lite import EFFICIENTNET_LITE0, efficientnet_lite0
 from keras_dml.models.efficientnet_lite import PACKAGED as EFFICIENTNET_LITE0_FILE
 from keras_dml.models.resnet import RESNET50_V1_5, resnet50_v1_5
-from keras_dml.types import Config, Tensor
 
 SMALL_CONVNET = "small_convnet"
 PACKAGED_WEIGHTS, NO_WEIGHTS = "packaged", "none"

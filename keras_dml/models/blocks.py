@@ -4,10 +4,10 @@ import re
 
 import keras
 
-from keras_dml import private
-from keras_dml.checks import check_number
-from keras_dml.cloning import all_layers
-from keras_dml.errors import ArgumentError
+from keras_dml._backend import private
+from keras_dml._backend.cloning import all_layers
+from keras_dml._common.checks import check_number
+from keras_dml._common.errors import ArgumentError
 
 __all__ = ["layer_multipliers", "rematerialize_blocks", "transformer_blocks"]
 

@@ -2,9 +2,9 @@
 
 import keras
 
-from keras_dml.checks import check_whole
-from keras_dml.errors import ArgumentError
-from keras_dml.types import Tensor
+from keras_dml._common.checks import check_whole
+from keras_dml._common.errors import ArgumentError
+from keras_dml._common.types import Tensor
 
 BN_INCEPTION = "bn_inception"
 

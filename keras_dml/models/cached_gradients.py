@@ -6,14 +6,14 @@ from typing import Any, Self
 import keras
 from keras import ops
 
-from keras_dml import private
-from keras_dml.checks import check_bool, check_whole, shown
-from keras_dml.distribute import piece_of_batch, place_among_replicas
-from keras_dml.errors import ArgumentError
+from keras_dml._backend import private
+from keras_dml._backend.replicas import piece_of_batch, place_among_replicas
+from keras_dml._backend.steps import applied, gradients, loop, values_of
+from keras_dml._common.checks import check_bool, check_whole, shown
+from keras_dml._common.errors import ArgumentError
+from keras_dml._common.types import Config, Logs, Tensor
 from keras_dml.models.backbones import FrozenStatisticsBatchNormalization
 from keras_dml.models.distributed_model import DistributedModel
-from keras_dml.steps import applied, gradients, loop, values_of
-from keras_dml.types import Config, Logs, Tensor
 
 __all__ = ["CachedGradients"]
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import keras
 import numpy as np
 
-from keras_dml.checks import check_choice
-from keras_dml.errors import ArgumentError
+from keras_dml._common.checks import check_choice
+from keras_dml._common.errors import ArgumentError
 from keras_dml.models.torch_files import read_tensors
 
 ENDINGS = (".pth", ".pt", ".npz")

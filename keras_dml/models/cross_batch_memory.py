@@ -6,18 +6,19 @@ from typing import Any, Self
 import keras
 from keras import ops
 
+from keras_dml._backend.replicas import gather_candidates, place_among_replicas
+from keras_dml._common.checks import check_bool, check_number, check_whole, shown
+from keras_dml._common.errors import ArgumentError, ArgumentTypeError
+from keras_dml._common.types import Config, Tensor, TensorLike
+from keras_dml._pairwise.arrays import checked_class_ids
+from keras_dml._pairwise.class_ids import as_labels, widest_integers
 from keras_dml._pairwise.pairs import Memory
-from keras_dml.checks import check_bool, check_number, check_whole, checked_class_ids, shown
-from keras_dml.class_ids import as_labels, widest_integers
-from keras_dml.distribute import gather_candidates, place_among_replicas
-from keras_dml.errors import ArgumentError, ArgumentTypeError
 from keras_dml.losses.against_memory import AgainstMemory
 from keras_dml.losses.base import EmbeddingLoss
 from keras_dml.metrics.loss_part import LossPart
 from keras_dml.models.cached_gradients import CachedGradients
 from keras_dml.models.distributed_model import DistributedModel
 from keras_dml.models.head import check_embedding_model
-from keras_dml.types import Config, Tensor, TensorLike
 
 __all__ = ["CrossBatchMemory"]
 

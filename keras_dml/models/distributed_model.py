@@ -5,13 +5,13 @@ from typing import Any
 
 import keras
 
-from keras_dml import private
-from keras_dml.checks import shown
-from keras_dml.errors import ArgumentError, ArgumentTypeError
-from keras_dml.extras import TensorFlow
+from keras_dml._backend import private
+from keras_dml._backend.steps import as_stateless, without_gradients
+from keras_dml._common.checks import shown
+from keras_dml._common.errors import ArgumentError, ArgumentTypeError
+from keras_dml._common.extras import TensorFlow
+from keras_dml._common.types import Config, Logs
 from keras_dml.optimizers import as_on_one_device, refuse_accumulation
-from keras_dml.steps import as_stateless, without_gradients
-from keras_dml.types import Config, Logs
 
 tf = TensorFlow("DistributedModel")
 

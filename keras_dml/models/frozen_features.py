@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_dml.errors import ArgumentError
+from keras_dml._common.errors import ArgumentError
 
 __all__ = ["split_at_features"]
 

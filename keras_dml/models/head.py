@@ -6,13 +6,20 @@ from collections.abc import Sequence
 import keras
 from keras import ops
 
+from keras_dml._backend.cloning import ends_of
+from keras_dml._backend.replicas import place_in_global_batch
+from keras_dml._common.checks import (
+    check_bool,
+    check_choice,
+    check_number,
+    check_seed,
+    check_whole,
+    shown,
+)
+from keras_dml._common.errors import ArgumentError, ArgumentTypeError
+from keras_dml._common.types import Tensor
 from keras_dml._pairwise.distances import row_lengths
-from keras_dml.checks import check_bool, check_choice, check_number, check_seed, check_whole, shown
-from keras_dml.cloning import ends_of
-from keras_dml.distribute import place_in_global_batch
-from keras_dml.errors import ArgumentError, ArgumentTypeError
 from keras_dml.models.pooling import POOLINGS, Features, features_of, pooled, symbolic_embedding
-from keras_dml.types import Tensor
 
 # Names of the layers after the backbone.
 _NAMES = ("features", "feature_norm", "projection", "embeddings", "dropout", "logits")

@@ -16,11 +16,11 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_dml.cloning import all_layers, finalize
-from keras_dml.errors import ArgumentError
-from keras_dml.extras import needing
+from keras_dml._backend.cloning import all_layers, finalize
+from keras_dml._common.errors import ArgumentError
+from keras_dml._common.extras import needing
+from keras_dml._common.types import Tensor
 from keras_dml.models.pooling import TokenLayout
-from keras_dml.types import Tensor
 
 __all__ = ["PREFIX", "hub_backbone"]
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import keras
 
-from keras_dml.checks import check_whole, shown
-from keras_dml.errors import ArgumentError
-from keras_dml.private import Functional
+from keras_dml._backend.private import Functional
+from keras_dml._common.checks import check_whole, shown
+from keras_dml._common.errors import ArgumentError
 
 __all__ = ["with_image_size"]
 

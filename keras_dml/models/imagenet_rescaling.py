@@ -20,8 +20,8 @@ from typing import Any
 import h5py
 import keras
 
-from keras_dml.cloning import copy_state, same_layer
-from keras_dml.errors import ArgumentError
+from keras_dml._backend.cloning import copy_state, same_layer
+from keras_dml._common.errors import ArgumentError
 
 
 def has_rescaling(application: str) -> bool:

@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_dml.types import Tensor
+from keras_dml._common.types import Tensor
 
 # Of the red, green, and blue of ImageNet images in 0..1.
 MEAN = (0.485, 0.456, 0.406)

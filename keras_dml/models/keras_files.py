@@ -10,10 +10,10 @@ from typing import Any
 
 import keras
 
-from keras_dml.cloning import ends_of
-from keras_dml.errors import ArgumentError
-from keras_dml.extras import needing
-from keras_dml.private import Functional
+from keras_dml._backend.cloning import ends_of
+from keras_dml._backend.private import Functional
+from keras_dml._common.errors import ArgumentError
+from keras_dml._common.extras import needing
 
 __all__ = ["ENDING", "load_keras_file", "saved_backbone"]
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import keras
 
-from keras_dml.checks import check_whole
-from keras_dml.cloning import all_layers, copied, same_layer
-from keras_dml.errors import ArgumentError
+from keras_dml._backend.cloning import all_layers, copied, same_layer
+from keras_dml._common.checks import check_whole
+from keras_dml._common.errors import ArgumentError
 
 __all__ = ["LORA_LAYERS", "enable_lora", "has_lora", "with_merged_lora"]
 

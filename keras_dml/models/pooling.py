@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
+from keras_dml._backend.cloning import ends_of
+from keras_dml._backend.private import Functional
+from keras_dml._common.checks import check_positive, check_whole, shown
+from keras_dml._common.errors import ArgumentError, ArgumentTypeError
+from keras_dml._common.types import Config, Tensor
 from keras_dml._pairwise.reductions import maximum
-from keras_dml.checks import check_positive, check_whole, shown
-from keras_dml.cloning import ends_of
-from keras_dml.errors import ArgumentError, ArgumentTypeError
-from keras_dml.private import Functional
-from keras_dml.types import Config, Tensor
 
 __all__ = ["POOLINGS", "Features", "GeneralizedMeanPooling", "TokenLayout", "features_of", "pooled"]
 

@@ -7,20 +7,14 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_dml._common.checks import check_choice, check_number, check_positive, check_whole, shown
+from keras_dml._common.errors import ArgumentError
+from keras_dml._common.types import Config, Tensor, TensorLike
+from keras_dml._pairwise.arrays import checked_class_ids
+from keras_dml._pairwise.class_ids import as_labels
 from keras_dml._pairwise.distances import normalize
-from keras_dml.checks import (
-    check_choice,
-    check_number,
-    check_positive,
-    check_whole,
-    checked_class_ids,
-    shown,
-)
-from keras_dml.class_ids import as_labels
-from keras_dml.errors import ArgumentError
-from keras_dml.matmul import matmul
+from keras_dml._pairwise.matmul import matmul
 from keras_dml.models.pooling import symbolic_embedding
-from keras_dml.types import Config, Tensor, TensorLike
 
 __all__ = ["Boundary", "CenterRegularizer", "ProxyHead", "dominant_centers", "proxy_model"]
 

@@ -8,24 +8,29 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_dml._pairwise.distances import normalize
-from keras_dml._pairwise.pairs import Pairs
-from keras_dml._pairwise.reductions import maximum, pair_means
-from keras_dml.checks import (
+from keras_dml._backend.replicas import place_among_replicas
+from keras_dml._backend.steps import applied, branch, gradients
+from keras_dml._common.checks import (
     check_choice,
     check_distance,
-    check_embeddings,
     check_positive,
-    check_rows,
     check_seed,
     check_whole,
+)
+from keras_dml._common.errors import ArgumentError
+from keras_dml._common.types import Config, Logs, Tensor, TensorLike
+from keras_dml._pairwise.arrays import (
+    check_embeddings,
+    check_rows,
     checked_class_ids,
     known_shape,
     one_per_image,
 )
-from keras_dml.class_ids import as_labels, widest_integers
-from keras_dml.distribute import place_among_replicas
-from keras_dml.errors import ArgumentError
+from keras_dml._pairwise.class_ids import as_labels, widest_integers
+from keras_dml._pairwise.distances import normalize
+from keras_dml._pairwise.negatives import distance_weighted, draw_negatives
+from keras_dml._pairwise.pairs import Pairs
+from keras_dml._pairwise.reductions import maximum, pair_means
 from keras_dml.losses.base import is_sound
 from keras_dml.losses.rankmi import negative_costs, positive_costs
 from keras_dml.models.distributed_model import DistributedModel
@@ -36,9 +41,6 @@ from keras_dml.models.statistics_network import (
     check_statistics_network,
     estimate_beta,
 )
-from keras_dml.negatives import distance_weighted, draw_negatives
-from keras_dml.steps import applied, branch, gradients
-from keras_dml.types import Config, Logs, Tensor, TensorLike
 
 SAMPLINGS = ("distance_weighted", "uniform", "all")
 

@@ -2,9 +2,9 @@
 
 import keras
 
-from keras_dml.checks import check_whole
+from keras_dml._common.checks import check_whole
+from keras_dml._common.types import Tensor
 from keras_dml.models.imagenet_scaling import imagenet_scaling
-from keras_dml.types import Tensor
 
 RESNET50_V1_5 = "resnet50_v1_5"
 

@@ -6,10 +6,10 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_dml.checks import check_distance, check_number, check_seed, check_whole
-from keras_dml.errors import ArgumentError
-from keras_dml.steps import gradients
-from keras_dml.types import Config, Tensor
+from keras_dml._backend.steps import gradients
+from keras_dml._common.checks import check_distance, check_number, check_seed, check_whole
+from keras_dml._common.errors import ArgumentError
+from keras_dml._common.types import Config, Tensor
 
 # Range of the distances of l2-normalized embeddings.
 LOWEST, HIGHEST = 0.0, 2.0

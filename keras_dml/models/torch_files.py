@@ -15,8 +15,8 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from keras_dml.errors import ArgumentError
-from keras_dml.private import PythonUnpickler
+from keras_dml._backend.private import PythonUnpickler
+from keras_dml._common.errors import ArgumentError
 
 __all__ = ["read_tensors"]
 

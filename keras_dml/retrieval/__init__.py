@@ -11,10 +11,10 @@ import pathlib
 
 import numpy.typing as npt
 
-from keras_dml.atomic import read_folder
-from keras_dml.checks import check_path, shown
-from keras_dml.errors import ArgumentTypeError
-from keras_dml.nearness import METRICS, Metric
+from keras_dml._common.checks import check_path, shown
+from keras_dml._common.errors import ArgumentTypeError
+from keras_dml._common.types import METRICS, Metric
+from keras_dml._files.atomic import read_folder
 from keras_dml.retrieval.exact import ExactIndex
 from keras_dml.retrieval.files import read_index
 from keras_dml.retrieval.index import Index

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from keras_dml.atomic import replacing_folder
-from keras_dml.checksums import check_same, folder_checksums
-from keras_dml.errors import ArgumentError
-from keras_dml.nearness import METRICS, Metric
+from keras_dml._common.errors import ArgumentError
+from keras_dml._common.types import METRICS, Metric
+from keras_dml._files.atomic import replacing_folder
+from keras_dml._files.checksums import check_same, folder_checksums
 from keras_dml.retrieval.items import EMBEDDINGS, Items
 from keras_dml.retrieval.tree import TreeAH
 from keras_dml.retrieval.tree_searcher import TreeSearcher
@@ -142,7 +142,7 @@ def read_index(folder: pathlib.Path, path: str | os.PathLike[str]) -> SavedIndex
     """Read the `SavedIndex` of a folder.
 
     Args:
-        folder: The folder to read, see `keras_dml.atomic.read_folder`.
+        folder: The folder to read, see `keras_dml._files.atomic.read_folder`.
         path: Name of the folder in messages.
 
     Raises:

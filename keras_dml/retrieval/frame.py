@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
-from keras_dml.nearness import Metric
+from keras_dml._common.types import Metric
 from keras_dml.retrieval.rows import center, centered, row_blocks
 
 # Largest squared length of the mean of unit rows that is not subtracted. Recall of codes for noise

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, ClassVar, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from keras_dml.checks import as_array, check_choice, shown
-from keras_dml.errors import ArgumentError, ArgumentTypeError
-from keras_dml.nearness import METRICS, Metric
+from keras_dml._common.checks import as_array, check_choice, shown
+from keras_dml._common.errors import ArgumentError, ArgumentTypeError
+from keras_dml._common.types import METRICS, Metric
 from keras_dml.retrieval.changes import Change, Removal, Upsert
 from keras_dml.retrieval.files import save_index
 from keras_dml.retrieval.items import Items, checked_ids

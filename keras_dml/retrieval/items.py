@@ -8,8 +8,8 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from keras_dml.checks import as_array, shown
-from keras_dml.errors import ArgumentError
+from keras_dml._common.checks import as_array, shown
+from keras_dml._common.errors import ArgumentError
 from keras_dml.retrieval.rows import first_few
 
 # File name of the items in a saved index.

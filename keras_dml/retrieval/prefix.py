@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from keras_dml.checks import check_whole
-from keras_dml.errors import ArgumentError
-from keras_dml.nearness import Metric
+from keras_dml._common.checks import check_whole
+from keras_dml._common.errors import ArgumentError
+from keras_dml._common.types import Metric
 from keras_dml.retrieval.index import Index
 from keras_dml.retrieval.products import ExactProducts
 from keras_dml.retrieval.rows import center, centered, normalized

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from keras_dml.nearness import Metric
+from keras_dml._common.types import Metric
 from keras_dml.retrieval.rows import BLOCK, center, row_blocks
 
 # Candidates beyond k: few queries have more items that are as near as the k-th within rounding.

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from keras_dml.checks import as_array
-from keras_dml.errors import ArgumentError
-from keras_dml.nearness import Metric
+from keras_dml._common.checks import as_array
+from keras_dml._common.errors import ArgumentError
+from keras_dml._common.types import Metric
 
 _NAMED = 5
 # Number of values to convert to float64 at once: 2^22 are 32 MiB.

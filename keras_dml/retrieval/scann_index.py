@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from keras_dml.checks import shown
-from keras_dml.errors import ArgumentTypeError
-from keras_dml.extras import needing
-from keras_dml.nearness import Metric
+from keras_dml._common.checks import shown
+from keras_dml._common.errors import ArgumentTypeError
+from keras_dml._common.extras import needing
+from keras_dml._common.types import Metric
 from keras_dml.retrieval.changes import Change
 from keras_dml.retrieval.index import Index
 from keras_dml.retrieval.items import EMBEDDINGS, Items

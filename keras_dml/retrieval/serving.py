@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from keras_dml.extras import needing
-from keras_dml.nearness import Metric
+from keras_dml._common.extras import needing
+from keras_dml._common.types import Metric
 
 with needing("tensorflow", "an index inside a SavedModel"):
     import tensorflow as tf

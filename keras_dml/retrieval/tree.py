@@ -7,8 +7,8 @@ import math
 import numbers
 import sys
 
-from keras_dml.checks import check_choice, shown
-from keras_dml.errors import ArgumentError
+from keras_dml._common.checks import check_choice, shown
+from keras_dml._common.errors import ArgumentError
 
 # ScaNN's guide recommends brute force below this number of items.
 SMALLEST = 20_000

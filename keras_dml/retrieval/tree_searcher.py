@@ -12,8 +12,8 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from keras_dml.errors import ArgumentError
-from keras_dml.nearness import Metric
+from keras_dml._common.errors import ArgumentError
+from keras_dml._common.types import Metric
 from keras_dml.retrieval.changes import Change, Removal
 from keras_dml.retrieval.frame import Frame
 from keras_dml.retrieval.tree import RECALL_NEIGHBORS, RECALL_QUERIES, TreeAH

@@ -6,8 +6,8 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 
+from keras_dml._common.errors import ArgumentError
 from pipelines.datasets.files import LOGGER
-from pipelines.errors import ArgumentError
 
 # What is echoed of a line or a name: a damaged file may be one line of megabytes.
 _SHOWN = 200  # characters

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from keras_dml._common.errors import ArgumentError
+from keras_dml._common.extras import needing
 from pipelines.datasets import read_mat
 from pipelines.datasets.annotations import check_images, first
 from pipelines.datasets.files import checked_data_dir, warn_of_other_counts
-from pipelines.errors import ArgumentError
-from pipelines.extras import needing
 from pipelines.split import Split, split_by_id
 from pipelines.table import MOST_OF_A_BOX, ImageTable
 

@@ -4,9 +4,9 @@ import os
 
 import numpy as np
 
+from keras_dml._common.errors import ArgumentError
 from pipelines.datasets.annotations import check_images, decimal, first, read_table, whole
 from pipelines.datasets.files import dataset_root, warn_of_other_counts
-from pipelines.errors import ArgumentError
 from pipelines.split import Split, split_by_id
 from pipelines.table import MOST_OF_A_BOX, ImageTable
 

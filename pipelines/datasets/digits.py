@@ -4,8 +4,8 @@ import os
 
 import numpy as np
 
+from keras_dml._common.extras import needing
 from pipelines.datasets.files import check_not_given
-from pipelines.extras import needing
 from pipelines.split import Split
 from pipelines.table import ImageTable
 

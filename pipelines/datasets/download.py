@@ -19,9 +19,9 @@ import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from keras_dml._common.errors import ArgumentError
 from pipelines.bars import Bar
-from pipelines.errors import ArgumentError
-from pipelines.extras import tensorflow_datasets
+from pipelines.datasets.optional import tensorflow_datasets
 
 _SECONDS_TO_ANSWER = 10
 _CHUNK = 2**20

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pipelines.errors import ArgumentError
+from keras_dml._common.errors import ArgumentError
 from pipelines.table import ImageTable
 
 LOGGER = logging.getLogger("pipelines")

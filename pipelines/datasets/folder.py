@@ -6,8 +6,8 @@ import stat
 from collections.abc import Iterable, Iterator
 from typing import NoReturn
 
+from keras_dml._common.errors import ArgumentError
 from pipelines.datasets.files import LOGGER, checked_data_dir
-from pipelines.errors import ArgumentError
 from pipelines.split import Split, split_by_class
 from pipelines.table import ImageTable
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from pipelines.checks import whole_number
+from keras_dml._common.checks import check_whole
+from keras_dml._common.errors import ArgumentError
+from keras_dml._common.extras import needing
 from pipelines.datasets.files import check_not_given
-from pipelines.errors import ArgumentError
-from pipelines.extras import needing
 from pipelines.split import Split, split_by_class
 from pipelines.table import ImageTable
 
@@ -108,7 +108,7 @@ def glyphs(num_classes: int | None = None, seed: int = 0) -> ImageTable:
     Raises:
         ValueError: `num_classes` is not from 1 to the number of classes, or `seed` out of range.
     """
-    seed = whole_number("seed", seed)
+    seed = check_whole("seed", seed)
     if not 0 <= seed < 2**64:
         raise ArgumentError(
             f"seed must be a whole number from 0 to 2^64 - 1. Received: seed={seed!r}"

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from keras_dml._common.errors import ArgumentError
 from pipelines.datasets.annotations import check_images, first, read_table, whole
 from pipelines.datasets.files import dataset_root, warn_of_other_counts
-from pipelines.errors import ArgumentError
 from pipelines.split import Split, split_by_id
 from pipelines.table import ImageTable
 

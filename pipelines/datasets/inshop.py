@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from keras_dml._common.errors import ArgumentError
 from pipelines.datasets.annotations import check_images, first, read_table
 from pipelines.datasets.files import check_not_given, checked_data_dir, warn_of_other_counts
-from pipelines.errors import ArgumentError
 from pipelines.split import Split
 from pipelines.table import ImageTable
 

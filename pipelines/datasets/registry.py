@@ -13,9 +13,9 @@ import inspect
 import os
 from types import ModuleType
 
-from pipelines.checks import check_bool, shown
+from keras_dml._common.checks import check_bool, shown
+from keras_dml._common.errors import ArgumentError, ArgumentTypeError
 from pipelines.datasets.tfds import PREFIX, tfds_split
-from pipelines.errors import ArgumentError, ArgumentTypeError
 from pipelines.split import Split, check_split
 
 NAMES = (

@@ -3,9 +3,9 @@
 import os
 from collections.abc import Iterable
 
+from keras_dml._common.errors import ArgumentError
 from pipelines.datasets.annotations import check_images, first, read_table, whole
 from pipelines.datasets.files import check_not_given, dataset_root, warn_of_other_counts
-from pipelines.errors import ArgumentError
 from pipelines.split import Split
 from pipelines.table import ImageTable
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from keras_dml._common.errors import ArgumentError
+from keras_dml._common.extras import needing
 from pipelines.datasets.files import LOGGER
-from pipelines.errors import ArgumentError
-from pipelines.extras import needing, tensorflow_datasets
+from pipelines.datasets.optional import tensorflow_datasets
 from pipelines.split import Split, split_by_class
 from pipelines.table import ImageTable
 

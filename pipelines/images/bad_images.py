@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
+from keras_dml._common.checks import as_array, check_bool, check_whole
+from keras_dml._common.errors import ArgumentError
 from pipelines.bars import Bar
-from pipelines.checks import as_array, check_bool, whole_number
-from pipelines.errors import ArgumentError
 from pipelines.images.decode import decode_image
 from pipelines.images.limits import MOST_PIXELS, why_too_costly
 from pipelines.table import ImageTable, check_table
@@ -74,7 +74,10 @@ def find_bad_images(
             `decode` is no bool, `max_pixels` is below 1.
     """
     check_table("table", table)
-    decode, max_pixels = check_bool("decode", decode), whole_number("max_pixels", max_pixels, 1)
+    decode, max_pixels = (
+        check_bool("decode", decode),
+        check_whole("max_pixels", max_pixels, least=1),
+    )
     rows = np.arange(len(table)) if rows is None else as_array("rows", rows)
     if rows.ndim != 1 or (len(rows) and rows.dtype.kind not in "iu"):
         raise ArgumentError(

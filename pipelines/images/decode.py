@@ -16,7 +16,7 @@ from typing import TypeAlias, cast
 
 import tensorflow as tf
 
-from pipelines.errors import ArgumentTypeError
+from keras_dml._common.errors import ArgumentTypeError
 from pipelines.images import gif
 from pipelines.images.file_bytes import numbers, part
 from pipelines.images.limits import MOST_PIXELS, announced_size, check_pixels

@@ -15,8 +15,9 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from pipelines.checks import check_bool, plain_numbers, shown, whole_number
-from pipelines.errors import ArgumentError
+from keras_dml._common.checks import check_bool, check_whole, shown
+from keras_dml._common.errors import ArgumentError
+from pipelines.checks import plain_numbers
 from pipelines.images import decode
 from pipelines.images.decode import Source
 from pipelines.images.jitter import JITTER_NUMBERS, jitter_colors
@@ -220,9 +221,9 @@ def _traced(
 
 def _check_sizes(transform: TrainTransform | EvaluationTransform, crop_is_fixed: bool) -> None:
     """Refuses sizes that do not fit, and makes ints of NumPy's integers."""
-    image_size = whole_number("image_size", transform.image_size, at_least=1)
+    image_size = check_whole("image_size", transform.image_size, least=1)
     object.__setattr__(transform, "image_size", image_size)
-    max_pixels = whole_number("max_pixels", transform.max_pixels, at_least=1)
+    max_pixels = check_whole("max_pixels", transform.max_pixels, least=1)
     object.__setattr__(transform, "max_pixels", max_pixels)
     resize = transform.resize
     if resize is None:

@@ -22,7 +22,7 @@ from trials import Tally, seeds
 from experiments import evaluate, index, search
 from experiments.embedding.saved_model import ImageEmbedder
 from experiments.options.command_line import run_command
-from keras_dml.checksums import write_checksums
+from keras_dml._files.checksums import write_checksums
 
 NAMES = [f"class{number % 3}/{number}.png" for number in range(9)]
 

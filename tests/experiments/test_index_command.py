@@ -16,7 +16,7 @@ from experiments.embedding import saved_model as image_embedder
 from experiments.embedding.held_folder import held
 from experiments.photos.image_files import image_path, list_images
 from keras_dml import retrieval
-from keras_dml.checksums import write_checksums
+from keras_dml._files.checksums import write_checksums
 from keras_dml.export import export_saved_model
 from keras_dml.retrieval import ScannIndex, load_index
 from pipelines import EvaluationTransform

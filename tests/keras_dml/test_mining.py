@@ -9,8 +9,8 @@ from batches import batch
 
 from keras_dml import losses, mining
 from keras_dml._pairwise.distances import normalize
+from keras_dml._pairwise.negatives import distance_weighted
 from keras_dml._pairwise.pairs import Memory, Pairs
-from keras_dml.negatives import distance_weighted
 
 pytestmark = pytest.mark.any_backend
 

@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
+from keras_dml._common.errors import ArgumentError
 from pipelines.batches import evaluation_batches, feature_batches, training_batches
-from pipelines.errors import ArgumentError
 from pipelines.images.transforms import EvaluationTransform, TrainTransform
 from pipelines.samplers import RandomSampler
 from pipelines.table import ImageTable
@@ -232,7 +232,7 @@ def test_two_replicas_share_the_batch_and_a_process_may_end_amid_one(tmp_path):
 
 @pytest.mark.parametrize("name", ["seed", "start_step", "num_steps"])
 def test_bad_arguments_of_training_batches(table, name):
-    with pytest.raises(ValueError, match=f"{name} must be at least 0. Received: {name}=-1"):
+    with pytest.raises(ValueError, match=f"{name} must be a whole number .*Received: {name}=-1"):
         training_batches(table, SAMPLER, TRANSFORM, **{name: -1})
 
 
@@ -256,7 +256,7 @@ class Rows:
         (Rows(4, lambda step: np.arange(4.0)), "dtype float64"),
         (Rows(6, lambda step: np.ones(6, bool)), "dtype bool"),
         (Rows(4.0, lambda step: np.arange(4)), "sampler.batch_size must be a whole number"),
-        (Rows(0, lambda step: np.arange(0)), "sampler.batch_size must be at least 1"),
+        (Rows(0, lambda step: np.arange(0)), "sampler.batch_size must be .*at least 1"),
     ],
 )
 def test_a_sampler_that_gives_other_rows_than_it_should_is_refused(sampler, received):
@@ -339,7 +339,7 @@ def test_a_batch_that_the_replicas_cannot_share_is_refused(table):
 
 
 def test_bad_batch_size_of_evaluation_batches(table):
-    with pytest.raises(ValueError, match=r"batch_size must be at least 1\. Received: batch_size=0"):
+    with pytest.raises(ValueError, match=r"batch_size must be .* 1 .*Received: batch_size=0"):
         evaluation_batches(table, EvaluationTransform(SIDE), batch_size=0)
 
 

@@ -6,36 +6,37 @@ import numpy as np
 import pytest
 
 import pipelines
-from pipelines.checks import as_labels, plain_numbers, whole_number
+from keras_dml._common.checks import check_whole
+from keras_dml._common.errors import ArgumentError, ArgumentTypeError
+from pipelines.checks import as_labels, plain_numbers
 from pipelines.datasets.glyphs import glyphs
-from pipelines.errors import ArgumentError, ArgumentTypeError
 from pipelines.samplers import BalancedSampler, RandomSampler
 from pipelines.table import ImageTable
 
 TABLE = ImageTable.from_arrays(np.zeros([4, 8, 8, 1], np.uint8), [0, 0, 1, 1])
 
 
-@pytest.mark.parametrize("kind", [int, np.int64, np.uint8, np.array])
-def test_whole_numbers_of_any_kind(kind):
-    number = whole_number("size", kind(3), at_least=1)
+@pytest.mark.parametrize("kind", [int, np.int64, np.uint8])
+def test_check_wholes_of_any_kind(kind):
+    number = check_whole("size", kind(3), least=1)
     assert (type(number), number) == (int, 3)
 
 
 @pytest.mark.parametrize("value", [True, np.True_, 2.0, np.float32(2), math.nan, "2", None, [2]])
-def test_what_is_no_whole_number(value):
+def test_what_is_no_check_whole(value):
     with pytest.raises(ArgumentTypeError) as caught:
-        whole_number("size", value, at_least=1)
+        check_whole("size", value, least=1)
     assert str(caught.value) == (
         f"size must be a whole number of at least 1. Received: size={value!r}"
     )
 
 
-def test_whole_numbers_that_are_too_low():
-    with pytest.raises(ArgumentError, match=r"^size must be at least 2\. Received: size=1$"):
-        whole_number("size", np.int8(1), at_least=2)
-    with pytest.raises(ArgumentError, match=r"^seed must be at least 0\. Received: seed=-1$"):
-        whole_number("seed", -1, at_least=0)
-    assert whole_number("seed", -1) == -1
+def test_check_wholes_that_are_too_low():
+    with pytest.raises(ArgumentError, match=r"^size must be .* at least 2\. Received: size="):
+        check_whole("size", np.int8(1), least=2)
+    with pytest.raises(ArgumentError, match=r"^seed must be .* at least 0\. Received: seed=-1$"):
+        check_whole("seed", -1, least=0)
+    assert check_whole("seed", -1) == -1
 
 
 def test_plain_numbers_are_as_they_were_given():
@@ -134,14 +135,14 @@ def test_labels_of_every_kind_are_taken_alike(labels):
 @pytest.mark.parametrize(
     "labels, message",
     [
-        (IDS / 2, "whole numbers that their dtype tells apart. Received: 0.5 in row 2 of labels"),
+        (IDS / 2, "whole numbers. Received: 0.5 in row 2 of labels"),
         (np.where(IDS, IDS, np.nan), "Received: nan in row 0 of labels"),
         (np.where(IDS, IDS, np.inf), "Received: inf in row 0 of labels"),
         (np.float32(IDS + 2**24), "Received: 16777216.0 in row 0 of labels"),
         (np.ma.array(IDS, mask=IDS == 2), "a masked array, 2 of its entries masked"),
-        (["a", 1] * 3, "all integers or all strings. Received: labels of dtype object"),
-        ([b"a", "b"] * 3, "all integers or all strings. Received: labels of dtype object"),
-        ([2**70] * 6, "integers of 64 bits"),
+        (["a", 1] * 3, "numbers or strings.* in labels"),
+        ([b"a", "b"] * 3, "numbers or strings.* in labels"),
+        ([2**70] * 6, "beyond 64 bits"),
     ],
 )
 def test_what_is_no_label_is_refused_by_name(labels, message):

@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
+from keras_dml._common.errors import ArgumentError, ArgumentTypeError
 from keras_dml.callbacks import RetrievalEvaluation
 from keras_dml.losses import MultiSimilarityLoss
 from pipelines import (
@@ -17,7 +18,6 @@ from pipelines import (
     table_from_dataset,
     training_batches,
 )
-from pipelines.errors import ArgumentError, ArgumentTypeError
 
 ROWS = np.random.default_rng(0).normal(size=(30, 4, 3)).astype("float32")
 LABELS = np.random.default_rng(1).permutation(np.repeat(np.arange(6), 5))

@@ -239,11 +239,11 @@ def boxed(boxes):
         (lambda: ImageTable([], (), paths=[]), ValueError, "at least one image"),
         (lambda: ImageTable.from_paths([], []), ValueError, "at least one image"),
         (lambda: ImageTable.from_paths(["1"], [[0]]), ValueError, r"shape \(1, 1\)"),
-        (lambda: ImageTable.from_paths(["1"], [0.5]), TypeError, "all integers or all strings"),
+        (lambda: ImageTable.from_paths(["1"], [0.5]), TypeError, "labels must be "),
         (
             lambda: ImageTable.from_paths(["1", "2"], ["a", 1]),
             TypeError,
-            "all integers or all strings",
+            "labels must be ",
         ),
         (lambda: ImageTable.from_paths(["1"], [0, 1]), ValueError, "1 images and 2 labels"),
         (lambda: ImageTable.from_paths(["1"], [0], ["a", "b"]), ValueError, "Received: 2 names"),

@@ -17,8 +17,8 @@ import tensorflow as tf
 import pipelines
 from experiments.embedding.table_embedder import TableEmbedder
 from keras_dml import losses, models, optimizers
+from keras_dml._backend.replicas import gather_candidates
 from keras_dml._pairwise import pairs, reductions
-from keras_dml.distribute import gather_candidates
 from keras_dml.metrics import LossPart
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))

@@ -10,7 +10,7 @@ from experiments.training.objectives.base import Objective
 from experiments.training.objectives.pair_distances import PairDistances
 from experiments.training.optimizer import optimizer, scheduled
 from keras_dml import models
-from keras_dml.checks import check_distance
+from keras_dml._common.checks import check_distance
 
 
 class Alternating(Objective):

@@ -21,7 +21,7 @@ from experiments.training.evaluators import (
 )
 from experiments.training.optimizer import Rate, scheduled
 from keras_dml import losses, mining, models
-from keras_dml.errors import ArgumentError
+from keras_dml._common.errors import ArgumentError
 from keras_dml.metrics import LossPart
 
 

@@ -2,8 +2,8 @@
 
 from keras import ops
 
-from keras_dml.gradients import Backward, once_differentiable, with_gradient
-from keras_dml.types import Tensor
+from keras_dml._backend.gradients import Backward, once_differentiable, with_gradient
+from keras_dml._common.types import Tensor
 
 __all__ = ["smooth_ranks"]
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 from experiments.exporting import layers
 from experiments.exporting.formats import FORMATS, Source
 from experiments.options import UsageError
-from keras_dml.extras import MissingExtraError
+from keras_dml._common.extras import MissingExtraError
 from keras_dml.models.backbones import build_backbone
 
 PACKAGES = {

@@ -264,7 +264,7 @@ def test_parquet_is_not_searched():
 def test_a_missing_extra_is_named(kind, monkeypatch):
     import sys
 
-    from keras_dml.extras import MissingExtraError
+    from keras_dml._common.extras import MissingExtraError
 
     for name in ("lancedb", "qdrant_client", "pgvector", "psycopg"):
         monkeypatch.setitem(sys.modules, name, None)

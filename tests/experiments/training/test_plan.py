@@ -9,7 +9,7 @@ from experiments.options import RunOptions, UsageError, parse
 from experiments.training import fit
 from experiments.training.plan import describe, with_fitting_batch
 from keras_dml import models
-from keras_dml.errors import DownloadError
+from keras_dml._common.errors import DownloadError
 from pipelines import ImageTable, split_by_class
 
 

@@ -15,9 +15,9 @@ from peers.goldens import (
 
 from keras_dml import losses, models
 from keras_dml._pairwise.distances import normalize, safe_sqrt
+from keras_dml._pairwise.negatives import distance_weighted
 from keras_dml._pairwise.pairs import Pairs
 from keras_dml.losses.base import EmbeddingLoss
-from keras_dml.negatives import distance_weighted
 
 pytestmark = pytest.mark.any_backend
 

@@ -12,7 +12,8 @@ from backend import compiled, parts, value_and_gradient
 from batches import batch, small_model
 from loss_cases import CASES, FITTED, NON_DEFAULT
 
-from keras_dml import losses, negatives
+from keras_dml import losses
+from keras_dml._pairwise import negatives
 from keras_dml.metrics import LossPart
 
 pytestmark = pytest.mark.any_backend

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from keras_dml import metrics
-from keras_dml.errors import ArgumentError
+from keras_dml._common.errors import ArgumentError
 
 RNG = np.random.default_rng(0)
 EMBEDDINGS = RNG.normal(size=(60, 5)) + 3 * np.repeat(np.eye(4, 5), 15, axis=0)

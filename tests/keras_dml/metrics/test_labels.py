@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from keras_dml import metrics
-from keras_dml.class_ids import joined_labels, plain_labels
+from keras_dml._common.labels import joined_labels, plain_labels
 
 Z = np.random.default_rng(0).normal(size=(8, 3)).astype("float32")
 IDS = np.array([0, 0, 1, 1, 2, 2, 0, 1])

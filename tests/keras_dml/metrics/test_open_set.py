@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from retrieval_sets import awkward_set
 
+from keras_dml._common.types import METRICS
 from keras_dml.metrics import identification, ranks
 from keras_dml.metrics.pair_scores import PairScores
-from keras_dml.nearness import METRICS
 
 
 def naive(scores, labels, item_labels, own_rows, threshold):

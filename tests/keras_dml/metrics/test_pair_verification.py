@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from retrieval_sets import awkward_set
 
+from keras_dml._common.types import METRICS
 from keras_dml.metrics import (
     class_bootstrap,
     pair_counts,
@@ -16,7 +17,6 @@ from keras_dml.metrics import (
     verification,
 )
 from keras_dml.metrics.pair_scores import PairScores
-from keras_dml.nearness import METRICS
 
 
 def naive_pairs(embeddings, labels, metric):

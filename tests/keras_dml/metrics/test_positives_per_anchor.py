@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_dml.errors import ArgumentError
+from keras_dml._common.errors import ArgumentError
 from keras_dml.losses import MultiSimilarityLoss, TripletLoss
 from keras_dml.metrics import LossPart, PositivesPerAnchor
 

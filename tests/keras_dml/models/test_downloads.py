@@ -11,7 +11,7 @@ import pytest
 import torch_format
 
 from keras_dml import models
-from keras_dml.errors import DownloadError
+from keras_dml._common.errors import DownloadError
 from keras_dml.models import backbones
 
 

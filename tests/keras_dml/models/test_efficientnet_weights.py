@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from keras_dml import models
-from keras_dml.cloning import all_layers
+from keras_dml._backend.cloning import all_layers
 from keras_dml.models import imagenet_rescaling
 
 SIZE = 32

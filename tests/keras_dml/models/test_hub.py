@@ -8,8 +8,8 @@ import pytest
 from hub_presets import OFFSET, SCALE, SIZE, preset
 
 from keras_dml import models
-from keras_dml.cloning import all_layers
-from keras_dml.float32 import float32_copy
+from keras_dml._backend.cloning import all_layers
+from keras_dml.export.float32 import float32_copy
 
 pytest.importorskip("keras_hub", reason="KerasHub is in the extra hub")
 TOKENS = {"dinov2": (True, 2), "dinov3": (True, 4), "vit": (True, 0)}

@@ -10,7 +10,7 @@ import pytest
 
 from keras_dml import models
 from keras_dml.export import check_export
-from keras_dml.float32 import float32_copy
+from keras_dml.export.float32 import float32_copy
 
 
 def images(size=16, n=2):
@@ -171,7 +171,7 @@ def test_half_precision_is_left_behind(tmp_path):
 
 @pytest.mark.parametrize("kind", ["functional", "any size", "nested", "vectors"])
 def test_statistics_are_frozen_unless_asked_otherwise(kind, tmp_path):
-    from keras_dml.cloning import all_layers
+    from keras_dml._backend.cloning import all_layers
 
     path = saved(KINDS[kind](), tmp_path)
     for asked, expected in (
@@ -285,7 +285,7 @@ def test_weights_are_in_the_file(tmp_path):
 
 
 def test_a_file_of_kerashub_without_kerashub_names_the_extra(tmp_path, monkeypatch):
-    from keras_dml.extras import MissingExtraError
+    from keras_dml._common.extras import MissingExtraError
 
     layer = {"module": "keras_hub.src.models.x", "class_name": "X", "config": {},
              "registered_name": "keras_hub>X"}  # fmt: skip

@@ -6,7 +6,7 @@ import pytest
 from tiny_transformer import WIDTH, tiny_transformer
 
 from keras_dml import models
-from keras_dml.float32 import float32_copy
+from keras_dml.export.float32 import float32_copy
 
 RANK = 3
 

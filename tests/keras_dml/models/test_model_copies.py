@@ -6,9 +6,9 @@ import pytest
 import tensorflow as tf
 
 from keras_dml import models
-from keras_dml.cloning import all_layers, copied, same_layer
+from keras_dml._backend.cloning import all_layers, copied, same_layer
 from keras_dml.export import export_saved_model
-from keras_dml.float32 import float32_copy, is_float32
+from keras_dml.export.float32 import float32_copy, is_float32
 
 # The smallest of each family of keras.applications, and the least image that it takes.
 FAMILIES = {

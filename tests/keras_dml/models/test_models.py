@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from keras_dml import models
-from keras_dml.errors import ArgumentError, ArgumentTypeError
+from keras_dml._common.errors import ArgumentError, ArgumentTypeError
 
 SIZE = 64  # of the images for keras.applications models
 

@@ -97,7 +97,7 @@ def test_the_layout_is_found_in_a_model_within_a_model_and_after_a_file(tmp_path
 @pytest.mark.parametrize("pooling", list(models.POOLINGS))
 @pytest.mark.parametrize("half", ["float32", "mixed_bfloat16", "mixed_float16"])
 def test_every_pooling_is_saved_and_copied_in_every_precision(pooling, half, tmp_path):
-    from keras_dml.float32 import float32_copy
+    from keras_dml.export.float32 import float32_copy
 
     keras.config.set_dtype_policy(half)
     try:

@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras import ops
 
 from keras_dml import models
-from keras_dml.negatives import distance_weighted, draw_negatives
+from keras_dml._pairwise.negatives import distance_weighted, draw_negatives
 
 tensor = ops.convert_to_tensor
 

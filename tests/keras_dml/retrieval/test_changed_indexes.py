@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_dml import atomic
+from keras_dml._files import atomic
 from keras_dml.retrieval import (
     METRICS,
     ExactIndex,

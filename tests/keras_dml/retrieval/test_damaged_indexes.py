@@ -11,7 +11,7 @@ from damage import damage
 from trial_process import run_trials, trials_of_this_process
 from trials import Tally, seeds
 
-from keras_dml.errors import ArgumentError
+from keras_dml._common.errors import ArgumentError
 from keras_dml.retrieval import (
     ExactIndex,
     PrefixIndex,

@@ -11,7 +11,8 @@ import time
 import numpy as np
 import pytest
 
-from keras_dml import atomic, retrieval
+from keras_dml import retrieval
+from keras_dml._files import atomic
 from keras_dml.retrieval import (
     METRICS,
     ExactIndex,

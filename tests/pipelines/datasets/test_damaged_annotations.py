@@ -21,9 +21,9 @@ from official_layouts import (
 )
 from trials import Tally, seeds
 
+from keras_dml._common.errors import ArgumentError
 from pipelines.datasets import cars, cub, groceries, inshop, read_mat, sop
 from pipelines.datasets.registry import load_dataset
-from pipelines.errors import ArgumentError
 
 LISTS = {
     "cub": (

@@ -11,10 +11,10 @@ import tensorflow_datasets as tfds
 
 from experiments import run
 from experiments.options.command_line import run_command
+from keras_dml._common.errors import ArgumentError
 from pipelines.batches import evaluation_batches
 from pipelines.datasets.registry import load_dataset
 from pipelines.datasets.tfds import tfds_split
-from pipelines.errors import ArgumentError
 from pipelines.images.bad_images import find_bad_images
 from pipelines.images.transforms import EvaluationTransform
 from pipelines.table import ImageTable

@@ -109,7 +109,7 @@ def test_a_training_and_an_evaluation_keep_to_it(transform):
 
 def test_the_limit_is_no_part_of_what_an_image_becomes():
     assert str(EvaluationTransform(8, max_pixels=9)) == str(EvaluationTransform(8))
-    with pytest.raises(ValueError, match="max_pixels must be at least 1"):
+    with pytest.raises(ValueError, match="max_pixels must be .*at least 1"):
         EvaluationTransform(8, max_pixels=0)
 
 

@@ -310,7 +310,7 @@ def test_a_seed_fixes_every_bit_and_seeds_differ():
 @pytest.mark.parametrize(
     "arguments,message",
     [
-        ({"image_size": 0}, "image_size must be at least 1. Received: image_size=0"),
+        ({"image_size": 0}, "image_size must be .*at least 1. Received: image_size=0"),
         ({"resize": 0}, "resize must be None, the shortest side"),
         ({"resize": (64, 64, 3)}, "resize must be None, the shortest side"),
         ({"crop": "fixed", "resize": 31}, "resize must be at least image_size"),
@@ -333,5 +333,5 @@ def test_bad_arguments_of_the_training_transform(arguments, message):
 
 @pytest.mark.parametrize("arguments", [{"image_size": 0}, {"image_size": 32, "resize": 31}])
 def test_bad_arguments_of_the_evaluation_transform(arguments):
-    with pytest.raises(ValueError, match="must be at least"):
+    with pytest.raises(ValueError, match="must be .*at least"):
         EvaluationTransform(**arguments)

@@ -1,0 +1,181 @@
+"""All private parts of Keras, TensorFlow, and Python that this package uses, under public names.
+
+The rest of the package uses none of them. `tests/keras_dml/_backend/test_private.py` checks each of them,
+and reports the ones that an upgrade removes or changes.
+"""
+
+import functools
+import pickle
+import types
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import keras
+from keras.src.backend.common.stateless_scope import in_stateless_scope
+from keras.src.models.functional import Functional
+
+__all__ = [
+    "NEEDED",
+    "BuildsOnBatch",
+    "Functional",
+    "PythonUnpickler",
+    "clipped",
+    "flat_layers",
+    "in_stateless_scope",
+    "iterator_function",
+    "lambda_output_shape",
+    "made_under",
+    "merge_call",
+    "rematerialize",
+    "replace_clipping",
+    "summed_over_replicas",
+    "variable_index",
+]
+
+
+# Written in Python. `pickle.Unpickler`, in C, reserves memory for any index that a file names.
+PythonUnpickler = pickle._Unpickler
+
+
+def merge_call(function: Callable[..., Any], strategy: Any, *arguments: Any) -> Any:
+    """Call `function(strategy, *arguments)` once for all replicas, if the strategy supports it.
+
+    Wraps `tf.__internal__.distribute.interim.maybe_merge_call`, because strategies with one process
+    per replica refuse the public `ReplicaContext.merge_call`.
+    """
+    import tensorflow as tf  # a strategy exists, so TensorFlow is installed
+
+    call = tf.__internal__.distribute.interim.maybe_merge_call
+    return call(function, strategy, *arguments)
+
+
+def iterator_function(model: keras.Model, step_function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function of an iterator that `fit` calls: `keras.Model._make_function`.
+
+    Args:
+        model: A model, or an object with `distribute_strategy`, `run_eagerly`, `jit_compile`, and
+            `steps_per_execution`.
+        step_function: Function of a batch.
+    """
+    return keras.Model._make_function(model, step_function)
+
+
+def made_under(model: keras.Model) -> Any:
+    """Return the tf.distribute strategy in whose scope a model was created, or None.
+
+    Reads `keras.Model._distribute_strategy`, because the public `distribute_strategy` falls back to
+    the default strategy.
+    """
+    return model._distribute_strategy
+
+
+def variable_index(optimizer: keras.optimizers.Optimizer, variable: keras.Variable) -> int:
+    """Return the index of a variable among the variables of `optimizer.build`.
+
+    Calls `Optimizer._get_variable_index`, because `update_step` receives only the variable.
+    """
+    return optimizer._get_variable_index(variable)
+
+
+def clipped(optimizer: keras.optimizers.Optimizer, gradients: list[Any]) -> list[Any]:
+    """Clip the gradients as the optimizer's class does: `Optimizer._clip_gradients`."""
+    return type(optimizer)._clip_gradients(optimizer, gradients)
+
+
+def summed_over_replicas(
+    optimizer: keras.optimizers.Optimizer, gradients_and_variables: list[tuple[Any, Any]]
+) -> list[tuple[Any, Any]]:
+    """Sum the gradients over replicas: `_all_reduce_sum_gradients` of TensorFlow's optimizer."""
+    return type(optimizer)._all_reduce_sum_gradients(optimizer, gradients_and_variables)
+
+
+def replace_clipping(
+    optimizer: keras.optimizers.Optimizer,
+    clip: Callable[..., list[Any]],
+    summed: Callable[..., list[tuple[Any, Any]]],
+) -> None:
+    """Replace `clipped` and `summed_over_replicas` of one optimizer with other functions."""
+    optimizer._clip_gradients = types.MethodType(clip, optimizer)
+    optimizer._all_reduce_sum_gradients = types.MethodType(summed, optimizer)
+
+
+def flat_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
+    """Return a layer and all layers within it: `Layer._flatten_layers`."""
+    return layer._flatten_layers()
+
+
+def lambda_output_shape(layer: keras.layers.Lambda) -> Any:
+    """Return the argument `output_shape` of a Lambda: its `_output_shape`."""
+    return layer._output_shape
+
+
+def rematerialize(layer: keras.layers.Layer) -> None:
+    """Make an existing layer compute as if it were created in a `keras.RematScope`.
+
+    Sets its `_remat_mode`. A scope sets it for all layers that are created within it: for a block
+    and for the layers in the block, which would be recomputed twice.
+    """
+    with keras.RematScope(mode="full"):
+        layer._remat_mode = keras.layers.Identity()._remat_mode
+
+    def remade(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[..., Any]:
+        # In TensorFlow graphs, custom gradients take no keyword arguments, such as `training`.
+        computed_anew = keras.remat(functools.partial(call, **kwargs))
+        return lambda *args, **kwargs: computed_anew(*args)
+
+    layer.rematerialized_call = remade
+
+
+class BuildsOnBatch:
+    """A mixin for a `keras.Model` that provides the batch on which `fit` builds an unbuilt model.
+
+    Place it before `keras.Model` in the bases. It overrides `_maybe_symbolic_build`. `fit` and
+    `evaluate` call that method with an iterator, and `train_on_batch` and similar methods with a
+    batch.
+    """
+
+    def first_batch(self, iterator: Any) -> Any:
+        """Return a batch of an iterator over epochs, or None to let Keras find it."""
+        raise NotImplementedError
+
+    def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
+        if iterator is not None:
+            batch = self.first_batch(iterator)
+            if batch is not None:
+                iterator, data_batch = None, batch
+        super()._maybe_symbolic_build(iterator=iterator, data_batch=data_batch)  # type: ignore[misc]
+
+
+class Needed(NamedTuple):
+    """A private name and its use in this package.
+
+    Attributes:
+        name: Full name, including the package.
+        parameters: Parameters of the function, at least the used ones. None if it is not a
+            function.
+        of_instance: Whether only instances have the attribute.
+    """
+
+    name: str
+    parameters: tuple[str, ...] | None = None
+    of_instance: bool = False
+
+
+NEEDED = (
+    Needed("keras.src.models.functional.Functional", ("inputs", "outputs", "name")),
+    Needed("keras.src.backend.common.stateless_scope.in_stateless_scope", ()),
+    Needed("keras.Model._make_function", ("self", "step_function")),
+    Needed("keras.Model._maybe_symbolic_build", ("self", "iterator", "data_batch")),
+    Needed("keras.Model._distribute_strategy", of_instance=True),
+    Needed("keras.optimizers.Optimizer._get_variable_index", ("self", "variable")),
+    Needed("keras.optimizers.Optimizer._clip_gradients", ("self", "grads")),
+    Needed("keras.optimizers.Optimizer._all_reduce_sum_gradients", ("self", "grads_and_vars")),
+    Needed("keras.layers.Layer._flatten_layers", ("self",)),
+    Needed("keras.layers.Lambda._output_shape", of_instance=True),
+    Needed("keras.layers.Layer._remat_mode", of_instance=True),
+    Needed(
+        "tensorflow.__internal__.distribute.interim.maybe_merge_call",
+        ("fn", "strategy", "args", "kwargs"),
+    ),
+)
+"""All private names, on the TensorFlow backend."""

@@ -1,0 +1,139 @@
+"""Communication between replicas. Needs TensorFlow only in a tf.distribute strategy.
+
+A loss over pairs compares the images of its replica (the anchors) with the images of *all* replicas
+(the candidates). Keras divides each replica's mean by the number of replicas and sums the gradients
+over them. Value and gradient therefore equal the values for the global batch on one device.
+"""
+
+import contextlib
+import contextvars
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+import keras
+from keras import ops
+
+from keras_dml._backend import private
+from keras_dml._common.errors import ArgumentError
+from keras_dml._common.types import Tensor
+
+
+def gather_candidates(x: Tensor) -> tuple[Tensor, Tensor | int]:
+    """Gather the rows of `x` from all replicas in order, and return the index of our first row.
+
+    Differentiable: the gradient of a replica's rows is summed over all replicas that used them.
+    Outside a strategy, or with one replica, `x` is returned unchanged.
+
+    Args:
+        x: Tensor `[n, ...]` with the same shape on every replica. The global batch must be a
+            multiple of the number of replicas, and a partial last batch must be dropped. (Replicas
+            on other machines cannot be checked. TensorFlow fails in their reduction:
+            `Shape mismatch in the collective instance`.)
+
+    Returns:
+        `(gathered, offset)`: tensor `[replicas * n, ...]`, and the index of our first row in it.
+
+    Raises:
+        ValueError: Replicas of this machine have different numbers of rows. If the numbers are
+            known only when the graph runs, TensorFlow raises `InvalidArgumentError` with the same
+            text.
+
+    References: the exchange by summing zero-padded slices is from SimCLR (TensorFlow 2 code).
+    Unlike `ReplicaContext.all_gather`, it works under every strategy, including several workers.
+    """
+    context = _replica_context()
+    if context is None:
+        return x, 0
+    import tensorflow as tf
+
+    checks = private.merge_call(_equal_rows, context.strategy, x)
+    replica, replicas = place_among_replicas()
+    rows, *others = ops.shape(x)
+    slots = tf.reshape(
+        tf.one_hot(replica, replicas, dtype=x.dtype), [replicas] + [1] * len(x.shape)
+    )
+    with tf.control_dependencies(checks):
+        padded = slots * x[None]
+    summed = context.all_reduce(tf.distribute.ReduceOp.SUM, padded)
+    return tf.reshape(summed, [replicas * rows, *others]), replica * rows
+
+
+def place_among_replicas() -> tuple[Tensor | int, int]:
+    """Return this code's replica and the number of replicas: `(0, 1)` outside a strategy."""
+    context = _replica_context()
+    if context is None:
+        return 0, 1
+    import tensorflow as tf
+
+    replica = tf.cast(context.replica_id_in_sync_group, tf.int32)
+    return replica, context.num_replicas_in_sync
+
+
+_Piece: TypeAlias = tuple[Any, Any] | None
+_PIECE: contextvars.ContextVar[_Piece] = contextvars.ContextVar("piece", default=None)
+
+
+@contextlib.contextmanager
+def piece_of_batch(first_row: Tensor | int, rows: Tensor | int) -> Iterator[None]:
+    """Enter a context in which layers receive a piece of their replica's batch.
+
+    Args:
+        first_row: First row of the piece in the batch. rows: Number of rows in the batch.
+    """
+    token = _PIECE.set((first_row, rows))
+    try:
+        yield
+    finally:
+        _PIECE.reset(token)
+
+
+def place_in_global_batch(rows: Tensor | int) -> tuple[Tensor | int, Tensor | int] | None:
+    """Return the first row of a layer's input in the global batch, and the global batch size.
+
+    None if the input is the whole global batch.
+    """
+    replica, replicas = place_among_replicas()
+    piece = _PIECE.get()
+    if piece is None:
+        return None if replicas == 1 else (replica * rows, replicas * rows)
+    first_row, of_replica = piece
+    return replica * of_replica + first_row, replicas * of_replica
+
+
+def sum_over_replicas(x: Tensor) -> Tensor:
+    """Sum a tensor over the replicas. Returns `x` on one device."""
+    context = _replica_context()
+    if context is None:
+        return x
+    import tensorflow as tf
+
+    return context.all_reduce(tf.distribute.ReduceOp.SUM, x)
+
+
+def _replica_context() -> Any:
+    if keras.backend.backend() != "tensorflow":
+        return None
+    import tensorflow as tf
+
+    context = tf.distribute.get_replica_context()
+    return context if context is not None and context.num_replicas_in_sync > 1 else None
+
+
+def _equal_rows(strategy: Any, x: Tensor) -> list[Any]:
+    """Return checks that the replicas of this machine have equal numbers of rows."""
+    import tensorflow as tf
+
+    parts = strategy.experimental_local_results(x)
+    rows = [part.shape[0] for part in parts]
+    message = (
+        "every replica must have as many rows: the global batch must be a multiple of the "
+        f"{strategy.num_replicas_in_sync} replicas, and a last partial batch be dropped "
+        "(drop_remainder=True)"
+    )
+    if None not in rows:
+        if len(set(rows)) > 1:
+            raise ArgumentError(f"{message}. Received: rows of the replicas {rows}")
+        return []
+    counts = tf.stack([tf.shape(part)[0] for part in parts])
+    check = tf.debugging.assert_equal(counts, counts[0], f"{message}. Received: rows")
+    return [] if check is None else [check]

@@ -1,0 +1,248 @@
+"""Argument checks with one form of message: "NAME must be ... . Received: NAME=value".
+
+A number is a Python number or a NumPy scalar. Checks return Python numbers, so that configurations
+can be saved as JSON. Bools, strings, and arrays are not numbers. NaN and infinity are never valid.
+"""
+
+import math
+import numbers
+import os
+import pathlib
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_dml._common.errors import ArgumentError, ArgumentTypeError
+
+__all__ = [
+    "as_array",
+    "check_bool",
+    "check_choice",
+    "check_distance",
+    "check_number",
+    "check_path",
+    "check_positive",
+    "check_seed",
+    "check_whole",
+    "check_wholes",
+    "gaps_of",
+    "shown",
+]
+
+_LONGEST_ECHO = 200
+# Bound of whole numbers without a smaller bound: the widest integer of NumPy and the backends.
+_MOST_WHOLE = 2**63 - 1
+
+
+def shown(value: object) -> str:
+    """Format a value for a message on one line. Large arrays are shown by shape and dtype."""
+    if isinstance(value, np.ndarray) and value.size > 10:
+        return f"an array of shape {value.shape} and dtype {value.dtype}"
+    try:
+        text = repr(value)
+    except Exception:  # for example, an integer of 5,000 digits
+        return f"an object of type {type(value).__name__}"
+    if "\n" in text:
+        text = " ".join(text.split())
+    return text if len(text) <= _LONGEST_ECHO else f"{text[:_LONGEST_ECHO]}…"
+
+
+def check_number(
+    name: str,
+    value: object,
+    *,
+    above: float | None = None,
+    least: float | None = None,
+    below: float | None = None,
+    most: float | None = None,
+) -> float:
+    """Return `value` as a float if it is a finite number within the bounds.
+
+    Args:
+        name: Name of the argument, for the message.
+        value: Value of the argument.
+        above, below: Exclusive bounds. least, most: Inclusive bounds.
+
+    Raises:
+        TypeError: The value is not a number.
+        ValueError: The value is NaN, infinite, or out of range.
+    """
+    bounds = _bounds(above, least, below, most)
+    wanted = f"a number {bounds}" if bounds else "a finite number"
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise ArgumentTypeError(_message(name, wanted, value))
+    try:
+        number = float(value)
+    except OverflowError:  # an integer beyond all floats
+        number = math.inf
+    if not math.isfinite(number) or not _is_within(number, above, least, below, most):
+        raise ArgumentError(_message(name, wanted, value))
+    return number
+
+
+def check_positive(name: str, value: object) -> float:
+    """Return `value` as a float if it is a finite number above 0. Raises as `check_number`."""
+    return check_number(name, value, above=0)
+
+
+def check_distance(name: str, value: object) -> float:
+    """Return `value` as a float if it is a distance of unit vectors, strictly between 0 and 2.
+
+    Raises as `check_number`.
+    """
+    return check_number(name, value, above=0, below=2)
+
+
+def check_whole(
+    name: str, value: object, *, least: int | None = None, most: int | None = None
+) -> int:
+    """Return `value` as an int if it is an integer (not 2.0) from `least` to `most`, within int64.
+
+    Raises:
+        TypeError: The value is not an integer.
+        ValueError: The value is out of range.
+    """
+    wanted = f"a whole number {_bounds(None, least, None, most)}".rstrip()
+    most = _MOST_WHOLE if most is None else most
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise ArgumentTypeError(_message(name, wanted, value))
+    number = int(value)
+    if not _is_within(number, None, least, None, most):
+        raise ArgumentError(_message(name, wanted, value))
+    return number
+
+
+def check_wholes(
+    name: str, values: Iterable[object], *, least: int | None = None, most: int | None = None
+) -> tuple[int, ...]:
+    """Return `values` as ints if they are one or more integers from `least` to `most`.
+
+    Raises:
+        TypeError: The values are not a collection of integers.
+        ValueError: The collection is empty, or a value is out of range.
+    """
+    wanted = f"one or more whole numbers {_bounds(None, least, None, most)}".rstrip()
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise ArgumentTypeError(_message(name, wanted, values))
+    try:
+        values = tuple(values)
+    except TypeError as error:  # an array without axes
+        raise ArgumentTypeError(_message(name, wanted, values)) from error
+    if not values:
+        raise ArgumentError(_message(name, wanted, values))
+    try:
+        return tuple(check_whole(name, value, least=least, most=most) for value in values)
+    except ArgumentError as error:
+        raise type(error)(_message(name, wanted, values)) from error
+
+
+def check_seed(name: str, value: object) -> int:
+    """Return `value` as an int if it is from 0 to 2³¹ − 1. Raises as `check_whole`."""
+    return check_whole(name, value, least=0, most=2**31 - 1)
+
+
+def check_bool(name: str, value: object) -> bool:
+    """Return `value` as a bool if it is True, False, a NumPy bool, or the integer 1 or 0.
+
+    Raises:
+        TypeError: The value is anything else.
+    """
+    if isinstance(value, bool | np.bool_ | numbers.Integral) and value in (0, 1):
+        return bool(value)
+    raise ArgumentTypeError(_message(name, "True or False", value))
+
+
+def check_path(name: str, value: object) -> pathlib.Path:
+    """Return `value` as a path if it is a string or a path object.
+
+    Raises:
+        TypeError: The value is anything else.
+        ValueError: The value contains a null character, which no system accepts.
+    """
+    if isinstance(value, str | os.PathLike):
+        path = os.fspath(value)
+        if isinstance(path, str):
+            if "\0" in path:
+                raise ArgumentError(_message(name, "without null characters", path))
+            return pathlib.Path(path)
+    raise ArgumentTypeError(_message(name, "a string or a path object", value))
+
+
+def check_choice(name: str, value: object, choices: Sequence[str]) -> str:
+    """Return `value` if it is one of the words `choices`.
+
+    Raises:
+        ValueError: The value is anything else.
+    """
+    if isinstance(value, str) and value in choices:
+        return str(value)
+    wanted = f"one of {', '.join(repr(choice) for choice in choices)}"
+    raise ArgumentError(_message(name, wanted, value))
+
+
+def as_array(name: str, value: object) -> np.ndarray:
+    """Convert `value` to a NumPy array. Arrays are returned unchanged, tensors from any device.
+
+    Raises:
+        ValueError: The value has nested lists of different lengths or masked entries, is a sparse
+            or a ragged tensor, or cannot be converted by NumPy.
+    """
+    gaps = gaps_of(value)
+    if gaps:
+        raise ArgumentError(f"{name} must be an array without gaps. Received: {name}={gaps}")
+    keras = sys.modules.get("keras")  # without it, there are no tensors of a backend
+    if keras is not None and keras.ops.is_tensor(value):
+        # Tensors from PyTorch can have a gradient or be on a GPU.
+        return np.asarray(keras.ops.convert_to_numpy(value))
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError) as error:
+        wanted = "an array, or lists of one length"
+        raise ArgumentError(_message(name, wanted, value)) from error
+
+
+def gaps_of(value: Any) -> str | None:
+    """Describe the gaps in an array. None for an array without gaps."""
+    if isinstance(value, np.ma.MaskedArray):
+        masked = np.count_nonzero(np.ma.getmaskarray(value))
+        return f"a masked array, {masked} of its entries masked; leave them out" if masked else None
+    if hasattr(value, "nested_row_splits"):  # from TensorFlow
+        return "a ragged tensor"
+    # Keras, TensorFlow, JAX, and SciPy have different sparse tensors.
+    if (
+        getattr(value, "sparse", False) is True
+        or hasattr(value, "dense_shape")
+        or hasattr(value, "todense")
+    ):
+        return "a sparse tensor; make it dense before"
+    return None
+
+
+def _message(name: str, wanted: str, value: object) -> str:
+    return f"{name} must be {wanted}. Received: {name}={shown(value)}"
+
+
+def _bounds(
+    above: float | None, least: float | None, below: float | None, most: float | None
+) -> str:
+    if least is not None and most is not None:
+        return f"from {least} to {most}"
+    words = {"above": above, "of at least": least, "below": below, "of at most": most}
+    return " and ".join(f"{word} {bound}" for word, bound in words.items() if bound is not None)
+
+
+def _is_within(
+    number: float,
+    above: float | None,
+    least: float | None,
+    below: float | None,
+    most: float | None,
+) -> bool:
+    return (
+        (above is None or number > above)
+        and (least is None or number >= least)
+        and (below is None or number < below)
+        and (most is None or number <= most)
+    )

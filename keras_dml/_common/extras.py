@@ -1,0 +1,91 @@
+"""Optional packages, and the extras of keras-dml that install them."""
+
+import contextlib
+import importlib
+import importlib.util
+from collections.abc import Iterator
+from typing import Any
+
+from keras_dml._common.errors import ArgumentError
+
+__all__ = ["MissingExtraError", "TensorFlow", "check_tensorflow_backend", "needing"]
+
+
+class MissingExtraError(ImportError):
+    """A package is not installed or does not load. The message names the extra that installs it.
+
+    Attributes:
+        name: Name of the module that could not be imported.
+        extra: Extra, as in `pip install 'keras-dml[extra]'`.
+    """
+
+    def __init__(self, message: str, name: str | None, extra: str) -> None:
+        super().__init__(message, name=name)
+        self.extra = extra
+
+
+@contextlib.contextmanager
+def needing(extra: str, what: str) -> Iterator[None]:
+    """Convert a failed import in the block to a one-line `MissingExtraError`.
+
+    Args:
+        extra: Extra in setup.cfg that installs the packages.
+        what: Feature that needs the packages, the first words of the message.
+
+    Raises:
+        MissingExtraError: An import in the block failed.
+    """
+    try:
+        yield
+    except MissingExtraError:  # has its message already
+        raise
+    except ImportError as error:
+        package = (error.name or str(error)).partition(".")[0]
+        # Add the reason if the package is installed but does not load.
+        why = "" if isinstance(error, ModuleNotFoundError) else f" ({error})"
+        raise MissingExtraError(
+            f"{what} needs {package}{why}: pip install 'keras-dml[{extra}]'", error.name, extra
+        ) from error
+
+
+class TensorFlow:
+    """The module `tensorflow`, imported on first use: `tf = TensorFlow("name of the feature")`.
+
+    Code that uses TensorFlow can then be imported, documented, and subclassed on any backend. It
+    works in functions and methods. A subclass of a TensorFlow class must import TensorFlow.
+
+    Args:
+        what: Feature that needs TensorFlow, as in `needing`.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # copy, pickle, and doctest look these up
+            raise AttributeError(name)
+        with needing("tensorflow", self._what):
+            tensorflow = importlib.import_module("tensorflow")
+        value = getattr(tensorflow, name)
+        setattr(self, name, value)  # later accesses bypass this method
+        return value
+
+
+def check_tensorflow_backend(what: str) -> None:
+    """Raise an error unless Keras runs on its TensorFlow backend.
+
+    Raises:
+        MissingExtraError: TensorFlow is not installed.
+        ValueError: Keras runs on another backend.
+    """
+    import keras
+
+    backend = keras.backend.backend()
+    if backend != "tensorflow":
+        with needing("tensorflow", what):
+            if importlib.util.find_spec("tensorflow") is None:
+                raise ModuleNotFoundError("tensorflow", name="tensorflow")
+        raise ArgumentError(
+            f"{what} needs Keras' TensorFlow backend: set KERAS_BACKEND=tensorflow before Keras is "
+            f"imported. Received: the backend {backend}"
+        )

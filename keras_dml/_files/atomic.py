@@ -1,0 +1,278 @@
+"""Atomic writes of files and folders, and consistent reads while others write."""
+
+import contextlib
+import ctypes
+import errno
+import os
+import pathlib
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from typing import TypeAlias, TypeVar
+
+from keras_dml._common.checks import check_path
+from keras_dml._common.errors import ArgumentError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+_Read = TypeVar("_Read")
+_Identity: TypeAlias = tuple[int, int]
+# Number of reads of a folder that is being replaced before the reader locks out the writers.
+_HURRIED_READS = 4
+_DESCRIPTORS = pathlib.Path("/proc/self/fd")
+# The targets that each thread is replacing.
+_in_hand = threading.local()
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
+    """Yield a temporary path next to `path`, which replaces `path` if the block succeeds.
+
+    Threads and processes that replace the same file take turns, and the last one wins.
+
+    Args:
+        path: The file to write. Its folder must exist.
+
+    Yields:
+        The temporary path, a `pathlib.Path`, which does not exist yet.
+
+    Raises:
+        ValueError: This thread is already replacing `path`.
+        ValueError: this thread replaces `path` already.
+    """
+    path = pathlib.Path(path)
+    temporary = path.with_name(f".writing-{path.name}")
+    with _turn(pathlib.Path(os.path.realpath(path.parent), path.name)):
+        try:
+            # What a killed process left, or a link that another user put there.
+            temporary.unlink(missing_ok=True)
+            with naming(path):
+                yield temporary
+                os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Add this path to an OSError without a file name, such as an error of a full disk."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        # NumPy reports the number of written bytes of an array, and no error number.
+        number = errno.EIO if error.errno is None else error.errno
+        raise OSError(number, error.strerror or str(error), os.fspath(path)) from error
+
+
+@contextlib.contextmanager
+def replacing_folder(
+    path: str | os.PathLike[str], marker: str, what: str
+) -> Iterator[pathlib.Path]:
+    """Yield a new folder next to `path`, which replaces `path` if the block succeeds.
+
+    An existing folder is exchanged with the new one in one step, if the system supports it.
+    Otherwise it is first moved aside. It is removed last. After an error, or after a repeat of a
+    killed process, only the old or the new folder remains. Threads and processes that replace the
+    same folder take turns.
+
+    Args:
+        path: The folder to write. Its parent must exist.
+        marker: A file in every such folder. Folders without it are not replaced.
+        what: Name of such a folder, for the message.
+
+    Yields:
+        The temporary path, which does not exist yet.
+
+    Raises:
+        ValueError: The parent of `path` is missing, `path` exists and lacks `marker`, or this
+            thread is already replacing it.
+    """
+    target, written, aside = _names(path)
+    with _turn(target):
+        if not target.parent.is_dir():
+            raise ArgumentError(
+                f"path must lie in an existing folder. Received: path={os.fspath(path)!r}"
+            )
+        if target.exists() and not (target / marker).is_file():
+            raise ArgumentError(
+                f"path must be new or hold {what}, which is then replaced. "
+                f"Received: path={os.fspath(path)!r}, which is something else"
+            )
+        # Remains of a killed process. The names are fixed, so they do not accumulate.
+        shutil.rmtree(written, ignore_errors=True)
+        if aside.exists() and target.exists():
+            shutil.rmtree(aside)
+        try:
+            with naming(target):
+                yield written
+                _rename(written, target, aside)
+        finally:
+            shutil.rmtree(written, ignore_errors=True)
+
+
+def read_folder(path: str | os.PathLike[str], read: Callable[[pathlib.Path], _Read]) -> _Read:
+    """Call `read` on a folder of `replacing_folder`, and return a result from one state of it.
+
+    Args:
+        path: The folder.
+        read: Function of the folder to read, which can be another name of it. It is called again if
+            the folder was replaced, and so deleted, during the read.
+
+    Raises:
+        Any error that `read` raises for a folder that was not replaced.
+    """
+    for hurried in range(_HURRIED_READS, -1, -1):
+        # The last read locks out the writers, if the system has locks.
+        with _turn(_names(path)[0]) if not hurried else contextlib.nullcontext():
+            standing = _standing(path)
+            with _pinned(standing) as (folder, identity):
+                try:
+                    found = read(folder)
+                except Exception:
+                    if not hurried or identity == _identity(_standing(path)):
+                        raise
+                else:
+                    # Through its other name, the folder was the same during the whole read.
+                    if folder != standing or identity == _identity(_standing(path)):
+                        return found
+    raise OSError(errno.EBUSY, "replaced whenever it was read", os.fspath(path))
+
+
+@contextlib.contextmanager
+def _pinned(folder: pathlib.Path) -> Iterator[tuple[pathlib.Path, _Identity | None]]:
+    """Yield a name for the current folder that survives its replacement, if Linux has one.
+
+    Also yields the identity of the folder, a number that is unique while the folder is open.
+    """
+    try:
+        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except (OSError, AttributeError):  # missing, or a system that opens no folder
+        yield folder, _identity(folder)
+        return
+    try:
+        pinned = _DESCRIPTORS / str(opened)
+        yield pinned if pinned.is_dir() else folder, _identity(opened)
+    finally:
+        os.close(opened)
+
+
+def _identity(folder: pathlib.Path | int) -> _Identity | None:
+    try:
+        status = os.stat(folder)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _standing(path: str | os.PathLike[str]) -> pathlib.Path:
+    """Return the location of a folder of `replacing_folder`: `path`, or aside during a replacement.
+
+    A process that is killed between moving the old folder aside and moving the new one in leaves
+    the old folder aside. The next `replacing_folder` continues from there.
+    """
+    target, _, aside = _names(path)
+    return aside if aside.exists() and not target.exists() else pathlib.Path(path)
+
+
+@contextlib.contextmanager
+def _turn(target: pathlib.Path) -> Iterator[None]:
+    """Lock `target` against other threads and processes, if the system has locks.
+
+    Raises:
+        ValueError: This thread has the lock already, and would wait for itself.
+    """
+    held: set[pathlib.Path] = _in_hand.__dict__.setdefault("targets", set())
+    if target in held:
+        raise ArgumentError(
+            "path must not be what this thread is replacing at the moment. "
+            f"Received: path={os.fspath(target)!r}"
+        )
+    held.add(target)
+    path = target.with_name(f".{target.name}.turn")
+    try:
+        lock = _locked(path)
+        try:
+            yield
+        finally:
+            if lock is not None:
+                # Unlink while locked, so that a waiting thread sees that the file is gone and
+                # creates a new one.
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
+                # Closing is not enough, because a process that was forked in the meantime can have
+                # it open too.
+                fcntl.flock(lock, fcntl.LOCK_UN)
+                os.close(lock)
+    finally:
+        held.discard(target)
+
+
+def _locked(path: pathlib.Path) -> int | None:
+    """Return a file's lock as a descriptor. None if it is unavailable, and writers do not wait."""
+    if fcntl is None:
+        return None
+    while True:
+        try:
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+            lock = os.open(path, flags, 0o666)
+        except OSError:  # missing or read-only folder, or a link
+            return None
+        kept = False
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            # The previous owner may have deleted the file since it was opened.
+            kept = _identity(lock) == _identity(path)
+            if kept:
+                return lock
+        except OSError:  # a file system without locks
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+            return None
+        finally:
+            if not kept:
+                os.close(lock)
+
+
+def _names(path: str | os.PathLike[str]) -> tuple[pathlib.Path, pathlib.Path, pathlib.Path]:
+    """Return the folder, its name during writing, and the name of the old folder set aside."""
+    target = pathlib.Path(os.path.realpath(check_path("path", path)))
+    if not target.name:
+        raise ArgumentError(
+            "path must be a folder within another. "
+            f"Received: path={os.fspath(path)!r}, the root of a file system"
+        )
+    written, aside = (target.with_name(f".{target.name}.{what}") for what in ("partial", "old"))
+    return target, written, aside
+
+
+def _rename(source: pathlib.Path, target: pathlib.Path, aside: pathlib.Path) -> None:
+    if not target.exists():
+        os.rename(source, target)
+        shutil.rmtree(aside, ignore_errors=True)
+        return
+    if _exchanged(source, target):
+        shutil.rmtree(source)
+        return
+    os.rename(target, aside)
+    try:
+        os.rename(source, target)
+    except BaseException:
+        os.rename(aside, target)
+        raise
+    shutil.rmtree(aside)
+
+
+def _exchanged(first: pathlib.Path, second: pathlib.Path) -> bool:
+    """Return whether two folders were exchanged. Linux supports it on common file systems."""
+    try:
+        rename = ctypes.CDLL(None).renameat2
+    except (OSError, AttributeError, TypeError):  # another system
+        return False
+    paths = (os.fsencode(path.absolute()) for path in (first, second))
+    here, exchange = -100, 2  # AT_FDCWD of <fcntl.h>, RENAME_EXCHANGE of <stdio.h>
+    return bool(rename(here, next(paths), here, next(paths), exchange) == 0)

@@ -1,0 +1,151 @@
+"""Checks and conversions of the tensors that losses, metrics, and models receive."""
+
+import numbers
+from typing import Any, cast
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_dml._common.checks import gaps_of, shown
+from keras_dml._common.errors import ArgumentError, ArgumentTypeError
+from keras_dml._common.types import Tensor, TensorLike
+
+__all__ = [
+    "as_embeddings",
+    "check_embeddings",
+    "check_rows",
+    "check_sample_weight",
+    "checked_class_ids",
+    "known_numbers",
+    "known_shape",
+    "numbers_of",
+    "one_per_image",
+]
+
+# Prefixes of the names of all dtypes, of any backend, with real values.
+_REAL = ("bool", "int", "uint", "float", "bfloat")
+
+
+def numbers_of(name: str, value: Any, what: str) -> TensorLike:
+    """Return `value` if a backend can convert it to a tensor of real numbers.
+
+    For tensors, only the dtype is checked. Arrays are not copied, and lists stay lists, because
+    lists of tensors have gradients. An array of Python objects that are numbers becomes a float64
+    array.
+
+    Args:
+        name: Name of the argument, for the message.
+        value: Tensor, array, or lists of numbers or of tensors.
+        what: Description of the numbers, in the plural: "class ids".
+
+    Raises:
+        TypeError: The value is not numeric, is complex, has lists of different lengths or masked
+            entries, or is a sparse or a ragged tensor.
+    """
+    refusal = f"{name} must be {what}, which are numbers. Received: {name}="
+    if isinstance(value, keras.Variable):
+        # Use its value, which has a gradient, because custom gradients refuse variables.
+        value = ops.convert_to_tensor(value.value)
+    gaps = gaps_of(value)
+    if gaps:
+        raise ArgumentTypeError(f"{refusal}{gaps}")
+    if ops.is_tensor(value):
+        dtype = keras.backend.standardize_dtype(value.dtype)
+        if not dtype.startswith(_REAL):
+            raise ArgumentTypeError(f"{refusal}a tensor of dtype {dtype}")
+        return cast(TensorLike, value)
+    try:
+        array = np.asarray(value)
+    except ValueError as error:  # lists of different lengths
+        raise ArgumentTypeError(f"{refusal}{shown(value)}") from error
+    except Exception:  # tensors in a graph or a trace: each backend has its error
+        return cast(TensorLike, value)
+    if array.dtype.name.startswith(_REAL):
+        return cast(TensorLike, value)
+    if array.dtype.kind != "O" or not all(isinstance(x, numbers.Number) for x in array.flat):
+        received = shown(value) if array.ndim == 0 else f"dtype {array.dtype}"
+        raise ArgumentTypeError(f"{refusal}{received}")
+    try:
+        return array.astype(np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ArgumentTypeError(f"{refusal}{shown(value)}") from error
+
+
+def as_embeddings(embeddings: TensorLike) -> TensorLike:
+    """Apply `numbers_of` to the `y_pred` of a loss."""
+    return numbers_of("y_pred", embeddings, "embeddings or logits")
+
+
+def check_sample_weight(weights: TensorLike | None, embeddings: TensorLike) -> None:
+    """Raise `ValueError` unless None, a number, or one weight per image, `[n]` or `[n, 1]`."""
+    if weights is None:
+        return
+    shape = known_shape(numbers_of("sample_weight", weights, "weights"))
+    images = (known_shape(embeddings) or (None,))[0]
+    if not shape or ((shape[0] in (1, None, images) or images is None) and shape[1:] in ((), (1,))):
+        return
+    raise ArgumentError(
+        "sample_weight must be None, a number, or one weight for each image, [n] or [n, 1]. "
+        f"Received: sample_weight.shape={shape} for {images} images"
+    )
+
+
+def check_embeddings(embeddings: Tensor) -> None:
+    """Raise `ValueError` unless embeddings (or logits) are `[n, d]` and, if known, finite."""
+    if len(embeddings.shape) != 2 or embeddings.shape[1] == 0:
+        raise ArgumentError(
+            "y_pred must be embeddings or logits of shape [n, d], d at least 1. "
+            f"Received: y_pred.shape={tuple(embeddings.shape)}"
+        )
+    numbers_of_rows = known_numbers(embeddings)
+    if numbers_of_rows is None:
+        return
+    bad = np.flatnonzero(~np.isfinite(numbers_of_rows).all(axis=1))
+    if len(bad):
+        raise ArgumentError(
+            f"y_pred must be finite. Received: NaN or infinity in {len(bad)} of "
+            f"{embeddings.shape[0]} rows, the first of them row {bad[0]}"
+        )
+
+
+def known_numbers(tensor: Tensor | np.ndarray) -> np.ndarray | None:
+    """Return a tensor's numbers, or None in a graph or a trace, where they are unknown."""
+    try:
+        return np.asarray(tensor)
+    except Exception:  # each backend has its error
+        return None
+
+
+def checked_class_ids(class_ids: Tensor) -> Tensor:
+    """Return class ids `[n]` from `[n]` or `[n, 1]`, or raise `ValueError`."""
+    return one_per_image(class_ids, "y_true", "be class ids of shape")
+
+
+def one_per_image(values: Tensor, name: str, what: str) -> Tensor:
+    """Return `[n]` from `[n]` or `[n, 1]`, or raise: `name` must `what` [n] or [n, 1]."""
+    if len(values.shape) == 2 and values.shape[1] == 1:
+        values = ops.squeeze(values, axis=1)
+    if len(values.shape) != 1:
+        raise ArgumentError(
+            f"{name} must {what} [n] or [n, 1]. Received: {name}.shape={tuple(values.shape)}"
+        )
+    return values
+
+
+def check_rows(labels: Tensor, embeddings: Tensor) -> None:
+    """Raise `ValueError` unless the numbers of labels and embeddings are equal."""
+    rows, images = labels.shape[0], embeddings.shape[0]
+    if rows is not None and images is not None and rows != images:
+        raise ArgumentError(
+            "y_true and y_pred must have one row for each image. "
+            f"Received: {rows} class ids and {images} embeddings"
+        )
+
+
+def known_shape(value: TensorLike) -> tuple[int | None, ...] | None:
+    """Return the shape of a tensor or array-like value. None if its rank is unknown."""
+    try:
+        return tuple(value.shape) if hasattr(value, "shape") else np.shape(value)
+    except ValueError:  # TensorFlow: unknown rank
+        return None

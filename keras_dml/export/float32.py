@@ -1,0 +1,120 @@
+"""Copies of models that compute in float32."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from keras_dml._backend.cloning import all_layers, copied, ends_of, same_layer
+from keras_dml._common.checks import shown
+from keras_dml._common.errors import ArgumentError
+from keras_dml._common.extras import TensorFlow
+
+tf = TensorFlow("export_saved_model or float32_copy")
+
+_OTHER_FLOATS = ("mixed_float16", "mixed_bfloat16", "float16", "bfloat16", "float64")
+
+
+def check_static_graph(model: object) -> None:
+    """Raise `ValueError` unless `model` is a built functional or sequential model."""
+    if not isinstance(model, keras.Model) or not getattr(model, "inputs", None):
+        raise ArgumentError(
+            "model must be a built functional or sequential Keras model. "
+            f"Received: model={shown(model)}"
+        )
+
+
+def _in_float32(config: Any) -> Any:  # JSON of any depth
+    """Replace every floating-point dtype policy in a layer's configuration with float32."""
+    if isinstance(config, dict):
+        if str(config.get("class_name", "")).endswith("DTypePolicyMap"):
+            return "float32"
+        if str(config.get("class_name", "")).endswith("DTypePolicy"):
+            name = config.get("config", {}).get("name")
+            return "float32" if name in _OTHER_FLOATS else config
+        return {
+            key: "float32"
+            if key == "dtype" and isinstance(value, str) and value in _OTHER_FLOATS
+            else _in_float32(value)
+            for key, value in config.items()
+        }
+    if isinstance(config, (list, tuple)):
+        return type(config)(_in_float32(value) for value in config)
+    return config
+
+
+def _float32_layer(layer: keras.layers.Layer) -> keras.layers.Layer:
+    return same_layer(layer, _in_float32)
+
+
+def _float32_input(tensor: keras.KerasTensor) -> keras.KerasTensor:
+    """Create a float32 input. Nested models have inputs with the outer model's precision."""
+    dtype = "float32" if tensor.dtype in _OTHER_FLOATS else tensor.dtype
+    return keras.Input(
+        batch_shape=tensor.shape, dtype=dtype, sparse=tensor.sparse, name=tensor.name
+    )
+
+
+def _other_float(layer: keras.layers.Layer) -> str | None:
+    """Return a float dtype of the layer other than float32, or None."""
+    dtypes = [layer.compute_dtype, layer.variable_dtype, layer.dtype]
+    dtypes += [variable.dtype for variable in layer.weights]
+    return next((str(dtype) for dtype in dtypes if str(dtype) in _OTHER_FLOATS), None)
+
+
+def is_float32(model: keras.Model) -> bool:
+    """Return whether every layer of `model` computes in float32, and no strategy is in use."""
+    if keras.backend.backend() == "tensorflow" and _is_distributed(model):
+        return False
+    return all(_other_float(layer) is None for layer in all_layers(model))
+
+
+def _is_distributed(model: keras.Model) -> bool:
+    return any(isinstance(one.value, tf.distribute.DistributedValues) for one in model.weights)
+
+
+def float32_copy(model: keras.Model) -> keras.Model:
+    """Copy a model, uncompiled, to compute completely in float32.
+
+    Mixed precision rounds embeddings to 8 or 11 bits. Use the copy for evaluation and serving, to
+    get the full precision of the float32 weights. The copy is also independent of the distribution
+    strategy of the original.
+
+    Examples:
+        >>> inputs = keras.Input((4,))
+        >>> model = keras.Model(inputs, keras.layers.Dense(2, dtype="mixed_bfloat16")(inputs))
+        >>> float32_copy(model).layers[-1].compute_dtype
+        'float32'
+
+    Args:
+        model: A built functional or sequential Keras model, possibly nested. Its layers need
+            `get_config`. Only layers within wrapper layers need registration.
+
+    Returns:
+        A functional model with the same name, layers, weight values, and adapted state, but
+        separate variables. Overridden methods of a subclass, such as `train_step`, are not copied.
+
+    Raises:
+        ValueError: The model is subclassed or not built, so that its layers are unknown. Or a layer
+            cannot be recreated from its configuration, or computes in another precision regardless
+            of the configuration (the message names it).
+    """
+    check_static_graph(model)
+    # clone_model would also copy the compilation, and fail for losses that are not registered.
+    source = keras.Model(*ends_of(model), name=model.name)
+    # Layers that create layers in __init__ or build use the global policy for them.
+    policy = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("float32")
+    try:
+        copy = copied(source, _float32_layer, _float32_input)
+    finally:
+        keras.config.set_dtype_policy(policy)
+    for layer in all_layers(copy):
+        if _other_float(layer):
+            raise ArgumentError(
+                f"layer {layer.path} ({type(layer).__name__}) cannot compute in float32: it is "
+                f"{_other_float(layer)} whatever its configuration says. Received: "
+                f"model={model.name!r}"
+            )
+    return copy

@@ -1,0 +1,169 @@
+"""What an upgrade of Keras or TensorFlow may move, looked at name by name."""
+
+import ast
+import importlib
+import inspect
+import pathlib
+
+import keras
+import numpy as np
+import pytest
+
+from keras_dml._backend import private
+
+ROOT = pathlib.Path(private.__file__).parents[2]
+FOREIGN = {"keras", "ops", "tf", "tensorflow", "tfds", "absl", "flags"}
+
+
+def _value(needed):
+    """What a name of `private.NEEDED` stands for."""
+    owner, _, attribute = needed.name.rpartition(".")
+    if needed.of_instance:
+        made = {
+            "keras.Model": keras.Model,
+            "keras.layers.Lambda": lambda: keras.layers.Lambda(abs),
+            "keras.layers.Layer": keras.layers.Layer,
+        }
+        return getattr(made[owner](), attribute)
+    words = needed.name.split(".")
+    for end in range(len(words), 0, -1):
+        try:
+            value = importlib.import_module(".".join(words[:end]))
+        except ImportError:
+            continue
+        for word in words[end:]:
+            value = getattr(value, word)
+        return value
+    raise ImportError(needed.name)
+
+
+@pytest.mark.parametrize("needed", private.NEEDED, ids=lambda needed: needed.name)
+def test_it_is_where_it_was(needed):
+    versions = f"Keras {keras.__version__}"
+    try:
+        value = _value(needed)
+    except (AttributeError, ImportError) as error:
+        pytest.fail(
+            f"{needed.name}, which _backend/private.py needs, is gone from {versions}: {error}"
+        )
+    if needed.parameters is None:
+        return
+    parameters = inspect.signature(value).parameters
+    if "Functional" in needed.name:  # its class takes whatever its __init__ does
+        parameters = inspect.signature(value.__init__).parameters
+    lacking = [name for name in needed.parameters if name not in parameters]
+    assert not lacking, f"{needed.name} of {versions} takes no {', '.join(lacking)}: {parameters}"
+
+
+def test_a_name_that_is_gone_is_said_so():
+    with pytest.raises(pytest.fail.Exception, match="keras.Model._gone, which .* is gone from"):
+        test_it_is_where_it_was(private.Needed("keras.Model._gone", ("self",)))
+    with pytest.raises(AssertionError, match="_make_function of Keras .* takes no data"):
+        test_it_is_where_it_was(private.Needed("keras.Model._make_function", ("data",)))
+
+
+def test_fit_asks_for_the_first_batch():
+    """Keras calls the hook that `BuildsOnBatch` overrides, with an iterator."""
+    asked = []
+
+    class Model(private.BuildsOnBatch, keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = keras.layers.Dense(1)
+
+        def call(self, x):
+            return self.dense(x)
+
+        def first_batch(self, iterator):
+            asked.append(iterator)
+
+    model = Model()
+    model.compile("sgd", "mse")
+    model.fit(np.ones((4, 2)), np.ones((4, 1)), verbose=0)
+    model.evaluate(np.ones((4, 2)), np.ones((4, 1)), verbose=0)
+    assert len(asked) == 2
+
+
+def test_an_iterator_function_takes_one_batch_a_call():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    seen = []
+    step = private.iterator_function(model, lambda data: seen.append(data) or {"n": len(seen)})
+    step(iter([(np.ones((4, 2)), np.ones((4, 1)))]))
+    assert len(seen) == 1
+
+
+def test_the_place_of_a_variable():
+    variables = [keras.Variable(np.ones(2), name=f"v{number}") for number in range(3)]
+    optimizer = keras.optimizers.SGD()
+    optimizer.build(variables)
+    assert [private.variable_index(optimizer, one) for one in variables] == [0, 1, 2]
+
+
+def test_under_which_strategy_a_model_was_made():
+    import tensorflow as tf
+
+    assert private.made_under(keras.Sequential()) is None
+    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+    with strategy.scope():
+        model = keras.Sequential()
+    assert private.made_under(model) is strategy
+
+
+def _private_uses(path):
+    """Lines that take something private of what is imported from Keras or TensorFlow."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("keras.src"):
+            yield f"{path}:{node.lineno}: {node.module}"
+        if isinstance(node, ast.Import) and any("keras.src" in one.name for one in node.names):
+            yield f"{path}:{node.lineno}: keras.src"
+        if not isinstance(node, ast.Attribute):
+            continue
+        words, value = [node.attr], node.value
+        while isinstance(value, ast.Attribute):
+            words, value = [value.attr, *words], value.value
+        if not isinstance(value, ast.Name):
+            continue
+        of_theirs = value.id in FOREIGN and any(
+            (word.startswith("_") and word != "__version__") or word == "src" for word in words
+        )
+        # Of any object but one's own: `model._layers`, `super()._x` is looked at below.
+        of_others = (
+            value.id not in ("self", "cls") and words[0].startswith("_") and words[0][1] != "_"
+        )
+        if of_theirs or of_others:
+            yield f"{path}:{node.lineno}: {value.id}.{'.'.join(words)}"
+
+
+# Not Keras' or TensorFlow's: _exit of Python and C, a NamedTuple's _asdict and _replace.
+PUBLIC = ("os._exit", "libc._exit", "._asdict", "._replace", "sys._getframe")
+
+
+def test_nothing_else_touches_what_is_private():
+    paths = [path for name in ("keras_dml", "pipelines", "experiments")
+             for path in (ROOT / name).rglob("*.py")]  # fmt: skip
+    found = [use for path in paths if path.name != "private.py" for use in _private_uses(path)]
+    assert [use for use in found if not use.endswith(PUBLIC)] == []
+
+
+def test_no_class_of_ours_overrides_or_reads_what_is_private_of_its_base():
+    theirs = {}
+    for base in (keras.Model, keras.layers.Layer, keras.losses.Loss, keras.metrics.Metric,
+                 keras.optimizers.Optimizer, keras.callbacks.Callback):  # fmt: skip
+        for one in base.__mro__:
+            theirs |= dict.fromkeys(vars(one), one.__name__)
+    found = []
+    for path in (ROOT / "keras_dml").rglob("*.py"):
+        if path.name == "private.py":
+            continue
+        for owner in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(owner, ast.ClassDef):
+                continue
+            names = {one.attr for one in ast.walk(owner) if isinstance(one, ast.Attribute)}
+            names |= {one.name for one in owner.body if isinstance(one, ast.FunctionDef)}
+            found += [
+                f"{path.name}: {owner.name}.{name} is {theirs[name]}'s"
+                for name in names
+                if name in theirs and name.startswith("_") and not name.startswith("__")
+            ]
+    assert found == []

@@ -1,0 +1,257 @@
+"""Every number that a constructor takes is checked in the same way, in one form of message."""
+
+import dataclasses
+import fractions
+import inspect
+import json
+import math
+import types
+import typing
+from collections.abc import Callable
+
+import keras
+import numpy as np
+import pytest
+
+from keras_dml import addons, losses, models, optimizers
+from keras_dml._common import checks
+from keras_dml._common.errors import ArgumentError, ArgumentTypeError
+from keras_dml.losses import catalog
+from keras_dml.losses.rankmi import FixedStatistics
+
+NO_NUMBERS = [True, np.True_, "1", np.array(1), np.array([1]), [1], 1j, {}]
+NOT_FINITE = [math.nan, math.inf, -math.inf, np.float32("nan"), np.float64("inf")]
+
+
+@dataclasses.dataclass(frozen=True)
+class Number:
+    """An argument that is a number: what makes the object, its name, a value that it takes."""
+
+    make: Callable
+    name: str
+    value: float
+    optional: bool = False
+
+    def __str__(self):
+        return f"{self.make.__name__}({self.name})"
+
+    def made(self, value):
+        return self.make(**{self.name: value})
+
+
+def numbers_of(make):
+    """Each argument that the signature annotates as a number, with a value of no default."""
+    found = []
+    for parameter in inspect.signature(make).parameters.values():
+        annotation, optional = parameter.annotation, False
+        if isinstance(annotation, types.UnionType):
+            annotation, *none = typing.get_args(annotation)
+            optional = none == [type(None)]
+        if annotation in (int, float):
+            value = {int: 3, float: 0.375}[annotation]
+            found.append(Number(make, parameter.name, value, optional))
+    return found
+
+
+def embedding():
+    return keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)])
+
+
+def rankmi(**arguments):
+    return models.RankMI(embedding(), **arguments)
+
+
+rankmi.__signature__ = inspect.signature(models.RankMI)
+KERAS_NUMBERS = {
+    "learning_rate": 0.25,
+    "clipnorm": None,
+    "clipvalue": None,
+    "global_clipnorm": None,
+    "ema_momentum": 0.5,
+    "loss_scale_factor": None,
+    "ema_overwrite_frequency": None,
+    "gradient_accumulation_steps": None,
+    "coupled_weight_decay": 0.0,
+}
+OF_OPTIMIZERS = [
+    Number(make, name, 4 if name in ("ema_overwrite_frequency", "gradient_accumulation_steps")
+           else 0.25, default is None)
+    for make, own in (
+        (optimizers.SGD, {"momentum": 0.0}),
+        (optimizers.Adam, {"beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-7}),
+        (optimizers.AdamW, {"decoupled_weight_decay": 0.004}),
+        (optimizers.RMSprop, {"rho": 0.9, "momentum": 0.0}),
+    )
+    for name, default in (KERAS_NUMBERS | own).items()
+]  # fmt: skip
+
+
+def warm_cosine(learning_rate=0.5, total_steps=10, warmup_steps=2):
+    return optimizers.WarmCosine(learning_rate, total_steps, warmup_steps)
+
+
+NUMBERS = [
+    *(number for loss in losses.LOSSES.values() for number in numbers_of(loss)),
+    *numbers_of(FixedStatistics),
+    *numbers_of(models.StatisticsNetwork),
+    *numbers_of(rankmi),
+    *OF_OPTIMIZERS,
+    *(Number(warm_cosine, name, value) for name, value in
+      (("learning_rate", 0.25), ("total_steps", 7), ("warmup_steps", 3))),
+    *(Number(make, "margin", 0.25) for make in
+      (addons.ContrastiveLoss, addons.TripletSemiHardLoss, addons.TripletHardLoss,
+       addons.LiftedStructLoss)),
+]  # fmt: skip
+every_number = pytest.mark.parametrize("number", NUMBERS, ids=str)
+
+
+def test_all_that_there_are_is_tried():
+    names = {str(number) for number in NUMBERS}
+    assert {
+        "MultiSimilarityLoss(base)", "InstanceCrossEntropyLoss(scale)", "FastAPLoss(num_bins)",
+        "PairwiseCrossEntropyLoss(lam)", "StatisticsNetwork(seed)", "rankmi(alpha)", "Adam(beta_1)",
+    } <= names  # fmt: skip
+    read = {
+        f"{loss.__name__}({argument.name})"
+        for name, loss in losses.LOSSES.items()
+        for argument in catalog.arguments(name)
+        if argument.kind in (int, float)
+    }
+    assert read <= names
+
+
+@every_number
+def test_numpy_scalars_are_numbers_and_are_kept_as_pythons(number):
+    whole = isinstance(number.value, int)
+    for kind in (np.int64, np.int32) if whole else (np.float32, np.float64):
+        config = number.made(kind(number.value)).get_config()
+        assert type(config[number.name]) is (int if whole else float)
+        assert config[number.name] == number.value
+        again = json.loads(json.dumps(config))
+        assert again[number.name] == number.value
+
+
+@every_number
+def test_what_is_no_finite_number_is_refused(number):
+    tensors_too = number.name == "learning_rate" and number in OF_OPTIMIZERS
+    for value in NOT_FINITE + NO_NUMBERS:
+        if tensors_too and not isinstance(value, float | int | str | np.number):
+            continue  # Keras takes variables, schedules and functions too, and says what it wants
+        with pytest.raises(ArgumentError, match=rf"^{number.name} must be an? .*number") as refused:
+            number.made(value)
+        assert f". Received: {number.name}=" in str(refused.value), value
+
+
+@every_number
+def test_none_is_for_what_is_optional_alone(number):
+    if number.optional:
+        assert number.made(None).get_config()[number.name] is None
+    else:
+        with pytest.raises(ArgumentTypeError, match=rf"^{number.name} must be .*=None$"):
+            number.made(None)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "words", "within", "beyond"),
+    [
+        ({}, "a finite number", [-1e300, 0], []),
+        ({"above": 0}, "a number above 0", [1e-300], [0, -1.5]),
+        ({"least": 0}, "a number of at least 0", [0, 3], [-1e-300]),
+        ({"below": 1}, "a number below 1", [0.5], [1]),
+        ({"most": 1}, "a number of at most 1", [1, -7], [1.5]),
+        ({"least": 0, "most": 1}, "a number from 0 to 1", [0, 1], [-0.1, 1.1]),
+        ({"above": 0, "below": 2}, "a number above 0 and below 2", [1], [0, 2]),
+    ],
+)
+def test_the_range_of_a_number(bounds, words, within, beyond):
+    for value in within:
+        checked = checks.check_number("rate", value, **bounds)
+        assert type(checked) is float and checked == value
+    for value in beyond:
+        with pytest.raises(ArgumentError) as refused:
+            checks.check_number("rate", value, **bounds)
+        assert str(refused.value) == f"rate must be {words}. Received: rate={value!r}"
+    with pytest.raises(TypeError, match=f"^rate must be {words}. Received: rate='1'$"):
+        checks.check_number("rate", "1", **bounds)
+    with pytest.raises(ArgumentError, match=f"^rate must be {words}"):
+        checks.check_number("rate", 10**400, **bounds)
+
+
+def test_a_number_that_no_float_can_hold_is_not_above_0():
+    tiny = fractions.Fraction(1, 10**400)
+    with pytest.raises(ArgumentError, match="rate must be a number above 0"):
+        checks.check_positive("rate", tiny)
+    assert checks.check_positive("rate", fractions.Fraction(1, 4)) == 0.25
+
+
+def test_whole_numbers():
+    assert checks.check_whole("bins", np.uint8(3), least=1) == 3
+    for value, words in ((0, "of at least 1"), (2**70, "from 1 to 5")):
+        most = 5 if value else None
+        with pytest.raises(ArgumentError) as refused:
+            checks.check_whole("bins", value, least=1, most=most)
+        assert str(refused.value) == f"bins must be a whole number {words}. Received: bins={value}"
+    with pytest.raises(TypeError, match="^bins must be a whole number. Received: bins=2.0$"):
+        checks.check_whole("bins", 2.0)
+    assert checks.check_seed("seed", np.int64(2**31 - 1)) == 2**31 - 1
+    for seed in (-1, 2**31):
+        with pytest.raises(ArgumentError, match=f"from 0 to 2147483647. Received: seed={seed}"):
+            checks.check_seed("seed", seed)
+
+
+def test_several_whole_numbers():
+    assert checks.check_wholes("ks", np.array([1, 2]), least=1) == (1, 2)
+    assert all(type(k) is int for k in checks.check_wholes("ks", np.array([1, 2])))
+    for values in ((), (1, 0), (1, 2.0), (True,), 3, "12", None):
+        with pytest.raises(ArgumentError, match="ks must be one or more whole numbers of at leas"):
+            checks.check_wholes("ks", values, least=1)
+
+
+def test_choices():
+    chosen = checks.check_choice("mode", np.str_("b"), ("a", "b"))
+    assert chosen == "b" and type(chosen) is str
+    for value in ("c", None, 1, ["a"], np.array(["a", "b"])):
+        with pytest.raises(ArgumentError, match="mode must be one of 'a', 'b'. Received: mode="):
+            checks.check_choice("mode", value, ("a", "b"))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, True, "2", 2.0])
+def test_sizes_of_models(value):
+    backbone = models.small_convnet(8, (2,))
+    for make in (
+        lambda: models.small_convnet(value),
+        lambda: models.build_backbone("small_convnet", value),
+        lambda: models.build_backbone("small_convnet", 8, filters=[value]),
+        lambda: models.embedding_model(backbone, value),
+        lambda: models.classifier_model(models.embedding_model(backbone), value),
+    ):
+        with pytest.raises(ArgumentError, match="must be .*whole number.*Received: "):
+            make()
+
+
+def test_models_take_numpy_sizes():
+    backbone = models.build_backbone("small_convnet", np.int64(8), filters=np.array([2, 3]))
+    embedding = models.embedding_model(backbone, np.int32(3))
+    classifier = models.classifier_model(embedding, np.int64(2), np.float32(0.5), np.int64(1))
+    assert type(embedding.get_layer("projection").units) is int
+    assert type(classifier.get_layer("logits").units) is int
+    assert type(classifier.get_layer("dropout").rate) is float
+
+
+def test_a_value_in_a_message_is_one_short_line():
+    assert checks.shown([1, "a"]) == "[1, 'a']"
+    assert checks.shown(np.eye(2)) == "array([[1., 0.], [0., 1.]])"
+    assert checks.shown(np.zeros((9, 4), complex)) == (
+        "an array of shape (9, 4) and dtype complex128"
+    )
+    assert checks.shown(list(range(999))).startswith("[0, 1, 2, ")
+    assert len(checks.shown(list(range(999)))) == 201
+    assert checks.shown(10**5000) == "an object of type int"
+
+
+def test_bools():
+    for value in (True, False, np.True_, np.False_, 1, 0, np.int8(0)):
+        assert checks.check_bool("soft", value) is bool(value)
+    for value in (None, "no", 2, 1.0, [], np.array([True])):
+        with pytest.raises(ArgumentTypeError, match="soft must be True or False. Received: soft="):
+            checks.check_bool("soft", value)

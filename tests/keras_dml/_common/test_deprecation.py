@@ -1,0 +1,76 @@
+import inspect
+import warnings
+
+import keras
+import numpy as np
+import pytest
+
+from keras_dml import callbacks, metrics
+from keras_dml._common.deprecation import renamed_arguments
+from keras_dml.export import export_saved_model
+
+Z, LABELS = np.eye(4), [0, 0, 1, 1]
+
+
+@renamed_arguments(old="new")
+def doubled(new, other=1):
+    """Twice it."""
+    return 2 * new + other
+
+
+def test_an_old_argument_warns_where_it_was_written_and_works():
+    with pytest.warns(DeprecationWarning, match="argument old of doubled is called new") as caught:
+        assert doubled(old=3) == 7
+    assert caught[0].filename == __file__
+
+
+def test_the_new_name_by_keyword_or_by_place_does_not_warn():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert doubled(3) == doubled(new=3) == 7
+    assert list(inspect.signature(doubled).parameters) == ["new", "other"]
+    assert doubled.__doc__ == "Twice it."
+
+
+def test_both_names_at_once_are_refused():
+    with pytest.raises(TypeError, match="old is the former name of new.*old=1, new=2"):
+        doubled(old=1, new=2)
+
+
+@pytest.mark.parametrize("names", [{"old": "missing"}, {"other": "new"}])
+def test_a_wrong_renaming_is_refused_when_the_function_is_made(names):
+    with pytest.raises(TypeError, match="must take"):
+        renamed_arguments(**names)(lambda new, other: None)
+
+
+def test_nearest_neighbours():
+    with pytest.warns(DeprecationWarning, match="nearest_neighbours is called nearest_neighbors"):
+        old = metrics.nearest_neighbours
+    assert old is metrics.nearest_neighbors
+    assert "nearest_neighbours" not in metrics.__all__
+    with pytest.raises(AttributeError, match="no attribute 'nearest_rows'"):
+        metrics.nearest_rows  # noqa: B018
+
+
+def test_distances_of_evaluate():
+    with pytest.warns(DeprecationWarning, match="distances of evaluate is called metric"):
+        scores = metrics.evaluate(Z, LABELS, distances=["l2"], clustering=False)
+    assert scores == metrics.evaluate(Z, LABELS, metric="l2", clustering=False)
+    assert "map@r/l2" in scores and "map@r/cosine" not in scores
+
+
+def test_distance_of_the_callback():
+    with pytest.warns(DeprecationWarning, match="distance of RetrievalEvaluation is called metric"):
+        evaluation = callbacks.RetrievalEvaluation((Z, LABELS), distance="l2")
+    assert evaluation.metric == "l2"
+    with pytest.warns(DeprecationWarning, match="distance is called metric"):
+        assert evaluation.distance == "l2"
+
+
+def test_neighbours_of_export(tmp_path):
+    model = keras.Sequential([keras.Input((2, 2, 3)), keras.layers.Flatten()])
+    with (
+        pytest.warns(DeprecationWarning, match="neighbours of export_saved_model"),
+        pytest.raises(TypeError, match="preprocessing must be a function"),
+    ):
+        export_saved_model(model, tmp_path / "model", None, neighbours=3)

@@ -1,0 +1,27 @@
+import inspect
+from typing import get_args
+
+import pytest
+
+from keras_dml import callbacks, metrics, retrieval
+from keras_dml._common import types
+
+
+def test_the_metrics_are_those_that_are_annotated():
+    assert get_args(types.Metric) == types.METRICS == retrieval.METRICS
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        callbacks.RetrievalEvaluation,
+        metrics.nearest_neighbors,
+        metrics.precision_at_r,
+        metrics.recall_at_k,
+        retrieval.ExactIndex,
+        retrieval.ScannIndex,
+        retrieval.build_index,
+    ],
+)
+def test_one_word_with_one_default(function):
+    assert inspect.signature(function).parameters["metric"].default == types.METRICS[0]

@@ -1,0 +1,295 @@
+"""Files that are written whole or not at all."""
+
+import concurrent.futures
+import contextlib
+import errno
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from keras_dml._common.errors import ArgumentError
+from keras_dml._files import atomic
+from keras_dml._files.atomic import naming, read_folder, replacing, replacing_folder
+
+
+def fill_the_disk():
+    with open("/dev/full", "wb") as stream:
+        stream.write(b"x")
+
+
+def test_a_full_disk_names_the_file_and_leaves_the_old_one(tmp_path):
+    path = tmp_path / "a.npz"
+    path.write_text("old")
+    full = "No space left on device"
+    with pytest.raises(OSError, match=f"{full}: '{path}'") as caught, replacing(path) as temporary:
+        temporary.write_text("half")
+        fill_the_disk()
+    assert caught.value.errno == errno.ENOSPC
+    assert path.read_text() == "old" and [path] == list(tmp_path.iterdir())
+    index = tmp_path / "index"
+    with (
+        pytest.raises(OSError, match=f"{full}: '{index}'"),
+        replacing_folder(index, "a.json", "it"),
+    ):
+        fill_the_disk()
+
+
+def test_links_at_the_temporary_names_are_not_followed(tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    path = tmp_path / "a.txt"
+    (tmp_path / ".writing-a.txt").symlink_to(victim)
+    (tmp_path / ".a.txt.turn").symlink_to(tmp_path / "new")
+    with replacing(path) as temporary:
+        temporary.write_text("text")
+    assert path.read_text() == "text" and not path.is_symlink()
+    assert victim.read_text() == "precious"
+    assert not (tmp_path / "new").exists()
+
+
+def test_what_names_no_file_gets_one_and_what_does_keeps_it(tmp_path):
+    with pytest.raises(OSError, match="written: 'b.npy'"), naming("b.npy"):
+        raise OSError("800 requested and 0 written")
+    with pytest.raises(FileNotFoundError, match="'c'"), naming("b.npy"):
+        open("c")  # noqa: SIM115
+    told = r"\d+ requested and \d+ written: 'b.npy'"
+    full = open("/dev/full", "wb")  # noqa: SIM115
+    with pytest.raises(OSError, match=told), naming("b.npy"), full:
+        np.zeros(100_000).tofile(full)
+
+
+@pytest.mark.parametrize("path", ["/", "a\0b"])
+def test_paths_that_nothing_can_be_written_to(path):
+    for use in (replacing_folder(path, "a.json", "it").__enter__, lambda: read_folder(path, str)):
+        with pytest.raises(ArgumentError, match="path must be .* Received: path='"):
+            use()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the old folder goes aside")
+def test_a_folder_that_is_replaced_is_there_all_the_time(tmp_path):
+    path, missing, done = tmp_path / "index", [], threading.Event()
+
+    def replace(content):
+        with replacing_folder(path, "a.json", "it") as folder:
+            folder.mkdir()
+            (folder / "a.json").write_text(content)
+
+    def look():
+        while not done.is_set():
+            if not path.is_dir():
+                missing.append(1)
+
+    replace("old")
+    reader = threading.Thread(target=look)
+    reader.start()
+    try:
+        for number in range(200):
+            replace(str(number))
+    finally:
+        done.set()
+        reader.join()
+    assert not missing
+    assert (path / "a.json").read_text() == "199" and [path] == list(tmp_path.iterdir())
+
+
+def replaced(path):
+    """`replacing` or `replacing_folder`, and what writes to it."""
+    if path.suffix:
+        return replacing(path), pathlib.Path.write_text
+
+    def write(folder, content):
+        folder.mkdir()
+        (folder / "a.json").write_text(content)
+
+    return replacing_folder(path, "a.json", "it"), write
+
+
+@pytest.mark.parametrize("name", ["a.txt", "index"])
+def test_two_that_replace_the_same_take_turns(name, tmp_path):
+    begun, second, done = threading.Event(), threading.Event(), threading.Event()
+
+    def write(content):
+        context, writes = replaced(tmp_path / name)
+        with context as unfinished:
+            (begun if content == "first" else second).set()
+            writes(unfinished, content)
+            if content == "first":
+                assert done.wait(20)
+
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        first = pool.submit(write, "first")
+        assert begun.wait(20)
+        other = pool.submit(write, "second")
+        try:
+            assert not second.wait(0.2)
+        finally:
+            done.set()
+        first.result(20)
+        other.result(20)
+    held = tmp_path / name if name == "a.txt" else tmp_path / name / "a.json"
+    assert held.read_text() == "second" and os.listdir(tmp_path) == [name]
+
+
+def test_many_that_replace_the_same_destroy_nothing(tmp_path):
+    def write(content):
+        context, writes = replaced(tmp_path / "index")
+        with context as unfinished:
+            writes(unfinished, content)
+            return (unfinished / "a.json").read_text()
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        contents = [str(number) for number in range(60)]
+        assert list(pool.map(write, contents)) == contents
+    assert os.listdir(tmp_path) == ["index"]
+
+
+@pytest.mark.parametrize("name", ["a.txt", "index"])
+def test_one_thread_does_not_wait_for_itself(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    context, writes = replaced(tmp_path / name)
+    nested, _ = replaced(pathlib.Path(name))
+    said = f"is replacing .* path='{tmp_path / name}'"
+    with context as unfinished:
+        with pytest.raises(ArgumentError, match=said), nested:
+            pass
+        writes(unfinished, "whole")
+    again, writes = replaced(tmp_path / name)
+    with again as unfinished:
+        writes(unfinished, "whole")
+
+
+# Locks as `replacing` does, and says so.
+HOLDER = """
+import fcntl, sys
+lock = open(sys.argv[1], "w")
+fcntl.flock(lock, fcntl.LOCK_EX)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_process_is_waited_for_and_one_that_was_killed_blocks_nobody(tmp_path):
+    path = tmp_path / "a.txt"
+    with (
+        subprocess.Popen(
+            [sys.executable, "-c", HOLDER, str(tmp_path / ".a.txt.turn")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        ) as holder,
+        concurrent.futures.ThreadPoolExecutor() as pool,
+    ):
+        assert holder.stdout.readline() == b"held\n"
+        (tmp_path / ".writing-a.txt").write_text("half")
+
+        def write():
+            with replacing(path) as unfinished:
+                unfinished.write_text("whole")
+
+        writing = pool.submit(write)
+        try:
+            with pytest.raises(concurrent.futures.TimeoutError):
+                writing.result(0.2)
+        finally:
+            holder.send_signal(signal.SIGKILL)
+        writing.result(20)
+    assert path.read_text() == "whole" and os.listdir(tmp_path) == ["a.txt"]
+
+
+def test_where_there_are_no_locks_it_is_written_all_the_same(tmp_path, monkeypatch):
+    def refused(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    opened = os.open
+
+    def read_only(path, *how):
+        if str(path).endswith(".turn"):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return opened(path, *how)
+
+    for place, name, stand_in in [
+        (atomic.fcntl, "flock", refused),
+        (os, "open", read_only),
+        (atomic, "fcntl", None),
+    ]:
+        with monkeypatch.context() as without:
+            without.setattr(place, name, stand_in)
+            with replacing(tmp_path / "a.txt") as unfinished:
+                unfinished.write_text(name)
+        assert (tmp_path / "a.txt").read_text() == name and os.listdir(tmp_path) == ["a.txt"]
+
+
+@pytest.mark.parametrize("pinned", [True, False])
+def test_a_folder_that_is_replaced_while_it_is_read_is_read_whole(pinned, tmp_path, monkeypatch):
+    if not pinned:
+        monkeypatch.setattr(atomic, "_DESCRIPTORS", tmp_path / "nowhere")
+    index, done = tmp_path / "index", threading.Event()
+
+    def write(content):
+        with replacing_folder(index, "a.json", "it") as folder:
+            folder.mkdir()
+            for number in range(5):
+                (folder / f"{number}.txt").write_text(content)
+            (folder / "a.json").write_text(content)
+
+    def write_on():
+        for number in range(100_000):
+            if done.is_set():
+                return
+            write(str(number))
+
+    def read(folder):
+        return {(folder / f"{number}.txt").read_text() for number in range(5)}
+
+    write("-1")
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        writing = pool.submit(write_on)
+        try:
+            found = [read_folder(index, read) for _ in range(200)]
+        finally:
+            done.set()
+        writing.result(20)
+    assert all(len(contents) == 1 for contents in found)
+    numbers = [int(contents.pop()) for contents in found]
+    assert numbers == sorted(numbers) and numbers[0] < numbers[-1]
+
+
+def test_a_folder_that_stays_is_read_once(tmp_path):
+    (tmp_path / "index").mkdir()
+    seen = []
+
+    def refuse(folder):
+        seen.append(folder)
+        raise ArgumentError("damaged")
+
+    for path in (tmp_path / "index", tmp_path / "none"):
+        with pytest.raises(ArgumentError, match="damaged"):
+            read_folder(path, refuse)
+    assert len(seen) == 2
+
+
+def test_one_who_replaces_all_the_time_is_made_to_wait(tmp_path):
+    index, turns = tmp_path / "index", []
+
+    def write():
+        with replacing_folder(index, "a.json", "it") as folder:
+            folder.mkdir()
+            (folder / "a.json").write_text("whole")
+
+    def read(folder):
+        # Of a thread, which waits where the reader has its turn.
+        writing = pool.submit(write)
+        with contextlib.suppress(concurrent.futures.TimeoutError):
+            writing.result(0.2)
+            turns.append(folder)
+        return (folder / "a.json").read_text()
+
+    write()
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        assert read_folder(index, read) == "whole"
+    assert len(turns) == atomic._HURRIED_READS

@@ -1,0 +1,32 @@
+"""Checksums of the files of a folder."""
+
+import pytest
+
+from keras_dml._files.checksums import check_saved_model, write_checksums
+
+
+def test_a_saved_models_files_are_compared(tmp_path):
+    (tmp_path / "variables").mkdir()
+    for name in ("saved_model.pb", "variables/variables.index", "fingerprint.pb"):
+        (tmp_path / name).write_text(name)
+    check_saved_model(tmp_path)  # of before there were checksums
+    write_checksums(tmp_path)
+    check_saved_model(tmp_path)
+    # What another export of the same model has.
+    (tmp_path / "fingerprint.pb").write_text("another number")
+    check_saved_model(tmp_path)
+    for name, what in (
+        ("saved_model.pb", "is no longer"),
+        ("variables/variables.index", "missing"),
+    ):
+        kept = (tmp_path / name).read_bytes()
+        (tmp_path / name).unlink()
+        if "no longer" in what:
+            (tmp_path / name).write_bytes(b"another" + kept)
+        with pytest.raises(ValueError, match=f"{name}.*{what}"):
+            check_saved_model(tmp_path)
+        (tmp_path / name).write_bytes(kept)
+    for damaged in (b"", b"[]", b"{"):
+        (tmp_path / "assets.extra" / "sha256.json").write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"sha256\.json is no longer what was written"):
+            check_saved_model(tmp_path)

@@ -1,0 +1,142 @@
+"""Distance-weighted negatives: their probabilities and the draws."""
+
+import keras
+import numpy as np
+import oracles
+import pytest
+
+from keras_dml._pairwise.negatives import distance_weighted, draw_negatives
+
+pytestmark = pytest.mark.any_backend
+
+
+def example(seed=0, n=12, dimensions=16):
+    rng = np.random.default_rng(seed)
+    ids = rng.integers(0, 4, size=n)
+    distances = rng.uniform(0.1, 1.7, size=(n, n))
+    return ids, distances, dimensions
+
+
+def probabilities_of(ids, distances, dimensions, dtype="float64", **limits):
+    negative = keras.ops.convert_to_tensor(ids[:, None] != ids[None, :])
+    distances = keras.ops.convert_to_tensor(distances, dtype=dtype)
+    return np.asarray(distance_weighted(distances, negative, dimensions, **limits))
+
+
+def test_probabilities_match_the_loops():
+    ids, distances, dimensions = example()
+    ours = probabilities_of(ids, distances, dimensions)
+    for a in range(len(ids)):
+        negatives = [j for j in range(len(ids)) if ids[j] != ids[a]]
+        theirs = oracles.distance_weighted(distances[a, negatives], dimensions)
+        np.testing.assert_allclose(ours[a, negatives], theirs, rtol=1e-9)
+        assert ours[a].sum() == pytest.approx(1.0)
+        assert (ours[a, ids == ids[a]] == 0).all()
+
+
+def test_limits():
+    ids = np.array([0, 1, 1, 1, 1])
+    distances = np.full((5, 5), 1.0)
+    distances[0] = [0.0, 0.2, 0.5, 1.0, 1.4]
+    row = probabilities_of(ids, distances, 8)[0]
+    assert row[1] == row[2] > row[3] > 0 == row[4]
+    assert probabilities_of(ids, distances, 8, nearest=0.3)[0, 1] > row[1]
+    assert probabilities_of(ids, distances, 8, farthest=1.5)[0, 4] > 0
+
+
+def test_a_row_without_near_negatives_is_uniform_and_one_without_negatives_is_zero():
+    ids, distances = np.array([0, 0, 1, 1]), np.full((4, 4), 1.41)
+    np.testing.assert_allclose(probabilities_of(ids, distances, 128)[0], [0, 0, 0.5, 0.5])
+    assert (probabilities_of(np.zeros(4, int), distances, 128) == 0).all()
+
+
+def test_many_dimensions_do_not_overflow():
+    """Weights range over 300 powers of ten, beyond float32."""
+    ids = np.array([0, 1, 1, 1])
+    distances = np.array([[0.0, 0.5, 1.2, 1.39]] * 4)
+    row = probabilities_of(ids, distances, 2048, dtype="float32")[0]
+    np.testing.assert_allclose(row, [0, 1, 0, 0], atol=1e-6)
+
+
+def draw(probabilities, seed=0, step=0, **more):
+    drawn = draw_negatives(keras.ops.convert_to_tensor(probabilities), seed, step, **more)
+    return np.asarray(drawn)
+
+
+@pytest.mark.slow
+def test_draws_follow_the_probabilities_and_are_independent():
+    probabilities = np.array([[0.0, 0.5, 0.0, 0.125, 0.375, 0.0]] * 6, "float32")
+    draws = np.stack([draw(probabilities, seed=5, step=step) for step in range(600)])
+    assert draws.dtype == np.int32
+    shares = np.bincount(draws.ravel(), minlength=6) / draws.size
+    # 21,600 draws: four standard deviations are at most 0.0136.
+    np.testing.assert_allclose(shares, probabilities[0], atol=0.014)
+    assert (shares[[0, 2, 5]] == 0).all()
+    both = np.mean((draws[:, 0, 0] == 1) & (draws[:, 0, 1] == 1))
+    assert both == pytest.approx(0.25, abs=0.07)
+    across = np.mean((draws[:, 0, 0] == 1) & (draws[:, 1, 0] == 1))
+    assert across == pytest.approx(0.25, abs=0.07)
+    in_time = np.mean((draws[:-1, 0, 0] == 1) & (draws[1:, 0, 0] == 1))
+    assert in_time == pytest.approx(0.25, abs=0.07)
+
+
+def test_only_negatives_are_drawn():
+    ids, distances, dimensions = example(n=40)
+    probabilities = probabilities_of(ids, distances, dimensions, "float32")
+    for step in range(5):
+        drawn = draw(probabilities, step=step)
+        assert (ids[drawn] != ids[:, None]).all()
+        assert (np.take_along_axis(probabilities, drawn, axis=1) > 0).all()
+
+
+def test_draws_are_a_pure_function_of_seed_step_and_anchor():
+    probabilities = np.full((30, 30), 1 / 30, "float32")
+    first = draw(probabilities, seed=1, step=7)
+    np.testing.assert_array_equal(first, draw(probabilities, seed=1, step=7))
+    assert (first != draw(probabilities, seed=1, step=8)).mean() > 0.8
+    assert (first != draw(probabilities, seed=2, step=7)).mean() > 0.8
+    assert (first != draw(probabilities, seed=7, step=1)).mean() > 0.8
+    # An anchor's draws do not depend on the other anchors.
+    changed = probabilities.copy()
+    changed[3:] = np.eye(30, dtype="float32")[3:]
+    np.testing.assert_array_equal(first[:3], draw(changed, seed=1, step=7)[:3])
+    # Nor on the replica that makes them.
+    np.testing.assert_array_equal(first[10:20], draw(probabilities[10:20], 1, 7, first_row=10))
+
+
+@pytest.mark.slow
+def test_a_step_may_be_a_tensor_in_a_compiled_function():
+    probabilities = np.full((6, 6), 1 / 6, "float32")
+    expected = draw(probabilities, seed=3, step=11)
+    if keras.backend.backend() == "jax":
+        import jax
+
+        compiled = jax.jit(lambda p, step: draw_negatives(p, 3, step))
+        drawn = compiled(probabilities, 11)
+    else:
+        import tensorflow as tf
+
+        signature = [tf.TensorSpec((None, None), "float32"), tf.TensorSpec((), "int64")]
+        compiled = tf.function(
+            lambda p, step: draw_negatives(p, 3, step), input_signature=signature
+        )
+        drawn = compiled(probabilities, tf.constant(11, "int64"))
+    np.testing.assert_array_equal(np.asarray(drawn), expected)
+
+
+def test_rows_without_negatives_draw_something_in_range():
+    drawn = draw(np.zeros((5, 5), "float32"))
+    assert ((drawn >= 0) & (drawn < 5)).all()
+    assert draw(np.zeros((1, 1), "float32")).tolist() == [[0]]
+
+
+@pytest.mark.parametrize(("nearest", "farthest"), [(0.0, 1.4), (1.5, 1.4), (0.5, 2.0)])
+def test_bad_limits(nearest, farthest):
+    with pytest.raises(ValueError, match="0 < nearest < farthest < 2. Received: nearest="):
+        distance_weighted(np.ones((2, 2)), np.ones((2, 2), bool), 8, nearest, farthest)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**31, 1.5, None])
+def test_bad_seed(seed):
+    with pytest.raises(ValueError, match="seed must be a whole number from 0 to"):
+        draw_negatives(np.full((2, 2), 0.5), seed, 0)

@@ -1,0 +1,288 @@
+"""SavedModels that hold an index."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+import textwrap
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_dml.export import export_saved_model
+from keras_dml.export.float32 import is_float32
+from keras_dml.metrics import verification
+from keras_dml.retrieval import METRICS, ExactIndex, ScannIndex, TreeAH
+from keras_dml.retrieval.serving import PrefixSearchModule, SearchModule
+
+needs_scann = pytest.mark.skipif(
+    importlib.util.find_spec("scann") is None, reason="ScaNN is not installed (Linux only)"
+)
+SIZE, DIMENSIONS = 8, 6
+
+
+def preprocessing(data):
+    image = tf.io.decode_image(data, channels=3, expand_animations=False)
+    return tf.ensure_shape(tf.cast(image, tf.float32), [SIZE, SIZE, 3])
+
+
+def make_model(policy="float32"):
+    layers = [keras.layers.Rescaling(1 / 127.5, offset=-1, dtype=policy)]
+    layers += [keras.layers.Flatten(dtype=policy), keras.layers.Dense(DIMENSIONS, dtype=policy)]
+    model = keras.Sequential([keras.Input((SIZE, SIZE, 3)), *layers])
+    generator = np.random.default_rng(3)
+    model.set_weights([generator.normal(size=w.shape) for w in model.get_weights()])
+    return model
+
+
+def pictures(n=300):
+    """Noise, of which the first forty are the same."""
+    pixels = np.random.default_rng(0).integers(0, 256, (n, SIZE, SIZE, 3), dtype=np.uint8)
+    pixels[1:40] = pixels[0]
+    return pixels
+
+
+def encoded(n):
+    return [tf.io.encode_png(one).numpy() for one in pictures()[:n]]
+
+
+def gallery(model):
+    return model.predict(pictures().astype(np.float32), verbose=0)
+
+
+def served(folder, data):
+    """`(ids, scores)`, ids as NumPy has them, and the name of the scores."""
+    loaded = tf.saved_model.load(str(folder))  # kept: its functions do not keep its variables
+    found = loaded.signatures["search"](tf.constant(data))
+    (name,) = set(found) - {"ids"}
+    return found["ids"].numpy(), found[name].numpy(), name
+
+
+@pytest.mark.quick_cases(2)
+@pytest.mark.parametrize("kind", ["exact", *(pytest.param(one, marks=needs_scann) for one in (
+    "brute force", "tree"))])  # fmt: skip
+@pytest.mark.parametrize("metric", METRICS)
+def test_search_in_a_saved_model_answers_as_the_index(kind, metric, tmp_path):
+    model = make_model()
+    ids = [f"é{number}.jpg" for number in range(300)] if kind == "exact" else np.arange(300) * 5
+    # One leaf holds fewer than the twenty neighbours of some queries.
+    index = {
+        "exact": lambda z: ExactIndex(z, metric, ids),
+        "brute force": lambda z: ScannIndex(z, metric, ids),
+        "tree": lambda z: ScannIndex(z, metric, ids, TreeAH(num_leaves=30, leaves_to_search=1)),
+    }[kind](gallery(model))
+    export_saved_model(
+        model, tmp_path / "saved_model", preprocessing, index, neighbors=np.int64(20)
+    )
+    data = encoded(100)
+    embeddings = model.predict(np.stack([preprocessing(one) for one in data]), verbose=0)
+    expected_ids, expected = index.search(embeddings, 20)
+    found, scores, name = served(tmp_path / "saved_model", data)
+    assert name == {"cosine": "similarities", "l2": "distances"}[metric]
+    np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-5)
+    if kind == "exact":
+        found = np.array([[one.decode() for one in row] for row in found.tolist()])
+    assert found.dtype == expected_ids.dtype
+    # Rows that hold the forty equal pictures have ties that float32 products may cut anywhere.
+    alone = (np.abs(np.diff(expected)) > 1e-5).all(axis=1)
+    assert alone.sum() > 40
+    np.testing.assert_array_equal(found[alone], expected_ids[alone])
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_the_module_has_ids_that_are_no_text_and_takes_batches_of_any_size(metric, monkeypatch):
+    monkeypatch.setattr("keras_dml.retrieval.serving._SCORE_BLOCK", 300 * 7)
+    rows = np.random.default_rng(0).normal(size=(300, 5)).astype(np.float32)
+    index = ExactIndex(rows, metric, [f"\udce9{number}" for number in range(300)])
+    module = index.serving_module()
+    assert isinstance(module, SearchModule)
+    for n in (1, 7, 100):
+        found, scores = module.search(tf.constant(rows[:n]), 3)
+        expected_ids, expected = index.search(rows[:n], 3)
+        names = [[one.decode("utf-8", "surrogateescape") for one in row] for row in found.numpy()]
+        assert names == expected_ids.tolist()
+        np.testing.assert_allclose(scores, expected, atol=1e-6)
+    zero, _ = module.search(tf.zeros([1, 5]), 300)
+    assert zero.shape == (1, 300)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="an embedding is not finite"):
+        module.search(tf.constant([[np.nan] * 5], tf.float32), 3)
+
+
+@pytest.mark.slow
+def test_signatures_and_bad_bytes(tmp_path):
+    model = make_model()
+    index = ExactIndex(gallery(model), ids=np.arange(300))
+    export_saved_model(model, tmp_path / "saved_model", preprocessing, index)
+    loaded = tf.saved_model.load(str(tmp_path / "saved_model"))
+    signatures = loaded.signatures
+    assert sorted(signatures) == ["embed_images", "search", "serving_default"]
+    data, pixels = encoded(60), pictures()[:60].astype(np.float32)
+    one, other = signatures["serving_default"], signatures["embed_images"]
+    for n in (1, 60):
+        embeddings = one(tf.constant(data[:n]))["embeddings"].numpy()
+        np.testing.assert_allclose(embeddings, model.predict(pixels[:n], verbose=0), atol=1e-5)
+        assert embeddings.dtype == np.float32
+        decoded = other(tf.constant(pixels[:n]))["embeddings"].numpy()
+        np.testing.assert_allclose(decoded, embeddings, atol=1e-5)
+    before = signatures["search"](tf.constant(data))
+    assert {name: (x.dtype, x.shape) for name, x in before.items()} == {
+        "ids": (tf.int64, (60, 10)), "similarities": (tf.float32, (60, 10))
+    }  # fmt: skip
+    for name in ("serving_default", "search"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="image"):
+            signatures[name](tf.constant([data[0], b"no image"]))
+    after = signatures["search"](tf.constant(data))
+    np.testing.assert_array_equal(after["ids"], before["ids"])
+
+
+def test_a_model_in_mixed_precision_serves_in_float32(tmp_path):
+    model = make_model("mixed_bfloat16")
+    assert not is_float32(model) and is_float32(make_model())
+    export_saved_model(model, tmp_path / "saved_model", preprocessing)
+    loaded = tf.saved_model.load(str(tmp_path / "saved_model"))
+    assert sorted(loaded.signatures) == ["embed_images", "serving_default"]
+    pixels = pictures()[:4].astype(np.float32)
+    found = loaded.signatures["embed_images"](tf.constant(pixels))["embeddings"]
+    np.testing.assert_allclose(found, make_model().predict(pixels, verbose=0), atol=1e-5)
+    assert {layer.compute_dtype for layer in model.layers} == {"bfloat16"}
+
+
+def test_indexes_that_do_not_fit_the_model(tmp_path):
+    model, index = make_model(), ExactIndex(np.eye(DIMENSIONS))
+    for wrong, neighbours, error, message in (
+        (ExactIndex(np.eye(5)), 3, ValueError, "of 6 dimensions. Received: an index built for 5"),
+        (index, 7, ValueError, "from 1 to .* items, 6. Received: neighbors=7"),
+        (index, 0, ValueError, "Received: neighbors=0"),
+        (index, 2.0, ValueError, "Received: neighbors=2.0"),
+        (np.eye(DIMENSIONS), 3, TypeError, "index must be None or a keras_dml.retrieval.Index"),
+    ):
+        with pytest.raises(error, match=message):
+            export_saved_model(model, tmp_path / "new", preprocessing, wrong, neighbours)
+    assert not list(tmp_path.iterdir())
+
+
+def run(arguments):
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    done = subprocess.run(
+        [sys.executable, *map(str, arguments)], env=environment, capture_output=True, text=True,
+        timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+@needs_scann
+def test_moved_saved_models_answer_in_a_process_without_this_package(tmp_path):
+    model = make_model()
+    weights, bias = model.get_weights()
+    model.set_weights([weights, bias + 30])
+    indexes = {"exact": ExactIndex(gallery(model), "l2", [f"n{i}" for i in range(300)])}
+    indexes["brute"] = ScannIndex(gallery(model), "l2")
+    indexes["tree"] = ScannIndex(gallery(model), tree=TreeAH(30, 3))
+    assert indexes["tree"].parameters()["lift"]  # its embeddings' mean is long
+    (tmp_path / "elsewhere").mkdir()
+    np.save(tmp_path / "images.npy", np.array(encoded(60)[40:]))
+    for name, index in indexes.items():
+        export_saved_model(model, tmp_path / name, preprocessing, index, 5)
+        os.rename(tmp_path / name, tmp_path / "elsewhere" / name)
+    code = """
+        import sys, numpy as np, tensorflow as tf
+        images = tf.constant(np.load(sys.argv[1] + "/images.npy"))
+        for name in ("exact", "brute", "tree"):
+            try:
+                loaded = tf.saved_model.load(sys.argv[1] + "/elsewhere/" + name)
+            except Exception as error:
+                assert name != "exact" and "Scann>" in str(error), error
+                import scann
+                loaded = tf.saved_model.load(sys.argv[1] + "/elsewhere/" + name)
+            assert name != "exact" or "scann" not in sys.modules
+            ids = loaded.signatures["search"](images)["ids"].numpy()
+            np.save(sys.argv[1] + f"/{name}.npy", ids.astype("S" if name == "exact" else "int64"))
+        assert not {"keras_dml", "pipelines"} & set(sys.modules)
+        """
+    run(["-c", textwrap.dedent(code), tmp_path])
+    queries = gallery(model)[40:60]
+    for name, index in indexes.items():
+        found = np.load(tmp_path / f"{name}.npy")
+        expected, _ = index.search(queries, 5)
+        np.testing.assert_array_equal(found.astype(expected.dtype), expected)
+
+
+@pytest.mark.thorough
+@pytest.mark.slow
+def test_saved_model_cli_shows_and_runs_an_export(tmp_path):
+    model = make_model()
+    index = ExactIndex(gallery(model), ids=[f"n{i}" for i in range(300)])
+    export_saved_model(model, tmp_path / "saved_model", preprocessing, index, 3)
+    np.save(tmp_path / "query.npy", np.array(encoded(50)[49:]))
+    cli = ["-m", "tensorflow.python.tools.saved_model_cli"]
+    model_of = ["--dir", tmp_path / "saved_model", "--tag_set", "serve"]
+    shown = run([*cli, "show", *model_of, "--signature_def", "search"])
+    for line in ("inputs['images']", "outputs['ids']", "outputs['similarities']", "(-1, 3)"):
+        assert line in shown
+    query = f"images={tmp_path / 'query.npy'}"
+    found = run([*cli, "run", *model_of, "--signature_def", "search", "--inputs", query])
+    assert "[[b'n49'" in found and "[[1." in found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["exact", "prefix"])
+def test_no_image_has_no_neighbor_and_any_scale_its_own(kind):
+    generator = np.random.default_rng(0)
+    rows = generator.normal(size=(50, 6)).astype(np.float32)
+    queries = generator.normal(size=(9, 6)).astype(np.float32)
+    expected = None
+    for exponent in (0, -60, -80, -115, 60, 110):
+        scale = np.float32(2.0**exponent)
+        small = rows * scale
+        arguments = (small, np.arange(50), "l2", np.zeros(6))
+        if kind == "exact":
+            module = SearchModule(*arguments)
+        else:
+            module = PrefixSearchModule(*arguments, short=small[:, :3], candidates=20)
+        ids, distances = module.search(tf.constant(queries * scale), 5)
+        found = ids.numpy(), distances.numpy() / scale
+        expected = expected or found
+        np.testing.assert_array_equal(found[0], expected[0], err_msg=str(exponent))
+        np.testing.assert_allclose(found[1], expected[1], rtol=1e-6)
+        ids, distances = module.search(tf.zeros([0, 6]), 5)
+        assert ids.shape == distances.shape == (0, 5)
+
+
+@pytest.mark.quick_cases(1)
+@pytest.mark.parametrize("metric", METRICS)
+def test_search_says_which_neighbors_match(metric, tmp_path):
+    model = make_model()
+    z = gallery(model)
+    index = ExactIndex(z, metric)
+    # Every picture has an item of its own; the threshold is another's score.
+    (point,) = verification(z, np.arange(300) % 50, [0.05], metric, replicates=0).points
+    data = encoded(60)[38:]
+    threshold = point if metric == "cosine" else point.threshold
+    folder = tmp_path / "saved_model"
+    export_saved_model(model, folder, preprocessing, index, 5, threshold)
+    loaded = tf.saved_model.load(str(folder))
+    found = loaded.signatures["search"](tf.constant(data))
+    scores = found["similarities" if metric == "cosine" else "distances"].numpy()
+    side = scores >= point.threshold if metric == "cosine" else scores <= point.threshold
+    np.testing.assert_array_equal(found["matches"].numpy(), side)
+    assert found["matches"].numpy()[:, 0].all() and not side.all()
+
+
+def test_a_threshold_that_export_refuses(tmp_path):
+    model = make_model()
+    z = gallery(model)
+    (point,) = verification(z, np.arange(300) % 50, [0.05], "l2", replicates=0).points
+    index = ExactIndex(z, "cosine")
+    for given, threshold, message in [
+        (None, 0.5, "threshold must be left out without an index"),
+        (index, point, "threshold must be of the index's metric, cosine. Received: .*metric=l2"),
+        (index, float("nan"), "threshold must be a finite number"),
+        (index, "0.5", "threshold must be a finite number"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            export_saved_model(model, tmp_path / "m", preprocessing, given, 5, threshold)
+    assert not any(tmp_path.iterdir())
