@@ -57,6 +57,7 @@ class ContrastiveLoss(PairLoss):
     def __init__(
         self,
         margin: float = 1.0,
+        *,
         normalize: bool = False,
         pair_reduction: Literal["sum", "mean"] = "sum",
         reduction: str | None = "sum_over_batch_size",

@@ -27,7 +27,7 @@ class Alternating(Objective):
             network = models.StatisticsNetwork(
                 **options.statistics, zero_at=beta, seed=options.seed
             )
-        return models.RankMI(embedding, network, seed=options.seed, **given)
+        return models.RankMI(embedding, statistics_network=network, seed=options.seed, **given)
 
     def compile_arguments(self, total_steps: int) -> dict[str, Any]:
         """The optimizer of the statistics network."""
