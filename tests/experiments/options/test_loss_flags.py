@@ -77,8 +77,10 @@ def test_a_name_with_two_types_is_a_mistake_of_ours(monkeypatch):
 
 
 def test_choices_are_refused_before_anything_is_built():
-    with pytest.raises(UsageError, match="mining must be one of all, semihard, hard .*mining=best"):
-        _ = options("--loss=triplet", "--mining=best").loss_arguments
+    with pytest.raises(
+        UsageError, match="triplets must be one of all, semihard, hard .*triplets=best"
+    ):
+        _ = options("--loss=triplet", "--triplets=best").loss_arguments
 
 
 def test_what_is_read_from_the_source_is_what_is_imported():
