@@ -37,7 +37,7 @@ GROUP = "Loss"
 STATISTICS = "statistics_"
 PROXIES = "proxies_"
 MEMORY = "memory_"
-CROSS_ENTROPY: Mapping[str, Any] = {"epsilon": 0.0}
+CROSS_ENTROPY: Mapping[str, Any] = {"label_smoothing": 0.0}
 """Arguments of the cross-entropy that trains next to another loss, with their defaults there.
 
 ε = 0 is the plain −log p of Boudiaf et al. 2020, Table 2.

@@ -37,6 +37,11 @@ class SecondDerivativeError(NotImplementedError):
     In a TensorFlow graph, which replaces Python exceptions, it is `tf.errors.UnimplementedError`
     with the same message. XLA does not compile such a graph, and names the operation
     `SecondDerivativesAreNotSupported`.
+
+    Examples:
+        >>> error = SecondDerivativeError("CircleLoss has no second derivative")
+        >>> isinstance(error, NotImplementedError)
+        True
     """
 
     # AutoGraph hides other exceptions within a tf.function.

@@ -88,6 +88,7 @@ class EmbeddingLoss(keras.losses.Loss):
     def __init__(
         self,
         reduction: str | None = "sum_over_batch_size",
+        *,
         name: str | None = None,
         dtype: str | None = None,
     ) -> None:
@@ -221,6 +222,7 @@ class PairLoss(EmbeddingLoss):
     def __init__(
         self,
         reduction: str | None = "sum_over_batch_size",
+        *,
         name: str | None = None,
         dtype: str | None = None,
         mining: Strategy | Sequence[Strategy] | None = None,

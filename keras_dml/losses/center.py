@@ -49,6 +49,7 @@ class CenterLoss(EmbeddingLoss):
     def __init__(
         self,
         normalize: bool = False,
+        *,
         reduction: str | None = "sum_over_batch_size",
         name: str | None = "center",
         dtype: str | None = None,

@@ -60,6 +60,7 @@ class CircleLoss(PairLoss):
     def __init__(
         self,
         margin: float = 0.4,
+        *,
         scale: float = 80.0,
         reduction: str | None = "sum_over_batch_size",
         name: str | None = "circle",

@@ -57,6 +57,7 @@ class ContrastiveLoss(PairLoss):
     def __init__(
         self,
         margin: float = 1.0,
+        *,
         normalize: bool = False,
         pair_reduction: Literal["sum", "mean"] = "sum",
         reduction: str | None = "sum_over_batch_size",
@@ -90,6 +91,8 @@ class ContrastiveLoss(PairLoss):
     def _hinges(self, values: Tensor) -> Tensor:
         hinges = ops.relu(values)
         # The second derivative of power(h, 1) is NaN at 0.
+        if self.power == 2:
+            return ops.square(hinges)  # a fourth of the time of a power
         return hinges if self.power == 1 else ops.power(hinges, self.power)
 
     def get_config(self) -> Config:

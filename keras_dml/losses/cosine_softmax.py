@@ -72,6 +72,7 @@ class NormSoftmaxLoss(_CosineSoftmax):
     def __init__(
         self,
         temperature: float = 0.05,
+        *,
         reduction: str | None = "sum_over_batch_size",
         name: str | None = "norm_softmax",
         dtype: str | None = None,
@@ -117,6 +118,7 @@ class CosFaceLoss(_CosineSoftmax):
     def __init__(
         self,
         scale: float = 64.0,
+        *,
         margin: float = 0.35,
         reduction: str | None = "sum_over_batch_size",
         name: str | None = "cosface",
@@ -171,12 +173,13 @@ class SoftTripleLoss(CosFaceLoss):
     def __init__(
         self,
         scale: float = 20.0,
+        *,
         margin: float = 0.01,
         reduction: str | None = "sum_over_batch_size",
         name: str | None = "soft_triple",
         dtype: str | None = None,
     ) -> None:
-        super().__init__(scale, margin, reduction=reduction, name=name, dtype=dtype)
+        super().__init__(scale, margin=margin, reduction=reduction, name=name, dtype=dtype)
 
 
 @register("arcface")
@@ -217,6 +220,7 @@ class ArcFaceLoss(_CosineSoftmax):
     def __init__(
         self,
         scale: float = 64.0,
+        *,
         margin: float = 0.5,
         easy_margin: bool = False,
         reduction: str | None = "sum_over_batch_size",
@@ -283,10 +287,18 @@ class SubCenterArcFaceLoss(ArcFaceLoss):
     def __init__(
         self,
         scale: float = 64.0,
+        *,
         margin: float = 0.5,
         easy_margin: bool = False,
         reduction: str | None = "sum_over_batch_size",
         name: str | None = "subcenter_arcface",
         dtype: str | None = None,
     ) -> None:
-        super().__init__(scale, margin, easy_margin, reduction=reduction, name=name, dtype=dtype)
+        super().__init__(
+            scale,
+            margin=margin,
+            easy_margin=easy_margin,
+            reduction=reduction,
+            name=name,
+            dtype=dtype,
+        )

@@ -67,6 +67,7 @@ class FastAPLoss(PairLoss):
     def __init__(
         self,
         num_bins: int = 10,
+        *,
         reduction: str | None = "sum_over_batch_size",
         name: str | None = "fastap",
         dtype: str | None = None,

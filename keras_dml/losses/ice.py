@@ -85,6 +85,7 @@ class InstanceCrossEntropyLoss(PairLoss):
     def __init__(
         self,
         scale: float = 64.0,
+        *,
         reweight: bool = True,
         anchor_gradient: bool = False,
         pair_reduction: Literal["sum", "mean"] = "sum",

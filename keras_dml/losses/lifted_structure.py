@@ -53,6 +53,7 @@ class LiftedStructureLoss(PairLoss):
     def __init__(
         self,
         margin: float = 1.0,
+        *,
         normalize: bool = True,
         reduction: str | None = "sum_over_batch_size",
         name: str | None = "lifted_structure",

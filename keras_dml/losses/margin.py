@@ -90,6 +90,7 @@ class MarginLoss(PairLoss):
     def __init__(
         self,
         margin: float = 0.2,
+        *,
         beta: float = 1.2,
         nu: float = 0.0,
         sampling: Literal["distance_weighted", "all"] = "distance_weighted",

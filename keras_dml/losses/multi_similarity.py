@@ -51,6 +51,7 @@ class MultiSimilarityLoss(PairLoss):
     def __init__(
         self,
         alpha: float = 2.0,
+        *,
         beta: float = 50.0,
         base: float = 0.5,
         epsilon: float | None = None,

@@ -47,6 +47,7 @@ class NPairsLoss(PairLoss):
     def __init__(
         self,
         normalize: bool = False,
+        *,
         reduction: str | None = "sum_over_batch_size",
         name: str | None = "n_pairs",
         dtype: str | None = None,

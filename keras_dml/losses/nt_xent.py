@@ -51,6 +51,7 @@ class NTXentLoss(PairLoss):
     def __init__(
         self,
         temperature: float = 0.07,
+        *,
         reduction: str | None = "sum_over_batch_size",
         name: str | None = "nt_xent",
         dtype: str | None = None,

@@ -50,6 +50,7 @@ class ProxyNCALoss(ProxyLoss):
     def __init__(
         self,
         temperature: float = 0.1111111111111111,
+        *,
         partition: Literal["all", "negatives"] = "all",
         reduction: str | None = "sum_over_batch_size",
         name: str | None = "proxy_nca",

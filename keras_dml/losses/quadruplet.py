@@ -56,6 +56,7 @@ class QuadrupletLoss(PairLoss):
     def __init__(
         self,
         margin: float = 0.2,
+        *,
         second_margin: float = 0.1,
         normalize: bool = True,
         reduction: str | None = "sum_over_batch_size",

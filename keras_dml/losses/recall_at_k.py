@@ -59,6 +59,7 @@ class RecallAtKLoss(PairLoss):
     def __init__(
         self,
         ks: Sequence[int] = (1, 2, 4, 8, 16),
+        *,
         temperature: float = 1.0,
         rank_temperature: float = 0.01,
         query_in_database: bool = False,

@@ -57,6 +57,7 @@ class SmoothAPLoss(PairLoss):
     def __init__(
         self,
         temperature: float = 0.01,
+        *,
         query_in_database: bool = False,
         reduction: str | None = "sum_over_batch_size",
         name: str | None = "smooth_ap",

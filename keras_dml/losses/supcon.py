@@ -54,6 +54,7 @@ class SupConLoss(PairLoss):
     def __init__(
         self,
         temperature: float = 0.1,
+        *,
         reduction: str | None = "sum_over_batch_size",
         name: str | None = "supcon",
         dtype: str | None = None,

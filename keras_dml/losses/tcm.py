@@ -49,6 +49,7 @@ class ThresholdConsistentMarginLoss(PairLoss):
     def __init__(
         self,
         positive_margin: float = 0.9,
+        *,
         negative_margin: float = 0.5,
         positive_weight: float = 1.0,
         negative_weight: float = 1.0,

@@ -87,6 +87,7 @@ class CrossBatchMemory(DistributedModel):
         self,
         model: keras.Model,
         memory_size: int,
+        *,
         weight: float = 1.0,
         start_step: int = 1000,
         batch_term: bool = True,

@@ -67,6 +67,7 @@ class ProxyHead(keras.layers.Layer):
     def __init__(
         self,
         num_classes: int,
+        *,
         centers: int = 1,
         pooling: Literal["max", "soft"] = "max",
         temperature: float = 0.1,
@@ -163,6 +164,7 @@ class Boundary(keras.layers.Layer):
     def __init__(
         self,
         num_classes: int | None = None,
+        *,
         initial: float = 1.2,
         dtype: object = "float32",
         **kwargs: object,
@@ -293,11 +295,11 @@ def proxy_model(
     """
     head = ProxyHead(
         num_classes,
-        centers,
-        pooling,
-        temperature,
-        proxies_initializer,
-        proxies_regularizer,
+        centers=centers,
+        pooling=pooling,
+        temperature=temperature,
+        proxies_initializer=proxies_initializer,
+        proxies_regularizer=proxies_regularizer,
         name="proxy_head",
     )
     inputs, embeddings = symbolic_embedding(embedding)

@@ -53,8 +53,10 @@ def test_the_help_says_what_a_shared_name_means_in_each_loss():
 
 
 def test_choices_are_refused_before_anything_is_built():
-    with pytest.raises(UsageError, match="mining must be one of all, semihard, hard .*mining=best"):
-        _ = options("--loss=triplet", "--mining=best").loss_arguments
+    with pytest.raises(
+        UsageError, match="triplets must be one of all, semihard, hard .*triplets=best"
+    ):
+        _ = options("--loss=triplet", "--triplets=best").loss_arguments
 
 
 def test_the_statistics_network_has_the_defaults_of_its_constructor():

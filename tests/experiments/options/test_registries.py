@@ -66,7 +66,7 @@ def test_the_table_has_a_row_for_each_loss():
     for name, row in zip(losses.LOSSES, rows):
         assert f"| `{name}` | `{losses.LOSSES[name].__name__}(" in row
     (snca,) = [row for row in rows if "`snca`" in row]
-    assert snca.endswith("| `snca` | `SNCALoss(sigma=0.05)` |")
+    assert snca.endswith("| `snca` | `SNCALoss(temperature=0.05)` |")
 
 
 class Undocumented:
