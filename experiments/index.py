@@ -47,8 +47,8 @@ EXACT_ITEMS = 100_000
 TARGET_RECALL = 0.95
 
 _WHAT, _HOW = "What", "How a query is answered"
-_METRICS = registries.words("keras_dml._common.types", "METRICS")
-_REORDER_DTYPES = registries.words("keras_dml.retrieval.tree", "REORDER_DTYPES")
+_METRICS = registries.words("keras_dml._common.types.METRICS")
+_REORDER_DTYPES = registries.words("keras_dml.retrieval.tree.REORDER_DTYPES")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -107,10 +107,12 @@ class CrossBatchMemory(DistributedModel):
         self.start_step = check_whole("start_step", start_step, least=0)
         self.batch_term = check_bool("batch_term", batch_term)
         if self.start_step and not self.batch_term:
-            raise ArgumentError(
+            error = ArgumentError(
                 "start_step must be 0 when batch_term is False: before it nothing would train. "
                 f"Received: start_step={start_step}, batch_term={batch_term}"
             )
+            error.argument = "start_step"
+            raise error
         self.model = model
         whole = widest_integers()  # the dtype of class ids
 

@@ -7,7 +7,13 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_dml._common.checks import check_choice, check_number, check_positive, check_whole, shown
+from keras_dml._common.checks import (
+    argument_error,
+    check_choice,
+    check_number,
+    check_positive,
+    check_whole,
+)
 from keras_dml._common.errors import ArgumentError
 from keras_dml._common.types import Config, Tensor, TensorLike
 from keras_dml._pairwise.arrays import checked_class_ids
@@ -359,9 +365,7 @@ def _of_keras(name: str, what: str, get: Callable[[Any], Any], identifier: objec
     try:
         return get(identifier)
     except (TypeError, ValueError) as error:
-        raise ArgumentError(
-            f"{name} must be None or a Keras {what}. Received: {name}={shown(identifier)}"
-        ) from error
+        raise argument_error(name, f"None or a Keras {what}", identifier) from error
 
 
 def _dimensions(input_shape: tuple[int | None, ...]) -> int:
