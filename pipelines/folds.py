@@ -1,4 +1,4 @@
-"""Folds of the training classes, to choose settings by without the test classes."""
+"""Folds of the training classes, to choose settings without the test classes."""
 
 import dataclasses
 
@@ -10,33 +10,33 @@ from pipelines.split import Split
 
 
 def training_fold(split: Split, fold: int, folds: int) -> Split:
-    """The training classes alone, one part of them kept back to measure on.
+    """Split the training classes into training classes and one held-out fold.
 
-    The parts are class-disjoint, follow the order of the classes and differ in size by one class
-    at most: a function of the numbers alone. The split's own test images, gallery and catalog are
-    not in what is returned, so that nothing chosen by it has seen them.
+    The folds are disjoint sets of consecutive classes whose sizes differ by at most one class. They
+    depend only on the numbers of classes and folds. The result does not contain the test images,
+    the gallery, and the catalog of `split`, so settings that you choose with it have not seen them.
 
     Args:
-        split: of a dataset.
-        fold: which part is measured on, from 1.
-        folds: how many parts there are, 2 or more.
+        split: Split of a dataset.
+        fold: Number of the held-out fold, from 1.
+        folds: Number of folds, 2 or more.
 
     Returns:
-        A `Split` whose classes all are training classes of the given one: `train` those of the
-        other parts, `test` those of part `fold`.
+        A `Split` of training classes: `train` has the classes of the other folds, `test` has those
+        of fold `fold`.
 
     Raises:
-        TypeError: `fold` or `folds` is no whole number.
-        ValueError: there is no such part, or there are fewer training classes than parts.
+        TypeError: `fold` or `folds` is not an integer.
+        ValueError: `fold` is out of range, or there are fewer training classes than folds.
 
-    Reference: Musgrave et al. 2020, "A Metric Learning Reality Check", where four such parts divide
-    the training classes.
+    Reference: Musgrave et al. 2020, "A Metric Learning Reality Check", which uses four folds of the
+    training classes.
 
     Examples:
 
         table = pipelines.ImageTable.from_arrays(np.zeros((80, 8)), np.arange(80) // 4)
-        whole = pipelines.split_by_class(table)  # 10 classes train, 10 test
-        first = training_fold(whole, 1, 4)  # 7 of the 10 train, 3 test
+        whole = pipelines.split_by_class(table)  # 10 training classes, 10 test classes
+        first = training_fold(whole, 1, 4)  # 7 training classes, 3 held out
     """
     folds = check_whole("folds", folds, least=2)
     fold = check_whole("fold", fold, least=1)
@@ -45,7 +45,7 @@ def training_fold(split: Split, fold: int, folds: int) -> Split:
     table = split.train
     if table.num_classes < folds:
         raise ArgumentError(
-            f"folds must be at most {table.num_classes}, the training classes, which they divide. "
+            f"folds must be at most {table.num_classes}, the number of training classes. "
             f"Received: folds={folds}"
         )
     parts = np.array_split(np.arange(table.num_classes), folds)

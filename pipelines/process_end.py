@@ -1,9 +1,9 @@
-"""Lets a process end while a tf.data pipeline that calls Python is still filling its buffers.
+"""Process exit while tf.data pipelines that call Python still fill their buffers.
 
-A thread of tf.data that wants Python's lock while the interpreter shuts down never gets it, and
-the interpreter waits for that thread: the process would hang, about one time in five. So at the end
-the calls are first made to fail, which fills the buffers with errors at once, and the shutdown
-begins when no call has come for a while.
+A tf.data thread that waits for Python's lock during interpreter shutdown never gets it, and the
+interpreter waits for the thread, so about one process in five would hang. At exit, calls therefore
+raise an error. This fills the buffers with errors immediately. The shutdown continues after a short
+time without calls.
 """
 
 import atexit
@@ -14,14 +14,15 @@ from typing import TypeVar
 
 Result = TypeVar("Result")
 
-_QUIET = 0.5  # seconds without a call after which none is expected
-_LONGEST = 5.0
+_QUIET = 0.5  # seconds without a call, after which no further call is expected
+_LONGEST = 5.0  # seconds
 _ending = threading.Event()
 _last_call = [float("-inf")]
 
 
 def refused_at_the_end(function: Callable[..., Result]) -> Callable[..., Result]:
-    """`function`, which raises StopIteration instead once the process has begun to end."""
+    """Return the function with a check that raises StopIteration after the process starts to
+    exit."""
 
     def call(*arguments: object) -> Result:
         _last_call[0] = time.monotonic()
@@ -42,4 +43,4 @@ def _wait_for_quiet() -> None:
                 time.sleep(0.02)
             return
         except KeyboardInterrupt:
-            pass  # it asks for what is under way
+            pass  # The process exits already.

@@ -1,7 +1,7 @@
-"""Which images make up a batch: pure functions from the batch number to row numbers.
+"""Samplers: pure functions from a batch number to the rows of the batch.
 
-A sampler is a small immutable value: `sampler(step)` gives the same rows whenever and in whatever
-order it is called, so a resumed run, a second worker and a debugger all see the same batch.
+A sampler is a small immutable object. `sampler(step)` returns the same rows in any order of calls,
+so a resumed run, a second worker, and a debugger see the same batch.
 """
 
 import numpy as np
@@ -13,16 +13,16 @@ from pipelines.checks import as_labels
 from pipelines.permutation import fold, permuted, seed_key
 from pipelines.table import number_classes
 
-# Of a class in a batch: what a tensor's axis can count.
+# Most images of a class in a batch: the longest axis of a tensor.
 _MOST_IMAGES = 2**31 - 1
-# Images in all, and slots of all batches up to a step: positions are int64.
+# Most images, and most slots of all batches up to a step, because positions are int64.
 _MOST_SLOTS = 2**62
 
 
 class RandomSampler:
-    """Uniform sampling: each image at most once an epoch, in an order of its own each epoch.
+    """A sampler that draws each image at most once per epoch, in a new random order each epoch.
 
-    The last partial batch is dropped; which images that leaves out changes from epoch to epoch.
+    The last partial batch is dropped. The images that it leaves out differ between epochs.
 
     Examples:
         >>> sampler = RandomSampler(10, batch_size=4, seed=0)
@@ -30,13 +30,16 @@ class RandomSampler:
         (array([0, 7, 8, 2]), 2)
 
     Args:
-        num_images: number of rows to choose from.
-        batch_size: rows in a batch, at most `num_images`.
-        seed: integer that names the sequence of batches, an int64.
+        num_images: Number of rows to choose from.
+        batch_size: Rows in a batch, at most `num_images`.
+        seed: Seed of the sequence of batches, an int64.
 
     Attributes:
-        batch_size: as given.
+        batch_size: Rows in a batch.
         steps_per_epoch: `num_images // batch_size`.
+
+    Raises:
+        ValueError, TypeError: An argument is out of range or not an integer.
     """
 
     def __init__(self, num_images: int, batch_size: int, seed: int = 0) -> None:
@@ -51,7 +54,7 @@ class RandomSampler:
         self._key = seed_key(_checked_seed(seed))
 
     def __call__(self, step: int) -> np.ndarray:
-        """Row numbers of batch `step` (from 0), int64 `[batch_size]`."""
+        """Return the row numbers of batch `step` (from 0), int64 `[batch_size]`."""
         epoch, batch = divmod(_checked_step(step, self.batch_size), self.steps_per_epoch)
         positions = batch * self.batch_size + np.arange(self.batch_size)
         sizes = np.array([self._num_images])
@@ -59,12 +62,13 @@ class RandomSampler:
 
 
 class BalancedSampler:
-    """Class-balanced sampling: P classes a batch, m images of each.
+    """A class-balanced sampler: P classes in each batch, m images of each class.
 
-    At any time every class has come up equally often and, within a class, every image has (counts
-    differ by at most 1). No class comes twice in a batch, and no image does unless its class has
-    fewer than m images; then each of them comes `m // size` or one more times.
-    A batch lists its rows class by class: rows `m*i .. m*i+m-1` are of one class.
+    At any time, all classes have appeared equally often, and so have all images of a class (counts
+    differ by at most 1). A class appears at most once in a batch. An image appears at most once in
+    a batch, unless its class has fewer than m images. Then each of its images appears `m // size`
+    or `m // size + 1` times. The rows of a batch are ordered by class: rows `m*i .. m*i+m-1` have
+    the same class.
 
     Examples:
         >>> labels = np.arange(12) // 3
@@ -73,17 +77,18 @@ class BalancedSampler:
         array([3, 5, 0, 1])
 
     Args:
-        labels: integers (whole floats too) or strings `[n]`, the class of each row.
+        labels: Class of each row, integers (or whole floats) or strings `[n]`.
         classes_per_batch: P.
         images_per_class: m.
-        seed: integer that names the sequence of batches, an int64.
+        seed: Seed of the sequence of batches, an int64.
 
     Attributes:
         batch_size: P·m.
-        steps_per_epoch: `n // batch_size`, at least 1.
+        steps_per_epoch: `n // batch_size`, but at least 1.
 
     Raises:
-        ValueError: when there are fewer than P classes.
+        ValueError, TypeError: There are fewer than P classes, the labels are not a vector, or an
+            argument is out of range.
     """
 
     def __init__(
@@ -112,11 +117,11 @@ class BalancedSampler:
             )
         self.batch_size = self._classes_per_batch * self._images_per_class
         self.steps_per_epoch = max(1, len(labels) // self.batch_size)
-        # Stream 0 orders the classes, stream k+1 the images of class k.
+        # Stream 0 orders the classes. Stream k+1 orders the images of class k.
         self._keys = fold(seed_key(_checked_seed(seed)), np.arange(len(self._sizes) + 1))
 
     def __call__(self, step: int) -> np.ndarray:
-        """Row numbers of batch `step` (from 0), int64 `[batch_size]`."""
+        """Return the row numbers of batch `step` (from 0), int64 `[batch_size]`."""
         step = _checked_step(step, self.batch_size)
         classes, visits = self._classes_and_visits(step)
         images = _choose(
@@ -125,12 +130,12 @@ class BalancedSampler:
         return self._rows[self._starts[classes][:, None] + images].ravel()
 
     def _classes_and_visits(self, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """The classes of a batch and in how many earlier batches each of them has been."""
+        """Return the classes of a batch, and how many earlier batches contain each class."""
         key, wanted, count = self._keys[:1], self._classes_per_batch, len(self._sizes)
         classes = _choose(key, np.array([count]), wanted, np.array([step]))[0]
         left_out = count - wanted
         if left_out == 0 or not _draws_the_others(count, wanted):
-            # Classes come in the order of their slots, and every class once in `count` slots.
+            # Classes are in the order of their slots. Each class has one of every `count` slots.
             return classes, (step * wanted + np.arange(wanted)) // count
         cycle = step * left_out // count
         draws = np.arange(cycle * count // left_out, step + 1)
@@ -141,13 +146,13 @@ class BalancedSampler:
             draws,
         )
         slots = draws[:, None] * left_out + np.arange(left_out)
-        # The last draw is this batch's own; it holds none of `classes`, so it may stay in.
+        # The last draw is of this batch. It contains none of `classes`, so it changes nothing.
         this_cycle = others[slots >= cycle * count]
         return classes, step - cycle - np.isin(classes, this_cycle)
 
 
 def _checked_seed(seed: object) -> int:
-    """Seeds beyond int64 would be the same as others within."""
+    """Check that a seed is an int64. Larger seeds would repeat smaller ones."""
     return check_whole("seed", seed, least=-(2**63), most=2**63 - 1)
 
 
@@ -156,14 +161,16 @@ def _checked_step(step: object, batch_size: int) -> int:
 
 
 def _choose(keys: np.ndarray, sizes: np.ndarray, count: int, numbers: np.ndarray) -> np.ndarray:
-    """Draws `count` of `range(size)` as evenly as can be; one independent sequence of draws a row.
+    """Draw `count` items of `range(size)` as evenly as possible, one independent sequence per row.
 
-    Over the draws 0, 1, 2, … of a row all items come up equally often (±1), each at most
-    `ceil(count / size)` times in a draw.
+    Over the draws 0, 1, 2, … of a row, all items appear equally often (±1). Each item appears at
+    most `ceil(count / size)` times in one draw.
 
     Args:
-        keys: uint64 `[rows]`. sizes: int64 `[rows]`. numbers: int64 `[rows]`, which draw.
-        count: items in a draw, one integer for all rows.
+        keys: uint64 `[rows]`.
+        sizes: int64 `[rows]`.
+        count: Items in a draw, one integer for all rows.
+        numbers: int64 `[rows]`, the number of the draw.
 
     Returns:
         int64 `[rows, count]`.
@@ -174,7 +181,7 @@ def _choose(keys: np.ndarray, sizes: np.ndarray, count: int, numbers: np.ndarray
     items = _window(keys, sizes, drawn, numbers)
     if complement.any():
         items = _swap_for_the_others(items, sizes, drawn, complement)
-    # First every item count // size times, then the rest.
+    # First, each item count // size times, then the remaining ones.
     column = np.arange(count)[None, :]
     place = column - (count - rest)[:, None]
     chosen = np.take_along_axis(items, np.clip(place, 0, items.shape[1] - 1), axis=1)
@@ -182,14 +189,14 @@ def _choose(keys: np.ndarray, sizes: np.ndarray, count: int, numbers: np.ndarray
 
 
 def _draws_the_others(sizes: np.ndarray | int, wanted: np.ndarray | int) -> np.ndarray:
-    """Whether to draw the items that a draw leaves out: `_window` needs sizes ≥ 2·drawn - 1."""
+    """Return whether to draw the items to leave out. `_window` needs sizes ≥ 2·drawn - 1."""
     return np.asarray(sizes < 2 * wanted - 1)
 
 
 def _swap_for_the_others(
     items: np.ndarray, sizes: np.ndarray, drawn: np.ndarray, rows: np.ndarray
 ) -> np.ndarray:
-    """Replaces the drawn items by those that were not drawn, in the given rows (a mask)."""
+    """Replace the drawn items by the items that were not drawn, in the rows of a mask."""
     width = sizes[rows].max()
     left_out = np.arange(width)[None, :] >= sizes[rows][:, None]
     row, column = np.nonzero(np.arange(items.shape[1])[None, :] < drawn[rows][:, None])
@@ -204,20 +211,20 @@ def _swap_for_the_others(
 def _window(
     keys: np.ndarray, sizes: np.ndarray, drawn: np.ndarray, numbers: np.ndarray
 ) -> np.ndarray:
-    """Window `number` of `drawn` items on a walk through random permutations of `range(size)`.
+    """Return window `number` of `drawn` items on a walk through permutations of `range(size)`.
 
-    The walk of a row joins one permutation after another (its cycles), so all items come up equally
-    often. Where a window spans two cycles, the second would repeat items of the first: the first
-    `drawn` items of every cycle are therefore sorted (stably) so that those in the tail of the
-    cycle before, which share a window with them, come last. With `size ≥ 2·drawn - 1` the tail
-    itself lies beyond the sorted part: one cycle back is all that has to be known.
+    The walk of a row joins random permutations (its cycles), so all items appear equally often. If
+    a window spans two cycles, the second cycle could repeat items of the first. To prevent this,
+    the first `drawn` items of each cycle are sorted stably: items in the tail of the previous
+    cycle, which is in the same window, come last. With `size ≥ 2·drawn - 1`, the tail is never in
+    the sorted part, so only one previous cycle is needed.
 
     Args:
         keys: uint64 `[rows]`.
         sizes, drawn, numbers: int64 `[rows]`.
 
     Returns:
-        int64 `[rows, max(1, largest drawn)]`; only the first `drawn` items of a row mean something.
+        int64 `[rows, max(1, largest drawn)]`. Only the first `drawn` items of a row are valid.
     """
     column = np.arange(max(1, drawn.max()))[None, :]
     drawn = np.maximum(drawn, 1)
@@ -236,5 +243,5 @@ def _window(
     head = np.take_along_axis(head, order, axis=1)
     from_head = np.take_along_axis(head, np.minimum(positions, column[0, -1]), axis=1)
     here = np.where(positions < drawn[:, None], from_head, here)
-    # A window that spans two cycles begins where the tail does.
+    # If a window spans two cycles, it starts with the tail.
     return np.where(cycles < last_cycle[:, None], tail, here)

@@ -60,7 +60,7 @@ def test_maps_and_memory_maps(tmp_path):
 
 @pytest.mark.parametrize("views", [[], [VIEWS[0], VIEWS[0, :5]], [VIEWS[0, :5]], [VIEWS[0, :, 0]]])
 def test_features_that_are_not_one_row_a_label(views):
-    with pytest.raises(ValueError, match=r"features must be one array \[23, ...\] a view"):
+    with pytest.raises(ValueError, match=r"features must be one array \[23, ...\] for each view"):
         feature_batches(views, LABELS, SAMPLER)
 
 
@@ -83,5 +83,5 @@ def test_every_image_once_in_its_own_augmentation():
     chosen = table.select(SAMPLER(0))
     found = evaluation_batches(chosen, transform, 4, seeds=seeds.reshape(-1, 2))
     np.testing.assert_array_equal(np.concatenate([batch.numpy() for batch in found]), images)
-    with pytest.raises(ValueError, match=r"seeds must be integers of the shape \[23, 2\]"):
+    with pytest.raises(ValueError, match=r"seeds must be integers of shape \[23, 2\]"):
         evaluation_batches(table, transform, 4, seeds=seeds)

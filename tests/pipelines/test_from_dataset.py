@@ -108,8 +108,8 @@ def test_numbers_train_and_are_evaluated_without_a_transform():
     ("dataset", "kind", "said"),
     [
         (ROWS, ArgumentTypeError, "dataset must be a tf.data.Dataset. Received: dataset=an array"),
-        (given().repeat(), ArgumentError, "dataset must end.*repeat"),
-        (given().take(0), ArgumentError, "without elements"),
+        (given().repeat(), ArgumentError, "dataset must be finite.*repeat"),
+        (given().take(0), ArgumentError, "dataset must contain.*empty"),
         (tf.data.Dataset.from_tensor_slices(ROWS), ArgumentTypeError, r"\(x, label\).*elements of"),
         (given(np.eye(6, dtype="float32")[LABELS]).batch(4), ArgumentError, "label_mode='int'"),
         (given(LABELS + 0.5), ArgumentTypeError, "whole numbers or strings. Received: "),
@@ -119,7 +119,7 @@ def test_numbers_train_and_are_evaluated_without_a_transform():
                 output_signature=(tf.TensorSpec([None]), tf.TensorSpec([], tf.int32)),
             ),
             ArgumentError,
-            r"one shape.*2 shapes, \(2,\) and \(3,\)",
+            r"one shape.*2 shapes, for example \(2,\) and \(3,\)",
         ),
         (
             given([f"{n}" for n in range(30)], np.array(["a"] * 30)),
@@ -136,7 +136,7 @@ def test_datasets_that_are_none(dataset, kind, said):
 @pytest.mark.parametrize(
     ("arrays", "kind", "said"),
     [
-        (np.zeros((3, 4), int), ArgumentTypeError, "dtype int64: .astype"),
+        (np.zeros((3, 4), int), ArgumentTypeError, "dtype int64.*astype"),
         (np.zeros((3, 4), np.uint8), ArgumentError, r"uint8 arrays of shape \(3, 4\)"),
         (np.zeros(3), ArgumentError, r"float64 arrays of shape \(3,\)"),
         (np.zeros((3, 0)), ArgumentError, r"float64 arrays of shape \(3, 0\)"),
@@ -154,7 +154,7 @@ def test_images_in_files_need_a_transform():
         lambda: training_batches(table, RandomSampler(2, 1)),
         lambda: evaluation_batches(table),
     ):
-        with pytest.raises(ArgumentError, match="transform must be given.*EvaluationTransform"):
+        with pytest.raises(ArgumentError, match="transform must be set.*EvaluationTransform"):
             batches()
 
 

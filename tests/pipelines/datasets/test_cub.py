@@ -2,8 +2,13 @@ import pytest
 from official_layouts import write_cub
 
 from pipelines.datasets import cub as cub_module
-from pipelines.datasets.cub import cub
+from pipelines.datasets.cub import read_cub
 from pipelines.datasets.registry import load_dataset
+
+
+def cub(*arguments, **named):
+    table, _ = read_cub(*arguments, **named)
+    return table
 
 
 def test_rows_classes_and_names(tmp_path):
@@ -26,7 +31,7 @@ def test_boxes_are_counted_from_0_and_joined_by_id(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, "holds no bounding_boxes.txt"),
+        (None, "must contain bounding_boxes.txt"),
         ("1 1 1 5 5\n2 1 nan 5 5\n", r"boxes.txt, line 2: expected 'image_id x y width height'"),
         ("1 1 1 5 5\n2 1 1 5\n", "boxes.txt, line 2: expected"),
         ("1 1 1 5 5\n", "images.txt and bounding_boxes.txt .* disagree: 4 image ids"),
@@ -98,7 +103,7 @@ def test_the_boundary_of_a_subset(tmp_path):
 )
 def test_a_subset_on_one_side_of_the_official_boundary(tmp_path, class_ids, side):
     write_cub(tmp_path, class_ids)
-    with pytest.raises(ValueError, match=f"no class to {side}: .*Set train_classes"):
+    with pytest.raises(ValueError, match=f"no class to {side}. Set train_classes"):
         load_dataset("cub", tmp_path)
     assert load_dataset("cub", tmp_path, train_classes=1).train.num_classes == 1
 
@@ -108,8 +113,8 @@ def test_a_subset_on_one_side_of_the_official_boundary(tmp_path, class_ids, side
     [
         ("images.txt", "1 a.jpg\nb.jpg\n", r"images.txt, line 2: expected 'image_id path'.*b.jpg"),
         ("images.txt", "one a.jpg\n", "images.txt, line 1: expected 'image_id path'"),
-        ("images.txt", "1 a.jpg\n1 b.jpg\n", "images.txt, line 2: the image_id 1 is there already"),
-        ("images.txt", "\n", "images.txt is empty"),
+        ("images.txt", "1 a.jpg\n1 b.jpg\n", "images.txt, line 2: duplicate image_id 1"),
+        ("images.txt", "\n", "images.txt must have lines .* is empty"),
         (
             "image_class_labels.txt",
             "1 1\n2 x\n",
@@ -117,7 +122,11 @@ def test_a_subset_on_one_side_of_the_official_boundary(tmp_path, class_ids, side
         ),
         ("image_class_labels.txt", "1 1\n", "disagree: 4 image ids .* The first: 2, 3, 4, 5"),
         ("images.txt", "1 a.jpg\n9 b.jpg\n", "disagree: 5 image ids .* The first: 2, 3, 4, 5, 9"),
-        ("classes.txt", "1 a\n2 b\n", "classes.txt names no class for 2 .* The first: 101, 102"),
+        (
+            "classes.txt",
+            "1 a\n2 b\n",
+            "classes.txt must name all classes, but 2 .* The first: 101, 102",
+        ),
     ],
 )
 def test_bad_annotations(tmp_path, file, text, message):
@@ -150,16 +159,16 @@ def test_listed_images_that_are_not_there(tmp_path):
 def test_a_part_is_missing(tmp_path, missing):
     write_cub(tmp_path)
     (tmp_path / missing).rename(tmp_path / "other")
-    with pytest.raises(ValueError, match=f"holds no {missing}. Expected .*CUB_200_2011"):
+    with pytest.raises(ValueError, match=f"must contain {missing}. Expected .*CUB_200_2011"):
         cub(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("data_dir", "message"),
     [
-        (None, "must be given. .*Caltech-UCSD Birds-200-2011.*images.txt"),
+        (None, "must be set. .*Caltech-UCSD Birds-200-2011.*images.txt"),
         ("missing", "No such file.*Caltech-UCSD Birds-200-2011"),
-        ("empty", "empty folder.*Caltech-UCSD Birds-200-2011"),
+        ("empty", "must not be empty.*Caltech-UCSD Birds-200-2011"),
     ],
 )
 def test_bad_data_dir(tmp_path, monkeypatch, data_dir, message):
@@ -171,7 +180,7 @@ def test_bad_data_dir(tmp_path, monkeypatch, data_dir, message):
 
 
 def test_glyphs_take_no_folder(tmp_path):
-    with pytest.raises(ValueError, match="data_dir must not be given with glyphs"):
+    with pytest.raises(ValueError, match="data_dir must not be set with glyphs"):
         load_dataset("glyphs", tmp_path)
 
 

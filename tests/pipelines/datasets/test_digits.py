@@ -35,7 +35,7 @@ def test_a_fifth_of_each_class_tests_and_the_split_is_always_the_same():
 
 @pytest.mark.parametrize("name", ["data_dir", "train_classes", "test_classes"])
 def test_arguments_that_digits_does_not_take(name):
-    with pytest.raises(ValueError, match=rf"{name} must not be given with digits.*{name}=5"):
+    with pytest.raises(ValueError, match=rf"{name} must not be set with digits.*{name}=5"):
         load_dataset("digits", **{name: 5})
 
 

@@ -45,7 +45,7 @@ def test_another_boundary_takes_the_catalog_along(tmp_path):
     split = load_dataset("groceries", tmp_path, train_classes=1, test_classes=2)
     assert split.train.class_names == ("Kind_0",)
     assert split.catalog.class_names == ("Kind_1", "Kind_2")
-    message = "official boundary, class ids up to 40 train, leaves no class to test"
+    message = "official boundary, class id 40. It leaves no class to test"
     with pytest.raises(ValueError, match=message):
         load_dataset("groceries", write_groceries(tmp_path / "half", val=(1,), test=(2,)))
 
@@ -66,15 +66,15 @@ def test_other_counts_give_a_warning(tmp_path, caplog, monkeypatch):
 @pytest.mark.parametrize(
     ("file", "text", "message"),
     [
-        ("classes.csv", "", "classes.csv is empty"),
+        ("classes.csv", "", "classes.csv must have lines .* is empty"),
         ("classes.csv", "name,id\n", "line 1: expected the columns' names 'Class Name .str.,Class"),
         ("classes.csv", f"{HEAD}Kind,x,Kind,0,/a,/b\n", "csv, line 2: expected 'Class Name"),
-        ("classes.csv", f"{HEAD}A,0,K,0,/a,/b\nB,0,K,0,/a,/b\n", "class id 0 twice, to A and B"),
-        ("classes.csv", f"{HEAD}A,0,K,0,/a,/b\n", "no class for 1 of the class ids of train.txt"),
+        ("classes.csv", f"{HEAD}A,0,K,0,/a,/b\nB,0,K,0,/a,/b\n", "A and B have class id 0"),
+        ("classes.csv", f"{HEAD}A,0,K,0,/a,/b\n", "all classes in train.txt .* 1 class ids"),
         ("train.txt", "train/a.jpg 0 0\n", "line 1: expected 'path,class_id,coarse_class_id'"),
         ("train.txt", "train/a.jpg, 0, 0\n", "1 images listed in train.txt are not in .*a.jpg"),
         ("val.txt", "test/Fruit/Kind_21/Kind_42/Kind_42_000.jpg, 42, 7\n",
-         "classes.csv and val.txt in .* class id 42 is of the coarse class 21 in the one and 7"),
+         "classes.csv and val.txt in .* class id 42 has the coarse class 21 in the former and 7"),
     ],
 )  # fmt: skip
 def test_bad_lists(tmp_path, file, text, message):
@@ -93,5 +93,5 @@ def test_a_picture_of_the_catalog_is_missing(tmp_path):
 @pytest.mark.parametrize("missing", ["classes.csv", "test.txt"])
 def test_a_part_is_missing(tmp_path, missing):
     (write_groceries(tmp_path) / missing).unlink()
-    with pytest.raises(ValueError, match="holds no .*github.com/marcusklasson"):
+    with pytest.raises(ValueError, match="must contain .*github.com/marcusklasson"):
         load_dataset("groceries", tmp_path)

@@ -42,11 +42,14 @@ def test_other_counts_give_a_warning_for_each_list(tmp_path, caplog, monkeypatch
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "Ebay_test.txt is empty: expected lines 'image_id class_id super_class_id path'"),
+        (
+            "",
+            "Ebay_test.txt must have lines 'image_id class_id super_class_id path'.* empty",
+        ),
         ("1 1 1 a.JPG\n", "test.txt, line 1: expected the columns' names 'image_id class_id super"),
         ("{head}1 one 1 a.JPG\n", "Ebay_test.txt, line 2: expected 'image_id .* '1 one 1 a.JPG'"),
         ("{head}1 1 a.JPG\n", "Ebay_test.txt, line 2: expected 'image_id"),
-        ("{head}1 9 1 a.JPG\n\n1 9 1 b.JPG", "Ebay_test.txt, line 4: the image_id 1 is there"),
+        ("{head}1 9 1 a.JPG\n\n1 9 1 b.JPG", "Ebay_test.txt, line 4: duplicate image_id 1"),
         (
             "{head}1 2 1 a.JPG\n",
             "must not share classes, but 1 class ids are in both. The first: 2",
@@ -66,7 +69,7 @@ def test_a_missing_list(tmp_path):
     write_sop(tmp_path)
     (tmp_path / "Ebay_test.txt").unlink()
     with pytest.raises(
-        ValueError, match=r"holds no Ebay_test.txt. Expected .*Ebay_train.txt, Ebay"
+        ValueError, match=r"must contain Ebay_test.txt. Expected .*Ebay_train.txt, Ebay"
     ):
         sop(tmp_path)
 
@@ -74,10 +77,12 @@ def test_a_missing_list(tmp_path):
 def test_no_other_boundary_and_no_boxes(tmp_path):
     write_sop(tmp_path)
     with pytest.raises(
-        ValueError, match="train_classes must not be given with sop, which is split"
+        ValueError, match="train_classes must not be set with sop, which has an official split"
     ):
         load_dataset("sop", tmp_path, train_classes=1)
-    with pytest.raises(ValueError, match="crop_to_box needs .*cars or cub. Received: dataset=sop"):
+    with pytest.raises(
+        ValueError, match="crop_to_box must be False .*cars and cub.* Received: dataset=sop"
+    ):
         load_dataset("sop", tmp_path, crop_to_box=True)
 
 
@@ -126,5 +131,7 @@ def test_a_list_does_not_lead_out_of_its_folder(path, tmp_path):
     lines = listed.read_text().splitlines()
     lines[-1] = f"{lines[-1].rsplit(maxsplit=1)[0]} {path}"
     listed.write_text("\n".join(lines) + "\n")
-    with pytest.raises(ValueError, match=f"1 images listed in Ebay_test.txt lie outside.*{path}"):
+    with pytest.raises(
+        ValueError, match=f"Images listed in Ebay_test.txt must be inside .*1 are not.*{path}"
+    ):
         sop(root)

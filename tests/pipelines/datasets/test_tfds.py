@@ -159,15 +159,15 @@ def test_files_that_are_damaged(data_dir, tmp_path):
             ArgumentError, match=r"tiny_greys:mixed in .*1\.0\.0 cannot be read"
         ) as said:
             load_dataset("tfds:tiny_greys:mixed", tmp_path, train_classes=1)
-        assert "Delete that folder" in str(said.value)
+        assert "delete this folder" in str(said.value)
     record.unlink()
-    with pytest.raises(ArgumentError, match="Delete that folder"):
+    with pytest.raises(ArgumentError, match="delete this folder"):
         load_dataset("tfds:tiny_greys:mixed", tmp_path, train_classes=1)
     record.write_bytes(intact)
     assert load_dataset("tfds:tiny_greys:mixed", tmp_path, train_classes=1)
     described = folder / "dataset_info.json"
     described.write_text(described.read_text()[:-40])
-    again = re.escape(f". Delete {tmp_path / 'tiny_greys'}, and it is prepared anew")
+    again = re.escape(f". To prepare it again, delete {tmp_path / 'tiny_greys'}")
     with pytest.raises(ArgumentError, match=f"cannot be opened: .*{again}"):
         load_dataset("tfds:tiny_greys:mixed", tmp_path, train_classes=1)
 
@@ -192,21 +192,21 @@ def test_images_without_a_label_are_left_out_with_a_warning(data_dir, caplog):
 @pytest.mark.parametrize(
     ("name", "arguments", "message"),
     [
-        ("tiny_grays", {}, "tiny_grays is no dataset .*nearest names first.*: tiny_greys"),
-        ("tiny_greys:share", {}, "share is no configuration of tiny_greys .*: shared"),
+        ("tiny_grays", {}, "no dataset tiny_grays.*: tiny_greys"),
+        ("tiny_greys:share", {}, "no configuration of tiny_greys share.*: shared"),
         ("tiny_greys:Shared!", {}, "no configuration of tiny_greys"),
         ("", {}, "is no dataset|cannot be opened"),
-        ("tiny_greys:shared", {"test_classes": 2}, "test_classes must not be given without"),
-        ("tiny_greys:shared", {"train_classes": 4}, "4 classes: .* leaves no class to test"),
-        ("tiny_greys:whole", {}, "train_classes must be given .* only .*train"),
-        ("tiny_greys:mixed", {}, "1 of the 2 classes in its own test split are not in its train"),
+        ("tiny_greys:shared", {"test_classes": 2}, "test_classes must not be set without"),
+        ("tiny_greys:shared", {"train_classes": 4}, "4 classes, .* leaves no class to test"),
+        ("tiny_greys:whole", {}, "train_classes must be set .*splits train"),
+        ("tiny_greys:mixed", {}, "1 of the 2 classes in its test split are not in its train"),
         ("tiny_texts", {}, r"one uint8 image and one class label .*text \(Text\)"),
         (
             "tiny_greys:offline",
             {},
-            "could not be prepared: Failed to resolve 'somewhere'.*Where there is a network, run "
+            "could not be prepared: Failed to resolve 'somewhere'.*with a network, run "
             r".*tfds.builder\('tiny_greys/offline', data_dir='tfds'\).download_and_prepare\(\).*"
-            "copy what is then in tfds to ",
+            "copy the content of tfds to ",
         ),
     ],
 )
@@ -236,9 +236,7 @@ def test_a_run_on_its_own_splits(data_dir, tmp_path):
 def test_without_a_network_there_is_one_line(data_dir, caplog):
     with pytest.raises(ArgumentError) as caught:
         tfds_split("tiny_greys:no_network", data_dir)
-    assert "could not be prepared: there is no connection to data.example. Where" in str(
-        caught.value
-    )
+    assert "could not be prepared: no connection to data.example. On" in str(caught.value)
     assert "Retrying" not in caplog.text
 
 

@@ -82,7 +82,7 @@ BAD_FILES = {
     "text": (b"no picture at all", "not a JPEG, PNG, WebP, BMP or GIF image"),
     "tiff": (encode(RGB, "TIFF"), "not a JPEG, PNG, WebP, BMP or GIF image"),
     "webp_animated": (encode(RGB, "WEBP", **ANIMATED), "animated WebP"),
-    "bmp_1_bit": (encode(GREY.convert("1"), "BMP"), "other than 8, 24 or 32 bits"),
+    "bmp_1_bit": (encode(GREY.convert("1"), "BMP"), "BMP that .* 8, 24, or 32 bits"),
     "jpeg_truncated": (STILL_FILES["jpeg"][:900], "Invalid JPEG"),
     "png_truncated": (STILL_FILES["png"][:900], "PNG"),
     "webp_truncated": (STILL_FILES["webp"][:900], "WebP|WEBP|webp"),
