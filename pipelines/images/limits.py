@@ -9,9 +9,8 @@ import re
 import tensorflow as tf
 
 from pipelines.images.file_bytes import numbers
+from pipelines.max_pixels import MOST_PIXELS as MOST_PIXELS
 
-# Some formats need 28 bytes per pixel during decoding and resizing: 1.4 GB.
-MOST_PIXELS = 50_000_000
 # Encoders write up to twenty scans. A scan takes only a dozen bytes, but over 1 ns per pixel.
 MOST_SCANS = 50
 # Segments before the first scan. A depth map of 50 MB has 800. Pillow takes 1 µs for each.
