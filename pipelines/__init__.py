@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 from keras_dml._common.extras import needing
 from pipelines.datasets.registry import DATASETS, load_dataset
-from pipelines.folds import training_fold
 from pipelines.samplers import BalancedSampler, RandomSampler
-from pipelines.split import Split, split_by_class
+from pipelines.split import Split, split_by_class, training_fold
 from pipelines.table import ImageTable
 
 if TYPE_CHECKING:  # __getattr__ imports these at run time

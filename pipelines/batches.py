@@ -12,9 +12,9 @@ from typing import Protocol, cast
 import numpy as np
 import tensorflow as tf
 
-from keras_dml._common.checks import as_array, check_bool, check_whole, shown
+from keras_dml._common.checks import argument_error, as_array, check_bool, check_whole
 from keras_dml._common.errors import ArgumentError, ArgumentTypeError
-from pipelines.checks import check_callable
+from pipelines.checks import as_integers, check_callable
 from pipelines.images.decode import Source
 from pipelines.python_calls import map_numpy
 from pipelines.table import ImageTable, check_table
@@ -140,12 +140,7 @@ def feature_batches(
 
         batches = feature_batches([np.zeros((6, 8), "float32")], np.arange(6), sampler)
     """
-    labels = as_array("labels", labels)
-    if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise ArgumentError(
-            "labels must be a vector of integers. "
-            f"Received: labels of shape {labels.shape} and dtype {labels.dtype}"
-        )
+    labels = as_integers("labels", labels, None)
     shapes = {view.shape for view in features}
     if len(shapes) != 1 or len(next(iter(shapes))) < 2 or len(features[0]) != len(labels):
         raise ArgumentError(
@@ -208,10 +203,8 @@ class _Steps:
         if num_steps is not None:
             self.count = check_whole("num_steps", num_steps, least=0, most=_MOST_STEPS)
         if not callable(sampler) or not hasattr(sampler, "batch_size"):
-            raise ArgumentTypeError(
-                "sampler must be a function from a step to rows, with an attribute batch_size. "
-                f"Received: sampler={shown(sampler)}"
-            )
+            wanted = "a function from a step to rows, with an attribute batch_size"
+            raise argument_error("sampler", wanted, sampler, ArgumentTypeError)
         batch_size = check_whole("sampler.batch_size", sampler.batch_size, least=1)
         context = input_context or tf.distribute.InputContext()
         if batch_size % context.num_replicas_in_sync:
@@ -324,12 +317,7 @@ def evaluation_batches(
     else:
         check_callable("transform", transform)
     if seeds is not None:
-        seeds = as_array("seeds", seeds)
-        if seeds.shape != (len(table), 2) or seeds.dtype.kind not in "iu":
-            raise ArgumentError(
-                f"seeds must be integers of shape [{len(table)}, 2], a pair for each image. "
-                f"Received: seeds of shape {seeds.shape} and dtype {seeds.dtype}"
-            )
+        seeds = as_integers("seeds", seeds, len(table), 2)
     seed_specs = () if seeds is None else ((tf.int64, [2]),)
     context = input_context or tf.distribute.InputContext()
     replicas = context.num_replicas_in_sync

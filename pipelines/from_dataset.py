@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_dml._common.checks import shown
+from keras_dml._common.checks import argument_error, shown
 from keras_dml._common.errors import ArgumentError, ArgumentTypeError
 from pipelines.batches import training_batches
 from pipelines.samplers import BalancedSampler
@@ -39,9 +39,7 @@ def table_from_dataset(dataset: tf.data.Dataset) -> ImageTable:
         table = table_from_dataset(given.batch(4))
     """
     if not isinstance(dataset, tf.data.Dataset):
-        raise ArgumentTypeError(
-            f"dataset must be a tf.data.Dataset. Received: dataset={shown(dataset)}"
-        )
+        raise argument_error("dataset", "a tf.data.Dataset", dataset, ArgumentTypeError)
     if int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY:
         raise ArgumentError("dataset must be finite. Received: an infinite dataset, as of repeat()")
     wanted = "dataset must contain (x, label), or batches of them"

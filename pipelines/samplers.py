@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from keras_dml._common.checks import argument_error, check_whole
 from keras_dml._common.errors import ArgumentError
-from pipelines.checks import as_labels
+from pipelines.checks import as_integers, as_labels
 from pipelines.permutation import fold, permuted, seed_key
 from pipelines.table import number_classes
 
@@ -59,10 +59,8 @@ class RandomSampler:
         self.batch_size = check_whole("batch_size", batch_size, least=1)
         self._num_images = check_whole("num_images", num_images, most=_MOST_SLOTS)
         if self._num_images < self.batch_size:
-            raise ArgumentError(
-                f"batch_size must be at most the number of images, {num_images}. "
-                f"Received: batch_size={batch_size}"
-            )
+            wanted = f"at most the number of images, {num_images}"
+            raise argument_error("batch_size", wanted, batch_size)
         self.steps_per_epoch = self._num_images // self.batch_size
         self._key = seed_key(_checked_seed(seed))
 
@@ -114,20 +112,14 @@ class BalancedSampler:
         labels = as_labels("labels", labels)
         if labels.dtype.kind == "U" and labels.ndim == 1 and len(labels):
             labels, _ = number_classes(labels)
-        if labels.ndim != 1 or labels.dtype.kind not in "iu":
-            raise ArgumentError(
-                "labels must be a vector of integers or of strings. "
-                f"Received: labels of shape {labels.shape} and dtype {labels.dtype}"
-            )
+        labels = as_integers("labels", labels, None)
         self._rows = np.argsort(labels, kind="stable")
         _, self._starts, self._sizes = np.unique(
             labels[self._rows], return_index=True, return_counts=True
         )
         if len(self._sizes) < self._classes_per_batch:
-            raise ArgumentError(
-                f"classes_per_batch must be at most the number of classes, {len(self._sizes)}. "
-                f"Received: classes_per_batch={classes_per_batch}"
-            )
+            wanted = f"at most the number of classes, {len(self._sizes)}"
+            raise argument_error("classes_per_batch", wanted, classes_per_batch)
         self.batch_size = self._classes_per_batch * self._images_per_class
         self.steps_per_epoch = max(1, len(labels) // self.batch_size)
         # Stream 0 orders the classes. Stream k+1 orders the images of class k.

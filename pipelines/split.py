@@ -1,10 +1,10 @@
-"""Splits of a dataset into training images and test images."""
+"""Splits of a dataset into training and test images, and folds of the training classes."""
 
-from dataclasses import dataclass
+import dataclasses
 
 import numpy as np
 
-from keras_dml._common.checks import check_bool, check_whole, shown
+from keras_dml._common.checks import argument_error, check_bool, check_choice, check_whole
 from keras_dml._common.errors import ArgumentError
 from pipelines.table import ImageTable, check_table
 
@@ -12,7 +12,7 @@ SPLITS = ("first_classes", "random_classes", "within_classes", "every_class")
 """Ways to split a dataset by class, see `split_by_class`."""
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Split:
     """A dataset's training images and test images.
 
@@ -78,10 +78,7 @@ class Split:
 
 def check_split(split: str) -> None:
     """Raise `ValueError` unless the argument is one of `SPLITS`."""
-    if not isinstance(split, str) or split not in SPLITS:
-        raise ArgumentError(
-            f"split must be one of {', '.join(SPLITS)}. Received: split={shown(split)}"
-        )
+    check_choice("split", split, SPLITS)
 
 
 def split_by_class(
@@ -172,10 +169,7 @@ def _within_classes(table: ImageTable, catalog: ImageTable | None, seed: int) ->
     place = np.arange(len(labels)) - np.repeat(starts, sizes)
     trains = place < np.repeat((sizes + 1) // 2, sizes)
     if trains.all():
-        raise ArgumentError(
-            "split must not be within_classes if no class has two or more images. "
-            f"Received: {table!r}"
-        )
+        raise argument_error("table", "a table with two or more images of a class", table)
     train, test = (table.select(np.sort(by_class[chosen])) for chosen in (trains, ~trains))
     return Split(train, test, same_classes=True, catalog=catalog)
 
@@ -215,3 +209,52 @@ def split_by_id(
                 f"Received: {table.num_classes} classes, ids {class_ids[0]} to {class_ids[-1]}"
             )
     return split_by_class(table, train_classes, test_classes, catalog, split, seed)
+
+
+def training_fold(split: Split, fold: int, folds: int) -> Split:
+    """Split the training classes into training classes and one held-out fold.
+
+    The folds are disjoint sets of consecutive classes whose sizes differ by at most one class. They
+    depend only on the numbers of classes and folds. The result does not contain the test images,
+    the gallery, and the catalog of `split`, so settings that you choose with it have not seen them.
+
+    Args:
+        split: Split of a dataset.
+        fold: Number of the held-out fold, from 1.
+        folds: Number of folds, 2 or more.
+
+    Returns:
+        A `Split` of training classes: `train` has the classes of the other folds, `test` has those
+        of fold `fold`.
+
+    Raises:
+        TypeError: `fold` or `folds` is not an integer.
+        ValueError: `fold` is out of range, or there are fewer training classes than folds.
+
+    Reference: Musgrave et al. 2020, "A Metric Learning Reality Check", which uses four folds of the
+    training classes.
+
+    Examples:
+
+        table = pipelines.ImageTable.from_arrays(np.zeros((80, 8)), np.arange(80) // 4)
+        whole = pipelines.split_by_class(table)  # 10 training classes, 10 test classes
+        first = training_fold(whole, 1, 4)  # 7 training classes, 3 held out
+    """
+    folds = check_whole("folds", folds, least=2)
+    fold = check_whole("fold", fold, least=1)
+    if fold > folds:
+        raise argument_error("fold", f"at most folds={folds}", fold)
+    table = split.train
+    if table.num_classes < folds:
+        wanted = f"at most {table.num_classes}, the number of training classes"
+        raise argument_error("folds", wanted, folds)
+    parts = np.array_split(np.arange(table.num_classes), folds)
+    kept_back = parts.pop(fold - 1)
+    return dataclasses.replace(
+        split,
+        train=table.select_classes(np.concatenate(parts)),
+        test=table.select_classes(kept_back),
+        same_classes=False,
+        gallery=None,
+        catalog=None,
+    )

@@ -12,9 +12,9 @@ from typing import TypeAlias, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
-from keras_dml._common.checks import as_array, shown
+from keras_dml._common.checks import argument_error, as_array
 from keras_dml._common.errors import ArgumentError, ArgumentTypeError
-from pipelines.checks import as_labels, items_of
+from pipelines.checks import as_integers, as_labels, items_of
 
 MOST_OF_A_BOX = 2**30
 """Largest coordinate or side of a box. The decoders need the sum of both as an int32."""
@@ -75,16 +75,7 @@ class ImageTable:
                 "Exactly one of paths, arrays, and encoded must be set. "
                 f"Received: {' and '.join(given) or 'none'}"
             )
-        labels = as_labels("labels", self.labels).copy()
-        if labels.ndim != 1 or len(labels) == 0:
-            raise ArgumentError(
-                "labels must be a vector with at least one image. "
-                f"Received: labels of shape {labels.shape}"
-            )
-        if labels.dtype.kind not in "iu":
-            raise ArgumentTypeError(
-                f"labels must be integers. Received: labels of dtype {labels.dtype}"
-            )
+        labels = as_integers("labels", as_labels("labels", self.labels), None).copy()
         names = _checked_names(self.class_names)
         if labels.min() < 0 or labels.max() >= len(names):
             raise ArgumentError(
@@ -103,8 +94,8 @@ class ImageTable:
         if self.boxes is not None:
             object.__setattr__(self, "boxes", _checked_boxes(self.boxes, len(labels)))
         if self.coarse_ids is not None:
-            coarse_ids = _checked_coarse_ids(self.coarse_ids, len(names))
-            object.__setattr__(self, "coarse_ids", coarse_ids)
+            coarse_ids = as_integers("coarse_ids", self.coarse_ids, len(names))
+            object.__setattr__(self, "coarse_ids", _read_only(coarse_ids.astype(np.int64)))
 
     @classmethod
     def from_paths(
@@ -210,12 +201,7 @@ class ImageTable:
         Raises:
             ValueError: A number is out of range or appears twice, or no image is left.
         """
-        chosen = as_array("class_numbers", class_numbers)
-        if chosen.ndim != 1 or len(chosen) == 0 or chosen.dtype.kind not in "iu":
-            raise ArgumentError(
-                "class_numbers must be a non-empty vector of integers. "
-                f"Received: class_numbers={shown(class_numbers)}"
-            )
+        chosen = as_integers("class_numbers", class_numbers, None)
         if chosen.min() < 0 or chosen.max() >= self.num_classes:
             raise ArgumentError(
                 f"class_numbers must lie in 0..{self.num_classes - 1}. "
@@ -224,10 +210,7 @@ class ImageTable:
         renumbered = np.full(self.num_classes, -1, np.int64)
         renumbered[chosen] = np.arange(len(chosen))
         if np.count_nonzero(renumbered >= 0) != len(chosen):
-            raise ArgumentError(
-                "class_numbers must contain each class at most once. "
-                f"Received: class_numbers={shown(class_numbers)}"
-            )
+            raise argument_error("class_numbers", "without repeats", class_numbers)
         labels = renumbered[self.labels]
         rows = np.flatnonzero(labels >= 0)
         names = tuple(self.class_names[number] for number in chosen)
@@ -257,10 +240,7 @@ def number_classes(
     """
     given = as_labels("labels", labels)
     if given.ndim != 1 or len(given) == 0:
-        raise ArgumentError(
-            "labels must be a vector with at least one image. "
-            f"Received: labels of shape {given.shape}"
-        )
+        raise argument_error("labels", "a vector with at least one label", given)
     if given.dtype.kind in "iu":
         values, numbers = np.unique(given, return_inverse=True)
         distinct = values.tolist()
@@ -282,16 +262,14 @@ def number_classes(
 def check_table(name: str, table: object) -> None:
     """Raise `ArgumentTypeError` unless the argument is an `ImageTable`."""
     if not isinstance(table, ImageTable):
-        raise ArgumentTypeError(f"{name} must be an ImageTable. Received: {name}={shown(table)}")
+        raise argument_error(name, "an ImageTable", table, ArgumentTypeError)
 
 
 def _checked_names(class_names: Iterable[str]) -> tuple[str, ...]:
     names = items_of("class_names", "strings", class_names)
     for name in names:
         if not isinstance(name, str):
-            raise ArgumentTypeError(
-                f"class_names must be strings. Received: {shown(name)} among class_names"
-            )
+            raise argument_error("class_names", "strings", name, ArgumentTypeError)
     return cast(tuple[str, ...], names)
 
 
@@ -304,17 +282,13 @@ def _checked_paths(paths: Sequence[str | os.PathLike[str]] | np.ndarray) -> np.n
             if isinstance(path, os.PathLike):
                 path = os.fspath(path)
             if not isinstance(path, str):
-                raise ArgumentTypeError(
-                    f"paths must be strings or path objects. Received: {shown(path)}"
-                )
+                raise argument_error("paths", "strings or path objects", path, ArgumentTypeError)
             names.append(path)
             try:
                 path.encode()
             except UnicodeEncodeError:
                 # TensorFlow only reads files with UTF-8 names, and would only fail during training.
-                raise ArgumentError(
-                    f"paths must be valid UTF-8; rename the file. Received: {path!r}"
-                ) from None
+                raise argument_error("paths", "valid UTF-8; rename the file", path) from None
         checked = np.array(names, dtype=str)
     if checked.ndim != 1:
         raise ArgumentError(f"paths must be a vector. Received: paths of shape {checked.shape}")
@@ -340,9 +314,7 @@ def _checked_encoded(encoded: Sequence[bytes] | np.ndarray) -> np.ndarray:
     images = items_of("encoded", "bytes objects", encoded)
     for image in images:
         if not isinstance(image, bytes):
-            raise ArgumentTypeError(
-                f"encoded must be bytes objects. Received: {type(image).__name__}"
-            )
+            raise argument_error("encoded", "bytes objects", image, ArgumentTypeError)
     # Not np.array(images): NumPy's byte strings drop zeros at the end.
     checked = np.empty(len(images), object)
     checked[:] = images
@@ -350,14 +322,7 @@ def _checked_encoded(encoded: Sequence[bytes] | np.ndarray) -> np.ndarray:
 
 
 def _checked_boxes(boxes: ArrayLike, count: int) -> np.ndarray:
-    checked = as_array("boxes", boxes).copy()
-    if checked.shape != (count, 4):
-        raise ArgumentError(
-            f"boxes must have the shape [{count}, 4], one for each image. "
-            f"Received: boxes of shape {checked.shape}"
-        )
-    if checked.dtype.kind not in "iu":
-        raise ArgumentTypeError(f"boxes must be integers. Received: boxes of dtype {checked.dtype}")
+    checked = as_integers("boxes", boxes, count, 4).copy()
     empty = np.flatnonzero(checked[:, 2:].min(axis=1) < 1)
     if len(empty):
         raise ArgumentError(
@@ -369,20 +334,6 @@ def _checked_boxes(boxes: ArrayLike, count: int) -> np.ndarray:
         raise ArgumentError(
             f"boxes must be numbers of pixels from {-MOST_OF_A_BOX} to {MOST_OF_A_BOX}. "
             f"Received: {checked[far[0]].tolist()} in row {far[0]}"
-        )
-    return _read_only(checked.astype(np.int64, copy=False))
-
-
-def _checked_coarse_ids(coarse_ids: ArrayLike, num_classes: int) -> np.ndarray:
-    checked = as_array("coarse_ids", coarse_ids).copy()
-    if checked.shape != (num_classes,):
-        raise ArgumentError(
-            f"coarse_ids must have the shape [{num_classes}], one for each class name. "
-            f"Received: coarse_ids of shape {checked.shape}"
-        )
-    if checked.dtype.kind not in "iu":
-        raise ArgumentTypeError(
-            f"coarse_ids must be integers. Received: coarse_ids of dtype {checked.dtype}"
         )
     return _read_only(checked.astype(np.int64, copy=False))
 

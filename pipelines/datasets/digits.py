@@ -21,22 +21,20 @@ def load_split(
     train_classes: int | None = None,
     test_classes: int | None = None,
 ) -> Split:
-    """Built in: handwritten digits. Training and test have the same ten classes."""
-    check_not_given("digits", "reads no files", data_dir=data_dir)
-    reason = "trains and tests on the same ten classes"
-    check_not_given("digits", reason, train_classes=train_classes, test_classes=test_classes)
-    return digits()
+    """Built in: handwritten digits. Training and test have the same ten classes.
 
-
-def digits() -> Split:
-    """Load 1,797 gray images of 8×8 pixels in ten classes. About a fifth of each class is for the
-    test.
-
-    The split is always the same: it uses a random permutation of each class with a constant seed.
+    1,797 gray images of 8×8 pixels. About a fifth of each class is for the test. The split is
+    always the same: it uses a random permutation of each class with a constant seed.
 
     Source: E. Alpaydin and C. Kaynak, "Optical Recognition of Handwritten Digits", UCI (1998), the
     part in scikit-learn (`sklearn.datasets.load_digits`).
+
+    Raises:
+        ValueError: `data_dir`, `train_classes`, or `test_classes` is set.
     """
+    check_not_given("digits", "reads no files", data_dir=data_dir)
+    reason = "trains and tests on the same ten classes"
+    check_not_given("digits", reason, train_classes=train_classes, test_classes=test_classes)
     # This import takes a second.
     with needing("run", "the dataset digits"):
         from sklearn.datasets import load_digits

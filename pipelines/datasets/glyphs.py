@@ -6,7 +6,6 @@ and test classes that training never sees.
 
 import functools
 import hashlib
-import numbers
 import os
 import unicodedata
 from typing import TYPE_CHECKING, cast
@@ -109,20 +108,11 @@ def glyphs(num_classes: int | None = None, seed: int = 0) -> ImageTable:
     Raises:
         ValueError, TypeError: `num_classes` or `seed` is out of range or not an integer.
     """
-    seed = check_whole("seed", seed)
-    if not 0 <= seed < 2**64:
-        raise ArgumentError(
-            f"seed must be a whole number from 0 to 2^64 - 1. Received: seed={seed!r}"
-        )
+    seed = check_whole("seed", seed, least=0, most=2**64 - 1)
     fonts, characters = _fonts(), _characters()
     if num_classes is None:
         num_classes = len(characters)
-    is_number = isinstance(num_classes, numbers.Integral) and not isinstance(num_classes, bool)
-    if not is_number or not 1 <= num_classes <= len(characters):
-        raise ArgumentError(
-            f"num_classes must be None or from 1 to {len(characters)}, the number of glyph "
-            f"classes. Received: num_classes={num_classes!r}"
-        )
+    num_classes = check_whole("num_classes", num_classes, least=1, most=len(characters))
     characters = characters[:num_classes]
     images = np.concatenate([_class_images(fonts, c, seed) for c in characters])
     return ImageTable.from_arrays(

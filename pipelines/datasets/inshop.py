@@ -32,21 +32,16 @@ def load_split(
     train_classes: int | None = None,
     test_classes: int | None = None,
 ) -> Split:
-    """In-Shop, with a gallery, in its official split."""
-    given = {"train_classes": train_classes, "test_classes": test_classes}
-    check_not_given("inshop", "has an official split", **given)
-    return inshop(data_dir)
+    """In-Shop, with a gallery, in its official split.
 
-
-def inshop(data_dir: str | os.PathLike[str] | None) -> Split:
-    """Read the list of In-Shop, which specifies the training images, the queries, and the gallery.
-
-    No image is opened. Rows are in
-    the order of the list. Classes (items) are in the order of their names. Queries and gallery have
-    the same classes. Another number of images than in the full dataset only causes a warning.
+    The list specifies the training images, the queries, and the gallery. No image is opened. Rows
+    are in the order of the list. Classes (items) are in the order of their names. Queries and
+    gallery have the same classes. Another number of images than in the full dataset only causes a
+    warning.
 
     Args:
         data_dir: Folder with the list and `img`, unpacked or as downloaded (`Eval`, `Img`).
+        train_classes, test_classes: Must be None.
 
     Returns:
         `Split` with the queries as `test`, and with a `gallery`.
@@ -56,6 +51,8 @@ def inshop(data_dir: str | os.PathLike[str] | None) -> Split:
             file and line), the number of lines is not the announced one, one of the three sets is
             empty, an item is in training and test, or listed images are missing.
     """
+    given = {"train_classes": train_classes, "test_classes": test_classes}
+    check_not_given("inshop", "has an official split", **given)
     root = checked_data_dir(data_dir, EXPECTED)
     path = _either(root, _LIST, os.path.join("Eval", _LIST))
     images = os.path.dirname(_either(root, "img", os.path.join("Img", "img")))

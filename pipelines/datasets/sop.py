@@ -24,25 +24,21 @@ def load_split(
     train_classes: int | None = None,
     test_classes: int | None = None,
 ) -> Split:
-    """Stanford Online Products, in its official split."""
-    given = {"train_classes": train_classes, "test_classes": test_classes}
-    check_not_given("sop", "has an official split", **given)
-    return sop(data_dir)
-
-
-def sop(data_dir: str | os.PathLike[str] | None) -> Split:
-    """Read the two lists, which specify the split.
+    """Stanford Online Products, in its official split.
 
     Rows are in the order of the two lists, classes in the order of their ids. No image is opened. A
     list with other numbers of images or classes than the full dataset only causes a warning.
 
     Args:
         data_dir: The folder `Stanford_Online_Products`, or a folder that contains it.
+        train_classes, test_classes: Must be None.
 
     Raises:
         ValueError: The folder or a list is missing, a line is invalid (the message names file and
             line), a class is in both lists, or listed images are missing.
     """
+    given = {"train_classes": train_classes, "test_classes": test_classes}
+    check_not_given("sop", "has an official split", **given)
     needed = ["Ebay_train.txt", "Ebay_test.txt"]
     root = dataset_root(data_dir, "Stanford_Online_Products", needed, EXPECTED)
     rows = {

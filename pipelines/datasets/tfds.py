@@ -1,18 +1,18 @@
 """Needs TensorFlow (tensorflow-datasets). Image classification datasets of tensorflow-datasets."""
 
 import difflib
+import importlib
 import logging
 import os
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from keras_dml._common.errors import ArgumentError
 from keras_dml._common.extras import needing
 from pipelines.datasets.files import LOGGER
-from pipelines.datasets.optional import tensorflow_datasets
 from pipelines.split import Split, split_by_class
 from pipelines.table import ImageTable
 
@@ -99,8 +99,7 @@ def _own_split(name: str, train: ImageTable, test: ImageTable) -> Split:
 
 
 def _builder(name: str, data_dir: str | os.PathLike[str] | None) -> "DatasetBuilder":
-    tfds = tensorflow_datasets("a dataset of tensorflow-datasets")
-
+    tfds = _tensorflow_datasets()
     base, _, config = name.partition(":")
     try:
         return tfds.builder(
@@ -127,8 +126,7 @@ def _builder(name: str, data_dir: str | os.PathLike[str] | None) -> "DatasetBuil
 
 
 def _configurations(base: str) -> list[str]:
-    tfds = tensorflow_datasets("a dataset of tensorflow-datasets")
-
+    tfds = _tensorflow_datasets()
     try:
         return list(tfds.builder_cls(base).builder_configs)
     except ValueError:
@@ -137,8 +135,7 @@ def _configurations(base: str) -> list[str]:
 
 def _features(name: str, features: object) -> tuple[str, str]:
     """Return the names of the image and of the label in an example."""
-    tfds = tensorflow_datasets("a dataset of tensorflow-datasets")
-
+    tfds = _tensorflow_datasets()
     kinds = dict(features.items()) if hasattr(features, "items") else {}
     images = [
         key
@@ -195,13 +192,11 @@ def _table(
     image: str,
     label: str,
 ) -> ImageTable:
-    tfds = tensorflow_datasets("a dataset of tensorflow-datasets")
-
+    tfds = _tensorflow_datasets()
     decoders = tfds.decode.PartialDecoding(
         {image: True, label: True}, decoders={image: tfds.decode.SkipDecoding()}
     )
-    with needing("tensorflow", "a dataset of tensorflow-datasets"):
-        from pipelines.bars import Bar
+    from pipelines.bars import Bar  # needs tqdm
 
     encoded: list[bytes] = []
     numbers: list[int] = []
@@ -242,9 +237,14 @@ def _table(
     return ImageTable(labels[labelled], names, encoded=chosen)
 
 
+def _tensorflow_datasets() -> Any:
+    with needing("run", "a dataset of tensorflow-datasets"):
+        return importlib.import_module("tensorflow_datasets")
+
+
 def _root(data_dir: str | os.PathLike[str] | None) -> str:
     """Return the folder of all datasets."""
-    tfds = tensorflow_datasets("a dataset of tensorflow-datasets")
+    tfds = _tensorflow_datasets()
     return str(os.path.expanduser(data_dir or tfds.core.constants.DATA_DIR))
 
 

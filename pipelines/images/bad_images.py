@@ -15,8 +15,8 @@ import numpy as np
 import tensorflow as tf
 
 from keras_dml._common.checks import as_array, check_bool, check_whole
-from keras_dml._common.errors import ArgumentError
 from pipelines.bars import Bar
+from pipelines.checks import as_integers
 from pipelines.images.decode import decode_image
 from pipelines.images.limits import MOST_PIXELS, why_too_costly
 from pipelines.table import ImageTable, check_table
@@ -74,16 +74,11 @@ def find_bad_images(
             or `decode` is not a bool, or `max_pixels` is below 1.
     """
     check_table("table", table)
-    decode, max_pixels = (
-        check_bool("decode", decode),
-        check_whole("max_pixels", max_pixels, least=1),
-    )
+    decode = check_bool("decode", decode)
+    max_pixels = check_whole("max_pixels", max_pixels, least=1)
     rows = np.arange(len(table)) if rows is None else as_array("rows", rows)
-    if rows.ndim != 1 or (len(rows) and rows.dtype.kind not in "iu"):
-        raise ArgumentError(
-            "rows must be a vector of integers. "
-            f"Received: rows of shape {rows.shape} and dtype {rows.dtype}"
-        )
+    if rows.shape != (0,):
+        rows = as_integers("rows", rows, None)
     if progress is not None:
         progress = check_bool("progress", progress)
     encoded, paths = table.encoded, table.paths

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from keras_dml._common.checks import argument_error, check_bool, check_choice, check_whole, shown
+from keras_dml._common.checks import argument_error, check_bool, check_choice, check_whole
 from keras_dml._common.errors import ArgumentError
 from pipelines.checks import plain_numbers
 from pipelines.images import decode
@@ -96,10 +96,8 @@ class TrainTransform:
         _check_range(self, "aspect", at_most=math.inf)
         jitter = plain_numbers(self.jitter)
         if jitter is None or len(jitter) != 4 or min(jitter) < 0 or jitter[3] > 0.5:
-            raise ArgumentError(
-                "jitter must be four strengths of at least 0 (brightness, contrast, saturation, "
-                f"hue), with hue at most 0.5. Received: jitter={shown(self.jitter)}"
-            )
+            wanted = "four strengths from 0 (brightness, contrast, saturation, hue), hue up to 0.5"
+            raise argument_error("jitter", wanted, self.jitter)
         object.__setattr__(self, "jitter", jitter)
 
     def __call__(self, source: Source, seed: tf.Tensor) -> tf.Tensor:
@@ -234,10 +232,8 @@ def _check_sizes(transform: TrainTransform | EvaluationTransform, crop_is_fixed:
     pair = isinstance(resize, tuple) and len(resize) == 2
     sides = plain_numbers(resize if pair else (resize,))
     if sides is None or not all(isinstance(side, int) and side >= 1 for side in sides):
-        raise ArgumentError(
-            "resize must be None, the shortest side (at least 1), or a tuple (height, width). "
-            f"Received: resize={shown(resize)}"
-        )
+        wanted = "None, the shortest side (at least 1), or a tuple (height, width)"
+        raise argument_error("resize", wanted, resize)
     if crop_is_fixed and min(sides) < image_size:
         raise ArgumentError(
             "resize must be at least image_size, so that the crop fits. "

@@ -204,7 +204,7 @@ def test_a_table_the_size_of_stanford_online_products():
         (lambda: BalancedSampler([0, 1], 0, 1), "classes_per_batch must be .*at least 1"),
         (lambda: BalancedSampler([0, 1], 1, 0), "images_per_class must be .*from 1"),
         (lambda: BalancedSampler([0.5, 1], 1, 1), "labels must be .*0.5 in row 0 of labels"),
-        (lambda: BalancedSampler([[0, 1]], 1, 1), r"vector of integers.*\(1, 2\)"),
+        (lambda: BalancedSampler([[0, 1]], 1, 1), r"integers of shape \[n\].*\(1, 2\)"),
         (lambda: BalancedSampler([0, 1], 1, 1)(-2), "step must be .*from 0.*step=-2"),
         # Strings to NumPy.
         (lambda: BalancedSampler(["a", math.nan], 1, 1), "labels must be numbers or strings"),

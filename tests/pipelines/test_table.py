@@ -188,7 +188,7 @@ def test_every_class_trains():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"split": "random"}, "split must be one of first_classes, .* Received: split='?random"),
+        ({"split": "random"}, "split must be one of .*first_classes.* Received: split='?random"),
         ({"split": "every_class", "train_classes": 1}, "must not be set with split=every_class"),
         ({"split": "random_classes", "seed": -1}, "seed must be .*Received: seed=-1"),
         ({"split": "random_classes", "train_classes": 9}, "9 leaves no class to test"),
@@ -200,7 +200,7 @@ def test_a_split_that_cannot_be_is_refused(arguments, message):
 
 
 def test_within_classes_of_one_image_each_is_refused():
-    with pytest.raises(ValueError, match="split must not be within_classes.*two or more images"):
+    with pytest.raises(ValueError, match="table must be .* two or more images of a class"):
         split_by_class(ImageTable.from_paths(["1", "2"], ["a", "b"]), split="within_classes")
 
 
@@ -238,9 +238,17 @@ def boxed(boxes):
         (lambda: ImageTable(["a"], ("a",), paths=["1"]), TypeError, "labels must be integers"),
         (lambda: ImageTable([1], ("a",), paths=["1"]), ValueError, "must lie in 0..0"),
         (lambda: ImageTable([-1], ("a",), paths=["1"]), ValueError, "labels from -1 to -1"),
-        (lambda: ImageTable([], (), paths=[]), ValueError, "at least one image"),
-        (lambda: ImageTable.from_paths([], []), ValueError, "at least one image"),
-        (lambda: ImageTable.from_paths(["1"], [[0]]), ValueError, r"shape \(1, 1\)"),
+        (
+            lambda: ImageTable([], (), paths=[]),
+            ValueError,
+            "labels must be .*(not empty|at least one label)",
+        ),
+        (
+            lambda: ImageTable.from_paths([], []),
+            ValueError,
+            "labels must be .*(not empty|at least one label)",
+        ),
+        (lambda: ImageTable.from_paths(["1"], [[0]]), ValueError, r"labels must be a vector"),
         (lambda: ImageTable.from_paths(["1"], [0.5]), TypeError, "labels must be "),
         (
             lambda: ImageTable.from_paths(["1", "2"], ["a", 1]),
@@ -257,7 +265,11 @@ def boxed(boxes):
             ValueError,
             "paths must be valid UTF-8",
         ),
-        (lambda: ImageTable.from_encoded(["1"], [0]), TypeError, "bytes objects. Received: str"),
+        (
+            lambda: ImageTable.from_encoded(["1"], [0]),
+            TypeError,
+            "bytes objects. Received: encoded='1'",
+        ),
         (lambda: ImageTable.from_encoded([b"1"], [0, 1]), ValueError, "1 images and 2 labels"),
         (lambda: ImageTable.from_arrays(PIXELS.astype(int), [0, 1]), TypeError, "dtype int64"),
         (lambda: ImageTable.from_arrays(PIXELS[..., 0], [0, 1]), ValueError, r"\(2, 4, 4\)"),
@@ -266,18 +278,26 @@ def boxed(boxes):
             ValueError,
             "1 or 3",
         ),
-        (lambda: boxed([[0, 0, 1]]), ValueError, r"shape \[2, 4\], one.*shape \(1, 3\)"),
+        (lambda: boxed([[0, 0, 1]]), ValueError, r"shape \[2, 4\].*shape \(1, 3\)"),
         (lambda: boxed([[0, 0, 1, 1]] * 3), ValueError, r"shape \(3, 4\)"),
         (lambda: boxed(np.ones([2, 4])), TypeError, "boxes must be integers.*float64"),
         (lambda: boxed([[0, 0, 1, 1], [9, 8, 7, 0]]), ValueError, r"\[9, 8, 7, 0\] in row 1"),
-        (lambda: small_table().select([]), ValueError, "rows must be a non-empty vector"),
-        (lambda: small_table().select(np.zeros(7, bool)), ValueError, "at least one image"),
-        (lambda: small_table().select_classes([]), ValueError, "non-empty vector"),
+        (lambda: small_table().select([]), ValueError, "rows must be a non-empty"),
+        (
+            lambda: small_table().select(np.zeros(7, bool)),
+            ValueError,
+            "labels must be .*(not empty|at least one label)",
+        ),
+        (
+            lambda: small_table().select_classes([]),
+            ValueError,
+            "class_numbers must be integers.*not empty",
+        ),
         (lambda: small_table().select_classes([4]), ValueError, r"0\.\.3"),
         (
             lambda: small_table().select_classes([1, 1]),
             ValueError,
-            "class_numbers must contain each class at most once",
+            "class_numbers must be without repeats",
         ),
     ],
 )

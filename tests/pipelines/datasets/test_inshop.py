@@ -2,7 +2,7 @@ import pytest
 from official_layouts import write_inshop
 
 from pipelines.datasets import inshop as inshop_module
-from pipelines.datasets.inshop import inshop
+from pipelines.datasets.inshop import load_split as inshop
 from pipelines.datasets.registry import load_dataset
 
 HEAD = "image_name item_id evaluation_status\n"

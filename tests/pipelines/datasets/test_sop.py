@@ -4,7 +4,7 @@ from official_layouts import write_sop
 
 from pipelines.datasets import sop as sop_module
 from pipelines.datasets.registry import load_dataset
-from pipelines.datasets.sop import sop
+from pipelines.datasets.sop import load_split as sop
 from pipelines.samplers import BalancedSampler, RandomSampler
 from pipelines.table import ImageTable
 

@@ -323,7 +323,7 @@ def test_a_seed_fixes_every_bit_and_seeds_differ():
         ({"aspect": (1.0, math.inf)}, "aspect must be"),
         ({"jitter": (0.1, 0.1, 0.1)}, "jitter must be four"),
         ({"jitter": (-0.1, 0, 0, 0)}, "jitter must be four"),
-        ({"jitter": (0, 0, 0, 0.6)}, "hue at most 0.5. Received: jitter="),
+        ({"jitter": (0, 0, 0, 0.6)}, "hue up to 0.5. Received: jitter="),
     ],
 )
 def test_bad_arguments_of_the_training_transform(arguments, message):
