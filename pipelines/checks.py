@@ -29,22 +29,31 @@ def as_labels(name: str, value: object) -> np.ndarray:
     return array
 
 
-def as_integers(name: str, value: object, *shape: int | None) -> np.ndarray:
+def as_integers(
+    name: str, value: object, *shape: int | None, bounds: tuple[int, int] | None = None
+) -> np.ndarray:
     """Convert the argument to an array of integers.
 
     Args:
         name: Name of the argument, for the message.
         value: The argument.
         *shape: Length of each axis. None: any length from 1.
+        bounds: Smallest and largest valid value.
 
     Raises:
         TypeError: The values are not integers.
-        ValueError: The shape is wrong.
+        ValueError: The shape is wrong, or a value is out of range.
     """
     array = as_array(name, value)
     is_integer = array.dtype.kind in "iu"
     fits = all(n > 0 if want is None else n == want for n, want in zip(array.shape, shape))
     if is_integer and array.ndim == len(shape) and fits:
+        if bounds is not None and ((array < bounds[0]) | (array > bounds[1])).any():
+            row = np.argwhere((array < bounds[0]) | (array > bounds[1]))[0, 0]
+            raise ArgumentError(
+                f"{name} must be integers from {bounds[0]} to {bounds[1]}. "
+                f"Received: {array[row].tolist()} in row {row}"
+            )
         return array
     axes = ", ".join("n" if want is None else str(want) for want in shape)
     kind = ArgumentError if is_integer else ArgumentTypeError

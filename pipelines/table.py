@@ -75,18 +75,14 @@ class ImageTable:
                 "Exactly one of paths, arrays, and encoded must be set. "
                 f"Received: {' and '.join(given) or 'none'}"
             )
-        labels = as_integers("labels", as_labels("labels", self.labels), None).copy()
         names = _checked_names(self.class_names)
-        if labels.min() < 0 or labels.max() >= len(names):
-            raise ArgumentError(
-                f"labels must lie in 0..{len(names) - 1}, one number for each class name. "
-                f"Received: labels from {labels.min()} to {labels.max()}"
-            )
+        labels = as_labels("labels", self.labels)
+        labels = as_integers("labels", labels, None, bounds=(0, len(names) - 1)).copy()
         images = _CHECKS[given[0]](getattr(self, given[0]))
         if len(images) != len(labels):
             raise ArgumentError(
-                f"labels must have one entry for each image. Received: {len(images)} images and "
-                f"{len(labels)} labels"
+                f"labels must have one entry for each of the {len(images)} images. "
+                f"Received: {len(labels)} labels"
             )
         object.__setattr__(self, "labels", _read_only(labels.astype(np.int64, copy=False)))
         object.__setattr__(self, "class_names", names)
@@ -172,21 +168,11 @@ class ImageTable:
             ValueError: `rows` is empty, out of range, or has another shape or dtype.
         """
         rows = as_array("rows", rows)
-        if rows.ndim != 1 or len(rows) == 0 or rows.dtype.kind not in "iub":
-            raise ArgumentError(
-                "rows must be a non-empty vector of integers or a boolean mask. "
-                f"Received: rows of shape {rows.shape} and dtype {rows.dtype}"
-            )
-        if rows.dtype.kind == "b" and len(rows) != len(self):
-            raise ArgumentError(
-                f"rows must have one entry for each of the {len(self)} images, as a boolean mask. "
-                f"Received: a mask of {len(rows)}"
-            )
-        if rows.dtype.kind != "b" and (rows.min() < -len(self) or rows.max() >= len(self)):
-            raise ArgumentError(
-                f"rows must lie in 0..{len(self) - 1}. "
-                f"Received: numbers from {rows.min()} to {rows.max()}"
-            )
+        if rows.dtype.kind == "b":
+            if rows.shape != self.labels.shape:
+                raise argument_error("rows", f"a boolean mask of shape [{len(self)}]", rows)
+            rows = np.flatnonzero(rows)
+        rows = as_integers("rows", rows, None, bounds=(-len(self), len(self) - 1))
         return ImageTable(
             self.labels[rows], self.class_names, coarse_ids=self.coarse_ids, **self._images(rows)
         )
@@ -201,12 +187,8 @@ class ImageTable:
         Raises:
             ValueError: A number is out of range or appears twice, or no image is left.
         """
-        chosen = as_integers("class_numbers", class_numbers, None)
-        if chosen.min() < 0 or chosen.max() >= self.num_classes:
-            raise ArgumentError(
-                f"class_numbers must lie in 0..{self.num_classes - 1}. "
-                f"Received: numbers from {chosen.min()} to {chosen.max()}"
-            )
+        bounds = (0, self.num_classes - 1)
+        chosen = as_integers("class_numbers", class_numbers, None, bounds=bounds)
         renumbered = np.full(self.num_classes, -1, np.int64)
         renumbered[chosen] = np.arange(len(chosen))
         if np.count_nonzero(renumbered >= 0) != len(chosen):
@@ -322,18 +304,12 @@ def _checked_encoded(encoded: Sequence[bytes] | np.ndarray) -> np.ndarray:
 
 
 def _checked_boxes(boxes: ArrayLike, count: int) -> np.ndarray:
-    checked = as_integers("boxes", boxes, count, 4).copy()
+    checked = as_integers("boxes", boxes, count, 4, bounds=(-MOST_OF_A_BOX, MOST_OF_A_BOX)).copy()
     empty = np.flatnonzero(checked[:, 2:].min(axis=1) < 1)
     if len(empty):
         raise ArgumentError(
             "boxes must be (y, x, height, width) with a height and a width of at least 1. "
             f"Received: {checked[empty[0]].tolist()} in row {empty[0]}"
-        )
-    far = np.flatnonzero((checked > MOST_OF_A_BOX).any(1) | (checked < -MOST_OF_A_BOX).any(1))
-    if len(far):
-        raise ArgumentError(
-            f"boxes must be numbers of pixels from {-MOST_OF_A_BOX} to {MOST_OF_A_BOX}. "
-            f"Received: {checked[far[0]].tolist()} in row {far[0]}"
         )
     return _read_only(checked.astype(np.int64, copy=False))
 

@@ -236,17 +236,21 @@ def boxed(boxes):
             "Exactly one of paths, arrays, and encoded",
         ),
         (lambda: ImageTable(["a"], ("a",), paths=["1"]), TypeError, "labels must be integers"),
-        (lambda: ImageTable([1], ("a",), paths=["1"]), ValueError, "must lie in 0..0"),
-        (lambda: ImageTable([-1], ("a",), paths=["1"]), ValueError, "labels from -1 to -1"),
+        (
+            lambda: ImageTable([1], ("a",), paths=["1"]),
+            ValueError,
+            "labels must be integers from 0 to 0",
+        ),
+        (lambda: ImageTable([-1], ("a",), paths=["1"]), ValueError, "Received: -1 in row 0"),
         (
             lambda: ImageTable([], (), paths=[]),
             ValueError,
-            "labels must be .*(not empty|at least one label)",
+            "must be .*(not empty|at least one label)",
         ),
         (
             lambda: ImageTable.from_paths([], []),
             ValueError,
-            "labels must be .*(not empty|at least one label)",
+            "must be .*(not empty|at least one label)",
         ),
         (lambda: ImageTable.from_paths(["1"], [[0]]), ValueError, r"labels must be a vector"),
         (lambda: ImageTable.from_paths(["1"], [0.5]), TypeError, "labels must be "),
@@ -255,7 +259,7 @@ def boxed(boxes):
             TypeError,
             "labels must be ",
         ),
-        (lambda: ImageTable.from_paths(["1"], [0, 1]), ValueError, "1 images and 2 labels"),
+        (lambda: ImageTable.from_paths(["1"], [0, 1]), ValueError, "Received: 2 labels"),
         (lambda: ImageTable.from_paths(["1"], [0], ["a", "b"]), ValueError, "Received: 2 names"),
         (lambda: ImageTable.from_paths([b"1"], [0]), TypeError, "strings or path objects"),
         (lambda: ImageTable.from_paths([["1"]], [0]), TypeError, "strings or path objects"),
@@ -270,7 +274,11 @@ def boxed(boxes):
             TypeError,
             "bytes objects. Received: encoded='1'",
         ),
-        (lambda: ImageTable.from_encoded([b"1"], [0, 1]), ValueError, "1 images and 2 labels"),
+        (
+            lambda: ImageTable.from_encoded([b"1"], [0, 1]),
+            ValueError,
+            "Received: 2 labels",
+        ),
         (lambda: ImageTable.from_arrays(PIXELS.astype(int), [0, 1]), TypeError, "dtype int64"),
         (lambda: ImageTable.from_arrays(PIXELS[..., 0], [0, 1]), ValueError, r"\(2, 4, 4\)"),
         (
@@ -282,18 +290,18 @@ def boxed(boxes):
         (lambda: boxed([[0, 0, 1, 1]] * 3), ValueError, r"shape \(3, 4\)"),
         (lambda: boxed(np.ones([2, 4])), TypeError, "boxes must be integers.*float64"),
         (lambda: boxed([[0, 0, 1, 1], [9, 8, 7, 0]]), ValueError, r"\[9, 8, 7, 0\] in row 1"),
-        (lambda: small_table().select([]), ValueError, "rows must be a non-empty"),
+        (lambda: small_table().select([]), ValueError, "rows must be .*not empty"),
         (
             lambda: small_table().select(np.zeros(7, bool)),
             ValueError,
-            "labels must be .*(not empty|at least one label)",
+            "must be .*(not empty|at least one label)",
         ),
         (
             lambda: small_table().select_classes([]),
             ValueError,
             "class_numbers must be integers.*not empty",
         ),
-        (lambda: small_table().select_classes([4]), ValueError, r"0\.\.3"),
+        (lambda: small_table().select_classes([4]), ValueError, r"from 0 to 3"),
         (
             lambda: small_table().select_classes([1, 1]),
             ValueError,
@@ -308,5 +316,5 @@ def test_bad_input(build, error, message):
 
 @pytest.mark.parametrize("box", [[2**40, 0, 1, 1], [0, 0, 2**31, 1], [0, -(2**32), 1, 1]])
 def test_a_box_beyond_what_the_decoders_count_is_refused(box):
-    with pytest.raises(ValueError, match="boxes must be numbers of pixels from .* in row 1"):
+    with pytest.raises(ValueError, match="boxes must be integers from .* in row 1"):
         ImageTable.from_paths(["a", "b"], [0, 1], boxes=[[0, 0, 1, 1], box])
