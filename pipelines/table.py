@@ -81,8 +81,8 @@ class ImageTable:
         images = _CHECKS[given[0]](getattr(self, given[0]))
         if len(images) != len(labels):
             raise ArgumentError(
-                f"labels must have one entry for each of the {len(images)} images. "
-                f"Received: {len(labels)} labels"
+                "labels must have one label for each image. "
+                f"Received: {len(images)} images and {len(labels)} labels"
             )
         object.__setattr__(self, "labels", _read_only(labels.astype(np.int64, copy=False)))
         object.__setattr__(self, "class_names", names)

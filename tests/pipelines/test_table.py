@@ -9,7 +9,7 @@ from pipelines.table import ImageTable
 
 
 def small_table():
-    """Seven images of four classes, rows not grouped by class."""
+    """Return seven images of four classes, not grouped by class."""
     return ImageTable.from_paths(
         [f"{number}.png" for number in range(7)], ["d", "a", "b", "a", "c", "d", "b"]
     )
@@ -111,7 +111,7 @@ def test_boxes_stay_with_their_rows():
         assert built.select([1]).boxes.tolist() == [[1, 0, 3, 4]]
 
 
-def test_a_gallery_names_the_classes_of_the_test_images():
+def test_gallery_has_the_class_names_of_the_test_images():
     table = small_table()
     split = Split(table, table.select([0]), gallery=table.select([1, 2]))
     assert {name: len(one) for name, one in split.tables.items()} == {
@@ -126,7 +126,7 @@ def test_a_gallery_names_the_classes_of_the_test_images():
         Split(table, table, gallery=table.select_classes([0]).select([1]))
 
 
-def test_a_split_of_the_same_classes_names_the_same():
+def test_split_of_the_same_classes_has_equal_class_names():
     table = small_table()
     split = Split(table.select([0, 1]), table.select([2]), same_classes=True)
     assert split.train.class_names == split.test.class_names
@@ -180,7 +180,7 @@ def test_within_classes_halves_each_class():
     assert list(again.test.paths) == list(split.test.paths)
 
 
-def test_every_class_trains():
+def test_every_class_is_for_training():
     split = split_by_class(small_table(), split="every_class")
     assert split.same_classes and len(split.train) == len(small_table())
 
@@ -194,12 +194,12 @@ def test_every_class_trains():
         ({"split": "random_classes", "train_classes": 9}, "9 leaves no class to test"),
     ],
 )
-def test_a_split_that_cannot_be_is_refused(arguments, message):
+def test_invalid_split_is_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         split_by_class(small_table(), **arguments)
 
 
-def test_within_classes_of_one_image_each_is_refused():
+def test_within_classes_needs_two_images_of_a_class():
     with pytest.raises(ValueError, match="table must be .* two or more images of a class"):
         split_by_class(ImageTable.from_paths(["1", "2"], ["a", "b"]), split="within_classes")
 
@@ -259,7 +259,7 @@ def boxed(boxes):
             TypeError,
             "labels must be ",
         ),
-        (lambda: ImageTable.from_paths(["1"], [0, 1]), ValueError, "Received: 2 labels"),
+        (lambda: ImageTable.from_paths(["1"], [0, 1]), ValueError, "1 images and 2 labels"),
         (lambda: ImageTable.from_paths(["1"], [0], ["a", "b"]), ValueError, "Received: 2 names"),
         (lambda: ImageTable.from_paths([b"1"], [0]), TypeError, "strings or path objects"),
         (lambda: ImageTable.from_paths([["1"]], [0]), TypeError, "strings or path objects"),
@@ -277,7 +277,7 @@ def boxed(boxes):
         (
             lambda: ImageTable.from_encoded([b"1"], [0, 1]),
             ValueError,
-            "Received: 2 labels",
+            "1 images and 2 labels",
         ),
         (lambda: ImageTable.from_arrays(PIXELS.astype(int), [0, 1]), TypeError, "dtype int64"),
         (lambda: ImageTable.from_arrays(PIXELS[..., 0], [0, 1]), ValueError, r"\(2, 4, 4\)"),
@@ -315,6 +315,6 @@ def test_bad_input(build, error, message):
 
 
 @pytest.mark.parametrize("box", [[2**40, 0, 1, 1], [0, 0, 2**31, 1], [0, -(2**32), 1, 1]])
-def test_a_box_beyond_what_the_decoders_count_is_refused(box):
+def test_box_too_large_for_the_decoders_is_refused(box):
     with pytest.raises(ValueError, match="boxes must be integers from .* in row 1"):
         ImageTable.from_paths(["a", "b"], [0, 1], boxes=[[0, 0, 1, 1], box])

@@ -7,7 +7,7 @@ from pipelines.datasets.registry import load_dataset
 
 
 def write(root, *names):
-    """Makes files under `root`; a loader opens none, so they need no content."""
+    """Create empty files in `root`. Loaders do not open them."""
     for name in names:
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -15,7 +15,7 @@ def write(root, *names):
 
 
 def contents(table, root):
-    """(class, path relative to root) of each row."""
+    """Return (class, path relative to root) of each row."""
     return [
         (table.class_names[number], os.path.relpath(path, root).replace(os.sep, "/"))
         for number, path in zip(table.labels, table.paths)
@@ -41,7 +41,7 @@ def test_extensions_in_any_case_and_nothing_else(tmp_path):
     assert [os.path.basename(path) for path in folder(tmp_path).paths] == images
 
 
-def test_images_that_are_not_read_are_counted_in_one_line(tmp_path, caplog):
+def test_unsupported_images_are_counted_in_one_line(tmp_path, caplog):
     write(tmp_path, "a/1.jpg", "a/1.HEIC", "a/2.heic", "b/3.tiff", "b/.4.tiff", "b/notes.txt")
     assert folder(tmp_path).class_names == ("a",)
     line = "3 files are not read: 2 .heic, 1 .tiff; convert them to JPEG"
@@ -51,7 +51,7 @@ def test_images_that_are_not_read_are_counted_in_one_line(tmp_path, caplog):
         folder(tmp_path)
 
 
-def test_hidden_files_and_folders_are_passed_over(tmp_path):
+def test_hidden_files_and_folders_are_ignored(tmp_path):
     write(
         tmp_path,
         "a/1.jpg",
@@ -78,8 +78,8 @@ def test_images_in_the_root_are_left_out_with_one_warning(tmp_path, caplog):
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes in the file system")
-def test_what_only_looks_like_an_image_is_left_out_and_named(tmp_path, caplog):
-    """Reading a pipe would wait for ever; TensorFlow takes no name that is not UTF-8."""
+def test_pipes_and_invalid_names_are_left_out_with_a_warning(tmp_path, caplog):
+    """Reading a pipe would block forever, and TensorFlow only accepts UTF-8 names."""
     write(tmp_path, "a/1.png", "b/1.png")
     os.mkfifo(tmp_path / "a" / "pipe.png")
     with open(os.path.join(os.fsencode(tmp_path), b"b", b"\xff.png"), "wb"):
@@ -92,14 +92,14 @@ def test_what_only_looks_like_an_image_is_left_out_and_named(tmp_path, caplog):
     assert sum("\\udcff.png', whose name is not UTF-8" in line for line in said) == 1
 
 
-def test_links_to_folders_are_followed_but_not_in_circles(tmp_path):
+def test_links_to_folders_are_followed_except_loops(tmp_path):
     write(tmp_path, "elsewhere/1.jpg", "data/a/1.jpg")
     os.symlink(tmp_path / "elsewhere", tmp_path / "data" / "b")
     os.symlink(tmp_path / "data", tmp_path / "data" / "a" / "up")
     assert folder(tmp_path / "data").class_names == ("a", "b")
 
 
-def test_the_first_half_of_the_classes_trains(tmp_path):
+def test_first_half_of_the_classes_is_for_training(tmp_path):
     write(tmp_path, *(f"{name}/1.jpg" for name in "edcba"))
     split = load_dataset("folder", tmp_path)
     assert split.train.class_names == ("a", "b")
@@ -139,7 +139,7 @@ def test_an_unreadable_class_folder_is_an_error(tmp_path, monkeypatch):
             raise PermissionError(13, "Permission denied", os.fspath(path))
         return scandir(path)
 
-    # Not by chmod: a test run as root reads everything.
+    # Not with chmod, because root can read everything.
     monkeypatch.setattr(os, "scandir", forbidding)
     with pytest.raises(ValueError, match=r"readable folders \(Permission denied\).*b$"):
         folder(tmp_path)

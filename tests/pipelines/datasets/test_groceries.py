@@ -15,7 +15,7 @@ def test_the_official_boundary_and_a_catalog_of_the_test_classes(tmp_path):
     assert split.train.class_names == ("Kind_0", "Kind_1")
     assert split.train.labels.tolist() == [0, 0, 1, 1]
     assert split.test.class_names == split.catalog.class_names == ("Kind_41", "Kind_42")
-    # The lists one behind the other; the division into them plays no part.
+    # The lists in order. Their division is ignored.
     assert split.test.labels.tolist() == [0, 1, 0, 1, 0]
     assert split.test.paths[0] == str(tmp_path / "val/Fruit/Kind_20/Kind_41/Kind_41_001.jpg")
     assert split.catalog.labels.tolist() == [0, 1]
@@ -25,7 +25,7 @@ def test_the_official_boundary_and_a_catalog_of_the_test_classes(tmp_path):
     assert list(split.tables) == ["training", "test", "catalog"]
 
 
-def test_coarse_ids_are_kept_as_they_are(tmp_path):
+def test_coarse_ids_are_unchanged(tmp_path):
     split = load_dataset("groceries", write_groceries(tmp_path, train=(0, 1, 6, 7)))
     assert split.train.coarse_ids.tolist() == [0, 0, 3, 3]
     assert split.test.coarse_ids.tolist() == split.catalog.coarse_ids.tolist() == [20, 21]
@@ -35,12 +35,12 @@ def test_coarse_ids_are_kept_as_they_are(tmp_path):
 @pytest.mark.parametrize(
     "folder", ["dataset", "GroceryStoreDataset/dataset", "GroceryStoreDataset-master/dataset"]
 )
-def test_as_it_is_downloaded_or_cloned(tmp_path, folder):
+def test_downloaded_and_cloned_layouts(tmp_path, folder):
     write_groceries(tmp_path / folder)
     assert len(load_dataset("groceries", tmp_path).train) == 4
 
 
-def test_another_boundary_takes_the_catalog_along(tmp_path):
+def test_other_boundary_also_splits_the_catalog(tmp_path):
     write_groceries(tmp_path, train=(0, 1, 2, 3))
     split = load_dataset("groceries", tmp_path, train_classes=1, test_classes=2)
     assert split.train.class_names == ("Kind_0",)
@@ -84,7 +84,7 @@ def test_bad_lists(tmp_path, file, text, message):
         load_dataset("groceries", tmp_path)
 
 
-def test_a_picture_of_the_catalog_is_missing(tmp_path):
+def test_missing_picture_of_the_catalog(tmp_path):
     next(write_groceries(tmp_path).rglob("Kind_42_Iconic.jpg")).unlink()
     with pytest.raises(ValueError, match="1 images listed in classes.csv are not in"):
         load_dataset("groceries", tmp_path)

@@ -20,7 +20,7 @@ def test_query_and_gallery_share_their_classes(tmp_path):
     assert not split.same_classes
 
 
-def test_the_folders_as_they_are_downloaded(tmp_path):
+def test_downloaded_folder_layout(tmp_path):
     write_inshop(tmp_path)
     for folder, name in (("Eval", "list_eval_partition.txt"), ("Img", "img")):
         (tmp_path / folder).mkdir()
@@ -71,7 +71,7 @@ def test_an_empty_set(tmp_path, side):
         inshop(write_inshop(tmp_path, **{side: ()}))
 
 
-def test_items_that_are_trained_on_and_tested(tmp_path):
+def test_items_in_training_and_test_are_refused(tmp_path):
     with pytest.raises(ValueError, match="items in both train .* has 2.*: id_00000001, id_0000"):
         inshop(write_inshop(tmp_path, train=(1, 2, 5), query=(1,), gallery=(1, 2)))
 
@@ -86,6 +86,6 @@ def test_a_part_is_missing(tmp_path, missing):
         inshop(tmp_path)
 
 
-def test_no_other_boundary(tmp_path):
+def test_other_boundaries_are_refused(tmp_path):
     with pytest.raises(ValueError, match="test_classes must not be set with inshop"):
         load_dataset("inshop", write_inshop(tmp_path), test_classes=1)

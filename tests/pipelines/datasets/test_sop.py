@@ -9,7 +9,7 @@ from pipelines.samplers import BalancedSampler, RandomSampler
 from pipelines.table import ImageTable
 
 
-def test_the_lists_are_the_split(tmp_path):
+def test_lists_define_the_split(tmp_path):
     split = load_dataset("sop", write_sop(tmp_path, (7, 10, 7), (30, 9)))
     assert split.train.class_names == ("7", "10")
     assert split.train.labels.tolist() == [0, 1, 0]
@@ -20,7 +20,7 @@ def test_the_lists_are_the_split(tmp_path):
     assert not split.same_classes
 
 
-def test_the_folder_around_it_will_do(tmp_path):
+def test_parent_folder_is_accepted(tmp_path):
     write_sop(tmp_path / "Stanford_Online_Products")
     assert len(sop(tmp_path).test) == 4
 
@@ -74,7 +74,7 @@ def test_a_missing_list(tmp_path):
         sop(tmp_path)
 
 
-def test_no_other_boundary_and_no_boxes(tmp_path):
+def test_other_boundaries_and_boxes_are_refused(tmp_path):
     write_sop(tmp_path)
     with pytest.raises(
         ValueError, match="train_classes must not be set with sop, which has an official split"
@@ -88,10 +88,10 @@ def test_no_other_boundary_and_no_boxes(tmp_path):
 
 @pytest.fixture(scope="module")
 def full_size():
-    """A training table of the full size; its files need not exist."""
+    """Return a training table of the full size. Its files do not exist."""
     rng = np.random.default_rng(0)
     classes, images = sop_module.NUM_CLASSES["train"], sop_module.NUM_IMAGES["train"]
-    sizes = np.full(classes, 2)  # no class has fewer
+    sizes = np.full(classes, 2)  # the smallest classes
     np.add.at(sizes, rng.integers(0, classes, images - sizes.sum()), 1)
     labels = rng.permutation(np.repeat(np.arange(1, classes + 1), sizes))
     paths = [f"/data/sop/chair_final/{label}_{row}.JPG" for row, label in enumerate(labels)]
@@ -114,7 +114,7 @@ def test_an_epoch_of_balanced_batches(full_size):
     labels = full_size.labels[rows]
     assert (labels[:, ::2] == labels[:, 1::2]).all()
     of_class = np.bincount(labels.ravel(), minlength=full_size.num_classes)
-    assert of_class.max() - of_class.min() == 2  # one visit, which is two images
+    assert of_class.max() - of_class.min() == 2  # one draw of the class, which is two images
     counts = np.bincount(rows.ravel(), minlength=len(full_size))
     by_class = np.argsort(full_size.labels, kind="stable")
     starts = np.searchsorted(full_size.labels[by_class], np.arange(full_size.num_classes))
@@ -124,7 +124,7 @@ def test_an_epoch_of_balanced_batches(full_size):
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../secret.jpg", "chair_final/../../secret.jpg"])
-def test_a_list_does_not_lead_out_of_its_folder(path, tmp_path):
+def test_list_cannot_name_files_outside_of_its_folder(path, tmp_path):
     root = write_sop(tmp_path / "sop")
     (tmp_path / "secret.jpg").write_text("")
     listed = root / "Ebay_test.txt"
