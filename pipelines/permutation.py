@@ -17,10 +17,10 @@ _SECOND = np.uint64(0x94D049BB133111EB)
 
 def seed_key(seed: int) -> np.ndarray:
     """Return the uint64 key `[1]` of an integer seed. Seeds are equal modulo 2^64."""
-    return fold(np.array([seed % 2**64], np.uint64), np.zeros(1, np.uint64))
+    return derive_keys(np.array([seed % 2**64], np.uint64), np.zeros(1, np.uint64))
 
 
-def fold(keys: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+def derive_keys(keys: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     """Return keys for the streams `numbers` inside the streams `keys`, uint64 (both are broadcast).
 
     The mixing function is SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number
@@ -61,7 +61,7 @@ def permuted(keys: np.ndarray, sizes: np.ndarray, positions: np.ndarray) -> np.n
 def _by_sorting(keys: np.ndarray, sizes: np.ndarray, positions: np.ndarray) -> np.ndarray:
     """Sort `range(size)` by random numbers."""
     candidates = np.arange(sizes.max())
-    order = fold(keys[:, None], candidates[None, :])
+    order = derive_keys(keys[:, None], candidates[None, :])
     order[candidates[None, :] >= sizes[:, None]] = np.iinfo(np.uint64).max
     return np.take_along_axis(np.argsort(order, axis=1, kind="stable"), positions, axis=1)
 
@@ -84,8 +84,8 @@ def _by_feistel(keys: np.ndarray, sizes: np.ndarray, positions: np.ndarray) -> n
         key, height, width = keys[outside], heights[outside], widths[outside]
         row, column = np.divmod(items[outside], width)
         for half in range(0, 2 * _ROUNDS, 2):
-            row = (row + fold(key, column + np.uint64(half << 40)) % height) % height
-            column = (column + fold(key, row + np.uint64((half + 1) << 40)) % width) % width
+            row = (row + derive_keys(key, column + np.uint64(half << 40)) % height) % height
+            column = (column + derive_keys(key, row + np.uint64((half + 1) << 40)) % width) % width
         items[outside] = row * width + column
         outside = outside[items[outside] >= sizes[outside]]
     return items.astype(np.int64).reshape(shape)

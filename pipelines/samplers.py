@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from keras_dml._common.checks import argument_error, check_whole
 from keras_dml._common.errors import ArgumentError
 from pipelines.checks import as_integers, as_labels
-from pipelines.permutation import fold, permuted, seed_key
+from pipelines.permutation import derive_keys, permuted, seed_key
 from pipelines.table import number_classes
 
 # Most images of a class in a batch: the longest axis of a tensor.
@@ -69,7 +69,7 @@ class RandomSampler:
         epoch, batch = divmod(_checked_step(step, self.batch_size), self.steps_per_epoch)
         positions = batch * self.batch_size + np.arange(self.batch_size)
         sizes = np.array([self._num_images])
-        return permuted(fold(self._key, np.array([epoch])), sizes, positions[None, :])[0]
+        return permuted(derive_keys(self._key, np.array([epoch])), sizes, positions[None, :])[0]
 
 
 class BalancedSampler:
@@ -123,7 +123,7 @@ class BalancedSampler:
         self.batch_size = self._classes_per_batch * self._images_per_class
         self.steps_per_epoch = max(1, len(labels) // self.batch_size)
         # Stream 0 orders the classes. Stream k+1 orders the images of class k.
-        self._keys = fold(seed_key(_checked_seed(seed)), np.arange(len(self._sizes) + 1))
+        self._keys = derive_keys(seed_key(_checked_seed(seed)), np.arange(len(self._sizes) + 1))
 
     def __call__(self, step: int) -> np.ndarray:
         """Return the row numbers of batch `step` (from 0), int64 `[batch_size]`."""
@@ -139,7 +139,7 @@ class BalancedSampler:
         key, wanted, count = self._keys[:1], self._classes_per_batch, len(self._sizes)
         classes = _choose(key, np.array([count]), wanted, np.array([step]))[0]
         left_out = count - wanted
-        if left_out == 0 or not _draws_the_others(count, wanted):
+        if left_out == 0 or not _draws_complement(count, wanted):
             # Classes are in the order of their slots. Each class has one of every `count` slots.
             return classes, (step * wanted + np.arange(wanted)) // count
         cycle = step * left_out // count
@@ -226,11 +226,11 @@ def _choose(keys: np.ndarray, sizes: np.ndarray, count: int, numbers: np.ndarray
         int64 `[rows, count]`.
     """
     rest = count % sizes
-    complement = _draws_the_others(sizes, rest)
+    complement = _draws_complement(sizes, rest)
     drawn = np.where(complement, sizes - rest, rest)
     items = _window(keys, sizes, drawn, numbers)
     if complement.any():
-        items = _swap_for_the_others(items, sizes, drawn, complement)
+        items = _complements(items, sizes, drawn, complement)
     # First, each item count // size times, then the remaining ones.
     column = np.arange(count)[None, :]
     place = column - (count - rest)[:, None]
@@ -238,12 +238,12 @@ def _choose(keys: np.ndarray, sizes: np.ndarray, count: int, numbers: np.ndarray
     return np.where(place < 0, column % sizes[:, None], chosen)
 
 
-def _draws_the_others(sizes: np.ndarray | int, wanted: np.ndarray | int) -> np.ndarray:
+def _draws_complement(sizes: np.ndarray | int, wanted: np.ndarray | int) -> np.ndarray:
     """Return whether to draw the items to leave out. `_window` needs sizes ≥ 2·drawn - 1."""
     return np.asarray(sizes < 2 * wanted - 1)
 
 
-def _swap_for_the_others(
+def _complements(
     items: np.ndarray, sizes: np.ndarray, drawn: np.ndarray, rows: np.ndarray
 ) -> np.ndarray:
     """Replace the drawn items by the items that were not drawn, in the rows of a mask."""
@@ -284,10 +284,10 @@ def _window(
     within = (sizes - 1)[:, None]
     wanted = np.concatenate([np.broadcast_to(column, positions.shape), positions], axis=1)
     head, here = np.split(
-        permuted(fold(keys, last_cycle), sizes, np.minimum(wanted, within)), 2, axis=1
+        permuted(derive_keys(keys, last_cycle), sizes, np.minimum(wanted, within)), 2, axis=1
     )
     tail_positions = np.minimum(within + 1 - tail_length + column, within)
-    tail = permuted(fold(keys, last_cycle - 1), sizes, tail_positions)
+    tail = permuted(derive_keys(keys, last_cycle - 1), sizes, tail_positions)
     in_tail = (head[:, :, None] == tail[:, None, :]) & (column < tail_length)[:, None, :]
     order = np.argsort(in_tail.any(axis=2) + 2 * (column >= drawn[:, None]), axis=1, kind="stable")
     head = np.take_along_axis(head, order, axis=1)

@@ -16,7 +16,7 @@ from keras_dml._common.checks import argument_error, as_array
 from keras_dml._common.errors import ArgumentError, ArgumentTypeError
 from pipelines.checks import as_integers, as_labels, items_of
 
-MOST_OF_A_BOX = 2**30
+MAX_BOX_PIXELS = 2**30
 """Largest coordinate or side of a box. The decoders need the sum of both as an int32."""
 
 # __post_init__ converts other array-like arguments.
@@ -304,7 +304,7 @@ def _checked_encoded(encoded: Sequence[bytes] | np.ndarray) -> np.ndarray:
 
 
 def _checked_boxes(boxes: ArrayLike, count: int) -> np.ndarray:
-    checked = as_integers("boxes", boxes, count, 4, bounds=(-MOST_OF_A_BOX, MOST_OF_A_BOX)).copy()
+    checked = as_integers("boxes", boxes, count, 4, bounds=(-MAX_BOX_PIXELS, MAX_BOX_PIXELS)).copy()
     empty = np.flatnonzero(checked[:, 2:].min(axis=1) < 1)
     if len(empty):
         raise ArgumentError(

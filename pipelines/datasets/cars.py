@@ -12,9 +12,9 @@ from keras_dml._common.errors import ArgumentError
 from keras_dml._common.extras import needing
 from pipelines.datasets import read_mat
 from pipelines.datasets.annotations import check_images, first
-from pipelines.datasets.files import checked_data_dir, missing_in, warn_of_other_counts
+from pipelines.datasets.files import checked_data_dir, missing_file_error, warn_of_other_counts
 from pipelines.split import Split, split_by_id
-from pipelines.table import MOST_OF_A_BOX, ImageTable
+from pipelines.table import MAX_BOX_PIXELS, ImageTable
 
 NUM_IMAGES = 16_185
 NUM_CLASSES = 196
@@ -105,14 +105,14 @@ def _annotations(root: str, name: str) -> str:
     for path in (os.path.join(root, "devkit", name), os.path.join(root, name)):
         if os.path.exists(path):
             return path
-    raise missing_in(root, name, EXPECTED)
+    raise missing_file_error(root, name, EXPECTED)
 
 
 def _images(root: str, name: str) -> str:
     """Return the folder of images. Some copies have it inside a folder of the same name."""
     folder = os.path.join(root, name)
     if not os.path.isdir(folder):
-        raise missing_in(root, name, EXPECTED)
+        raise missing_file_error(root, name, EXPECTED)
     inner = os.path.join(folder, name)
     return inner if os.path.isdir(inner) else folder
 
@@ -147,7 +147,7 @@ def _read_list(file: str, path_field: str, folder: str) -> tuple[list[str], np.n
 
 def _is_number(value: object) -> bool:
     """Return whether the value is a valid class or box side: an integer that fits in the arrays."""
-    return isinstance(value, int) and abs(value) < MOST_OF_A_BOX // 2
+    return isinstance(value, int) and abs(value) < MAX_BOX_PIXELS // 2
 
 
 def _check_boxes(file: str, boxes: np.ndarray) -> None:

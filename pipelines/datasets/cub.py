@@ -8,7 +8,7 @@ from keras_dml._common.errors import ArgumentError
 from pipelines.datasets.annotations import check_images, decimal, first, read_table, whole
 from pipelines.datasets.files import dataset_root, warn_of_other_counts
 from pipelines.split import Split, split_by_id
-from pipelines.table import MOST_OF_A_BOX, ImageTable
+from pipelines.table import MAX_BOX_PIXELS, ImageTable
 
 NUM_IMAGES = 11_788
 NUM_CLASSES = 200
@@ -59,11 +59,11 @@ def read_cub(
     needed += ["bounding_boxes.txt"] if crop_to_box else []
     root = dataset_root(data_dir, "CUB_200_2011", needed, EXPECTED)
     images = read_table(os.path.join(root, "images.txt"), {"image_id": whole, "path": str})
-    labels = _of_images(root, "image_class_labels.txt", {"class_id": whole}, images)
+    labels = _columns_of_images(root, "image_class_labels.txt", {"class_id": whole}, images)
     boxes = None
     if crop_to_box:
         sides = {"x": _pixels, "y": _pixels, "width": _extent, "height": _extent}
-        boxes = _boxes(_of_images(root, "bounding_boxes.txt", sides, images))
+        boxes = _boxes(_columns_of_images(root, "bounding_boxes.txt", sides, images))
     paths = [path for (path,) in images.values()]
     check_images(os.path.join(root, "images"), paths, "images.txt")
     class_of_row = np.array(labels)[:, 0]
@@ -78,7 +78,7 @@ def read_cub(
     return table, class_ids
 
 
-def _of_images(root: str, name: str, columns: dict, images: dict) -> list[tuple]:
+def _columns_of_images(root: str, name: str, columns: dict, images: dict) -> list[tuple]:
     """Return the columns of a file with one line for each image, in the order of `images`."""
     rows = read_table(os.path.join(root, name), {"image_id": whole, **columns})
     unpaired = sorted(images.keys() ^ rows.keys())
@@ -98,7 +98,7 @@ def _boxes(sides: list[tuple]) -> np.ndarray:
 
 def _pixels(word: str) -> int:
     number = round(decimal(word))
-    if abs(number) > MOST_OF_A_BOX:
+    if abs(number) > MAX_BOX_PIXELS:
         raise ValueError
     return number
 

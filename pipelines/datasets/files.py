@@ -63,11 +63,11 @@ def dataset_root(
     root = next((one for one in roots if os.path.exists(os.path.join(one, needed[0]))), roots[-1])
     for name in needed:
         if not os.path.exists(os.path.join(root, name)):
-            raise missing_in(data_dir, name, expected)
+            raise missing_file_error(data_dir, name, expected)
     return root
 
 
-def missing_in(data_dir: object, name: str, expected: str) -> ArgumentError:
+def missing_file_error(data_dir: object, name: str, expected: str) -> ArgumentError:
     """Return the error for a file or folder that a dataset needs and that is missing."""
     return ArgumentError(f"data_dir must contain {name}. {expected} Received: data_dir={data_dir}")
 

@@ -10,7 +10,7 @@ from pipelines.datasets.annotations import check_images, first, read_table
 from pipelines.datasets.files import (
     check_not_given,
     checked_data_dir,
-    missing_in,
+    missing_file_error,
     warn_of_other_counts,
 )
 from pipelines.split import Split
@@ -97,4 +97,4 @@ def _either(root: str, *names: str) -> str:
     for name in names:
         if os.path.exists(os.path.join(root, name)):
             return os.path.join(root, name)
-    raise missing_in(root, names[0], EXPECTED)
+    raise missing_file_error(root, names[0], EXPECTED)

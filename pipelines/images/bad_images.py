@@ -87,7 +87,7 @@ def find_bad_images(
     if progress is None:
         progress = len(rows) >= _BAR_FROM
     found = []
-    unreadable = functools.partial(_why_unreadable, max_pixels) if decode else _why_no_image
+    unreadable = functools.partial(_why_unreadable, max_pixels) if decode else _why_not_an_image
     undecodable = functools.partial(_why_undecodable, max_pixels)
     # TensorFlow releases Python's lock while it decodes, so threads run in parallel.
     with (
@@ -119,7 +119,7 @@ def _decoded_size(max_pixels: int) -> Callable[[tf.Tensor], tf.Tensor]:
 
 def _why_unreadable(max_pixels: int, path: str) -> str | None:
     """Return None for a good file, or the reason in one line."""
-    reason = _why_no_image(path)
+    reason = _why_not_an_image(path)
     if reason is not None:
         return reason
     try:
@@ -128,7 +128,7 @@ def _why_unreadable(max_pixels: int, path: str) -> str | None:
         return str(error.strerror)
 
 
-def _why_no_image(path: str) -> str | None:
+def _why_not_an_image(path: str) -> str | None:
     """Return None for a file that starts like an image, or the reason in one line."""
     try:
         with open(path, "rb") as file:
@@ -141,10 +141,10 @@ def _why_no_image(path: str) -> str | None:
         return "the file is empty"
     if head.startswith(_FIRST_BYTES) or (head[:4] == b"RIFF" and head[8:] == b"WEBP"):
         return None
-    return _why_of_another_kind(head) or _NO_IMAGE
+    return _why_unsupported(head) or _NO_IMAGE
 
 
-def _why_of_another_kind(head: bytes) -> str | None:
+def _why_unsupported(head: bytes) -> str | None:
     """Return the reason if a file starts like an image in an unsupported format, or None."""
     for start, mark, name in _UNSUPPORTED:
         if head.startswith(mark, start):
@@ -154,7 +154,7 @@ def _why_of_another_kind(head: bytes) -> str | None:
 
 def _why_undecodable(max_pixels: int, encoded: bytes) -> str | None:
     """Return None for the bytes of a good image, or the reason in one line."""
-    other = _why_of_another_kind(encoded[:12])
+    other = _why_unsupported(encoded[:12])
     if other is not None:
         return other
     costly = why_too_costly(encoded)

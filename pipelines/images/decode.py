@@ -141,7 +141,7 @@ class EncodedImage:
         return tf.cond(
             self._orientation == UPRIGHT,
             lambda: crop(self._encoded, self.size, window),
-            lambda: _crop_turned(self._encoded, self.size, self._orientation, window, crop),
+            lambda: _crop_rotated(self._encoded, self.size, self._orientation, window, crop),
         )
 
     def within_upright(self, box: tf.Tensor) -> tf.Tensor:
@@ -149,7 +149,7 @@ class EncodedImage:
         return tf.cond(
             self._orientation == UPRIGHT,
             lambda: box,
-            lambda: apart(lambda: upright_window(box, self.size, self._orientation)),
+            lambda: one_operation(lambda: upright_window(box, self.size, self._orientation)),
         )
 
 
@@ -275,14 +275,14 @@ _QUICK_CROPS = {
     autograph=False,
     experimental_attributes={"_noinline": True},
 )
-def _crop_turned(
+def _crop_rotated(
     encoded: tf.Tensor,
     size: tf.Tensor,
     orientation: tf.Tensor,
     window: tf.Tensor,
     crop: Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor],
 ) -> tf.Tensor:
-    """What `crop` reads of the stored image for a window of the upright one, turned upright."""
+    """Return `crop` of a window of the upright image, for a file that is not upright."""
     stored = stored_window(window, size, orientation)
     pixels = crop(encoded, turned_size(size, orientation), stored)
     return turned_pixels(pixels, orientation)
@@ -304,14 +304,14 @@ def _crop_other(
 ) -> tf.Tensor:
     """Return `EncodedImage.crop` for files that are not upright JPEGs."""
 
-    def of_jpeg() -> tf.Tensor:
+    def cropped_jpeg() -> tf.Tensor:
         return tf.cond(
             orientation == UPRIGHT,
             lambda: _crop_jpeg_exactly(encoded, size, window),
-            lambda: _crop_turned(encoded, size, orientation, window, _crop_jpeg_exactly),
+            lambda: _crop_rotated(encoded, size, orientation, window, _crop_jpeg_exactly),
         )
 
-    return tf.cond(jpeg, of_jpeg, lambda: _over_white(_slice(rgba, window)))
+    return tf.cond(jpeg, cropped_jpeg, lambda: _over_white(_slice(rgba, window)))
 
 
 def _over_white(rgba: tf.Tensor) -> tf.Tensor:
@@ -321,7 +321,7 @@ def _over_white(rgba: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.round(255.0 + (rgba[..., :3] - 255.0) * opacity), tf.uint8)
 
 
-def apart(function: Callable[[], tf.Tensor]) -> tf.Tensor:
+def one_operation(function: Callable[[], tf.Tensor]) -> tf.Tensor:
     """Return `function()`, as one operation in a graph.
 
     Operations in an untaken branch still cost a little each, together a tenth of a small photo's
@@ -352,7 +352,7 @@ def _open_other(encoded: tf.Tensor, max_pixels: int) -> tuple[tf.Tensor, tf.Tens
     """
     if tf.executing_eagerly():
         return _opened(encoded, max_pixels)
-    return _opened_apart(max_pixels)(encoded)
+    return _opened_in_one_operation(max_pixels)(encoded)
 
 
 def _opened(encoded: tf.Tensor, max_pixels: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -377,10 +377,11 @@ def _decoded(encoded: tf.Tensor, max_pixels: int) -> tuple[tf.Tensor, tf.Tensor]
 
 
 @functools.lru_cache(maxsize=8)
-def _opened_apart(
+def _opened_in_one_operation(
     max_pixels: int,
 ) -> Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor, tf.Tensor]]:
-    """Return `_opened` as one operation, as in `apart`, traced once per process, not per pipeline.
+    """Return `_opened` as one operation, as in `one_operation`, traced once per process, not per
+    pipeline.
 
     Tracing takes half a second.
     """
@@ -402,7 +403,10 @@ def _decode_rgba(encoded: tf.Tensor, header: tf.Tensor, max_pixels: int) -> tf.T
         (animated, lambda: _refuse(encoded, "an animated WebP: only still images can be read")),
         (is_webp, lambda: _decode_webp(encoded)),
         (_holds(header, 0, b"BM"), lambda: _decode_bmp(encoded, header)),
-        (_holds(header, 0, b"GIF8"), lambda: apart(lambda: _decode_gif(encoded, max_pixels))),
+        (
+            _holds(header, 0, b"GIF8"),
+            lambda: one_operation(lambda: _decode_gif(encoded, max_pixels)),
+        ),
     ]
     # Each decoder is in its branch and only runs if the branch is taken, because an animated WebP
     # crashes the process in TensorFlow's decoder. Use nested conditions, not a switch_case: with op

@@ -63,7 +63,7 @@ def read_orientation(encoded: tf.Tensor) -> tf.Tensor:
     return tf.cond(
         looks_upright(encoded) | ~_may_hold_exif(encoded),
         lambda: tf.constant(UPRIGHT),
-        lambda: _by_parts(encoded),
+        lambda: _search_parts(encoded),
     )
 
 
@@ -147,15 +147,15 @@ def _is(values: tf.Tensor, expected: bytes) -> tf.Tensor:
     return tf.reduce_all(values == list(expected))
 
 
-# One operation as in `decode.apart`, but traced once per process and for all formats, because
-# tracing delays each pipeline.
+# One operation as in `decode.one_operation`, but traced once per process and for all formats,
+# because tracing delays each pipeline.
 @functools.partial(
     tf.function,
     input_signature=[tf.TensorSpec([], tf.string)],
     autograph=False,
     experimental_attributes={"_noinline": True},
 )
-def _by_parts(encoded: tf.Tensor) -> tf.Tensor:
+def _search_parts(encoded: tf.Tensor) -> tf.Tensor:
     """Find the EXIF part of a JPEG, PNG, or WebP, and return its orientation."""
     end = length(encoded)
     jpeg, png = is_jpeg(encoded), _is(numbers(encoded, 0, len(_PNG_BEGINS)), _PNG_BEGINS)
@@ -182,7 +182,7 @@ def _by_parts(encoded: tf.Tensor) -> tf.Tensor:
     # In a JPEG, and by mistake in other formats, a prefix precedes the TIFF directory.
     prefix = part(encoded, content, tf.minimum(size, len(_PREFIX))) == _PREFIX
     skipped = tf.where(prefix, tf.constant(len(_PREFIX), tf.int64), 0)
-    return _of_directory(part(encoded, content + skipped, size - skipped))
+    return _directory_orientation(part(encoded, content + skipped, size - skipped))
 
 
 # These functions describe a part of a file as int64 [5]: whether it is EXIF, whether it is the last
@@ -218,7 +218,7 @@ def _part(*values: tf.Tensor | bool) -> tf.Tensor:
     return tf.stack([tf.cast(value, tf.int64) for value in values])
 
 
-def _of_directory(tiff: tf.Tensor) -> tf.Tensor:
+def _directory_orientation(tiff: tf.Tensor) -> tf.Tensor:
     """Return the orientation in the first directory of a TIFF file."""
     head = numbers(tiff, 0, 8)
     big = _is(head[:4], b"MM\0*")

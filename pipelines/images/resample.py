@@ -12,7 +12,7 @@ from typing import TypeAlias, cast
 
 import tensorflow as tf
 
-from pipelines.images.decode import BoxedImage, EncodedImage, Image, apart
+from pipelines.images.decode import BoxedImage, EncodedImage, Image, one_operation
 from pipelines.images.windows import Window
 
 # Side of a square, or height and width as int32 [2].
@@ -93,7 +93,7 @@ def resample_for_training(
     return tf.cond(
         image.is_upright_jpeg & suits(1),
         lambda: bilinear(photo.crop_upright_jpeg(whole)),
-        lambda: apart(
+        lambda: one_operation(
             lambda: tf.cond(
                 image.is_jpeg & tf.reduce_any([suits(reduction) for reduction in _REDUCTIONS]),
                 from_jpeg,

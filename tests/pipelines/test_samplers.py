@@ -7,7 +7,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from pipelines.permutation import SORTED_UP_TO, fold, permuted, seed_key
+from pipelines.permutation import SORTED_UP_TO, derive_keys, permuted, seed_key
 from pipelines.samplers import BalancedSampler, RandomSampler
 
 
@@ -19,7 +19,7 @@ def labels_of_sizes(sizes, seed=0):
 
 @pytest.mark.parametrize("size", [1, 2, 5, 63, 64, 65, 66, 81, 100, 1000, 4097])
 def test_permutations_are_permutations(size):
-    keys = fold(seed_key(3), np.arange(20))
+    keys = derive_keys(seed_key(3), np.arange(20))
     items = permuted(keys, np.full(20, size), np.tile(np.arange(size), (20, 1)))
     np.testing.assert_array_equal(np.sort(items, axis=1), np.tile(np.arange(size), (20, 1)))
     if size > 5:
@@ -28,7 +28,7 @@ def test_permutations_are_permutations(size):
 
 def test_permutations_do_not_depend_on_the_other_rows_of_the_call():
     sizes = np.array([3, 500, 64, 65, 12])
-    keys = fold(seed_key(0), np.arange(5))
+    keys = derive_keys(seed_key(0), np.arange(5))
     positions = np.array([[0, 2], [499, 17], [63, 5], [64, 0], [11, 3]])
     together = permuted(keys, sizes, positions)
     for row in range(5):
@@ -40,7 +40,7 @@ def test_permutations_do_not_depend_on_the_other_rows_of_the_call():
 
 def test_small_permutations_are_uniform():
     draws = 24_000
-    keys = fold(seed_key(1), np.arange(draws))
+    keys = derive_keys(seed_key(1), np.arange(draws))
     items = permuted(keys, np.full(draws, 4), np.tile(np.arange(4), (draws, 1)))
     counts = Counter(map(tuple, items.tolist()))
     chi_square = sum(
@@ -52,7 +52,7 @@ def test_small_permutations_are_uniform():
 @pytest.mark.parametrize("size", [SORTED_UP_TO + 1, 100])
 def test_pairs_in_large_permutations_are_uniform(size):
     draws = 40_000
-    keys = fold(seed_key(2), np.arange(draws))
+    keys = derive_keys(seed_key(2), np.arange(draws))
     positions = np.tile([size // 2, size // 2 + 1], (draws, 1))
     first, second = permuted(keys, np.full(draws, size), positions).T
     counts = np.bincount((second - first) % size, minlength=size)
