@@ -274,7 +274,7 @@ def _to_store(
     from experiments.photos.columns import read_columns
     from experiments.photos.store_update import rows_to_store
     from experiments.stores.store import Description
-    from keras_dml.retrieval.rows import prepared_rows
+    from keras_dml._common.rows import prepared_rows
 
     output = cast("pathlib.Path", options.output_dir)
     paths = [file.path for file in embedded.files]

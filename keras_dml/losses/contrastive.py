@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from keras_dml._common.checks import check_choice, check_number, check_positive, check_whole
-from keras_dml._common.types import Config, Parts, Tensor
+from keras_dml._common.types import Parts, Tensor
 from keras_dml._pairwise.pairs import Pairs
 from keras_dml._pairwise.reductions import count, masked_sum, maximum
 from keras_dml.losses.base import PairLoss
@@ -94,14 +94,3 @@ class ContrastiveLoss(PairLoss):
         if self.power == 2:
             return ops.square(hinges)  # a fourth of the time of a power
         return hinges if self.power == 1 else ops.power(hinges, self.power)
-
-    def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        return {
-            **super().get_config(),
-            "margin": self.margin,
-            "normalize": self.normalize,
-            "pair_reduction": self.pair_reduction,
-            "positive_margin": self.positive_margin,
-            "power": self.power,
-        }

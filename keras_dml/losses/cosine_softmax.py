@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from keras_dml._common.checks import check_number, check_positive
-from keras_dml._common.types import Config, Parts, Tensor
+from keras_dml._common.types import Parts, Tensor
 from keras_dml._pairwise.distances import safe_sqrt
 from keras_dml._pairwise.reductions import log_sum_exp, masked_sum, maximum
 from keras_dml.losses.proxies import ProxyLoss
@@ -81,10 +81,6 @@ class NormSoftmaxLoss(_CosineSoftmax):
         self.temperature = check_positive("temperature", temperature)
         self.scale = 1.0 / self.temperature
 
-    def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        return {**super().get_config(), "temperature": self.temperature}
-
 
 @register("cosface")
 @keras.saving.register_keras_serializable("keras_dml")
@@ -131,10 +127,6 @@ class CosFaceLoss(_CosineSoftmax):
     def target_cosine(self, cosine: Tensor) -> Tensor:
         """Compute `c − m`."""
         return cosine - self.margin
-
-    def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        return {**super().get_config(), "scale": self.scale, "margin": self.margin}
 
 
 @register("soft_triple")
@@ -242,15 +234,6 @@ class ArcFaceLoss(_CosineSoftmax):
             return ops.where(cosine > 0, farther, cosine)
         beyond = cosine - self.margin * sine_of_margin
         return ops.where(cosine > -cosine_of_margin, farther, beyond)
-
-    def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        return {
-            **super().get_config(),
-            "scale": self.scale,
-            "margin": self.margin,
-            "easy_margin": self.easy_margin,
-        }
 
 
 @register("subcenter_arcface")

@@ -6,7 +6,7 @@ from keras import ops
 from keras_dml._common.checks import check_number
 from keras_dml._common.deprecation import renamed_arguments
 from keras_dml._common.errors import ArgumentError
-from keras_dml._common.types import Config, Parts, Tensor
+from keras_dml._common.types import Parts, Tensor
 from keras_dml._pairwise.class_ids import one_hot
 from keras_dml.losses.base import EmbeddingLoss
 from keras_dml.losses.registry import register
@@ -74,7 +74,3 @@ class CrossEntropyLoss(EmbeddingLoss):
         known = ops.any(is_true, axis=-1)
         tightness = ops.where(known, -ops.sum(targets * logits, axis=-1), float("nan"))
         return tightness, ops.logsumexp(logits, axis=-1)
-
-    def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        return {**super().get_config(), "label_smoothing": self.label_smoothing}

@@ -6,7 +6,7 @@ from keras import ops
 from keras_dml._backend.replicas import gather_candidates
 from keras_dml._common.checks import check_number, check_positive
 from keras_dml._common.deprecation import renamed_arguments
-from keras_dml._common.types import Config, Parts, Tensor
+from keras_dml._common.types import Parts, Tensor
 from keras_dml._pairwise.reductions import masked_sum, maximum, mean
 from keras_dml.losses.proxies import ProxyLoss
 from keras_dml.losses.registry import register
@@ -84,7 +84,3 @@ class ProxyAnchorLoss(ProxyLoss):
         sound = strangers == 0
         nan = ops.full_like(tightness, float("nan"))
         return ops.where(sound, tightness, nan), ops.where(sound, contrastive, nan)
-
-    def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        return {**super().get_config(), "scale": self.scale, "margin": self.margin}

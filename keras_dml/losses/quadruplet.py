@@ -5,7 +5,7 @@ from keras import ops
 
 from keras_dml._backend.replicas import gather_candidates
 from keras_dml._common.checks import check_positive
-from keras_dml._common.types import Config, Parts, Tensor
+from keras_dml._common.types import Parts, Tensor
 from keras_dml._pairwise.pairs import Pairs
 from keras_dml._pairwise.reductions import count, masked_sum, maximum, mean_over_pairs
 from keras_dml._pairwise.search import below
@@ -106,12 +106,3 @@ class QuadrupletLoss(PairLoss):
         negatives = ops.sum(count(negative, distances.dtype))
         quadruplets = count(pairs.positive, distances.dtype) * negatives
         return number * distances, number * self.second_margin - total, quadruplets
-
-    def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        return {
-            **super().get_config(),
-            "margin": self.margin,
-            "second_margin": self.second_margin,
-            "normalize": self.normalize,
-        }

@@ -6,7 +6,7 @@ import keras
 
 from keras_dml._common.checks import check_positive
 from keras_dml._common.deprecation import renamed_arguments
-from keras_dml._common.types import Config, Parts
+from keras_dml._common.types import Parts
 from keras_dml._pairwise.pairs import Pairs
 from keras_dml._pairwise.reductions import log_sum_exp, mean_over_anchors
 from keras_dml.losses.base import PairLoss
@@ -65,7 +65,3 @@ class SNCALoss(PairLoss):
         contrastive = log_sum_exp(exponents, pairs.others())
         kept = pairs.have_positives()
         return mean_over_anchors(tightness, kept), mean_over_anchors(contrastive, kept)
-
-    def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        return {**super().get_config(), "temperature": self.temperature}

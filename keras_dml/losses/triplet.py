@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_dml._common.checks import check_choice, check_positive
 from keras_dml._common.deprecation import warn_renamed
-from keras_dml._common.types import Config, Parts, Tensor
+from keras_dml._common.types import Parts, Tensor
 from keras_dml._pairwise.pairs import Pairs
 from keras_dml._pairwise.reductions import (
     count,
@@ -108,16 +108,6 @@ class TripletLoss(PairLoss):
             mean_of_triplets(near, positive, triplets, self.average),
             mean_of_triplets(far, positive, triplets, self.average),
         )
-
-    def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        return {
-            **super().get_config(),
-            "triplets": self.triplets,
-            "margin": self.margin,
-            "normalize": self.normalize,
-            "average": self.average,
-        }
 
 
 def open_hinges(
