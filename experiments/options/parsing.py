@@ -18,6 +18,7 @@ from experiments.recipes.nearest import did_you_mean
 
 __all__ = [
     "command_line_only_words",
+    "converted",
     "given_words",
     "parse",
     "resolved",
@@ -191,7 +192,7 @@ def _read(
             continue
         if not equals:
             text = "true" if flags[name].kind is bool else next(rest, "")
-        value = _converted(flags[name], text)
+        value = converted(flags[name], text)
         values[name] = values.get(name, ()) + value if flags[name].repeated else value
     if left_over and not partial:
         received = " ".join(left_over)
@@ -231,7 +232,7 @@ def _unknown(options: type[Options], name: str, word: str) -> str:
     )
 
 
-def _converted(flag: Flag, text: str) -> Any:
+def converted(flag: Flag, text: str) -> Any:
     """Return the value of a flag's text.
 
     Raises:
