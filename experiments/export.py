@@ -240,13 +240,12 @@ def _of_keras(
 ) -> Embeddings:
     """What the run has kept of its best model, or the same anew."""
     from experiments.auditing.audited_images import kept_embeddings
-    from experiments.embedding.checked_json import read_checked
     from experiments.embedding.model_embeddings import naming_bad_images
     from experiments.embedding.table_embedder import TableEmbedder
-    from experiments.training.run_files import RESULT
+    from experiments.training.run_files import RESULT, read_json
 
     names = {id(data.test): "test", id(data.gallery): "gallery"}
-    finished = read_checked(run / RESULT) is not None  # else they may be of an earlier model
+    finished = read_json(run, RESULT) is not None  # else they may be of an earlier model
 
     def embed(table: ImageTable) -> np.ndarray:
         kept = kept_embeddings(run, names[id(table)], table) if finished else None
@@ -320,12 +319,11 @@ def _card(
 
 def _measured(run: pathlib.Path, of_run: RunOptions) -> tuple[str, str]:
     """Of which images the scores are; where every class trained, what is known of others."""
-    from experiments.embedding.checked_json import read_checked
-    from experiments.training.run_files import RESULT
+    from experiments.training.run_files import RESULT, read_json
 
     if not of_run.keeps_nothing_back:
         return "the test images", ""
-    result = read_checked(run / RESULT) or {}
+    result = read_json(run, RESULT) or {}
     known = f"\n\n```\n{result['table']}\n```" if "measured" in result else ""
     return "images that were trained on", known
 

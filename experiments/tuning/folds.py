@@ -23,9 +23,7 @@ from experiments.options import (
 from experiments.options.child import child_command, child_environment
 from experiments.training.run_files import (
     BEST,
-    BEST_BEFORE,
     CHECKPOINT,
-    CHECKPOINT_BEFORE,
     DIVERGED,
     read_finished,
 )
@@ -38,7 +36,7 @@ Run = Callable[[pathlib.Path, pathlib.Path, Sequence[str]], None]
 SCORES = {"R@1": "recall@1/cosine", "MAP@R": "map@r/cosine"}
 _OBJECTIVE = SCORES["MAP@R"]
 # Large files, which only the best trial needs.
-_LARGE = (BEST, BEST_BEFORE, CHECKPOINT, CHECKPOINT_BEFORE, "last.keras", "test_embeddings.npz")
+_LARGE = (BEST, CHECKPOINT, "last.keras", "test_embeddings.npz")
 
 
 @dataclasses.dataclass(frozen=True)
