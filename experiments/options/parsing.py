@@ -79,11 +79,14 @@ def parse(options: type[AnyOptions], argv: Sequence[str]) -> AnyOptions:
     given: dict[str, Any] = {name: value for name, value in of_files.items() if name in flags}
     for name, value in on_line.items():
         given[name] = given.get(name, ()) + value if flags[name].repeated else value
+    missing = [flag for name, flag in flags.items() if flag.required and name not in given]
+    if missing:
+        names = " and ".join(flag.name for flag in missing)
+        line = " ".join(f"--{each.name}={'|'.join(each.choices or ('...',))}" for each in missing)
+        raise UsageError(f"{names} must be set: {line}. Received: no {names}")
     values: dict[str, Any] = {}
     for name, (field, key, flag) in declarations(options).items():
         value = given.get(name, flag.default)
-        if flag.required and value is None:
-            raise UsageError(f"{name} must be set: --{name}=... Received: nothing")
         if not key:
             values[field] = value
         else:
