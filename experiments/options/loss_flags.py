@@ -55,13 +55,13 @@ def trained_by(loss: str) -> Callable[..., Any]:
     Raises:
         UsageError: The loss does not exist.
     """
-    names = loss_names()
-    if loss not in names:
+    found = _losses().get(loss)
+    if found is None:
+        names = loss_names()
         raise UsageError(
             f"loss must be one of {', '.join(names)}.{did_you_mean(loss, names)} "
             f"Received: loss={loss!r}"
         )
-    found = _losses()[loss]
     model: Callable[..., Any] = import_attribute(found.trained_by) if found.trained_by else found
     return model
 
