@@ -215,8 +215,9 @@ class PairLoss(EmbeddingLoss):
 
     Attributes:
         normalize: Whether the pairs have unit embeddings.
-        fused: Whether to use the implementation with O(n²) memory, if the loss has one. Set it to
-            False on a loss to differentiate its formula twice.
+        fused: Whether the loss uses a fused implementation, which takes less memory than its
+            formula. True only for losses that have one. Set it to False on a loss to use the
+            formula, which can be differentiated twice.
 
     Raises:
         TypeError: `mining` is none of these.
@@ -225,7 +226,7 @@ class PairLoss(EmbeddingLoss):
 
     takes_memory: ClassVar[bool] = True
     normalize = True
-    fused = True
+    fused = False
 
     def __init__(
         self,
