@@ -81,9 +81,11 @@ def parse(options: type[AnyOptions], argv: Sequence[str]) -> AnyOptions:
         given[name] = given.get(name, ()) + value if flags[name].repeated else value
     missing = [flag for name, flag in flags.items() if flag.required and name not in given]
     if missing:
-        names = " and ".join(flag.name for flag in missing)
-        line = " ".join(f"--{each.name}={'|'.join(each.choices or ('...',))}" for each in missing)
-        raise UsageError(f"{names} must be set: {line}. Received: no {names}")
+        wanted = " and ".join(flag.name for flag in missing)
+        example = " ".join(
+            f"--{each.name}={'|'.join(each.choices or ('...',))}" for each in missing
+        )
+        raise UsageError(f"{wanted} must be set: {example}. Received: no {wanted}")
     values: dict[str, Any] = {}
     for name, (field, key, flag) in declarations(options).items():
         value = given.get(name, flag.default)
