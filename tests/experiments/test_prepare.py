@@ -267,8 +267,8 @@ def test_in_shop_is_only_counted(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "give --dataset=cub|cars|sop|groceries|inshop and --data_dir=FOLDER"),
-        (["--dataset=cub"], "give --dataset="),
+        ([], "dataset and data_dir must be set: --dataset=cub|cars|sop|groceries|inshop"),
+        (["--dataset=cub"], "data_dir must be set: --data_dir="),
         (
             ["--dataset=birds", "--data_dir=x"],
             "dataset must be one of cub, cars, sop, groceries, inshop. Received: dataset=birds",
