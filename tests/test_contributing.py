@@ -225,5 +225,5 @@ def test_walkthrough_command(tmp_path):
     ]
     assert line.endswith("how many images and classes a built-in dataset has.")
     assert python(root, "-m", "experiments", "count", "--dataset=digits") == said
-    shown = python(root, "-m", "experiments.count", "--help")
+    shown = python(root, "-m", "experiments.count", "--helpfull")
     assert "--dataset=glyphs\n      What is counted. (one of digits, glyphs)" in shown
