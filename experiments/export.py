@@ -96,12 +96,12 @@ def main(argv: list[str]) -> None:
     given = given_words(options, _OVERRIDING)
     of_run = parse(RunOptions, ["export", f"--flagfile={flag_file_of(run)}", *given])
     _take_tensorflow()
-    from experiments.embedding.held_folder import held_beside
-    from experiments.embedding.model_card import MODEL_CARD
+    from experiments.evaluation.held_folder import held_beside
     from experiments.exporting.comparison import answers, compare, milliseconds, size_of
     from experiments.exporting.formats import FORMATS, Source
     from experiments.exporting.layers import write
     from experiments.options import data as options_data
+    from experiments.pages.model_card import MODEL_CARD
     from experiments.training.made_of import images_of_run
     from keras_dml._files.atomic import replacing_folder
 
@@ -215,7 +215,7 @@ def _examples(table: ImageTable, transform: EvaluationTransform, count: int) -> 
     """Decoded images, evenly spaced over the table: `[1, size, size, 3]` each."""
     import numpy as np
 
-    from experiments.embedding.model_embeddings import naming_bad_images
+    from experiments.evaluation.model_embeddings import naming_bad_images
     from pipelines import evaluation_batches
 
     rows = np.unique(np.linspace(0, len(table) - 1, min(count, len(table))).astype(int))
@@ -239,10 +239,10 @@ def _of_keras(
     batch_size: int,
 ) -> Embeddings:
     """What the run has kept of its best model, or the same anew."""
-    from experiments.auditing.audited_images import kept_embeddings
-    from experiments.embedding.checked_json import read_checked
-    from experiments.embedding.model_embeddings import naming_bad_images
-    from experiments.embedding.table_embedder import TableEmbedder
+    from experiments.evaluation.audited_images import kept_embeddings
+    from experiments.evaluation.checked_json import read_checked
+    from experiments.evaluation.model_embeddings import naming_bad_images
+    from experiments.evaluation.table_embedder import TableEmbedder
     from experiments.training.run_files import RESULT
 
     names = {id(data.test): "test", id(data.gallery): "gallery"}
@@ -260,7 +260,7 @@ def _of_keras(
 
 def _table(name: str, int8: bool, compared: Comparison) -> str:
     """Recall of both, and what is lost, in Markdown."""
-    from experiments.report.tables import markdown_table
+    from experiments.evaluation.tables import markdown_table
 
     called = f"{name}, int8" if int8 else name
     rows = [
@@ -292,7 +292,7 @@ def _card(
     compared: Comparison,
     table: str,
 ) -> str:
-    from experiments.embedding.model_card import model_card
+    from experiments.pages.model_card import model_card
 
     size, precision = transform.image_size, "int8" if options.int8 else "float32"
     use = {
@@ -320,7 +320,7 @@ def _card(
 
 def _measured(run: pathlib.Path, of_run: RunOptions) -> tuple[str, str]:
     """Of which images the scores are; where every class trained, what is known of others."""
-    from experiments.embedding.checked_json import read_checked
+    from experiments.evaluation.checked_json import read_checked
     from experiments.training.run_files import RESULT
 
     if not of_run.keeps_nothing_back:
@@ -332,8 +332,8 @@ def _measured(run: pathlib.Path, of_run: RunOptions) -> tuple[str, str]:
 
 def _threshold(run: pathlib.Path, int8: bool) -> str:
     """The run's, if it has been calibrated."""
-    from experiments.embedding.calibration import calibration_words
-    from experiments.embedding.model_card import NO_THRESHOLD
+    from experiments.evaluation.calibration import calibration_words
+    from experiments.pages.model_card import NO_THRESHOLD
 
     words = calibration_words(run / "saved_model")
     if words is None:

@@ -15,6 +15,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from experiments.evaluation.intervals import Difference, Interval, differences, mean_interval
+from experiments.evaluation.scores import Rows, compared, label_of
+from experiments.evaluation.tables import markdown_table
 from experiments.options import (
     RunOptions,
     UsageError,
@@ -24,19 +27,14 @@ from experiments.options import (
     parse,
     run_command,
 )
-from experiments.report.figures import intervals_svg
-from experiments.report.intervals import Difference, Interval, differences, mean_interval
-from experiments.report.tables import html_table, markdown_table
+from experiments.pages.figures import intervals_svg
 from experiments.training.child_runs import flag_files, run_recipe
 
 if TYPE_CHECKING:
-    from experiments.report.baselines import Rows
     from experiments.tuning.protocol import RecipeSearch, SearchResult
 
 _STUDY, _SEARCH = "Study", "Search"
 _MOST_SEEDS = 1000
-# Name -> where a run's `result.json` has it.
-SCORES = {"R@1": ("recall", "embedding, cosine", "1"), "MAP@R": ("scores", "map@r/cosine")}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -123,7 +121,7 @@ def main(argv: list[str]) -> None:
 
     searches = _searches(options, recipes, forwarded)
 
-    from experiments.embedding.held_folder import waiting_for
+    from experiments.evaluation.held_folder import waiting_for
     from experiments.training.run_files import note_other_images, read_finished
 
     # All storages before the first run: one that is refused has cost nothing.
@@ -150,7 +148,7 @@ def _tell(
     forwarded: Sequence[str],
 ) -> None:
     """Write `study.json`, `study.md` and `study.html`, and print."""
-    from experiments.report.baselines import distinct_baselines
+    from experiments.evaluation.baselines import distinct_baselines
     from keras_dml._files.atomic import replacing
 
     scores = _scores(results)
@@ -260,7 +258,7 @@ def _job(
 
 def _run(jobs: Sequence[_Job], output: pathlib.Path) -> None:
     """Run what is missing; what another process of the study is at is left to it."""
-    from experiments.embedding.held_folder import try_lock
+    from experiments.evaluation.held_folder import try_lock
 
     left, said = dict(enumerate(jobs, start=1)), False
     while left:
@@ -285,21 +283,17 @@ def _scores(
 ) -> dict[str, dict[str, list[float]]]:
     """Score -> recipe -> percent of each seed; what some run has not is left out."""
     found: dict[str, dict[str, list[float]]] = {}
-    for name, keys in SCORES.items():
-        values = {recipe: [_value(one, keys) for one in all_] for recipe, all_ in results.items()}
+    for score in compared():
+        key = f"{score.at_1}/cosine"
+        values = {
+            recipe: [one["scores"].get(key) for one in all_] for recipe, all_ in results.items()
+        }
         if all(value is not None for of_one in values.values() for value in of_one):
-            found[name] = {
-                recipe: [100 * value for value in of_one if value is not None]
+            found[label_of(score.at_1)] = {
+                recipe: [score.scale * value for value in of_one if value is not None]
                 for recipe, of_one in values.items()
             }
     return found
-
-
-def _value(result: Mapping[str, Any], keys: Sequence[str]) -> float | None:
-    value: Any = result
-    for key in keys:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value
 
 
 def _rows(
@@ -312,11 +306,11 @@ def _rows(
         [recipe, *(shown(mean_interval(of_one[recipe])) for of_one in scores.values())]
         for recipe in order
     ]
-    columns = {"R@1": "1", "MAP@R": "MAP@R"}
+    by_label = {label_of(score.at_1): score for score in compared()}
     for label, found in baselines.items():
         of_one = found.get("cosine", {})
-        shares = [of_one.get(columns[score]) for score in scores]
-        lines.append([label, *("–" if s is None else f"{100 * s:.1f}" for s in shares)])
+        shown_ = [by_label[name].text(of_one.get(by_label[name].at_1)) for name in scores]
+        lines.append([label, *shown_])
     return [["recipe", *scores], *lines]
 
 
@@ -345,7 +339,7 @@ def _write_page(
     found: Mapping[str, SearchResult],
     of_folds: Mapping[str, Mapping[str, Mapping[str, float]]],
 ) -> None:
-    from experiments.report.page import picture_cards, write_page
+    from experiments.pages.page import picture_cards, write_page
 
     table = _html(rows)
     note = (
@@ -369,6 +363,8 @@ def _write_page(
 
 
 def _html(rows: Sequence[Sequence[str]]) -> str:
+    from experiments.pages.page import html_table
+
     (name, *columns), *lines = rows
     return html_table([name, *columns], [(html.escape(first), cells) for first, *cells in lines])
 

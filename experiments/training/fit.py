@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from experiments.embedding.table_embedder import TableEmbedder
+from experiments.evaluation.table_embedder import TableEmbedder
 from experiments.options import RunOptions
 from experiments.options.errors import UsageError
 from experiments.options.values import import_modules, whole_numbers

@@ -10,12 +10,15 @@ import zipfile
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from experiments.embedding.checked_json import checked, read_checked
-from experiments.embedding.fingerprint import file_sha256
+from experiments.evaluation.baselines import RAW_PIXELS_FILE as RAW_PIXELS
+from experiments.evaluation.baselines import UNTRAINED_FILE as UNTRAINED
+from experiments.evaluation.checked_json import checked, read_checked
+from experiments.evaluation.fingerprint import file_sha256
+from experiments.evaluation.result import FLAGS_FILE
+from experiments.evaluation.scores import RECALL_AT_1
 from experiments.options import RunOptions, UsageError, parse
 from experiments.training.checkpoint import DamagedError, Records, State, read_checkpoint
 
-FLAGS_FILE = "flags.txt"
 LOG = "metrics.jsonl"
 CHECKPOINT = "checkpoint.npz"
 # The one of the epoch before, and the best model of that time where it was another.
@@ -25,11 +28,8 @@ BEST_BEFORE = ".best-before.keras"
 BAD_IMAGES = "bad_images.txt"
 # Which images it was made of.
 IMAGES = "images.json"
-RAW_PIXELS = "raw_pixels.json"
-UNTRAINED = "untrained_backbone.json"
 RANKMI = "rankmi.json"
 RESULT = "result.json"
-REPORT = "report.html"
 # What is said of a training whose numbers broke.
 DIVERGED = "diverged.txt"
 # A folder: the curves, and the projector's files.
@@ -38,7 +38,6 @@ TENSORBOARD = "tensorboard"
 OF_THE_FLAGS = (BAD_IMAGES, IMAGES, RAW_PIXELS, UNTRAINED, RANKMI)
 
 _LOGGER = logging.getLogger("experiments")
-_RECALL = "test/recall@1/cosine"
 
 
 def flag_file_of(run: pathlib.Path) -> pathlib.Path:
@@ -180,7 +179,7 @@ def log_of_an_earlier_version(
         rows = [row for row in rows if row["step"] <= state.step]
         found = [{name: row[name] for name in ("epoch", "step")} for row in rows]
         whole = found == expected and all(
-            row.keys() == rows[0].keys() and isinstance(row[_RECALL], float) for row in rows
+            row.keys() == rows[0].keys() and isinstance(row[RECALL_AT_1], float) for row in rows
         )
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         whole = False

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Self, TextIO, cast
 
 import numpy as np
 
-from experiments.embedding.checked_json import checked_text, read_checked
-from experiments.embedding.fingerprint import file_sha256
-from experiments.embedding.held_folder import hold
+from experiments.evaluation.checked_json import checked_text, read_checked
+from experiments.evaluation.fingerprint import file_sha256
+from experiments.evaluation.held_folder import hold
 from experiments.options import RunOptions, UsageError, parse, resolved
 from experiments.training.checkpoint import (
     Checkpoint,
@@ -457,7 +457,7 @@ def _resolved_anew(flags: str) -> str:
 
 def _variables(model: keras.Model) -> list[keras.Variable]:
     if not model.optimizer.built:
-        from experiments.embedding.table_embedder import strategy_of
+        from experiments.evaluation.table_embedder import strategy_of
 
         with strategy_of(model).scope():
             model.optimizer.build(model.trainable_variables)

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from experiments.embedding.checked_json import checked_text, read_checked
+from experiments.evaluation.checked_json import checked_text, read_checked
+from experiments.evaluation.scores import compared, label_of
 from experiments.options import (
     RunError,
     RunOptions,
@@ -35,8 +36,7 @@ __all__ = ["FoldRuns", "Run"]
 
 # Recipe, folder, further flags: trains what is not trained yet.
 Run = Callable[[pathlib.Path, pathlib.Path, Sequence[str]], None]
-SCORES = {"R@1": "recall@1/cosine", "MAP@R": "map@r/cosine"}
-_OBJECTIVE = SCORES["MAP@R"]
+_OBJECTIVE = "map@r/cosine"
 # What takes room, and only the best trial's is needed.
 _LARGE = (BEST, BEST_BEFORE, CHECKPOINT, CHECKPOINT_BEFORE, "last.keras", "test_embeddings.npz")
 _SAVED_MODEL, _TEST = "saved_model", "test"
@@ -136,7 +136,8 @@ class FoldRuns:
         ]
         together = _concatenated(outputs, flags)
         found: dict[str, dict[str, float]] = {}
-        for name, key in SCORES.items():
+        for score in compared():
+            name, key = label_of(score.at_1), f"{score.at_1}/cosine"
             each = [json.loads((out / "evaluation.json").read_text())["scores"][key]
                     for out in outputs]  # fmt: skip
             if all(value is not None for value in each):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from experiments.embedding.held_folder import waiting_for
+from experiments.evaluation.held_folder import waiting_for
 from experiments.options import (
     RunOptions,
     UsageError,
@@ -23,8 +23,8 @@ from experiments.options import (
     loss_flags,
     resolved,
 )
-from experiments.report.tables import html_table
-from experiments.report.trials_figure import Tried, trials_svg
+from experiments.pages.page import html_table
+from experiments.pages.trials_figure import Tried, trials_svg
 from experiments.training.patience import check_patience, epochs_of_all_classes
 from experiments.tuning.folds import FoldRuns, Run
 from experiments.tuning.space import Parameter, Trial, Value, own_values, words_of_trial

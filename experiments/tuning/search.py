@@ -20,7 +20,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from experiments.embedding.held_folder import try_lock, waiting_for
+from experiments.evaluation.held_folder import try_lock, waiting_for
 from experiments.options import RunError, RunOptions, UsageError, one_line, parse, resolved
 from experiments.tuning.space import Parameter, Trial, Value, without_password
 from keras_dml._common.extras import needing

@@ -11,7 +11,7 @@ from tiny_run import TINY
 
 from experiments.options import RunOptions, UsageError, parse, resolved
 from experiments.options import data as described
-from experiments.report.same_queries import same_queries
+from experiments.pages.retrieval import same_queries
 from experiments.training import plan
 from experiments.training.checkpoint import State
 from experiments.training.made_of import images_of_run, record_of, settle_images
