@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from keras_dml._common.types import Metric
 
 _WHAT, _HOW = "What is calibrated, one of --run and --embeddings", "How"
-_METRICS = registries.words("keras_dml._common.types", "METRICS")
+_METRICS = registries.words("keras_dml._common.types.METRICS")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

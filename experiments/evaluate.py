@@ -103,7 +103,7 @@ size, and the evaluation apply.
     @classmethod
     def refusal(cls, name: str | None, received: str) -> str | None:
         """Return a message for a flag of training."""
-        known = declarations(RunOptions)
+        known = declarations(RunOptions, registries=False)
         if name is None or not {name, name.removeprefix("no")} & known.keys():
             return None
         return f"{name} has no effect on an evaluation, but got {received}."

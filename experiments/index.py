@@ -47,8 +47,8 @@ EXACT_ITEMS = 100_000
 TARGET_RECALL = 0.95
 
 _WHAT, _HOW = "What", "How a query is answered"
-_METRICS = registries.words("keras_dml._common.types", "METRICS")
-_REORDER_DTYPES = registries.words("keras_dml.retrieval.tree", "REORDER_DTYPES")
+_METRICS = registries.words("keras_dml._common.types.METRICS")
+_REORDER_DTYPES = registries.words("keras_dml.retrieval.tree.REORDER_DTYPES")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -272,7 +272,7 @@ def _to_store(
     from experiments.photos.columns import read_columns
     from experiments.photos.store_update import rows_to_store
     from experiments.stores.store import Description
-    from keras_dml.retrieval.rows import prepared_rows
+    from keras_dml._common.rows import prepared_rows
 
     output = cast("pathlib.Path", options.output)
     paths = [file.path for file in embedded.files]

@@ -13,7 +13,7 @@ import numpy as np
 from experiments.evaluation.npz_file import UnreadableError, read_npz
 from experiments.options.errors import UsageError
 from keras_dml._common.labels import joined_labels, plain_labels
-from keras_dml.retrieval.rows import first_few, row_blocks
+from keras_dml._common.rows import first_few, row_blocks
 from pipelines import EvaluationTransform, ImageTable
 
 #: Transform of the pictures on a page if no model defines one.

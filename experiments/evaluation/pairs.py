@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from keras_dml._common.rows import normalized, row_blocks
 from keras_dml.metrics import DistanceHistograms
-from keras_dml.retrieval.rows import normalized, row_blocks
 
 BINS = 80
 # The pairs of more images take long and look the same.

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from keras_dml._common.rows import prepared_rows
 from keras_dml.retrieval import Index, ScannIndex
-from keras_dml.retrieval.rows import prepared_rows
 
 # Up to this share of the images a trained tree is changed, beyond it trained anew.
 _MOST_CHANGED = 0.2

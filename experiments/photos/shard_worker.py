@@ -77,7 +77,7 @@ class ShardWorker:
         """Embed a shard's images; the same shard gives the same, however often it is asked for."""
         from experiments.photos.image_batch import NO_EMBEDDING, embed_batch
         from experiments.stores.parquet_files import write_part
-        from keras_dml.retrieval.rows import prepared_rows
+        from keras_dml._common.rows import prepared_rows
 
         blocks: list[np.ndarray] = []
         bad: dict[str, str] = {}
