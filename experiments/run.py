@@ -35,13 +35,17 @@ def main(argv: list[str]) -> None:
         with Meeting(cluster):
             _run(options, cluster)
     if options.refit:
-        refit(options)
+        final = refit(options)
+        from experiments.pages.run_pages import link_final_model
+
+        link_final_model(options, final)
+        print(f"\nfinal model, of every class: {final / 'saved_model'}")
 
 
 def _run(options: RunOptions, cluster: Cluster) -> None:
     for_loss = options.loss_arguments
     # What follows takes seconds to import: not before a mistyped flag is answered.
-    from experiments.training.run_files import REPORT
+    from experiments.evaluation.result import REPORT
     from experiments.training.run_folder import RunFolder
 
     folder = RunFolder(options.folder, resolved(options), writes=cluster.first)
@@ -51,7 +55,8 @@ def _run(options: RunOptions, cluster: Cluster) -> None:
         print(folder.finished_text)
         return
 
-    from experiments.embedding.table_embedder import TableEmbedder
+    from experiments.evaluation.table_embedder import TableEmbedder
+    from experiments.pages.run_pages import write_run_pages
     from experiments.training import fit, outcome
     from experiments.training.devices import devices
     from experiments.training.failures import explained
@@ -89,7 +94,7 @@ def _run(options: RunOptions, cluster: Cluster) -> None:
         for evaluator in run.evaluators:
             evaluator.before(run, state, embedder, untrained)
         fit.fit(run, learner, workers, state, feed)
-        table = outcome.leave(run, model, embedding, workers, began, feed)
+        table = outcome.leave(run, model, embedding, workers, began, feed, write_run_pages)
     if table is not None:
         print(f"\n{table}\n\nreport: {folder.file(REPORT)}")
         print(f"serving: {folder.file('saved_model')}")
