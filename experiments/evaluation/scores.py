@@ -105,7 +105,7 @@ class Score:
         explanation: What the number means, one or two sentences.
         compute: `(embeddings, distance) -> value`. A score at K returns `{K: value}`.
         format: Returns a value as text.
-        line: Returns a value as text with its unit, for a line of its own; "" hides the line.
+        line: Returns a value as text with its unit, for a separate line. "" hides the line.
         scale: Factor from a value to the number that `format` shows.
         higher_is_better: Whether a higher value is a better one.
         of_distance: Whether the score depends on the distance. Then it is a column of the table,
@@ -251,7 +251,7 @@ def evaluate(
     """Compute scores.
 
     Args:
-        embeddings: What is scored.
+        embeddings: The embeddings.
         scores: Which scores. The default is every registered score.
         clustering: Whether to compute the scores that need k-means.
 
