@@ -142,6 +142,12 @@ class Score:
         """The key that `compare` and `study` show: of a score at K its value at 1."""
         return f"{self.name}@1" if self.at_k else self.name
 
+    @property
+    def axis(self) -> str:
+        """The label of an axis: the label at 1, with the unit if that is percent."""
+        label = f"{self.label}@1" if self.at_k else self.label
+        return f"{label}, %" if self.scale == 100 else label
+
     def text(self, value: float | None) -> str:
         """Return a value as text; a dash if it is missing."""
         return "–" if value is None or math.isnan(value) else self.format(value)

@@ -76,7 +76,7 @@ def test_an_error_on_the_way_loses_nothing_that_was_written(tmp_path):
             EmbeddingFile(path, 10, "a").__enter__()
         with pytest.raises(ValueError, match=r"shape \[b, 3\], but got \(1, 4\)"):
             file.append(np.zeros((1, 4)))
-        with pytest.raises(ValueError, match="no more than 10 rows. Received: 6 rows after 5"):
+        with pytest.raises(ValueError, match="at most 5 rows, but got 6"):
             file.append(ROWS[:6])
         with pytest.raises(FloatingPointError, match="no longer finite"):
             file.append(np.full((2, 3), np.nan))
