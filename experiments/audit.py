@@ -27,7 +27,7 @@ from experiments.options.values import normal_path
 if TYPE_CHECKING:
     from experiments.evaluation.audited_images import AuditedImages
 
-_WHAT, _FOUND = "What is audited, one of", "What counts as found"
+_WHAT, _FOUND = "Audited run or file, one of", "What counts as found"
 _LIMITS, _HOW = "How much is allowed, for an exit code", "How"
 _ANY = " Default: any number."
 
@@ -125,7 +125,7 @@ Exit code 0: done, and nothing is over a limit. 3: a limit is exceeded, and both
 
     @property
     def source(self) -> pathlib.Path:
-        """The path of what is audited."""
+        """The path of the audited run or file."""
         if bool(self.run) == bool(self.embeddings):
             both = "both" if self.run else "neither"
             raise UsageError(f"Set one of --run and --embeddings, but got {both}.")
@@ -234,7 +234,7 @@ def _images_of_run(
     from experiments.training.run_files import RESULT, kept_model
 
     model = kept_model(run)
-    # A user deletes the images that an audit finds, and audits again. This is no mistake.
+    # A user may delete the images that an audit finds, and audit again.
     split = images_of_run(run, of_run, data_dir_moves=True, refuses=False)
     tables, class_names, offsets = split_sets(split)
     if options.split != "all":

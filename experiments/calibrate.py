@@ -20,7 +20,7 @@ from experiments.options import (
 if TYPE_CHECKING:
     from keras_dml._common.types import Metric
 
-_WHAT, _HOW = "What is calibrated, one of --run and --embeddings", "How"
+_WHAT, _HOW = "Embeddings, one of --run and --embeddings", "How"
 _METRICS = registries.words("keras_dml._common.types.METRICS")
 
 

@@ -174,7 +174,7 @@ def _write_page(
 
     curves = {
         f"{label_of(score.at_1)} over epochs": figures.lines_svg(
-            score.name, histories, f"test/{score.at_1}/cosine", score.scale, label_of(score.at_1)
+            score.name, histories, f"test/{score.at_1}/cosine", score.scale, score.axis
         )
         for score in compared()
     }
@@ -193,7 +193,7 @@ def _write_page(
             "Accuracy over epochs": accuracies,
             "Tightness and contrastive part over training": figures.paths_svg(histories),
         },
-        grid=_same_queries({name: page.parent / name for name in histories}),
+        grid=_same_queries({name: page.parent / name for name in bars if name in histories}),
     )
 
 

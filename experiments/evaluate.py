@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from experiments.evaluation.labeled_embeddings import LabeledEmbeddings
     from experiments.evaluation.result import Result
 
-_WHAT, _HOW = "What is evaluated, one of", "How"
+_WHAT, _HOW = "Evaluated model or file, one of", "How"
 SOURCES = ("run", "model", "saved_model", "embeddings")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluateOptions(EvaluationOptions):
-    """Options of the command: what is evaluated, and the flags of a run that apply to it."""
+    """Options of the command: the model or file, and the flags of a run that apply to it."""
 
     command = "experiments.evaluate"
     intro = """Score embeddings in retrieval and clustering: a table, a page, and a JSON file.
@@ -110,7 +110,7 @@ size, and the evaluation apply.
 
     @property
     def kind(self) -> str:
-        """The flag that names what is evaluated."""
+        """The flag that is set, one of `SOURCES`."""
         given = [name for name in SOURCES if getattr(self, name)]
         if len(given) != 1:
             raise UsageError(
@@ -121,7 +121,7 @@ size, and the evaluation apply.
 
     @property
     def source(self) -> pathlib.Path:
-        """The path of what is evaluated."""
+        """The path of the evaluated model, run, or file."""
         return pathlib.Path(getattr(self, self.kind)).expanduser()
 
     @property

@@ -17,9 +17,9 @@ from experiments.training.meeting import Meeting
 
 
 def main(argv: list[str]) -> None:
-    """Plan, model, fit, outcome; where that is asked for, once more on every class."""
+    """Plan, train, evaluate, and report a run. With `--refit`, retrain on every class."""
     options = parse(RunOptions, argv)
-    # NumPy comes with them, which no --help needs.
+    # These import NumPy, which --help does not need.
     from experiments.training.kept import check_keep
     from experiments.training.patience import check_patience
     from experiments.training.refit import check_refit, refit
@@ -30,7 +30,7 @@ def main(argv: list[str]) -> None:
     check_keep(options)
     cluster = read_cluster(options.strategy)
     if (pathlib.Path(options.folder) / RESULT).is_file():
-        _run(options, cluster)  # which says so: nobody need be waited for
+        _run(options, cluster)  # prints that the run is finished, without waiting for other workers
     else:
         with Meeting(cluster):
             _run(options, cluster)
@@ -44,7 +44,7 @@ def main(argv: list[str]) -> None:
 
 def _run(options: RunOptions, cluster: Cluster) -> None:
     for_loss = options.loss_arguments
-    # What follows takes seconds to import: not before a mistyped flag is answered.
+    # These imports take seconds. A mistyped flag is reported before them.
     from experiments.evaluation.result import REPORT
     from experiments.training.run_folder import RunFolder
 
@@ -74,10 +74,10 @@ def _run(options: RunOptions, cluster: Cluster) -> None:
     run = plan_run(options, folder, workers)
     learner = fit.Learner(run, strategy)
     embedding, model = learner.embedding, learner.model
-    # Now rather than after hours of training.
+    # Fail before hours of training.
     check_export(embedding, run.preprocessing)
     folder.open()
-    # Looked for again: another process with the same flags may have held the folder till now.
+    # Check again, because another process with the same flags may have finished the run.
     if workers.first_says(folder.result is not None):
         if cluster.first:
             print(folder.finished_text)

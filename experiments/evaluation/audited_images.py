@@ -1,4 +1,4 @@
-"""What is audited: embeddings with labels and, where they are at hand, the images, set by set."""
+"""The audited images: sets of embeddings with labels, and the images if they are available."""
 
 import dataclasses
 import os
@@ -23,10 +23,10 @@ class AuditedSet(NamedTuple):
     """A set of images.
 
     Attributes:
-        name: "train", "test" or "gallery".
-        embeddings: numbers `[n, d]`.
-        labels: `[n]`, numbers or strings that mean the same in every set.
-        table: the images; None where they are not at hand.
+        name: "train", "test", or "gallery".
+        embeddings: Numbers `[n, d]`.
+        labels: Numbers or strings `[n]` with the same meaning in every set.
+        table: The images, if they are available.
     """
 
     name: str
@@ -37,14 +37,14 @@ class AuditedSet(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class AuditedImages:
-    """All sets, one behind the other: row numbers count through them.
+    """All sets, concatenated.
 
     Attributes:
-        sets: the training images first, where there are some.
-        embeddings: finite float32 `[n, d]`.
-        labels: int64 `[n]`, numbers of classes.
-        class_names: what they are called.
-        starts: int64 `[sets + 1]`, the row that each begins with; last the number of rows.
+        sets: The sets, the training images first.
+        embeddings: Finite float32 `[n, d]`.
+        labels: Class numbers, int64 `[n]`.
+        class_names: Names of the classes.
+        starts: First row of each set, and the number of rows, int64 `[sets + 1]`.
     """
 
     sets: tuple[AuditedSet, ...]
@@ -58,48 +58,47 @@ class AuditedImages:
 
     @property
     def has_pictures(self) -> bool:
-        """Whether the images of some set are at hand."""
+        """Whether the images of some set are available."""
         return any(each.table is not None for each in self.sets)
 
     def set_numbers(self, rows: npt.ArrayLike) -> npt.NDArray[np.int64]:
-        """The place in `sets` of each row's set, `[r]`."""
+        """Return the index in `sets` of each row's set, `[r]`."""
         return np.searchsorted(self.starts, rows, "right") - 1
 
     def place(self, row: int) -> tuple[AuditedSet, int]:
-        """A row's set, and its row number in that."""
+        """Return the set of a row, and its row number in the set."""
         number = int(self.set_numbers(row))
         return self.sets[number], int(row - self.starts[number])
 
     def name(self, row: int) -> str:
-        """What a row's image is called: its path, or its number in its set."""
+        """Return the name of a row's image: its path, or its number in its set."""
         of_set, number = self.place(row)
         if of_set.table is not None and of_set.table.paths is not None:
             return str(of_set.table.paths[number])
         return f"{of_set.name} image {number}".lstrip()
 
     def class_name(self, row: int) -> str:
-        """What a row's label is called."""
+        """Return the name of a row's class."""
         return self.class_names[self.labels[row]]
 
 
 def audited_images(sets: Sequence[AuditedSet], class_names: Sequence[str] = ()) -> AuditedImages:
-    """Sets of one model's embeddings together.
+    """Concatenate sets of one model's embeddings.
 
     Args:
-        sets: one or more.
-        class_names: of labels that are numbers from 0; none: labels are what their classes are
-            called.
+        sets: The sets.
+        class_names: Names of labels that are numbers from 0. Without names, the labels are names.
 
     Raises:
-        UsageError: no image, or embeddings of several widths.
-        ArgumentError: embeddings that are not finite numbers, labels of several kinds.
+        UsageError: The sets have no image, or the embeddings have several widths.
+        ArgumentError: An embedding is not finite, or the labels have several types.
     """
     rows = [finite_rows(each.embeddings, f"{each.name} embeddings".lstrip()) for each in sets]
     widths = {each.shape[1] for each in rows}
     if len(widths) > 1 or not sum(map(len, rows)):
         shapes = ", ".join(f"{each.name} {part.shape}" for each, part in zip(sets, rows))
         raise UsageError(
-            f"the sets need an image or more, and embeddings of one width. Received: {shapes}"
+            f"The sets must have an image and embeddings of one width, but got {shapes}."
         )
     labels = joined_labels((f"{each.name} labels".lstrip(), each.labels) for each in sets)
     if class_names:
@@ -117,10 +116,10 @@ def audited_images(sets: Sequence[AuditedSet], class_names: Sequence[str] = ()) 
 
 
 def images_of_file(path: str | os.PathLike[str]) -> AuditedImages:
-    """What a `.npz` file of embeddings holds; its catalog is left alone.
+    """Return the sets in a `.npz` file of embeddings, without its catalog.
 
     Raises:
-        ValueError: as `embeddings_from_file` and `audited_images`.
+        ValueError: As `embeddings_from_file` and `audited_images`.
     """
     found = embeddings_from_file(path, training=True)
     names = {"training": "train", "queries": "test", "gallery": "gallery"}
@@ -132,11 +131,11 @@ def images_of_file(path: str | os.PathLike[str]) -> AuditedImages:
 
 
 def split_sets(split: Split) -> tuple[dict[str, ImageTable], tuple[str, ...], dict[str, int]]:
-    """A dataset's images but for its catalog, which shows nothing that a photograph does.
+    """Return the images of a dataset without its catalog, which has no photographs.
 
     Returns:
-        `(tables, class names, offsets)`: tables by the names of the sets, and what is to be added
-        to the class numbers of each to make them those of the class names.
+        `(tables, class names, offsets)`: tables by the names of the sets. The class name of a row
+        has the number of its label plus the offset of its set.
     """
     tables = {"train": split.train, "test": split.test}
     if split.gallery is not None:
@@ -149,12 +148,12 @@ def split_sets(split: Split) -> tuple[dict[str, ImageTable], tuple[str, ...], di
 
 
 def kept_embeddings(run: pathlib.Path, name: str, table: ImageTable) -> np.ndarray | None:
-    """What a finished run has kept of a set's embeddings; None unless they are of this table.
+    """Return the embeddings of a set that a finished run has stored; None for other images.
 
     Args:
-        run: its folder.
+        run: Folder of the run.
         name: "test" or "gallery".
-        table: the set's images.
+        table: Images of the set.
     """
     prefix = "" if name == "test" else f"{name}_"
     wanted = [f"{prefix}{array}" for array in ("embeddings", "labels", "paths")]

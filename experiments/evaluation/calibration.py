@@ -117,7 +117,7 @@ def calibration_words(saved_model: str | os.PathLike[str]) -> str | None:
     """Return the condition of a match by the calibration of a SavedModel.
 
     Returns:
-        None if there is no calibration, or it is damaged or belongs to another model.
+        None if it is missing, damaged, or belongs to another model.
     """
     from experiments.evaluation.saved_model import fingerprint  # imports TensorFlow
     from keras_dml._common.types import METRICS
@@ -137,7 +137,7 @@ def calibration_words(saved_model: str | os.PathLike[str]) -> str | None:
 def read_calibration(
     saved_model: str | os.PathLike[str], fingerprint: str, metric: str
 ) -> Calibration | None:
-    """Return the calibration of a SavedModel; None if there is none.
+    """Return the calibration of a SavedModel; None if it is missing.
 
     Args:
         saved_model: Folder of the model.

@@ -1,4 +1,4 @@
-"""JSON objects with a checksum of their own, so that damage is told from what was written."""
+"""JSON files with a checksum, so that damage is detected."""
 
 import hashlib
 import json
@@ -10,17 +10,17 @@ _SHA256 = "sha256"
 
 
 def checked_text(value: Mapping[str, Any]) -> str:
-    """A JSON object as the text of a file, its checksum within."""
+    """Return a JSON object with its checksum as the text of a file."""
     return json.dumps({**value, _SHA256: _digest(value)}, indent=1) + "\n"
 
 
 def read_checked(path: pathlib.Path) -> dict[str, Any] | None:
-    """The object whose `checked_text` a file holds; None where it is missing or damaged.
+    """Read the object of a file with `checked_text`; None if it is missing or damaged.
 
-    One without a checksum, of an earlier version, is taken as it is.
+    An object without a checksum is accepted.
 
     Raises:
-        PermissionError: the file is not damaged, but must not be read.
+        PermissionError: The user may not read the file.
     """
     try:
         return checked(path.read_text())
@@ -31,7 +31,7 @@ def read_checked(path: pathlib.Path) -> dict[str, Any] | None:
 
 
 def checked(text: str) -> dict[str, Any] | None:
-    """The object that a `checked_text` is, as `read_checked`."""
+    """Return the object of a `checked_text`, as `read_checked`."""
     try:
         found = json.loads(text)
         expected = found.pop(_SHA256, None)
@@ -41,7 +41,7 @@ def checked(text: str) -> dict[str, Any] | None:
 
 
 def _digest(value: Mapping[str, Any]) -> str:
-    """SHA-256 of a JSON object, whatever it looks like as text."""
-    # As it is read: numbers that are keys have become words.
+    """Return the SHA-256 of a JSON object, independent of its formatting."""
+    # JSON turns keys that are numbers into strings.
     same = json.loads(json.dumps(value))
     return hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()

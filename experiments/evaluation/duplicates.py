@@ -1,4 +1,4 @@
-"""Images that are there several times: the same file, the same pixels, nearly the same picture."""
+"""Duplicates: the same file, the same pixels, or nearly the same picture."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _BATCH = 64
 
 
 class DuplicatePair(NamedTuple):
-    """Two images that are one.
+    """Two images that are the same.
 
     Attributes:
-        kind: `SAME_FILE`, `SAME_PIXELS` or `NEAR`.
-        first, second: their rows, the lower one first.
-        similarity: cosine similarity of their embeddings.
-        correlation: of their pictures; None where these are not at hand.
+        kind: `SAME_FILE`, `SAME_PIXELS`, or `NEAR`.
+        first, second: Their rows, the lower one first.
+        similarity: Cosine similarity of their embeddings.
+        correlation: Correlation of their pictures, if they are available.
     """
 
     kind: str
@@ -43,12 +43,12 @@ class DuplicatePair(NamedTuple):
 
 
 class Duplicates(NamedTuple):
-    """All pairs, and what hangs together by them.
+    """All pairs, and the groups that they connect.
 
     Attributes:
-        pairs: those of the same file first, then the same pixels, then the most alike.
-        groups: int64 `[n]`, for each row the lowest row of its group.
-        unreadable: row -> why its picture could not be compared.
+        pairs: Pairs of the same file, then of the same pixels, then the others by correlation.
+        groups: The lowest row of each row's group, int64 `[n]`.
+        unreadable: Row -> why its picture cannot be read.
     """
 
     pairs: list[DuplicatePair]
@@ -56,7 +56,7 @@ class Duplicates(NamedTuple):
     unreadable: dict[int, str]
 
     def larger_groups(self) -> list[npt.NDArray[np.int64]]:
-        """The rows of each group of two or more, in the order of `pairs`."""
+        """Return the rows of each group of two or more, in the order of `pairs`."""
         members = np.unique([(pair.first, pair.second) for pair in self.pairs]).astype(np.int64)
         ordered = members[np.argsort(self.groups[members], kind="stable")]
         starts = np.flatnonzero(np.diff(self.groups[ordered])) + 1
@@ -74,18 +74,18 @@ def find_duplicates(
     similarity: float,
     max_pixels: int = MOST_PIXELS,
 ) -> Duplicates:
-    """The duplicates among images and their neighbors, and all files of the same bytes.
+    """Return the duplicates among images and their neighbors, and all files with the same bytes.
 
-    Where both pictures are at hand these decide: model and training say how near two photographs
-    of one thing lie, but not whether they are one photograph. Elsewhere the embeddings do.
+    If both pictures are available, they decide, because the embeddings of two photographs of one
+    thing may be as near as the embeddings of one. If not, the embeddings decide.
 
     Args:
-        images: what is audited.
-        neighbors: row numbers `[n, k]`, nearest first.
-        similarities: cosine similarities `[n, k]`.
-        correlation: of two pictures (`picture_correlations`) from which they are one.
-        similarity: of two embeddings from which they are one, where a picture is missing.
-        max_pixels: how many pixels an image may have that is opened.
+        images: The audited images.
+        neighbors: Row numbers `[n, k]`, the nearest first.
+        similarities: Cosine similarities `[n, k]`.
+        correlation: Least correlation of the same picture, as from `picture_correlations`.
+        similarity: Least similarity of two embeddings of the same image without a picture.
+        max_pixels: Largest number of pixels of an image.
     """
     found: dict[tuple[int, int], DuplicatePair] = {}
     pairs, places = upper_pairs(neighbors)
@@ -133,7 +133,7 @@ def _add(found: dict[tuple[int, int], DuplicatePair], pair: DuplicatePair) -> No
 def _correlated(
     small: npt.NDArray[np.uint8], pairs: npt.NDArray[np.int64], least: float
 ) -> Iterator[tuple[int, float]]:
-    """(place in `pairs`, correlation) of those that are alike enough."""
+    """Yield (index in `pairs`, correlation) of the pairs above `least`."""
     start = 0
     if not len(pairs):
         return
@@ -148,7 +148,7 @@ def _correlated(
 def _small_pictures(
     images: AuditedImages, max_pixels: int
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_], dict[int, str]]:
-    """Grey pictures uint8 `[n, SIDE, SIDE]`, whether there is one, and why some are not."""
+    """Return gray pictures `[n, SIDE, SIDE]`, the rows that have one, and why others lack one."""
     there, unreadable = np.zeros(len(images), bool), dict[int, str]()
     if not images.has_pictures:
         return np.zeros((0, SIDE, SIDE), np.uint8), there, unreadable
@@ -159,7 +159,7 @@ def _small_pictures(
         rows = np.arange(len(each.table))
         try:
             _read_small(small, start + rows, each.table, max_pixels)
-        except tf.errors.OpError:  # looked through only then: it takes as long again
+        except tf.errors.OpError:  # to look for bad images takes as long again
             bad = find_bad_images(each.table, max_pixels=max_pixels)
             unreadable |= {int(start) + row: reason for row, _, reason in bad}
             rows = np.setdiff1d(rows, [row for row, _, _ in bad])
@@ -183,7 +183,7 @@ def _read_small(
 
 
 def _same_pixels(images: AuditedImages, first: int, second: int, max_pixels: int) -> bool:
-    """Whether two images are the same pixel for pixel; the whole of each is decoded for that."""
+    """Decode two images, and return whether they have the same pixels."""
     pixels = []
     for row in (first, second):
         each, number = images.place(row)
@@ -198,7 +198,7 @@ def _same_pixels(images: AuditedImages, first: int, second: int, max_pixels: int
 
 
 def _same_files(images: AuditedImages) -> Iterator[tuple[int, int]]:
-    """The rows of files with the same bytes, each with the first of them; a path twice counts."""
+    """Yield the first row and another row of files with the same bytes."""
     by_size = collections.defaultdict(list)
     for start, each in zip(images.starts.tolist(), images.sets):
         if each.table is None or each.table.paths is None:
@@ -208,9 +208,9 @@ def _same_files(images: AuditedImages) -> Iterator[tuple[int, int]]:
                 status = os.stat(path)
             except OSError:
                 continue
-            if stat.S_ISREG(status.st_mode):  # to read a pipe may never end
+            if stat.S_ISREG(status.st_mode):  # a pipe may never end
                 by_size[status.st_size].append((start + number, path))
-    # Only files of one size can be the same: the others need not be read.
+    # Read only files with a size that occurs more than once.
     several = [rows for rows in by_size.values() if len(rows) > 1]
     if not several:
         return

@@ -1,4 +1,4 @@
-"""Embeddings that are written to disk as they are computed, so that nothing is computed twice."""
+"""A file of embeddings that grows as they are computed, so that a stopped command resumes."""
 
 import contextlib
 import fcntl
@@ -17,19 +17,17 @@ from experiments.options.errors import UsageError
 from keras_dml._files.atomic import naming, replacing
 
 DTYPES = ("float32", "float16")
-# A kill loses at most so many seconds of embeddings; waiting for the disk each time would be slow.
+# A kill loses the embeddings of at most this time. To wait for the disk at each batch is slow.
 _SECONDS_BETWEEN_SYNCS = 1.0
 
 
 class EmbeddingFile:
-    """Rows of embeddings in a `.npy` file, `[rows, d]`, that is filled from the top.
+    """A `.npy` file of embeddings, `[rows, d]`, that is written row by row.
 
-    While it grows it is called `PATH.partial`; `PATH.json` says what is embedded with what, and how
-    many rows are on disk for certain, and their CRC-32. A process that is killed, or a machine that
-    goes down, leaves these rows, and the next `EmbeddingFile` of the same key goes on behind them,
-    unless they are no longer what was written. With its last row the file gets its own name, and is
-    then reused by the same key. The rows of another key are
-    dropped when the first of the new ones is written.
+    The growing file is `PATH.partial`. `PATH.json` stores the key, the number of rows on disk, and
+    their CRC-32. After a kill, the next `EmbeddingFile` with the same key resumes after these rows
+    if their CRC-32 is right. With its last row the file gets its final name. A finished file with
+    the same key is reused. The rows of another key are dropped with the first new row.
 
         with EmbeddingFile(path, len(table), key) as file:
             for batch in embed(table, first_row=file.done):
@@ -37,27 +35,26 @@ class EmbeddingFile:
         embeddings = file.array()
 
     Args:
-        path: of the finished file, which `numpy.load(path, mmap_mode="r")` reads; its folder
-            exists.
-        rows: how many there will be, at least 1.
-        key: text that says what is embedded with what: other text, other embeddings.
+        path: The finished file, for `numpy.load(path, mmap_mode="r")`. Its folder exists.
+        rows: Number of rows, at least 1.
+        key: Text that identifies the images and the model.
         dtype: "float32", or "float16" for half the size.
 
     Attributes:
-        path, rows, dtype: as given.
-        done: how many rows are written already.
+        path, rows, dtype: The arguments.
+        done: Number of written rows.
 
     Raises:
-        ValueError: rows below 1, another dtype; on entering, another process writes the same file.
+        UsageError: An argument is out of range, or, on entering, another process writes the file.
     """
 
     def __init__(
         self, path: str | os.PathLike[str], rows: int, key: str, dtype: str = "float32"
     ) -> None:
         if rows < 1:
-            raise UsageError(f"rows must be at least 1. Received: rows={rows}")
+            raise UsageError(f"rows must be at least 1, but got {rows}.")
         if dtype not in DTYPES:
-            raise UsageError(f"dtype must be one of {DTYPES}. Received: dtype={dtype!r}")
+            raise UsageError(f"dtype must be one of {DTYPES}, but got {dtype!r}.")
         self.path = pathlib.Path(path)
         self.rows = rows
         self.key = key
@@ -74,7 +71,7 @@ class EmbeddingFile:
         self._stream = open(self._partial, "a+b")
         try:
             fcntl.flock(self._stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Another process may have given it its own name between the two calls.
+            # Another process may have renamed the file between the two calls.
             os.stat(self._partial)
         except OSError as error:
             self._close()
@@ -87,7 +84,7 @@ class EmbeddingFile:
     def __exit__(self, *_: object) -> None:
         if self._stream is None:
             return
-        with naming(self.path):  # of a full disk this comes in place of what `append` has said
+        with naming(self.path):  # replaces the error of `append` after a full disk
             if self.done:
                 self._sync()
             elif not os.fstat(self._stream.fileno()).st_size:
@@ -98,46 +95,46 @@ class EmbeddingFile:
         """Write the next rows.
 
         Args:
-            batch: numbers `[b, d]`; the first one says what d is.
+            batch: Numbers `[b, d]`.
 
         Raises:
-            FloatingPointError: embeddings that are not finite; none of the batch is written.
-            ValueError: another width, more rows than there should be, numbers beyond float16.
+            FloatingPointError: An embedding is not finite. No row of the batch is written.
+            UsageError: The batch has another width, too many rows, or a number beyond float16.
         """
         batch = np.asarray(batch)
         if batch.ndim != 2 or batch.shape[1] != (self._dimensions or batch.shape[1] or None):
             raise UsageError(
-                f"batch must have shape [b, {self._dimensions or 'd'}]. "
-                f"Received: batch of shape {batch.shape}"
+                f"batch must have shape [b, {self._dimensions or 'd'}], but got {batch.shape}."
             )
         if self.done + len(batch) > self.rows:
             raise UsageError(
-                f"batch must leave no more than {self.rows} rows. "
-                f"Received: {len(batch)} rows after {self.done}"
+                f"batch must have at most {self.rows - self.done} rows, but got {len(batch)}."
             )
         if len(batch):
             with naming(self.path):
                 self._append(batch)
 
     def array(self) -> np.ndarray:
-        """The finished embeddings, a read-only memory map `[rows, d]`.
+        """Return the finished embeddings as a read-only memory map, `[rows, d]`.
 
         Raises:
-            ValueError: rows are still missing.
+            UsageError: Rows are missing.
         """
         if self.done < self.rows:
-            raise UsageError(f"{self.path} lacks rows: {self.done} of {self.rows} are written")
+            raise UsageError(
+                f"{self.path} must be complete, but has {self.done} of {self.rows} rows."
+            )
         return np.load(self.path, mmap_mode="r")
 
     def remove(self) -> None:
-        """Delete the file with all that belongs to it."""
+        """Delete the file and its state."""
         for path in (self.path, self._partial, self._state):
             path.unlink(missing_ok=True)
 
     @property
     def _open_stream(self) -> IO[bytes]:
         if self._stream is None:
-            raise UsageError(f"{self.path} is written within a with statement")
+            raise UsageError(f"{self.path} must be open: use a with statement.")
         return self._stream
 
     def _append(self, batch: np.ndarray) -> None:
@@ -147,8 +144,8 @@ class EmbeddingFile:
             rows = np.ascontiguousarray(batch, self.dtype)
         if not np.isfinite(rows).all():
             raise UsageError(
-                f"embeddings must lie within {np.finfo(self.dtype).max:g} to be kept as "
-                f"{self.dtype}. Received: {np.abs(batch).max():g}"
+                f"embeddings must be at most {np.finfo(self.dtype).max:g} for {self.dtype}, "
+                f"but got {np.abs(batch).max():g}."
             )
         if self._dimensions is None:
             self._begin(batch.shape[1])
@@ -162,7 +159,7 @@ class EmbeddingFile:
             self._sync()
 
     def _resume(self) -> None:
-        """Find how far an earlier process of the same key has come; truncate to that."""
+        """Truncate the file to the valid rows of an earlier process with the same key."""
         state = {}
         with contextlib.suppress(OSError, ValueError):
             state = json.loads(self._state.read_text())
@@ -175,7 +172,6 @@ class EmbeddingFile:
             return
         written = os.fstat(self._open_stream.fileno()).st_size
         needed = len(self._header()) + done * self._dimensions * self.dtype.itemsize
-        # Of an earlier version there is none.
         crc32 = state.get("crc32")
         if written >= needed and self._is_sound(self._open_stream, needed, crc32):
             self._open_stream.truncate(needed)
@@ -198,7 +194,7 @@ class EmbeddingFile:
             return False
 
     def _is_sound(self, stream: IO[bytes], needed: int, crc32: int | None) -> bool:
-        """Whether the first bytes of a file are header and rows that were written."""
+        """Return whether the first bytes of a file are the header and the written rows."""
         header = self._header()
         stream.seek(0)
         if stream.read(len(header)) != header:
@@ -211,13 +207,13 @@ class EmbeddingFile:
 
     def _begin(self, dimensions: int) -> None:
         self._dimensions, self._crc32 = dimensions, 0
-        # The old state goes first: it must never speak of the new rows.
+        # Delete the old state first, so that it never describes the new rows.
         self._state.unlink(missing_ok=True)
         self._open_stream.truncate(0)
         self._open_stream.write(self._header())
 
     def _header(self) -> bytes:
-        """What stands before the rows of a `.npy` file of this shape."""
+        """Return the header of a `.npy` file of this shape."""
         header = io.BytesIO()
         shape = (self.rows, self._dimensions)
         described = {"descr": self.dtype.str, "fortran_order": False, "shape": shape}

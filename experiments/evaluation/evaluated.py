@@ -42,7 +42,7 @@ def result_of(
     """Return every score of embeddings.
 
     Args:
-        title: What is evaluated.
+        title: Title of the page.
         embedded: The embeddings.
         ks: Values of K.
         prefixes: Lengths of prefixes of the embeddings to score too.

@@ -240,7 +240,7 @@ class ClosedSetAccuracy(Evaluator):
             yield ACCURACY, self.accuracy(run.data, model, embeddings)
 
     def accuracy(self, data: Split, model: keras.Model, embeddings: Embeddings) -> float:
-        """Return the accuracy as a fraction. The arguments are those of `measure`."""
+        """Return the accuracy as a fraction. It has the arguments of `measure`."""
         raise NotImplementedError
 
     def finish(self, run: EvaluatedRun, end: Finished) -> Findings:

@@ -1,4 +1,4 @@
-"""Everything that an audit finds, and the file that lists it."""
+"""The findings of an audit, and their CSV file."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ _COUNTED = {
     "label_errors": "labels probably wrong",
     "outliers": "outliers",
 }
-# Beyond that ScaNN's tree finds the neighbors; at that, all products of 512 numbers take four to
-# five minutes of 2 quiet cores (60,502: 23 s).
+# ScaNN's tree finds the neighbors of more images. For this number and d = 512, an exact search
+# takes about five minutes on 2 cores.
 _EXACT = 200_000
 _TARGET_RECALL = 0.95
-# Confused classes that are listed: the page shows fewer.
+# Confused classes in the file. The page shows fewer.
 _MOST_CONFUSED = 1000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Thresholds:
-    """What counts as found.
+    """The limits of a finding.
 
     Attributes:
-        neighbors: k, how many neighbors vote and say what is an outlier.
-        correlation, similarity: of `find_duplicates`.
-        label_ratio: of `label_errors`.
-        outlier_score: of `outlier_scores`, from which on.
-        max_pixels: how many pixels an image may have that is opened.
+        neighbors: Number of neighbors that vote on a label and define outliers.
+        correlation, similarity: Arguments of `find_duplicates`.
+        label_ratio: Argument of `label_errors`.
+        outlier_score: Least score of an outlier, as from `outlier_scores`.
+        max_pixels: Largest number of pixels of an image.
     """
 
     neighbors: int = 20
@@ -66,16 +66,16 @@ class Thresholds:
 
 @dataclasses.dataclass(frozen=True)
 class Findings:
-    """What was found.
+    """The findings.
 
     Attributes:
-        neighbors, similarities: `[n, k]` of all rows.
-        duplicates: groups of images that are one.
-        votes: of the neighbors on each label.
-        label_errors: rows, the most probable first.
-        outliers: rows, the farthest off first.
-        outlier_scores: float64 `[n]`.
-        confused: pairs of class numbers, the most confused first.
+        neighbors, similarities: Neighbors of each row, `[n, k]`.
+        duplicates: Groups of the same image.
+        votes: Votes of the neighbors on each label.
+        label_errors: Rows of probably wrong labels, the most probable first.
+        outliers: Rows of the outliers, the farthest first.
+        outlier_scores: Score of each row, float64 `[n]`.
+        confused: Pairs of class numbers, the most confused first.
     """
 
     neighbors: npt.NDArray[np.int64]
@@ -88,7 +88,7 @@ class Findings:
     confused: list[ConfusedClasses]
 
     def counts(self, images: AuditedImages) -> dict[str, int]:
-        """How many images each limit counts: `duplicates`, `leaks`, `label_errors`, `outliers`."""
+        """Return the number of `duplicates`, `leaks`, `label_errors`, and `outliers`."""
         leaked = extra = 0
         for rows in self.duplicates.larger_groups():
             sets = images.set_numbers(rows)
@@ -113,8 +113,11 @@ def count_names(images: AuditedImages) -> dict[str, str]:
 
 
 def find(images: AuditedImages, thresholds: Thresholds) -> Findings:
-    """Audit images; takes n²·d time up to 200,000 of them, less beyond, and memory for n·k numbers
-    and 1,024 bytes an image beside the embeddings."""
+    """Audit images.
+
+    Takes O(n²·d) time for up to 200,000 images. In addition to the embeddings, it needs memory for
+    n·k numbers and 1,024 bytes for each image.
+    """
     neighbors, similarities = _neighbors(images.embeddings, thresholds.neighbors)
     duplicates = find_duplicates(
         images,
@@ -142,7 +145,7 @@ def find(images: AuditedImages, thresholds: Thresholds) -> Findings:
 def _neighbors(
     embeddings: npt.NDArray[np.float32], k: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-    """The k nearest other rows of each, or all of them where there are fewer."""
+    """Return the k nearest other rows of each row, or all of them if there are fewer."""
     count = len(embeddings)
     k = min(k, count - 1)
     rows = np.empty((count, k), np.int64)
@@ -159,11 +162,11 @@ def _neighbors(
 
 
 def write_findings(path: pathlib.Path, images: AuditedImages, findings: Findings) -> None:
-    """Write all that was found as a CSV file, in one go.
+    """Write the findings as a CSV file with the columns `COLUMNS`.
 
-    Its columns are `COLUMNS`. `score` is a duplicate's correlation of pictures (without pictures
-    the similarity of embeddings), a label's self-confidence, an outlier's score, or the share of
-    votes that two classes give each other.
+    `score` is the correlation of a duplicate's pictures (without pictures, the similarity of the
+    embeddings), the self-confidence of a label, the score of an outlier, or the share of votes
+    between two classes.
     """
     with replacing(path) as unfinished, open(
         unfinished, "w", newline="", encoding="utf-8", errors="surrogateescape"

@@ -1,4 +1,4 @@
-"""A folder that one process at a time writes into."""
+"""Locks on files and folders, so that one process at a time writes into them."""
 
 import contextlib
 import errno
@@ -19,13 +19,16 @@ _LOCK = ".lock"
 
 
 def try_lock(path: pathlib.Path) -> TextIO | None:
-    """A file's lock, until it is closed or the process ends, however it does; None: others have it.
+    """Lock a file until it is closed or the process ends.
 
-    The file stays: to delete it would take the lock from under a process that waits for it.
+    The file is not deleted, because another process may wait for its lock.
+
+    Returns:
+        The open file; None if another process has the lock.
 
     Raises:
-        OSError: the path is a link, a pipe, or something else that is not a regular file (another
-            user may have made it), or its file system has no locks.
+        OSError: The path is not a regular file, such as another user's link or pipe, or its file
+            system has no locks.
     """
     lock = open(path, "w", opener=_opened_untouched)  # noqa: SIM115, the caller closes it
     try:
@@ -46,13 +49,13 @@ def try_lock(path: pathlib.Path) -> TextIO | None:
 
 
 def _opened_untouched(path: str, flags: int) -> int:
-    """A file's descriptor; nothing is truncated, no link followed, no pipe waited for."""
+    """Open a file without truncating it, following a link, or waiting for a pipe."""
     return os.open(path, flags & ~os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
 
 @contextlib.contextmanager
 def waiting_for(path: pathlib.Path) -> Iterator[None]:
-    """Within it this process has a file's lock; till others let go of it, it waits."""
+    """Wait for the lock of a file, and hold it within a with statement."""
     while (lock := try_lock(path)) is None:
         time.sleep(0.1)
     with lock:
@@ -60,14 +63,14 @@ def waiting_for(path: pathlib.Path) -> Iterator[None]:
 
 
 def hold(folder: pathlib.Path, argument: str) -> TextIO:
-    """The folder's lock, as of `try_lock`.
+    """Lock an existing folder, as `try_lock`.
 
     Args:
-        folder: which exists.
-        argument: what it was given as, for the message.
+        folder: The folder.
+        argument: Name of its argument, for the message.
 
     Raises:
-        UsageError: another process holds it.
+        UsageError: Another process has the lock.
     """
     lock = try_lock(folder / _LOCK)
     if lock is None:
@@ -76,7 +79,7 @@ def hold(folder: pathlib.Path, argument: str) -> TextIO:
 
 
 def _in_use(what: str) -> UsageError:
-    return UsageError(f"{what} is in use by another running process")
+    return UsageError(f"{what} is in use by another running process.")
 
 
 @contextlib.contextmanager
@@ -96,12 +99,12 @@ def opened(output_dir: pathlib.Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def held_beside(folder: pathlib.Path, argument: str, shown: str = "") -> Iterator[None]:
-    """`held` of a folder that is replaced as a whole: the lock lies beside it, and goes at the end.
+    """Lock a folder that is replaced as a whole, by a temporary file next to it.
 
     Args:
-        folder: which need not exist; its parent must.
-        argument: as of `hold`.
-        shown: the name in the message. Default: the folder.
+        folder: The folder. It may be missing, but its parent exists.
+        argument: As in `hold`.
+        shown: The name in the message. The default is the folder.
     """
     target = pathlib.Path(os.path.realpath(folder))
     path = target.with_name(f".{target.name}{_LOCK}")
@@ -111,7 +114,7 @@ def held_beside(folder: pathlib.Path, argument: str, shown: str = "") -> Iterato
             raise _in_use(f"{argument} {shown or repr(str(folder))}")
         if _is_open(path, lock):
             break
-        lock.close()  # of a file that its process has deleted since it was opened
+        lock.close()  # another process has deleted the file since it was opened
     with lock:
         try:
             yield
@@ -120,41 +123,40 @@ def held_beside(folder: pathlib.Path, argument: str, shown: str = "") -> Iterato
 
 
 def _is_open(path: pathlib.Path, file: TextIO) -> bool:
-    """Whether an open file is the one at a path."""
+    """Return whether an open file is the file at a path."""
     with contextlib.suppress(FileNotFoundError):
         return os.path.samestat(os.stat(path), os.fstat(file.fileno()))
     return False
 
 
 class TemporaryFolder:
-    """A folder of this process alone in the system's temporary one, deleted when the process ends.
+    """A temporary folder of this process, deleted when the process ends.
 
-    One that is killed leaves its own, which the next one with the same prefix deletes: nobody has
-    its lock.
+    A killed process leaves its folder, and the next one with the same prefix deletes it.
 
     Args:
-        prefix: what its name begins with.
+        prefix: Start of the name.
 
     Attributes:
-        path: of it.
+        path: The folder.
     """
 
     def __init__(self, prefix: str) -> None:
         delete_abandoned(prefix)
         made = pathlib.Path(tempfile.mkdtemp(prefix=f".{prefix}"))
         self._lock = try_lock(made / _LOCK)
-        # Only now that it is locked has it the name that others look for.
+        # Other processes look for this name, so the folder gets it after it is locked.
         self.path = made.with_name(made.name.removeprefix("."))
         os.rename(made, self.path)
         weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
 
 
 def delete_abandoned(prefix: str) -> None:
-    """Delete each `TemporaryFolder` of a process that was killed."""
+    """Delete each `TemporaryFolder` of a killed process."""
     for folder in pathlib.Path(tempfile.gettempdir()).glob(f"{prefix}*"):
         with contextlib.suppress(OSError):  # deleted since it was listed
             status = folder.lstat()
-            # Another user may have put anything there, links to this user's files too.
+            # Another user may have created anything there, such as links to this user's files.
             if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode):
                 continue
             if (lock := try_lock(folder / _LOCK)) is not None:

@@ -1,4 +1,4 @@
-"""What scores over several seeds say: means, their intervals, and differences beyond chance."""
+"""Means over seeds with their intervals, and differences that are larger than chance."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ LEVEL = 0.95
 
 
 class Interval(NamedTuple):
-    """A mean, and how far from it the true one may lie either way; NaN of a single score."""
+    """A mean and half of the width of its interval, which is NaN for a single score."""
 
     mean: float
     half_width: float
 
 
 class Difference(NamedTuple):
-    """How much lower one thing scores than the best.
+    """The difference between the best mean and another one.
 
     Attributes:
-        name: of the other one.
-        best: the name of the best.
-        interval: of the best less the other, paired over seeds.
-        p: two-sided, by the paired t-test, corrected for all that are compared (Holm).
-        beyond_chance: whether p is below 0.05.
+        name: Name of the other one.
+        best: Name of the best.
+        interval: Interval of the difference, paired over seeds.
+        p: Two-sided p of the paired t-test, corrected for the number of comparisons (Holm).
+        beyond_chance: Whether p is below 0.05.
     """
 
     name: str
@@ -37,10 +37,10 @@ class Difference(NamedTuple):
 
 
 def mean_interval(scores: Sequence[float]) -> Interval:
-    """Mean and half width of the 95 % t-interval, t₀.₉₇₅(n − 1) · s / √n.
+    """Return the mean and half of the width of its 95 % t-interval, t₀.₉₇₅(n − 1) · s / √n.
 
     Args:
-        scores: of as many seeds.
+        scores: A score for each seed.
 
     Reference: Student 1908, "The probable error of a mean".
     """
@@ -56,10 +56,10 @@ def mean_interval(scores: Sequence[float]) -> Interval:
 
 
 def differences(scores: Mapping[str, Sequence[float]]) -> list[Difference]:
-    """The best in the mean beside each of the others, in the order of their means.
+    """Compare the best mean with each other mean, in the order of the means.
 
     Args:
-        scores: name -> a score for each seed, the same seeds in the same order.
+        scores: Name -> a score for each seed. All have the same seeds in the same order.
 
     Reference: Holm 1979, "A simple sequentially rejective multiple test procedure".
     """
@@ -73,7 +73,7 @@ def differences(scores: Mapping[str, Sequence[float]]) -> list[Difference]:
     for name, gap in gaps.items():
         if len(gap) < 2:
             raw[name] = math.nan
-        elif np.ptp(gap) == 0:  # the t-test divides by their spread
+        elif np.ptp(gap) == 0:  # the t-test divides by the standard deviation
             raw[name] = 0.0 if gap[0] else 1.0
         else:
             raw[name] = float(stats.ttest_1samp(gap, 0.0).pvalue)

@@ -1,4 +1,4 @@
-"""A trained model's embeddings of a dataset's images, for `experiments.evaluate`."""
+"""The embeddings of a dataset by a trained model, for `experiments.evaluate`."""
 
 import contextlib
 import dataclasses
@@ -32,14 +32,13 @@ from pipelines import ImageTable, Split
 
 
 class Sides(NamedTuple):
-    """What of a dataset is evaluated.
+    """The evaluated images of a dataset.
 
     Attributes:
-        queries: what is looked for.
-        items: what it is looked for in; None: the same.
-        trained: how many classes of the queries are the dataset's training classes: a model that
-            was trained on this dataset has seen them.
-        catalog: what the queries are looked for in too; None where there is none.
+        queries: The images to search with.
+        items: The images to search in. The default is the other queries.
+        trained: How many classes of the queries are training classes of the dataset.
+        catalog: Images to search in as a second task.
     """
 
     queries: ImageTable
@@ -49,15 +48,15 @@ class Sides(NamedTuple):
 
 
 def sides_of(data: Split, split: str, dataset: str | None) -> Sides:
-    """The images that are evaluated.
+    """Return the evaluated images.
 
     Args:
-        data: the dataset's.
-        split: "test", "train" or "all".
-        dataset: its name.
+        data: The dataset.
+        split: "test", "train", or "all".
+        dataset: Name of the dataset.
 
     Raises:
-        UsageError: "all" of a dataset with a gallery.
+        UsageError: The split is "all", and the dataset has a gallery.
     """
     if split == "train":
         return Sides(data.train, None, data.train.num_classes)
@@ -66,8 +65,7 @@ def sides_of(data: Split, split: str, dataset: str | None) -> Sides:
         return Sides(data.test, data.gallery, trained, data.catalog)
     if data.gallery is not None:
         raise UsageError(
-            "split=all is for datasets without a gallery. "
-            f"Received: split=all with dataset={dataset}"
+            f"split must be test or train with a gallery, but got all with dataset={dataset}."
         )
     if data.same_classes:
         names, others = data.train.class_names, data.test.labels
@@ -84,11 +82,11 @@ def sides_of(data: Split, split: str, dataset: str | None) -> Sides:
 
 
 class ServedEmbedder:
-    """A SavedModel's embeddings, batch by batch as of `TableEmbedder`: it takes files as they are.
+    """Embeds a table by a SavedModel, which gets the unchanged files.
 
     Args:
-        path: as for `ImageEmbedder`.
-        batch_size: images embedded at once.
+        path: As for `ImageEmbedder`.
+        batch_size: Number of images in a batch.
     """
 
     transform = "its own preprocessing"
@@ -100,10 +98,10 @@ class ServedEmbedder:
     def batches(
         self, table: ImageTable, description: str = "embedding", first_row: int = 0
     ) -> Iterator[np.ndarray]:
-        """Yields the embeddings of the rows from `first_row` on, `[b, d]`, with a progress bar.
+        """Yield the embeddings of the rows from `first_row` on, `[b, d]`, with a progress bar.
 
         Raises:
-            UsageError: an image that cannot be read, or has an embedding that is not finite.
+            UsageError: An image cannot be read, or its embedding is not finite.
         """
         if first_row == len(table):
             return
@@ -120,18 +118,18 @@ class ServedEmbedder:
 
 
 def _encoded(image: tf.Tensor) -> tf.Tensor:
-    """What `evaluation_batches` reads as the bytes of an image file."""
+    """Return an image as the bytes of an image file."""
     return image if image.dtype == tf.string else tf.io.encode_png(image)
 
 
 def saved_model(
     path: str | os.PathLike[str], options: EvaluationOptions, table: ImageTable
 ) -> IdentifiedEmbedder:
-    """The embedder of a SavedModel, for the images of `table`."""
+    """Return the embedder of a SavedModel for the images of `table`."""
     if table.boxes is not None:
         raise UsageError(
-            "crop_to_box needs --model: a SavedModel takes whole image files. "
-            f"Received: saved_model={path}"
+            f"crop_to_box must be unset with saved_model={path}, which takes whole image files. "
+            "Use --model."
         )
     return IdentifiedEmbedder(ServedEmbedder(path, options.eval_batch_size), fingerprint(path))
 
@@ -139,19 +137,19 @@ def saved_model(
 def keras_model(
     path: str | os.PathLike[str], options: EvaluationOptions, flag: str
 ) -> IdentifiedEmbedder:
-    """The embedder of a `.keras` file.
+    """Return the embedder of a `.keras` file.
 
     Args:
-        path: of the file.
-        options: the flags of its images; without `image_size`, the model's input shape says it.
-        flag: what the path was given as, for messages.
+        path: The file.
+        options: The options of its images. The default of `image_size` is the model's input size.
+        flag: Flag of the path, for messages.
 
     Raises:
-        UsageError: no model, or none from such images to embeddings.
+        UsageError: The file is not a model from images to embeddings.
     """
     path = pathlib.Path(path).expanduser()
     if not path.is_file():
-        raise UsageError(f"{flag} must be a .keras file. Received: {flag}={path}, no file")
+        raise UsageError(f"{flag} must be a .keras file, but {path} is not a file.")
     import_modules(options.import_modules)
     try:
         model = load_keras_file(path, options.trust_code)
@@ -163,11 +161,11 @@ def keras_model(
     given = options.image_size if "image_size" in options.given else None
     if size and given not in (None, size):
         raise UsageError(
-            f"image_size must be {size}, which the model takes. Received: image_size={given}"
+            f"image_size must be {size}, the size of the model's input, but got {given}."
         )
     takes = size or given
     if takes is None:
-        raise UsageError(f"image_size must be given: {path} does not say what size it takes")
+        raise UsageError(f"image_size must be set, because the input of {path} has no size.")
     if described:
         model = float32_copy(model)
     else:
@@ -178,7 +176,7 @@ def keras_model(
 
 
 def _image_size(model: keras.Model, received: str) -> int | None:
-    """The height and width that the model takes, None for any."""
+    """Return the height and width of the model's input; None for any."""
     inside, out = model.input_shape, model.output_shape
     sizes = set(inside[1:3]) if isinstance(inside, tuple) and len(inside) == 4 else set()
     if len(sizes) != 1 or inside[3] not in (3, None):
@@ -198,7 +196,7 @@ def _check_by_a_call(model: keras.Model, size: int, received: str) -> None:
     try:
         outputs = model(np.zeros([1, size, size, 3], "float32"), training=False)
     except (ValueError, TypeError, tf.errors.OpError) as error:
-        # Without the colors and the list of arguments that Keras adds.
+        # Remove the colors and the list of arguments that Keras adds.
         why = re.sub(r"\x1b\[\d+m", "", str(error)).partition("Arguments received")[0]
         raise UsageError(
             f"a model must take images [n, {size}, {size}, 3]. Received: {received} ({why.strip()})"
@@ -249,7 +247,7 @@ def embed(
 def embed_tables(
     model: IdentifiedEmbedder, tables: Mapping[str, ImageTable], folder: pathlib.Path, dtype: str
 ) -> dict[str, np.ndarray]:
-    """The embeddings of several tables by their names, as `embed`, in `FOLDER/NAME.npy`."""
+    """Return the embeddings of several tables by their names, as `embed`, in `FOLDER/NAME.npy`."""
     arrays: dict[str, np.ndarray] = {}
     for name, table in tables.items():
         with naming_bad_images(table, "the same command continues where it stopped"):
@@ -263,13 +261,13 @@ def naming_bad_images(table: ImageTable, advice: str = "") -> Iterator[None]:
     """Turn errors about the images of a table into one line that names the image.
 
     Args:
-        table: the images.
-        advice: what the same command does once deleted images are back; empty if any of them may
-            have been missing from the start.
+        table: The images.
+        advice: Effect of the same command after missing images are restored; empty if they may have
+            been missing from the start.
 
     Raises:
-        UsageError: images that cannot be read, embeddings that are not finite.
-        RunError: out of memory, or images that are gone.
+        UsageError: An image cannot be read, or an embedding is not finite.
+        RunError: Out of memory, or images are missing.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Arrays of a `.npz` file, all of whose bytes are checked."""
+"""Read the arrays of a `.npz` file and check all of its bytes."""
 
 import os
 import zipfile
@@ -10,24 +10,24 @@ _ENDING = ".npy"
 
 
 class UnreadableError(ValueError):
-    """A file that is no `.npz`, or is damaged."""
+    """A file that is damaged, or is not a `.npz` file."""
 
 
 def read_npz(
     path: str | os.PathLike[str], names: Collection[str] | None = None
 ) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Arrays by name, and the names of all that the file holds.
+    """Return arrays by name, and the names of all arrays in the file.
 
-    `numpy.load` compares the archive's checksums only where it reads to the end, which a damaged
-    header of an array may keep it from.
+    `numpy.load` checks the archive's checksums only if it reads each array to its end. A damaged
+    array header may prevent that.
 
     Args:
-        path: of the file.
-        names: those to read, of the ones that are there; None: all.
+        path: The file.
+        names: Names of the arrays to read, if they are in the file. The default is all.
 
     Raises:
-        UnreadableError: it is none, is cut or damaged, or holds Python objects.
-        OSError: it cannot be opened.
+        UnreadableError: The file is damaged, is not a `.npz` file, or has Python objects.
+        OSError: The file cannot be opened.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -40,14 +40,14 @@ def read_npz(
         if error.filename is not None:
             raise
         raise UnreadableError(str(error)) from error
-    except Exception as error:  # zipfile, zlib and NumPy raise anything at a damaged file
+    except Exception as error:  # zipfile, zlib, and NumPy raise any exception for a damaged file
         raise UnreadableError(str(error) or type(error).__name__) from error
 
 
 def _array(archive: zipfile.ZipFile, name: str) -> np.ndarray:
     with archive.open(f"{name}{_ENDING}") as stream:
         array = np.lib.format.read_array(stream, allow_pickle=False)
-        # At its end the archive's checksum is compared.
+        # zipfile checks the checksum at the end.
         if stream.read(1):
-            raise UnreadableError(f"{name} is longer than it says")
+            raise UnreadableError(f"{name} is longer than its header says")
     return array

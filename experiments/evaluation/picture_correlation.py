@@ -1,4 +1,4 @@
-"""How much two pictures are the same picture: re-encoded, resized, mirrored, a little cut."""
+"""Correlation of two pictures that may be re-encoded, resized, mirrored, or cut."""
 
 from collections.abc import Iterator
 
@@ -6,29 +6,29 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-# Height and width of what is compared; of the cut that is tried, at least: 84 % of a side.
+# Height and width of the compared pictures, and of the smallest cut: 84 % of a side.
 SIDE, _SMALLEST_CUT = 32, 27
 _SIZES = range(_SMALLEST_CUT, SIDE + 1)
-# Side of what all pairs are compared by first. Pairs below that correlation are not looked at
-# closely: of planted copies that were cut by 9 % the least had 0.82.
+# All pairs are compared at this size first, and those below this correlation are not examined. The
+# lowest correlation of planted copies that were cut by 9 % was 0.82.
 _COARSE, _WORTH_A_LOOK = 8, 0.75
-# Pairs of a block, and pictures whose sizes are kept: 20 KB each.
+# Pairs in a block, and pictures whose sizes are stored, 20 KB each.
 _PAIRS, _MOST_KEPT = 2**12, 2**12
 
 
 def picture_correlations(
     pictures: npt.NDArray[np.uint8], pairs: npt.NDArray[np.int64]
 ) -> Iterator[npt.NDArray[np.float32]]:
-    """Yields the correlations of pairs, some thousand at a time.
+    """Yield the correlations of pairs in blocks.
 
-    Pearson's, of the grey levels of two pictures of `SIDE`² pixels, the highest of: as they are;
-    one of them mirrored; the whole of one with a cut of the other, of 84 % of its sides or more,
-    wherever it lies. Only pairs that are alike at 8 × 8 pixels are compared so closely, the others
-    have the correlation at 8 × 8. A picture of one grey level has correlation 0 with every other.
+    The correlation is Pearson's, of the gray levels of two pictures with `SIDE`² pixels. It is the
+    highest value over: the pictures unchanged, one of them mirrored, and one of them with a cut of
+    the other of at least 84 % of its sides, at any position. Pairs that differ at 8 × 8 pixels have
+    the correlation at this size. A picture of one gray level has the correlation 0.
 
     Args:
         pictures: uint8 `[n, SIDE, SIDE]`.
-        pairs: row numbers `[p, 2]`.
+        pairs: Row numbers `[p, 2]`.
 
     Yields:
         float32 `[b]` in [-1, 1].
@@ -43,7 +43,7 @@ def picture_correlations(
         turned = np.einsum("pd,pd->p", straight[first], mirrored[second])
         found = np.maximum(as_is, turned)
         for place in np.flatnonzero(found >= _WORTH_A_LOOK):
-            # A picture that is nearly its own mirror image is tried both ways.
+            # Try both for a picture that is nearly symmetric.
             found[place] = max(
                 best_cut(looks(int(first[place])), looks(int(second[place]), mirror))
                 for mirror, score in ((False, as_is[place]), (True, turned[place]))
@@ -53,7 +53,7 @@ def picture_correlations(
 
 
 class Look:
-    """A grey picture, made ready to be found in cuts of others, and others in its cuts.
+    """A gray picture, prepared for the correlation with the cuts of other pictures.
 
     Args:
         picture: uint8 `[SIDE, SIDE]`.
@@ -66,28 +66,28 @@ class Look:
         self.sought = [_unit(np.asarray(each)[None])[0] for each in resized]
         self._float = self._picture.astype(np.float32)
         values = self._picture.astype(np.int64)
-        # Sums over all that lies above and to the left: of a cut's numbers by four of them.
+        # Integral images: the sum of a cut needs four of their values.
         sums, squares = (
             np.pad(each.cumsum(0).cumsum(1), ((1, 0), (1, 0))) for each in (values, values**2)
         )
         self._lengths = [_lengths(sums, squares, size) for size in _SIZES]
 
     def best(self, sought: list[npt.NDArray[np.float32]]) -> float:
-        """The highest correlation of one of its cuts with another picture's `sought`."""
+        """Return the highest correlation of its cuts with the `sought` of another picture."""
         return max(map(self._in_cuts, _SIZES, sought, self._lengths))
 
     def _in_cuts(
         self, size: int, sought: npt.NDArray[np.float32], lengths: npt.NDArray[np.float32]
     ) -> float:
         cuts = np.lib.stride_tricks.sliding_window_view(self._float, (size, size))
-        # What is sought has mean 0: that of a cut makes no difference.
+        # `sought` has mean 0, so the mean of the cut has no effect.
         products = cuts.reshape(-1, size * size) @ sought
         level = lengths < 1e-3
         return float(np.where(level, 0, products / np.where(level, 1, lengths)).max())
 
 
 class _Looks:
-    """`Look`s of pictures that are asked for, some of them kept."""
+    """A cache of `Look`s."""
 
     def __init__(self, pictures: npt.NDArray[np.uint8]) -> None:
         self._pictures = pictures
@@ -104,14 +104,14 @@ class _Looks:
 
 
 def best_cut(one: Look, other: Look) -> float:
-    """The highest correlation of the whole of either with a cut of the other."""
+    """Return the highest correlation of one picture with a cut of the other."""
     return max(one.best(other.sought), other.best(one.sought))
 
 
 def _lengths(
     sums: npt.NDArray[np.int64], squares: npt.NDArray[np.int64], size: int
 ) -> npt.NDArray[np.float32]:
-    """The lengths of all cuts of a size less their means, `[cuts]`."""
+    """Return the norms of all cuts of a size after subtracting their means, `[cuts]`."""
     total, of_squares = (
         each[size:, size:] - each[:-size, size:] - each[size:, :-size] + each[:-size, :-size]
         for each in (sums, squares)
@@ -120,7 +120,7 @@ def _lengths(
 
 
 def _unit(pictures: np.ndarray) -> npt.NDArray[np.float32]:
-    """Pictures `[n, …]` as vectors of mean 0 and length 1; of one level: zeros."""
+    """Return pictures `[n, …]` as vectors of mean 0 and norm 1; zeros for a single gray level."""
     rows = pictures.reshape(len(pictures), -1).astype(np.float32)
     rows -= rows.mean(axis=1, keepdims=True)
     lengths = np.sqrt(np.einsum("nd,nd->n", rows, rows))[:, None]
@@ -128,13 +128,13 @@ def _unit(pictures: np.ndarray) -> npt.NDArray[np.float32]:
 
 
 def upper_pairs(neighbors: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], np.ndarray]:
-    """The pairs (i, j), i < j, of rows and their neighbors, each once, and where they come first.
+    """Return the pairs (i, j), i < j, of rows and their neighbors, each once.
 
     Args:
-        neighbors: row numbers `[n, k]`.
+        neighbors: Row numbers `[n, k]`.
 
     Returns:
-        `(pairs [p, 2], places [p])`: sorted pairs, and their places in `neighbors.ravel()`.
+        `(pairs [p, 2], places [p])`: sorted pairs, and their first index in `neighbors.ravel()`.
     """
     count, k = neighbors.shape
     own = np.repeat(np.arange(count), k)

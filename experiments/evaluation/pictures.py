@@ -1,4 +1,4 @@
-"""Small pictures of image files, to be shown on a page. Those need TensorFlow."""
+"""Small pictures of image files for a page. Needs TensorFlow."""
 
 import io
 import os
@@ -12,12 +12,12 @@ from PIL import Image
 from keras_dml._common.errors import ArgumentError
 from pipelines.images.limits import MOST_PIXELS, too_large, why_too_costly
 
-# A path, or an open binary file.
+# A path or an open binary file.
 Source: TypeAlias = str | os.PathLike[str] | IO[bytes]
-# On the longer side: enough for a dense screen.
+# Longest side, enough for a dense screen.
 SIDE = 320
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF")
-# What turns the pixels of an EXIF orientation upright.
+# EXIF orientation -> the operation that turns the pixels upright.
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -27,48 +27,48 @@ _TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-# Its limit is not ours: see `_open`.
+# `_open` has its own limit.
 warnings.simplefilter("ignore", Image.DecompressionBombWarning)
 Image.MAX_IMAGE_PIXELS = None
 
 
 def checked_picture(encoded: bytes, max_pixels: int = MOST_PIXELS) -> bytes:
-    """An image file that may be anything, looked at before a model decodes it.
+    """Check an untrusted image file before a model decodes it.
 
     Args:
-        encoded: `bytes`.
-        max_pixels: how many pixels it may have.
+        encoded: Content of the file.
+        max_pixels: Largest number of pixels.
 
     Returns:
-        `encoded`; of an animated GIF the first frame alone, as a PNG.
+        The content, or the first frame of an animated GIF as a PNG.
 
     Raises:
-        ValueError: no image, an animated WebP, more than `max_pixels`, a JPEG of too many scans or
-            segments, a damaged GIF.
+        ValueError: The content is not an image, an animated WebP, or a damaged GIF, has more than
+            `max_pixels`, or is a JPEG with too many scans or segments.
     """
     image = _open(encoded, max_pixels)
     if image.format != "GIF" or not _is_animated(image):
         return encoded
-    # TensorFlow decodes every frame, at the size of the largest: 200 KB can take 8 GB.
+    # TensorFlow decodes every frame at the size of the largest: a 200 KB file can need 8 GB.
     return _png(_loaded(image, "black"))
 
 
 def thumbnail(source: Source, max_pixels: int = MOST_PIXELS, side: int = SIDE) -> tuple[bytes, str]:
-    """An image file, made small.
+    """Return a small picture of an image file.
 
-    As the models see it: the first frame, whatever is transparent on white, turned upright.
+    As for a model, it is the first frame, turned upright, with white for transparent pixels.
 
     Args:
-        source: path or open binary file.
-        max_pixels: how many pixels it may have.
-        side: how many pixels the longer side of the small one has, at most.
+        source: Path or open binary file.
+        max_pixels: Largest number of pixels.
+        side: Longest side of the picture.
 
     Returns:
-        `(bytes, kind)`: a PNG of the same pixels, or a JPEG of at most `side` pixels; kind is "png"
-        or "jpeg". Neither says an orientation any more.
+        `(bytes, kind)`: a PNG of the same pixels or a smaller JPEG, without an orientation. The
+        kind is "png" or "jpeg".
 
     Raises:
-        ValueError: as `checked_picture`, or the image is damaged.
+        ValueError: As `checked_picture`, or the image is damaged.
     """
     image = _upright(source, max_pixels, side)
     if max(image.size) <= side:
@@ -80,12 +80,12 @@ def thumbnail(source: Source, max_pixels: int = MOST_PIXELS, side: int = SIDE) -
 
 
 def whole_picture(source: Source, max_pixels: int = MOST_PIXELS) -> np.ndarray:
-    """All pixels of an image file, uint8 `[h, w, 3]`, as the models see it; see `thumbnail`."""
+    """Return all pixels of an image file, uint8 `[h, w, 3]`, as `thumbnail`."""
     return np.asarray(_upright(source, max_pixels))
 
 
 def _upright(source: Source, max_pixels: int, side: int | None = None) -> Image.Image:
-    """The pixels, RGB, turned upright; with `side` maybe fewer of them, but no fewer than that."""
+    """Return the RGB pixels, turned upright. With `side`, a JPEG is decoded at a smaller size."""
     encoded = _bytes(source)
     image = _open(encoded, max_pixels)
     turn = _TURNS.get(_orientation(encoded))
@@ -103,7 +103,7 @@ def _bytes(source: Source) -> bytes:
 
 
 def _orientation(encoded: bytes) -> int:
-    """The EXIF orientation, read as for the models: not by Pillow, which looks into XMP as well."""
+    """Return the EXIF orientation as the models read it. Pillow would read XMP too."""
     import tensorflow as tf
 
     from pipelines.images.orientation import read_orientation
@@ -119,7 +119,7 @@ def _open(encoded: bytes, max_pixels: int) -> Image.Image:
         image = Image.open(io.BytesIO(encoded), formats=_FORMATS)
     except Image.DecompressionBombError as error:
         raise ArgumentError(too_large(max_pixels)) from error
-    except Exception as error:  # of a damaged file Pillow raises anything
+    except Exception as error:  # Pillow raises any exception for a damaged file
         raise ArgumentError("not a JPEG, PNG, WebP, BMP or GIF image") from error
     if image.width * image.height > max_pixels:
         raise ArgumentError(too_large(max_pixels))
@@ -129,17 +129,17 @@ def _open(encoded: bytes, max_pixels: int) -> Image.Image:
 
 
 def _is_animated(image: Image.Image) -> bool:
-    """Whether it has several frames, for which Pillow reads to the end of the file."""
+    """Return whether the image has several frames."""
     try:
         return getattr(image, "is_animated", False)
-    except Exception as error:  # IndexError, struct.error and others of a file that is cut
+    except Exception as error:  # IndexError, struct.error, and others for a truncated file
         raise ArgumentError(f"a damaged image ({error})") from error
 
 
 def _loaded(image: Image.Image, background: str) -> Image.Image:
-    """The pixels, RGB."""
+    """Return the pixels as RGB."""
     try:
-        if image.mode.startswith("I"):  # 16 bits: Pillow would cut them off at 255
+        if image.mode.startswith("I"):  # 16 bits: Pillow would clip them at 255
             return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
         if image.has_transparency_data:
             image = image.convert("RGBA")

@@ -87,7 +87,7 @@ def choose_queries(labels: npt.ArrayLike, num: int = 10, seed: int = 0) -> npt.N
 
 
 def margins(answers: Answers) -> npt.NDArray[np.float32]:
-    """Return the similarity of the nearest match minus that of the nearest other image, `[m]`.
+    """Return the similarity of the nearest match minus the nearest other similarity, `[m]`.
 
     If the neighbors contain no match or no other image, the last similarity replaces it.
     """

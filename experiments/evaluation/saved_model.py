@@ -1,4 +1,4 @@
-"""A SavedModel as a function from image files to embeddings. Needs TensorFlow."""
+"""SavedModels from image files to embeddings. Needs TensorFlow."""
 
 import hashlib
 import os
@@ -18,25 +18,23 @@ from pipelines import ImageTable, find_bad_images
 _SIGNATURE = "serving_default"
 
 
-# What a graph says of an image that it cannot decode. UnicodeDecodeError: in words with bytes of
-# the file. CancelledError: of an image beside it, whose end it was, before it names the bad one.
+# Errors of a graph that cannot decode an image. UnicodeDecodeError: the message contains bytes of
+# the file. CancelledError: another image of the batch was cancelled first.
 _OF_BAD_IMAGES = (tf.errors.InvalidArgumentError, tf.errors.CancelledError, UnicodeDecodeError)
 
 
 class ImageEmbedder:
-    """Encoded images to embeddings, by the SavedModel's own preprocessing.
-
-    May be called by several threads at once.
+    """A SavedModel from the bytes of image files to embeddings. It is thread-safe.
 
     Args:
-        path: folder of a SavedModel whose signature `serving_default` takes strings `[n]` (bytes of
-            image files) and returns `embeddings`, `[n, d]`, as `keras_dml.export` writes it.
+        path: Folder of a SavedModel whose signature `serving_default` maps strings `[n]` (the bytes
+            of image files) to `embeddings`, `[n, d]`. `keras_dml.export` writes such a model.
 
     Attributes:
         dimensions: d.
 
     Raises:
-        ValueError: no SavedModel, or one with another signature.
+        UsageError: The folder is not a SavedModel, or it has another signature.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -50,19 +48,19 @@ class ImageEmbedder:
                 f"Received: saved_model={path}"
             ) from error
         try:
-            # A model with an index inside has operations that ScaNN registers.
+            # A model that contains an index needs the operations of ScaNN.
             if b"Scann>" in (path / "saved_model.pb").read_bytes():
                 import_scann()
-            # Kept: its variables live as long as it does.
+            # Stored, because it owns the variables.
             self._model = tf.saved_model.load(str(path))
-        # RuntimeError: operations that are not registered.
+        # RuntimeError: an operation is not registered.
         except (OSError, ImportError, ValueError, RuntimeError, tf.errors.OpError) as error:
             raise UsageError(f"saved_model cannot be loaded from {path}: {error}") from error
         self._function = self._model.signatures.get(_SIGNATURE)
         self._input, self.dimensions = _described(self._function, path)
 
     def __call__(self, encoded: Sequence[bytes]) -> tuple[np.ndarray, dict[int, str]]:
-        """Embeddings of images, and what is wrong with those that have none.
+        """Embed images, and report the images that cannot be embedded.
 
         Args:
             encoded: list of n at least 1 `bytes`, the contents of image files.

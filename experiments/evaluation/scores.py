@@ -105,7 +105,7 @@ class Score:
         explanation: What the number means, one or two sentences.
         compute: `(embeddings, distance) -> value`. A score at K returns `{K: value}`.
         format: Returns a value as text.
-        line: Returns a value as text with its unit, for a line of its own; "" hides the line.
+        line: Returns a value as text with its unit, for a separate line. "" hides the line.
         scale: Factor from a value to the number that `format` shows.
         higher_is_better: Whether a higher value is a better one.
         of_distance: Whether the score depends on the distance. Then it is a column of the table,
@@ -141,6 +141,12 @@ class Score:
     def at_1(self) -> str:
         """The key that `compare` and `study` show: of a score at K its value at 1."""
         return f"{self.name}@1" if self.at_k else self.name
+
+    @property
+    def axis(self) -> str:
+        """The label of an axis: the label at 1, with the unit if that is percent."""
+        label = f"{self.label}@1" if self.at_k else self.label
+        return f"{label}, %" if self.scale == 100 else label
 
     def text(self, value: float | None) -> str:
         """Return a value as text; a dash if it is missing."""
@@ -251,7 +257,7 @@ def evaluate(
     """Compute scores.
 
     Args:
-        embeddings: What is scored.
+        embeddings: The embeddings.
         scores: Which scores. The default is every registered score.
         clustering: Whether to compute the scores that need k-means.
 

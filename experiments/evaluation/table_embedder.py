@@ -1,4 +1,4 @@
-"""Embeddings of a whole table, and their recall at K."""
+"""Embeddings of a table of images."""
 
 import contextlib
 import hashlib
@@ -18,24 +18,22 @@ from keras_dml._common.types import METRICS
 from keras_dml.metrics import recall_at_k
 from pipelines import EvaluationTransform, ImageTable, TrainTransform, evaluation_batches
 
-# Part of what embeddings on disk are known by: before, turned photos were embedded as they lay.
+# Part of the key of embeddings on disk. Earlier versions did not turn photos upright.
 _READ_AS = "turned upright"
 
 
 class TableEmbedder:
-    """Tables of images to float32 embeddings `[n, d]`, in row order.
+    """Embeds tables of images as float32 `[n, d]`, in row order.
 
-    The replicas of the model's strategy share the images; every worker gets all embeddings.
+    The replicas of the model's strategy share the images. Every worker gets all embeddings.
 
     Args:
-        model: embedding model.
-        transform: evaluation transform; with `seeds` a training transform.
-        batch_size: images embedded at once, on each replica.
-        seeds: int64 `[n, 2]`, of the augmentation of each image of the one table that is embedded;
-            None: there is none.
-        again: whether tables are embedded again and again, by other weights. The pipeline of each
-            is kept, with the first batches of its next round in it: to begin one takes seconds,
-            and memory that TensorFlow does not give back.
+        model: Embedding model.
+        transform: Evaluation transform, or with `seeds` a training transform.
+        batch_size: Number of images in a batch of each replica.
+        seeds: Seeds of the augmentation of each image, int64 `[n, 2]`, for a single table.
+        again: Whether the same tables are embedded repeatedly. Then the pipeline of each table is
+            stored, because a new one takes seconds, and memory that TensorFlow does not free.
     """
 
     def __init__(
@@ -50,19 +48,19 @@ class TableEmbedder:
         self.batch_size = batch_size
         self.seeds = seeds
         self.strategy = strategy_of(model)
-        # Made once: every new graph would be traced anew at each evaluation.
+        # Built once, because a new function is traced again at each evaluation.
         self._embed = _embedding_function(model, self.strategy, transform.image_size)
-        # Several workers begin each round together.
+        # Several workers start each round together.
         several = isinstance(self.strategy, tf.distribute.MultiWorkerMirroredStrategy)
         self._again = again and not several
-        # With the table, so that no other one can have its id.
+        # The table is stored too, so that no other table gets its id.
         self._begun: dict[int, tuple[ImageTable, Iterator[tf.Tensor]]] = {}
 
     def __call__(self, table: ImageTable, description: str = "embedding") -> np.ndarray:
-        """The table's embeddings, with a progress bar.
+        """Return the table's embeddings, with a progress bar.
 
         Raises:
-            FloatingPointError: embeddings that are not finite.
+            FloatingPointError: An embedding is not finite.
         """
         embeddings = np.concatenate(list(self.batches(table, description)))
         if not np.isfinite(embeddings).all():
@@ -72,16 +70,16 @@ class TableEmbedder:
     def batches(
         self, table: ImageTable, description: str = "embedding", first_row: int = 0
     ) -> Iterator[np.ndarray]:
-        """Yields the embeddings of the rows from `first_row` on, `[b, d]`, with a progress bar."""
+        """Yield the embeddings of the rows from `first_row` on, `[b, d]`, with a progress bar."""
         left = len(table) - first_row
         if not left:
             return
-        # Out of it until the round is over: one that was left amid its round begins anew.
+        # Removed until the round is over, so that an interrupted round starts again.
         _, images = self._begun.pop(id(table), (table, None)) if not first_row else (table, None)
         images = images or self._images(table, first_row)
         with progress_bar(description, total=len(table), initial=first_row) as bar:
             while left:
-                rows = self._embed(next(images))[:left]  # without the last row's repetitions
+                rows = self._embed(next(images))[:left]  # without the repetitions of the last row
                 left -= len(rows)
                 bar.update(len(rows))
                 yield rows.astype("float32")
@@ -89,7 +87,7 @@ class TableEmbedder:
             self._begun[id(table)] = table, images
 
     def _images(self, table: ImageTable, first_row: int) -> Iterator[tf.Tensor]:
-        """Batches of the rows from `first_row` on; endless rounds of them where it is kept."""
+        """Return batches of the rows from `first_row` on, in endless rounds if they are stored."""
         rest = table.select(np.arange(first_row, len(table))) if first_row else table
         seeds = None if self.seeds is None else self.seeds[first_row:]
 
@@ -101,7 +99,7 @@ class TableEmbedder:
 
 
 def strategy_of(model: keras.Model) -> tf.distribute.Strategy:
-    """That of TensorFlow's that a model was made under; the default one on other backends."""
+    """Return the TensorFlow strategy of a model, or the default one on other backends."""
     if keras.backend.backend() == "tensorflow":
         return model.distribute_strategy
     return tf.distribute.get_strategy()
@@ -110,7 +108,7 @@ def strategy_of(model: keras.Model) -> tf.distribute.Strategy:
 def _embedding_function(
     model: keras.Model, strategy: tf.distribute.Strategy, image_size: int
 ) -> Callable[[Any], np.ndarray]:
-    """From a batch of tf.data, or each replica's part of one, to the embeddings of the whole."""
+    """Return a function from a batch, or its parts on the replicas, to all of its embeddings."""
     if keras.backend.backend() != "tensorflow":
         call = compiled(
             lambda images: model(images, training=False), model.variables, assigns=False
@@ -122,7 +120,7 @@ def _embedding_function(
     def embed(images: tf.Tensor) -> tf.Tensor:
         return gather_candidates(model(images, training=False))[0]
 
-    # On one replica a batch is one tensor: a single trace serves every batch size.
+    # One replica: a single trace is enough for every batch size.
     images = tf.TensorSpec([None, image_size, image_size, 3], tf.float32)
     alone = strategy.num_replicas_in_sync == 1
     graph = tf.function(
@@ -134,9 +132,9 @@ def _embedding_function(
 
 
 class EmbedsTables(Protocol):
-    """Embeds the images of a table batch by batch: `TableEmbedder`, `ServedEmbedder`.
+    """Embeds a table batch by batch: `TableEmbedder` or `ServedEmbedder`.
 
-    `transform` as text says what happens to an image before the model gets it.
+    The text of `transform` identifies the preprocessing.
     """
 
     transform: Any
@@ -144,20 +142,20 @@ class EmbedsTables(Protocol):
     def batches(
         self, table: ImageTable, description: str = "embedding", first_row: int = 0
     ) -> Iterator[np.ndarray]:
-        """Yields the embeddings of the rows from `first_row` on, `[b, d]`."""
+        """Yield the embeddings of the rows from `first_row` on, `[b, d]`."""
 
 
 class SharedWork(Protocol):
-    """The processes that embed together, as this one sees them."""
+    """The processes that embed together."""
 
     first: bool
 
     def from_first(self, array: np.ndarray) -> np.ndarray:
-        """The array of the first worker."""
+        """Return the array of the first worker."""
 
 
 class IdentifiedEmbedder(NamedTuple):
-    """An embedder, and text that names its model and weights: other weights, other text."""
+    """An embedder, and a text that identifies its model and weights."""
 
     embedder: EmbedsTables
     key: str
@@ -194,18 +192,18 @@ def embeddings_on_disk(
     dtype: str = "float32",
     workers: SharedWork | None = None,
 ) -> EmbeddingFile | None:
-    """The table's embeddings, in a file that an evaluation which was stopped goes on with.
+    """Embed a table into a file. After a stop, the same call resumes.
 
     Args:
-        model: what embeds.
-        table: the images.
-        path: of the file; see `EmbeddingFile`.
-        description: of the progress bar.
+        model: The embedder.
+        table: The images.
+        path: The file; see `EmbeddingFile`.
+        description: Text of the progress bar.
         dtype: "float32" or "float16".
-        workers: those that embed together; the first alone has the file.
+        workers: The workers that embed together. Only the first one has the file.
 
     Returns:
-        The `EmbeddingFile`, whole; None on a worker beside the first.
+        The complete `EmbeddingFile`; None on every worker but the first.
     """
     file = None
     if workers is None or workers.first:
@@ -220,12 +218,12 @@ def embeddings_on_disk(
 
 
 def embedding_key(model: IdentifiedEmbedder, table: ImageTable) -> str:
-    """Text that is another one for another model, other images or another look at them."""
+    """Return a text that identifies the model, the images, and the preprocessing."""
     return f"{model.key}; {model.embedder.transform}; {_READ_AS}; {table_fingerprint(table)}"
 
 
 def table_fingerprint(table: ImageTable) -> str:
-    """Text that is another one for other images, another order, or a file that was changed."""
+    """Return a text that identifies the images, their order, and the state of their files."""
     digest = hashlib.sha256(str(table).encode())
     if table.paths is not None:
         for path in table.paths:
@@ -241,14 +239,14 @@ def table_fingerprint(table: ImageTable) -> str:
 def recalls(
     embeddings: np.ndarray, labels: np.ndarray, ks: Sequence[int], **gallery: np.ndarray | None
 ) -> dict[str, dict[int, float]]:
-    """Recall at each K for both distances: `{"cosine": {K: share}, "l2": {K: share}}`."""
+    """Return the recall at each K: `{"cosine": {K: share}, "l2": {K: share}}`."""
     return {metric: recall_at_k(embeddings, labels, ks, metric, **gallery) for metric in METRICS}
 
 
 def raw_pixels(table: ImageTable, batch_size: int) -> np.ndarray:
-    """The images themselves as vectors: grey levels of 32×32 pixels, `[n, 1024]`.
+    """Return the gray levels of each image at 32×32 pixels, `[n, 1024]`.
 
-    The floor that an embedding has to beat. 32×32 keeps it affordable for photographs.
+    They are a baseline for embeddings. 32×32 is affordable for photographs.
     """
     transform = EvaluationTransform(image_size=32, resize=(32, 32))
     parts = []

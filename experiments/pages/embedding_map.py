@@ -1,4 +1,4 @@
-"""Test embeddings on a plane, by t-SNE, with small pictures where there is room."""
+"""A map of test embeddings by t-SNE, with small pictures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pipelines.visible import visible
 
 __all__ = ["MOST_POINTS", "map_rows", "map_svg", "places"]
 
-# More take longer and show no more: a thousand fill the plane.
+# A thousand points fill the plane.
 MOST_POINTS = 1000
 _FEWEST = 12
 _WIDTH, _HEIGHT, _PICTURE = 960, 640, 36
@@ -21,23 +21,22 @@ _MOST_PICTURES = 220
 
 
 def map_rows(count: int) -> npt.NDArray[np.int64]:
-    """The rows that a map shows: all, or so many drawn at random; the same each time."""
+    """Return the rows that a map shows: all, or the same random ones each time."""
     if count <= MOST_POINTS:
         return np.arange(count)
     return np.sort(np.random.default_rng(0).choice(count, MOST_POINTS, replace=False))
 
 
 def places(embeddings: npt.NDArray[np.float32]) -> npt.NDArray[np.float64] | None:
-    """A place between 0 and 1 for each embedding, `[n, 2]`, near ones near by cosine similarity.
-
-    t-SNE (van der Maaten and Hinton 2008, "Visualizing data using t-SNE"), scikit-learn's, from
-    the principal components.
+    """Return a place in [0, 1]² for each embedding, `[n, 2]`, by scikit-learn's t-SNE.
 
     Args:
         embeddings: `[n, d]`.
 
     Returns:
-        None where there is nothing to see: fewer than 12, or all in one place.
+        None for fewer than 12 embeddings, or if all are equal.
+
+    Reference: van der Maaten and Hinton 2008, "Visualizing data using t-SNE".
     """
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits  # scikit-learn brings it
@@ -47,7 +46,7 @@ def places(embeddings: npt.NDArray[np.float32]) -> npt.NDArray[np.float64] | Non
     if len(unit) < _FEWEST or unit.shape[1] < 2 or np.ptp(unit, axis=0).max() < 1e-6:
         return None
     perplexity = min(30.0, (len(unit) - 1) / 3)
-    # With so few points several threads wait for each other: six times as long on shared cores.
+    # With so few points, several threads on shared cores take six times as long.
     with threadpool_limits(1):
         found = TSNE(perplexity=perplexity, init="pca", random_state=0, max_iter=500).fit_transform(
             unit
@@ -59,7 +58,7 @@ def places(embeddings: npt.NDArray[np.float32]) -> npt.NDArray[np.float64] | Non
 
 
 def with_pictures(where: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-    """Those of the places that have room for a picture that covers no other one, in their order."""
+    """Return the indices of places whose pictures do not overlap."""
     centers = _centers(where)
     shown: list[int] = []
     for number in np.random.default_rng(0).permutation(len(where)):
@@ -76,12 +75,12 @@ def map_svg(
     names: Sequence[str],
     pictures: Callable[[npt.NDArray[np.int64]], npt.NDArray[np.uint8]],
 ) -> str:
-    """The map as one `<svg>` element; each picture and dot says its class.
+    """Return the map as an `<svg>` element. Each picture and dot has its class as a title.
 
     Args:
-        where: of `places`, `[n, 2]`.
-        names: the class of each, plain text.
-        pictures: gives uint8 `[m, h, w, 3]` for m numbers of the places.
+        where: Places `[n, 2]`, as from `places`.
+        names: Class of each place, plain text.
+        pictures: Returns uint8 `[m, h, w, 3]` for m indices of places.
     """
     shown = with_pictures(where)
     centers = _centers(where)

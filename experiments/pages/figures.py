@@ -1,8 +1,7 @@
-"""The curves of a run as SVG text that goes straight into an HTML page.
+"""Figures as SVG text for an HTML page.
 
-The pictures hold no color of their own for text, axes and grid: these take the page's
-`currentColor`, so that one picture is legible on a light page and on a dark one. The same input
-gives the same bytes, and neither pyplot nor the user's matplotlib settings are touched.
+Text, axes, and grid have the page's `currentColor`, so a figure is legible on a light and on a dark
+page. The same input gives the same bytes, whatever the user's matplotlib settings are.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ if TYPE_CHECKING:
 History: TypeAlias = Sequence[Mapping[str, float]]
 # (epoch, value) pairs.
 Curve: TypeAlias = Sequence[tuple[float, float]]
-# Stands for "the page's text colour" while matplotlib draws; nothing else may use it.
+# Replaced by the page's text color after matplotlib has drawn. No other element has this color.
 INK = "#010203"
 # Mid-tones with at least 3:1 contrast on white and on near-black; line styles differ as well.
 BLUE, ORANGE, _PURPLE, _GREY = "#3b82d0", "#d9771f", "#a666c9", "#808790"
-# Letters in a line of a legend, a line before a name counted as so many.
+# Letters in a line of a legend, and letters that the line before a name counts for.
 _MOST_LETTERS, _HANDLE = 48, 4
-# Beyond this many evaluations the dots would hide the line.
+# With more evaluations, the dots would hide the line.
 _MOST_DOTS = 40
 
 
@@ -40,16 +39,15 @@ def recall_svg(
     baseline: str = "raw pixels",
     of_baseline: float | None = None,
 ) -> str:
-    """R@1 over epochs, cosine and l2, the kept epoch ringed.
+    """Return R@1 over epochs as an `<svg>` element; empty without R@1.
+
+    A ring marks the kept epoch, and a dotted line the baseline.
 
     Args:
-        history: list of dict, the objects of `metrics.jsonl`, fractions.
-        best: dict, the object of the evaluation whose model was kept, or an empty one.
-        baseline: name of the baseline, with its distance.
-        of_baseline: R@1 of the baseline as a fraction, drawn as a dotted line; None for no line.
-
-    Returns:
-        str, one `<svg>` element; empty if no evaluation holds R@1.
+        history: The objects of `metrics.jsonl`.
+        best: The object whose model was kept, or an empty one.
+        baseline: Name of the baseline.
+        of_baseline: R@1 of the baseline, if there is one.
     """
     keys = {"cosine": "test/recall@1/cosine", "l2": "test/recall@1/l2"}
     curves = {name: _curve(history, key, scale=100) for name, key in keys.items()}
@@ -76,20 +74,16 @@ def recall_svg(
             parts.append(f"{baseline} {100 * of_baseline:.1f} %")
         axes.set_ylabel("R@1, %")
         if _epochs(axes, curves) == 1:
-            axes.set_ylim(0, 100)  # dots alone: there is no course to zoom in on
+            axes.set_ylim(0, 100)  # single dots need no zoom
         legend(axes)
 
     return svg("recall", draw, parts)
 
 
 def loss_svg(history: History) -> str:
-    """The training loss with its tightness and contrastive parts, the learning rate below it.
+    """Return the training loss and its parts with the learning rate below, as an `<svg>` element.
 
-    Args:
-        history: list of dict, the objects of `metrics.jsonl`.
-
-    Returns:
-        str, one `<svg>` element; empty if `history` holds neither a loss nor a learning rate.
+    The text is empty if the history has neither a loss nor a learning rate.
     """
     names = ("loss", "tightness", "contrastive")
     curves = {name: _curve(history, f"train/{name}") for name in names}
@@ -125,15 +119,7 @@ def loss_svg(history: History) -> str:
 
 
 def bars_svg(values: Mapping[str, float], unit: str = " %") -> str:
-    """Horizontal bars, the first on top, each with its value.
-
-    Args:
-        values: dict, name -> number.
-        unit: written behind each number.
-
-    Returns:
-        str, one `<svg>` element.
-    """
+    """Return horizontal bars with their values, the first on top, as an `<svg>` element."""
     parts = [f"{name} {value:.1f}{unit}" for name, value in values.items()]
 
     def draw(figure: Figure) -> None:
@@ -151,17 +137,14 @@ def bars_svg(values: Mapping[str, float], unit: str = " %") -> str:
 def lines_svg(
     name: str, histories: Mapping[str, History], key: str, scale: float = 1, label: str = ""
 ) -> str:
-    """One quantity over epochs, a line for each run.
+    """Return a quantity over epochs, a line for each run, as an `<svg>` element.
 
     Args:
-        name: of the figure, unlike the others' in the page.
-        histories: dict, run name -> list of dict, the objects of `metrics.jsonl`.
-        key: of the quantity in them.
-        scale: factor on its values.
-        label: of the vertical axis.
-
-    Returns:
-        str, one `<svg>` element; empty if no run holds the quantity.
+        name: Name of the figure, unique on the page.
+        histories: Name of a run -> the objects of its `metrics.jsonl`.
+        key: Key of the quantity. The text is empty if no run has it.
+        scale: Factor on the values.
+        label: Label of the vertical axis.
     """
     curves = {run: _curve(history, key, scale) for run, history in histories.items()}
     curves = {run: curve for run, curve in curves.items() if curve}
@@ -186,14 +169,7 @@ def lines_svg(
 
 
 def paths_svg(histories: Mapping[str, History]) -> str:
-    """Tightness and contrastive part over training, a panel with scales of its own for each run.
-
-    Args:
-        histories: name -> the objects of `metrics.jsonl`; those without both parts are left out.
-
-    Returns:
-        str, one `<svg>` element; empty where no run has both.
-    """
+    """Return tightness and contrastive part over training, a panel for each run that has both."""
     keys = ("train/tightness", "train/contrastive")
     paths = {
         name: [
@@ -231,14 +207,12 @@ def paths_svg(histories: Mapping[str, History]) -> str:
 
 
 def intervals_svg(name: str, scores: Mapping[str, Sequence[float]], unit: str = " %") -> str:
-    """Every score as a dot, the mean with its 95 % interval as a bar, a line for each name.
+    """Return the scores over seeds as dots, and their means with 95 % intervals as bars.
 
     Args:
-        name: what is scored.
-        scores: name -> scores of several seeds; the highest mean comes first.
-
-    Returns:
-        str, one `<svg>` element; empty if `scores` is.
+        name: Name of the score.
+        scores: Name of a line -> scores of several seeds. The highest mean is on top.
+        unit: Unit of the scores.
     """
     if not scores:
         return ""
@@ -265,7 +239,7 @@ def intervals_svg(name: str, scores: Mapping[str, Sequence[float]], unit: str = 
 
 
 def _curve(history: History, key: str, scale: float = 1) -> Curve:
-    """The (epoch, value) pairs of the rows that hold both as finite numbers."""
+    """Return the (epoch, value) pairs of the rows in which both are finite numbers."""
     pairs = [(row.get("epoch"), row.get(key)) for row in history]
     return [
         (epoch, scale * value)
@@ -289,11 +263,11 @@ def _plot(axes: Axes, curve: Curve, color: Any, line: str, label: str) -> None:
 
 
 def _epochs(axes: Axes, curves: Mapping[str, Curve]) -> int:
-    """Lays out the axis of epochs; returns how many different ones the curves have."""
+    """Lay out the axis of epochs; return the number of different epochs."""
     from matplotlib.ticker import MaxNLocator
 
     epochs = {epoch for curve in curves.values() for epoch, _ in curve}
-    if len(epochs) == 1:  # the default limits around one number would be a hundredth wide
+    if len(epochs) == 1:  # the default limits around one number are too narrow
         axes.set_xlim(min(epochs) - 1, max(epochs) + 1)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, min_n_ticks=1))
     axes.set_xlabel("epoch")
@@ -301,7 +275,7 @@ def _epochs(axes: Axes, curves: Mapping[str, Curve]) -> int:
 
 
 def legend(axes: Axes) -> None:
-    """The legend in lines above the axes, none of them wider than the figure."""
+    """Draw the legend above the axes, in lines that are not wider than the figure."""
     _, labels = axes.get_legend_handles_labels()
     axes.legend(
         loc="lower left",
@@ -316,10 +290,7 @@ def legend(axes: Axes) -> None:
 
 
 def _letters(labels: Sequence[str], columns: int) -> int:
-    """Return the width of a legend in letters.
-
-    Matplotlib fills it column by column; the first columns have a label more if they must.
-    """
+    """Return the width of a legend in letters. Matplotlib fills it column by column."""
     shortest, longer = divmod(len(labels), columns)
     ends = [(column + 1) * shortest + min(column + 1, longer) for column in range(columns)]
     parts = [labels[first:last] for first, last in zip([0, *ends], ends)]
@@ -329,7 +300,7 @@ def _letters(labels: Sequence[str], columns: int) -> int:
 def svg(
     name: str, draw: Callable[[Figure], None], parts: Sequence[str], height: float = 3.4
 ) -> str:
-    """Runs `draw(figure)`; returns the figure as an `<svg>` element described by `parts`."""
+    """Run `draw(figure)`, and return the figure as an `<svg>` element that `parts` describe."""
     import matplotlib.style
     from matplotlib.figure import Figure
 
@@ -343,7 +314,7 @@ def svg(
         "legend.frameon": False,
         "lines.linewidth": 1.8,
         "savefig.transparent": True,
-        "svg.fonttype": "none",  # text stays text, in the page's font
+        "svg.fonttype": "none",  # keep text as text, in the page's font
         "svg.hashsalt": name,
     }
     file = io.StringIO()
@@ -354,9 +325,9 @@ def svg(
         figure.savefig(file, format="svg", metadata=nothing)
     text = file.getvalue()
     text = text[text.index("<svg") :].replace(INK, "currentColor")
-    # Two pictures in one page: their ids must differ.
+    # The ids of two figures on a page must differ.
     text = re.sub(r'(\sid="|href="#|url\(#)', rf"\g<1>{name}-", text)
     label = html.escape("; ".join(parts))
-    # The page gives the width; the height follows from viewBox.
+    # The page sets the width, and viewBox the height.
     text = re.sub(r'(<svg[^>]*?) width="[^"]*" height="[^"]*"', r"\1", text, count=1)
     return text.replace("<svg", f'<svg role="img" aria-label="{label}"', 1).strip()

@@ -1,4 +1,4 @@
-"""Links between pages that know of each other: of a run, its evaluation, a comparison."""
+"""Links between pages, such as a run's report, its evaluation, and a comparison."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from keras_dml._files.atomic import replacing
 __all__ = ["Links", "add_link", "links_html"]
 
 Links = Mapping[pathlib.Path, str]
-"""Paths of other pages -> what they are, plain text."""
+"""Paths of other pages -> their names, plain text."""
 
 _LOGGER = logging.getLogger("experiments")
 _OPEN, _CLOSE = '<nav class="soft">', "</nav>"
@@ -24,11 +24,11 @@ _LINK = re.compile(r'<a href="([^"]*)">([^<]*)</a>')
 
 
 def links_html(page: pathlib.Path, links: Links) -> str:
-    """The links of a page, by relative addresses, those that its file has already among them.
+    """Return the links of a page as HTML with relative addresses, including its present links.
 
     Args:
-        page: where they stand; it may not be there yet.
-        links: to other pages. One that is not there is left out.
+        page: The page. It may be missing.
+        links: Paths of other pages -> their names. Missing pages are left out.
     """
     try:
         there = _BLOCK.search(page.read_text(encoding="utf-8"))
@@ -38,7 +38,7 @@ def links_html(page: pathlib.Path, links: Links) -> str:
         urllib.parse.unquote(html.unescape(address)): html.unescape(text)
         for address, text in _LINK.findall(there[1] if there else "")
     }
-    # By what leads from one to the other: the same however the paths were given.
+    # Relative addresses are the same for any form of the paths.
     known |= {
         pathlib.PurePath(os.path.relpath(other, page.parent)).as_posix(): text
         for other, text in links.items()
@@ -52,15 +52,15 @@ def links_html(page: pathlib.Path, links: Links) -> str:
 
 
 def add_link(page: pathlib.Path, other: pathlib.Path, text: str) -> None:
-    """Let a page that is there lead to another one.
+    """Add a link to a page, if the page exists.
 
-    A page of an earlier version has no place for links and does not change. A page that must not be
-    written does not change either, and a note says so.
+    A page without a block of links does not change. If the user may not write the page, a warning
+    is logged.
 
     Args:
-        page: the one; nothing happens where it is not there.
-        other: where the link leads.
-        text: what that is.
+        page: The page.
+        other: The page that the link leads to.
+        text: Text of the link.
     """
     try:
         written = page.read_text(encoding="utf-8")
@@ -73,5 +73,5 @@ def add_link(page: pathlib.Path, other: pathlib.Path, text: str) -> None:
     try:
         with replacing(page) as unfinished:
             unfinished.write_text(anew, encoding="utf-8", newline="\n")
-    except PermissionError as error:  # the page of another user's run
+    except PermissionError as error:  # another user's page
         _LOGGER.warning("%s cannot be changed to link to %s: %s", page, other, error.strerror)

@@ -1,4 +1,4 @@
-"""The command that makes a run again, and of what versions it was made."""
+"""The command that repeats a run, and the versions that made it."""
 
 import importlib.metadata
 import pathlib
@@ -12,16 +12,16 @@ import keras_dml
 
 __all__ = ["made_by"]
 
-# What the numbers depend on, where it is installed.
+# Packages that the numbers depend on, if they are installed.
 _PACKAGES = ("keras", "tensorflow", "jax", "torch", "numpy")
 
 
 def made_by(flags: pathlib.Path, more: Sequence[str] = ()) -> str:
-    """Two lines for a report.
+    """Return the command and the versions, two lines.
 
     Args:
-        flags: the run's resolved flags, its seed among them.
-        more: the flags that a flag file cannot set.
+        flags: File of the run's resolved flags.
+        more: Flags that a flag file cannot set.
     """
     words = [f"--flagfile={flags}", *more, "--output_dir=AGAIN"]
     command = f"python -m experiments.run {shlex.join(words)}"
@@ -42,7 +42,7 @@ def _ours() -> str:
     version = f"keras_dml {keras_dml.__version__}"
     root = pathlib.Path(keras_dml.__file__).resolve().parents[1]
     git = shutil.which("git")
-    # Installed packages may lie in somebody else's repository.
+    # An installed package may be inside another repository.
     if git is None or not (root / ".git").exists():
         return version
     commit, changed = (
@@ -51,5 +51,5 @@ def _ours() -> str:
     )
     if commit.returncode:
         return version
-    dirty = " with changes of its own" if changed.stdout.strip() else ""
+    dirty = " with local changes" if changed.stdout.strip() else ""
     return f"{version}, commit {commit.stdout.strip()}{dirty}"

@@ -105,7 +105,7 @@ def write_page(
     Args:
         path: The file; its folder exists.
         title: Plain text.
-        body: HTML, for a page without a template of its own.
+        body: HTML of a page that has no template.
         links: Paths of other pages -> their names. Links to missing files are left out, and links
             that other commands have added to the page stay.
         template: File name of the template.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def drawn(data: Any) -> str:
-    """Return a figure as an `<svg>` element; empty if there is nothing to show.
+    """Return a figure as an `<svg>` element; empty without pairs.
 
     Args:
         data: Its numbers, a class of `experiments.evaluation.pairs`.

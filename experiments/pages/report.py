@@ -174,8 +174,11 @@ def _curves(result: Result) -> dict[str, str]:
     }
     for score in SCORES.values():
         if score.of_distance and score is not RECALL:
-            label = f"{score.label}, %" if score.scale == 100 else score.label
             pictures[f"{score.label} on the {result.measured}"] = figures.lines_svg(
-                score.name, {score.label: history}, f"test/{score.at_1}/cosine", score.scale, label
+                score.name,
+                {score.label: history},
+                f"test/{score.at_1}/cosine",
+                score.scale,
+                score.axis,
             )
     return pictures | {"Training": figures.loss_svg(history)}

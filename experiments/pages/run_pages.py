@@ -10,10 +10,9 @@ from experiments.evaluation.result import FLAGS_FILE, REPORT, Result
 from experiments.options import RunOptions, command_line_only_words
 from experiments.pages.links import add_link
 from experiments.pages.made_by import made_by
-from experiments.pages.model_card import MODEL_CARD, model_card, update_final_model
+from experiments.pages.model_card import MODEL_CARD, model_card, update_final_model, write_card
 from experiments.pages.projector import write_projector
 from experiments.pages.report import write_report
-from keras_dml._files.atomic import replacing
 
 # Folder of the events and of the projector's files.
 _TENSORBOARD = "tensorboard"
@@ -46,8 +45,7 @@ def write_run_pages(run: Any, result: Result) -> None:
     }
     scores = f"{result.note or 'Of the test images:'}\n\n```\n{result.table}\n```"
     card = model_card(run.name, use, options, run.data, run.preprocessing, scores)
-    with replacing(folder / MODEL_CARD) as unfinished:
-        unfinished.write_text(card, encoding="utf-8", errors="backslashreplace")
+    write_card(folder / MODEL_CARD, card)
 
 
 def link_final_model(options: RunOptions, refit: pathlib.Path) -> None:

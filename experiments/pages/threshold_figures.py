@@ -1,4 +1,4 @@
-"""The errors of a threshold as curves: ROC, and both error rates over the threshold."""
+"""Figures of a threshold: the ROC curve, and both error rates over the threshold."""
 
 from __future__ import annotations
 
@@ -14,14 +14,11 @@ if TYPE_CHECKING:
 
 
 def roc_svg(found: Verification, point: OperatingPoint) -> str:
-    """The true match rate over the false match rate, the point and its interval marked.
+    """Return the true match rate over the false match rate, with a point and its interval.
 
     Args:
-        found: what `keras_dml.metrics.verification` returned.
-        point: one of its points.
-
-    Returns:
-        str, one `<svg>` element.
+        found: Result of `keras_dml.metrics.verification`.
+        point: One of its points.
     """
     rate, matched = point.measured_false_match_rate, 100 * point.true_match_rate
     parts = [f"true match rate {matched:.1f} % at the false match rate {rate:.2g}"]
@@ -49,11 +46,7 @@ def roc_svg(found: Verification, point: OperatingPoint) -> str:
 
 
 def errors_svg(found: Verification, point: OperatingPoint) -> str:
-    """Both error rates over the threshold, the chosen one with its interval marked; see `roc_svg`.
-
-    Returns:
-        str, one `<svg>` element.
-    """
+    """Return both error rates over the threshold, with the chosen threshold and its interval."""
     parts = [
         f"threshold {point.threshold:.3f}",
         f"equal error rate {100 * found.equal_error_rate:.2f} % "

@@ -1,4 +1,4 @@
-"""What a search has tried, as SVG text: each trial's score by each hyper-parameter."""
+"""A figure of the trials of a search: the score by each hyperparameter."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COLUMNS = 2
 
 
 class Tried(NamedTuple):
-    """A trial: its hyper-parameters by their names, and its score in percent, None if it broke."""
+    """A trial: its hyperparameters by name, and its score in percent; None if it failed."""
 
     values: Mapping[str, float | int | str]
     score: float | None
@@ -26,19 +26,17 @@ class Tried(NamedTuple):
 def trials_svg(
     name: str, trials: Sequence[Tried], best: int, logarithmic: Sequence[str] = (), label: str = ""
 ) -> str:
-    """A panel for each hyper-parameter: a dot for each trial, the best one ringed.
+    """Return a panel for each hyperparameter with a dot for each trial, as an `<svg>` element.
 
-    Trials whose training broke are crosses at the lower edge.
+    A ring marks the best trial. Failed trials are crosses at the lower edge. The text is empty if
+    no trial has a score.
 
     Args:
-        name: of the figure, unlike the others' in the page.
-        trials: with the same hyper-parameters.
-        best: which is the best, its place in `trials`.
-        logarithmic: hyper-parameters that have such an axis.
-        label: of the scores.
-
-    Returns:
-        str, one `<svg>` element; empty if no trial has a score.
+        name: Name of the figure, unique on the page.
+        trials: Trials with the same hyperparameters.
+        best: Index of the best trial.
+        logarithmic: Hyperparameters with a logarithmic axis.
+        label: Label of the scores.
     """
     scores = [trial.score for trial in trials if trial.score is not None]
     if not scores:
@@ -63,7 +61,7 @@ def trials_svg(
 
 
 def _panel(axes: Axes, key: str, trials: Sequence[Tried], best: int, lowest: float) -> None:
-    # Words take the places 0, 1, 2, ... in the order of the alphabet.
+    # Words are at 0, 1, 2, ... in alphabetical order.
     words = sorted({str(trial.values[key]) for trial in trials
                     if isinstance(trial.values[key], str)})  # fmt: skip
     places = [
@@ -88,9 +86,9 @@ def _logarithmic(axes: Axes, values: Sequence[float]) -> None:
     from matplotlib.ticker import NullFormatter
 
     axes.set_xscale("log")
-    axes.xaxis.set_minor_formatter(NullFormatter())  # they would run into each other
+    axes.xaxis.set_minor_formatter(NullFormatter())  # minor labels would overlap
     low, high = min(values), max(values)
-    if high < 10 * low:  # there may be no power of ten among them
+    if high < 10 * low:  # the range may have no power of ten
         axes.set_xticks([low, high], [f"{low:.2g}", f"{high:.2g}"])
 
 

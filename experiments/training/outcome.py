@@ -200,7 +200,7 @@ def _result(run: RunPlan, end: Finished, findings: Findings) -> Result:
     options, data, history, best = run.options, run.data, end.history, end.best
     scored = _scored(run, end, findings, measured(options))
     trained_on, tested_on = _sides(run)
-    own = not scored.whose  # else the images of this run are no unseen images
+    own = not scored.whose  # otherwise all images of this run are training images
     why = stopped(history, options)
     kept_back = "Test" if options.fold is None else "Validation"
     steps, seconds = history[-1]["step"], history[-1]["train/seconds"]

@@ -206,11 +206,11 @@ def test_wrong_use(arguments, message, file, capsys):
     [
         ({"embeddings": EMBEDDINGS * np.nan}, "embeddings must be finite. Received: NaN"),
         ({"labels": LABELS[:5]}, "labels shape [n]"),
-        ({"embeddings": np.zeros((0, 4)), "labels": LABELS[:0]}, "the sets need an image or more"),
+        ({"embeddings": np.zeros((0, 4)), "labels": LABELS[:0]}, "The sets must have an image"),
         ({"train_embeddings": EMBEDDINGS}, "must have the array train_labels"),
         (
             {"train_embeddings": EMBEDDINGS[:, :5], "train_labels": LABELS},
-            "embeddings of one width. Received: train (90, 5), test (90, 8)",
+            "embeddings of one width, but got train (90, 5), test (90, 8)",
         ),
         (
             {"train_embeddings": EMBEDDINGS, "train_labels": np.arange(90)},

@@ -1,4 +1,4 @@
-"""The model card: its sections, its licences, a threshold that comes later."""
+"""The model card: its sections, its licenses, a threshold that comes later."""
 
 import dataclasses
 
@@ -8,7 +8,7 @@ import pytest
 from experiments.options import RunOptions, parse
 from experiments.pages.model_card import (
     NO_THRESHOLD,
-    licence,
+    license_of_weights,
     model_card,
     update_threshold,
     with_threshold,
@@ -51,11 +51,13 @@ def test_a_threshold_takes_the_place_of_another(tmp_path):
     [
         ("resnet50", "none", "random weights"),
         ("resnet50", "imagenet", "keras.io/api/applications"),
-        ("resnet50_v1_5", "imagenet", "torchvision's ImageNet weights of `resnet50_v1_5`"),
+        ("resnet50_v1_5", "imagenet", "of `resnet50_v1_5` by torchvision"),
         ("efficientnet_lite0", "packaged", "(Apache-2.0)"),
-        ("hub:dinov2_base", "imagenet", "`hub:dinov2_base`: see there"),
-        ("resnet50", "mine.h5", "`mine.h5`: their licence is not known"),
+        ("hub:dinov2_base", "imagenet", "`hub:dinov2_base`, which has their license"),
+        ("resnet50", "mine.h5", "`mine.h5`, of unknown license"),
     ],
 )
-def test_licences(backbone, weights, words):
-    assert words in licence(dataclasses.replace(OPTIONS, backbone=backbone, weights=weights))
+def test_licenses(backbone, weights, words):
+    assert words in license_of_weights(
+        dataclasses.replace(OPTIONS, backbone=backbone, weights=weights)
+    )
