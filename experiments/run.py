@@ -17,9 +17,8 @@ from experiments.training.meeting import Meeting
 
 
 def main(argv: list[str]) -> None:
-    """Plan, model, fit, outcome; where that is asked for, once more on every class."""
+    """Plan, build, train, and evaluate a run, and retrain on all classes with --refit."""
     options = parse(RunOptions, argv)
-    # NumPy comes with them, which no --help needs.
     from experiments.training.kept import check_keep
     from experiments.training.patience import check_patience
     from experiments.training.refit import check_refit, refit
@@ -30,7 +29,7 @@ def main(argv: list[str]) -> None:
     check_keep(options)
     cluster = read_cluster(options.strategy)
     if (pathlib.Path(options.folder) / RESULT).is_file():
-        _run(options, cluster)  # which says so: nobody need be waited for
+        _run(options, cluster)  # prints the result without waiting for other workers
     else:
         with Meeting(cluster):
             _run(options, cluster)
@@ -40,7 +39,7 @@ def main(argv: list[str]) -> None:
 
 def _run(options: RunOptions, cluster: Cluster) -> None:
     for_loss = options.loss_arguments
-    # What follows takes seconds to import: not before a mistyped flag is answered.
+    # These imports take seconds, and follow the check of the flags.
     from experiments.training.run_files import REPORT
     from experiments.training.run_folder import RunFolder
 
@@ -69,10 +68,10 @@ def _run(options: RunOptions, cluster: Cluster) -> None:
     run = plan_run(options, folder, workers)
     learner = fit.Learner(run, strategy)
     embedding, model = learner.embedding, learner.model
-    # Now rather than after hours of training.
+    # Check the export before the training.
     check_export(embedding, run.preprocessing)
     folder.open()
-    # Looked for again: another process with the same flags may have held the folder till now.
+    # Another process with the same flags can have finished the run.
     if workers.first_says(folder.result is not None):
         if cluster.first:
             print(folder.finished_text)

@@ -45,8 +45,8 @@ class RunFolder:
     Args:
         path: The folder, which `open` creates.
         flags: The resolved flags as text.
-        writes: False for workers after the first. They leave the folder alone, and their writing
-            methods do nothing.
+        writes: False for workers after the first. Their writing methods do
+            nothing.
 
     Attributes:
         path, flags, writes: As given.
@@ -92,8 +92,8 @@ class RunFolder:
             not each.name.startswith(".") and each.name != MANIFEST for each in self.path.iterdir()
         ):
             raise UsageError(
-                "output_dir must be empty, new, or this run's own folder: it holds files that are "
-                f"no run's. Received: output_dir={path!r}"
+                "output_dir must be empty, new, or this run's own folder: it holds other "
+                f"files. Received: output_dir={path!r}"
             )
 
     def _check_same(self) -> None:
@@ -135,8 +135,8 @@ class RunFolder:
         if found is not None or not self.file(RESULT).is_file() or has_checkpoint(self.path):
             return found
         raise UsageError(
-            f"{self.file(RESULT)} is damaged, and there is no checkpoint to write it anew from: "
-            "delete it, and the same command begins anew"
+            f"{self.file(RESULT)} is damaged, and there is no checkpoint: delete the result, and "
+            "the same command begins again"
         )
 
     @property
@@ -149,7 +149,7 @@ class RunFolder:
         """Create the folder if needed and lock it, so that no second process writes to it.
 
         Raises:
-            ValueError: As the constructor, for the folder as it is now. Or another process has
+            ValueError: As the constructor, for the current folder. Also if another process has
                 locked the folder.
         """
         if not self.writes:

@@ -1,7 +1,7 @@
-"""What a RankMI run has learnt, for its report: distances before and after, the costs over them.
+"""The distances of pairs before and after a RankMI training, and their costs, for the report.
 
-The pictures are those of Kemertas et al. 2020: figure 1 (how the distances of positive and negative
-pairs are distributed) and figure 3 (what a pair of either kind costs at each distance).
+The figures follow Kemertas et al. 2020: figure 1 (distribution of the distances of positive and
+negative pairs) and figure 3 (cost of a pair at each distance).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class PairDistances(Evaluator):
-    """The distances of unseen pairs before and after the training, and V at its end."""
+    """The evaluator of the distances of unseen pairs before and after the training."""
 
     def __init__(self) -> None:
         self._before: dict[str, Any] | None = None
@@ -40,25 +40,25 @@ class PairDistances(Evaluator):
         embedder: TableEmbedder,
         untrained: Callable[[], Embeddings] = dict,
     ) -> None:
-        """Keep the distances of the embeddings before the first step, once for a run."""
+        """Store the distances before the first step, once per run."""
         test, folder = run.data.test, run.folder
         self._before = folder.read_json(RANKMI)
         if state.step:
             if folder.writes and self._before is None:
                 raise UsageError(
-                    f"{folder.file(RANKMI)} is missing or damaged, and the checkpoint has no copy: "
-                    "delete the run's checkpoints, and the same command begins anew"
+                    f"{folder.file(RANKMI)} is missing or damaged: "
+                    "delete the run's checkpoint, and the same command begins again"
                 )
             return
         rows = rows_of_some_classes(test.labels)
-        # Of several workers all have to take part in this.
+        # All workers take part.
         embeddings = embedder(test.select(rows), "distances before training")
         if self._before is None:
             self._before = {"before": _histograms(embeddings, test.labels[rows])}
             folder.write_json(RANKMI, self._before)
 
     def finish(self, run: RunPlan, end: Finished) -> Findings:
-        """Keep those of the kept model's embeddings, and V; draw what was kept."""
+        """Store the distances of the kept model and V, and draw the figures."""
         labels, model = run.data.test.labels, end.model
         rows = rows_of_some_classes(labels)
         grid = np.linspace(0, 2, 201)

@@ -226,7 +226,7 @@ def test_a_finished_run_whose_files_are_changed_is_named(tmp_path):
     with pytest.raises(UsageError, match="metrics.jsonl is damaged"):
         read_finished(path)
     (path / BEST).write_text("another model")
-    with pytest.raises(UsageError, match="best.keras is no longer what the run wrote"):
+    with pytest.raises(UsageError, match="best.keras has changed since the run wrote it"):
         kept_model(path)
     flip(path / RESULT)
     assert RunFolder(path, FLAGS).result is None

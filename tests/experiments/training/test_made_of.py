@@ -75,8 +75,8 @@ def test_what_has_trained_is_refused_as_a_test_image(photos, begun, caplog):
         images_now(begun)
     for words in (
         "training: 2 new (aa/0.png, ab/0.png), 4 missing (b/0.png, b/1.png, c/0.png, …); ",
-        "; test: 4 new (b/0.png, b/1.png, c/0.png, …), 4 of which it has trained on, 4 missing (e",
-        "run anew, or name a folder that has the right ones, --data_dir=FOLDER",
+        "; test: 4 new (b/0.png, b/1.png, c/0.png, …), 4 of them training images of the run, 4 missing (e",
+        "or name the right folder, --data_dir=FOLDER",
     ):
         assert words in str(refused.value)
     assert "\n" not in str(refused.value)
@@ -85,7 +85,7 @@ def test_what_has_trained_is_refused_as_a_test_image(photos, begun, caplog):
 def test_a_class_by_another_name_may_have_trained(photos, begun):
     (photos / "a").rename(photos / "z")
     write_photos(photos, ["f1/0.png", "A/0.png"])
-    with pytest.raises(UsageError, match="What it has trained on would be measured"):
+    with pytest.raises(UsageError, match="Training images would be measured"):
         images_now(begun)
 
 
@@ -139,7 +139,7 @@ def test_who_asks_for_others_gets_them(photos, begun, tmp_path, caplog):
     write_photos(photos, ["0/0.png", "1/0.png"])
     spelled = os.path.relpath(photos)
     for words, moves in (([f"--data_dir={spelled}"], False), ([f"--data_dir={others}"], True)):
-        with pytest.raises(UsageError, match="What it has trained on would be measured"):
+        with pytest.raises(UsageError, match="Training images would be measured"):
             images_now(begun, *words, data_dir_moves=moves)
 
 
@@ -152,7 +152,7 @@ def test_a_run_of_an_earlier_version(photos, begun):
 
 def test_images_that_have_moved_are_found_by_a_flag(photos, begun, tmp_path, monkeypatch):
     moved = photos.rename(tmp_path / "moved")
-    with pytest.raises(UsageError, match=f"--data_dir=FOLDER says where.*data_dir={photos}"):
+    with pytest.raises(UsageError, match=f"--data_dir=FOLDER names its new.*data_dir={photos}"):
         images_now(begun)
     for moves in (True, False):
         split = images_now(begun, f"--data_dir={moved}", data_dir_moves=moves)
