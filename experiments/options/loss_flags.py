@@ -34,6 +34,8 @@ __all__ = [
 ]
 
 GROUP = "Loss"
+# Names before 0.2.0.
+_FORMER = {"temperature": "sigma"}
 STATISTICS = "statistics_"
 PROXIES = "proxies_"
 MEMORY = "memory_"
@@ -102,7 +104,8 @@ def flags_of_losses() -> tuple[Flag, ...]:
     Raises:
         TypeError: Losses share a name, but not its type.
     """
-    return flags_of_entries({loss: taken_by(loss) for loss in loss_names()}, GROUP)
+    flags = flags_of_entries({loss: taken_by(loss) for loss in loss_names()}, GROUP)
+    return tuple(dataclasses.replace(flag, former=_FORMER.get(flag.name)) for flag in flags)
 
 
 def flags_of_statistics() -> tuple[Flag, ...]:

@@ -231,7 +231,7 @@ def test_a_finished_run_whose_files_are_changed_is_named(tmp_path):
     flip(path / RESULT)
     assert RunFolder(path, FLAGS).result is None
     (path / CHECKPOINT).unlink()
-    with pytest.raises(UsageError, match="no checkpoint to write it anew from: delete it"):
+    with pytest.raises(UsageError, match="there is no checkpoint: delete the result"):
         _ = RunFolder(path, FLAGS).result
 
 

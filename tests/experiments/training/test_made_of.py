@@ -75,7 +75,7 @@ def test_what_has_trained_is_refused_as_a_test_image(photos, begun, caplog):
         images_now(begun)
     for words in (
         "training: 2 new (aa/0.png, ab/0.png), 4 missing (b/0.png, b/1.png, c/0.png, …); ",
-        "; test: 4 new (b/0.png, b/1.png, c/0.png, …), 4 of them training images of the run, 4 missing (e",
+        "; test: 4 new (b/0.png, b/1.png, c/0.png, …), 4 of them training images of the run, ",
         "or name the right folder, --data_dir=FOLDER",
     ):
         assert words in str(refused.value)
