@@ -10,7 +10,7 @@ import sys
 __all__ = ["check_installed"]
 
 # Import names of the packages in the extra `run` that every command can need.
-_NEEDED = ("matplotlib", "PIL", "sklearn", "tensorflow", "tqdm")
+_NEEDED = ("filelock", "matplotlib", "PIL", "sklearn", "tensorflow", "tqdm")
 
 
 def check_installed() -> None:

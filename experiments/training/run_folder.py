@@ -8,11 +8,11 @@ import json
 import os
 import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self, TextIO
+from typing import TYPE_CHECKING, Any, Self
 
+import filelock
 import numpy as np
 
-from experiments.embedding.held_folder import hold
 from experiments.options.errors import UsageError
 from experiments.training.checkpoint import State, read_checkpoint, write_checkpoint
 from experiments.training.manifest import MANIFEST, Manifest
@@ -65,7 +65,7 @@ class RunFolder:
         self.history: list[dict[str, float]] = []
         self.threads: int | None = None
         self._manifest = Manifest(self.path)
-        self._lock: TextIO | None = None
+        self._lock = filelock.FileLock(self.path / ".lock")
         if writes:
             self._check()
 
@@ -158,20 +158,28 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(f"output_dir cannot be made: {error}") from error
-        lock = hold(self.path, "output_dir")
+        try:
+            self._lock.acquire(blocking=False)
+        except filelock.Timeout as error:
+            raise UsageError(
+                f"output_dir {str(self.path)!r} is in use by another running process"
+            ) from error
         try:
             self._manifest.recover()
             self._check()
         except Exception:
-            lock.close()
+            self.close()
             raise
-        self._lock = lock
         if not has_checkpoint(self.path) and not self.file(RESULT).is_file():
             saved = self.file(FLAGS_FILE)
             if saved.is_file() and saved.read_text(errors="replace") != self.flags:
                 self._manifest.forget(self._manifest.checksums())
         self.write_text(FLAGS_FILE, self.flags)
         return self
+
+    def close(self) -> None:
+        """Unlock the folder."""
+        self._lock.release()
 
     def write_text(self, name: str, text: str) -> None:
         """Replace a file of the run."""

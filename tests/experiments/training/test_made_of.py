@@ -56,7 +56,7 @@ def begin(path, photos, *more):
     variables = types.SimpleNamespace(built=True, variables=[])
     model = types.SimpleNamespace(optimizer=variables, variables=[])
     folder.save_checkpoint(model, State(1, 1, 0.0))
-    folder._lock.close()
+    folder.close()
     return path
 
 
@@ -109,7 +109,7 @@ def test_a_run_does_not_go_on_with_other_images(photos, begun):
     (begun / IMAGES).write_text(whole)
     (photos / "a" / "9.png").unlink()
     settle_images(folder, record_of(described.data(options)[0]))
-    folder._lock.close()
+    folder.close()
 
 
 def test_before_its_first_checkpoint_a_run_takes_what_is_there(photos, begun):
@@ -119,12 +119,12 @@ def test_before_its_first_checkpoint_a_run_takes_what_is_there(photos, begun):
     write_photos(photos, ["a/9.png"])
     folder = RunFolder(begun, (begun / FLAGS_FILE).read_text()).open()
     settle_images(folder, record_of(described.data(options_of(photos))[0]))
-    folder._lock.close()
+    folder.close()
     assert not (begun / RAW_PIXELS).exists() and '"9.png"' in (begun / IMAGES).read_text()
     (begun / RAW_PIXELS).write_text("{}")
     folder = RunFolder(begun, (begun / FLAGS_FILE).read_text()).open()
     settle_images(folder, record_of(described.data(options_of(photos))[0]))
-    folder._lock.close()
+    folder.close()
     assert (begun / RAW_PIXELS).exists()
 
 
