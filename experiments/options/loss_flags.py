@@ -89,7 +89,7 @@ def taken_by(loss: str) -> dict[str, Argument]:
 
 
 def divided(loss: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Divide the arguments into those of the loss and those of the cross-entropy next to it."""
+    """Split the arguments: first for the loss, then for the cross-entropy next to it."""
     next_to_it = {
         name: value
         for name, value in given.items()

@@ -70,9 +70,10 @@ def parse(options: type[AnyOptions], argv: Sequence[str]) -> AnyOptions:
         }
         words: list[str] = []
         for path in map(recipes.find_recipe, files):
-            words += recipes.read_recipe(path, known)
+            words += recipes.read_recipe(path, {*known, *_former_names(known)})
             recipe = path.stem
-        allowed = [word for word in words if not known[_name(word, known)].command_line_only]
+        never = {name for name, flag in known.items() if flag.command_line_only}
+        allowed = [word for word in words if _name(word, known) not in never]
         of_files = _read(in_files, known, allowed)
     flags = _flags(options)
     on_line = _read(options, flags, line)
@@ -177,7 +178,7 @@ def _read(
         words: The words of a command line or flag file.
         partial: Whether there can be other flags.
     """
-    former = {flag.former: name for name, flag in flags.items() if flag.former}
+    former = _former_names(flags)
     values: dict[str, Any] = {}
     left_over = []
     rest = iter(words)
@@ -207,6 +208,10 @@ def _read(
             options.refusal(None, received) or f"flags start with --.{hint} Received: {received}"
         )
     return values
+
+
+def _former_names(flags: Mapping[str, Flag]) -> dict[str, str]:
+    return {flag.former: name for name, flag in flags.items() if flag.former}
 
 
 def _is_switch(name: str, flags: Mapping[str, Flag]) -> bool:

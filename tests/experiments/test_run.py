@@ -231,7 +231,7 @@ def test_folders_that_cannot_be_written(photos, tmp_path, capsys):
     for folder, message in [
         (tmp_path / "file", "output_dir must be a folder"),
         (tmp_path / "file" / "run", "output_dir cannot be written"),
-        (tmp_path / "mine", "holds files that are no run's"),
+        (tmp_path / "mine", "holds other files"),
     ]:
         assert command(*TINY, f"--data_dir={photos}", f"--output_dir={folder}") == 2
         assert message in capsys.readouterr().err
@@ -301,11 +301,11 @@ def test_nan_stops_the_run_at_its_step_and_keeps_the_checkpoint(photos, tmp_path
     arguments = [*TINY, f"--data_dir={photos}", f"--output_dir={folder}", "--optimizer=sgd"]
     assert command(*arguments, "--learning_rate=1e30", "--schedule=constant", "--loss=ce") == 1
     err = capsys.readouterr().err
-    assert "no longer finite at step 2 (epoch 1)" in err
+    assert "is not finite at step 2 (epoch 1)" in err
     assert "Traceback" not in err
     assert not (folder / "checkpoint.npz").exists()
     assert not (folder / "result.json").exists()
-    assert "no longer finite at step 2" in (folder / "diverged.txt").read_text()
+    assert "is not finite at step 2" in (folder / "diverged.txt").read_text()
 
 
 def test_two_runs_do_not_share_a_folder(finished, photos, tmp_path, capsys):

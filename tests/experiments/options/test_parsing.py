@@ -155,6 +155,8 @@ def test_a_former_name_works_and_warns(tmp_path, caplog):
     assert caplog.messages == [
         "--output is now --output_dir. The next version does not take --output"
     ]
+    (tmp_path / "old.flags").write_text(f"--output={tmp_path}\n")
+    assert parse(Needy, ["needy", f"--flagfile={tmp_path / 'old.flags'}"]).output_dir == tmp_path
 
 
 def test_a_value_of_a_recipe_can_be_unset(tmp_path):
