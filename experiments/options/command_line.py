@@ -191,7 +191,7 @@ def _bug(error: Exception, debug: bool) -> int:
     except OSError:  # no folder for temporary files
         say(f"{lines}{what}")
         return 1
-    say(f"{what}; the traceback is in {file.name}; --debug prints it")
+    say(f"{what}; the traceback is in {file.name} (--debug prints it)")
     return 1
 
 

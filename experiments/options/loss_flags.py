@@ -140,7 +140,7 @@ def checked(loss: str, given: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in given.items():
         if name not in taken:
             raise UsageError(
-                f"{name} is no argument of loss {loss}, which takes "
+                f"{name} is not an argument of loss {loss}, which takes "
                 f"{', '.join(taken) or 'none'}. Received: {name}={value}"
             )
         choices = taken[name].choices

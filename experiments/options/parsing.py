@@ -237,8 +237,8 @@ def _unknown(options: type[Options], name: str, word: str) -> str:
     of_a_run = name in declarations(RunOptions, registries=options is RunOptions)
     other = f" It is a flag of {RunOptions.command}." if of_a_run else ""
     return (
-        f"{name} is no flag of {options.command}.{did_you_mean(name, known)}{other} --help lists "
-        f"them. Received: {word}"
+        f"{name} is not a flag of {options.command}.{did_you_mean(name, known)}{other} --help "
+        f"lists them. Received: {word}"
     )
 
 

@@ -73,8 +73,8 @@ def check_fine_tuning(options: RunOptions) -> None:
                 )
     if options.head_epochs is not None and options.head_epochs >= options.epochs:
         raise UsageError(
-            f"head_epochs must be below epochs={options.epochs} (--freeze_backbone trains the head "
-            f"alone to the end). Received: head_epochs={options.head_epochs}"
+            f"head_epochs must be below epochs={options.epochs} (--freeze_backbone trains only "
+            f"the head). Received: head_epochs={options.head_epochs}"
         )
     if options.lora_rank is not None and options.layer_decay is not None:
         raise UsageError(

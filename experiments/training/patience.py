@@ -1,4 +1,4 @@
-"""Early stopping by the score on held-out training classes."""
+"""Early stopping by the score on a fold of the training classes."""
 
 from __future__ import annotations
 

@@ -97,17 +97,17 @@ def test_each_kind_of_flag(tmp_path, monkeypatch):
     [
         (["--number=2"], "number"),
         (["--number=x"], "number"),
-        (["--nummer=1"], r"nummer is no flag of .*Did you mean number\? --help lists"),
+        (["--nummer=1"], r"nummer is not a flag of .*Did you mean number\? --help lists"),
         (["--undefok=nummer", "--nummer=1"], "undefok"),
         (["word"], "flags start with --. Received: word"),
         (["a.flags"], "Did you mean --flagfile=a.flags. Received: a.flags"),
         (["--flagfile=helpp"], r"Did you mean help\.flags\?"),
         (["--where"], "where"),
         (["--flagfile=gone.flags"], "Received: flagfile='gone.flags'"),
-        (["--flagfile=help.flags"], "line 1 is no flag. Received: --help"),
+        (["--flagfile=help.flags"], "line 1 is not a flag. Received: --help"),
         (
             ["--flagfile=glyphs.flags"],
-            "glyphs.flags, line 5 is no flag. Received: --dataset=glyphs",
+            "glyphs.flags, line 5 is not a flag. Received: --dataset=glyphs",
         ),
     ],
 )
