@@ -134,6 +134,7 @@ def test_walkthrough_help(with_angular):
     [
         ("Add a dataset", "stripes: Built in: stripes; the first classes train"),
         ("Add a backbone", "plain_convnet, small_convnet, bn_inception"),
+        ("Add a sampler", "--stride=1 strided: Rows between two images of a batch."),
     ],
 )
 def test_walkthrough_help_of_others(title, said, tmp_path):
@@ -185,6 +186,22 @@ def test_walkthrough_dataset(tmp_path):
     assert first == "True 48 24"
     assert folder.startswith("data_dir must not be set with stripes")
     assert box.startswith("crop_to_box must be False except for cars and cub")
+
+
+@pytest.mark.slow
+def test_walkthrough_sampler(tmp_path):
+    root = copied(tmp_path)
+    touched = carry_out("Add a sampler", root)
+    assert touched == ["pipelines/strided.py"] + ["pipelines/samplers.py"] * 2
+    check_layout(root, touched)
+    program = textwrap.dedent("""
+        from experiments.options import RunOptions, data, parse
+        import pipelines
+        table = pipelines.load_dataset("digits").train
+        words = ["run", "--sampler=strided", "--stride=3", "--batch_size=4"]
+        print(data.sampler(parse(RunOptions, words), table, seed=0)(1))
+    """)
+    assert python(root, "-c", program).strip() == "[12 15 18 21]"
 
 
 @pytest.mark.slow
