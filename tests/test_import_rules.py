@@ -15,7 +15,7 @@ ROOMS = {
     "report": set(),
     "recipes": set(),
     "embedding": {"options"},
-    "benchmarks": {"options"},
+    "benchmarks": {"options", "embedding"},
     "training": {"options", "embedding", "report"},
     "stores": {"options", "embedding"},
     "photos": {"options", "embedding", "report", "stores"},
