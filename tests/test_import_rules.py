@@ -20,7 +20,7 @@ ROOMS = {
     "stores": {"options", "embedding"},
     "photos": {"options", "embedding", "report", "stores"},
     "auditing": {"options", "embedding", "report"},
-    "exporting": {"options", "embedding", "report"},
+    "exporting": {"options", "embedding", "report", "training", "auditing"},
     "tuning": {"options", "embedding", "report", "training"},
 }
 # Packages of others that belong into one place.

@@ -77,6 +77,8 @@ def refuses(loss):
 def test_they_equal_differences_of_gradients_or_are_refused(case):
     ids, z = batch(seed=6)
     loss = losses.get(case.name, **case.arguments, dtype="float64")
+    if loss.kind == "proxies":
+        z = z / np.abs(z).max()  # cosines
     if not refuses(loss):
         check(loss, ids, z)
         return
