@@ -1,6 +1,5 @@
 """Benchmark of the losses over pairs."""
 
-import contextlib
 import dataclasses
 import importlib
 import pkgutil
@@ -37,7 +36,7 @@ runs eagerly. Each row comes from a new process, and its calls run in turns.
   / floor  ratio to two n x n x d matrix products
   / peer   ratio to pytorch-metric-learning, if it is installed and has the loss
   XLA      median milliseconds when TensorFlow compiles the loss with XLA
-  MB       peak memory of the loss, on a GPU that of the device
+  MB       peak memory of the loss, on a GPU the memory of the device
 """
 
     losses: tuple[str, ...] = option((), MEASURED, "Losses. Default: all losses over pairs.")
@@ -166,15 +165,9 @@ def _value_and_gradient(loss: Any) -> Callable[[Any, Any], Any]:
 
 def _products(class_ids: Any, z: Any) -> Any:
     """Compute the floor: two products, one of a forward pass and one of a backward pass."""
-    import keras
+    from keras import ops
 
-    precise: Any = contextlib.nullcontext()
-    if keras.backend.backend() == "jax":
-        import jax
-
-        precise = jax.default_matmul_precision("highest")
-    with precise:
-        return keras.ops.matmul(keras.ops.matmul(z, keras.ops.transpose(z)), z)
+    return ops.matmul(ops.matmul(z, ops.transpose(z)), z)
 
 
 def _compiled(

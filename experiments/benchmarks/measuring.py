@@ -20,7 +20,9 @@ Row: TypeAlias = dict[str, Any]
 
 SECONDS = 4.0
 _ENVIRONMENT = {
-    # Two libraries share a GPU, and the peak is that of the memory in use.
+    # The losses multiply in full float32, so the floor does, too.
+    "JAX_DEFAULT_MATMUL_PRECISION": "highest",
+    # Two libraries share a GPU, and reserved memory would raise the peak.
     "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
     "TF_FORCE_GPU_ALLOW_GROWTH": "true",
     # Waiting threads of PyTorch would take cores from the next library.
