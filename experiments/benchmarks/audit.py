@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 PHOTOS, PLANTED = "photos", "planted.json"
 CHANGES = ("re-encoded", "resized", "cropped", "mirrored", "all four")
-"""Changes of a copy. Re-encoded: JPEG of quality 40. Resized: 60 % of the size. Cropped: without 6 %
-at the top and left, and 3 % at the bottom and right."""
+"""Changes of a copy. Re-encoded: JPEG of quality 40. Resized: 60 % of the size. Cropped: without
+6 % at the top and left, and 3 % at the bottom and right."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -154,7 +154,7 @@ def test_the_pipeline_benchmark_prints_every_pipeline(photos, monkeypatch, capsy
 
 
 def test_the_pillow_pipeline_follows_torchvision():
-    """Places and sizes of its crops, and its colors up to the rounding of Pillow to whole levels."""
+    """Places and sizes of its crops, and its colors up to the rounding of Pillow."""
     limits = (0.16, 1.0), (0.75, 4 / 3)
     draws = {"ours": random.Random(0), "model": np.random.default_rng(0)}
     ours = [pil.area_crop(320, 240, draws["ours"], *limits) for _ in range(2000)]
