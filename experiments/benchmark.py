@@ -43,7 +43,7 @@ def main(argv: list[str]) -> None:
             print(line, flush=True)
         return
     if wants_help(argv):
-        raise HelpRequested("\n\n".join(help_text(options) for options, _ in BENCHMARKS.values()))
+        raise HelpRequested("\n".join(help_text(options) for options, _ in BENCHMARKS.values()))
     raise UsageError(
         f"The first word must be a benchmark ({', '.join(BENCHMARKS)}), "
         f"but got {' '.join(argv[1:]) or 'nothing'}."

@@ -98,7 +98,7 @@ def fused_implementations() -> Iterator[str]:
 
     for module in pkgutil.iter_modules(_fused.__path__):
         text = importlib.import_module(f"{_fused.__name__}.{module.name}").__doc__ or ""
-        yield f"fused, {module.name}: {text.partition('. ')[0]}"
+        yield f"fused, {module.name}: {text.partition('.')[0]}"
 
 
 def measure_loss(name: str, size: int, dimensions: int, xla: bool) -> Iterator[measuring.Row]:

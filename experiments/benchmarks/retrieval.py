@@ -1,4 +1,4 @@
-"""Benchmark of evaluation and search next to faiss, on synthetic embeddings."""
+"""Benchmark of exact and approximate search next to faiss, on synthetic embeddings."""
 
 import dataclasses
 import functools
@@ -31,7 +31,7 @@ class RetrievalOptions(Options):
     """Options of `benchmark retrieval`."""
 
     command = "experiments.benchmark retrieval"
-    intro = """Measure evaluation, exact search, and ScaNN next to faiss on synthetic embeddings.
+    intro = """Measure recall@K, exact search, and ScaNN next to faiss on synthetic embeddings.
 
   python -m experiments.benchmark retrieval [--size=sop|million|all]
 
