@@ -79,7 +79,8 @@ def clustered(rows: int, classes: int, size: int, seed: int) -> tuple[np.ndarray
         Unit float32 embeddings `[rows, size]`, and class numbers `[rows]`.
     """
     rng, shared = np.random.default_rng(seed), np.random.default_rng(0)
-    labels = rng.integers(0, classes, rows)
+    others = rng.integers(0, classes, max(0, rows - classes))
+    labels = rng.permutation(np.append(np.arange(classes), others))[:rows]
     groups = shared.normal(size=(max(1, classes // 20), 64))
     centers = groups[shared.integers(0, len(groups), classes)]
     centers = (centers + 0.8 * shared.normal(size=(classes, 64))).astype(np.float32)
@@ -156,12 +157,9 @@ def measure_index(
         times = [measuring.seconds_of(lambda: search(queries)) for _ in range(ROUNDS)]
         rate = count / statistics.median(seconds for seconds, _ in times)
         hits = [len(np.intersect1d(*pair)) for pair in zip(times[-1][1], nearest)]
-        numbers = {
-            "build": build,
-            "MB": measuring.peak_megabytes() - before,
-            "recall": np.mean(hits) / 10,
-        }
-        return {"what": what, "queries": rate, **numbers}
+        memory = measuring.peak_megabytes() - before
+        numbers = {"build": build, "MB": memory, "recall": np.mean(hits) / 10, "queries": rate}
+        return {"what": what, **numbers}
 
     if kind == "ScannIndex":
         tree = TreeAH(target_recall=TARGET_RECALL)
