@@ -41,9 +41,9 @@ how often the false match rate is in the interval that the first half promised.
 def measure(options: VerificationOptions) -> Iterator[str]:
     """Yield the lines of a table."""
     if options.embeddings is not None:
-        from experiments.embedding.labeled_embeddings import embeddings_from_file
+        from experiments.evaluation.labeled_embeddings import embeddings_from_file
 
-        embedded = embeddings_from_file(options.embeddings.expanduser())
+        embedded = embeddings_from_file(options.embeddings.expanduser()).queries
         yield from halves(embedded.embeddings, embedded.labels)
         return
     yield f"{'':<36}{'s':>8}"
