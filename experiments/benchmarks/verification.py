@@ -43,8 +43,8 @@ def measure(options: VerificationOptions) -> Iterator[str]:
     if options.embeddings is not None:
         from experiments.evaluation.labeled_embeddings import embeddings_from_file
 
-        embedded = embeddings_from_file(options.embeddings.expanduser()).queries
-        yield from halves(embedded.embeddings, embedded.labels)
+        embedded = embeddings_from_file(options.embeddings.expanduser())
+        yield from halves(embedded.queries.embeddings, embedded.queries.labels)
         return
     yield f"{'':<36}{'s':>8}"
     for row in measuring.child_rows(measure_thresholds, SAMPLE, *SOP):
