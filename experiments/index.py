@@ -184,7 +184,7 @@ def main(argv: list[str]) -> None:
     if options.engine == "ray" and address is not None:
         _by_ray(options, address)
         return
-    from experiments.embedding.saved_model import fingerprint
+    from experiments.evaluation.saved_model import fingerprint
     from experiments.photos.image_files import list_images
 
     files = list_images(images)
@@ -215,7 +215,7 @@ def _update(
     """Bring the opened folder up to date with the images, and say so."""
     saved_model, output = (getattr(options, name) for name in ("saved_model", "output_dir"))
     images = pathlib.Path(_place(options))
-    from experiments.embedding.saved_model import ImageEmbedder
+    from experiments.evaluation.saved_model import ImageEmbedder
     from experiments.photos.folder_embeddings import FolderEmbeddings, digest
     from experiments.photos.index_changes import changed_index, changes_since
     from keras_dml.retrieval import build_index, scann_loads
@@ -361,7 +361,7 @@ def _place(options: IndexOptions) -> str:
 
 def _by_ray(options: IndexOptions, address: Address) -> None:
     """Embed by many workers, into a store."""
-    from experiments.embedding.saved_model import fingerprint
+    from experiments.evaluation.saved_model import fingerprint
     from experiments.photos.columns import read_columns
     from experiments.photos.image_batch import unusable_name
     from experiments.photos.ray_engine import RayJob, embed_by_ray

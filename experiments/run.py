@@ -17,8 +17,9 @@ from experiments.training.meeting import Meeting
 
 
 def main(argv: list[str]) -> None:
-    """Plan, build, train, and evaluate a run, and retrain on all classes with --refit."""
+    """Plan, train, evaluate, and report a run. With `--refit`, retrain on every class."""
     options = parse(RunOptions, argv)
+    # These import NumPy, which --help does not need.
     from experiments.training.kept import check_keep
     from experiments.training.patience import check_patience
     from experiments.training.refit import check_refit, refit
@@ -29,18 +30,22 @@ def main(argv: list[str]) -> None:
     check_keep(options)
     cluster = read_cluster(options.strategy)
     if (pathlib.Path(options.folder) / RESULT).is_file():
-        _run(options, cluster)  # prints the result without waiting for other workers
+        _run(options, cluster)  # prints that the run is finished, without waiting for other workers
     else:
         with Meeting(cluster):
             _run(options, cluster)
     if options.refit:
-        refit(options)
+        final = refit(options)
+        from experiments.pages.run_pages import link_final_model
+
+        link_final_model(options, final)
+        print(f"\nfinal model, of every class: {final / 'saved_model'}")
 
 
 def _run(options: RunOptions, cluster: Cluster) -> None:
     for_loss = options.loss_arguments
-    # These imports take seconds, and follow the check of the flags.
-    from experiments.training.run_files import REPORT
+    # These imports take seconds. A mistyped flag is reported before them.
+    from experiments.evaluation.result import REPORT
     from experiments.training.run_folder import RunFolder
 
     folder = RunFolder(options.folder, resolved(options), writes=cluster.first)
@@ -50,7 +55,8 @@ def _run(options: RunOptions, cluster: Cluster) -> None:
         print(folder.finished_text)
         return
 
-    from experiments.embedding.table_embedder import TableEmbedder
+    from experiments.evaluation.table_embedder import TableEmbedder
+    from experiments.pages.run_pages import write_run_pages
     from experiments.training import fit, outcome
     from experiments.training.devices import devices
     from experiments.training.failures import explained
@@ -68,10 +74,10 @@ def _run(options: RunOptions, cluster: Cluster) -> None:
     run = plan_run(options, folder, workers)
     learner = fit.Learner(run, strategy)
     embedding, model = learner.embedding, learner.model
-    # Check the export before the training.
+    # Fail before hours of training.
     check_export(embedding, run.preprocessing)
     folder.open()
-    # Another process with the same flags can have finished the run.
+    # Check again, because another process with the same flags may have finished the run.
     if workers.first_says(folder.result is not None):
         if cluster.first:
             print(folder.finished_text)
@@ -88,7 +94,7 @@ def _run(options: RunOptions, cluster: Cluster) -> None:
         for evaluator in run.evaluators:
             evaluator.before(run, state, embedder, untrained)
         fit.fit(run, learner, workers, state, feed)
-        table = outcome.leave(run, model, embedding, workers, began, feed)
+        table = outcome.leave(run, model, embedding, workers, began, feed, write_run_pages)
     if table is not None:
         print(f"\n{table}\n\nreport: {folder.file(REPORT)}")
         print(f"serving: {folder.file('saved_model')}")

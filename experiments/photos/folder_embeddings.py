@@ -10,10 +10,10 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from experiments.embedding.checked_json import checked_text, read_checked
-from experiments.embedding.embedding_file import EmbeddingFile
-from experiments.embedding.npz_file import UnreadableError, read_npz
-from experiments.embedding.saved_model import ImageEmbedder
+from experiments.evaluation.checked_json import checked_text, read_checked
+from experiments.evaluation.embedding_file import EmbeddingFile
+from experiments.evaluation.npz_file import UnreadableError, read_npz
+from experiments.evaluation.saved_model import ImageEmbedder
 from experiments.options.errors import UsageError
 from experiments.options.progress import progress_bar
 from experiments.photos.image_batch import (

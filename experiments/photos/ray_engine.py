@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from experiments.embedding.held_folder import delete_abandoned
+from experiments.evaluation.held_folder import delete_abandoned
 from experiments.options.child import child_environment
 from experiments.options.errors import RunError, UsageError, one_line
 from experiments.options.progress import progress_bar

@@ -5,7 +5,6 @@ compared with what the index holds; no name that it gives is ever looked for, le
 """
 
 import functools
-import importlib.resources
 import io
 import ipaddress
 import logging
@@ -23,11 +22,12 @@ from waitress.channel import HTTPChannel
 from waitress.parser import HTTPRequestParser, ParsingError
 from werkzeug.exceptions import HTTPException
 
+from experiments.evaluation.pictures import thumbnail
 from experiments.options.errors import UsageError
+from experiments.pages.page import environment
 from experiments.photos.answer import ANYTHING, Answer, Conditions, json_of
 from experiments.photos.search_page import score_name
 from experiments.photos.visual_search import BusyError, VisualSearch
-from experiments.report.pictures import thumbnail
 from experiments.stores.store import StoreError
 from pipelines.visible import visible
 
@@ -218,7 +218,6 @@ def _short(name: str) -> str:
 
 def _add_page(app: flask.Flask, search: VisualSearch) -> None:
     """`GET /`."""
-    template, style = _page()
 
     @app.get("/")
     def page() -> flask.Response:
@@ -227,9 +226,9 @@ def _add_page(app: flask.Flask, search: VisualSearch) -> None:
         step = max(1, search.num_items // _EXAMPLES)
         examples = range(0, search.num_items, step)[:_EXAMPLES]
         response = flask.make_response(
-            flask.render_template_string(
-                template,
-                style=style,
+            environment()
+            .get_template("search.html")
+            .render(
                 nonce=nonce,
                 score=score_name(search.metric),
                 search=search,
@@ -364,14 +363,6 @@ def run(server: Server, host: str) -> None:
     print(f"http://{shown}:{port} (Ctrl-C ends it)", flush=True)
     server.run()
     print("ended")
-
-
-def _page() -> tuple[str, str]:
-    """The page's template, and the style that it shares with the reports."""
-    report = importlib.resources.files("experiments.report") / "page.html.template"
-    style = report.read_text(encoding="utf-8").partition("<style>")[2].partition("</style>")[0]
-    page = importlib.resources.files("experiments.photos") / "search.html.template"
-    return page.read_text(encoding="utf-8"), style
 
 
 def _is_from_another_site(request: flask.Request) -> bool:

@@ -52,8 +52,8 @@ class ShardWorker:
             tf.config.threading.set_inter_op_parallelism_threads(threads)
         for device in tf.config.list_physical_devices("GPU"):
             tf.config.experimental.set_memory_growth(device, True)
-        from experiments.embedding.held_folder import TemporaryFolder
-        from experiments.embedding.saved_model import ImageEmbedder
+        from experiments.evaluation.held_folder import TemporaryFolder
+        from experiments.evaluation.saved_model import ImageEmbedder
         from experiments.stores.file_systems import opened_folder
 
         # Kept as long as the worker: a model may read files of its own later.

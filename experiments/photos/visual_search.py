@@ -9,14 +9,14 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from experiments.embedding.calibration import read_calibration
-from experiments.embedding.saved_model import ImageEmbedder, fingerprint
+from experiments.evaluation.calibration import read_calibration
+from experiments.evaluation.pictures import checked_picture
+from experiments.evaluation.saved_model import ImageEmbedder, fingerprint
 from experiments.options.errors import UsageError
 from experiments.photos.answer import ANYTHING, Answer, Conditions, SearchResult
 from experiments.photos.gallery import open_gallery
 from experiments.photos.grouping import grouped
 from experiments.photos.image_folder import ImageFolder, check_stored
-from experiments.report.pictures import checked_picture
 from pipelines.images.limits import MOST_PIXELS
 
 # Searches at the same time. A PNG of 50 million pixels takes 1.4 GB while it is decoded.

@@ -8,7 +8,7 @@ import pathlib
 import uuid
 from collections.abc import Collection
 
-from experiments.embedding.checked_json import checked_text, read_checked
+from experiments.evaluation.checked_json import checked_text, read_checked
 from experiments.options.errors import UsageError
 from experiments.stores.arrow import arrow_schema, arrow_table
 from experiments.stores.file_systems import Folder, is_uri, opened_folder, refusing

@@ -291,7 +291,7 @@ class RunFolder:
 
 def _variables(model: keras.Model) -> list[keras.Variable]:
     if not model.optimizer.built:
-        from experiments.embedding.table_embedder import strategy_of
+        from experiments.evaluation.table_embedder import strategy_of
 
         with strategy_of(model).scope():
             model.optimizer.build(model.trainable_variables)

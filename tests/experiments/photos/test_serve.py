@@ -23,8 +23,8 @@ pytest.importorskip("flask")
 pytest.importorskip("waitress")
 
 from experiments import search as search_command
-from experiments.embedding.calibration import Calibration, calibration_path, write_calibration
-from experiments.embedding.saved_model import fingerprint
+from experiments.evaluation.calibration import Calibration, calibration_path, write_calibration
+from experiments.evaluation.saved_model import fingerprint
 from experiments.photos import serve, visual_search
 from experiments.photos.answer import Answer, SearchResult
 from experiments.photos.columns import Columns
