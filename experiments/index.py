@@ -1,4 +1,4 @@
-"""`python -m experiments.index --images=FOLDER --output=INDEX`: make a folder searchable."""
+"""`python -m experiments.index --images=FOLDER --output_dir=INDEX`: make a folder searchable."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class IndexOptions(ImageLimitOptions):
     command = "experiments.index"
     intro = f"""Embed all images of a folder and build an index, to find images by an image.
 
-  python -m experiments.index --saved_model=RUN/saved_model --images=FOLDER --output=INDEX
+  python -m experiments.index --saved_model=RUN/saved_model --images=FOLDER --output_dir=INDEX
   python -m experiments.search --index=INDEX --query=photo.jpg      or --serve
 
 All images in FOLDER and below are taken. Those that cannot be read, or have more than --max_pixels,
@@ -89,7 +89,9 @@ INDEX holds {INDEX}/, {SETTINGS} (which model, which images), {SKIPPED}, and {EM
     images: str | None = option(
         None, _WHAT, "Their folder; with --engine=ray also s3://BUCKET/FOLDER, gs://… and the like."
     )
-    output: pathlib.Path | None = option(None, _WHAT, "Where to.")
+    output_dir: pathlib.Path | None = option(
+        None, _WHAT, "Output folder: the index.", former="output"
+    )
     columns: pathlib.Path | None = option(
         None,
         _WHAT,
@@ -165,7 +167,7 @@ INDEX holds {INDEX}/, {SETTINGS} (which model, which images), {SKIPPED}, and {EM
     candidates: int = option(200, _HOW, "prefix: how many are compared again.", lower_bound=1)
 
 
-_REQUIRED = ("saved_model", "images", "output")
+_REQUIRED = ("saved_model", "images", "output_dir")
 _OF_THE_TREE = (
     "target_recall", "num_leaves", "leaves_to_search", "reorder", "soar_lambda", "reorder_dtype",
 )  # fmt: skip
@@ -176,7 +178,7 @@ def main(argv: list[str]) -> None:
     start = time.monotonic()
     options = parse(IndexOptions, argv)
     asked = _asked_of_the_tree(options)
-    saved_model, output = (getattr(options, name) for name in ("saved_model", "output"))
+    saved_model, output = (getattr(options, name) for name in ("saved_model", "output_dir"))
     images = _place(options)
     address = None if options.to is None else parsed_address(options.to, "to")
     if options.engine == "ray" and address is not None:
@@ -211,7 +213,7 @@ def _update(
     start: float,
 ) -> Embedded:
     """Bring the opened folder up to date with the images, and say so."""
-    saved_model, output = (getattr(options, name) for name in ("saved_model", "output"))
+    saved_model, output = (getattr(options, name) for name in ("saved_model", "output_dir"))
     images = pathlib.Path(_place(options))
     from experiments.evaluation.saved_model import ImageEmbedder
     from experiments.photos.folder_embeddings import FolderEmbeddings, digest
@@ -274,7 +276,7 @@ def _to_store(
     from experiments.stores.store import Description
     from keras_dml._common.rows import prepared_rows
 
-    output = cast("pathlib.Path", options.output)
+    output = cast("pathlib.Path", options.output_dir)
     paths = [file.path for file in embedded.files]
     columns = read_columns(output, paths)
     metric = cast("Metric", options.metric)
@@ -297,7 +299,7 @@ def _import_columns(options: IndexOptions, files: list[ImageFile]) -> list[str]:
     from experiments.photos.columns import import_csv
     from pipelines.visible import visible
 
-    output, images = cast("pathlib.Path", options.output), pathlib.Path(_place(options))
+    output, images = cast("pathlib.Path", options.output_dir), pathlib.Path(_place(options))
     paths = [file.path for file in files]
     lines = import_csv(output, options.columns, options.class_column, images, paths)
     return list(map(visible, lines))
@@ -368,7 +370,7 @@ def _by_ray(options: IndexOptions, address: Address) -> None:
     from experiments.stores.store import Description
 
     saved_model = cast("pathlib.Path", options.saved_model)
-    output = cast("pathlib.Path", options.output)
+    output = cast("pathlib.Path", options.output_dir)
     images, model = _place(options), fingerprint(saved_model)
     if "://" not in address.place and address.kind != "pgvector":
         # Workers have folders of their own.

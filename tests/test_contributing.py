@@ -93,7 +93,7 @@ def with_angular(tmp_path_factory):
         "keras_dml/losses/angular.py",
         "keras_dml/losses/__init__.py",
         "tests/support/oracles.py",
-        "experiments/recipes/glyphs_angular.flags",
+        "experiments/recipes/glyphs/glyphs_angular.flags",
     ]
     check_layout(root, touched)
     return root
@@ -183,8 +183,8 @@ def test_walkthrough_dataset(tmp_path):
     """)
     first, folder, box = python(root, "-c", program).splitlines()
     assert first == "True 48 24"
-    assert folder.startswith("data_dir must not be given with stripes")
-    assert box.startswith("crop_to_box needs a dataset with bounding boxes, cars or cub.")
+    assert folder.startswith("data_dir must not be set with stripes")
+    assert box.startswith("crop_to_box must be False except for cars and cub")
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ ROOMS = {
     "training": {"options", "evaluation"},
     "stores": {"options", "evaluation"},
     "photos": {"options", "evaluation", "pages", "stores"},
-    "exporting": {"options", "evaluation", "pages"},
+    "exporting": {"options", "evaluation", "pages", "training"},
     "tuning": {"options", "evaluation", "pages", "training"},
 }
 # Packages of others that belong into one place.

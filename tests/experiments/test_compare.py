@@ -85,7 +85,7 @@ def test_a_mistake_in_a_run_is_one_in_the_comparison(ended, code, tmp_path, monk
         ([], "recipes must name at least one recipe"),
         (
             ["--recipes=nothing.flags"],
-            "flagfile must be a file here or one of the recipes.",
+            "flagfile must be a file or a recipe.",
         ),
         (["--recipes=zebra_*"], "no recipe matches. Received: zebra_*"),
         (["--recipes=cub.flags,cub.flags"], "recipes must differ in name"),
@@ -130,7 +130,7 @@ def test_the_untrained_backbone_is_a_row_of_the_table(tmp_path, monkeypatch, cap
 
 def test_a_catalog_is_a_column():
     own = {"embedding, cosine": {"recall@1": 0.75}, "embedding, l2": {"recall@1": 0.5}}
-    recipe = recipes.PACKAGED / "glyphs.flags"
+    recipe = recipes.find_recipe("glyphs.flags")
     for more in ({}, {"photo to catalog, cosine": {"recall@1": 0.25}}):
         result = {"rows": own | more, "train_seconds": 1.0, "seconds": 2.0}
         line = compare._line(recipe, result)

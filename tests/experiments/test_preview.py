@@ -77,7 +77,7 @@ def test_the_name_comes_from_the_recipe(photos, tmp_path, monkeypatch):
         ),
         (["--output=/no/where/sheet.png"], "No such file or directory"),
         (["--resize=20"], "resize must be at least image_size"),
-        (["--data_dir=/no/where"], "data_dir cannot be read"),
+        (["--data_dir=/no/where"], "data_dir must be a readable folder"),
     ],
 )
 def test_bad_input(photos, arguments, message, capsys):
