@@ -15,7 +15,7 @@ ROOMS = {
     "recipes": set(),
     "evaluation": {"options"},
     "pages": {"options", "evaluation"},
-    "benchmarks": {"options"},
+    "benchmarks": {"options", "evaluation"},
     "training": {"options", "evaluation"},
     "stores": {"options", "evaluation"},
     "photos": {"options", "evaluation", "pages", "stores"},

@@ -7,6 +7,8 @@ import keras
 import numpy as np
 import pytest
 
+from experiments.evaluation.baselines import RAW_PIXELS_FILE as RAW_PIXELS
+from experiments.evaluation.baselines import UNTRAINED_FILE as UNTRAINED
 from experiments.evaluation.evaluators import (
     CatalogScores,
     ClassifierAccuracy,
@@ -23,7 +25,6 @@ from experiments.evaluation.scores import ACCURACY, MAP_AT_R
 from experiments.pages.pair_figures import drawn
 from experiments.training.checkpoint import State
 from experiments.training.kept import score
-from experiments.training.run_files import RAW_PIXELS, UNTRAINED
 from experiments.training.run_folder import RunFolder
 from keras_dml import metrics
 from pipelines import ImageTable, Split

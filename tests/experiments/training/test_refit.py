@@ -41,8 +41,8 @@ def written(tmp_path):
     """A finished run's folder with what another one reads of it."""
     folder = RunFolder(tmp_path, "\n".join([*TINY, "--train_classes=5"]) + "\n")
     folder.write_text("flags.txt", folder.flags)
-    result = {"rows": {"embedding, cosine": {"recall@1": 0.5}}, "batch_size": 6}
-    result["table"] = "its table"
+    rows = {"embedding, cosine": {"recall@1": 0.5}}
+    result = {"rows": rows, "table": "its table", "batch_size": 6}
     sides = {"trained_on": "20 images of 5 classes: a", "tested_on": "8 images of 2 other classes"}
     folder.write_json("result.json", result | sides)
     folder.write_text("metrics.jsonl", '{"epoch": 2, "step": 14}\n')
@@ -137,9 +137,9 @@ def test_a_kill_in_either_phase_changes_nothing(photos, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--refit", "--class_split=every_class"], "refit needs images kept back to measure on"),
+        (["--refit", "--class_split=every_class"], "refit needs test images"),
         (["--refit", "--strategy=multi_worker"], "refit needs one machine"),
-        (["--refit", "--dataset=sop"], "the files of sop say what trains"),
+        (["--refit", "--dataset=sop"], "The files of sop fix the split"),
         (["--measured_in=x"], "measured_in is for --class_split=every_class"),
         (["--measured_in={run}", "--class_split=every_class"], "the folder of a finished run"),
         (["--measured_in=/nowhere", "--class_split=every_class"], "measured_in=/nowhere"),
