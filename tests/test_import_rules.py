@@ -21,6 +21,7 @@ ROOMS = {
     "photos": {"options", "embedding", "report", "stores"},
     "auditing": {"options", "embedding", "report"},
     "exporting": {"options", "embedding", "report"},
+    "scale": {"options", "embedding", "training", "photos", "stores"},
     "tuning": {"options", "embedding", "report", "training"},
 }
 # Packages of others that belong into one place.
@@ -34,7 +35,7 @@ PLACES = {
     "psycopg": "experiments.stores",
     "pgvector": "experiments.stores",
     "pyarrow": "experiments.stores",
-    "ray": "experiments.photos",
+    "ray": "experiments",
     "optuna": "experiments.tuning",
     "sqlalchemy": "experiments.tuning",
     "onnxruntime": "experiments.exporting",

@@ -33,7 +33,9 @@ _HELP = ("--help", "-h", "-help", "--helpfull", "--helpshort")
 # Read before the others are, by `parse` itself.
 _READ_FIRST = ("flagfile", "help")
 # What says nothing of what is done.
-_NOT_RESOLVED = ("flagfile", "debug", "help", "output_dir", "refit", "measured_in")
+_NOT_RESOLVED = (
+    "flagfile", "debug", "help", "output_dir", "refit", "measured_in", "engine", "workers",
+)  # fmt: skip
 
 # What absl says of a value: our own parsers' message, or its own of words and switches.
 _WRONG = re.compile(

@@ -510,7 +510,7 @@ class TrainingOptions(Options):
         "one",
         TRAINING,
         "Devices: one; mirrored = all of this machine; auto = mirrored where there is a GPU, else "
-        "one; multi_worker = all of several machines, which TF_CONFIG names.",
+        "one; multi_worker = all of several machines, from TF_CONFIG or a Slurm job.",
         choices=("one", "auto", "mirrored", "multi_worker"),
     )
     logical_devices: int = option(
@@ -595,6 +595,25 @@ class OutputOptions(Options):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class EngineOptions(Options):
+    """The processes that train."""
+
+    engine: str = option(
+        "local",
+        RUN,
+        "local: train in this process. ray: train with workers on the Ray cluster of RAY_ADDRESS, "
+        "or on this machine. Ray restarts the workers after a failure.",
+        choices=("local", "ray"),
+    )
+    workers: int | None = option(
+        None,
+        RUN,
+        "Number of workers for --engine=ray. Default: one for each machine.",
+        lower_bound=1,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class SeedOptions(Options):
     """What chance follows from."""
 
@@ -619,6 +638,7 @@ class RepetitionOptions(Options):
 class RunOptions(
     RepetitionOptions,
     SeedOptions,
+    EngineOptions,
     OutputOptions,
     PixelOptions,
     ScoringOptions,
