@@ -20,7 +20,8 @@ from experiments.options import (
 )
 from experiments.options.run_options import ImageLimitOptions
 from experiments.options.values import absolute, absolute_place
-from experiments.photos.index_settings import (
+from experiments.searching.addresses import Address, parsed_address
+from experiments.searching.index_settings import (
     EMBEDDINGS,
     INDEX,
     SETTINGS,
@@ -30,14 +31,13 @@ from experiments.photos.index_settings import (
     open_folder,
     write_settings,
 )
-from experiments.stores.addresses import Address, parsed_address
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from experiments.photos.folder_embeddings import Embedded
-    from experiments.photos.image_files import ImageFile
-    from experiments.photos.store_update import StoreTarget
+    from experiments.searching.folder_embeddings import Embedded
+    from experiments.searching.image_files import ImageFile
+    from experiments.searching.store_update import StoreTarget
     from keras_dml._common.types import Metric
     from keras_dml.retrieval import Index, TreeAH
 
@@ -183,13 +183,13 @@ def main(argv: list[str]) -> None:
         _by_ray(options, address)
         return
     from experiments.embedding.saved_model import fingerprint
-    from experiments.photos.image_files import list_images
+    from experiments.searching.image_files import list_images
 
     files = list_images(images)
     with contextlib.ExitStack() as stack:
         target = None
         if address is not None:  # refused before anything is embedded
-            from experiments.photos.store_update import StoreTarget
+            from experiments.searching.store_update import StoreTarget
 
             target = StoreTarget(address)
             stack.enter_context(target.held())
@@ -214,8 +214,8 @@ def _update(
     saved_model, output = (getattr(options, name) for name in ("saved_model", "output"))
     images = pathlib.Path(_place(options))
     from experiments.embedding.saved_model import ImageEmbedder
-    from experiments.photos.folder_embeddings import FolderEmbeddings, digest
-    from experiments.photos.index_changes import changed_index, changes_since
+    from experiments.searching.folder_embeddings import FolderEmbeddings, digest
+    from experiments.searching.index_changes import changed_index, changes_since
     from keras_dml.retrieval import build_index, scann_loads
 
     known = _import_columns(options, files)
@@ -269,9 +269,9 @@ def _to_store(
     options: IndexOptions, settings: Settings, embedded: Embedded, target: StoreTarget
 ) -> str:
     """Bring the store up to date; what is to be said of it."""
-    from experiments.photos.columns import read_columns
-    from experiments.photos.store_update import rows_to_store
-    from experiments.stores.store import Description
+    from experiments.searching.columns import read_columns
+    from experiments.searching.store import Description
+    from experiments.searching.store_update import rows_to_store
     from keras_dml.retrieval.rows import prepared_rows
 
     output = cast("pathlib.Path", options.output)
@@ -294,7 +294,7 @@ def _import_columns(options: IndexOptions, files: list[ImageFile]) -> list[str]:
     """Keep the columns that are given; what is to be said of them, in lines."""
     if options.columns is None:
         return []
-    from experiments.photos.columns import import_csv
+    from experiments.searching.columns import import_csv
     from pipelines.visible import visible
 
     output, images = cast("pathlib.Path", options.output), pathlib.Path(_place(options))
@@ -360,12 +360,12 @@ def _place(options: IndexOptions) -> str:
 def _by_ray(options: IndexOptions, address: Address) -> None:
     """Embed by many workers, into a store."""
     from experiments.embedding.saved_model import fingerprint
-    from experiments.photos.columns import read_columns
-    from experiments.photos.image_batch import unusable_name
-    from experiments.photos.ray_engine import RayJob, embed_by_ray
-    from experiments.photos.ray_listing import list_anywhere
-    from experiments.photos.store_update import StoreTarget, columns_to_store
-    from experiments.stores.store import Description
+    from experiments.searching.columns import read_columns
+    from experiments.searching.image_batch import unusable_name
+    from experiments.searching.ray_engine import RayJob, embed_by_ray
+    from experiments.searching.ray_listing import list_anywhere
+    from experiments.searching.store import Description
+    from experiments.searching.store_update import StoreTarget, columns_to_store
 
     saved_model = cast("pathlib.Path", options.saved_model)
     output = cast("pathlib.Path", options.output)

@@ -21,12 +21,12 @@ from experiments.options import (
 )
 from experiments.options.run_options import ImageLimitOptions
 from experiments.options.values import absolute, absolute_place
-from experiments.photos.answer import GROUP_SIMILARITY
-from experiments.stores.addresses import is_address, parsed_address
+from experiments.searching.addresses import is_address, parsed_address
+from experiments.searching.answer import GROUP_SIMILARITY
 
 if TYPE_CHECKING:
-    from experiments.photos.answer import Answer, Conditions
-    from experiments.photos.visual_search import VisualSearch
+    from experiments.searching.answer import Answer, Conditions
+    from experiments.searching.visual_search import VisualSearch
 
 DEFAULT_K = 10
 _OF_A_QUERY = ("k", "where", "min_similarity", "group_similarity", "json", "output")
@@ -132,7 +132,7 @@ def main(argv: list[str]) -> None:
         # pixels. Without it, which must be said before TensorFlow is imported, 50 MB stay.
         os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
     serve = _import_serve() if options.serve else None
-    from experiments.photos.visual_search import VisualSearch
+    from experiments.searching.visual_search import VisualSearch
 
     images = absolute_place(options.images) if options.images else None
     search = VisualSearch(index, options.saved_model, images, options.max_pixels)
@@ -149,7 +149,7 @@ def _answer(search: VisualSearch, options: SearchOptions) -> None:
     conditions = _conditions(search, options)
     answers = _answers(search, options, conditions)
     if options.output:
-        from experiments.photos.search_page import write_neighbors
+        from experiments.searching.search_page import write_neighbors
 
         write_neighbors(options.output, search, answers, conditions)
     if options.json:
@@ -190,7 +190,7 @@ def _checked(options: SearchOptions) -> pathlib.Path | str:
 
 def _import_serve() -> ModuleType:
     try:
-        from experiments.photos import serve
+        from experiments.searching import serve
     except ModuleNotFoundError as error:
         raise UsageError(
             f"--serve needs {error.name}, which is not installed: pip install 'keras-dml[serve]'"
@@ -207,7 +207,7 @@ def _answers(
         raise UsageError(
             f"k must be at most the number of images, {search.num_items}. Received: k={k}"
         )
-    from experiments.stores.store import StoreError
+    from experiments.searching.store import StoreError
 
     answers = []
     for name in map(os.path.expanduser, options.query):
@@ -227,7 +227,7 @@ def _answers(
 
 def _conditions(search: VisualSearch, options: SearchOptions) -> Conditions:
     """What the flags ask of results; refused here if the index cannot answer it."""
-    from experiments.photos.answer import Conditions
+    from experiments.searching.answer import Conditions
 
     where = tuple(search.columns.parsed(text, "=", "where") for text in options.where)
     conditions = Conditions(where, options.min_similarity, options.group_similarity)
@@ -236,7 +236,7 @@ def _conditions(search: VisualSearch, options: SearchOptions) -> Conditions:
 
 
 def _print_json(search: VisualSearch, answers: Iterable[tuple[str, Answer]]) -> None:
-    from experiments.photos.answer import json_of
+    from experiments.searching.answer import json_of
 
     # All but ASCII as escapes, so that no name steers a terminal.
     found = [{"query": name, **json_of(answer, search.metric)} for name, answer in answers]
@@ -249,8 +249,8 @@ def _print_json(search: VisualSearch, answers: Iterable[tuple[str, Answer]]) -> 
 def _show(
     search: VisualSearch, answers: Iterable[tuple[str, Answer]], page: pathlib.Path | None
 ) -> None:
-    from experiments.photos.answer import answer_line
-    from experiments.photos.search_page import score_name
+    from experiments.searching.answer import answer_line
+    from experiments.searching.search_page import score_name
     from pipelines.visible import visible
 
     lines = [f"rank  {score_name(search.metric)}"]

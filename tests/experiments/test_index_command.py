@@ -14,7 +14,7 @@ from PIL import Image
 
 from experiments.embedding import saved_model as image_embedder
 from experiments.embedding.held_folder import held
-from experiments.photos.image_files import image_path, list_images
+from experiments.searching.image_files import image_path, list_images
 from keras_dml import retrieval
 from keras_dml._files.checksums import write_checksums
 from keras_dml.export import export_saved_model
@@ -261,7 +261,7 @@ def test_search_short_and_rescore_long(tmp_path, photos, command, embedded, caps
 
 def test_what_a_store_of_objects_has_that_is_not_read(tmp_path, caplog):
     pytest.importorskip("pyarrow.fs")
-    from experiments.photos.ray_listing import list_anywhere
+    from experiments.searching.ray_listing import list_anywhere
 
     for name in ("a/1.png", "a/2.CR2", "3.heic", "4.heic", "notes.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -400,7 +400,7 @@ def test_a_deleted_image_is_skipped(tmp_path, photos, command, monkeypatch, caps
         (photos / "0.png").unlink()
         return files
 
-    monkeypatch.setattr("experiments.photos.image_files.list_images", listing)
+    monkeypatch.setattr("experiments.searching.image_files.list_images", listing)
     assert command() == 0
     assert "skipped 1 files" in capsys.readouterr().out
     skipped = (tmp_path / "index" / "skipped.txt").read_text()

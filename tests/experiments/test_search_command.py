@@ -19,16 +19,16 @@ from photo_search import (
 )
 from PIL import Image
 
-import experiments.photos
+import experiments.searching
 from experiments import search
 from experiments.embedding.calibration import Calibration, calibration_path, write_calibration
 from experiments.embedding.checked_json import checked_text, read_checked
 from experiments.embedding.saved_model import fingerprint
 from experiments.options.command_line import run_command
-from experiments.photos import visual_search
-from experiments.photos.answer import Answer, Conditions
-from experiments.photos.visual_search import VisualSearch
 from experiments.report.pictures import checked_picture, thumbnail
+from experiments.searching import visual_search
+from experiments.searching.answer import Answer, Conditions
+from experiments.searching.visual_search import VisualSearch
 
 
 @pytest.fixture(scope="module")
@@ -297,8 +297,8 @@ def test_bad_input(index, tmp_path, capsys):
 def test_without_the_web_library(index, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "waitress", None)
     # Another test may have imported it.
-    monkeypatch.delitem(sys.modules, "experiments.photos.serve", raising=False)
-    monkeypatch.delattr(experiments.photos, "serve", raising=False)
+    monkeypatch.delitem(sys.modules, "experiments.searching.serve", raising=False)
+    monkeypatch.delattr(experiments.searching, "serve", raising=False)
     assert command(f"--index={index}", "--serve") == 2
     assert "--serve needs waitress, which is not installed: pip install 'keras-dml[serve]'" in (
         capsys.readouterr().err

@@ -17,9 +17,9 @@ import tensorflow as tf
 from photo_search import make_index
 from PIL import Image
 
-from experiments.photos.serve import create_app
-from experiments.photos.visual_search import VisualSearch
 from experiments.report.pictures import thumbnail
+from experiments.searching.serve import create_app
+from experiments.searching.visual_search import VisualSearch
 from pipelines import (
     EvaluationTransform,
     ImageTable,

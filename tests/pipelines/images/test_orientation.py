@@ -503,7 +503,7 @@ def test_pictures_on_pages_are_upright_and_say_no_orientation(orientation, file_
 
 
 def test_the_page_leaves_the_query_to_the_browser_which_turns_it():
-    template = importlib.resources.files("experiments.photos") / "search.html.template"
+    template = importlib.resources.files("experiments.searching") / "search.html.template"
     assert "image-orientation" not in template.read_text()
 
 

@@ -1,0 +1,479 @@
+"""The search page: a small web server of one index. Needs Flask and waitress, and TensorFlow.
+
+What a client sends is an image's bytes, the number of an item, a count, or conditions that are
+compared with what the index holds; no name that it gives is ever looked for, let alone opened.
+"""
+
+import functools
+import importlib.resources
+import io
+import ipaddress
+import logging
+import math
+import secrets
+import socket
+import urllib.parse
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, TypeAlias
+
+import flask
+import flask.typing
+import waitress
+from waitress.channel import HTTPChannel
+from waitress.parser import HTTPRequestParser, ParsingError
+from werkzeug.exceptions import HTTPException
+
+from experiments.options.errors import UsageError
+from experiments.report.pictures import thumbnail
+from experiments.searching.answer import ANYTHING, Answer, Conditions, json_of
+from experiments.searching.search_page import score_name
+from experiments.searching.store import StoreError
+from experiments.searching.visual_search import BusyError, VisualSearch
+from pipelines.visible import visible
+
+# What waitress makes: one server, or one for each address of a name.
+Server: TypeAlias = Any
+MOST_BYTES = 16 * 2**20
+# Larger uploads are read to their end, so that the client gets to see the answer, up to this.
+_MOST_READ = 8 * MOST_BYTES
+MOST_NEIGHBORS = 100
+_COUNTS = (5, 10, 20, 50, MOST_NEIGHBORS)
+_EXAMPLES = 20
+# Of a column, those that the page offers; others may be asked for as well.
+_VALUES = 500
+_THREADS = 16
+# Requests that wait for a thread: what is sent beyond them is told at once to come again.
+_MOST_WAITING = 64
+# Open at once. From the smaller number on, a new one takes the place of the one that has been
+# silent, or busy with sending a request, for longest: those that send nothing hold nobody.
+_CONNECTIONS = 400
+_CROWDED = 300
+_SECONDS_TO_ARRIVE = 60
+_SECONDS_BETWEEN_LOOKS = 5
+_NO_STORE = "The store that holds the images does not answer: try again later."
+_KEPT_PICTURES = 2000
+# What an address may ask beside its path, by the name of the function that answers; `where` more
+# than once. An upload's form holds the image and nothing else.
+_OF_RESULTS = ("k", "where", "min_similarity", "group_similarity")
+_PARAMETERS = {
+    "page": ("example", "k", "where", "min_similarity"),
+    "search_upload": _OF_RESULTS,
+    "search_item": ("item", *_OF_RESULTS),
+}
+_IMAGE = "image"
+_ECHOED = 60
+
+
+class _Parser(HTTPRequestParser):
+    """A request whose end is certain: other requests of the connection begin after it."""
+
+    def parse_header(self, header_plus: bytes) -> None:
+        """Refuse a request that a server in front of this one may end elsewhere (RFC 9112, 6.1)."""
+        super().parse_header(header_plus)
+        # waitress removes the header Transfer-Encoding from HTTP/1.1 and ignores it in HTTP/1.0.
+        is_ignored = "TRANSFER_ENCODING" in self.headers
+        if is_ignored or (self.chunked and "CONTENT_LENGTH" in self.headers):
+            # Answered with 400, after which the connection is closed.
+            raise ParsingError("Transfer-Encoding must come without Content-Length")
+
+
+class _Channel(HTTPChannel):
+    """A connection whose request has to arrive in a time, in however many small pieces it comes."""
+
+    parser_class = _Parser
+    last_activity: float
+    _began: float | None = None
+
+    def __init__(self, server: Server, *arguments: Any, **more: Any) -> None:
+        super().__init__(server, *arguments, **more)
+        open_ones = server.active_channels.values()
+        if len(open_ones) > _CROWDED:
+            silent = [each for each in open_ones if each is not self and each.owes_a_request()]
+            if silent:
+                min(silent, key=lambda each: each.last_activity).will_close = True
+
+    def owes_a_request(self) -> bool:
+        """Whether it has no answer to come, and is not about to be closed."""
+        return not (self.requests or self.total_outbufs_len or self.will_close)
+
+    def handle_read(self) -> None:
+        """As a connection without anything new since the first piece of a half-sent request."""
+        super().handle_read()
+        if self.request is None:
+            self._began = None
+            return
+        if self._began is None:
+            self._began = self.last_activity
+        self.last_activity = self._began
+
+
+def create_app(
+    search: VisualSearch,
+    host: str = "127.0.0.1",
+    allowed_hosts: Sequence[str] = (),
+    waiting: Callable[[], int] = lambda: 0,
+) -> flask.Flask:
+    """The web application.
+
+    `GET /` is the page (`/?example=ITEM`: with the neighbors of an item), `POST /search?k=10`
+    takes an image as the field `image` of a form and answers with JSON, as `GET /search?item=ITEM`
+    does; both take `where=COLUMN:VALUE` (more than once if you like), `min_similarity` and
+    `group_similarity` as `experiments.search` does. `GET /columns` says what columns and values
+    there are, `GET /image/ITEM` is an item's picture. A parameter that is none of these is refused
+    with 400, as is one that is given twice: nobody takes an answer for another question's.
+
+    Args:
+        search: `VisualSearch`, or what has its methods.
+        host: what the server is bound to; a name that clients may call it by.
+        allowed_hosts: further names.
+        waiting: how many requests wait for a thread; of too many, searches are refused with 503.
+    """
+    app = flask.Flask(__name__, static_folder=None, template_folder=None)
+    app.config["MAX_CONTENT_LENGTH"] = MOST_BYTES
+    app.json.sort_keys = False  # type: ignore[attr-defined]  # of Flask's own provider
+    _guard(app, {name.lower() for name in (host, *allowed_hosts)})
+    _check_parameters(app)
+    _add_page(app, search)
+    _add_search(app, search, waiting)
+    _add_columns(app, search)
+    _add_pictures(app, search)
+    return app
+
+
+def _guard(app: flask.Flask, names: Collection[str]) -> None:
+    """Other sites are refused, what answers say to browsers is closed to them, errors are JSON."""
+
+    @app.before_request
+    def refuse_other_sites() -> None:
+        if not _is_ours(flask.request.host, names):
+            flask.abort(403, "This name is not the server's: use its IP address or localhost.")
+        # A page of another site may send forms here, though it cannot read the answer.
+        origin = flask.request.headers.get("Origin")
+        is_other = origin is not None and _name_and_port(origin) != flask.request.host
+        if is_other or _is_from_another_site(flask.request):
+            flask.abort(403, "Requests from pages of other sites are refused.")
+
+    @app.after_request
+    def close_to_others(response: flask.Response) -> flask.Response:
+        response.headers.setdefault("Content-Security-Policy", "default-src 'none'")
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        response.headers["Referrer-Policy"] = "no-referrer"
+        response.headers["Cross-Origin-Resource-Policy"] = "same-origin"
+        # Items may have other numbers after the next start.
+        response.headers["Cache-Control"] = "no-cache"
+        return response
+
+    @app.errorhandler(HTTPException)
+    def explain(error: HTTPException) -> flask.typing.ResponseReturnValue:
+        text = error.description
+        if error.code == 413:
+            text = f"The upload is too large: at most {MOST_BYTES // 2**20} MB."
+        return {"error": text}, error.code or 500
+
+    @app.errorhandler(BusyError)
+    def wait(error: BusyError) -> flask.typing.ResponseReturnValue:
+        text = "Too many searches at once: try again in a few seconds."
+        return {"error": text}, 503, {"Retry-After": "5"}
+
+
+def _check_parameters(app: flask.Flask) -> None:
+    """What an address asks and nobody would answer is refused, not passed over."""
+
+    @app.before_request
+    def refuse_unknown_parameters() -> None:
+        asked = flask.request
+        if asked.url_rule is None:  # there is no such place
+            return
+        known = _PARAMETERS.get(asked.url_rule.endpoint, ())
+        for name, values in asked.args.lists():
+            if name not in known:
+                place = asked.url_rule.rule
+                flask.abort(400, _unknown(f"parameter {_short(name)}", place, known))
+            if len(values) > 1 and name != "where":
+                flask.abort(400, f"{name} is given {len(values)} times: give it once.")
+
+
+def _check_form() -> None:
+    """That an upload's form holds one image and nothing else."""
+    form, files = flask.request.form, flask.request.files
+    if _IMAGE not in files:
+        flask.abort(400, "Send an image as the field `image` of a form.")
+    for name in (*form, *files):
+        if name in _OF_RESULTS:
+            flask.abort(400, f"{name} belongs in the address: {flask.request.path}?{name}=…")
+        if name != _IMAGE:
+            flask.abort(400, _unknown(f"field {_short(name)}", "the form", (_IMAGE,)))
+    if len(files.getlist(_IMAGE)) + len(form.getlist(_IMAGE)) > 1:
+        flask.abort(400, "Send one image: the field `image` is given more than once.")
+
+
+def _unknown(what: str, where: str, known: Collection[str]) -> str:
+    return f"There is no {what}: {where} takes {', '.join(known) or 'none'}."
+
+
+def _short(name: str) -> str:
+    """A name that a client gives, as a message echoes it."""
+    return f"'{visible(name[:_ECHOED])}{'…' * (len(name) > _ECHOED)}'"
+
+
+def _add_page(app: flask.Flask, search: VisualSearch) -> None:
+    """`GET /`."""
+    template, style = _page()
+
+    @app.get("/")
+    def page() -> flask.Response:
+        _check_page(search)
+        nonce = secrets.token_urlsafe(16)
+        step = max(1, search.num_items // _EXAMPLES)
+        examples = range(0, search.num_items, step)[:_EXAMPLES]
+        response = flask.make_response(
+            flask.render_template_string(
+                template,
+                style=style,
+                nonce=nonce,
+                score=score_name(search.metric),
+                search=search,
+                # A name that is no UTF-8 is shown with question marks.
+                folder=visible(search.images.name.encode(errors="replace").decode()),
+                model=visible("/".join(search.saved_model.parts[-2:])),
+                examples=[(item, visible(search.path(item))) for item in examples],
+                most_bytes=MOST_BYTES,
+                counts=_COUNTS,
+            )
+        )
+        response.headers["Content-Security-Policy"] = (
+            f"default-src 'none'; style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'; "
+            "img-src 'self' blob: data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+            "frame-ancestors 'none'"
+        )
+        return response
+
+
+def _add_search(app: flask.Flask, search: VisualSearch, waiting: Callable[[], int]) -> None:
+    """`/search`, by an image that is sent and by an item."""
+
+    def refuse_if_many_wait() -> None:
+        if waiting() > _MOST_WAITING:
+            raise BusyError
+
+    @app.post("/search")
+    def search_upload() -> dict[str, Any]:
+        refuse_if_many_wait()
+        _check_form()
+        file = flask.request.files[_IMAGE]
+        encoded, k, conditions = file.read(), _count(search), _conditions(search)
+        try:
+            answer = search.search(encoded, k, conditions)
+        except StoreError:
+            flask.abort(503, _NO_STORE)
+        except ValueError as error:
+            flask.abort(400, f"This file cannot be searched: {error}.")
+        return _json(search, answer)
+
+    @app.get("/search")
+    def search_item() -> dict[str, Any]:
+        refuse_if_many_wait()
+        item, k = _item(flask.request.args.get("item", ""), search), _count(search)
+        conditions = _conditions(search)
+        try:
+            answer = search.search_item(item, k, conditions)
+        except StoreError:
+            flask.abort(503, _NO_STORE)
+        except (OSError, ValueError):
+            flask.abort(404, "The file of this item is gone, or no image any more.")
+        return {"path": search.path(item), **_json(search, answer)}
+
+
+def _add_columns(app: flask.Flask, search: VisualSearch) -> None:
+    """`GET /columns`: the most frequent values of each, with how many images have them."""
+    counted = [(name, search.columns.counts(name)) for name in search.columns.names]
+    columns = [
+        {
+            "name": name,
+            "values": [{"value": value, "count": count} for value, count in counts[:_VALUES]],
+            "others": max(0, len(counts) - _VALUES),
+        }
+        for name, counts in counted
+    ]
+
+    @app.get("/columns")
+    def list_columns() -> dict[str, Any]:
+        return {"columns": columns}
+
+
+def _add_pictures(app: flask.Flask, search: VisualSearch) -> None:
+    """`GET /image/ITEM`; the last ones made are kept."""
+    picture = functools.lru_cache(_KEPT_PICTURES)(
+        lambda item: thumbnail(io.BytesIO(search.read(item)), search.max_pixels)
+    )
+
+    @app.get("/image/<item>")
+    def image(item: str) -> flask.typing.ResponseReturnValue:
+        try:
+            encoded, kind = picture(_item(item, search))
+        except (OSError, ValueError):
+            flask.abort(404, "The file of this item is gone, or cannot be shown.")
+        response = flask.Response(encoded, mimetype=f"image/{kind}")
+        response.add_etag()
+        return response.make_conditional(flask.request)
+
+
+def open_server(
+    search: VisualSearch, host: str, port: int, allowed_hosts: Sequence[str] = ()
+) -> Server:
+    """A server that is bound but does not answer yet; arguments as of `create_app`.
+
+    Raises:
+        ValueError: the address cannot be bound.
+    """
+    # It says so for every request that has to wait.
+    logging.getLogger("waitress.queue").setLevel(logging.ERROR)
+    app = create_app(search, host, allowed_hosts, lambda: len(server.task_dispatcher.queue))
+    try:
+        server = waitress.create_server(
+            app,
+            host=host,
+            port=port,
+            threads=_THREADS,
+            max_request_body_size=_MOST_READ,
+            connection_limit=_CONNECTIONS,
+            channel_timeout=_SECONDS_TO_ARRIVE,
+            cleanup_interval=_SECONDS_BETWEEN_LOOKS,
+            asyncore_use_poll=True,  # select takes 1024 files of a process at most
+            ident=None,
+        )
+    except OSError as error:
+        raise UsageError(
+            f"--host={host} --port={port} cannot be bound ({error.strerror}); another --port?"
+        ) from error
+    except ValueError as error:
+        raise UsageError(
+            f"host must be a name or address of this computer. Received: host={host}"
+        ) from error
+    # A name of several addresses has a server for each.
+    for each in getattr(server, "map", {0: server}).values():
+        each.channel_class = _Channel
+    return server
+
+
+def run(server: Server, host: str) -> None:
+    """Answer until Ctrl-C."""
+    listening = getattr(server, "effective_listen", None)  # a name of several addresses
+    port = listening[0][1] if listening else server.effective_port
+    shown = f"[{host}]" if ":" in host else host
+    print(f"http://{shown}:{port} (Ctrl-C ends it)", flush=True)
+    server.run()
+    print("ended")
+
+
+def _page() -> tuple[str, str]:
+    """The page's template, and the style that it shares with the reports."""
+    report = importlib.resources.files("experiments.report") / "page.html.template"
+    style = report.read_text(encoding="utf-8").partition("<style>")[2].partition("</style>")[0]
+    page = importlib.resources.files("experiments.searching") / "search.html.template"
+    return page.read_text(encoding="utf-8"), style
+
+
+def _is_from_another_site(request: flask.Request) -> bool:
+    """Return whether a browser marks a request as another site's, but for a link to the page.
+
+    An image or a script of another site's page sends no Origin. Browsers send `Sec-Fetch-Site` only
+    over HTTPS and to this computer.
+    """
+    site = request.headers.get("Sec-Fetch-Site", "none")
+    asked = (request.headers.get(f"Sec-Fetch-{what}") for what in ("Mode", "Dest"))
+    is_link = request.endpoint == "page" and tuple(asked) == ("navigate", "document")
+    return site not in ("same-origin", "none") and not is_link
+
+
+def _name_and_port(origin: str) -> str | None:
+    """Of an Origin header; None if it is no address at all."""
+    try:
+        return urllib.parse.urlsplit(origin).netloc
+    except ValueError:
+        return None
+
+
+def _is_ours(requested: str, names: Collection[str]) -> bool:
+    """Whether a request's Host header can be meant for this server.
+
+    A page of a stranger whose name was pointed at this computer after it was loaded (DNS rebinding)
+    comes with the stranger's name; numbers cannot be pointed elsewhere.
+    """
+    try:
+        name = urllib.parse.urlsplit(f"//{requested}").hostname or ""
+        if name in ("localhost", socket.gethostname().lower(), *names):
+            return True
+        return bool(ipaddress.ip_address(name))
+    except ValueError:
+        return False
+
+
+def _number(text: str, most: int) -> int | None:
+    """A whole number from 0 to `most`; None for any other text."""
+    # Python refuses to read numbers of thousands of digits.
+    number = int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else most + 1
+    return number if number <= most else None
+
+
+def _count(search: VisualSearch) -> int:
+    """The number of neighbors asked for."""
+    count = _number(flask.request.args.get("k", "10"), MOST_NEIGHBORS)
+    if not count:
+        flask.abort(400, f"k must be a number from 1 to {MOST_NEIGHBORS}.")
+    return min(count, search.num_items)
+
+
+def _check_page(search: VisualSearch) -> None:
+    """The values in the page's address, which its script would drop without a word."""
+    given = flask.request.args
+    if _count(search) and given.get("k", "10") not in map(str, _COUNTS):
+        flask.abort(400, f"k must be one of {', '.join(map(str, _COUNTS))} on the page.")
+    _conditions(search)
+    if "example" in given:
+        _item(given["example"], search)
+
+
+def _conditions(search: VisualSearch) -> Conditions:
+    """What the request asks of results."""
+    given = flask.request.args
+    asked = {"min_similarity": (-1.0, None), "group_similarity": (0.0, ANYTHING.group_similarity)}
+    numbers: dict[str, float | None] = {}
+    for name, (least, default) in asked.items():
+        numbers[name] = default
+        if name in given:
+            numbers[name] = _between(given[name], least)
+            if numbers[name] is None:
+                flask.abort(400, f"{name} must be a number from {least:g} to 1.")
+    try:
+        where = tuple(search.columns.parsed(text, ":", "where") for text in given.getlist("where"))
+        conditions = Conditions(where, numbers["min_similarity"], numbers["group_similarity"] or 0)
+        search.check(conditions)
+    except ValueError as error:
+        flask.abort(400, f"{error}.")
+    return conditions
+
+
+def _between(text: str, least: float) -> float | None:
+    """A number from `least` to 1; None for any other text."""
+    try:
+        number = float(text) if text.isascii() and len(text) < 40 and "_" not in text else math.nan
+    except ValueError:
+        number = math.nan
+    return number if least <= number <= 1 else None
+
+
+def _item(text: str, search: VisualSearch) -> int:
+    item = _number(text, search.num_items - 1)
+    if item is None:
+        flask.abort(404, f"An item is a number below {search.num_items}.")
+    return item
+
+
+def _json(search: VisualSearch, answer: Answer) -> dict[str, Any]:
+    found = json_of(answer, search.metric)
+    for neighbor in found["neighbours"]:
+        neighbor["image"] = f"/image/{neighbor['item']}"
+    if search.calibration is not None:
+        found["threshold"] = search.calibration.threshold
+    return found

@@ -1,0 +1,189 @@
+"""An index's images in a store: what it lacks is written, what is gone is deleted."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from experiments.embedding.held_folder import held_beside
+from experiments.options.errors import UsageError
+from experiments.options.progress import progress_bar
+from experiments.searching.addresses import PARQUET, Address, open_store
+from experiments.searching.columns import Columns
+from experiments.searching.index_settings import how_to_search
+from experiments.searching.store import (
+    CLASS,
+    DIGEST,
+    FOLDER,
+    ID,
+    Description,
+    Rows,
+    Store,
+    check_columns,
+    made_rows,
+)
+
+__all__ = ["StoreChanges", "StoreTarget", "columns_to_store", "rows_to_store", "update_store"]
+
+
+class StoreChanges(NamedTuple):
+    """How many images a store got, how many it had otherwise, and how many it lost."""
+
+    added: int
+    changed: int
+    removed: int
+
+    def __str__(self) -> str:
+        return "added {:,}, changed {:,}, removed {:,}".format(*self)
+
+
+def rows_to_store(paths: Sequence[str], vectors: np.ndarray, columns: Columns) -> Rows:
+    """What a store is to hold of an index's images.
+
+    Args:
+        paths: of the images.
+        vectors: their embeddings as an index holds them, `[n, d]`.
+        columns: what is known of them.
+
+    Raises:
+        UsageError: a column that a store cannot have.
+    """
+    return made_rows(paths, vectors, columns_to_store(columns))
+
+
+def columns_to_store(columns: Columns) -> dict[str, list[str]]:
+    """Class, folder and one's own columns.
+
+    Raises:
+        UsageError: a column that a store cannot have.
+    """
+    check_columns(columns.own_names)
+    names = [CLASS, FOLDER, *columns.own_names]
+    return {name: columns.values_of(name) for name in names}
+
+
+class StoreTarget:
+    """Where an index's images go, beside the index.
+
+    Args:
+        address: of a store, or of a folder of Parquet files.
+        by_many: whether many workers write there.
+
+    Attributes:
+        store: opened; None for Parquet.
+
+    Raises:
+        MissingExtraError: the store's client is not installed.
+        StoreError: it does not answer.
+        UsageError: a folder that is something else.
+    """
+
+    def __init__(self, address: Address, by_many: bool = False) -> None:
+        self._folder = address.place
+        self.store: Store | None = None
+        if address.kind != PARQUET:
+            self.store = open_store(address)
+            return
+        from experiments.searching.parquet_files import check_parquet
+
+        check_parquet(address.place, by_many)
+
+    def __str__(self) -> str:
+        """Its address."""
+        return f"{PARQUET}:{self._folder}" if self.store is None else str(self.store)
+
+    def held(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which no other process on this machine writes there.
+
+        Raises:
+            UsageError: another process does.
+        """
+        if self.store is not None:
+            return self.store.held()
+        if "://" in self._folder:  # an object store has no locks
+            return contextlib.nullcontext()
+        return held_beside(pathlib.Path(self._folder), "to", str(self))
+
+    def check(self, fingerprint: str, images: str, metric: str) -> None:
+        """Refuse to write into a table of other images.
+
+        Raises:
+            UsageError: another model (so other dimensions), folder or metric.
+        """
+        before = None if self.store is None else self.store.description()
+        if before is None:
+            return
+        elsewhere = "name another table with #NAME behind the address, or delete that one"
+        if before.fingerprint != fingerprint:
+            raise UsageError(
+                f"{self.store} holds embeddings of {before.dimensions} dimensions by another "
+                f"model, which was in {before.saved_model}: they do not compare. "
+                f"{elsewhere.capitalize()}"
+            )
+        for name, was, now in (
+            ("images", before.images, images),
+            ("metric", before.metric, metric),
+        ):
+            if was != now:
+                raise UsageError(
+                    f"{self.store} was written with {name}={was}: {elsewhere}. "
+                    f"Received: {name}={now}"
+                )
+
+    def write(self, description: Description, rows: Rows) -> str:
+        """Bring it up to date; what is to be said of it.
+
+        Raises:
+            StoreError: the store does not answer, or refuses.
+        """
+        if self.store is None:
+            from experiments.searching.parquet_files import write_parquet
+
+            written = write_parquet(self._folder, description, rows)
+            how = "written" if written else "there already"
+            return f"{PARQUET}:{self._folder}: {len(rows):,} images, {how}"
+        changes = update_store(self.store, description, rows)
+        self.store.close()
+        return f"{self.store}: {len(rows):,} images: {changes}\n{how_to_search(self.store)}"
+
+
+def update_store(store: Store, description: Description, rows: Rows) -> StoreChanges:
+    """Bring a store's table up to date; a process that was killed is gone on with.
+
+    Args:
+        store: opened.
+        description: of the images.
+        rows: all that the table is to hold.
+
+    Raises:
+        StoreError: the store does not answer, or refuses.
+    """
+    before = store.description()
+    if before is None or before.columns != description.columns:
+        store.create(description)
+    repeated = set(store.remove_repeated())
+    held = {one: digest for block in store.values([ID, DIGEST]) for one, digest in block}
+    wanted = dict(zip(rows.ids, rows.columns[DIGEST]))
+    places = {one: place for place, one in enumerate(rows.ids)}
+    new = [place for one, place in places.items() if one not in held]
+    changed = [place for one, place in places.items() if held.get(one, wanted[one]) != wanted[one]]
+    removed = [one for one in held if one not in wanted]
+    todo = [*changed, *new]
+    if todo:
+        with progress_bar(f"to {store.kind}", len(todo), leave=True) as bar:
+            for start in range(0, len(todo), store.batch):
+                block = rows.taken(todo[start : start + store.batch])
+                store.upsert(block)
+                bar.update(len(block))
+    for start in range(0, len(removed), store.batch):
+        store.remove(removed[start : start + store.batch])
+    if todo or removed or not store.is_finished():
+        store.finish(len(rows))
+    mended = len(repeated & wanted.keys())
+    return StoreChanges(
+        len(new) - mended, len(changed) + mended, len(removed) + len(repeated) - mended
+    )
