@@ -10,7 +10,7 @@ import sys
 __all__ = ["check_installed"]
 
 # By the names that they are imported by: those of the extra `run` that every command may need.
-_NEEDED = ("absl", "matplotlib", "PIL", "sklearn", "tensorflow", "tqdm")
+_NEEDED = ("matplotlib", "PIL", "sklearn", "tensorflow", "tqdm")
 
 
 def check_installed() -> None:

@@ -33,8 +33,8 @@ from experiments.options.values import whole_numbers
 from experiments.recipes import is_flagfile
 
 if TYPE_CHECKING:
-    from experiments.benchmarks.pipeline import Sampler
     from pipelines import ImageTable, TrainTransform
+    from pipelines.samplers import Sampler
 
 INTRO = "Speed and memory, each beside a yardstick measured in the same run."
 _MEASURED = "Measured"

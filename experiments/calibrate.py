@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from keras_dml.metrics.pair_verification import Interval
 
 _WHAT, _HOW = "What is calibrated, one of --run and --embeddings", "How"
-_METRICS = registries.words("keras_dml._common.types", "METRICS")
+_METRICS = registries.words("keras_dml._common.types.METRICS")
 # So many classes or more, for intervals that mean what they say.
 _ENOUGH_CLASSES = 20
 

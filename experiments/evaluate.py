@@ -106,7 +106,7 @@ Embeddings are written as they are computed: the same command goes on where it w
         """For a flag of training."""
         if name is None:
             return None
-        known = declarations(RunOptions)
+        known = declarations(RunOptions, registries=False)
         name = name if name in known else name.removeprefix("no")
         if name not in known:
             return None

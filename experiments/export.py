@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pipelines.split import Split
 
 _WHAT, _HOW = "What", "How"
-_FORMATS = registries.words("experiments.exporting.formats", "FORMATS")
+_FORMATS = registries.words("experiments.exporting.formats.FORMATS")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -77,6 +77,7 @@ class RetrievalEvaluation(keras.callbacks.Callback):
     def __init__(
         self,
         dataset: _Dataset,
+        *,
         ks: int | Iterable[int] = (1,),
         gallery: _Dataset | None = None,
         prefix: str = "val_",

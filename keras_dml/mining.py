@@ -122,7 +122,7 @@ class SemiHard(Mining):
     The semi-hard negative is the most similar negative that is strictly less similar than the
     positive or, without such a negative, the least similar negative. All ties are kept. An anchor
     without positives has no negatives. (These are the pairs in the triplets of
-    `keras_dml.losses.TripletLoss(mining="semihard")`. Only a loss over triplets can pair each
+    `keras_dml.losses.TripletLoss(triplets="semihard")`. Only a loss over triplets can pair each
     positive with only its semi-hard negative.)
 
     Examples:
@@ -224,7 +224,9 @@ class DistanceWeighted(Mining):
     Reference: Wu et al., "Sampling Matters in Deep Embedding Learning", ICCV 2017, Eq. 2-4.
     """
 
-    def __init__(self, seed: int = 0, nearest: float = NEAREST, farthest: float = FARTHEST) -> None:
+    def __init__(
+        self, seed: int = 0, *, nearest: float = NEAREST, farthest: float = FARTHEST
+    ) -> None:
         self.seed = check_seed("seed", seed)
         self.nearest, self.farthest = check_distances(nearest, farthest)
 

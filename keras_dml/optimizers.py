@@ -11,8 +11,8 @@ import inspect
 import math
 import numbers
 import types
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
 
 import keras
 from keras import ops
@@ -161,15 +161,19 @@ class SGD(_Recipe, _VelocitySGD):
         >>> optimizer = SGD(0.1, momentum=0.9, learning_rate_multipliers=factors)
 
     Args:
+        learning_rate: A rate or a schedule.
+        momentum: Momentum μ, from 0 to 1.
+        nesterov: Whether to use Nesterov momentum.
+        velocity: Form of the momentum: `"keras"`, as Keras and Caffe define it, or `"torch"`, as
+            PyTorch does.
         coupled_weight_decay: λ ≥ 0.
         decayed: `"kernels"`, every variable whose name ends in "kernel" (convolution and dense
             kernels, but not biases or batch norm), or `"all"` variables.
         learning_rate_multipliers: Dictionary from variable path to a factor ≥ 0 on its learning
             rate, from `multipliers`. Unlisted paths have the factor 1.
-        velocity: `"keras"`, as Keras and Caffe define momentum, or `"torch"`, as PyTorch does.
-        Others: Arguments of `keras.optimizers.SGD` (learning_rate, momentum, nesterov, ...). Under
-            a `tf.distribute` strategy, `clipnorm`, `global_clipnorm` and `clipvalue` clip the sum
-            of the replicas' gradients, as on one device. In Keras they clip each replica's part.
+        Others: Arguments of `keras.optimizers.SGD`. Under a `tf.distribute`
+            strategy, `clipnorm`, `global_clipnorm` and `clipvalue` clip the sum of the replicas'
+            gradients, as on one device. In Keras they clip each replica's part.
 
     Raises:
         ValueError: A number is NaN, infinite, or out of range (also for arguments of Keras, which
@@ -179,8 +183,16 @@ class SGD(_Recipe, _VelocitySGD):
         TypeError: `learning_rate_multipliers` is not a dictionary.
     """
 
-    def __init__(self, *args: Any, velocity: str = "keras", **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(
+        self,
+        learning_rate: Any = 0.01,
+        momentum: float = 0.0,
+        nesterov: bool = False,
+        *args: Any,
+        velocity: Literal["keras", "torch"] = "keras",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(learning_rate, momentum, nesterov, *args, **kwargs)
         self.velocity = check_choice("velocity", velocity, VELOCITIES)
 
     def get_config(self) -> Config:
@@ -247,7 +259,19 @@ class RMSprop(_Recipe, keras.optimizers.RMSprop):
         >>> dense.build((None, 4))
         >>> factors = multipliers(dense, 0.1)
         >>> optimizer = RMSprop(1e-3, learning_rate_multipliers=factors)
+
+    Args:
+        learning_rate: A rate or a schedule.
+        rho: Decay ρ of the average of squared gradients.
+        momentum: Momentum, from 0 to 1.
+        Others: Arguments of `keras.optimizers.RMSprop` and `SGD`.
     """
+
+    def __init__(
+        self, learning_rate: Any = 0.001, rho: float = 0.9, momentum: float = 0.0,
+        *args: Any, **kwargs: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(learning_rate, rho, momentum, *args, **kwargs)
 
 
 def as_on_one_device(optimizer: keras.optimizers.Optimizer) -> None:
@@ -350,7 +374,9 @@ class WarmCosine(keras.optimizers.schedules.LearningRateSchedule):
         [0.01, 0.098, 0.0]
 
     Args:
-        learning_rate: lr, the highest rate. total_steps: T. warmup_steps: At least 1.
+        learning_rate: lr, the highest rate.
+        total_steps: T.
+        warmup_steps: Steps of linear warm-up, at least 1.
 
     Raises:
         ValueError: `learning_rate` is not above 0, or `total_steps` or `warmup_steps` is below 1.
@@ -379,6 +405,52 @@ class WarmCosine(keras.optimizers.schedules.LearningRateSchedule):
             "total_steps": self.total_steps,
             "warmup_steps": self.warmup_steps,
         }
+
+
+Rate: TypeAlias = float | keras.optimizers.schedules.LearningRateSchedule
+"""A learning rate, or a schedule over the steps."""
+
+
+def step_decay(
+    learning_rate: float, total_steps: int, decay_steps: int, decay_factor: float = 0.1
+) -> Rate:
+    """Multiply the learning rate by a factor every `decay_steps` steps.
+
+    Args:
+        learning_rate: Rate of the first steps.
+        total_steps: Unused. All schedules take it.
+        decay_steps: Steps between two decays, at least 1.
+        decay_factor: Factor of each decay, at least 0.
+
+    Raises:
+        ValueError: An argument is out of range.
+
+    Examples:
+        >>> rate = step_decay(0.8, total_steps=10, decay_steps=4, decay_factor=0.5)
+        >>> [round(float(rate(step)), 3) for step in (0, 3, 4, 8)]
+        [0.8, 0.8, 0.4, 0.2]
+    """
+    decay_steps = check_whole("decay_steps", decay_steps, least=1)
+    decay_factor = check_number("decay_factor", decay_factor, least=0)
+    return keras.optimizers.schedules.ExponentialDecay(
+        learning_rate, decay_steps, decay_factor, staircase=True
+    )
+
+
+def constant(learning_rate: float, total_steps: int) -> Rate:
+    """Return the learning rate."""
+    return learning_rate
+
+
+SCHEDULES: dict[str, Callable[..., Rate]] = {
+    "warm_cosine": WarmCosine,
+    "step": step_decay,
+    "constant": constant,
+}
+"""Functions from (learning_rate, total_steps, further arguments) to schedules, by name.
+
+A command line sets the further arguments by flags of their names.
+"""
 
 
 def _factors(multipliers: Mapping[str, float], paths: list[str]) -> list[float]:

@@ -4,10 +4,13 @@ A sampler is a small immutable value: `sampler(step)` gives the same rows whenev
 order it is called, so a resumed run, a second worker and a debugger all see the same batch.
 """
 
+from collections.abc import Callable
+from typing import Protocol
+
 import numpy as np
 from numpy.typing import ArrayLike
 
-from keras_dml._common.checks import check_whole
+from keras_dml._common.checks import argument_error, check_whole
 from keras_dml._common.errors import ArgumentError
 from pipelines.checks import as_labels
 from pipelines.permutation import fold, permuted, seed_key
@@ -17,6 +20,16 @@ from pipelines.table import number_classes
 _MOST_IMAGES = 2**31 - 1
 # Images in all, and slots of all batches up to a step: positions are int64.
 _MOST_SLOTS = 2**62
+
+
+class Sampler(Protocol):
+    """A function from a batch number to row numbers."""
+
+    batch_size: int
+    steps_per_epoch: int
+
+    def __call__(self, step: int) -> np.ndarray:
+        """Return the row numbers of a batch."""
 
 
 class RandomSampler:
@@ -144,6 +157,51 @@ class BalancedSampler:
         # The last draw is this batch's own; it holds none of `classes`, so it may stay in.
         this_cycle = others[slots >= cycle * count]
         return classes, step - cycle - np.isin(classes, this_cycle)
+
+
+def random_batches(labels: ArrayLike, batch_size: int, seed: int = 0) -> RandomSampler:
+    """Sample each image once per epoch."""
+    return RandomSampler(len(np.asarray(labels)), batch_size, seed)
+
+
+def balanced_batches(
+    labels: ArrayLike, batch_size: int, images_per_class: int = 4, seed: int = 0
+) -> BalancedSampler:
+    """Sample several images of each of `batch_size / images_per_class` classes.
+
+    Args:
+        labels: Class ids of the rows.
+        batch_size: Rows in a batch.
+        images_per_class: Images of each class in a batch.
+        seed: Seed of the sequence of batches.
+
+    Raises:
+        ValueError: `batch_size` is not a multiple of `images_per_class`, or there are too few
+            classes.
+    """
+    images_per_class = check_whole("images_per_class", images_per_class, least=1)
+    if batch_size % images_per_class:
+        raise argument_error(
+            "batch_size", f"a multiple of images_per_class={images_per_class}", batch_size
+        )
+    classes, there = batch_size // images_per_class, len(np.unique(np.asarray(labels)))
+    if classes > there:
+        raise ArgumentError(
+            f"batch_size={batch_size} over images_per_class={images_per_class} are {classes} "
+            f"classes a batch, but only {there} classes train: lower batch_size, or raise "
+            "images_per_class or train_classes"
+        )
+    return BalancedSampler(labels, classes, images_per_class, seed)
+
+
+SAMPLERS: dict[str, Callable[..., Sampler]] = {
+    "random": random_batches,
+    "balanced": balanced_batches,
+}
+"""Functions from (labels, batch_size, seed, further arguments) to samplers, by name.
+
+A command line sets the further arguments by flags of their names.
+"""
 
 
 def _checked_seed(seed: object) -> int:

@@ -102,13 +102,13 @@ def with_angular(tmp_path_factory):
 @pytest.mark.slow
 def test_walkthrough_loss(with_angular):
     program = (
-        "from experiments.options import catalog\n"
-        "(alpha,) = catalog.arguments('angular')\n"
+        "from experiments.options.loss_flags import taken_by\n"
+        "alpha = taken_by('angular')['alpha']\n"
         "print(alpha.name, alpha.kind.__name__, alpha.default, alpha.text)"
     )
     said = python(with_angular, "-c", program)
     assert said.startswith("alpha float 45.0 α, the largest angle at a negative in degrees")
-    tests = ("tests/test_one_declaration.py", "tests/keras_dml/losses/test_catalog.py")
+    tests = ("tests/test_one_declaration.py", "tests/experiments/options/test_registries.py")
     tests += ("tests/keras_dml/losses/test_losses.py",)
     chosen = "(angular or Angular) and not coincident and not precision and not finite"
     words = ("-m", "pytest", "-rA", "-n", "0", "-m", "not thorough", "-k", chosen)
@@ -124,7 +124,7 @@ def test_walkthrough_loss(with_angular):
 
 
 def test_walkthrough_help(with_angular):
-    said = " ".join(python(with_angular, "-m", "experiments.run", "--help").split())
+    said = " ".join(python(with_angular, "-m", "experiments.run", "--helpfull").split())
     assert "angular" in said
     assert "the largest angle at a negative in degrees, above 0 and at most 60." in said
 
@@ -139,7 +139,7 @@ def test_walkthrough_help(with_angular):
 def test_walkthrough_help_of_others(title, said, tmp_path):
     root = copied(tmp_path)
     carry_out(title, root)
-    assert said in " ".join(python(root, "-m", "experiments.run", "--help").split())
+    assert said in " ".join(python(root, "-m", "experiments.run", "--helpfull").split())
 
 
 @pytest.mark.thorough

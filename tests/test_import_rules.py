@@ -25,7 +25,6 @@ ROOMS = {
 }
 # Packages of others that belong into one place.
 PLACES = {
-    "absl": "experiments.options",
     "tensorflow_datasets": "pipelines",
     "scann": "keras_dml.retrieval",
     "keras_hub": "keras_dml.models",
@@ -34,7 +33,7 @@ PLACES = {
     "psycopg": "experiments.searching",
     "pgvector": "experiments.searching",
     "pyarrow": "experiments.searching",
-    "ray": "experiments",
+    "ray": "experiments.scale",
     "optuna": "experiments.tuning",
     "sqlalchemy": "experiments.tuning",
     "onnxruntime": "experiments.exporting",
@@ -215,6 +214,6 @@ def test_an_import_within_a_function_is_seen(tmp_path):
     )
     found = set(imports(path))
     assert found == {"os.path", "experiments.run", "keras_dml.losses", "scann.ops"}
-    path.write_text("from . import catalog\nfrom ..recipes import names\n")
+    path.write_text("from . import values\nfrom ..recipes import names\n")
     found = set(imports(path, "experiments.options.flags"))
-    assert found == {"experiments.options.catalog", "experiments.recipes"}
+    assert found == {"experiments.options.values", "experiments.recipes"}

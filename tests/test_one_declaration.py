@@ -4,8 +4,8 @@ import pytest
 from loss_cases import CASES
 
 from experiments import recipes
+from experiments.options.registries import arguments
 from keras_dml import losses
-from keras_dml.losses import catalog
 
 every_loss = pytest.mark.parametrize("name", losses.LOSSES)
 
@@ -15,7 +15,7 @@ def test_it_has_an_oracle_that_tries_every_argument_beside_its_default(name):
     cases = [case for case in CASES if case.name == name]
     assert cases, f"no function in tests/support/oracles.py has the decorator @oracle({name!r})"
     assert cases[0].arguments == {}
-    taken = {argument.name: argument for argument in catalog.arguments(name)}
+    taken = {argument.name: argument for argument in arguments(losses.LOSSES[name])}
     for argument in taken.values():
         tried = {case.arguments.get(argument.name, argument.default) for case in cases}
         assert tried - {argument.default}, (

@@ -132,9 +132,9 @@ def test_a_mistake_is_one_line(project, words, said):
 
 @pytest.mark.parametrize("words", [[*SCRIPT, "run"], ["-m", "experiments.run"]])
 def test_without_the_extra_run_a_command_is_one_line(tmp_path, words):
-    done = run_without(("absl", "tqdm"), [*words, "--flagfile=glyphs.flags"], tmp_path)
+    done = run_without(("PIL", "tqdm"), [*words, "--flagfile=glyphs.flags"], tmp_path)
     assert done.returncode == 2
-    assert done.stderr == "error: the commands need absl, tqdm: pip install 'keras-dml[run]'\n"
+    assert done.stderr == "error: the commands need PIL, tqdm: pip install 'keras-dml[run]'\n"
 
 
 DIGITS = ["--dataset=digits", "--weights=none", "--backbone=small_convnet", "--image_size=8"]

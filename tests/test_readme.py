@@ -237,5 +237,5 @@ def test_the_table_of_the_losses_is_that_of_their_source():
     assert with_table(guide) == guide, (
         "refresh it with  python -m keras_dml.losses docs/pages/guides/losses.md"
     )
-    with pytest.raises(ValueError, match="must hold once <!-- losses"):
+    with pytest.raises(ValueError, match="must contain <!-- losses"):
         with_table(guide.replace("<!-- end of losses -->", ""))

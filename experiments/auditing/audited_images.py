@@ -13,8 +13,8 @@ from experiments.embedding.labeled_embeddings import embeddings_from_file
 from experiments.embedding.npz_file import UnreadableError, read_npz
 from experiments.options.errors import UsageError
 from keras_dml._common.labels import joined_labels
+from keras_dml._common.rows import finite_rows
 from keras_dml.metrics.recall import class_numbers
-from keras_dml.retrieval.rows import finite_rows
 from pipelines import ImageTable
 from pipelines.split import Split
 

@@ -13,17 +13,11 @@ import tensorflow as tf
 from experiments.benchmarks.pil import PilPool, as_pil
 from experiments.benchmarks.process import json_rows
 from experiments.options.progress import progress_bar
-from pipelines import (
-    BalancedSampler,
-    ImageTable,
-    RandomSampler,
-    TrainTransform,
-    training_batches,
-)
+from pipelines import ImageTable, TrainTransform, training_batches
 from pipelines.images.decode import EncodedImage, open_image
 from pipelines.images.resample import whole_pixels
+from pipelines.samplers import Sampler
 
-Sampler: TypeAlias = BalancedSampler | RandomSampler
 # Makes so many batches.
 Run: TypeAlias = Callable[[int], None]
 ROUNDS = 7

@@ -11,7 +11,7 @@ import numpy as np
 from experiments.embedding.npz_file import UnreadableError, read_npz
 from experiments.options.errors import UsageError
 from keras_dml._common.labels import joined_labels, plain_labels
-from keras_dml.retrieval.rows import row_blocks
+from keras_dml._common.rows import row_blocks
 from pipelines import EvaluationTransform, ImageTable
 
 # Of the pictures on a page, where no model says what they are.

@@ -1,8 +1,7 @@
-"""The command line: what options a command has, how they are read, explained and refused.
+"""The command line: the options of the commands, their parsing, and their help.
 
-Options are a value: `parse` makes a frozen object of a command's options class, and nothing below a
-command reads anything else. `experiments.options.data` (which needs TensorFlow) makes of them what
-they describe of the data.
+`parse` returns a frozen object of a command's options class. Nothing else reads the command line.
+`experiments.options.data` needs TensorFlow and creates the data that the options describe.
 """
 
 from experiments.options.command_line import mute, run_command

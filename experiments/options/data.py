@@ -7,13 +7,13 @@ import dataclasses
 import errno
 import json
 import os
-import re
 from collections.abc import Collection, Sequence
 
 import numpy as np
 
 import pipelines
 from experiments.options.errors import RunError, UsageError
+from experiments.options.loss_flags import naming_flags
 from experiments.options.run_options import (
     AugmentationOptions,
     BadImageOptions,
@@ -23,7 +23,7 @@ from experiments.options.run_options import (
     ScoringOptions,
 )
 from experiments.options.values import numbers, whole_numbers
-from keras_dml._common.errors import ArgumentError
+from pipelines.samplers import SAMPLERS, Sampler
 from pipelines.split import Split
 from pipelines.visible import visible
 
@@ -242,7 +242,7 @@ def _without(
 
 def training_transform(options: AugmentationOptions) -> pipelines.TrainTransform:
     """How a training sees an image."""
-    try:
+    with naming_flags({"area": "crop_area", "aspect": "crop_aspect"}):
         return pipelines.TrainTransform(
             image_size=options.training_size or options.image_size,
             resize=_resize(options.resize),
@@ -253,10 +253,6 @@ def training_transform(options: AugmentationOptions) -> pipelines.TrainTransform
             jitter=_four("jitter", options.jitter),
             max_pixels=options.max_pixels,
         )
-    except ArgumentError as error:
-        # The library's names of these arguments, which are flags of other names here.
-        named = re.sub(r"\b(area|aspect)( must|=)", r"crop_\1\2", str(error))
-        raise UsageError(named) from error
 
 
 def evaluation_transform(options: ImageSizeOptions) -> pipelines.EvaluationTransform:
@@ -266,34 +262,14 @@ def evaluation_transform(options: ImageSizeOptions) -> pipelines.EvaluationTrans
     )
 
 
-def sampler(
-    options: SamplingOptions, table: pipelines.ImageTable, seed: int
-) -> pipelines.RandomSampler | pipelines.BalancedSampler:
-    """Batch number to row numbers of the training table.
+def sampler(options: SamplingOptions, table: pipelines.ImageTable, seed: int) -> Sampler:
+    """Create the sampler of the training table.
 
     Raises:
-        UsageError: a batch that the table or the classes do not fill evenly.
+        UsageError, ArgumentError: The sampler does not take a flag, or cannot fill a batch.
     """
-    if options.sampler == "random":
-        return pipelines.RandomSampler(len(table), options.batch_size, seed=seed)
-    if options.batch_size % options.images_per_class:
-        raise UsageError(
-            f"batch_size must be a multiple of images_per_class={options.images_per_class}. "
-            f"Received: batch_size={options.batch_size}"
-        )
-    classes = options.batch_size // options.images_per_class
-    if classes > table.num_classes:
-        raise UsageError(
-            f"batch_size={options.batch_size} over images_per_class={options.images_per_class} are "
-            f"{classes} classes a batch, but only {table.num_classes} classes train: lower "
-            "--batch_size or raise --images_per_class or --train_classes"
-        )
-    return pipelines.BalancedSampler(
-        table.labels,
-        classes_per_batch=classes,
-        images_per_class=options.images_per_class,
-        seed=seed,
-    )
+    make = SAMPLERS[options.sampler]
+    return make(table.labels, options.batch_size, seed=seed, **options.sampler_arguments)
 
 
 def recall_at(options: ScoringOptions, queries: int, gallery: int | None = None) -> list[int]:

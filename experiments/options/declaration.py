@@ -1,13 +1,12 @@
-"""How a command declares its options: as the fields of a frozen dataclass.
+"""Declarations of a command's options, as the fields of a frozen dataclass.
 
     @dataclasses.dataclass(frozen=True, kw_only=True)
     class SearchOptions(Options):
         command = "experiments.search"
         intro = "Find the images of an index that look most like yours."
-        k: int = option(10, "Search", "How many.", lower_bound=1)
+        k: int = option(10, "Search", "Number of neighbors.", lower_bound=1)
 
-The annotation is the flag's type, the default its default; `parsing.parse` makes the value,
-`help.help_text` the help, and nothing else says what flags there are.
+The annotation is the flag's type. `parsing.parse` creates the value, and `help.help_text` the help.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from typing import Any, ClassVar
 
 __all__ = ["Flag", "Options", "declarations", "flags_of", "option"]
 
-_FLAGS, _PREFIX = "flags", "prefix"
+_FLAGS, _PREFIX, _REGISTRY = "flags", "prefix", "registry"
 _KINDS = (bool, int, float, str, tuple, pathlib.Path)
 COMMON = "Every command"
 
@@ -32,18 +31,22 @@ class Flag:
     """One flag.
 
     Attributes:
-        name: without dashes.
-        kind: `bool`, `int`, `float`, `str`, `tuple` (words with commas between them; `repeated`:
-            one for each time that the flag is given) or `pathlib.Path`.
-        default: its value where it is not given.
-        group: heading that the help shows it under.
-        text: what it means, a paragraph a line; a function where that is read from somewhere.
-        lower_bound, upper_bound: of a number.
-        choices: the words that it may be.
-        repeated: see `kind`.
-        convert: from a value that is not empty to the one that the options hold.
-        command_line_only: whether flag files cannot set it. A flag file may come from a stranger,
-            for example as the flags of a run.
+        name: Name without dashes.
+        kind: `bool`, `int`, `float`, `str`, `pathlib.Path`, or `tuple` (words separated by commas,
+            or, if `repeated`, one word for each time that the flag is set).
+        default: Default value. A flag whose default is None can be unset: `--NAME=none`.
+        group: Heading in the help.
+        text: Description, one paragraph per line. The first sentence is the short help. A function
+            reads the description from a registry.
+        lower_bound, upper_bound: Inclusive bounds of a number.
+        words: Valid words, or a function that reads them from a registry.
+        repeated: See `kind`.
+        convert: Conversion of a value that is not empty.
+        command_line_only: Whether flag files cannot set the flag. A flag file can come from a
+            stranger, for example as the flags of a run.
+        common: Whether the short help of a command that inherits the flag shows it.
+        required: Whether the flag must be set.
+        former: Former name, which still works and logs a warning.
     """
 
     name: str
@@ -53,10 +56,18 @@ class Flag:
     text: str | Callable[[], str]
     lower_bound: float | None = None
     upper_bound: float | None = None
-    choices: tuple[str, ...] | None = None
+    words: tuple[str, ...] | Callable[[], tuple[str, ...]] | None = None
     repeated: bool = False
     convert: Callable[[Any], Any] | None = None
     command_line_only: bool = False
+    common: bool = False
+    required: bool = False
+    former: str | None = None
+
+    @property
+    def choices(self) -> tuple[str, ...] | None:
+        """Valid words. None if the flag takes other values."""
+        return self.words() if callable(self.words) else self.words
 
 
 def option(
@@ -64,50 +75,41 @@ def option(
     group: str,
     text: str | Callable[[], str],
     *,
-    lower_bound: float | None = None,
-    upper_bound: float | None = None,
-    choices: tuple[str, ...] | None = None,
-    repeated: bool = False,
-    convert: Callable[[Any], Any] | None = None,
-    command_line_only: bool = False,
+    choices: tuple[str, ...] | Callable[[], tuple[str, ...]] | None = None,
+    **more: Any,
 ) -> Any:
-    """A field of an options class that is a flag of its name; arguments as of `Flag`."""
+    """Declare a field of an options class as a flag. The arguments are those of `Flag`."""
 
     def read(name: str, annotation: Any) -> tuple[Flag, ...]:
         kind = _kind(name, annotation)
-        return (
-            Flag(
-                name, kind, default, group, text,
-                lower_bound, upper_bound, choices, repeated, convert, command_line_only,
-            ),
-        )  # fmt: skip
+        return (Flag(name, kind, default, group, text, words=choices, **more),)
 
     return dataclasses.field(default=default, metadata={_FLAGS: read})
 
 
 def flags_of(read: Callable[[], tuple[Flag, ...]], prefix: str = "") -> Any:
-    """A field that holds the values of several flags, which `read` finds in a registry.
+    """Declare a field that holds the values of several flags, which `read` takes from a registry.
 
-    Its value is a mapping from the flags' names, without the prefix, to what is not None.
+    The field is a mapping from the flags' names, without the prefix, to values that are not None.
     """
     return dataclasses.field(
         default_factory=lambda: types.MappingProxyType({}),
-        metadata={_FLAGS: lambda name, annotation: read(), _PREFIX: prefix},
+        metadata={_FLAGS: lambda name, annotation: read(), _PREFIX: prefix, _REGISTRY: True},
     )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """What every command takes, and what is known of its command line.
+    """Options of every command, and the origin of their values.
 
     Class attributes:
-        command: the module that is run, `experiments.NAME`, with the words that come first.
-        intro: what the help says before the flags.
+        command: Module of the command, `experiments.NAME`, and the words that precede the flags.
+        intro: Introduction of the help.
 
     Attributes:
-        given: the flags that were given, on the command line or in a flag file.
-        on_command_line: those of them that were given on the command line itself.
-        recipe: name of the last flag file, without its ending; None without one.
+        given: Names of the flags that are set, on the command line or in a flag file.
+        on_command_line: Names of the flags that are set on the command line.
+        recipe: Name of the last flag file, without its ending. None without flag files.
     """
 
     command: ClassVar[str] = ""
@@ -116,12 +118,15 @@ class Options:
     flagfile: tuple[str, ...] = option(
         (),
         COMMON,
-        "A file with a flag a line, here or among the packaged recipes; may be repeated, and name "
-        "others. What is given on the command line overrides it.",
+        "File with one flag per line, here or among the recipes. Can be repeated, and can name "
+        "other flag files. Flags on the command line override it.",
         repeated=True,
+        common=True,
     )
-    debug: bool = option(False, COMMON, "Show the traceback of an internal error.")
-    help: bool = option(False, COMMON, "Show this and end; so do -h, --helpfull and --helpshort.")
+    debug: bool = option(False, COMMON, "Print the traceback of an internal error.")
+    help: bool = option(
+        False, COMMON, "Print the most important flags. --helpfull prints all flags.", common=True
+    )
 
     given: frozenset[str] = frozenset()
     on_command_line: frozenset[str] = frozenset()
@@ -129,38 +134,50 @@ class Options:
 
     @classmethod
     def of_flag_files(cls) -> type[Options]:
-        """The options whose flags a flag file may hold; those that are not this command's own
-        are left out."""
+        """Return the options whose flags a flag file can contain.
+
+        Flags that the command itself does not take are ignored.
+        """
         return cls
 
     @classmethod
     def refusal(cls, name: str | None, received: str) -> str | None:
-        """What to say of a flag that the command does not take (name None: of other words); None:
-        the usual."""
+        """Return the message for an unknown flag, or for other words if the name is None.
+
+        None selects the usual message.
+        """
         return None
 
 
-def declarations(options: type[Options]) -> Mapping[str, tuple[str, str, Flag]]:
-    """All flags of an options class by name, group by group: first the groups that the class
-    declares itself, last that of every command.
+Declarations = Mapping[str, tuple[str, str, Flag]]
+
+
+def declarations(options: type[Options], registries: bool = True) -> Declarations:
+    """Return all flags of an options class by name, group by group.
+
+    The groups that the class declares itself come first, and the group of every command last.
+
+    Args:
+        options: The class.
+        registries: Whether to include the flags that registries declare. They import Keras.
 
     Returns:
-        For each name `(field, key, flag)`: the field that holds it, and its key in the field's
-        mapping, "" where the field is the value.
+        For each name `(field, key, flag)`: the field that holds the value, and the key in the
+        field's mapping, which is "" if the field is the value itself.
 
     Raises:
-        TypeError: two flags of one name, an annotation that is no kind of a flag.
+        TypeError: Two flags have one name, or an annotation is not the type of a flag.
     """
-    return _declarations(typing.cast(Any, options))
+    return _declarations(typing.cast(Any, options), registries)
 
 
-# Its own function: mypy takes no class of hashable things for hashable.
+# Separate function because mypy does not accept a class as hashable.
 @functools.cache
-def _declarations(options: Any) -> Mapping[str, tuple[str, str, Flag]]:
+def _declarations(options: Any, registries: bool) -> Declarations:
     annotations = typing.get_type_hints(options)
     found: dict[str, tuple[str, str, Flag]] = {}
     for field in dataclasses.fields(options):
-        if _FLAGS not in field.metadata:
+        if _FLAGS not in field.metadata or (_REGISTRY in field.metadata and not registries):
             continue
         prefix = field.metadata.get(_PREFIX)
         for flag in field.metadata[_FLAGS](field.name, annotations[field.name]):
@@ -173,20 +190,20 @@ def _declarations(options: Any) -> Mapping[str, tuple[str, str, Flag]]:
     own = {flag.group for field_name, _, flag in found.values() if field_name in declared}
     groups.sort(key=lambda group: (group == COMMON, group not in own))
     return types.MappingProxyType(
-        {name: held for group in groups for name, held in found.items() if held[2].group == group}
+        {
+            name: entry
+            for group in groups
+            for name, entry in found.items()
+            if entry[2].group == group
+        }
     )
 
 
 def _kind(name: str, annotation: Any) -> type:
-    kinds = {
-        typing.get_origin(kind) or kind
-        for kind in (
-            typing.get_args(annotation)
-            if isinstance(annotation, types.UnionType)
-            else (annotation,)
-        )
-        if kind is not type(None)
-    }
+    members = (
+        typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
+    )
+    kinds = {typing.get_origin(kind) or kind for kind in members if kind is not type(None)}
     if len(kinds) != 1 or not kinds <= set(_KINDS):
-        raise TypeError(f"{name} is annotated as {annotation}, which no flag can be")
+        raise TypeError(f"{name} must have the type of a flag, but got {annotation}")
     return kinds.pop()

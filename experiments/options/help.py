@@ -1,39 +1,44 @@
-"""What `--help` prints, from the declarations."""
+"""The output of `--help` and `--helpfull`, from the declarations."""
 
 from __future__ import annotations
 
+import re
 import textwrap
 
 from experiments.options.declaration import Flag, Options, declarations
 
-__all__ = ["flag_lines", "help_text", "shown"]
+__all__ = ["help_text", "shown"]
 
-_WIDTH = 88
-
-
-def help_text(options: type[Options]) -> str:
-    """The introduction, then the flags by group, each with its default, limits and meaning."""
-    return "\n".join([options.intro.strip("\n"), *flag_lines(options)]) + "\n"
+_WIDTH = 96
 
 
-def flag_lines(options: type[Options]) -> list[str]:
-    """The flags by group."""
-    lines: list[str] = []
+def help_text(options: type[Options], full: bool = False) -> str:
+    """Return the introduction and the flags by group.
+
+    Args:
+        options: The options of the command.
+        full: Whether to describe all flags with their limits. Otherwise the flags that the command
+            declares itself and the common flags have one sentence each.
+    """
+    declared = declarations(options)
+    own = vars(options).get("__annotations__", {})
+    shown_flags = [
+        flag for field, _, flag in declared.values() if full or flag.common or field in own
+    ]
+    lines = [options.intro.strip("\n")]
     group = None
-    for _, _, flag in declarations(options).values():
+    for flag in shown_flags:
         if flag.group != group:
             group = flag.group
             lines += ["", group]
-        lines.append(f"  --{flag.name}={shown(flag.default)}")
-        for paragraph in _text(flag).splitlines():
-            lines += textwrap.wrap(
-                paragraph, _WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6
-            )
-    return lines
+        lines += _full(flag) if full else _short(flag)
+    if len(shown_flags) < len(declared):
+        lines += ["", f"--helpfull describes all {len(declared)} flags."]
+    return "\n".join(lines) + "\n"
 
 
 def shown(value: object) -> str:
-    """A value as it would be given."""
+    """Format a value as on a command line."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -41,8 +46,18 @@ def shown(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-def _text(flag: Flag) -> str:
-    text = flag.text if isinstance(flag.text, str) else flag.text()
+def _short(flag: Flag) -> list[str]:
+    first = re.split(r"(?<=\.) |\n", _text(flag), maxsplit=1)[0]
+    return textwrap.wrap(
+        first,
+        _WIDTH,
+        initial_indent=f"  {f'--{flag.name}={shown(flag.default)}':<29} ",
+        subsequent_indent=" " * 32,
+    )
+
+
+def _full(flag: Flag) -> list[str]:
+    lines = [f"  --{flag.name}={shown(flag.default)}"]
     limits = []
     if flag.choices:
         limits.append(f"one of {', '.join(flag.choices)}")
@@ -52,4 +67,13 @@ def _text(flag: Flag) -> str:
         limits.append(f"at most {int(flag.upper_bound)}")
     if flag.repeated:
         limits.append("once or more")
-    return f"{text} ({'; '.join(limits)})" if limits else text
+    if flag.required:
+        limits.append("required")
+    text = f"{_text(flag)} ({'; '.join(limits)})" if limits else _text(flag)
+    for paragraph in text.splitlines():
+        lines += textwrap.wrap(paragraph, _WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
+    return lines
+
+
+def _text(flag: Flag) -> str:
+    return flag.text if isinstance(flag.text, str) else flag.text()

@@ -1,18 +1,20 @@
-"""The flags of the losses, of their proxies and of RankMI's statistics network."""
+"""The flags of the losses, of their proxies, of the memory, and of RankMI's statistics network."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
-from experiments.options import catalog
 from experiments.options.declaration import Flag
 from experiments.options.errors import UsageError
 from experiments.options.help import shown
+from experiments.options.registries import Argument, arguments, flags_of_entries, import_attribute
 from experiments.recipes.nearest import did_you_mean
+
+if TYPE_CHECKING:
+    from keras_dml.losses.base import EmbeddingLoss
 
 __all__ = [
     "CROSS_ENTROPY",
@@ -25,32 +27,56 @@ __all__ = [
     "flags_of_memory",
     "flags_of_proxies",
     "flags_of_statistics",
+    "loss_names",
     "naming_flags",
     "taken_by",
+    "trained_by",
 ]
 
 GROUP = "Loss"
 STATISTICS = "statistics_"
 PROXIES = "proxies_"
 MEMORY = "memory_"
-CROSS_ENTROPY: Mapping[str, Any] = {"epsilon": 0.0}
-"""Arguments of the cross-entropy that is trained next to a loss, with their defaults there.
+CROSS_ENTROPY: Mapping[str, Any] = {"label_smoothing": 0.0}
+"""Arguments of the cross-entropy that trains next to another loss, with their defaults there.
 
 ε = 0 is the plain −log p of Boudiaf et al. 2020, Table 2.
 """
-_STATISTICS_NETWORK = "keras_dml.models.statistics_network.StatisticsNetwork"
-_CROSS_BATCH_MEMORY = "keras_dml.models.cross_batch_memory.CrossBatchMemory"
-_PROXY_HEAD = "keras_dml.models.proxy_head.ProxyHead"
 
 
-def taken_by(loss: str) -> dict[str, Any]:
-    """What a loss takes on a command line: `catalog.Argument`s by name.
+def loss_names() -> tuple[str, ...]:
+    """Return the names of the losses in alphabetical order."""
+    return tuple(_losses())
 
-    A loss that is trained next to a cross-entropy takes the arguments of the cross-entropy too.
+
+def trained_by(loss: str) -> Callable[..., Any]:
+    """Return the class whose arguments a command line sets: the loss, or the model that trains it.
+
+    Raises:
+        UsageError: The loss does not exist.
     """
-    taken = {argument.name: argument for argument in catalog.arguments(catalog.trained_by(loss))}
+    names = loss_names()
+    if loss not in names:
+        raise UsageError(
+            f"loss must be one of {', '.join(names)}.{did_you_mean(loss, names)} "
+            f"Received: loss={loss!r}"
+        )
+    found = _losses()[loss]
+    model: Callable[..., Any] = import_attribute(found.trained_by) if found.trained_by else found
+    return model
+
+
+def taken_by(loss: str) -> dict[str, Argument]:
+    """Return the arguments that a loss takes on a command line, by name.
+
+    A loss that trains next to a cross-entropy also takes the arguments of the cross-entropy.
+
+    Raises:
+        UsageError: The loss does not exist.
+    """
+    taken = {argument.name: argument for argument in arguments(trained_by(loss))}
     if _has_cross_entropy(loss):
-        for argument in catalog.arguments("ce"):
+        for argument in arguments(_losses()["ce"]):
             if argument.name in CROSS_ENTROPY:
                 taken[argument.name] = dataclasses.replace(
                     argument,
@@ -70,82 +96,43 @@ def divided(loss: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[s
     return {name: value for name, value in given.items() if name not in next_to_it}, next_to_it
 
 
-def _has_cross_entropy(loss: str) -> bool:
-    return bool(catalog.attribute(loss, "kind") == "beside_classifier")
-
-
 def flags_of_losses() -> tuple[Flag, ...]:
-    """A flag for each argument of a loss; where losses share its name, it says what it is in each.
+    """Return a flag for each argument of a loss, described for each loss that takes it.
 
     Raises:
-        TypeError: losses that share a name, but not the type of what it stands for.
+        TypeError: Losses share a name, but not its type.
     """
-    sharing: dict[str, dict[str, Any]] = {}
-    for loss in catalog.names():
-        for name, argument in taken_by(loss).items():
-            sharing.setdefault(name, {})[loss] = argument
-    return tuple(_flag(name, of_losses) for name, of_losses in sharing.items())
+    return flags_of_entries({loss: taken_by(loss) for loss in loss_names()}, GROUP)
 
 
 def flags_of_statistics() -> tuple[Flag, ...]:
-    """The flags of the statistics network."""
-    return tuple(
-        Flag(
-            f"{STATISTICS}{argument.name}",
-            argument.kind,
-            argument.default,
-            GROUP,
-            f"rankmi's statistics network: {argument.text}",
-            choices=argument.choices,
-        )
-        for argument in catalog.arguments(_STATISTICS_NETWORK)
+    """Return the flags of the statistics network."""
+    return _flags_of_model(
+        "keras_dml.models.StatisticsNetwork",
+        STATISTICS,
+        "rankmi's statistics network: {text}",
+        True,
     )
 
 
 def flags_of_proxies() -> tuple[Flag, ...]:
-    """The flags of the head that holds the proxies."""
-    return tuple(
-        Flag(
-            f"{PROXIES}{argument.name}",
-            argument.kind,
-            None,
-            GROUP,
-            f"losses over proxies: {argument.text} Default: the loss's own, or "
-            f"{shown(argument.default)}.",
-            choices=argument.choices,
-        )
-        for argument in catalog.arguments(_PROXY_HEAD)
-    )
+    """Return the flags of the head that has the proxies."""
+    text = "losses over proxies: {text} Default: the default of the loss, or {default}."
+    return _flags_of_model("keras_dml.models.ProxyHead", PROXIES, text)
 
 
 def flags_of_memory() -> tuple[Flag, ...]:
-    """The flags of the memory of earlier batches."""
-    return tuple(
-        Flag(
-            f"{MEMORY}{argument.name.removeprefix(MEMORY)}",
-            argument.kind,
-            None,
-            GROUP,
-            f"losses over pairs: {argument.text} Default: "
-            f"{shown(argument.default) or 'no memory'}.",
-            choices=argument.choices,
-        )
-        for argument in catalog.arguments(_CROSS_BATCH_MEMORY)
-    )
+    """Return the flags of the memory of earlier batches."""
+    text = "losses over pairs: {text} Default: {default}."
+    return _flags_of_model("keras_dml.models.CrossBatchMemory", MEMORY, text)
 
 
 def checked(loss: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The given arguments, if the loss takes them all.
+    """Return the given arguments if the loss takes all of them.
 
     Raises:
-        UsageError: no such loss; an argument that it does not take, or not with this value.
+        UsageError: The loss does not exist, or does not take an argument or its value.
     """
-    if loss not in catalog.names():
-        names = catalog.names()
-        raise UsageError(
-            f"loss must be one of {', '.join(names)}.{did_you_mean(loss, names)} "
-            f"Received: loss={loss!r}"
-        )
     taken = taken_by(loss)
     for name, value in given.items():
         if name not in taken:
@@ -163,36 +150,45 @@ def checked(loss: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def naming_flags(prefix: str, given: Mapping[str, Any]) -> Iterator[None]:
-    """Refusals of the library name the flags: it knows its arguments without the prefix.
+def naming_flags(flags: Mapping[str, str]) -> Iterator[None]:
+    """Name the flags in the library's messages.
+
+    Args:
+        flags: Names of flags by the library's names of the arguments.
 
     Raises:
-        UsageError: in place of the library's ArgumentError.
+        UsageError: Instead of an `ArgumentError` about one of the arguments.
     """
-    from keras_dml._common.errors import ArgumentError  # Keras comes with it
+    from keras_dml._common.errors import ArgumentError
 
     try:
         yield
     except ArgumentError as error:
-        if not given:
+        if error.argument not in flags:
             raise
-        names = "|".join(map(re.escape, given))
-        named = re.sub(rf"\b({names})( must|=)", rf"{prefix}\1\2", str(error))
-        raise UsageError(named) from error
+        raise UsageError(error.renamed(flags[error.argument])) from error
 
 
-def _flag(name: str, of_losses: Mapping[str, Any]) -> Flag:
-    kinds = {argument.kind for argument in of_losses.values()}
-    if len(kinds) > 1:
-        raise TypeError(
-            f"{name} must be of one type in all losses that take it, since it is one flag: "
-            f"{', '.join(of_losses)}"
+def _losses() -> Mapping[str, type[EmbeddingLoss]]:
+    found: Mapping[str, type[EmbeddingLoss]] = import_attribute("keras_dml.losses.LOSSES")
+    return found
+
+
+def _has_cross_entropy(loss: str) -> bool:
+    return _losses()[loss].kind == "beside_classifier"
+
+
+def _flags_of_model(
+    path: str, prefix: str, text: str, with_default: bool = False
+) -> tuple[Flag, ...]:
+    return tuple(
+        Flag(
+            f"{prefix}{argument.name.removeprefix(prefix)}",
+            argument.kind,
+            argument.default if with_default else None,
+            GROUP,
+            text.format(text=argument.text, default=shown(argument.default) or "none"),
+            words=argument.choices,
         )
-    # Losses that say the same of it share a line.
-    meant: dict[str, list[str]] = {}
-    for loss, argument in of_losses.items():
-        choices = f" One of {', '.join(argument.choices)}." if argument.choices else ""
-        said = f"{argument.text}{choices} Default: {shown(argument.default) or 'none'}."
-        meant.setdefault(said, []).append(loss)
-    text = "\n".join(f"{', '.join(losses)}: {said}" for said, losses in meant.items())
-    return Flag(name, kinds.pop(), None, GROUP, text)
+        for argument in arguments(import_attribute(path))
+    )

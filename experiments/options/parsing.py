@@ -1,4 +1,4 @@
-"""From a command line to a value. The only place that knows absl, whose flags are the syntax."""
+"""From a command line to a value, and back."""
 
 from __future__ import annotations
 
@@ -9,13 +9,10 @@ import types
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from absl import flags as absl_flags
-
 from experiments import recipes
-from experiments.options import registries
 from experiments.options.declaration import Flag, Options, declarations
-from experiments.options.errors import HelpRequested, UsageError, one_line
-from experiments.options.help import help_text
+from experiments.options.errors import HelpRequested, UsageError
+from experiments.options.help import help_text, shown
 from experiments.options.values import absolute
 from experiments.recipes.nearest import did_you_mean
 
@@ -30,249 +27,278 @@ __all__ = [
 ]
 
 _HELP = ("--help", "-h", "-help", "--helpfull", "--helpshort")
-# Read before the others are, by `parse` itself.
-_READ_FIRST = ("flagfile", "help")
-# What says nothing of what is done.
+# Flags that do not change the results of a run.
 _NOT_RESOLVED = (
     "flagfile", "debug", "help", "output_dir", "refit", "measured_in", "engine", "workers",
 )  # fmt: skip
-
-# What absl says of a value: our own parsers' message, or its own of words and switches.
-_WRONG = re.compile(
-    r"flag --(\w+)=(.*): (must be .*|value should be one of .*|\('Non-boolean .*)", re.DOTALL
-)
-# Nothing here counts further, and what is computed is float32.
+_UNSET = "none"
+_TRUE, _FALSE = ("true", "t", "1", "yes", "y"), ("false", "f", "0", "no", "n")
+# TensorFlow counts in int32 and computes in float32.
 _MOST_WHOLE, _MOST_NUMBER = 2**31 - 1, 3.4e38
 
 AnyOptions = TypeVar("AnyOptions", bound=Options)
 
 
-class _WholeParser(absl_flags.IntegerParser):
-    """Plain digits: Python reads `1_000`, `0x10` and the digits of all scripts as well."""
-
-    def convert(self, argument: Any) -> int:
-        """A whole number; ValueError of all else."""
-        if isinstance(argument, str) and not re.fullmatch("[+-]?[0-9]{1,18}", argument):
-            raise ValueError("must be a whole number")
-        return int(argument)
-
-
-class _NumberParser(absl_flags.FloatParser):
-    """A finite number in plain digits, one that float32 holds."""
-
-    def convert(self, argument: Any) -> float:
-        """A number; ValueError of all else."""
-        plain = not isinstance(argument, str) or (argument.isascii() and "_" not in argument)
-        try:
-            number = float(argument) if plain else math.nan
-        except ValueError:
-            number = math.nan
-        if not abs(number) <= _MOST_NUMBER:
-            raise ValueError("must be a finite number")
-        return number
-
-
 def parse(options: type[AnyOptions], argv: Sequence[str]) -> AnyOptions:
-    """The options that a command line gives; a new value each time, and nothing else is changed.
+    """Return the options of a command line.
 
-    `--flagfile=NAME` is looked for in the current folder, then among the packaged recipes. Other
-    flags override it wherever they stand on the line. Flag files cannot set flags that are declared
-    as `command_line_only`: those lines are ignored.
+    `--flagfile=NAME` names a file in the current folder or a recipe. Other flags override the flag
+    file, wherever they are on the line. Flag files cannot set flags that are declared as
+    `command_line_only`: these lines are ignored.
+
+    Args:
+        options: The options of the command.
+        argv: The command line, beginning with the name of the command.
 
     Raises:
-        HelpRequested: the command line asks for the flags.
-        UsageError: unknown flags or values, left-over words.
-        RecipeError: a flag file that is not there or cannot be read.
+        HelpRequested: The command line asks for the help.
+        UsageError: A flag or value is invalid, a required flag is missing, or a word is not a flag.
+        RecipeError: A flag file is missing or cannot be read.
     """
     if wants_help(argv):
-        raise HelpRequested(help_text(options))
+        raise HelpRequested(help_text(options, full="--helpfull" in argv[1:]))
     line, files = recipes.without_flagfiles(argv[1:])
+    # The flags of registries import Keras: first refuse values that are wrong without them.
+    _read(options, _flags(options, registries=False), line, partial=True)
     in_files = options.of_flag_files()
-    known = [name for name in declarations(in_files) if name not in (*_READ_FIRST, "debug")]
-    of_recipes: list[str] = []
+    of_files: dict[str, Any] = {}
     recipe = None
-    for path in map(recipes.find_recipe, files):
-        of_recipes += recipes.read_recipe(path, known)
-        recipe = path.stem
-    of_files = {name: flag for name, (_, _, flag) in declarations(in_files).items()}
-    never = [name for name, flag in of_files.items() if flag.command_line_only]
-    of_recipes = [word for word in of_recipes if _name(word, known) not in never]
-    flags = {name: flag for name, (_, _, flag) in declarations(options).items()}
-    on_line = _present(_read(options, flags, line))
-    if in_files is not options and of_recipes:
-        _read(in_files, of_files, of_recipes)
-        of_recipes = [word for word in of_recipes if _name(word, of_files) in flags]
-    read = _read(options, flags, [*of_recipes, *line])
+    if files:
+        known = {
+            name: flag
+            for name, flag in _flags(in_files).items()
+            if name not in ("flagfile", "help", "debug")
+        }
+        words: list[str] = []
+        for path in map(recipes.find_recipe, files):
+            words += recipes.read_recipe(path, known)
+            recipe = path.stem
+        allowed = [word for word in words if not known[_name(word, known)].command_line_only]
+        of_files = _read(in_files, known, allowed)
+    flags = _flags(options)
+    on_line = _read(options, flags, line)
+    given: dict[str, Any] = {name: value for name, value in of_files.items() if name in flags}
+    for name, value in on_line.items():
+        given[name] = given.get(name, ()) + value if flags[name].repeated else value
     values: dict[str, Any] = {}
     for name, (field, key, flag) in declarations(options).items():
-        value = _value(flag, read[name].value) if name not in _READ_FIRST else flag.default
+        value = given.get(name, flag.default)
+        if flag.required and value is None:
+            raise UsageError(f"{name} must be set: --{name}=... Received: nothing")
         if not key:
             values[field] = value
-        elif value is not None:
-            values.setdefault(field, {})[key] = value
+        else:
+            values.setdefault(field, {})
+            if value is not None:
+                values[field][key] = value
     for field, value in values.items():
         if isinstance(value, dict):
             values[field] = types.MappingProxyType(value)
     values["flagfile"] = tuple(files)
-    return options(**values, given=_present(read), on_command_line=on_line, recipe=recipe)
+    names = frozenset(given), frozenset(on_line)
+    return options(**values, given=names[0], on_command_line=names[1], recipe=recipe)
 
 
 def resolved(options: Options, left_out: Collection[str] = _NOT_RESOLVED) -> str:
-    """All options that have a value as the lines of a flag file, group by group."""
+    """Return all options that have a value as the lines of a flag file, group by group."""
     names = [name for name in declarations(type(options)) if name not in left_out]
     return "".join(f"{word}\n" for word in words_of(options, names))
 
 
-def words_of(options: Options, names: Collection[str]) -> list[str]:
-    """The options of these names that have a value, as words of a command line."""
-    held = declarations(type(options))
-    values = _flag_values({name: held[name][2] for name in names})
+def words_of(options: Options, names: Iterable[str]) -> list[str]:
+    """Return the options of these names that have a value as words of a command line."""
+    declared = declarations(type(options))
     words = []
     for name in names:
-        field, key, flag = held[name]
+        field, key, flag = declared[name]
         value = getattr(options, field)
         value = value.get(key) if key else value
         if value is None:
             continue
         if flag.repeated:
             words += [f"--{name}={one}" for one in value]
-            continue
-        values[name].value = list(value) if flag.kind is tuple else value
-        words.append(values[name].serialize())
+        elif flag.kind is bool:
+            words.append(f"--{'' if value else 'no'}{name}")
+        else:
+            words.append(f"--{name}={shown(value)}")
     return words
 
 
 def given_words(options: Options, names: Iterable[str]) -> list[str]:
-    """Those of these options that were given, as words of a command line, to be passed on."""
-    return words_of(options, [name for name in names if name in options.given])
+    """Return the options of these names that are set as words of a command line."""
+    names = [name for name in names if name in options.given]
+    unset = [name for name in names if _value_of(options, name) is None]
+    return [*words_of(options, names), *(f"--{name}={_UNSET}" for name in unset)]
 
 
 def command_line_only_words(options: Options) -> list[str]:
-    """Return the given options that a flag file cannot pass on, as words of a command line."""
-    held = declarations(type(options))
-    return given_words(options, [name for name in held if held[name][2].command_line_only])
+    """Return the options that are set and that a flag file cannot pass on, as words."""
+    declared = declarations(type(options))
+    return given_words(options, [name for name in declared if declared[name][2].command_line_only])
 
 
 def wants_help(argv: Sequence[str]) -> bool:
-    """Whether the command line asks for the flags."""
+    """Return whether the command line asks for the help."""
     return any(word in _HELP for word in argv[1:])
 
 
 def wants_debug(argv: Sequence[str]) -> bool:
-    """Whether `--debug` is among the words, also where they cannot be parsed."""
-    last = ""
+    """Return whether `--debug` is among the words, which can be invalid."""
+    debug = False
     for word in argv[1:]:
         name, _, value = word.lstrip("-").partition("=")
         if word.startswith("-") and name in ("debug", "nodebug"):
-            last = "false" if name == "nodebug" else value.lower() or "true"
-    return last in ("true", "t", "1", "yes", "y")
+            debug = name == "debug" and (value.lower() or "true") in _TRUE
+    return debug
+
+
+def _flags(options: type[Options], registries: bool = True) -> dict[str, Flag]:
+    return {name: flag for name, (_, _, flag) in declarations(options, registries).items()}
+
+
+def _value_of(options: Options, name: str) -> Any:
+    field, key, _ = declarations(type(options))[name]
+    value = getattr(options, field)
+    return value.get(key) if key else value
 
 
 def _read(
-    options: type[Options], flags: Mapping[str, Flag], words: Sequence[str]
-) -> absl_flags.FlagValues:
-    values = _flag_values(flags)
-    # absl's own --undefok would let unknown flags pass, and none of ours is mistyped on purpose.
-    names = [_name(word, ()) for word in words if word.startswith("-")]
-    try:
-        if "undefok" in names:
-            raise absl_flags.UnrecognizedFlagError("undefok")
-        left_over = values([options.command, *words])[1:]
-    except absl_flags.UnrecognizedFlagError as error:
-        name = error.flagname
-        word = next((word for word in words if _name(word, ()) == name), f"--{name}")
-        raise UsageError(options.refusal(name, word) or _unknown(options, name, word)) from error
-    except absl_flags.Error as error:
-        raise UsageError(_refused(flags, one_line(error))) from error
-    for name, flag in flags.items():
-        # A shell's variable that is not set. (A list may say that there is nothing of its kind.)
-        empty = name not in _READ_FIRST and values[name].present and values[name].value in ("", [])
-        if empty and not (flag.kind is tuple and flag.default == ()):
-            raise UsageError(f"{name} must not be empty. Received: {name}=")
-    if left_over:
+    options: type[Options], flags: Mapping[str, Flag], words: Sequence[str], partial: bool = False
+) -> dict[str, Any]:
+    """Return the values of the flags that are set.
+
+    Args:
+        options: The options of the command.
+        flags: The flags by name.
+        words: The words of a command line or flag file.
+        partial: Whether there can be other flags.
+    """
+    former = {flag.former: name for name, flag in flags.items() if flag.former}
+    values: dict[str, Any] = {}
+    left_over = []
+    rest = iter(words)
+    for word in rest:
+        if not word.startswith("-") or word == "--":
+            left_over.append(word)
+            continue
+        name, equals, text = word.lstrip("-").partition("=")
+        if name in former:
+            _warn_of_former_name(name, former[name], partial)
+            name = former[name]
+        elif name not in flags and not equals and _is_switch(name.removeprefix("no"), flags):
+            name, equals, text = name.removeprefix("no"), "=", "false"
+        if name not in flags:
+            if not partial:
+                raise UsageError(options.refusal(name, word) or _unknown(options, name, word))
+            continue
+        if not equals:
+            text = "true" if flags[name].kind is bool else next(rest, "")
+        value = _converted(flags[name], text)
+        values[name] = values.get(name, ()) + value if flags[name].repeated else value
+    if left_over and not partial:
         received = " ".join(left_over)
-        refusal = options.refusal(None, received)
         files = [word for word in left_over if word.endswith(recipes.ENDING)]
         hint = f" Did you mean --flagfile={files[0]}?" if files else ""
-        raise UsageError(refusal or f"flags start with --.{hint} Received: {received}")
+        raise UsageError(
+            options.refusal(None, received) or f"flags start with --.{hint} Received: {received}"
+        )
     return values
 
 
-def _unknown(options: type[Options], name: str, word: str) -> str:
-    """What is said of a flag that there is not: which may have been meant, and whose it is."""
-    from experiments.options.run_options import RunOptions  # which knows this module's neighbors
+def _is_switch(name: str, flags: Mapping[str, Flag]) -> bool:
+    return name in flags and flags[name].kind is bool
 
-    held = declarations(options)
-    known = [*held, *(f"no{each}" for each, (_, _, flag) in held.items() if flag.kind is bool)]
-    commands = registries.commands_with(name)
-    if name in declarations(RunOptions):
-        commands = [RunOptions.command, *commands]
-    others = f" It is one of {' and '.join(commands[:3])}." if commands else ""
+
+def _warn_of_former_name(former: str, name: str, partial: bool) -> None:
+    if partial:  # the words are read again
+        return
+    import logging
+
+    logging.getLogger("experiments").warning(
+        "--%s is now --%s. The next version does not take --%s", former, name, former
+    )
+
+
+def _unknown(options: type[Options], name: str, word: str) -> str:
+    """Return the message for an unknown flag."""
+    from experiments.options.run_options import RunOptions  # which imports this module's neighbors
+
+    declared = _flags(options)
+    known = [*declared, *(f"no{each}" for each, flag in declared.items() if flag.kind is bool)]
+    of_a_run = name in declarations(RunOptions, registries=options is RunOptions)
+    other = f" It is a flag of {RunOptions.command}." if of_a_run else ""
     return (
-        f"{name} is no flag of {options.command}.{did_you_mean(name, known)}{others} --help lists "
+        f"{name} is no flag of {options.command}.{did_you_mean(name, known)}{other} --help lists "
         f"them. Received: {word}"
     )
 
 
-def _refused(flags: Mapping[str, Flag], text: str) -> str:
-    """What absl says of a value, in our form where that says more."""
-    wrong = _WRONG.fullmatch(text)
-    if wrong is None or wrong[1] not in flags:
-        return text
-    (name, value, why), flag = wrong.groups(), flags[wrong[1]]
-    hint = ""
-    if flag.choices:
-        why = f"must be one of {', '.join(flag.choices)}"
-        hint = did_you_mean(value, flag.choices)
-    elif flag.kind is bool:
-        why = "must be true or false"
-    return f"{name} {why}.{hint} Received: {name}={value}"
+def _converted(flag: Flag, text: str) -> Any:
+    """Return the value of a flag's text.
 
-
-def _flag_values(flags: Mapping[str, Flag]) -> absl_flags.FlagValues:
-    values = absl_flags.FlagValues()
-    for name, flag in flags.items():
-        if name in _READ_FIRST and name != "help":
-            continue
-        text = ""  # absl's help is never shown
-        default: Any = flag.default
-        if flag.kind is tuple and default:
-            default = list(default)
+    Raises:
+        UsageError: The flag cannot have this value.
+    """
+    if not text and not (flag.kind is tuple and flag.default == () and not flag.repeated):
+        raise UsageError(f"{flag.name} must not be empty. Received: {flag.name}=")
+    if flag.kind is bool:
+        if text.lower() in (*_TRUE, *_FALSE):
+            return text.lower() in _TRUE
+        if text == _UNSET and flag.default is None:
+            return None
+        raise _refused(flag, "true or false", text)
+    choices = flag.choices
+    if (
+        text == _UNSET
+        and flag.default is None
+        and not flag.required
+        and text not in (choices or ())
+    ):
+        return None
+    if choices and flag.kind is not tuple:
+        if text in choices:
+            return text
+        raise _refused(flag, f"one of {', '.join(choices)}", text, did_you_mean(text, choices))
+    if flag.kind in (int, float):
+        return _number(flag, text)
+    if flag.kind is tuple:
         if flag.repeated:
-            absl_flags.DEFINE_multi_string(name, default or [], text, flag_values=values)
-        elif flag.kind is tuple:
-            absl_flags.DEFINE_list(name, default, text, flag_values=values)
-        elif flag.choices:
-            absl_flags.DEFINE_enum(name, default, flag.choices, text, flag_values=values)
-        elif flag.kind is bool:
-            absl_flags.DEFINE_bool(name, default, text, flag_values=values)
-        elif flag.kind in (int, float):
-            low, high = flag.lower_bound, flag.upper_bound
-            parser: absl_flags.ArgumentParser
-            if flag.kind is int:
-                least = None if low is None else int(low)
-                parser = _WholeParser(least, _MOST_WHOLE if high is None else int(high))
-            else:
-                parser = _NumberParser(low, high)
-            absl_flags.DEFINE(parser, name, default, text, values, absl_flags.ArgumentSerializer())
-        else:
-            absl_flags.DEFINE_string(name, default, text, flag_values=values)
-    return values
-
-
-def _value(flag: Flag, value: Any) -> Any:
-    if flag.kind is tuple and value is not None:
-        return tuple(value)
+            return (text,)
+        return tuple(word.strip() for word in text.split(",")) if text else ()
     if flag.kind is pathlib.Path:
-        return absolute(value) if value else None
-    return flag.convert(value) if flag.convert and value else value
+        return absolute(text)
+    return flag.convert(text) if flag.convert else text
 
 
-def _present(values: absl_flags.FlagValues) -> frozenset[str]:
-    return frozenset(name for name in values if values[name].present)
+def _number(flag: Flag, text: str) -> int | float:
+    low, high = flag.lower_bound, flag.upper_bound
+    bounds = [f"of at least {low:g}"] if low is not None else []
+    bounds += [f"of at most {high:.10g}"] if high is not None else []
+    number: int | float = math.nan
+    if flag.kind is int:
+        wanted = "a whole number"
+        # Plain digits only: Python also reads 1_000 and the digits of other scripts.
+        if re.fullmatch("[+-]?[0-9]{1,18}", text):
+            number = int(text)
+        low, high = -_MOST_WHOLE if low is None else low, _MOST_WHOLE if high is None else high
+    else:
+        wanted = "a finite number"
+        if re.fullmatch("[-+.0-9eE]+", text):
+            try:
+                number = float(text)
+            except ValueError:
+                number = math.nan
+        low, high = -_MOST_NUMBER if low is None else low, _MOST_NUMBER if high is None else high
+    if not low <= number <= min(high, _MOST_NUMBER):
+        raise _refused(flag, f"{wanted} {' and '.join(bounds)}".rstrip(), text)
+    return number
+
+
+def _refused(flag: Flag, wanted: str, text: str, hint: str = "") -> UsageError:
+    return UsageError(f"{flag.name} must be {wanted}.{hint} Received: {flag.name}={text}")
 
 
 def _name(word: str, known: Collection[str]) -> str:
-    """The flag that a word names; with `known`, also as --noNAME."""
+    """Return the flag that a word names, also as --noNAME."""
     name = word.lstrip("-").partition("=")[0]
-    return name if not known or name in known else name.removeprefix("no")
+    return name if name in known else name.removeprefix("no")

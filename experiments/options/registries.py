@@ -1,111 +1,214 @@
-"""The words of a registry, read from its source: importing it would bring TensorFlow first."""
+"""The registries of the library as flags: their words, and the arguments of their entries.
+
+A registry is imported when a flag first needs it, because Keras and TensorFlow take seconds.
+"""
 
 from __future__ import annotations
 
-import ast
-import functools
-import importlib.util
-import pathlib
+import dataclasses
+import importlib
+import inspect
+import re
+import types
+import typing
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
-__all__ = ["commands_with", "number", "summary", "words"]
+from experiments.options.declaration import Flag
+from experiments.options.errors import UsageError
+from experiments.options.help import shown
+
+__all__ = [
+    "Argument",
+    "arguments",
+    "flags_of_entries",
+    "import_attribute",
+    "summary",
+    "taken_arguments",
+    "words",
+]
+
+# Arguments that every entry has, or that training sets.
+_SET_BY_TRAINING = frozenset(
+    {"reduction", "name", "dtype", "seed", "zero_at", "num_classes", "labels", "batch_size"}
+    | {"learning_rate", "learning_rate_multipliers", "total_steps", "decayed"}
+    | {"coupled_weight_decay", "decoupled_weight_decay"}
+)
 
 
-def words(module: str, name: str) -> tuple[str, ...]:
-    """The strings of a module's tuple or list, or the keys of its dict, without importing it.
+@dataclasses.dataclass(frozen=True)
+class Argument:
+    """A constructor argument that a command line can set.
 
-    Names stand for what the module assigns to them or imports from a package beside it.
+    Attributes:
+        name: Name in the signature.
+        kind: `bool`, `int`, `float`, or `str`.
+        default: Default value. None if the default is None or the argument is required.
+        text: Entry under "Args:" in the docstring, as one line.
+        choices: Valid words, or None.
+        required: Whether the argument has no default.
+    """
+
+    name: str
+    kind: type
+    default: Any
+    text: str
+    choices: tuple[str, ...] | None = None
+    required: bool = False
+
+
+def import_attribute(path: str) -> Any:
+    """Import `MODULE.NAME`, such as `"keras_dml.optimizers.OPTIMIZERS"`."""
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(module), name)
+
+
+def words(path: str) -> Callable[[], tuple[str, ...]]:
+    """Return a function that imports the words, or the keys, of the registry `MODULE.NAME`."""
+    return lambda: tuple(import_attribute(path))
+
+
+def summary(documented: object) -> str:
+    """Return the first paragraph of a docstring on one line, or "" without a docstring."""
+    first, *_ = (inspect.getdoc(documented) or "").split("\n\n")
+    return " ".join(first.split())
+
+
+def arguments(entry: Callable[..., Any]) -> tuple[Argument, ...]:
+    """Return the arguments of a class or function that a command line can set.
+
+    These are the arguments annotated with bool, int, float, str, or `Literal` of words, possibly
+    `| None`. Objects and arguments that training sets, such as the seed, are excluded.
 
     Raises:
-        LookupError: no such name, or one that cannot be read like this.
+        TypeError: An argument has no annotation, or no separate entry under "Args:".
     """
-    found = _value(*_assigned(module, name))
-    return (found,) if isinstance(found, str) else tuple(found)
-
-
-def number(module: str, name: str) -> int:
-    """The whole number that a module assigns to a name, without importing it.
-
-    Raises:
-        LookupError: no such name, or none that is a number.
-    """
-    module, node = _assigned(module, name)
-    if isinstance(node, ast.Constant) and isinstance(node.value, int):
-        return node.value
-    raise LookupError(f"{name} of {module} is no number")
-
-
-def summary(module: str, function: str) -> str:
-    """The docstring of a module's function on one line; "" without one."""
-    for node in _parsed(module).body:
-        if isinstance(node, ast.FunctionDef) and node.name == function:
-            return " ".join((ast.get_docstring(node) or "").split())
-    raise LookupError(f"{module} has no function {function}")
-
-
-def commands_with(flag: str) -> list[str]:
-    """The commands whose own options declare a flag: `experiments.search`, say."""
+    texts = _entries(inspect.getdoc(entry) or "")
     found = []
-    spec = importlib.util.find_spec("experiments")
-    (root,) = (spec and spec.submodule_search_locations) or (".",)
-    for path in sorted(pathlib.Path(root).glob("*.py")):
-        module = f"experiments.{path.stem}"
-        declared = (
-            statement.target.id
-            for node in _parsed(module).body
-            if isinstance(node, ast.ClassDef)
-            for statement in node.body
-            if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
-            if isinstance(statement.value, ast.Call)
+    for parameter in inspect.signature(entry).parameters.values():
+        if parameter.name in _SET_BY_TRAINING or parameter.kind in (
+            parameter.VAR_KEYWORD,
+            parameter.VAR_POSITIONAL,
+        ):
+            continue
+        where = f"{entry.__name__}({parameter.name})"
+        if parameter.annotation is parameter.empty:
+            raise TypeError(f"{where} must be annotated with its type")
+        kind, choices = _kind(_evaluated(entry, parameter.annotation))
+        if kind is None:
+            continue
+        if parameter.name not in texts:
+            raise TypeError(f"{where} must have a separate entry under Args: in the docstring")
+        required = parameter.default is parameter.empty
+        default = None if required else parameter.default
+        text = texts[parameter.name]
+        found.append(Argument(parameter.name, kind, default, text, choices, required))
+    return tuple(found)
+
+
+def flags_of_entries(
+    entries: Mapping[str, Mapping[str, Argument]], group: str, optional: bool = True
+) -> tuple[Flag, ...]:
+    """Return one flag for each argument name, described for each entry of the registry.
+
+    Args:
+        entries: The arguments of each entry, by name.
+        group: Heading of the flags.
+        optional: Whether the flags have no value until they are set. Otherwise they have the
+            default of the first entry that has the argument.
+
+    Raises:
+        TypeError: Entries share a name, but not its type.
+    """
+    sharing: dict[str, dict[str, Argument]] = {}
+    for entry, taken in entries.items():
+        for name, argument in taken.items():
+            sharing.setdefault(name, {})[entry] = argument
+    return tuple(_flag(name, by_entry, group, optional) for name, by_entry in sharing.items())
+
+
+def taken_arguments(
+    choice: str, entries: Mapping[str, Callable[..., Any]], chosen: str, given: Mapping[str, Any],
+    overridable: Collection[str] = (),
+) -> dict[str, Any]:  # fmt: skip
+    """Return the values that the chosen entry of a registry takes.
+
+    Args:
+        choice: Flag that chooses the entry.
+        entries: The registry.
+        chosen: Name of the entry.
+        given: Values that are set, by argument name.
+        overridable: Arguments that are ignored if the entry does not take them: a recipe sets them
+            for the entry that it chooses, and the command line chooses another entry.
+
+    Raises:
+        UsageError: The entry does not take an argument.
+    """
+    taken = {argument.name: argument for argument in arguments(entries[chosen])}
+    for name, argument in taken.items():
+        if argument.required and given.get(name) is None:
+            raise UsageError(f"{choice}={chosen} needs --{name}=N. Received: {name}=None")
+    for name in given:
+        if name in taken or name in overridable:
+            continue
+        takers = [
+            entry
+            for entry, maker in entries.items()
+            if name in {argument.name for argument in arguments(maker)}
+        ]
+        raise UsageError(
+            f"{name} is for --{choice}={' or '.join(takers)}. Received: {choice}={chosen}"
         )
-        if flag in declared:
-            found.append(module)
-    return found
+    return {name: value for name, value in given.items() if name in taken}
 
 
-@functools.cache
-def _parsed(module: str) -> ast.Module:
-    package, *parts = module.split(".")
-    spec = importlib.util.find_spec(package)
-    if spec is None or not spec.submodule_search_locations:
-        raise LookupError(f"There is no package {package}")
-    path = pathlib.Path(next(iter(spec.submodule_search_locations)), *parts)
-    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+def _flag(name: str, by_entry: Mapping[str, Argument], group: str, optional: bool) -> Flag:
+    kinds = {argument.kind for argument in by_entry.values()}
+    if len(kinds) > 1:
+        raise TypeError(
+            f"{name} must be of one type in all entries that take it, since it is one flag: "
+            f"{', '.join(by_entry)}"
+        )
+    # Entries with the same description share a line.
+    lines: dict[str, list[str]] = {}
+    for entry, argument in by_entry.items():
+        choices = f" One of {', '.join(argument.choices)}." if argument.choices else ""
+        default = f" Default: {shown(argument.default) or 'none'}." if optional else ""
+        lines.setdefault(f"{argument.text}{choices}{default}", []).append(entry)
+    text = "\n".join(f"{', '.join(names)}: {line}" for line, names in lines.items())
+    first = next(iter(by_entry.values()))
+    return Flag(name, kinds.pop(), None if optional else first.default, group, text)
 
 
-def _assigned(module: str, name: str) -> tuple[str, ast.expr]:
-    """The module that says what a name is, and what it says."""
-    for node in _parsed(module).body:
-        match node:
-            case ast.Assign(targets=[ast.Name(id=target)], value=value) if target == name:
-                return module, value
-            case ast.AnnAssign(target=ast.Name(id=target), value=ast.expr() as value) if (
-                target == name
-            ):
-                return module, value
-            case ast.ImportFrom(module=str(other), names=names):
-                for alias in names:
-                    if name == (alias.asname or alias.name):
-                        return _assigned(other, alias.name)
-    raise LookupError(f"{module} assigns no {name}")
+def _evaluated(entry: Callable[..., Any], annotation: Any) -> Any:
+    """Evaluate an annotation that `from __future__ import annotations` left as text."""
+    if not isinstance(annotation, str):
+        return annotation
+    function = entry.__init__ if isinstance(entry, type) else entry  # type: ignore[misc]
+    try:
+        return eval(annotation, inspect.unwrap(function).__globals__)
+    except NameError:  # imported for type checkers only, so the type of an object
+        return object
 
 
-def _value(module: str, node: ast.expr) -> str | list[str]:
-    match node:
-        case ast.Constant(value=str(text)):
-            return text
-        case ast.Name(id=name):
-            return _value(*_assigned(module, name))
-        case ast.Tuple(elts=parts) | ast.List(elts=parts):
-            return _all(module, parts)
-        case ast.Dict(keys=keys):
-            return _all(module, [key for key in keys if key is not None])
-    raise LookupError(f"{ast.unparse(node)} of {module} cannot be read without importing it")
+def _kind(annotation: Any) -> tuple[type | None, tuple[str, ...] | None]:
+    """Return the type and the choices of an annotation. None for an object."""
+    if typing.get_origin(annotation) in (types.UnionType, typing.Union):
+        annotation, *others = typing.get_args(annotation)
+        # A union of words and an object: a command line can set the words.
+        if others != [types.NoneType] and typing.get_origin(annotation) is not typing.Literal:
+            return None, None
+    if typing.get_origin(annotation) is typing.Literal:
+        return str, typing.get_args(annotation)
+    return (annotation if annotation in (bool, int, float, str) else None), None
 
 
-def _all(module: str, parts: list[ast.expr]) -> list[str]:
-    found: list[str] = []
-    for part in parts:
-        value = _value(module, part.value if isinstance(part, ast.Starred) else part)
-        found += [value] if isinstance(value, str) else value
-    return found
+def _entries(docstring: str) -> dict[str, str]:
+    """Return the text of each argument with a separate entry under "Args:"."""
+    section = re.search(r"^Args:\n((?:[ ]+.*\n?|\n)*)", docstring, re.MULTILINE)
+    entries: dict[str, str] = {}
+    for entry in re.split(r"^ {4}(?=\S)", section[1] if section else "", flags=re.MULTILINE):
+        name, colon, text = entry.partition(":")
+        if colon and name.isidentifier():
+            entries[name] = " ".join(text.split())
+    return entries

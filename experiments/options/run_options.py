@@ -1,18 +1,25 @@
-"""The options of a run, in groups that other commands take too."""
+"""The options of a run, in groups that other commands share."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
 import pathlib
-import textwrap
 from collections.abc import Mapping
 from typing import Any
 
-from experiments import recipes
-from experiments.options import catalog, loss_flags, registries
-from experiments.options.declaration import Options, flags_of, option
+from experiments.options import loss_flags
+from experiments.options.declaration import Flag, Options, flags_of, option
+from experiments.options.registries import (
+    arguments,
+    flags_of_entries,
+    import_attribute,
+    summary,
+    taken_arguments,
+    words,
+)
 from experiments.options.values import normal_fold, normal_path
+from pipelines.max_pixels import MOST_PIXELS
 
 __all__ = [
     "AugmentationOptions",
@@ -27,135 +34,186 @@ __all__ = [
 ]
 
 DATA, IMAGES, SAMPLING, MODEL = "Data", "Images", "Sampling", "Model"
-_POOLINGS = registries.words("keras_dml.models.pooling", "POOLINGS")
 LOSS, OPTIMIZER, TRAINING = loss_flags.GROUP, "Optimizer", "Training"
 EVALUATION, RUN = "Evaluation", "Run"
+SAMPLERS = "pipelines.samplers.SAMPLERS"
+OPTIMIZERS, SCHEDULES = "keras_dml.optimizers.OPTIMIZERS", "keras_dml.optimizers.SCHEDULES"
 
 
 def _datasets() -> str:
-    package = "pipelines.datasets"
-    names = registries.words(f"{package}.registry", "NAMES")
-    lines = [f"{name}: {registries.summary(f'{package}.{name}', 'load_split')}" for name in names]
-    (prefix,) = registries.words(f"{package}.tfds", "PREFIX")
-    lines.append(f"{prefix}NAME or {prefix}NAME:CONFIG: one of tensorflow-datasets.")
+    names = words("pipelines.datasets.registry.NAMES")()
+    prefix = import_attribute("pipelines.datasets.registry.PREFIX")
+    lines = [f"Dataset: {', '.join(names)}, or {prefix}NAME."]
+    for name in names:
+        load_split = import_attribute(f"pipelines.datasets.{name}.load_split")
+        lines.append(f"{name}: {summary(load_split)}")
+    lines.append(f"{prefix}NAME or {prefix}NAME:CONFIG: a dataset of tensorflow-datasets.")
     return "\n".join(lines)
 
 
 def _backbones() -> str:
-    own = registries.words("keras_dml.models.backbones", "BACKBONES")
+    own = words("keras_dml.models.backbones.BACKBONES")()
     return "\n".join(
         [
-            f"{', '.join(own)}, or any keras.applications model.",
-            "hub:NAME: a KerasHub preset (hub:dinov2_base), or a folder of Keras, Hugging Face or "
-            "timm (hub:FOLDER), with its own weights.",
-            "FILE.keras: any saved model from images in 0..255 to maps, tokens or vectors.",
+            f"Backbone: {', '.join(own)}, or any keras.applications model.",
+            "hub:NAME: a KerasHub preset (hub:dinov2_base), or a folder of Keras, Hugging Face, or "
+            "timm (hub:FOLDER), which includes its weights.",
+            "FILE.keras: a saved model from images in 0..255 to maps, tokens, or vectors.",
         ]
     )
 
 
 def _poolings() -> str:
-    lines = ["From the backbone's maps or tokens to one vector."]
-    for name in _POOLINGS:
-        said = registries.summary("keras_dml.models.pooling", f"{name}_pooling")
-        lines.append(f"{name}: {said}")
-    return "\n".join(lines)
+    poolings = import_attribute("keras_dml.models.pooling.POOLINGS")
+    lines = ["Pooling of the backbone's maps or tokens to one vector."]
+    return "\n".join([*lines, *(f"{name}: {summary(make)}" for name, make in poolings.items())])
+
+
+def _miners() -> str:
+    strategies = ", ".join(words("keras_dml.mining.STRATEGIES")())
+    return (
+        f"losses over pairs: strategies that select the pairs, one after the other: {strategies}. "
+        "easy_positive,semi_hard are easy positives and semi-hard negatives. Default: all pairs "
+        "(triplet: --mining)."
+    )
 
 
 def _losses() -> str:
-    return f"{' | '.join(catalog.names())}."
+    return f"Loss: {', '.join(loss_flags.loss_names())}."
+
+
+def _entry_flags(registry: str, group: str) -> tuple[Flag, ...]:
+    """Return the flags of a registry's entries, with the defaults of their signatures."""
+    entries = import_attribute(registry)
+    taken = {name: {each.name: each for each in arguments(entries[name])} for name in entries}
+    return flags_of_entries(taken, group, optional=False)
+
+
+def _sampler_flags() -> tuple[Flag, ...]:
+    return tuple(
+        dataclasses.replace(flag, common=True) for flag in _entry_flags(SAMPLERS, SAMPLING)
+    )
+
+
+def _optimizer_flags() -> tuple[Flag, ...]:
+    return _entry_flags(OPTIMIZERS, OPTIMIZER)
+
+
+def _schedule_flags() -> tuple[Flag, ...]:
+    return _entry_flags(SCHEDULES, OPTIMIZER)
+
+
+def _for_the_choice(
+    options: Options, choice: str, registry: str, values: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the set values that the chosen entry of a registry takes.
+
+    Raises:
+        UsageError: The entry does not take a value.
+    """
+    given = {name: value for name, value in values.items() if name in options.given}
+    chosen_on_line = choice in options.on_command_line
+    overridable = set(given) - options.on_command_line if chosen_on_line else set()
+    entries = import_attribute(registry)
+    return taken_arguments(choice, entries, getattr(options, choice), given, overridable)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ImageLimitOptions(Options):
-    """What an image may cost."""
+    """The limit of an image file."""
 
     max_pixels: int = option(
-        registries.number("pipelines.images.limits", "MOST_PIXELS"),
+        MOST_PIXELS,
         DATA,
-        "How many pixels an image file may have. One whose header announces more is never decoded: "
-        "a file of 17 KB can take 5 GB.",
+        "Largest number of pixels of an image file. A larger image is never decoded: a file of "
+        "17 KB can need 5 GB.",
         lower_bound=1,
     )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataOptions(Options):
-    """Which images there are."""
+    """The images of a run."""
 
-    dataset: str | None = option(None, DATA, _datasets)
+    dataset: str | None = option(None, DATA, _datasets, common=True)
     data_dir: str | None = option(
         None,
         DATA,
-        "Folder that holds the dataset's files. tfds: default ~/tensorflow_datasets.",
+        "Folder with the dataset's files. Default for tfds: ~/tensorflow_datasets.",
         convert=normal_path,
+        common=True,
     )
     train_classes: int | None = option(
         None,
         DATA,
-        "The first N classes train, those behind them test. Default: the dataset's own split; "
-        "for a folder, half of the classes. tfds: pools the set's own splits first.",
+        "Number of training classes, from the first. The next classes test. Default: the dataset's "
+        "split; for a folder, half of the classes. tfds: combines the dataset's splits first.",
         lower_bound=1,
     )
     test_classes: int | None = option(
-        None, DATA, "How many classes test. Default: all that do not train.", lower_bound=1
+        None, DATA, "Number of test classes. Default: all other classes.", lower_bound=1
     )
     class_split: str = option(
         "first_classes",
         DATA,
-        "Which classes train. random_classes: drawn at random; within_classes: half of the images "
-        "of each class train, the others test; every_class: all images train, and nothing is "
-        "measured. Not of sop, inshop and digits.",
-        choices=registries.words("pipelines.split", "SPLITS"),
+        "Selection of the training classes. random_classes: random classes. within_classes: half "
+        "of the images of each class train, and the others test. every_class: all images train, "
+        "without a test. Not for sop, inshop, and digits.",
+        choices=words("pipelines.split.SPLITS"),
     )
     split_seed: int = option(
-        0, DATA, "Of what --class_split draws: the same whatever --seed is.", lower_bound=0
-    )
+        0, DATA, "Seed of the random selection of --class_split, independent of --seed.",
+        lower_bound=0,
+    )  # fmt: skip
     fold: str | None = option(
         None,
         DATA,
-        "K/N: leave the test classes alone, train on the training classes but for part K of N, and "
-        "measure on that part. For choices that no test class may see (experiments.study --search "
-        "makes them).",
+        "K/N: divide the training classes into N parts, test on part K, and train on the others. "
+        "The test classes stay unseen. experiments.study --search uses folds.",
         convert=normal_fold,
     )
     crop_to_box: bool = option(
         False,
         DATA,
-        "cub, cars: cut every image down to its bounding box first; most papers do not.",
+        "cub, cars: crop every image to its bounding box. Most papers do not.",
     )
 
     @property
     def keeps_nothing_back(self) -> bool:
-        """Whether every image trains, so that nothing is left to measure on."""
+        """Whether every image trains, so that no image tests."""
         return self.class_split == "every_class" and self.fold is None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BadImageOptions(DataOptions, ImageLimitOptions):
-    """Which images there are, and what becomes of files that are none."""
+    """The images of a run, and the treatment of files that are not images."""
 
     skip_bad_images: bool = option(
         False,
         DATA,
-        "First try to decode every image; leave out and list the files that are no images.",
+        "Decode every image first, and leave out and list the files that are not images.",
+        common=True,
     )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ImageSizeOptions(ImageLimitOptions):
-    """How an evaluation sees an image."""
+    """Preprocessing of an image for evaluation."""
 
-    image_size: int = option(224, IMAGES, "Height and width that the model sees.", lower_bound=8)
+    image_size: int = option(
+        224, IMAGES, "Height and width of the model's input.", lower_bound=8, common=True
+    )
     resize: str | None = option(
         None,
         IMAGES,
-        "Before the crop: N (shortest side) or HxW (exactly). Default: shortest side = image_size.",
+        "Size before the crop: N (shortest side) or HxW. Default: shortest side = image_size.",
+        common=True,
     )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AugmentationOptions(ImageSizeOptions):
-    """How a training sees an image."""
+    """Augmentation of a training image."""
 
     training_size: int | None = option(
         None,
@@ -167,39 +225,52 @@ class AugmentationOptions(ImageSizeOptions):
     crop: str = option(
         "area",
         IMAGES,
-        "Training crop: area = random area and aspect; fixed = training_size pixels at a random "
-        "place; none = the centre.",
-        choices=("area", "fixed", "none"),
+        "Crop of a training image. area: random area and aspect. fixed: training_size pixels at a "
+        "random place. none: the center.",
+        choices=words("pipelines.images.transforms.CROPS"),
     )
     crop_area: tuple[str, ...] = option(
-        ("0.16", "1"), IMAGES, "Share of the image that an area crop covers."
+        ("0.16", "1"), IMAGES, "Lowest and highest fraction of the image in an area crop."
     )
     crop_aspect: tuple[str, ...] = option(
-        ("0.75", "1.3333"), IMAGES, "Width over height of an area crop."
+        ("0.75", "1.3333"), IMAGES, "Lowest and highest ratio of width to height of an area crop."
     )
     flip: bool = option(True, IMAGES, "Mirror half of the training images.")
     jitter: tuple[str, ...] = option(
         ("0", "0", "0", "0"),
         IMAGES,
-        "Strength of brightness, contrast, saturation and hue changes.",
+        "Strengths of the changes of brightness, contrast, saturation, and hue.",
     )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SamplingOptions(Options):
-    """Which images make a batch."""
+    """The images of a batch.
+
+    Attributes:
+        of_samplers: Arguments of all samplers, with their defaults.
+    """
 
     sampler: str = option(
         "random",
         SAMPLING,
-        "random = each image once an epoch; balanced = batch_size/images_per_class classes a "
-        "batch.",
-        choices=("random", "balanced"),
+        "Sampler of the training batches.",
+        choices=words(SAMPLERS),
+        common=True,
     )
-    batch_size: int = option(128, SAMPLING, "Images in a batch, over all devices.", lower_bound=1)
-    images_per_class: int = option(
-        4, SAMPLING, "Images of each class in a balanced batch.", lower_bound=1
+    batch_size: int = option(
+        128, SAMPLING, "Images of a batch, over all devices.", lower_bound=1, common=True
     )
+    of_samplers: Mapping[str, Any] = flags_of(_sampler_flags)
+
+    @property
+    def sampler_arguments(self) -> dict[str, Any]:
+        """The arguments that are set for the chosen sampler.
+
+        Raises:
+            UsageError: The sampler does not take an argument.
+        """
+        return _for_the_choice(self, "sampler", SAMPLERS, self.of_samplers)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -209,86 +280,85 @@ class CodeOptions(Options):
     import_modules: tuple[str, ...] = option(
         (),
         MODEL,
-        "Python modules to import first, which register the custom classes of a .keras file. Only "
-        "on the command line: flag files cannot set it.",
+        "Python modules to import first, which register the custom classes of a .keras file. Flag "
+        "files cannot set it.",
         command_line_only=True,
     )
     trust_code: bool = option(
         False,
         MODEL,
-        "Run the Python code in the Lambda layers of a .keras file: only for files you trust, and "
-        "only on the command line.",
+        "Run the Python code in the Lambda layers of a .keras file. Only for files that you trust. "
+        "Flag files cannot set it.",
         command_line_only=True,
     )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelOptions(CodeOptions):
-    """From images to embeddings."""
+    """The embedding model."""
 
-    backbone: str = option("resnet50", MODEL, _backbones)
+    backbone: str = option("resnet50", MODEL, _backbones, common=True)
     filters: tuple[str, ...] | None = option(
         None,
         MODEL,
-        "small_convnet: widths of its stages, two convolutions each. Default: 32,64,128.",
+        "small_convnet: widths of its stages, with two convolutions each. Default: 32,64,128.",
     )
     weights: str = option(
         "imagenet",
         MODEL,
-        "imagenet (keras.applications, and torchvision's of resnet50_v1_5) | none | packaged "
-        "(efficientnet_lite0: ImageNet weights from an installed package, no network) | a weights "
-        "file of the backbone; bn_inception, resnet50_v1_5, efficientnet_lite0: also their public "
-        "PyTorch checkpoint, .pth or .npz. hub:NAME and FILE.keras have their own; none: hub:NAME "
-        "with random ones.",
+        "Weights of the backbone: imagenet, none, packaged, or a file.\n"
+        "imagenet: of keras.applications, or of torchvision for resnet50_v1_5. packaged: ImageNet "
+        "weights of efficientnet_lite0 from an installed package. A file: weights of the backbone; "
+        "for bn_inception, resnet50_v1_5, and efficientnet_lite0 also the public PyTorch "
+        "checkpoint, .pth or .npz. hub:NAME and FILE.keras include their weights; none: random "
+        "weights for hub:NAME.",
+        common=True,
     )
     frozen_batch_norm: bool | None = option(
         None,
         MODEL,
-        "Backbone batch norm keeps its stored statistics in training. Default: with trained "
-        "weights.",
+        "Use the stored statistics of the backbone's batch norm in training. Default: true with "
+        "trained weights.",
     )
     freeze_backbone: bool = option(
-        False, MODEL, "Train what lies behind the backbone alone; the backbone stays as it is."
+        False, MODEL, "Freeze the backbone and train only the head.", common=True
     )
     lora_rank: int | None = option(
         None,
         MODEL,
-        "Of the backbone train low-rank additions of this rank to its attention's queries and "
-        "values alone; merged in all that is exported. Default: none.",
+        "Train only low-rank additions (LoRA) of this rank to the queries and values of the "
+        "backbone's attention. Exported models contain the merged weights. Default: no additions.",
         lower_bound=1,
     )
     lora_layers: tuple[str, ...] | None = option(
         None,
         MODEL,
-        "lora_rank: names of the layers that get them, in place of the attention's.",
+        "lora_rank: names of the layers with additions, instead of the queries and values.",
     )
     rematerialize: bool = option(
         False,
         MODEL,
-        "Compute what lies within a transformer's block anew in the backward pass: less memory, "
+        "Recompute the activations in a transformer's blocks in the backward pass: less memory, "
         "about a third more time.",
     )
     pooling: str = option(
-        "average",
-        MODEL,
-        _poolings,
-        choices=_POOLINGS,
+        "average", MODEL, _poolings, choices=words("keras_dml.models.pooling.POOLINGS")
     )
     feature_batch_norm: bool = option(
-        False, MODEL, "Batch norm without scale and offset on the pooled features."
+        False, MODEL, "Apply batch norm without scale and offset to the pooled features."
     )
     embedding_size: int | None = option(
         None,
         MODEL,
-        "Size of a dense projection. Default: none, the pooled features are the embedding.",
+        "Size of the embedding. Default: no projection, the pooled features are the embedding.",
         lower_bound=1,
+        common=True,
     )
     levels: tuple[str, ...] | None = option(
         None,
         MODEL,
-        "Layers of the backbone, each with a pooling and a projection of its own; the embedding "
-        "is all of them in a row. Losses over pairs are summed over the levels. Default: the "
-        "last layer.",
+        "Layers of the backbone, each with its pooling and projection. The embedding concatenates "
+        "them, and losses over pairs are summed over them. Default: the last layer.",
     )
     dropout: float = option(
         0.0, MODEL, "Dropout before the classifier (ce, center).", lower_bound=0.0
@@ -297,56 +367,54 @@ class ModelOptions(CodeOptions):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LossOptions(Options):
-    """What is minimised.
+    """The loss.
 
     Attributes:
-        given_for_loss: what was given for the loss alone, whether it takes it or not.
-        proxies: arguments of `keras_dml.models.ProxyHead` that were given.
-        memory: arguments of `keras_dml.models.CrossBatchMemory` that were given, its memory_size by
-            the name size.
-        statistics: the arguments of `keras_dml.models.StatisticsNetwork`.
+        given_for_loss: Arguments of the losses that are set, also those that the loss refuses.
+        proxies: Arguments of `keras_dml.models.ProxyHead` that are set.
+        memory: Arguments of `keras_dml.models.CrossBatchMemory` that are set. `memory_size` has the
+            name `size`.
+        statistics: The arguments of `keras_dml.models.StatisticsNetwork`.
     """
 
-    loss: str = option("multi_similarity", LOSS, _losses)
+    loss: str = option("multi_similarity", LOSS, _losses, common=True)
     given_for_loss: Mapping[str, Any] = flags_of(loss_flags.flags_of_losses)
     center_weight: float = option(
         0.1,
         LOSS,
-        "center: its weight beside the cross-entropy that it is trained with.",
+        "center: weight of the loss next to the cross-entropy.",
         lower_bound=0.0,
     )
     classifier: bool = option(
         False,
         LOSS,
-        "pce: take p from a classifier of the embeddings, which a cross-entropy trains without "
-        "changing the embedding. Default: p from the scores of spce.",
+        "pce: take p from a classifier of the embeddings. A cross-entropy trains the classifier "
+        "without changing the embedding. Default: p from the scores of spce.",
     )
     classifier_factor: float = option(
         1.0,
         LOSS,
-        "classifier: its learning rate, as a factor on learning_rate.",
+        "classifier: factor on the learning rate of the classifier.",
         lower_bound=0.0,
     )
     proxies: Mapping[str, Any] = flags_of(loss_flags.flags_of_proxies, prefix=loss_flags.PROXIES)
     proxies_factor: float | None = option(
         None,
         LOSS,
-        "losses over proxies: their learning rate, as a factor on learning_rate. Default: 1.",
+        "losses over proxies: factor on the learning rate of the proxies. Default: 1.",
         lower_bound=0.0,
     )
     proxies_merging: float | None = option(
         None,
         LOSS,
-        "losses over several proxies a class: weight of the regulariser that merges those that are "
-        "not needed (SoftTriple: 0.2). Default: 0.",
+        "losses with several proxies per class: weight of the regularizer that merges proxies that "
+        "are not needed (SoftTriple: 0.2). Default: 0.",
         lower_bound=0.0,
     )
     miners: tuple[str, ...] | None = option(
         None,
         LOSS,
-        "losses over pairs: which pairs they see, one strategy after the other: "
-        f"{', '.join(registries.words('keras_dml.mining', 'STRATEGIES'))}. easy_positive,semi_hard "
-        "are easy positives against semi-hard negatives. Default: all pairs (triplet: --mining).",
+        _miners,
     )
     memory: Mapping[str, Any] = flags_of(loss_flags.flags_of_memory, prefix=loss_flags.MEMORY)
     statistics: Mapping[str, Any] = flags_of(
@@ -355,150 +423,151 @@ class LossOptions(Options):
     statistics_learning_rate: float | None = option(
         None,
         LOSS,
-        "rankmi's statistics network: its learning rate. Default: learning_rate.",
+        "rankmi's statistics network: learning rate. Default: learning_rate.",
         lower_bound=0.0,
     )
 
     @property
     def loss_arguments(self) -> dict[str, Any]:
-        """What was given for the loss alone.
+        """The arguments that are set for the loss.
 
         Raises:
-            UsageError: no such loss, or an argument that it does not take.
+            UsageError: The loss does not exist, or does not take an argument.
         """
         return loss_flags.checked(self.loss, self.given_for_loss)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimizerOptions(Options):
-    """How it is minimised."""
+    """The optimizer and its learning rates.
 
-    optimizer: str = option(
-        "sgd",
-        OPTIMIZER,
-        "Optimizer.",
-        choices=registries.words("keras_dml.optimizers", "OPTIMIZERS"),
-    )
-    learning_rate: float = option(0.01, OPTIMIZER, "Learning rate.", lower_bound=0.0)
-    momentum: float = option(
-        0.0, OPTIMIZER, "sgd, rmsprop: momentum.", lower_bound=0.0, upper_bound=1.0
-    )
-    nesterov: bool = option(False, OPTIMIZER, "sgd: Nesterov momentum.")
-    velocity: str = option(
-        "keras",
-        OPTIMIZER,
-        "sgd: form of the momentum. keras: each past gradient keeps the learning rate of its step; "
-        "torch: the current learning rate applies to all, as in PyTorch.",
-        choices=registries.words("keras_dml.optimizers", "VELOCITIES"),
-    )
+    Attributes:
+        of_optimizers, of_schedules: Arguments of all optimizers and schedules, with their defaults.
+    """
+
+    optimizer: str = option("sgd", OPTIMIZER, "Optimizer.", choices=words(OPTIMIZERS), common=True)
+    learning_rate: float = option(0.01, OPTIMIZER, "Learning rate.", lower_bound=0.0, common=True)
+    of_optimizers: Mapping[str, Any] = flags_of(_optimizer_flags)
     weight_decay: float = option(
         0.0,
         OPTIMIZER,
-        "Weight decay: adamw's is decoupled, the others' coupled (added to the gradient).",
+        "Weight decay. The decay of adamw is decoupled. The others add it to the gradient.",
         lower_bound=0.0,
+        common=True,
     )
     decayed: str = option(
         "kernels",
         OPTIMIZER,
-        "What weight_decay acts on: convolution and dense kernels, or every variable.",
+        "Variables that weight_decay changes: convolution and dense kernels, or all variables.",
         choices=("kernels", "all"),
     )
     pretrained_factor: float = option(
         1.0,
         OPTIMIZER,
-        "Learning rate of the backbone, as a multiple of the new layers'.",
+        "Factor on the learning rate of the backbone.",
         lower_bound=0.0,
     )
     layer_decay: float | None = option(
         None,
         OPTIMIZER,
-        "Of a transformer's backbone: each block's learning rate is this multiple of that of the "
-        "block behind it, and the embedding of the patches comes before the first.",
+        "Transformers: factor on the learning rate from each block to the block before it, and "
+        "from the first block to the embedding of the patches.",
         lower_bound=0.0,
         upper_bound=1.0,
     )
     schedule: str = option(
         "warm_cosine",
         OPTIMIZER,
-        "Learning rate over the steps.",
-        choices=registries.words("experiments.training.optimizer", "SCHEDULES"),
+        "Learning-rate schedule over the steps.",
+        choices=words(SCHEDULES),
+        common=True,
     )
-    warmup_steps: int = option(
-        100, OPTIMIZER, "warm_cosine: steps of linear warm-up.", lower_bound=1
-    )
-    decay_steps: int | None = option(
-        None, OPTIMIZER, "step: steps between two decays of the learning rate.", lower_bound=1
-    )
-    decay_factor: float = option(
-        0.1, OPTIMIZER, "step: what the learning rate is multiplied by.", lower_bound=0.0
-    )
+    of_schedules: Mapping[str, Any] = flags_of(_schedule_flags)
     global_clipnorm: float | None = option(
         None,
         OPTIMIZER,
-        "Scale the whole gradient down to this length where it is longer. Default: no clipping.",
+        "Largest norm of the whole gradient. A longer gradient is scaled down. Default: no limit.",
         lower_bound=0.0,
     )
     ema: float | None = option(
         None,
         OPTIMIZER,
-        "Evaluate and export an exponential moving average of the weights of this momentum, such "
-        "as 0.999. Default: the weights themselves.",
+        "Momentum, such as 0.999, of an exponential moving average of the weights, which is "
+        "evaluated and exported. Default: no average.",
         lower_bound=0.0,
         upper_bound=1.0,
     )
 
+    @property
+    def optimizer_arguments(self) -> dict[str, Any]:
+        """The arguments that are set for the chosen optimizer.
+
+        Raises:
+            UsageError: The optimizer does not take an argument.
+        """
+        return _for_the_choice(self, "optimizer", OPTIMIZERS, self.of_optimizers)
+
+    @property
+    def schedule_arguments(self) -> dict[str, Any]:
+        """The arguments that are set for the chosen schedule.
+
+        Raises:
+            UsageError: The schedule does not take an argument.
+        """
+        return _for_the_choice(self, "schedule", SCHEDULES, self.of_schedules)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingOptions(Options):
-    """How long, and on what."""
+    """The training loop."""
 
-    epochs: int = option(30, TRAINING, "Epochs.", lower_bound=1)
+    epochs: int = option(30, TRAINING, "Number of epochs.", lower_bound=1, common=True)
     head_epochs: int | None = option(
         None,
         TRAINING,
-        "In the first N epochs train what lies behind the backbone alone, then all of it with a "
-        "fresh optimizer and schedule. Default: all from the start.",
+        "Train only the head for the first N epochs, then the whole model with a new optimizer and "
+        "schedule. Default: train the whole model from the start.",
         lower_bound=1,
     )
     patience: int = option(
         0,
         TRAINING,
-        "With --fold: stop once MAP@R (cosine) on the held-out classes has not risen in N "
-        "evaluations. Not with schedule=warm_cosine, which counts on the last step. 0: never.",
+        "With --fold: stop if MAP@R (cosine) on the held-out classes has not risen in N "
+        "evaluations. Not with schedule=warm_cosine, which needs the last step. 0: never stop.",
         lower_bound=0,
     )
     cache_features: bool = option(
         False,
         TRAINING,
-        "With freeze_backbone: all images go through the backbone once, to disk; then the head "
-        "trains on that, in seconds an epoch.",
+        "With freeze_backbone: compute the features of all images once. The head trains on them.",
+        common=True,
     )
     cached_views: int | None = option(
         None,
         TRAINING,
-        "cache_features: train on N augmented views of each image. Default: on the image as an "
-        "evaluation sees it.",
+        "cache_features: number of augmented views of each image. Default: the image as in "
+        "evaluation.",
         lower_bound=1,
     )
     cache_dir: str | None = option(
         None,
         TRAINING,
-        "cache_features: a folder for them that several runs share. Default: in the run's folder, "
-        "while it trains.",
+        "cache_features: folder of features that runs share. Default: in the run's folder, during "
+        "the training.",
         convert=normal_path,
     )
     chunk_size: int | None = option(
         None,
         TRAINING,
-        "Compute a batch in pieces of N images on each device, with the loss and the weights of "
-        "the whole: the memory of a piece, one more forward pass. Not for rankmi. Default: all at "
-        "once.",
+        "Compute each batch in parts of N images per device, with the loss and the gradients of "
+        "the whole batch: the memory of one part, and one more forward pass. Not for rankmi. "
+        "Default: compute the batch at once.",
         lower_bound=1,
     )
     chunk_statistics: bool = option(
         False,
         TRAINING,
-        "chunk_size: let batch norm take the statistics of each piece, in place of refusing it.",
+        "chunk_size: allow batch norm, with the statistics of each part.",
     )
     steps_per_epoch: int | None = option(
         None,
@@ -509,87 +578,100 @@ class TrainingOptions(Options):
     strategy: str = option(
         "one",
         TRAINING,
-        "Devices: one; mirrored = all of this machine; auto = mirrored where there is a GPU, else "
-        "one; multi_worker = all of several machines, from TF_CONFIG or a Slurm job.",
+        "Devices: one, mirrored, auto, or multi_worker.\n"
+        "mirrored: all devices of this machine. auto: mirrored with a GPU, otherwise one. "
+        "multi_worker: all devices of the machines of TF_CONFIG or of a Slurm job.",
         choices=("one", "auto", "mirrored", "multi_worker"),
+        common=True,
     )
     logical_devices: int = option(
         1,
         TRAINING,
-        "Split the CPU into this many devices, to try mirrored without GPUs.",
+        "Number of devices that the CPU is split into, to try mirrored without GPUs.",
         lower_bound=1,
     )
     mixed_precision: bool = option(
-        False, TRAINING, "Compute in half precision: float16 on a GPU, bfloat16 on a CPU."
+        False,
+        TRAINING,
+        "Compute in half precision: float16 on a GPU, bfloat16 on a CPU.",
+        common=True,
     )
     jit_compile: bool = option(False, TRAINING, "Compile the training step with XLA.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class IntervalOptions(Options):
-    """How often a training is evaluated, and which epoch is kept."""
+    """The evaluations of a training, and the epoch whose model is kept."""
 
     eval_every: int = option(
-        1, EVALUATION, "Evaluate every N epochs, and after the last.", lower_bound=1
+        1,
+        EVALUATION,
+        "Evaluate every N epochs, and after the last.",
+        lower_bound=1,
+        common=True,
     )
     keep: str | None = option(
         None,
         EVALUATION,
-        "Epoch whose model is scored and exported. last; best_test: the best R@1 on the test "
-        "images, which flatters the score; best_fold: the best R@1 (with patience: MAP@R) on the "
-        "classes that --fold holds out. Default: last; with --fold, best_fold.",
+        "Epoch whose model is scored and exported. last. best_test: best R@1 on the test images, "
+        "which flatters the score. best_fold: best R@1 (with patience: MAP@R) on the classes that "
+        "--fold holds out. Default: last; with --fold, best_fold.",
         choices=("last", "best_test", "best_fold"),
+        common=True,
     )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScoringOptions(Options):
-    """How embeddings are evaluated."""
+    """The evaluation of embeddings."""
 
-    recall_at: tuple[str, ...] = option(("1", "2", "4", "8"), EVALUATION, "The K of recall at K.")
+    recall_at: tuple[str, ...] = option(
+        ("1", "2", "4", "8"), EVALUATION, "Values of K for recall at K.", common=True
+    )
     eval_batch_size: int = option(
-        64, EVALUATION, "Images embedded at once, on each device.", lower_bound=1
+        64, EVALUATION, "Images per batch of the evaluation, on each device.", lower_bound=1
     )
     matryoshka: tuple[str, ...] | None = option(
         None,
         EVALUATION,
-        "Increasing lengths such as 32,64,128: recall is measured for each prefix of the embedding "
-        "too. In training the last is embedding_size, and the loss is summed over the prefixes.",
+        "Increasing lengths such as 32,64,128: report the recall of each prefix of the embedding. "
+        "In training, the last length is embedding_size, and the loss is summed over the prefixes.",
     )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluationOptions(ScoringOptions, CodeOptions, ImageSizeOptions, BadImageOptions):
-    """What the evaluation of a model's embeddings takes of what a run takes."""
+    """The options of a run that the evaluation of a model needs."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PixelOptions(Options):
-    """What embeddings are measured against."""
+    """The baseline of raw pixels."""
 
     raw_pixels: bool = option(
-        False,
-        EVALUATION,
-        "First evaluate nearest neighbours of the pixels themselves, as the floor to beat.",
+        False, EVALUATION, "First evaluate the nearest neighbors of raw pixels, as a baseline."
     )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OutputOptions(Options):
-    """Where to."""
+    """The output of a run."""
 
-    output_dir: str | None = option(None, RUN, "The run's folder. Default: runs/RECIPE-seedSEED.")
+    output_dir: str | None = option(
+        None, RUN, "Output folder. Default: runs/RECIPE-seedSEED.", common=True
+    )
     refit: bool = option(
         False,
         RUN,
-        "Measured on what is kept back, train once more on every class, with the same steps, for a "
-        "final model: in the run's folder, refit. Of a finished run too.",
+        "After evaluation, retrain on all classes and save the model to `refit/`. Also for a "
+        "finished run.",
+        common=True,
     )
     measured_in: str | None = option(
         None,
         RUN,
-        "class_split=every_class: the folder of a finished run that measured the same settings, "
-        "whose scores report and model card give. --refit sees to it.",
+        "class_split=every_class: folder of a finished run with the same settings, whose scores "
+        "the report and the model card quote. --refit sets it.",
         convert=normal_path,
     )
 
@@ -615,25 +697,26 @@ class EngineOptions(Options):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SeedOptions(Options):
-    """What chance follows from."""
+    """The seed."""
 
-    seed: int = option(0, RUN, "Seed of everything random.", lower_bound=0, upper_bound=2**32 - 1)
+    seed: int = option(0, RUN, "Random seed.", lower_bound=0, upper_bound=2**32 - 1, common=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RepetitionOptions(Options):
-    """How alike two runs are."""
+    """Repeatability."""
 
     deterministic: bool = option(
         False,
         RUN,
-        "Bit-identical results from one run to the next, with the same number of threads on the "
-        "same kind of machine, at some cost in speed.",
+        "Give bit-identical results in every run. Needs the same number of threads on the same "
+        "kind of machine, and is slower.",
+        common=True,
     )
 
 
-# Fields come in the order of the groups from the last of these bases to the first: the order of
-# `flags.txt`, in which folders of earlier versions have it too.
+# Fields come in the order of the groups from the last of these bases to the first. `flags.txt` has
+# the same order.
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunOptions(
     RepetitionOptions,
@@ -651,32 +734,25 @@ class RunOptions(
     AugmentationOptions,
     BadImageOptions,
 ):
-    """Everything that a run takes."""
+    """The options of a run."""
 
     command = "experiments.run"
-    intro = "\n".join(
-        [
-            "Train an embedding, evaluate it on classes never seen in training, write a report and",
-            "a SavedModel.",
-            "",
-            "  python -m experiments.run --flagfile=RECIPE.flags [--flag=value ...]",
-            "",
-            *textwrap.wrap(f"Recipes: {', '.join(recipes.names())}.", 88),
-            "A flag given here overrides the recipe's; a recipe may name another by --flagfile.",
-            "--noNAME turns a switch off. A killed run goes on where it stopped when the same "
-            "command is",
-            "given again.",
-        ]
-    )
+    intro = """Train an embedding model, evaluate it on unseen classes, and write a report and a
+SavedModel.
+
+  python -m experiments.run --flagfile=RECIPE.flags [--flag=value ...]
+
+keras-dml recipes lists the recipes. Flags on the command line override the recipe. --noNAME turns a
+switch off, and --NAME=none unsets a value. After a kill, the same command resumes the run."""
 
     @property
     def name(self) -> str:
-        """The run's name: its recipe's or its dataset's."""
+        """Name of the run: its recipe's or its dataset's."""
         return self.recipe or self.dataset or "run"
 
     @property
     def folder(self) -> pathlib.Path:
-        """The run's folder."""
+        """Folder of the run."""
         return pathlib.Path(
             os.path.expanduser(self.output_dir or f"runs/{self.name}-seed{self.seed}")
         )

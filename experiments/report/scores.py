@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from keras_dml.retrieval.rows import first_few
+from keras_dml._common.rows import first_few
 
 # The rows of what is looked for in a catalog.
 CATALOG = "photo to catalog"

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from experiments.report.distance_figure import rows_of_some_classes
 from experiments.report.figures import BLUE, ORANGE, svg
-from keras_dml.retrieval.rows import normalized, row_blocks
+from keras_dml._common.rows import normalized, row_blocks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

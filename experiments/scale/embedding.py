@@ -7,12 +7,11 @@ import contextlib
 import hashlib
 import json
 import logging
-import os
 import pathlib
 import sys
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from experiments.options.errors import RunError, UsageError, one_line
 from experiments.scale.connection import connected
 from experiments.searching.embedded_rows import EmbeddedRows, read_ids, read_rows
 from experiments.searching.folder_embeddings import Embedded, Update
+from experiments.searching.image_batch import unusable_name
 from experiments.searching.image_files import ImageFile
 from keras_dml._common.extras import needing
 
@@ -27,9 +27,6 @@ with needing("ray", "--engine=ray"):
     import ray
     import ray.data
     from ray.data.checkpoint import CheckpointConfig
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 __all__ = ["RayUpdate", "embed_on_ray"]
 
@@ -81,18 +78,20 @@ def embed_on_ray(
     (folder / _ROWS).mkdir(parents=True, exist_ok=True)
     (folder / _CHECKPOINT).mkdir(exist_ok=True)
     _delete_unfinished(folder)
-    file_of = {_key(file, max_pixels): file for file in files}
+    unusable = {file.path: why for file in files if (why := unusable_name(file.path))}
+    file_of = {_key(file, max_pixels): file for file in files if file.path not in unusable}
     done = read_ids(folder / _CHECKPOINT)
     todo = {key: file.path for key, file in file_of.items() if key not in done}
     began = time.monotonic()
     if todo:
         with connected({"TF_CPP_MIN_LOG_LEVEL": "3"}, log_to_driver=False):
-            _embed(todo, folder, _Settings(str(saved_model), images, max_pixels, batch_size), workers)
+            settings = _Settings(str(saved_model), images, max_pixels, batch_size)
+            _embed(todo, folder, settings, workers)
     seconds = time.monotonic() - began
     rows = read_rows(folder / _ROWS, file_of)
     if len(rows.ids) != len(file_of):
         raise RunError(f"embeddings are missing in {folder}. Delete it and repeat the command.")
-    return RayUpdate(_update(rows, file_of), len(todo), seconds)
+    return RayUpdate(_update(rows, file_of, unusable), len(todo), seconds)
 
 
 class _Settings(NamedTuple):
@@ -119,10 +118,10 @@ def _delete_unfinished(folder: pathlib.Path) -> None:
         pending.unlink()
 
 
-def _update(rows: EmbeddedRows, file_of: dict[str, ImageFile]) -> Update:
+def _update(rows: EmbeddedRows, file_of: dict[str, ImageFile], unusable: dict[str, str]) -> Update:
     """Separate good and bad images."""
     place_of = {key: place for place, key in enumerate(rows.ids)}
-    bad = {file_of[key].path: why for key, why in zip(rows.ids, rows.reasons) if why}
+    bad = {file_of[key].path: why for key, why in zip(rows.ids, rows.reasons) if why} | unusable
     good = sorted((file, place_of[key]) for key, file in file_of.items() if file.path not in bad)
     if not good:
         path, reason = next(iter(bad.items()))
@@ -159,8 +158,7 @@ def _embed(
         # Ray's writing tasks need a core of their own.
         num_cpus=0 if gpus else min(1, max(cores - 1, 0) / count),
         num_gpus=min(1, gpus / count),
-        max_restarts=-1,
-        max_task_retries=_RETRIES,
+        ray_remote_args_fn=lambda: {"max_task_retries": _RETRIES},
     )
     try:
         pipeline.write_parquet(str(folder / _ROWS))
@@ -194,8 +192,8 @@ class _Embedder:
         self._images = ImageFolder(settings.images)
         self._max_pixels = settings.max_pixels
 
-    def __call__(self, batch: dict[str, np.ndarray]) -> pa.Table:
-        """Embed a batch of `id` and `path`."""
+    def __call__(self, batch: dict[str, np.ndarray]) -> Any:
+        """Return an Arrow table of a batch with `id` and `path`."""
         from experiments.searching.embedded_rows import rows_table
         from experiments.searching.image_batch import embed_batch
 

@@ -46,7 +46,8 @@ def read_rows(folder: pathlib.Path, wanted: Collection[str]) -> EmbeddedRows:
     ids, blocks, reasons = list[str](), list[np.ndarray](), list[str]()
     for file in sorted(folder.glob("*.parquet")):
         table = pq.read_table(file)
-        table = table.filter(pa.array([one in wanted for one in table[_ID].to_pylist()], pa.bool_()))
+        keep = [one in wanted for one in table[_ID].to_pylist()]
+        table = table.filter(pa.array(keep, pa.bool_()))
         ids += table[_ID].to_pylist()
         reasons += table[_REASON].to_pylist()
         blocks.append(embeddings_of(table))

@@ -15,10 +15,10 @@ from experiments.searching.addresses import is_address, open_store, parsed_addre
 from experiments.searching.columns import Columns, StoredColumns, Where, read_columns
 from experiments.searching.index_settings import INDEX, read_settings
 from experiments.searching.store import CLASS, PATH, Store, StoreError
+from keras_dml._common.rows import prepared_rows
 from keras_dml._common.types import Metric
 from keras_dml.retrieval import ExactIndex, load_index
 from keras_dml.retrieval.items import Items
-from keras_dml.retrieval.rows import prepared_rows
 
 __all__ = ["FolderGallery", "Gallery", "Neighbors", "StoreGallery", "open_gallery"]
 

@@ -7,7 +7,13 @@ from typing import NamedTuple
 
 from experiments.options.errors import RunError, UsageError
 from pipelines.datasets.files import LOGGER
-from pipelines.datasets.folder import EXTENSIONS, unread_line, walk_images
+from pipelines.datasets.folder import (
+    EXTENSIONS,
+    UNREAD,
+    unread_endings,
+    unread_line,
+    walk_images,
+)
 
 
 class ImageFile(NamedTuple):
@@ -18,46 +24,44 @@ class ImageFile(NamedTuple):
     time: int
 
 
-def list_images(folder: str | os.PathLike[str]) -> list[ImageFile]:
-    """All images of a folder, nested as they like, in the order of their paths; opens none.
+def list_images(place: str | os.PathLike[str]) -> list[ImageFile]:
+    """List all images in a folder and its subfolders, sorted by path. Opens no image.
 
-    File types, linked folders and hidden files are treated as `pipelines.load_dataset("folder")`
-    treats them; here an image needs no class folder.
+    File types, linked folders, and hidden files are treated as `pipelines.load_dataset("folder")`
+    treats them, but an image needs no class folder.
 
     Args:
-        folder: path.
+        place: a folder, or an address that Arrow reads.
 
     Returns:
-        List of `ImageFile`. The size and time of a link whose file is gone are 0.
+        List of `ImageFile`. The size and time of a broken link are 0.
 
     Raises:
-        ValueError: no such folder, one that cannot be read, or no image in it.
+        UsageError: if the folder is missing, unreadable, or without images.
     """
-    root = os.fspath(folder)
-    if not os.path.isdir(root):
-        raise UsageError(f"images must be a folder. Received: images={root}")
+    root = os.fspath(place)
     unread: collections.Counter[str] = collections.Counter()
-    found = [
-        _image_file(root, os.path.join(path, name))
-        for path, names in walk_images(root, unread)
-        for name in names
-    ]
-    return settled(root, found, unread)
+    if "://" in root:
+        from experiments.searching.file_systems import opened_folder
 
-
-def settled(root: str, found: list[ImageFile], unread: collections.Counter[str]) -> list[ImageFile]:
-    """The images that a folder holds, in order; says how many it holds that are not read.
-
-    Raises:
-        UsageError: no image.
-    """
+        listed = list(opened_folder(root).files((*EXTENSIONS, *UNREAD)))
+        unread.update(unread_endings(path for path, *_ in listed))
+        found = [ImageFile(*file) for file in listed if file[0].lower().endswith(EXTENSIONS)]
+    elif os.path.isdir(root):
+        found = [
+            _image_file(root, os.path.join(path, name))
+            for path, names in walk_images(root, unread)
+            for name in names
+        ]
+    else:
+        raise UsageError(f"images must be a folder, but got images={root}.")
     if found and unread:
         LOGGER.warning("%s: %s", root, unread_line(unread))
     if not found:
         others = f", but {unread_line(unread)}" if unread else ""
         raise UsageError(
-            f"images must be a folder with {', '.join(EXTENSIONS)} files in it or below. "
-            f"Received: images={root}, which holds none{others}"
+            f"images must be a folder with {', '.join(EXTENSIONS)} files, but got images={root}, "
+            f"which holds none{others}."
         )
     return sorted(found)
 

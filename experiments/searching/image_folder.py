@@ -8,7 +8,7 @@ import urllib.parse
 from typing import TYPE_CHECKING
 
 from experiments.options.errors import UsageError
-from experiments.searching.image_files import image_path
+from experiments.searching.image_files import check_not_gone, folder_is_gone, image_path
 
 if TYPE_CHECKING:
     from experiments.searching.file_systems import Folder
@@ -78,6 +78,13 @@ class ImageFolder:
                 f"the folder of the index's images is gone: {self.place}. Give --images=FOLDER, "
                 "where it is now"
             )
+
+    def check_not_gone(self) -> None:
+        """Raise `RunError` if the folder has disappeared."""
+        if self._elsewhere is None:
+            check_not_gone(self.place)
+        elif not self._elsewhere.is_there():
+            raise folder_is_gone(self.place)
 
     def read(self, name: str) -> bytes:
         """The contents of an image's file, which lies inside the folder whatever its name says.

@@ -4,7 +4,7 @@ import contextlib
 import os
 import pathlib
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
 from experiments.embedding.checked_json import checked_text, read_checked
@@ -16,6 +16,10 @@ INDEX = "index"
 EMBEDDINGS = "embeddings.npz"
 SKIPPED = "skipped.txt"
 SETTINGS = "settings.json"
+# A search of this many images takes some ten milliseconds without a tree.
+EXACT_ITEMS = 100_000
+# The share of the true neighbors that a tree finds by default.
+TARGET_RECALL = 0.95
 _NAMES = {"saved_model", "fingerprint", "images", "built", "search"}
 
 
@@ -120,6 +124,19 @@ def write_settings(folder: str | os.PathLike[str], settings: Settings) -> None:
 
     with replacing(pathlib.Path(folder, SETTINGS)) as path:
         path.write_text(checked_text(settings))
+
+
+def write_skipped(path: pathlib.Path, bad: Mapping[str, str]) -> None:
+    """List the bad images and the reasons in a file, or delete the file if all images are good."""
+    if not bad:
+        path.unlink(missing_ok=True)
+        return
+    from experiments.options.data import bad_image_line
+    from keras_dml._files.atomic import replacing
+
+    with replacing(path) as temporary:
+        lines = [f"{bad_image_line(name, reason)}\n" for name, reason in sorted(bad.items())]
+        temporary.write_text("".join(lines), encoding="utf-8")
 
 
 def how_to_search(index: object, images: str = "") -> str:

@@ -1,14 +1,12 @@
-"""A folder of Parquet files, for programs that read them; replaced in one go."""
+"""A folder of Parquet files, for programs that read them."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import pathlib
-import uuid
-from collections.abc import Collection
 
-from experiments.embedding.checked_json import checked_text, read_checked
+from experiments.embedding.checked_json import checked, checked_text
 from experiments.options.errors import UsageError
 from experiments.searching.arrow import arrow_schema, arrow_table
 from experiments.searching.file_systems import Folder, is_uri, opened_folder, refusing
@@ -19,95 +17,81 @@ from keras_dml._files.atomic import replacing_folder
 with needing("parquet", "parquet:FOLDER"):
     import pyarrow.parquet as pq
 
-__all__ = ["MARKER", "check_parquet", "finish_parts", "write_parquet", "write_part"]
+__all__ = ["MARKER", "check_parquet", "write_parquet"]
 
-# Readers of Parquet leave out what begins with _ or a dot.
+# Readers of Parquet ignore names that begin with _ or a dot.
 MARKER = "_keras_dml.json"
 _ROWS = 100_000
-_WRITING = ".writing-"
 
 
-def check_parquet(folder: str | os.PathLike[str], by_many: bool = False) -> None:
-    """Refuse a place where no folder of Parquet files can be written.
-
-    Args:
-        folder: where to.
-        by_many: whether many workers write there: such a folder is none that one command replaces,
-            and may be in an object store.
+def check_parquet(place: str | os.PathLike[str]) -> None:
+    """Check that a folder of Parquet files can be written.
 
     Raises:
-        UsageError: something else is there, or nothing that could hold it.
+        UsageError: if the folder holds other files, or its parent is missing.
     """
-    if by_many:
-        names = opened_folder(folder).names()
-        if names and MARKER not in names and not all(map(_is_part, names)):
-            raise UsageError(
-                "to=parquet:FOLDER must be a new or empty folder, or one that the same command has "
-                f"written. Received: to=parquet:{folder}"
-            )
-        return
-    if is_uri(os.fspath(folder)):
+    folder, place = opened_folder(place), os.fspath(place)
+    names = folder.names()
+    is_new = not names if is_uri(place) else not pathlib.Path(folder.root).exists()
+    if MARKER not in names and not is_new:
         raise UsageError(
-            f"to=parquet:URI is written by --engine=ray alone. Received: to=parquet:{folder}"
+            "to=parquet:FOLDER must be a new folder, or one that the same command has written, but "
+            f"got to=parquet:{place}."
         )
-    path = pathlib.Path(os.path.abspath(folder))
-    is_ours = (path / MARKER).is_file()
-    if (path.exists() and not is_ours) or not path.parent.is_dir():
+    if not is_uri(place) and not pathlib.Path(folder.root).parent.is_dir():
         raise UsageError(
-            "to=parquet:FOLDER must be a new folder in one that exists, or one that the same "
-            f"command has written. Received: to=parquet:{folder}"
+            "to=parquet:FOLDER must be a new folder in a folder that exists, but got "
+            f"to=parquet:{place}."
         )
 
 
-def write_parquet(folder: str | os.PathLike[str], description: Description, rows: Rows) -> bool:
-    """Write `part-00000.parquet` and so on, of 100,000 images each; False: they are there already.
+def write_parquet(place: str | os.PathLike[str], description: Description, rows: Rows) -> bool:
+    """Write Parquet files of 100,000 images each.
+
+    A local folder is replaced as a whole. In an object store, the new files are complete before the
+    old files are deleted.
+
+    Returns:
+        False if the folder already holds the same images.
 
     Raises:
         UsageError: as `check_parquet`.
     """
-    check_parquet(folder)
-    path = pathlib.Path(os.path.abspath(folder))
-    digest = hashlib.sha256(description.text().encode())
-    digest.update("".join(rows.columns[DIGEST]).encode())
-    digest.update("".join(rows.ids).encode())
-    parts = [f"part-{part:05d}.parquet" for part in range(-(-len(rows) // _ROWS))]
-    found = {"images": len(rows), "digest": digest.hexdigest(), "parts": parts}
-    if read_checked(path / MARKER) == found and all((path / part).is_file() for part in parts):
-        return False
-    schema = arrow_schema(description)
-    with replacing_folder(path, MARKER, "Parquet files of experiments.index") as unfinished:
-        unfinished.mkdir()
-        for place, part in enumerate(parts):
-            block = rows.taken(range(place * _ROWS, min((place + 1) * _ROWS, len(rows))))
-            pq.write_table(arrow_table(block, schema), unfinished / part)
-        (unfinished / MARKER).write_text(checked_text(found))
+    check_parquet(place)
+    folder, place = opened_folder(place), os.fspath(place)
+    sha256 = hashlib.sha256(description.text().encode())
+    sha256.update("".join(rows.columns[DIGEST]).encode())
+    sha256.update("".join(rows.ids).encode())
+    digest = sha256.hexdigest()
+    prefix = f"part-{digest[:8]}" if is_uri(place) else "part"
+    parts = [f"{prefix}-{part:05d}.parquet" for part in range(-(-len(rows) // _ROWS))]
+    marker = checked_text({"images": len(rows), "digest": digest, "parts": parts})
+    names = folder.names()
+    if names >= {*parts, MARKER}:
+        found = checked(folder.read(MARKER).decode(errors="replace"))
+        if found is not None and found == checked(marker):
+            return False
+    if not is_uri(place):
+        path = pathlib.Path(folder.root)
+        with replacing_folder(path, MARKER, "Parquet files of experiments.index") as unfinished:
+            unfinished.mkdir()
+            _write(folder._replace(root=str(unfinished)), description, rows, parts, marker)
+        return True
+    with refusing(place):
+        folder.make()
+        _write(folder, description, rows, parts, marker)
+        for name in names - {*parts, MARKER}:
+            if name.startswith("part-"):
+                folder.system.delete_file(folder.path(name))
     return True
 
 
-def _is_part(name: str) -> bool:
-    return name.startswith((_WRITING, "part-"))
-
-
-def write_part(folder: Folder, name: str, description: Description, rows: Rows) -> None:
-    """Write one file of a folder of many; it has its name when it is whole.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    table = arrow_table(rows, arrow_schema(description))
-    if is_uri(folder.place):  # an object is there when it is whole
-        pq.write_table(table, folder.path(name), filesystem=folder.system)
-        return
-    unfinished = folder.path(f"{_WRITING}{name}-{uuid.uuid4().hex[:8]}")
-    pq.write_table(table, unfinished, filesystem=folder.system)
-    folder.system.move(unfinished, folder.path(name))
-
-
-def finish_parts(folder: Folder, names: Collection[str], described: dict[str, object]) -> None:
-    """Delete what is no part of the folder any more, and write its marker."""
-    with refusing(folder.place):
-        for name in folder.names() - {*names, MARKER}:
-            if _is_part(name):
-                folder.system.delete_file(folder.path(name))
-        with folder.system.open_output_stream(folder.path(MARKER)) as stream:
-            stream.write(checked_text(described).encode())
+def _write(
+    folder: Folder, description: Description, rows: Rows, parts: list[str], marker: str
+) -> None:
+    schema = arrow_schema(description)
+    for place, part in enumerate(parts):
+        block = rows.taken(range(place * _ROWS, min((place + 1) * _ROWS, len(rows))))
+        pq.write_table(arrow_table(block, schema), folder.path(part), filesystem=folder.system)
+    with folder.system.open_output_stream(folder.path(MARKER)) as stream:
+        stream.write(marker.encode())

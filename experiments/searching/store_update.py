@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
-from collections.abc import Sequence
-from typing import NamedTuple
-
-import numpy as np
+from typing import NamedTuple, cast
 
 from experiments.embedding.held_folder import held_beside
 from experiments.options.errors import UsageError
 from experiments.options.progress import progress_bar
 from experiments.searching.addresses import PARQUET, Address, open_store
-from experiments.searching.columns import Columns
-from experiments.searching.index_settings import how_to_search
+from experiments.searching.columns import read_columns
+from experiments.searching.folder_embeddings import Embedded
+from experiments.searching.index_settings import Settings, how_to_search
 from experiments.searching.store import (
     CLASS,
     DIGEST,
@@ -26,8 +24,10 @@ from experiments.searching.store import (
     check_columns,
     made_rows,
 )
+from keras_dml._common.rows import prepared_rows
+from keras_dml._common.types import Metric
 
-__all__ = ["StoreChanges", "StoreTarget", "columns_to_store", "rows_to_store", "update_store"]
+__all__ = ["StoreChanges", "StoreTarget", "images_to_store", "update_store"]
 
 
 class StoreChanges(NamedTuple):
@@ -41,29 +41,39 @@ class StoreChanges(NamedTuple):
         return "added {:,}, changed {:,}, removed {:,}".format(*self)
 
 
-def rows_to_store(paths: Sequence[str], vectors: np.ndarray, columns: Columns) -> Rows:
-    """What a store is to hold of an index's images.
+def images_to_store(
+    target: StoreTarget, output: pathlib.Path, settings: Settings, embedded: Embedded, metric: str
+) -> str:
+    """Bring a store up to date with the images of an index folder.
 
     Args:
-        paths: of the images.
-        vectors: their embeddings as an index holds them, `[n, d]`.
-        columns: what is known of them.
+        target: the store.
+        output: the index folder, which has the columns.
+        settings: the settings of the index folder.
+        embedded: the images and their embeddings.
+        metric: the metric.
+
+    Returns:
+        The text to print.
 
     Raises:
-        UsageError: a column that a store cannot have.
+        UsageError: if a store cannot have one of the columns.
     """
-    return made_rows(paths, vectors, columns_to_store(columns))
-
-
-def columns_to_store(columns: Columns) -> dict[str, list[str]]:
-    """Class, folder and one's own columns.
-
-    Raises:
-        UsageError: a column that a store cannot have.
-    """
+    paths = [file.path for file in embedded.files]
+    columns = read_columns(output, paths)
     check_columns(columns.own_names)
     names = [CLASS, FOLDER, *columns.own_names]
-    return {name: columns.values_of(name) for name in names}
+    vectors = prepared_rows(embedded.embeddings, "embeddings", cast("Metric", metric))
+    rows = made_rows(paths, vectors, {name: columns.values_of(name) for name in names})
+    described = Description(
+        metric=metric,
+        dimensions=rows.vectors.shape[1],
+        saved_model=settings["saved_model"],
+        fingerprint=settings["fingerprint"],
+        images=settings["images"],
+        columns=tuple(columns.own_names),
+    )
+    return target.write(described, rows)
 
 
 class StoreTarget:
@@ -71,7 +81,6 @@ class StoreTarget:
 
     Args:
         address: of a store, or of a folder of Parquet files.
-        by_many: whether many workers write there.
 
     Attributes:
         store: opened; None for Parquet.
@@ -82,7 +91,7 @@ class StoreTarget:
         UsageError: a folder that is something else.
     """
 
-    def __init__(self, address: Address, by_many: bool = False) -> None:
+    def __init__(self, address: Address) -> None:
         self._folder = address.place
         self.store: Store | None = None
         if address.kind != PARQUET:
@@ -90,7 +99,7 @@ class StoreTarget:
             return
         from experiments.searching.parquet_files import check_parquet
 
-        check_parquet(address.place, by_many)
+        check_parquet(address.place)
 
     def __str__(self) -> str:
         """Its address."""
@@ -148,7 +157,8 @@ class StoreTarget:
             return f"{PARQUET}:{self._folder}: {len(rows):,} images, {how}"
         changes = update_store(self.store, description, rows)
         self.store.close()
-        return f"{self.store}: {len(rows):,} images: {changes}\n{how_to_search(self.store)}"
+        hint = how_to_search(self.store, description.images)
+        return f"{self.store}: {len(rows):,} images: {changes}\n{hint}"
 
 
 def update_store(store: Store, description: Description, rows: Rows) -> StoreChanges:

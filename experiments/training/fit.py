@@ -1,7 +1,6 @@
 """What learns: the embedding, the model around it that is fitted, and its training."""
 
 import logging
-import re
 from typing import cast
 
 import keras
@@ -11,6 +10,7 @@ import tensorflow as tf
 from experiments.embedding.table_embedder import TableEmbedder
 from experiments.options import RunOptions
 from experiments.options.errors import UsageError
+from experiments.options.loss_flags import naming_flags
 from experiments.options.values import import_modules, whole_numbers
 from experiments.training.callbacks import callbacks, exported
 from experiments.training.checkpoint import State
@@ -191,12 +191,8 @@ def _check_that_it_was_not_frozen(options: RunOptions, backbone: keras.Model) ->
 
 
 def _enable_lora(options: RunOptions, backbone: keras.Model) -> None:
-    try:
+    with naming_flags({"layers": "lora_layers", "rank": "lora_rank"}):
         models.enable_lora(backbone, cast(int, options.lora_rank), options.lora_layers)
-    except ArgumentError as error:
-        # The library's names of these arguments, which are flags of other names here.
-        named = re.sub(r"\blayers( must|=)", r"lora_layers\1", str(error))
-        raise UsageError(named) from error
 
 
 def feed_of(

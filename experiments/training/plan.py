@@ -18,7 +18,8 @@ from experiments.training.objectives import Objective, objective_of
 from experiments.training.run_files import BAD_IMAGES, known_bad_images
 from experiments.training.run_folder import RunFolder, State
 from experiments.training.workers import Workers
-from pipelines import BalancedSampler, EvaluationTransform, RandomSampler, Split, TrainTransform
+from pipelines import EvaluationTransform, Split, TrainTransform
+from pipelines.samplers import Sampler
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +53,7 @@ class RunPlan:
     made_of: Record
     augmentation: TrainTransform
     preprocessing: EvaluationTransform
-    sampler: RandomSampler | BalancedSampler
+    sampler: Sampler
     ks: list[int]
     steps_per_epoch: int
     objective: Objective
@@ -138,7 +139,7 @@ def with_fitting_batch(options: RunOptions, data: Split, workers: Workers) -> Ru
     A batch that somebody asks for on the command line stays, and is refused later.
     """
     asked = {"batch_size", "images_per_class"} & options.on_command_line
-    each, classes = options.images_per_class, data.train.num_classes
+    each, classes = options.of_samplers["images_per_class"], data.train.num_classes
     size = each * classes
     if options.sampler != "balanced" or asked or classes < 2 or size >= options.batch_size:
         return options

@@ -180,7 +180,7 @@ def _concatenated(outputs: Sequence[pathlib.Path], flags: pathlib.Path) -> dict[
     """Scores of the embeddings in a row, each normalised."""
     from experiments.options.data import data
     from keras_dml import metrics
-    from keras_dml.retrieval.rows import normalized
+    from keras_dml._common.rows import normalized
 
     def in_a_row(name: str) -> np.ndarray:
         rows = [normalized(np.load(output / f"{name}.npy")) for output in outputs]

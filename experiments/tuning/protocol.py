@@ -17,7 +17,6 @@ from experiments.embedding.held_folder import waiting_for
 from experiments.options import (
     RunOptions,
     UsageError,
-    catalog,
     data,
     declarations,
     loss_flags,
@@ -94,7 +93,7 @@ class RecipeSearch:
     def _check_bounds(self) -> None:
         """ArgumentError of bounds that the loss refuses."""
         options = self.options
-        if catalog.trained_by(options.loss) != options.loss:
+        if losses.LOSSES[options.loss].trained_by:
             return
         held = declarations(RunOptions)
         for parameter in self.space:

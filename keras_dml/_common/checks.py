@@ -17,6 +17,7 @@ import numpy as np
 from keras_dml._common.errors import ArgumentError, ArgumentTypeError
 
 __all__ = [
+    "argument_error",
     "as_array",
     "check_bool",
     "check_choice",
@@ -72,13 +73,13 @@ def check_number(
     bounds = _bounds(above, least, below, most)
     wanted = f"a number {bounds}" if bounds else "a finite number"
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise ArgumentTypeError(_message(name, wanted, value))
+        raise argument_error(name, wanted, value, ArgumentTypeError)
     try:
         number = float(value)
     except OverflowError:  # an integer beyond all floats
         number = math.inf
     if not math.isfinite(number) or not _is_within(number, above, least, below, most):
-        raise ArgumentError(_message(name, wanted, value))
+        raise argument_error(name, wanted, value)
     return number
 
 
@@ -107,10 +108,10 @@ def check_whole(
     wanted = f"a whole number {_bounds(None, least, None, most)}".rstrip()
     most = _MOST_WHOLE if most is None else most
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise ArgumentTypeError(_message(name, wanted, value))
+        raise argument_error(name, wanted, value, ArgumentTypeError)
     number = int(value)
     if not _is_within(number, None, least, None, most):
-        raise ArgumentError(_message(name, wanted, value))
+        raise argument_error(name, wanted, value)
     return number
 
 
@@ -125,17 +126,17 @@ def check_wholes(
     """
     wanted = f"one or more whole numbers {_bounds(None, least, None, most)}".rstrip()
     if isinstance(values, str) or not isinstance(values, Iterable):
-        raise ArgumentTypeError(_message(name, wanted, values))
+        raise argument_error(name, wanted, values, ArgumentTypeError)
     try:
         values = tuple(values)
     except TypeError as error:  # an array without axes
-        raise ArgumentTypeError(_message(name, wanted, values)) from error
+        raise argument_error(name, wanted, values, ArgumentTypeError) from error
     if not values:
-        raise ArgumentError(_message(name, wanted, values))
+        raise argument_error(name, wanted, values)
     try:
         return tuple(check_whole(name, value, least=least, most=most) for value in values)
     except ArgumentError as error:
-        raise type(error)(_message(name, wanted, values)) from error
+        raise argument_error(name, wanted, values, type(error)) from error
 
 
 def check_seed(name: str, value: object) -> int:
@@ -151,7 +152,7 @@ def check_bool(name: str, value: object) -> bool:
     """
     if isinstance(value, bool | np.bool_ | numbers.Integral) and value in (0, 1):
         return bool(value)
-    raise ArgumentTypeError(_message(name, "True or False", value))
+    raise argument_error(name, "True or False", value, ArgumentTypeError)
 
 
 def check_path(name: str, value: object) -> pathlib.Path:
@@ -165,9 +166,9 @@ def check_path(name: str, value: object) -> pathlib.Path:
         path = os.fspath(value)
         if isinstance(path, str):
             if "\0" in path:
-                raise ArgumentError(_message(name, "without null characters", path))
+                raise argument_error(name, "without null characters", path)
             return pathlib.Path(path)
-    raise ArgumentTypeError(_message(name, "a string or a path object", value))
+    raise argument_error(name, "a string or a path object", value, ArgumentTypeError)
 
 
 def check_choice(name: str, value: object, choices: Sequence[str]) -> str:
@@ -179,7 +180,7 @@ def check_choice(name: str, value: object, choices: Sequence[str]) -> str:
     if isinstance(value, str) and value in choices:
         return str(value)
     wanted = f"one of {', '.join(repr(choice) for choice in choices)}"
-    raise ArgumentError(_message(name, wanted, value))
+    raise argument_error(name, wanted, value)
 
 
 def as_array(name: str, value: object) -> np.ndarray:
@@ -191,7 +192,9 @@ def as_array(name: str, value: object) -> np.ndarray:
     """
     gaps = gaps_of(value)
     if gaps:
-        raise ArgumentError(f"{name} must be an array without gaps. Received: {name}={gaps}")
+        error = ArgumentError(f"{name} must be an array without gaps. Received: {name}={gaps}")
+        error.argument = name
+        raise error
     keras = sys.modules.get("keras")  # without it, there are no tensors of a backend
     if keras is not None and keras.ops.is_tensor(value):
         # Tensors from PyTorch can have a gradient or be on a GPU.
@@ -200,7 +203,7 @@ def as_array(name: str, value: object) -> np.ndarray:
         return np.asarray(value)
     except (TypeError, ValueError) as error:
         wanted = "an array, or lists of one length"
-        raise ArgumentError(_message(name, wanted, value)) from error
+        raise argument_error(name, wanted, value) from error
 
 
 def gaps_of(value: Any) -> str | None:
@@ -220,8 +223,13 @@ def gaps_of(value: Any) -> str | None:
     return None
 
 
-def _message(name: str, wanted: str, value: object) -> str:
-    return f"{name} must be {wanted}. Received: {name}={shown(value)}"
+def argument_error(
+    name: str, wanted: str, value: object, kind: type[ArgumentError] = ArgumentError
+) -> ArgumentError:
+    """Create the error for an argument that must be `wanted`."""
+    error = kind(f"{name} must be {wanted}. Received: {name}={shown(value)}")
+    error.argument = name
+    return error
 
 
 def _bounds(

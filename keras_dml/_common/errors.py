@@ -4,10 +4,23 @@ __all__ = ["ArgumentError", "ArgumentTypeError", "DownloadError", "SecondDerivat
 
 
 class ArgumentError(ValueError):
-    """An invalid argument. The message names it, shows its value, and suggests a valid one."""
+    """An invalid argument. The message names it, shows its value, and suggests a valid one.
+
+    Attributes:
+        argument: Name of the argument. None if the code that raises the error does not set it.
+    """
+
+    argument: str | None = None
 
     # AutoGraph in a tf.function replaces exceptions with another constructor.
     __init__ = Exception.__init__
+
+    def renamed(self, name: str) -> str:
+        """Return the message for callers that know the argument by another name."""
+        message = str(self)
+        for end in (" must", "="):
+            message = message.replace(f"{self.argument}{end}", f"{name}{end}")
+        return message
 
 
 class ArgumentTypeError(ArgumentError, TypeError):
@@ -24,6 +37,11 @@ class SecondDerivativeError(NotImplementedError):
     In a TensorFlow graph, which replaces Python exceptions, it is `tf.errors.UnimplementedError`
     with the same message. XLA does not compile such a graph, and names the operation
     `SecondDerivativesAreNotSupported`.
+
+    Examples:
+        >>> error = SecondDerivativeError("CircleLoss has no second derivative")
+        >>> isinstance(error, NotImplementedError)
+        True
     """
 
     # AutoGraph hides other exceptions within a tf.function.

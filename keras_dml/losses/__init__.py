@@ -1,8 +1,14 @@
 """Metric-learning losses: class ids in `y_true`, embeddings (or logits) in `y_pred`."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, overload
 
-from keras_dml._common.checks import check_choice
+import keras
+
+from keras_dml._common.checks import check_choice, shown
+from keras_dml._common.errors import ArgumentTypeError
+from keras_dml._common.errors import SecondDerivativeError as SecondDerivativeError
+from keras_dml._common.types import Config
 from keras_dml._pairwise.pairs import Pairs as Pairs
 from keras_dml.losses.base import EmbeddingLoss as EmbeddingLoss
 from keras_dml.losses.base import PairLoss as PairLoss
@@ -47,25 +53,53 @@ LOSSES: dict[str, type[EmbeddingLoss]] = dict(sorted(REGISTERED.items()))
 """The losses by their `--loss` names."""
 
 
-def get(name: str, /, **arguments: Any) -> EmbeddingLoss:
-    """Create the loss of a name with constructor arguments.
+@overload
+def get(identifier: str, /, **arguments: Any) -> EmbeddingLoss: ...
+@overload
+def get(identifier: Config | Callable[..., Any] | None, /) -> Any: ...
+def get(identifier: str | Config | Callable[..., Any] | None, /, **arguments: Any) -> Any:
+    """Return the loss of a name, a configuration, or a callable.
 
     Examples:
-        >>> loss = get("triplet", margin=0.1)
-        >>> loss.margin
+        >>> get("triplet", margin=0.1).margin
         0.1
+        >>> get({"class_name": "triplet", "config": {"margin": 0.3}}).margin
+        0.3
+
+    Args:
+        identifier: A name in `LOSSES`; a configuration, from `keras.losses.serialize` or with a
+            name in `LOSSES` as `class_name`; or a loss or a function, which is returned unchanged,
+            as None is.
+        arguments: Constructor arguments of the loss of a name.
 
     Raises:
-        ValueError: The name is unknown (the message lists the known names), or the loss refuses the
-            arguments.
+        ValueError: The name is unknown (the message lists the known names), the loss refuses the
+            arguments, or `identifier` is none of these.
     """
-    return LOSSES[check_choice("loss", name, tuple(LOSSES))](**arguments)
+    if isinstance(identifier, str):
+        return LOSSES[check_choice("loss", identifier, tuple(LOSSES))](**arguments)
+    if arguments:
+        raise ArgumentTypeError(
+            "arguments must come with the name of a loss. "
+            f"Received: {', '.join(arguments)} with {shown(identifier)}"
+        )
+    if isinstance(identifier, dict):
+        loss = LOSSES.get(identifier.get("class_name", ""))
+        if loss is not None:
+            return loss.from_config(identifier.get("config") or {})
+        return keras.losses.deserialize(identifier)
+    if identifier is None or callable(identifier):
+        return identifier
+    raise ArgumentTypeError(
+        "loss must be a name in keras_dml.losses.LOSSES, a configuration, or a callable. "
+        f"Received: loss={shown(identifier)}"
+    )
 
 
 # A new loss needs only its import above. Type checkers see its `as` as an export. A literal
 # `__all__` would repeat the list.
 globals()["__all__"] = sorted(
     {"LOSSES", "EmbeddingLoss", "FixedStatistics", "MatryoshkaLoss", "PairLoss", "Pairs"}
-    | {"ProxyLoss", "get"}
+    | {"ProxyLoss", "SecondDerivativeError", "get"}
     | {loss.__name__ for loss in LOSSES.values()}
 )

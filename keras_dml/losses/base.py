@@ -1,6 +1,7 @@
 """The base classes of all losses: checks, the two parts, and the configuration."""
 
 import dataclasses
+import inspect
 from collections.abc import Sequence
 from typing import ClassVar, Self
 
@@ -88,6 +89,7 @@ class EmbeddingLoss(keras.losses.Loss):
     def __init__(
         self,
         reduction: str | None = "sum_over_batch_size",
+        *,
         name: str | None = None,
         dtype: str | None = None,
     ) -> None:
@@ -177,8 +179,13 @@ class EmbeddingLoss(keras.losses.Loss):
         raise NotImplementedError
 
     def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        return {**super().get_config(), "dtype": self.dtype}
+        """Return the constructor's arguments, which are attributes of the same names.
+
+        Override this for an argument that is an object, or has another attribute.
+        """
+        names = inspect.signature(type(self)).parameters
+        own = {name: getattr(self, name) for name in names if hasattr(self, name)}
+        return {**own, **super().get_config(), "dtype": self.dtype}
 
 
 class PairLoss(EmbeddingLoss):
@@ -221,6 +228,7 @@ class PairLoss(EmbeddingLoss):
     def __init__(
         self,
         reduction: str | None = "sum_over_batch_size",
+        *,
         name: str | None = None,
         dtype: str | None = None,
         mining: Strategy | Sequence[Strategy] | None = None,

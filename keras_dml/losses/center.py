@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_dml._common.types import Config, Parts, Tensor
+from keras_dml._common.types import Parts, Tensor
 from keras_dml._pairwise.classes import ClassSums
 from keras_dml._pairwise.distances import normalize
 from keras_dml.losses.base import EmbeddingLoss
@@ -49,6 +49,7 @@ class CenterLoss(EmbeddingLoss):
     def __init__(
         self,
         normalize: bool = False,
+        *,
         reduction: str | None = "sum_over_batch_size",
         name: str | None = "center",
         dtype: str | None = None,
@@ -65,7 +66,3 @@ class CenterLoss(EmbeddingLoss):
         centers = classes.of_anchors() / size[:, None]
         tightness = 0.5 * ops.sum(ops.square(embeddings - centers), axis=-1)
         return tightness, ops.zeros_like(tightness)
-
-    def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        return {**super().get_config(), "normalize": self.normalize}

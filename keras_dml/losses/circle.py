@@ -7,7 +7,7 @@ from keras import ops
 
 from keras_dml._backend.gradients import once_differentiable
 from keras_dml._common.checks import check_positive
-from keras_dml._common.types import Config, Parts, Tensor
+from keras_dml._common.types import Parts, Tensor
 from keras_dml._pairwise.pairs import Pairs
 from keras_dml._pairwise.reductions import log_add_exp, log_sum_exp, mean_over_anchors
 from keras_dml.losses.base import PairLoss
@@ -60,6 +60,7 @@ class CircleLoss(PairLoss):
     def __init__(
         self,
         margin: float = 0.4,
+        *,
         scale: float = 80.0,
         reduction: str | None = "sum_over_batch_size",
         name: str | None = "circle",
@@ -93,7 +94,3 @@ class CircleLoss(PairLoss):
             log_sum_exp(pushing, pairs.negative),
             ops.logical_and(pairs.have_positives(), pairs.have_negatives()),
         )
-
-    def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        return {**super().get_config(), "margin": self.margin, "scale": self.scale}

@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from keras_dml._common.checks import check_choice, check_number, check_positive, check_whole
-from keras_dml._common.types import Config, Parts, Tensor
+from keras_dml._common.types import Parts, Tensor
 from keras_dml._pairwise.pairs import Pairs
 from keras_dml._pairwise.reductions import count, masked_sum, maximum
 from keras_dml.losses.base import PairLoss
@@ -57,6 +57,7 @@ class ContrastiveLoss(PairLoss):
     def __init__(
         self,
         margin: float = 1.0,
+        *,
         normalize: bool = False,
         pair_reduction: Literal["sum", "mean"] = "sum",
         reduction: str | None = "sum_over_batch_size",
@@ -90,15 +91,6 @@ class ContrastiveLoss(PairLoss):
     def _hinges(self, values: Tensor) -> Tensor:
         hinges = ops.relu(values)
         # The second derivative of power(h, 1) is NaN at 0.
+        if self.power == 2:
+            return ops.square(hinges)  # a fourth of the time of a power
         return hinges if self.power == 1 else ops.power(hinges, self.power)
-
-    def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        return {
-            **super().get_config(),
-            "margin": self.margin,
-            "normalize": self.normalize,
-            "pair_reduction": self.pair_reduction,
-            "positive_margin": self.positive_margin,
-            "power": self.power,
-        }

@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from keras_dml._common.checks import check_number, check_positive
-from keras_dml._common.types import Config, Parts, Tensor
+from keras_dml._common.types import Parts, Tensor
 from keras_dml._pairwise.distances import safe_sqrt
 from keras_dml._pairwise.reductions import log_sum_exp, masked_sum, maximum
 from keras_dml.losses.proxies import ProxyLoss
@@ -72,6 +72,7 @@ class NormSoftmaxLoss(_CosineSoftmax):
     def __init__(
         self,
         temperature: float = 0.05,
+        *,
         reduction: str | None = "sum_over_batch_size",
         name: str | None = "norm_softmax",
         dtype: str | None = None,
@@ -79,10 +80,6 @@ class NormSoftmaxLoss(_CosineSoftmax):
         super().__init__(reduction=reduction, name=name, dtype=dtype)
         self.temperature = check_positive("temperature", temperature)
         self.scale = 1.0 / self.temperature
-
-    def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        return {**super().get_config(), "temperature": self.temperature}
 
 
 @register("cosface")
@@ -117,6 +114,7 @@ class CosFaceLoss(_CosineSoftmax):
     def __init__(
         self,
         scale: float = 64.0,
+        *,
         margin: float = 0.35,
         reduction: str | None = "sum_over_batch_size",
         name: str | None = "cosface",
@@ -129,10 +127,6 @@ class CosFaceLoss(_CosineSoftmax):
     def target_cosine(self, cosine: Tensor) -> Tensor:
         """Compute `c − m`."""
         return cosine - self.margin
-
-    def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        return {**super().get_config(), "scale": self.scale, "margin": self.margin}
 
 
 @register("soft_triple")
@@ -171,12 +165,13 @@ class SoftTripleLoss(CosFaceLoss):
     def __init__(
         self,
         scale: float = 20.0,
+        *,
         margin: float = 0.01,
         reduction: str | None = "sum_over_batch_size",
         name: str | None = "soft_triple",
         dtype: str | None = None,
     ) -> None:
-        super().__init__(scale, margin, reduction=reduction, name=name, dtype=dtype)
+        super().__init__(scale, margin=margin, reduction=reduction, name=name, dtype=dtype)
 
 
 @register("arcface")
@@ -217,6 +212,7 @@ class ArcFaceLoss(_CosineSoftmax):
     def __init__(
         self,
         scale: float = 64.0,
+        *,
         margin: float = 0.5,
         easy_margin: bool = False,
         reduction: str | None = "sum_over_batch_size",
@@ -238,15 +234,6 @@ class ArcFaceLoss(_CosineSoftmax):
             return ops.where(cosine > 0, farther, cosine)
         beyond = cosine - self.margin * sine_of_margin
         return ops.where(cosine > -cosine_of_margin, farther, beyond)
-
-    def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        return {
-            **super().get_config(),
-            "scale": self.scale,
-            "margin": self.margin,
-            "easy_margin": self.easy_margin,
-        }
 
 
 @register("subcenter_arcface")
@@ -283,10 +270,18 @@ class SubCenterArcFaceLoss(ArcFaceLoss):
     def __init__(
         self,
         scale: float = 64.0,
+        *,
         margin: float = 0.5,
         easy_margin: bool = False,
         reduction: str | None = "sum_over_batch_size",
         name: str | None = "subcenter_arcface",
         dtype: str | None = None,
     ) -> None:
-        super().__init__(scale, margin, easy_margin, reduction=reduction, name=name, dtype=dtype)
+        super().__init__(
+            scale,
+            margin=margin,
+            easy_margin=easy_margin,
+            reduction=reduction,
+            name=name,
+            dtype=dtype,
+        )

@@ -4,8 +4,9 @@ import keras
 from keras import ops
 
 from keras_dml._common.checks import check_number
+from keras_dml._common.deprecation import renamed_arguments
 from keras_dml._common.errors import ArgumentError
-from keras_dml._common.types import Config, Parts, Tensor
+from keras_dml._common.types import Parts, Tensor
 from keras_dml._pairwise.class_ids import one_hot
 from keras_dml.losses.base import EmbeddingLoss
 from keras_dml.losses.registry import register
@@ -21,42 +22,45 @@ class CrossEntropyLoss(EmbeddingLoss):
     - tightness `T_i = −Σ_k t_ik a_ik`
     - contrastive `C_i = log Σ_k exp(a_ik)`
 
-    and `T_i + C_i = −Σ_k t_ik log softmax(a_i)_k`. (Keras' `label_smoothing` spreads its mass over
-    all K classes: the same loss is `label_smoothing = ε K / (K − 1)`.)
+    and `T_i + C_i = −Σ_k t_ik log softmax(a_i)_k`. (`keras.losses.CategoricalCrossentropy` spreads
+    its `label_smoothing` over all K classes. There, `ε K / (K − 1)` gives the same loss.)
 
-    Call with class ids `[n]` in 0..K−1 and logits `[n, K]`, K ≥ 2. A class id outside that range
-    makes its image's loss NaN, since a compiled graph cannot raise.
+    Call it with class ids `[n]` from 0 to K − 1 and logits `[n, K]`, K ≥ 2. Another class id makes
+    the loss of its image NaN, because a compiled graph cannot raise.
 
     Examples:
         >>> labels, logits = np.array([0, 1]), np.array([[2.0, -1.0], [0.5, 1.0]])
-        >>> loss = CrossEntropyLoss(epsilon=0.1)
+        >>> loss = CrossEntropyLoss(label_smoothing=0.1)
         >>> round(float(loss(labels, logits)), 3)
         0.436
 
     Args:
-        epsilon: ε, the label smoothing, from 0 up to, not including, 1.
-        reduction, name, dtype: as in `EmbeddingLoss`.
+        label_smoothing: ε, at least 0 and below 1: the share of the other classes in the target.
+        reduction, name, dtype: As in `EmbeddingLoss`.
 
     Raises:
-        ValueError: `epsilon` outside [0, 1), fewer than two logits, or wrong shapes.
+        ValueError: `label_smoothing` is not in [0, 1), there are fewer than two logits, or
+            shapes are wrong.
 
     Reference: Boudiaf et al. 2020, section 5.3, Eq. 13 and 22.
     """
 
     kind = "classifier"
 
+    @renamed_arguments(epsilon="label_smoothing")
     def __init__(
         self,
-        epsilon: float = 0.1,
+        label_smoothing: float = 0.1,
+        *,
         reduction: str | None = "sum_over_batch_size",
         name: str | None = "cross_entropy",
         dtype: str | None = None,
     ) -> None:
         super().__init__(reduction=reduction, name=name, dtype=dtype)
-        self.epsilon = check_number("epsilon", epsilon, least=0, below=1)
+        self.label_smoothing = check_number("label_smoothing", label_smoothing, least=0, below=1)
 
     def compute_parts(self, class_ids: Tensor, embeddings: Tensor) -> Parts:
-        """The two parts from class ids `[n]` and logits `[n, K]`."""
+        """Compute the two parts from class ids `[n]` and logits `[n, K]`."""
         logits, num_classes = embeddings, embeddings.shape[1]
         if num_classes is None or num_classes < 2:
             raise ArgumentError(
@@ -64,13 +68,9 @@ class CrossEntropyLoss(EmbeddingLoss):
                 f"Received: y_pred.shape={tuple(logits.shape)}"
             )
         is_true = one_hot(class_ids, num_classes)
-        on_others = self.epsilon / (num_classes - 1)
-        on_true = ops.cast(is_true, logits.dtype) * (1.0 - self.epsilon - on_others)
+        on_others = self.label_smoothing / (num_classes - 1)
+        on_true = ops.cast(is_true, logits.dtype) * (1.0 - self.label_smoothing - on_others)
         targets = on_others + on_true
         known = ops.any(is_true, axis=-1)
         tightness = ops.where(known, -ops.sum(targets * logits, axis=-1), float("nan"))
         return tightness, ops.logsumexp(logits, axis=-1)
-
-    def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        return {**super().get_config(), "epsilon": self.epsilon}

@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_dml._common.checks import check_whole
-from keras_dml._common.types import Config, Parts
+from keras_dml._common.types import Parts
 from keras_dml._pairwise.pairs import Pairs
 from keras_dml._pairwise.reductions import count, masked_sum, maximum, mean_over_anchors
 from keras_dml.losses.base import PairLoss
@@ -67,6 +67,7 @@ class FastAPLoss(PairLoss):
     def __init__(
         self,
         num_bins: int = 10,
+        *,
         reduction: str | None = "sum_over_batch_size",
         name: str | None = "fastap",
         dtype: str | None = None,
@@ -93,7 +94,3 @@ class FastAPLoss(PairLoss):
         tightness = ops.sum(share * surprise, axis=-1)
         kept = pairs.have_positives()
         return mean_over_anchors(tightness, kept), mean_over_anchors(loss - tightness, kept)
-
-    def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        return {**super().get_config(), "num_bins": self.num_bins}

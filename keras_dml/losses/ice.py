@@ -10,7 +10,7 @@ from keras import ops
 from keras_dml._backend.gradients import once_differentiable
 from keras_dml._common.checks import check_choice, check_positive
 from keras_dml._common.errors import ArgumentError, ArgumentTypeError
-from keras_dml._common.types import Config, Parts, Tensor
+from keras_dml._common.types import Parts, Tensor
 from keras_dml._pairwise.pairs import Pairs
 from keras_dml._pairwise.reductions import (
     count,
@@ -85,6 +85,7 @@ class InstanceCrossEntropyLoss(PairLoss):
     def __init__(
         self,
         scale: float = 64.0,
+        *,
         reweight: bool = True,
         anchor_gradient: bool = False,
         pair_reduction: Literal["sum", "mean"] = "sum",
@@ -151,13 +152,3 @@ class InstanceCrossEntropyLoss(PairLoss):
         if self.pair_reduction == "mean":
             total = total / maximum(count(pairs.positive, total.dtype), 1.0)
         return total
-
-    def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        return {
-            **super().get_config(),
-            "scale": self.scale,
-            "reweight": self.reweight,
-            "anchor_gradient": self.anchor_gradient,
-            "pair_reduction": self.pair_reduction,
-        }

@@ -5,7 +5,7 @@ from keras import ops
 
 from keras_dml._backend.replicas import gather_candidates
 from keras_dml._common.checks import check_positive
-from keras_dml._common.types import Config, Parts, Tensor
+from keras_dml._common.types import Parts, Tensor
 from keras_dml._pairwise.pairs import Pairs
 from keras_dml._pairwise.reductions import log_add_exp, log_sum_exp, pair_means
 from keras_dml.losses.base import PairLoss
@@ -53,6 +53,7 @@ class LiftedStructureLoss(PairLoss):
     def __init__(
         self,
         margin: float = 1.0,
+        *,
         normalize: bool = True,
         reduction: str | None = "sum_over_batch_size",
         name: str | None = "lifted_structure",
@@ -81,7 +82,3 @@ class LiftedStructureLoss(PairLoss):
         # The partner may be on another replica, which has all of its negatives.
         of_partner, _ = gather_candidates(nearest)
         return distances, log_add_exp(nearest[:, None], of_partner[None, :])
-
-    def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        return {**super().get_config(), "margin": self.margin, "normalize": self.normalize}

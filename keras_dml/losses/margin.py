@@ -10,7 +10,7 @@ from keras import ops
 from keras_dml._backend.gradients import once_differentiable
 from keras_dml._common.checks import check_choice, check_number, check_positive, check_whole
 from keras_dml._common.errors import ArgumentError
-from keras_dml._common.types import Config, Parts, Tensor
+from keras_dml._common.types import Parts, Tensor
 from keras_dml._pairwise.class_ids import one_hot
 from keras_dml._pairwise.negatives import distance_weighted
 from keras_dml._pairwise.pairs import Memory, Pairs
@@ -90,6 +90,7 @@ class MarginLoss(PairLoss):
     def __init__(
         self,
         margin: float = 0.2,
+        *,
         beta: float = 1.2,
         nu: float = 0.0,
         sampling: Literal["distance_weighted", "all"] = "distance_weighted",
@@ -162,14 +163,3 @@ class MarginLoss(PairLoss):
             ),
             mean_over_pairs(number * ops.sum(weights * pushed, axis=-1), open_weights),
         )
-
-    def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        return {
-            **super().get_config(),
-            "margin": self.margin,
-            "beta": self.beta,
-            "nu": self.nu,
-            "sampling": self.sampling,
-            "boundaries": self.boundaries,
-        }

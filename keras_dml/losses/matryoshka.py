@@ -48,6 +48,7 @@ class MatryoshkaLoss(EmbeddingLoss):
         self,
         loss: EmbeddingLoss,
         dims: Sequence[int],
+        *,
         weights: Sequence[float] | None = None,
         reduction: str | None = "sum_over_batch_size",
         name: str | None = "matryoshka",

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import keras
 
 from keras_dml._common.checks import check_number, check_positive
-from keras_dml._common.types import Config, Parts
+from keras_dml._common.types import Parts
 from keras_dml._pairwise.pairs import Pairs
 from keras_dml._pairwise.reductions import log_one_plus_sum_exp
 from keras_dml.losses.base import PairLoss
@@ -51,6 +51,7 @@ class MultiSimilarityLoss(PairLoss):
     def __init__(
         self,
         alpha: float = 2.0,
+        *,
         beta: float = 50.0,
         base: float = 0.5,
         epsilon: float | None = None,
@@ -75,13 +76,3 @@ class MultiSimilarityLoss(PairLoss):
         tightness = log_one_plus_sum_exp(-self.alpha * excess, positive) / self.alpha
         contrastive = log_one_plus_sum_exp(self.beta * excess, negative) / self.beta
         return tightness, contrastive
-
-    def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        return {
-            **super().get_config(),
-            "alpha": self.alpha,
-            "beta": self.beta,
-            "base": self.base,
-            "epsilon": self.epsilon,
-        }

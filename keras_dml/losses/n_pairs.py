@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_dml._common.types import Config, Parts
+from keras_dml._common.types import Parts
 from keras_dml._pairwise.pairs import Pairs
 from keras_dml._pairwise.reductions import count, masked_sum
 from keras_dml.losses.base import PairLoss
@@ -47,6 +47,7 @@ class NPairsLoss(PairLoss):
     def __init__(
         self,
         normalize: bool = False,
+        *,
         reduction: str | None = "sum_over_batch_size",
         name: str | None = "n_pairs",
         dtype: str | None = None,
@@ -63,7 +64,3 @@ class NPairsLoss(PairLoss):
         contrastive = ops.logsumexp(similarities, axis=-1)
         kept = ops.logical_and(pairs.have_positives(), pairs.have_negatives())
         return ops.where(kept, tightness, 0.0), ops.where(kept, contrastive, 0.0)
-
-    def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        return {**super().get_config(), "normalize": self.normalize}

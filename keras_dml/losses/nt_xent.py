@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_dml._common.checks import check_positive
-from keras_dml._common.types import Config, Parts, Tensor
+from keras_dml._common.types import Parts, Tensor
 from keras_dml._pairwise.pairs import Pairs
 from keras_dml._pairwise.reductions import log_add_exp, log_sum_exp, pair_means
 from keras_dml.losses.base import PairLoss
@@ -51,6 +51,7 @@ class NTXentLoss(PairLoss):
     def __init__(
         self,
         temperature: float = 0.07,
+        *,
         reduction: str | None = "sum_over_batch_size",
         name: str | None = "nt_xent",
         dtype: str | None = None,
@@ -74,7 +75,3 @@ class NTXentLoss(PairLoss):
         """Compute `S / τ` `[a, c]` and `E` `[a, 1]`."""
         logits = pairs.similarities() / self.temperature
         return logits, log_sum_exp(logits, pairs.negative)[:, None]
-
-    def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        return {**super().get_config(), "temperature": self.temperature}

@@ -80,6 +80,7 @@ class SimplifiedPairwiseCrossEntropyLoss(EmbeddingLoss):
     def __init__(
         self,
         reduction: str | None = "sum_over_batch_size",
+        *,
         name: str | None = "simplified_pairwise_cross_entropy",
         dtype: str | None = None,
     ) -> None:
@@ -188,6 +189,7 @@ class PairwiseCrossEntropyLoss(EmbeddingLoss):
     def __init__(
         self,
         lam: float | None = None,
+        *,
         lam_floor: float = 1e-3,
         classifier: keras.Layer | None = None,
         reduction: str | None = "sum_over_batch_size",

@@ -5,7 +5,8 @@ from keras import ops
 
 from keras_dml._backend.replicas import gather_candidates
 from keras_dml._common.checks import check_number, check_positive
-from keras_dml._common.types import Config, Parts, Tensor
+from keras_dml._common.deprecation import renamed_arguments
+from keras_dml._common.types import Parts, Tensor
 from keras_dml._pairwise.reductions import masked_sum, maximum, mean
 from keras_dml.losses.proxies import ProxyLoss
 from keras_dml.losses.registry import register
@@ -30,39 +31,41 @@ class ProxyAnchorLoss(ProxyLoss):
 
     Examples:
         >>> labels, cosines = np.array([0, 1]), np.array([[0.5, 0.4], [0.6, 0.3]], "float32")
-        >>> loss = ProxyAnchorLoss(alpha=32, margin=0.1)
+        >>> loss = ProxyAnchorLoss(scale=32, margin=0.1)
         >>> round(float(loss(labels, cosines)), 3)
         19.201
 
     Args:
-        alpha: α, above 0, the sharpness.
+        scale: α, above 0.
         margin: δ, at least 0, on the cosine.
         reduction, name, dtype: As in `EmbeddingLoss`.
 
     Raises:
-        ValueError: `alpha` is not above 0, `margin` is below 0, or as in
+        ValueError: `scale` is not above 0, `margin` is below 0, or as in
             `keras_dml.losses.ProxyLoss`.
 
     Reference: Kim et al., "Proxy Anchor Loss for Deep Metric Learning", CVPR 2020, Eq. 4.
     """
 
+    @renamed_arguments(alpha="scale")
     def __init__(
         self,
-        alpha: float = 32.0,
+        scale: float = 32.0,
+        *,
         margin: float = 0.1,
         reduction: str | None = "sum_over_batch_size",
         name: str | None = "proxy_anchor",
         dtype: str | None = None,
     ) -> None:
         super().__init__(reduction=reduction, name=name, dtype=dtype)
-        self.alpha = check_positive("alpha", alpha)
+        self.scale = check_positive("scale", scale)
         self.margin = check_number("margin", margin, least=0)
 
     def compute_cosine_parts(self, own: Tensor, cosines: Tensor) -> Parts:
         """Compute the two parts `[n]`."""
         nothing = ops.full_like(cosines, -1e30)
-        pulling = ops.where(own, -self.alpha * (cosines - self.margin), nothing)
-        pushing = ops.where(own, nothing, self.alpha * (cosines + self.margin))
+        pulling = ops.where(own, -self.scale * (cosines - self.margin), nothing)
+        pushing = ops.where(own, nothing, self.scale * (cosines + self.margin))
         sums = ops.logsumexp(ops.stack([pulling, pushing]), axis=1)
         of_replicas, _ = gather_candidates(sums[None])
         # An additional exponent 0 is the 1 in each sum.
@@ -81,7 +84,3 @@ class ProxyAnchorLoss(ProxyLoss):
         sound = strangers == 0
         nan = ops.full_like(tightness, float("nan"))
         return ops.where(sound, tightness, nan), ops.where(sound, contrastive, nan)
-
-    def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        return {**super().get_config(), "alpha": self.alpha, "margin": self.margin}

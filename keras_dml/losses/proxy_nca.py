@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_dml._common.checks import check_choice, check_positive
-from keras_dml._common.types import Config, Parts, Tensor
+from keras_dml._common.types import Parts, Tensor
 from keras_dml._pairwise.reductions import log_sum_exp, masked_sum
 from keras_dml.losses.proxies import ProxyLoss
 from keras_dml.losses.registry import register
@@ -50,6 +50,7 @@ class ProxyNCALoss(ProxyLoss):
     def __init__(
         self,
         temperature: float = 0.1111111111111111,
+        *,
         partition: Literal["all", "negatives"] = "all",
         reduction: str | None = "sum_over_batch_size",
         name: str | None = "proxy_nca",
@@ -76,11 +77,3 @@ class ProxyNCALoss(ProxyLoss):
 
     def _exponents(self, cosines: Tensor) -> Tensor:
         return (2.0 * cosines - 2.0) / self.temperature
-
-    def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        return {
-            **super().get_config(),
-            "temperature": self.temperature,
-            "partition": self.partition,
-        }

@@ -5,7 +5,7 @@ from keras import ops
 
 from keras_dml._backend.replicas import gather_candidates
 from keras_dml._common.checks import check_positive
-from keras_dml._common.types import Config, Parts, Tensor
+from keras_dml._common.types import Parts, Tensor
 from keras_dml._pairwise.pairs import Pairs
 from keras_dml._pairwise.reductions import count, masked_sum, maximum, mean_over_pairs
 from keras_dml._pairwise.search import below
@@ -56,6 +56,7 @@ class QuadrupletLoss(PairLoss):
     def __init__(
         self,
         margin: float = 0.2,
+        *,
         second_margin: float = 0.1,
         normalize: bool = True,
         reduction: str | None = "sum_over_batch_size",
@@ -105,12 +106,3 @@ class QuadrupletLoss(PairLoss):
         negatives = ops.sum(count(negative, distances.dtype))
         quadruplets = count(pairs.positive, distances.dtype) * negatives
         return number * distances, number * self.second_margin - total, quadruplets
-
-    def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        return {
-            **super().get_config(),
-            "margin": self.margin,
-            "second_margin": self.second_margin,
-            "normalize": self.normalize,
-        }

@@ -76,6 +76,7 @@ class RankMILoss(PairLoss):
     def __init__(
         self,
         statistics_network: Callable | None = None,
+        *,
         sampling: Literal["all", "distance_weighted"] = "all",
         reduction: str | None = "sum_over_batch_size",
         name: str | None = "rankmi",

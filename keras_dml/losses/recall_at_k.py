@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_dml._common.checks import check_positive, check_wholes
-from keras_dml._common.types import Config, Parts, Tensor
+from keras_dml._common.types import Parts, Tensor
 from keras_dml._pairwise.pairs import Pairs
 from keras_dml._pairwise.ranks import smooth_ranks
 from keras_dml._pairwise.reductions import count, masked_sum, maximum, mean_over_anchors, minimum
@@ -59,6 +59,7 @@ class RecallAtKLoss(PairLoss):
     def __init__(
         self,
         ks: Sequence[int] = (1, 2, 4, 8, 16),
+        *,
         temperature: float = 1.0,
         rank_temperature: float = 0.01,
         query_in_database: bool = False,
@@ -97,13 +98,3 @@ class RecallAtKLoss(PairLoss):
             within = masked_sum(ops.sigmoid((first[:, None] - ranks) / self.temperature), present)
             total = total + minimum(within, first) / maximum(minimum(number, first), 1.0)
         return 1.0 - total / len(self.ks)
-
-    def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        return {
-            **super().get_config(),
-            "ks": self.ks,
-            "temperature": self.temperature,
-            "rank_temperature": self.rank_temperature,
-            "query_in_database": self.query_in_database,
-        }

@@ -14,8 +14,6 @@ Class = TypeVar("Class", bound=type)
 def register(name: str) -> Callable[[Class], Class]:
     """Return a decorator that registers a class as the loss of a name.
 
-    `keras_dml.losses.catalog` reads the name from the source, so it must be a literal.
-
     Raises:
         ValueError: Another class has the name.
     """

@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_dml._common.checks import check_positive
-from keras_dml._common.types import Config, Parts
+from keras_dml._common.types import Parts
 from keras_dml._pairwise.pairs import Pairs
 from keras_dml._pairwise.ranks import smooth_ranks
 from keras_dml._pairwise.reductions import count, masked_sum, maximum, mean_over_anchors
@@ -57,6 +57,7 @@ class SmoothAPLoss(PairLoss):
     def __init__(
         self,
         temperature: float = 0.01,
+        *,
         query_in_database: bool = False,
         reduction: str | None = "sum_over_batch_size",
         name: str | None = "smooth_ap",
@@ -83,11 +84,3 @@ class SmoothAPLoss(PairLoss):
         tightness = masked_sum(surprise, present) / number
         kept = pairs.have_positives()
         return mean_over_anchors(tightness, kept), mean_over_anchors(loss - tightness, kept)
-
-    def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        return {
-            **super().get_config(),
-            "temperature": self.temperature,
-            "query_in_database": self.query_in_database,
-        }

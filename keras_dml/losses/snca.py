@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import keras
 
 from keras_dml._common.checks import check_positive
-from keras_dml._common.types import Config, Parts
+from keras_dml._common.deprecation import renamed_arguments
+from keras_dml._common.types import Parts
 from keras_dml._pairwise.pairs import Pairs
 from keras_dml._pairwise.reductions import log_sum_exp, mean_over_anchors
 from keras_dml.losses.base import PairLoss
@@ -29,40 +30,38 @@ class SNCALoss(PairLoss):
     Examples:
         >>> labels = np.array([0, 0, 1, 1])
         >>> z = np.array([[3, 4, 0], [4, 0, 3], [0, 3, 4], [0, 5, 0]], "float32") / 5
-        >>> loss = SNCALoss(sigma=0.5)
+        >>> loss = SNCALoss(temperature=0.5)
         >>> round(float(loss(labels, z)), 3)
         1.05
 
     Args:
-        sigma: Temperature σ, above 0.
+        temperature: σ, above 0.
         reduction, name, dtype, mining: As in `PairLoss`.
 
     Raises:
-        ValueError: `sigma` is not above 0, or shapes are wrong.
+        ValueError: `temperature` is not above 0, or shapes are wrong.
 
     Reference: Boudiaf et al. 2020, Table 2 and proof of Lemma 1, after Wu et al., "Improving
     Generalization via Scalable Neighborhood Component Analysis", ECCV 2018.
     """
 
+    @renamed_arguments(sigma="temperature")
     def __init__(
         self,
-        sigma: float = 0.05,
+        temperature: float = 0.05,
+        *,
         reduction: str | None = "sum_over_batch_size",
         name: str | None = "snca",
         dtype: str | None = None,
         mining: Strategy | Sequence[Strategy] | None = None,
     ) -> None:
         super().__init__(reduction=reduction, name=name, dtype=dtype, mining=mining)
-        self.sigma = check_positive("sigma", sigma)
+        self.temperature = check_positive("temperature", temperature)
 
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """Compute the two parts `[n]`."""
-        exponents = pairs.similarities() / self.sigma
+        exponents = pairs.similarities() / self.temperature
         tightness = -log_sum_exp(exponents, pairs.positive)
         contrastive = log_sum_exp(exponents, pairs.others())
         kept = pairs.have_positives()
         return mean_over_anchors(tightness, kept), mean_over_anchors(contrastive, kept)
-
-    def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        return {**super().get_config(), "sigma": self.sigma}

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import keras
 
 from keras_dml._common.checks import check_positive
-from keras_dml._common.types import Config, Parts
+from keras_dml._common.types import Parts
 from keras_dml._pairwise.pairs import Pairs
 from keras_dml._pairwise.reductions import (
     count,
@@ -54,6 +54,7 @@ class SupConLoss(PairLoss):
     def __init__(
         self,
         temperature: float = 0.1,
+        *,
         reduction: str | None = "sum_over_batch_size",
         name: str | None = "supcon",
         dtype: str | None = None,
@@ -70,7 +71,3 @@ class SupConLoss(PairLoss):
         contrastive = log_sum_exp(logits, pairs.others())
         kept = pairs.have_positives()
         return mean_over_anchors(tightness, kept), mean_over_anchors(contrastive, kept)
-
-    def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        return {**super().get_config(), "temperature": self.temperature}

@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_dml._common.checks import check_number
-from keras_dml._common.types import Config, Parts
+from keras_dml._common.types import Parts
 from keras_dml._pairwise.pairs import Pairs
 from keras_dml._pairwise.reductions import pair_means
 from keras_dml.losses.base import PairLoss
@@ -49,6 +49,7 @@ class ThresholdConsistentMarginLoss(PairLoss):
     def __init__(
         self,
         positive_margin: float = 0.9,
+        *,
         negative_margin: float = 0.5,
         positive_weight: float = 1.0,
         negative_weight: float = 1.0,
@@ -74,13 +75,3 @@ class ThresholdConsistentMarginLoss(PairLoss):
             self.positive_weight * pair_means(missing, too_far),
             self.negative_weight * pair_means(excess, too_near),
         )
-
-    def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        return {
-            **super().get_config(),
-            "positive_margin": self.positive_margin,
-            "negative_margin": self.negative_margin,
-            "positive_weight": self.positive_weight,
-            "negative_weight": self.negative_weight,
-        }

@@ -7,7 +7,8 @@ import keras
 from keras import ops
 
 from keras_dml._common.checks import check_choice, check_positive
-from keras_dml._common.types import Config, Parts, Tensor
+from keras_dml._common.deprecation import warn_renamed
+from keras_dml._common.types import Parts, Tensor
 from keras_dml._pairwise.pairs import Pairs
 from keras_dml._pairwise.reductions import (
     count,
@@ -22,7 +23,7 @@ from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.mining import Strategy
 
-_MININGS = ("all", "semihard", "hard")
+_TRIPLETS = ("all", "semihard", "hard")
 
 
 @register("triplet")
@@ -37,7 +38,7 @@ class TripletLoss(PairLoss):
     - tightness `T_i = mean 1[D_ij − D_ik + η > 0] · D_ij`
     - contrastive `C_i = mean 1[D_ij − D_ik + η > 0] · (η − D_ik)`
 
-    `mining` selects the triplets:
+    `triplets` selects among the triplets of an anchor:
 
     - `"all"`: every triplet.
     - `"semihard"`: one for each positive, with the nearest negative that is strictly farther than
@@ -52,22 +53,23 @@ class TripletLoss(PairLoss):
     Examples:
         >>> labels = np.array([0, 0, 1, 1])
         >>> z = np.array([[3, 4, 0], [4, 0, 3], [0, 3, 4], [0, 5, 0]], "float32") / 5
-        >>> loss = TripletLoss(margin=0.2, mining="semihard")
+        >>> loss = TripletLoss(margin=0.2, triplets="semihard")
         >>> round(float(loss(labels, z)), 3)
         0.069
 
     Args:
         margin: η, above 0, the smallest difference between the distances of a negative and of a
             positive.
-        mining: `"all"`, `"semihard"`, or `"hard"`, as above. Or a strategy of `keras_dml.mining`,
-            as in `PairLoss`, for all triplets of the pairs that it keeps.
+        triplets: `"all"`, `"semihard"`, or `"hard"`, as above.
         normalize: Whether distances are between l2-normalized embeddings.
         average: `"anchors"`, the mean over anchors of their means, or `"triplets"`, the mean over
             all triplets of the global batch.
-        reduction, name, dtype: As in `EmbeddingLoss`.
+        reduction, name, dtype, mining: As in `PairLoss`. The triplets are those of the pairs that
+            `mining` keeps.
 
     Raises:
-        ValueError: `margin` is not above 0, `mining` or `average` is unknown, or shapes are wrong.
+        ValueError: `margin` is not above 0, `triplets` or `average` is unknown, or shapes are
+            wrong.
 
     References: Kemertas et al., "RankMI: A Mutual Information Maximizing Ranking Loss", CVPR 2020,
     Eq. 11; semi-hard: Schroff et al., "FaceNet", CVPR 2015; hard: Hermans et al. 2017, Eq. 5.
@@ -76,47 +78,40 @@ class TripletLoss(PairLoss):
     def __init__(
         self,
         margin: float = 0.2,
-        mining: Literal["all", "semihard", "hard"] | Strategy | Sequence[Strategy] = "all",
+        *,
+        triplets: Literal["all", "semihard", "hard"] = "all",
         normalize: bool = True,
         average: Literal["anchors", "triplets"] = "anchors",
         reduction: str | None = "sum_over_batch_size",
         name: str | None = "triplet",
         dtype: str | None = None,
+        mining: Strategy | Sequence[Strategy] | None = None,
     ) -> None:
-        strategies = None if isinstance(mining, str) else mining
-        super().__init__(reduction=reduction, name=name, dtype=dtype, mining=strategies)
-        triplets = mining if isinstance(mining, str) else "all"
-        self.mining = check_choice("mining", triplets, _MININGS)
+        if isinstance(mining, str):  # until 0.3.0
+            warn_renamed("a word as the argument mining of TripletLoss", "triplets")
+            mining, triplets = None, mining
+        super().__init__(reduction=reduction, name=name, dtype=dtype, mining=mining)
+        self.triplets = check_choice("triplets", triplets, _TRIPLETS)
         self.margin = check_positive("margin", margin)
         self.normalize = bool(normalize)
         self.average = check_choice("average", average, ("anchors", "triplets"))
 
     def compute_pair_loss(self, pairs: Pairs) -> Tensor:
         """Compute the loss `[n]`, which rounding does not make negative."""
-        near, far, positive, triplets = open_hinges(pairs, self.margin, self.mining)
+        near, far, positive, triplets = open_hinges(pairs, self.margin, self.triplets)
         return mean_of_triplets(maximum(near + far, 0.0), positive, triplets, self.average)
 
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """Compute the two parts `[n]`."""
-        near, far, positive, triplets = open_hinges(pairs, self.margin, self.mining)
+        near, far, positive, triplets = open_hinges(pairs, self.margin, self.triplets)
         return (
             mean_of_triplets(near, positive, triplets, self.average),
             mean_of_triplets(far, positive, triplets, self.average),
         )
 
-    def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        return {
-            "mining": self.mining,
-            **super().get_config(),
-            "margin": self.margin,
-            "normalize": self.normalize,
-            "average": self.average,
-        }
-
 
 def open_hinges(
-    pairs: Pairs, margin: float, mining: str = "all"
+    pairs: Pairs, margin: float, selection: str = "all"
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Add the open hinges of each positive pair.
 
@@ -126,12 +121,12 @@ def open_hinges(
     """
     distances, positive, negative = pairs.distances(), pairs.matched(), pairs.negative
     triplets = count(positive, distances.dtype)
-    if mining == "all":
+    if selection == "all":
         number, total = below(distances + margin, distances, negative)
         triplets = triplets * count(negative, distances.dtype)
         return number * distances, number * margin - total, positive, triplets
     near, partner = distances, semihard_negatives(distances, negative)
-    if mining == "hard":
+    if selection == "hard":
         near = ops.max(ops.where(positive, distances, -1.0), axis=-1, keepdims=True)
         partner = ops.min(ops.where(negative, distances, float("inf")), axis=-1, keepdims=True)
         positive = triplets[:, None] > 0

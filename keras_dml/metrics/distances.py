@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_dml._common.checks import check_whole
+from keras_dml._common.rows import finite_rows, normalized
 from keras_dml.metrics.pair_scores import PairScores
 from keras_dml.metrics.ranks import pair_blocks
 from keras_dml.metrics.recall import checked_labels, checked_sets
@@ -86,8 +87,6 @@ def distance_histograms(
     Raises:
         ValueError: `bins` is out of range. Also as in `recall_at_k`.
     """
-    from keras_dml.retrieval.rows import normalized
-
     queries, items, codes, item_codes = checked_sets(
         embeddings, labels, gallery, gallery_labels, "cosine"
     )
@@ -111,7 +110,5 @@ def unit_embeddings(
 ) -> tuple[npt.NDArray[np.float32], np.ndarray]:
     """Return l2-normalized embeddings float32 `[n, d]` and labels `[n]`, or raise `ValueError`."""
     # Imported here, because `import keras_dml` does not import indexes.
-    from keras_dml.retrieval.rows import finite_rows, normalized
-
     rows = finite_rows(embeddings, "embeddings")
     return normalized(rows), checked_labels("labels", labels, len(rows))

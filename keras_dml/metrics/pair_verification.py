@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from keras_dml._common.checks import check_choice, check_number, check_seed, check_whole, shown
 from keras_dml._common.errors import ArgumentError
+from keras_dml._common.rows import finite_rows
 from keras_dml._common.types import METRICS, Metric
 from keras_dml.metrics.bar import steps_bar
 from keras_dml.metrics.class_bootstrap import resampled
@@ -196,8 +197,6 @@ def verification(
         point = verification(z, labels, [1e-3]).points[0]
         point.threshold, point.true_match_rate
     """
-    from keras_dml.retrieval.rows import finite_rows
-
     check_choice("metric", metric, METRICS)
     seed = check_seed("seed", seed)
     replicates = check_whole("replicates", replicates, least=0, most=1_000_000)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from keras_dml._common.checks import check_choice, shown
 from keras_dml._common.errors import ArgumentError
 from keras_dml._common.labels import joined_labels, plain_labels
+from keras_dml._common.rows import finite_rows, normalized
 from keras_dml._common.types import METRICS, Metric
 from keras_dml.metrics.bar import long_work_bar
 from keras_dml.metrics.ranks import rank_bounds
@@ -37,8 +38,6 @@ def _checked(
     embeddings: npt.ArrayLike, gallery: npt.ArrayLike | None, metric: Metric
 ) -> tuple[_Rows, _Rows]:
     """Return queries and items as finite float32 rows: the same array without a gallery."""
-    from keras_dml.retrieval.rows import finite_rows
-
     check_choice("metric", metric, METRICS)
     queries = finite_rows(embeddings, "embeddings")
     items = queries if gallery is None else finite_rows(gallery, "gallery")
@@ -261,8 +260,6 @@ def class_numbers(labels: np.ndarray) -> npt.NDArray[np.int64]:
 def _rank_bounds(
     queries: _Rows, codes: np.ndarray, items: _Rows, item_codes: np.ndarray, metric: Metric
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    from keras_dml.retrieval.rows import normalized
-
     own_rows = items is queries
     if metric == "cosine":
         queries = normalized(queries)

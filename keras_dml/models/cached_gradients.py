@@ -74,6 +74,7 @@ class CachedGradients(DistributedModel):
         self,
         model: keras.Model,
         chunk_size: int,
+        *,
         batch_statistics: bool = False,
         name: str = "cached_gradients",
         **kwargs: Any,

@@ -87,6 +87,7 @@ class CrossBatchMemory(DistributedModel):
         self,
         model: keras.Model,
         memory_size: int,
+        *,
         weight: float = 1.0,
         start_step: int = 1000,
         batch_term: bool = True,
@@ -106,10 +107,12 @@ class CrossBatchMemory(DistributedModel):
         self.start_step = check_whole("start_step", start_step, least=0)
         self.batch_term = check_bool("batch_term", batch_term)
         if self.start_step and not self.batch_term:
-            raise ArgumentError(
+            error = ArgumentError(
                 "start_step must be 0 when batch_term is False: before it nothing would train. "
                 f"Received: start_step={start_step}, batch_term={batch_term}"
             )
+            error.argument = "start_step"
+            raise error
         self.model = model
         whole = widest_integers()  # the dtype of class ids
 

@@ -63,11 +63,13 @@ def enable_lora(
     if not chosen:
         there = sorted({layer.name for layer in able})
         shown = f"{', '.join(there[:12])}{', …' if len(there) > 12 else ''}" if there else "none"
-        raise ArgumentError(
+        error = ArgumentError(
             f"layers must be names of layers of {backbone.name} that can have low-rank additions "
             f"({shown}). Received: layers={sorted(names)}, none of which is there, so that nothing "
             "of the backbone would train"
         )
+        error.argument = "layers"
+        raise error
     again = [layer.path for layer in chosen if layer.lora_enabled]
     if again:
         raise ArgumentError(

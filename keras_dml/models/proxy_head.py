@@ -7,7 +7,13 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_dml._common.checks import check_choice, check_number, check_positive, check_whole, shown
+from keras_dml._common.checks import (
+    argument_error,
+    check_choice,
+    check_number,
+    check_positive,
+    check_whole,
+)
 from keras_dml._common.errors import ArgumentError
 from keras_dml._common.types import Config, Tensor, TensorLike
 from keras_dml._pairwise.arrays import checked_class_ids
@@ -61,6 +67,7 @@ class ProxyHead(keras.layers.Layer):
     def __init__(
         self,
         num_classes: int,
+        *,
         centers: int = 1,
         pooling: Literal["max", "soft"] = "max",
         temperature: float = 0.1,
@@ -157,6 +164,7 @@ class Boundary(keras.layers.Layer):
     def __init__(
         self,
         num_classes: int | None = None,
+        *,
         initial: float = 1.2,
         dtype: object = "float32",
         **kwargs: object,
@@ -287,11 +295,11 @@ def proxy_model(
     """
     head = ProxyHead(
         num_classes,
-        centers,
-        pooling,
-        temperature,
-        proxies_initializer,
-        proxies_regularizer,
+        centers=centers,
+        pooling=pooling,
+        temperature=temperature,
+        proxies_initializer=proxies_initializer,
+        proxies_regularizer=proxies_regularizer,
         name="proxy_head",
     )
     inputs, embeddings = symbolic_embedding(embedding)
@@ -357,9 +365,7 @@ def _of_keras(name: str, what: str, get: Callable[[Any], Any], identifier: objec
     try:
         return get(identifier)
     except (TypeError, ValueError) as error:
-        raise ArgumentError(
-            f"{name} must be None or a Keras {what}. Received: {name}={shown(identifier)}"
-        ) from error
+        raise argument_error(name, f"None or a Keras {what}", identifier) from error
 
 
 def _dimensions(input_shape: tuple[int | None, ...]) -> int:

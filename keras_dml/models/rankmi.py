@@ -111,6 +111,7 @@ class RankMI(DistributedModel):
     def __init__(
         self,
         embedding: keras.Model,
+        *,
         statistics_network: keras.layers.Layer | None = None,
         k: int = 1,
         beta: float = 1.0,

@@ -58,6 +58,7 @@ class StatisticsNetwork(keras.layers.Layer):
     def __init__(
         self,
         hidden: int = 128,
+        *,
         depth: int = 2,
         slope: float = 0.1,
         residual: bool = True,

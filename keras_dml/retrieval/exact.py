@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from keras_dml._common.rows import center, centered
 from keras_dml.retrieval.index import Index
-from keras_dml.retrieval.rows import center, centered
 
 if TYPE_CHECKING:
     from keras_dml.retrieval.serving import SearchModule

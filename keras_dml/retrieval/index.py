@@ -18,13 +18,13 @@ import numpy.typing as npt
 
 from keras_dml._common.checks import as_array, check_choice, shown
 from keras_dml._common.errors import ArgumentError, ArgumentTypeError
+from keras_dml._common.rows import prepared_rows
 from keras_dml._common.types import METRICS, Metric
 from keras_dml.retrieval.changes import Change, Removal, Upsert
 from keras_dml.retrieval.files import save_index
 from keras_dml.retrieval.items import Items, checked_ids
 from keras_dml.retrieval.products import ExactProducts
-from keras_dml.retrieval.rows import prepared_rows
-from keras_dml.retrieval.turns import Turns
+from keras_dml.retrieval.read_write_lock import ReadWriteLock
 
 if TYPE_CHECKING:
     from keras_dml.retrieval.serving import SearchModule
@@ -84,7 +84,7 @@ class Index(abc.ABC):
                     "embeddings must hold at least one row. "
                     f"Received: embeddings of shape {self._items.rows.shape}"
                 )
-        self._turns = Turns()
+        self._lock = ReadWriteLock()
         # Number of items that the searcher knows, and whether it must be rebuilt.
         self._built, self._stale, self._first = 0, True, True
         self._begin_rebalancing = threading.Lock()
@@ -271,7 +271,7 @@ class Index(abc.ABC):
             ValueError: An id is unknown (the message names it).
         """
         # Does not need the searcher, which may have to be trained first.
-        with self._turns.together(lambda: False, lambda: None), self._items.held():
+        with self._lock.reading(lambda: False, lambda: None), self._items.held():
             return self._items.rows[self._items.rows_of(ids, "ids", self.num_items)]
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -326,13 +326,13 @@ class Index(abc.ABC):
 
         Additions are included while no search runs. Searches that start in the meantime wait.
         """
-        with self._turns.together(self._behind, self._catch_up):
+        with self._lock.reading(self._behind, self._catch_up):
             yield
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:
         """Enter a context without searches and additions. The searcher is current or stale."""
-        with self._turns.alone(), self._items.held():
+        with self._lock.writing(), self._items.held():
             self._take_in()
             yield
             self._built = self.num_items

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from keras_dml._common.checks import as_array, shown
 from keras_dml._common.errors import ArgumentError
-from keras_dml.retrieval.rows import first_few
+from keras_dml._common.rows import first_few
 
 # File name of the items in a saved index.
 EMBEDDINGS = "embeddings.npy"
@@ -126,7 +126,7 @@ class Items:
 
     Several threads can read and add at the same time, and no reader sees a row without its id.
     Replacing and removing rows happens in place, and requires that no other thread reads (see
-    `retrieval.turns`). Otherwise, row numbers and ids are stable.
+    `retrieval.read_write_lock`). Otherwise, row numbers and ids are stable.
 
     Args:
         rows: Prepared float32 `[n, d]`.

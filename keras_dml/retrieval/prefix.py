@@ -9,10 +9,10 @@ import numpy.typing as npt
 
 from keras_dml._common.checks import check_whole
 from keras_dml._common.errors import ArgumentError
+from keras_dml._common.rows import center, centered, normalized
 from keras_dml._common.types import Metric
 from keras_dml.retrieval.index import Index
 from keras_dml.retrieval.products import ExactProducts
-from keras_dml.retrieval.rows import center, centered, normalized
 from keras_dml.retrieval.tree import RECALL_NEIGHBORS
 from keras_dml.retrieval.tree_searcher import recall_of_others, recall_sample
 

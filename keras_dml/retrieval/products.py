@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from keras_dml._common.rows import BLOCK, center, row_blocks
 from keras_dml._common.types import Metric
-from keras_dml.retrieval.rows import BLOCK, center, row_blocks
 
 # Candidates beyond k: few queries have more items that are as near as the k-th within rounding.
 _SPARE = 8

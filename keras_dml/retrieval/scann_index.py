@@ -16,11 +16,11 @@ import numpy.typing as npt
 from keras_dml._common.checks import shown
 from keras_dml._common.errors import ArgumentTypeError
 from keras_dml._common.extras import needing
+from keras_dml._common.rows import center, centered, row_blocks
 from keras_dml._common.types import Metric
 from keras_dml.retrieval.changes import Change
 from keras_dml.retrieval.index import Index
 from keras_dml.retrieval.items import EMBEDDINGS, Items
-from keras_dml.retrieval.rows import center, centered, row_blocks
 from keras_dml.retrieval.tree import RECALL_NEIGHBORS, SMALLEST, TreeAH
 from keras_dml.retrieval.tree_searcher import (
     SCANN_MEASURES,
@@ -79,7 +79,7 @@ class ScannIndex(Index):
 
     Memory contains the items in float32, ScaNN's copy of them, and with a tree a 4-bit code per
     `dimensions_per_block` projected dimensions. The build needs one more copy for "l2", or for
-    "cosine" with a tree and a mean so long that it is subtracted (see `retrieval.frame.Frame`).
+    "cosine" with a tree and a mean so long that it is subtracted (see `CenteringTransform`).
     With that mean, rows of zeros can displace as many other items from a result whose last items
     are less similar to the query than most items.
 
@@ -175,10 +175,10 @@ class ScannIndex(Index):
             else:
                 self._tree.check_served()
                 self._tree.serialize(folder)
-                middle, lift = self._tree.frame.center, self._tree.frame.lift
+                middle, lift = self._tree.centering.center, self._tree.centering.lift
                 if lift is not None:
                     # The module scores by ScaNN's items, so rows of zeros must not be at the mean.
-                    np.save(folder / "dataset.npy", self._tree.frame.items(self._rows))
+                    np.save(folder / "dataset.npy", self._tree.centering.items(self._rows))
                 leaves = self._tree.tree.leaves_to_search
                 how = {"spare": 0, "reorder": self._tree.reordered, "leaves": leaves}
             ids = self._items.first(self._built).ids

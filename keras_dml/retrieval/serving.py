@@ -31,12 +31,12 @@ class SearchModule(tf.Module):
     within float32 rounding.
 
     Args:
-        rows: float32 `[n, d]`, normalized for "cosine", minus `middle`. With `lift`, `Frame.items`,
-            `[n, d + 1]`.
+        rows: float32 `[n, d]`, normalized for "cosine", minus `middle`. With `lift`,
+            `CenteringTransform.items`, `[n, d + 1]`.
         ids: int64 or strings `[n]`.
         metric: "cosine" or "l2".
         middle: float64 `[d]`, subtracted from queries. 0 for "cosine" without a lift.
-        lift: None, or the lift of `retrieval.frame.Frame`.
+        lift: None, or the lift of `retrieval.centering.CenteringTransform`.
     """
 
     def __init__(

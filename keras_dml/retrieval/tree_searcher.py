@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from keras_dml._common.errors import ArgumentError
 from keras_dml._common.types import Metric
+from keras_dml.retrieval.centering import CenteringTransform
 from keras_dml.retrieval.changes import Change, Removal
-from keras_dml.retrieval.frame import Frame
 from keras_dml.retrieval.tree import RECALL_NEIGHBORS, RECALL_QUERIES, TreeAH
 
 # ScaNN's names of the metrics.
@@ -38,7 +38,7 @@ class TreeSearcher:
         count: Number of items.
         asked: `TreeAH` from the caller.
         tree: `TreeAH` with all numbers. `tune` can set the numbers of the search later.
-        frame: `Frame` of the items at training time.
+        centering: `CenteringTransform` of the items at training time.
         metric: "cosine" or "l2".
         recall: Fraction of the exact nearest items that it finds. None before the measurement.
         trained_on: Number of items at training time. None is `count`.
@@ -50,14 +50,14 @@ class TreeSearcher:
         count: int,
         asked: TreeAH,
         tree: TreeAH,
-        frame: Frame,
+        centering: CenteringTransform,
         metric: Metric,
         recall: float | None = None,
         trained_on: int | None = None,
     ) -> None:
         self._searcher, self._count = searcher, count
         self._trained_on = trained_on or count
-        self.asked, self.tree, self.frame, self.recall = asked, tree, frame, recall
+        self.asked, self.tree, self.centering, self.recall = asked, tree, centering, recall
         self._metric = metric
 
     @classmethod
@@ -68,8 +68,8 @@ class TreeSearcher:
         tree = asked.for_items(*rows.shape)
         if tree is None:
             return None
-        frame = Frame.chosen(rows, metric)
-        items = frame.trained_on(rows)
+        centering = CenteringTransform.chosen(rows, metric)
+        items = centering.trained_on(rows)
         dimensions = _projected(items, rows.shape[1], metric, tree)
         if tree.soar_lambda is not None and metric != "cosine":
             raise ArgumentError(
@@ -97,7 +97,7 @@ class TreeSearcher:
         )
         reorder_types = scann.scann_builder.ReorderType
         builder.reorder(tree.reorder, quantize=reorder_types[tree.reorder_dtype.upper()])
-        return cls(builder.build(), len(items), asked, tree, frame, metric)
+        return cls(builder.build(), len(items), asked, tree, centering, metric)
 
     @classmethod
     def loaded(
@@ -116,10 +116,12 @@ class TreeSearcher:
         try:
             asked, tree = (TreeAH(**parameters[name]) for name in ("asked", "tree"))
             searcher = scann.load_searcher(str(folder), assets_backcompat_shim=False)
-            frame = Frame.saved(rows, metric, parameters.get("lift"), parameters.get("center"))
+            centering = CenteringTransform.saved(
+                rows, metric, parameters.get("lift"), parameters.get("center")
+            )
             trained_on = parameters.get("trained_on")
             recall = parameters["recall"]
-            return cls(searcher, len(rows), asked, tree, frame, metric, recall, trained_on)
+            return cls(searcher, len(rows), asked, tree, centering, metric, recall, trained_on)
         except (KeyError, OSError, RuntimeError, TypeError, ValueError) as error:
             raise ArgumentError(f"ScaNN cannot read its part of the index: {error}") from error
 
@@ -133,7 +135,7 @@ class TreeSearcher:
         """
         self._searcher.serialize(str(folder), relative_path=True)
         whole = folder / "dataset.npy"
-        if rows is not None and not self.frame.moves and whole.exists():
+        if rows is not None and not self.centering.moves and whole.exists():
             assets = folder / "scann_assets.pbtxt"
             assets.write_text(assets.read_text().replace('"dataset.npy"', f'"{rows}"'))
             whole.unlink()
@@ -141,9 +143,9 @@ class TreeSearcher:
     def parameters(self) -> dict[str, object]:
         """Return the JSON values that `loaded` needs in addition to the folder."""
         asked, tree = dataclasses.asdict(self.asked), dataclasses.asdict(self.tree)
-        said = {"asked": asked, "tree": tree, "recall": self.recall, "lift": self.frame.lift}
+        said = {"asked": asked, "tree": tree, "recall": self.recall, "lift": self.centering.lift}
         # The mean of the items can have changed since training.
-        center = self.frame.center.tolist() if self.frame.moves else None
+        center = self.centering.center.tolist() if self.centering.moves else None
         return said | {"center": center, "trained_on": self._trained_on}
 
     def takes(self, change: Change) -> bool:
@@ -173,7 +175,7 @@ class TreeSearcher:
             searcher.delete(change.rows.tolist())
         else:
             places = [None if place < 0 else place for place in change.places.tolist()]
-            searcher.upsert(places, self.frame.trained_on(change.rows), _INSERTED_AT_ONCE)
+            searcher.upsert(places, self.centering.trained_on(change.rows), _INSERTED_AT_ONCE)
         self._count = change.count_after(self._count)
 
     def update_all(self, changes: Sequence[Change]) -> bool:
@@ -194,7 +196,7 @@ class TreeSearcher:
 
     def search(self, queries: npt.NDArray[np.float32], k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return `(rows, raw scores)` `[q, k]` of prepared queries. A missing raw score is NaN."""
-        leaves, queries = self.tree.leaves_to_search, self.frame.queries(queries)
+        leaves, queries = self.tree.leaves_to_search, self.centering.queries(queries)
         return self._searcher.search_batched_parallel(queries, k, self.reordered(k), leaves)
 
     def asked_for(self, k: int) -> int:

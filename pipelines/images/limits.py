@@ -9,9 +9,8 @@ import re
 import tensorflow as tf
 
 from pipelines.images.file_bytes import numbers
+from pipelines.max_pixels import MOST_PIXELS as MOST_PIXELS
 
-# Some formats take 28 bytes a pixel on their way to a model: 1.4 GB.
-MOST_PIXELS = 50_000_000
 # Encoders write up to some twenty. Each takes a nanosecond a pixel and more, and a dozen bytes.
 MOST_SCANS = 50
 # Before the first scan. A depth map of 50 MB has 800; Pillow takes a microsecond for each.

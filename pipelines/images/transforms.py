@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from keras_dml._common.checks import check_bool, check_whole, shown
+from keras_dml._common.checks import argument_error, check_bool, check_choice, check_whole, shown
 from keras_dml._common.errors import ArgumentError
 from pipelines.checks import plain_numbers
 from pipelines.images import decode
@@ -32,7 +32,12 @@ from pipelines.images.windows import (
     resized_size,
 )
 
-_CROPS = ("area", "fixed", "none")
+CROPS: dict[str, Callable[["TrainTransform", tf.Tensor, tf.Tensor], Window]] = {
+    "area": lambda made, size, place: area_window(size, place, made.area, made.aspect),
+    "fixed": lambda made, size, place: fixed_window(size, place, made.image_size),
+    "none": lambda made, size, place: central_window(size, made.image_size),
+}
+"""The crops of a training image by name: from (transform, size, random numbers) to a window."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,8 +91,7 @@ class TrainTransform:
     max_pixels: int = dataclasses.field(default=MOST_PIXELS, repr=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.crop, str) or self.crop not in _CROPS:
-            raise ArgumentError(f"crop must be one of {_CROPS}. Received: crop={shown(self.crop)}")
+        check_choice("crop", self.crop, tuple(CROPS))
         object.__setattr__(self, "flip", check_bool("flip", self.flip))
         _check_sizes(self, crop_is_fixed=self.crop != "area")
         _check_range(self, "area", at_most=1.0)
@@ -133,12 +137,7 @@ class TrainTransform:
         numbers = [WINDOW_NUMBERS, 1, JITTER_NUMBERS]
         uniform = tf.random.stateless_uniform([sum(numbers)], seed)
         place, flip_number, jitter_numbers = tf.split(uniform, numbers)
-        if self.crop == "area":
-            window = area_window(resized, place, self.area, self.aspect)
-        elif self.crop == "fixed":
-            window = fixed_window(resized, place, self.image_size)
-        else:
-            window = central_window(resized, self.image_size)
+        window = CROPS[self.crop](self, resized, place)
         return resized, window, flip_number, jitter_numbers
 
 
@@ -249,8 +248,6 @@ def _check_range(transform: TrainTransform, name: str, at_most: float) -> None:
     plain = plain_numbers(value)
     if plain is None or len(plain) != 2 or not 0 < plain[0] <= plain[1] <= at_most:
         limit = "" if at_most == math.inf else f" <= {at_most:g}"
-        raise ArgumentError(
-            f"{name} must be (lowest, highest) with 0 < lowest <= highest{limit}. "
-            f"Received: {name}={shown(value)}"
-        )
+        wanted = f"(lowest, highest) with 0 < lowest <= highest{limit}"
+        raise argument_error(name, wanted, value)
     object.__setattr__(transform, name, plain)

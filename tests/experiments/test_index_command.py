@@ -261,24 +261,24 @@ def test_search_short_and_rescore_long(tmp_path, photos, command, embedded, caps
 
 def test_what_a_store_of_objects_has_that_is_not_read(tmp_path, caplog):
     pytest.importorskip("pyarrow.fs")
-    from experiments.searching.ray_listing import list_anywhere
+    from experiments.searching.image_files import list_images
 
     for name in ("a/1.png", "a/2.CR2", "3.heic", "4.heic", "notes.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     uri = tmp_path.as_uri()
-    assert [file.path for file in list_anywhere(uri)] == ["a/1.png"]
+    assert [file.path for file in list_images(uri)] == ["a/1.png"]
     line = "3 files are not read: 2 .heic, 1 .cr2; convert them to JPEG"
     assert [record.message for record in caplog.records] == [f"{uri}: {line}"]
     (tmp_path / "a" / "1.png").unlink()
     with pytest.raises(ValueError, match=f"images={uri}, which holds none, but {line}"):
-        list_anywhere(uri)
+        list_images(uri)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--images=/no/where"], "images must be a folder. Received: images=/no/where"),
+        (["--images=/no/where"], "images must be a folder, but got images=/no/where"),
         (["--images={empty}"], "which holds none"),
         (["--images={phone}"], "holds none, but 1 file is not read: 1 .heic; convert it to JPEG"),
         (["--images={bad}"], "none of the 1 images can be embedded. The first, x.jpg: not a JPEG"),
@@ -291,9 +291,9 @@ def test_what_a_store_of_objects_has_that_is_not_read(tmp_path, caplog):
         (["--noapproximate", "--reorder=5"], "--noapproximate has no tree: leave out --reorder"),
         (["--target_recall=1.5"], "target_recall must be"),
         (["--prefix=9999"], "prefix must be less than the 48 dimensions of the model's embeddings"),
-        (["--prefix=0"], "flag --prefix=0: 0 is not an integer in the range [1, 2147483647]"),
-        (["--prefix=2", "--num_leaves=3"], "--prefix=2 beside --num_leaves"),
-        (["--candidates=9"], "--candidates=9 without --prefix"),
+        (["--prefix=0"], "prefix must be a whole number of at least 1"),
+        (["--prefix=2", "--num_leaves=3"], "prefix must be set without --num_leaves"),
+        (["--candidates=9"], "candidates needs --prefix"),
         (["word"], "flags start with --. Received: word"),
     ],
 )

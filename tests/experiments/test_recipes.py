@@ -34,7 +34,7 @@ CROSS_ENTROPY = {
     "image_size": 224, "crop": "area", "crop_area": ["0.16", "1"], "flip": True,
     "sampler": "random", "batch_size": 128, "backbone": "resnet50_v1_5", "weights": "imagenet",
     "frozen_batch_norm": None, "embedding_size": None, "dropout": 0.5, "loss": "ce",
-    "epsilon": 0.1, "optimizer": "sgd", "weight_decay": 5e-4, "decayed": "kernels",
+    "label_smoothing": 0.1, "optimizer": "sgd", "weight_decay": 5e-4, "decayed": "kernels",
     "pretrained_factor": 1.0, "schedule": "warm_cosine", "warmup_steps": 100, "pooling": "average",
 }  # fmt: skip
 SMOOTH = {"momentum": 0.0, "nesterov": False}
@@ -453,7 +453,7 @@ def test_mnist_has_the_numbers_of_appendix_b(loss):
         "schedule": "warm_cosine", "warmup_steps": 1, "loss": loss,
     }  # fmt: skip
     assert {flag: held(options, flag) for flag in numbers} == numbers
-    assert held(options, "epsilon") == (0.0 if loss == "ce" else None)
+    assert held(options, "label_smoothing") == (0.0 if loss == "ce" else None)
 
 
 DINOV2 = [name.removesuffix(".flags") for name in recipes.names() if "_dinov2" in name]

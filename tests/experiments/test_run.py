@@ -174,7 +174,7 @@ def test_bad_command_lines(arguments, message, tmp_path, capsys):
 
 BAD_FOR_TINY = [
     (["--loss=hinge"], "loss must be one of.*hinge"),
-    (["--loss=ce", "--margin=1"], "margin is no argument of loss ce, which takes epsilon"),
+    (["--loss=ce", "--margin=1"], "margin is no argument of loss ce, which takes label_smoothing"),
     (["--backbone=resnet51"], "backbone must be one of .*resnet50.*resnet51"),
     (["--weights=imagenet"], "small_convnet"),
     (["--train_classes=10"], "10"),
@@ -314,9 +314,9 @@ def test_two_runs_do_not_share_a_folder(finished, photos, tmp_path, capsys):
 @pytest.mark.thorough
 @pytest.mark.slow
 def test_a_run_says_first_to_which_loss_arguments_went(photos, tmp_path, capsys):
-    more = ["--loss=triplet", "--margin=0.3", "--mining=hard", "--epochs=1"]
+    more = ["--loss=triplet", "--margin=0.3", "--triplets=hard", "--epochs=1"]
     finished_run(tmp_path / "run", photos, *more)
-    assert capsys.readouterr().out.startswith("to loss triplet: margin=0.3, mining=hard\n")
+    assert capsys.readouterr().out.startswith("to loss triplet: margin=0.3, triplets=hard\n")
 
 
 @pytest.mark.thorough

@@ -201,9 +201,9 @@ def test_conditions_that_are_none(known, tmp_path, capsys):
     (damaged / "columns.json").write_text("{}")
     for arguments, message in [
         ([*given, "--where=colour=red"], "no column 'colour': it has class, folder, brand, label."),
-        ([*given, "--min_similarity=1.5"], "flag --min_similarity=1.5"),
+        ([*given, "--min_similarity=1.5"], "min_similarity must be"),
         ([*given, "--min_similarity=nan"], "min_similarity must be a finite number"),
-        ([*given, "--group_similarity=-1"], "flag --group_similarity=-1"),
+        ([*given, "--group_similarity=-1"], "group_similarity must be"),
         ([f"--index={damaged}", given[1]], "columns.json is damaged"),
         ([given[0], "--serve", "--where=class=a"], "leave out --where, which is for --query"),
     ]:
@@ -277,7 +277,7 @@ def test_bad_input(index, tmp_path, capsys):
         ([f"--index={index}", "--serve", "--k=5"], "leave out --k, which is for --query"),
         ([f"--index={index}", "--query=/no/x.jpg"], "query /no/x.jpg cannot be read (No such file"),
         ([f"--index={index}", image, "--k=6"], "k must be at most the number of images, 5"),
-        ([f"--index={index}", image, "--k=0"], "flag --k=0"),
+        ([f"--index={index}", image, "--k=0"], "k must be"),
         ([f"--index={index}", image, f"--saved_model={other}"], "saved_model is not the one that"),
         ([f"--index={moved}", image], "is gone: /no/model. Give --saved_model=FOLDER, where it is"),
         ([f"--index={index}", image, "--images=/no"], "the folder of the index's images is gone"),

@@ -241,7 +241,7 @@ def test_a_collapsed_batch_has_exact_distances(spread):
     ids = np.arange(12) % 3
     z = rng.normal(size=8) + spread * rng.normal(size=(12, 8))
     z = z.astype("float32").astype("float64")
-    given = {"mining": "semihard", "margin": 1.0, "normalize": False, "average": "triplets"}
+    given = {"triplets": "semihard", "margin": 1.0, "normalize": False, "average": "triplets"}
     value, gradient = value_and_gradient(addons.TripletSemiHardLoss(), ids, z, "float32")
     assert value == pytest.approx(oracles.mean_loss(oracles.triplet, ids, z, **given), rel=1e-6)
     exact = oracles.numeric_gradient(oracles.triplet, ids, z, step=spread * 1e-4, **given)

@@ -117,7 +117,7 @@ def test_nothing_left_is_zero_with_a_zero_gradient(name):
 def test_the_mined_pairs_are_the_losses_pairs():
     ids, z = batch(seed=5, sizes=(4, 3, 2, 1))
     for mined, other in [
-        (losses.TripletLoss(0.3, mining=mining.Hard()), losses.TripletLoss(0.3, mining="hard")),
+        (losses.TripletLoss(0.3, mining=mining.Hard()), losses.TripletLoss(0.3, triplets="hard")),
         (
             losses.MultiSimilarityLoss(mining=mining.MultiSimilarity(0.1)),
             losses.MultiSimilarityLoss(epsilon=0.1),

@@ -195,9 +195,9 @@ def test_what_does_not_fit_fails_before_the_first_epoch():
 
 def test_numpy_scalars_are_numbers():
     validation = (VALIDATION, LABELS)
-    evaluation = RetrievalEvaluation(validation, np.int64(3), every=np.int32(2))
+    evaluation = RetrievalEvaluation(validation, ks=np.int64(3), every=np.int32(2))
     assert (evaluation.ks, evaluation.every) == ((3,), 2)
-    assert RetrievalEvaluation(validation, np.array([1, 2])).ks == (1, 2)
+    assert RetrievalEvaluation(validation, ks=np.array([1, 2])).ks == (1, 2)
     for change in ({"every": np.nan}, {"batch_size": np.float32(2)}, {"ks": np.nan}, {"ks": 2.0}):
         with pytest.raises(ValueError, match="whole number.*Received"):
             RetrievalEvaluation(validation, **change)

@@ -140,7 +140,9 @@ def changed(model, **attributes):
 
 def rankmi_model():
     statistics = models.StatisticsNetwork(hidden=8, depth=1, seed=2)
-    return models.RankMI(keras.Model(*shared.network(), name="net"), statistics, alpha=1.0)
+    return models.RankMI(
+        keras.Model(*shared.network(), name="net"), statistics_network=statistics, alpha=1.0
+    )
 
 
 def overflow(strategy):

@@ -123,7 +123,9 @@ def train_rankmi(strategy, steps_per_execution=1):
     with strategy.scope():
         keras.utils.set_random_seed(1)
         statistics = models.StatisticsNetwork(hidden=8, depth=1, seed=2)
-        model = models.RankMI(keras.Model(*network(), name="net"), statistics, alpha=1.0)
+        model = models.RankMI(
+            keras.Model(*network(), name="net"), statistics_network=statistics, alpha=1.0
+        )
         rates = (keras.optimizers.SGD(0.05), keras.optimizers.Adam(0.01))
         model.compile(*rates, steps_per_execution=steps_per_execution)
     return fitted(model)
@@ -152,7 +154,7 @@ def train_proxies(strategy):
         model = models.DistributedModel(classes.input, classes.output)
         faster = optimizers.multipliers(classes.get_layer("proxy_head"), 10)
         optimizer = optimizers.SGD(0.01, learning_rate_multipliers=faster)
-        model.compile(optimizer, losses.ProxyAnchorLoss(alpha=8.0))
+        model.compile(optimizer, losses.ProxyAnchorLoss(scale=8.0))
     return fitted(model)
 
 

@@ -38,14 +38,14 @@ def oracle(loss, *arguments, pairs=True, sets_gradient=lambda given: False, quic
     return add
 
 
-@oracle("ce", {"epsilon": 0.3}, pairs=False, quick=True)
-def cross_entropy(class_ids, logits, epsilon=0.1):
+@oracle("ce", {"label_smoothing": 0.3}, pairs=False, quick=True)
+def cross_entropy(class_ids, logits, label_smoothing=0.1):
     tightness, contrastive = [], []
     for y, row in zip(class_ids, logits):
         num_classes = len(row)
         on_targets = 0.0
         for k in range(num_classes):
-            target = 1 - epsilon if k == y else epsilon / (num_classes - 1)
+            target = 1 - label_smoothing if k == y else label_smoothing / (num_classes - 1)
             on_targets += target * row[k]
         tightness.append(-on_targets)
         contrastive.append(math.log(sum(math.exp(a) for a in row)))
@@ -134,8 +134,8 @@ def center(class_ids, z, normalize=False):
     return np.array(tightness), np.zeros(len(z))
 
 
-@oracle("snca", {"sigma": 0.3})
-def snca(class_ids, z, sigma=0.05):
+@oracle("snca", {"temperature": 0.3})
+def snca(class_ids, z, temperature=0.05):
     f, n = unit(z), len(z)
     tightness, contrastive, kept = [], [], 0
     for i in range(n):
@@ -143,8 +143,8 @@ def snca(class_ids, z, sigma=0.05):
         others = [k for k in range(n) if k != i]
         if positives:
             kept += 1
-            tightness.append(-math.log(sum(math.exp(f[i] @ f[j] / sigma) for j in positives)))
-            contrastive.append(math.log(sum(math.exp(f[i] @ f[k] / sigma) for k in others)))
+            tightness.append(-math.log(sum(math.exp(f[i] @ f[j] / temperature) for j in positives)))
+            contrastive.append(math.log(sum(math.exp(f[i] @ f[k] / temperature) for k in others)))
         else:
             tightness.append(0.0)
             contrastive.append(0.0)
@@ -388,36 +388,36 @@ def rankmi(class_ids, z, sampling="all", statistics=fixed_statistics):
 @oracle(
     "triplet",
     {"margin": 0.5, "normalize": False, "average": "triplets"},
-    {"mining": "semihard"},
-    {"mining": "semihard", "margin": 0.4, "normalize": False, "average": "triplets"},
-    {"mining": "hard", "average": "triplets"},
+    {"triplets": "semihard"},
+    {"triplets": "semihard", "margin": 0.4, "normalize": False, "average": "triplets"},
+    {"triplets": "hard", "average": "triplets"},
 )
-def triplet(class_ids, z, margin=0.2, mining="all", normalize=True, average="anchors"):
+def triplet(class_ids, z, margin=0.2, triplets="all", normalize=True, average="anchors"):
     z = unit(z) if normalize else z
     n = len(z)
     distance = [[math.sqrt(sum((z[i] - z[j]) ** 2)) for j in range(n)] for i in range(n)]
-    triplets = []
+    all_triplets = []
     for i in range(n):
         positives = [j for j in range(n) if j != i and class_ids[j] == class_ids[i]]
         negatives = [k for k in range(n) if class_ids[k] != class_ids[i]]
         of_anchor = []
-        if mining == "all":
+        if triplets == "all":
             of_anchor = [(j, k) for j in positives for k in negatives]
-        elif mining == "semihard" and negatives:
+        elif triplets == "semihard" and negatives:
             for j in positives:
                 farther = [k for k in negatives if distance[i][k] > distance[i][j]]
                 if farther:
                     of_anchor.append((j, min(farther, key=lambda k: distance[i][k])))
                 else:
                     of_anchor.append((j, max(negatives, key=lambda k: distance[i][k])))
-        elif mining == "hard" and positives and negatives:
+        elif triplets == "hard" and positives and negatives:
             farthest = max(positives, key=lambda j: distance[i][j])
             of_anchor = [(farthest, min(negatives, key=lambda k: distance[i][k]))]
-        triplets.append(of_anchor)
-    kept = sum(1 for of_anchor in triplets if of_anchor)
-    total = sum(len(of_anchor) for of_anchor in triplets)
+        all_triplets.append(of_anchor)
+    kept = sum(1 for of_anchor in all_triplets if of_anchor)
+    total = sum(len(of_anchor) for of_anchor in all_triplets)
     tightness, contrastive = np.zeros(n), np.zeros(n)
-    for i, of_anchor in enumerate(triplets):
+    for i, of_anchor in enumerate(all_triplets):
         for j, k in of_anchor:
             weight = n / total if average == "triplets" else n / kept / len(of_anchor)
             if distance[i][j] - distance[i][k] + margin > 0:
@@ -690,16 +690,16 @@ def proxy_nca(class_ids, cosines, temperature=1 / 9, partition="all"):
     return np.array(tightness), np.array(contrastive)
 
 
-@oracle("proxy_anchor", {"alpha": 5.0, "margin": 0.3}, pairs=False)
-def proxy_anchor(class_ids, cosines, alpha=32.0, margin=0.1):
+@oracle("proxy_anchor", {"scale": 5.0, "margin": 0.3}, pairs=False)
+def proxy_anchor(class_ids, cosines, scale=32.0, margin=0.1):
     n, num_classes = cosines.shape
     pulled, pushed = {}, []
     for k in range(num_classes):
         of_class = [i for i in range(n) if class_ids[i] == k]
         if of_class:
-            near = sum(math.exp(-alpha * (cosines[i, k] - margin)) for i in of_class)
+            near = sum(math.exp(-scale * (cosines[i, k] - margin)) for i in of_class)
             pulled[k] = math.log(1 + near) / len(of_class)
         others = [i for i in range(n) if class_ids[i] != k]
-        pushed.append(math.log(1 + sum(math.exp(alpha * (cosines[i, k] + margin)) for i in others)))
+        pushed.append(math.log(1 + sum(math.exp(scale * (cosines[i, k] + margin)) for i in others)))
     tightness = [n / len(pulled) * pulled[y] for y in class_ids]
     return np.array(tightness), np.full(n, sum(pushed) / num_classes)

@@ -99,10 +99,6 @@ def _check_miners(options: RunOptions) -> None:
             f"miners are for losses over pairs ({', '.join(takers)}), not for {options.loss}. "
             f"{given}"
         )
-    if "mining" in options.loss_arguments:
-        raise UsageError(
-            f"miners and mining both say which pairs {options.loss} sees: give one. {given}"
-        )
 
 
 def _taking(argument: str) -> list[str]:

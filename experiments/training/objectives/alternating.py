@@ -23,11 +23,11 @@ class Alternating(Objective):
         """The embedding and its statistics network."""
         options, given = self.options, self.options.loss_arguments
         beta = check_distance("beta", given.get("beta", 1.0))
-        with naming_flags(STATISTICS, options.statistics):
+        with naming_flags({name: f"{STATISTICS}{name}" for name in options.statistics}):
             network = models.StatisticsNetwork(
                 **options.statistics, zero_at=beta, seed=options.seed
             )
-        return models.RankMI(embedding, network, seed=options.seed, **given)
+        return models.RankMI(embedding, statistics_network=network, seed=options.seed, **given)
 
     def compile_arguments(self, total_steps: int) -> dict[str, Any]:
         """The optimizer of the statistics network."""

@@ -149,7 +149,7 @@ class Objective(abc.ABC):
             given["mining"] = [mining.STRATEGIES[name]() for name in self.options.miners]
         loss = losses.get(self.options.loss, **given)
         prefixes = self.prefixes()
-        return losses.MatryoshkaLoss(loss, prefixes) if prefixes else loss
+        return losses.MatryoshkaLoss(loss, dims=prefixes) if prefixes else loss
 
     def own_arguments(self) -> dict[str, Any]:
         """The arguments of the loss, without those of a cross-entropy next to it."""

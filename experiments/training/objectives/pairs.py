@@ -55,7 +55,7 @@ class OverPairs(Objective):
                 f"Received: memory_size={size}"
             )
         self.loss().check_memory()
-        with naming_flags(MEMORY, given):
+        with naming_flags({name: f"{MEMORY}{name}" for name in given}):
             return models.CrossBatchMemory(fitted, size, **given)
 
     def check_steps(self, steps: int) -> None:

@@ -14,65 +14,12 @@ from experiments.options import (
     command_line_only_words,
     declarations,
     flags_of,
+    given_words,
     option,
     parse,
     resolved,
     words_of,
 )
-from experiments.training.run_folder import RunFolder
-
-# `flags.txt` of a run of version 0.1.0: --flagfile=glyphs.flags.
-OF_AN_EARLIER_VERSION = """\
---dataset=glyphs
---train_classes=400
---test_classes=400
---nocrop_to_box
---noskip_bad_images
---image_size=32
---resize=36
---crop=fixed
---crop_area=0.16,1
---crop_aspect=0.75,1.3333
---noflip
---jitter=0,0,0,0
---sampler=balanced
---batch_size=120
---images_per_class=4
---backbone=small_convnet
---weights=none
---pooling=average
---nofeature_batch_norm
---embedding_size=128
---dropout=0.0
---loss=multi_similarity
---center_weight=0.1
---statistics_hidden=128
---statistics_depth=2
---statistics_slope=0.1
---statistics_residual
---optimizer=adam
---learning_rate=0.01
---momentum=0.0
---nonesterov
---weight_decay=0.0
---decayed=kernels
---pretrained_factor=1.0
---schedule=warm_cosine
---warmup_steps=50
---epochs=12
---strategy=one
---logical_devices=1
---nomixed_precision
---nojit_compile
---eval_every=3
---recall_at=1,2,4,8
---eval_batch_size=240
---raw_pixels
---seed=0
---nodeterministic
-"""
-# Of --loss=rankmi --k=2 --sampling=all --alpha=0.3, in the order of that version.
-RANKMI = ["--loss=rankmi", "--alpha=0.3", "--sampling=all", "--k=2"]
 
 
 def options(*words):
@@ -98,44 +45,6 @@ def test_a_value_can_be_changed_into_another():
     other = dataclasses.replace(given, epochs=4)
     assert (given.epochs, other.epochs) == (3, 4)
     assert "--epochs=4\n" in resolved(other)
-
-
-def test_the_flags_of_a_run_are_resolved_as_in_earlier_versions():
-    now = resolved(options("--flagfile=glyphs.flags"))
-    # Options that came since then have their defaults.
-    assert set(OF_AN_EARLIER_VERSION.splitlines()) <= set(now.splitlines())
-    assert resolved(options(*OF_AN_EARLIER_VERSION.splitlines())) == now
-    assert resolved(options("--flagfile=glyphs.flags", "--debug", "--output_dir=x")) == now
-
-
-def begun(folder, text):
-    """A folder whose run has a checkpoint."""
-    (folder / "flags.txt").write_text(text)
-    (folder / "checkpoint.npz").touch()
-    return folder
-
-
-def test_a_run_of_an_earlier_version_goes_on(tmp_path):
-    resolved_now = resolved(options("--flagfile=glyphs.flags"))
-    RunFolder(begun(tmp_path, OF_AN_EARLIER_VERSION), resolved_now)
-    # Its flags stood in another order where several arguments of a loss were given.
-    text = OF_AN_EARLIER_VERSION.replace("--loss=multi_similarity", "\n".join(RANKMI))
-    resolved_now = resolved(options("--flagfile=glyphs.flags", *reversed(RANKMI)))
-    assert resolved_now != text
-    RunFolder(begun(tmp_path, text), resolved_now)
-    with pytest.raises(ValueError, match="there --epochs=12, now --epochs=13"):
-        RunFolder(tmp_path, resolved_now.replace("--epochs=12", "--epochs=13"))
-
-
-def test_an_option_that_came_since_then_counts_as_its_default(tmp_path):
-    """And flags that this version does not take are shown as they are."""
-    begun(tmp_path, OF_AN_EARLIER_VERSION)
-    now = resolved(options("--flagfile=glyphs.flags", "--freeze_backbone"))
-    with pytest.raises(ValueError, match="now --freeze_backbone, there --nofreeze_backbone"):
-        RunFolder(tmp_path, now)
-    begun(tmp_path, OF_AN_EARLIER_VERSION + "--zebra=1\n")
-    with pytest.raises(ValueError, match="there --zebra=1"):
-        RunFolder(tmp_path, now)
 
 
 @pytest.mark.parametrize("recipe", recipes.names())
@@ -214,7 +123,7 @@ def test_declarations_that_make_no_sense_are_a_mistake_of_ours():
     class Odd(Options):
         what: dict = option(None, "Odd", "No flag can be that.")
 
-    with pytest.raises(TypeError, match="what is annotated as"):
+    with pytest.raises(TypeError, match="what must have the type of a flag"):
         declarations(Odd)
     (flag,) = (flag for name, (_, _, flag) in declarations(Small).items() if name == "number")
 
@@ -224,6 +133,40 @@ def test_declarations_that_make_no_sense_are_a_mistake_of_ours():
 
     with pytest.raises(TypeError, match="Twice declares --number twice"):
         declarations(Twice)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Needy(Options):
+    command = "needy"
+    output_dir: pathlib.Path = option(
+        None, "Some", "Output folder.", required=True, former="output"
+    )
+
+
+def test_a_required_option(tmp_path):
+    with pytest.raises(UsageError, match="output_dir must be set: --output_dir="):
+        parse(Needy, ["needy"])
+    assert parse(Needy, ["needy", f"--output_dir={tmp_path}"]).output_dir == tmp_path
+
+
+def test_a_former_name_works_and_warns(tmp_path, caplog):
+    given = parse(Needy, ["needy", f"--output={tmp_path}"])
+    assert given.output_dir == tmp_path and given.given == {"output_dir"}
+    assert caplog.messages == [
+        "--output is now --output_dir. The next version does not take --output"
+    ]
+
+
+def test_a_value_of_a_recipe_can_be_unset(tmp_path):
+    recipe = "--flagfile=glyphs.flags"
+    assert options(recipe).embedding_size == 128
+    unset = options(recipe, "--embedding_size=none", "--resize=none")
+    assert (unset.embedding_size, unset.resize) == (None, None)
+    assert "embedding_size" not in resolved(unset)
+    assert given_words(unset, ["embedding_size"]) == ["--embedding_size=none"]
+    assert options("--weights=none").weights == "none"  # a word of the flag
+    with pytest.raises(UsageError, match="epochs must be a whole number.*Received: epochs=none"):
+        options("--epochs=none")
 
 
 def test_a_bare_run_is_named_after_its_data():

@@ -10,7 +10,7 @@ from tiny_transformer import tiny_transformer
 from experiments.options import RunOptions, UsageError, data, parse
 from experiments.training import fit
 from experiments.training.fine_tuning import Trainability, check_fine_tuning
-from experiments.training.optimizer import SCHEDULES, backbone_optimizer, optimizer, scheduled
+from experiments.training.optimizer import backbone_optimizer, optimizer, scheduled
 from experiments.training.run_folder import RunFolder
 from keras_dml import models, optimizers
 
@@ -65,7 +65,7 @@ def test_every_optimizer_and_schedule_is_made_of_the_flags():
         assert decays.pop(expected) == 0.1
         assert [*decays.values()] == [0.0]
         assert found.global_clipnorm == 2
-    for name in SCHEDULES:
+    for name in optimizers.SCHEDULES:
         rate = scheduled(options(f"--schedule={name}", *STEP.get(name, [])), 0.5, 10)
         assert callable(rate) == (name != "constant")
 

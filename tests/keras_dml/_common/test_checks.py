@@ -13,10 +13,10 @@ import keras
 import numpy as np
 import pytest
 
+from experiments.options.registries import arguments
 from keras_dml import addons, losses, models, optimizers
 from keras_dml._common import checks
 from keras_dml._common.errors import ArgumentError, ArgumentTypeError
-from keras_dml.losses import catalog
 from keras_dml.losses.rankmi import FixedStatistics
 
 NO_NUMBERS = [True, np.True_, "1", np.array(1), np.array([1]), [1], 1j, {}]
@@ -113,8 +113,8 @@ def test_all_that_there_are_is_tried():
     } <= names  # fmt: skip
     read = {
         f"{loss.__name__}({argument.name})"
-        for name, loss in losses.LOSSES.items()
-        for argument in catalog.arguments(name)
+        for loss in losses.LOSSES.values()
+        for argument in arguments(loss)
         if argument.kind in (int, float)
     }
     assert read <= names

@@ -5,7 +5,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_dml import callbacks, metrics
+from keras_dml import callbacks, losses, metrics
 from keras_dml._common.deprecation import renamed_arguments
 from keras_dml.export import export_saved_model
 
@@ -74,3 +74,27 @@ def test_neighbours_of_export(tmp_path):
         pytest.raises(TypeError, match="preprocessing must be a function"),
     ):
         export_saved_model(model, tmp_path / "model", None, neighbours=3)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (lambda: losses.SNCALoss(sigma=0.3), losses.SNCALoss(temperature=0.3)),
+        (
+            lambda: losses.CrossEntropyLoss(epsilon=0.3),
+            losses.CrossEntropyLoss(label_smoothing=0.3),
+        ),
+        (lambda: losses.ProxyAnchorLoss(alpha=5), losses.ProxyAnchorLoss(scale=5)),
+        (lambda: losses.TripletLoss(mining="hard"), losses.TripletLoss(triplets="hard")),
+    ],
+)
+def test_former_arguments_of_losses(old, new):
+    with pytest.warns(DeprecationWarning, match="is called"):
+        loss = old()
+    assert loss.get_config() == new.get_config()
+
+
+def test_a_configuration_with_a_former_name_loads():
+    config = {"class_name": "snca", "config": {"sigma": 0.3}}
+    with pytest.warns(DeprecationWarning, match="sigma of SNCALoss is called temperature"):
+        assert losses.get(config).temperature == 0.3

@@ -72,6 +72,6 @@ def test_semihard_triplets_of_a_large_batch():
     """Looked up by a table of all comparisons, they would take 100 GB."""
     size = 2048
     ids, z = np.arange(size) // 4, tf.random.stateless_normal((size, 8), [0, 0])
-    loss = losses.TripletLoss(mining="semihard")
+    loss = losses.TripletLoss(triplets="semihard")
     compiled = tf.function(loss, jit_compile=True)
     assert float(compiled(ids, z)) == pytest.approx(float(loss(ids, z)), rel=1e-5)

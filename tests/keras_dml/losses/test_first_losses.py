@@ -16,7 +16,8 @@ def test_smoothing_is_keras_label_smoothing_rescaled():
     ids, logits = batch(dimensions=7)
     keras_loss = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=0.2 * 7 / 6)
     expected = float(keras_loss(np.eye(7)[ids], logits))
-    assert float(losses.CrossEntropyLoss(epsilon=0.2)(ids, logits)) == pytest.approx(expected, 1e-6)
+    loss = losses.CrossEntropyLoss(label_smoothing=0.2)
+    assert float(loss(ids, logits)) == pytest.approx(expected, 1e-6)
 
 
 def test_a_class_id_without_logit_is_nan_not_a_wrong_number():
@@ -97,8 +98,8 @@ def test_multi_similarity_does_not_overflow():
             "epsilon must be a number of at least 0",
         ),
         (
-            lambda: losses.CrossEntropyLoss(epsilon=1.0),
-            "epsilon must be a number of at least 0 and below 1.*epsilon=1",
+            lambda: losses.CrossEntropyLoss(label_smoothing=1.0),
+            "label_smoothing must be a number of at least 0 and below 1.*label_smoothing=1",
         ),
     ],
 )

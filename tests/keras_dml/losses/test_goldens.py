@@ -77,7 +77,9 @@ def test_the_peers_value_and_gradients_at_embeddings_and_proxies(case, batch):
     ids, z = GOLDENS[f"inputs/{batch}/ids"], GOLDENS[f"inputs/{batch}/z"]
     arguments, centers, pooling = PROXY_CASES[case]
     proxies = GOLDENS[f"inputs/{batch}/proxies/{centers}"]
-    head = models.ProxyHead(len(proxies) // centers, centers, pooling, dtype="float64")
+    head = models.ProxyHead(
+        len(proxies) // centers, centers=centers, pooling=pooling, dtype="float64"
+    )
     head.build(z.shape)
     loss = losses.get(case.split(",")[0], dtype="float64", **arguments)
 

@@ -89,7 +89,11 @@ def test_very_easy_positives_still_weigh_one_half():
 def test_the_value_does_not_depend_on_the_gradient_asked_for():
     ids, z = batch()
     values = {
-        float(InstanceCrossEntropyLoss(8.0, reweight, anchor, dtype="float64")(ids, z))
+        float(
+            InstanceCrossEntropyLoss(
+                8.0, reweight=reweight, anchor_gradient=anchor, dtype="float64"
+            )(ids, z)
+        )
         for reweight, anchor in [(False, False), (True, False), (True, True)]
     }
     assert max(values) - min(values) < 1e-12

@@ -60,7 +60,7 @@ def test_snca_tightness_is_bounded_by_contrastive(num_classes, size, dimensions,
     positives = size - 1
     bound = mean_part("T", "contrastive", ids, z) / (2 * sigma * positives)
     bound -= 1 / sigma + math.log(positives)
-    tightness = mean_part("T", "snca", ids, z, sigma=sigma)
+    tightness = mean_part("T", "snca", ids, z, temperature=sigma)
     assert tightness <= bound + 1e-9
     if positives == 1:  # Jensen's inequality over a single term
         assert tightness == pytest.approx(bound, rel=1e-9)
@@ -104,14 +104,14 @@ def test_snca_contrast_bounds_the_spread(num_classes, size, dimensions, seed, si
     ids, z = balanced(num_classes, size, dimensions, seed)
     negatives = len(z) - size
     bound = negative_spread(ids, z) / (2 * sigma * negatives) + math.log(negatives) + 1 / sigma
-    assert mean_part("C", "snca", ids, z, sigma=sigma) >= bound - 1e-9
+    assert mean_part("C", "snca", ids, z, temperature=sigma) >= bound - 1e-9
 
 
 def test_parts_of_coincident_embeddings():
     """Coincident embeddings have values known by hand."""
     ids, z = np.repeat([0, 1], 3), np.tile([[1.0, 0.0]], (6, 1))
     assert mean_part("T", "pce", ids, z, lam=1.0) == pytest.approx(-1 / 4)
-    assert mean_part("T", "snca", ids, z, sigma=SIGMA) == pytest.approx(-math.log(2) - 20)
+    assert mean_part("T", "snca", ids, z, temperature=SIGMA) == pytest.approx(-math.log(2) - 20)
     at_base_one = mean_part("T", "multi_similarity", ids, z, alpha=ALPHA, beta=BETA, base=1.0)
     assert at_base_one == pytest.approx(math.log(3) / ALPHA)
     contrast = mean_part("C", "multi_similarity", ids, z, alpha=ALPHA, beta=BETA, base=0.5)

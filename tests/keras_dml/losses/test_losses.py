@@ -267,6 +267,18 @@ def test_an_unknown_loss():
         losses.get("hinge")
 
 
+def test_a_loss_by_configuration_or_as_a_callable():
+    loss = losses.get({"class_name": "triplet", "config": {"margin": 0.3}})
+    assert (type(loss), loss.margin) == (losses.TripletLoss, 0.3)
+    again = losses.get(keras.losses.serialize(loss))
+    assert (type(again), again.get_config()) == (losses.TripletLoss, loss.get_config())
+    assert losses.get(loss) is loss and losses.get(abs) is abs and losses.get(None) is None
+    with pytest.raises(TypeError, match="loss must be a name in .*Received: loss=3"):
+        losses.get(3)
+    with pytest.raises(TypeError, match="arguments must come with the name of a loss.*margin"):
+        losses.get(loss, margin=0.3)
+
+
 def test_the_parts_metric_refuses_what_has_no_parts():
     with pytest.raises(TypeError, match=r"loss must be a keras_dml\.losses\.EmbeddingLoss"):
         LossPart("mse", "tightness")

@@ -38,7 +38,9 @@ def test_the_worked_example():
 def test_value_and_gradient_are_the_weighted_sums_over_prefixes(inner):
     ids, z = batch(seed=1)
     dims, weights = (1, 4, 6), (0.5, 2.0, 1.0)
-    value, gradient = value_and_gradient(losses.MatryoshkaLoss(inner, dims, weights), ids, z)
+    value, gradient = value_and_gradient(
+        losses.MatryoshkaLoss(inner, dims, weights=weights), ids, z
+    )
     expected, slopes = 0.0, np.zeros_like(z)
     for length, weight in zip(dims, weights):
         of_prefix, slope = value_and_gradient(inner, ids, z[:, :length])
@@ -64,7 +66,9 @@ def test_groups_are_labels_where_the_loss_takes_them():
 
 
 def test_it_is_saved_with_the_loss_that_it_is_made_of(tmp_path):
-    loss = losses.MatryoshkaLoss(losses.TripletLoss(0.3, "hard"), (2, 4), (0.5, 1.0), name="mine")
+    loss = losses.MatryoshkaLoss(
+        losses.TripletLoss(0.3, triplets="hard"), (2, 4), weights=(0.5, 1.0), name="mine"
+    )
     copy = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(loss))
     assert copy.get_config() == loss.get_config()
     ids, x = batch(seed=5, sizes=(20, 10, 15, 19), dimensions=8)
@@ -92,7 +96,7 @@ def test_it_is_saved_with_the_loss_that_it_is_made_of(tmp_path):
 def test_what_is_refused(dims, weights, message):
     ids, z = batch()
     with pytest.raises(ValueError, match=message):
-        losses.MatryoshkaLoss(losses.SNCALoss(), dims, weights)(ids, z)
+        losses.MatryoshkaLoss(losses.SNCALoss(), dims, weights=weights)(ids, z)
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def test_the_classifier_of_the_model_is_shared_while_both_train(tmp_path):
     loss = losses.PairwiseCrossEntropyLoss(0.5, classifier=classifier)
     model.compile(
         keras.optimizers.Adam(0.02),
-        {"embeddings": loss, "classes": losses.CrossEntropyLoss(epsilon=0.0)},
+        {"embeddings": loss, "classes": losses.CrossEntropyLoss(label_smoothing=0.0)},
     )
     targets = {"embeddings": ids, "classes": ids}
     model.fit(x, targets, batch_size=32, epochs=4, verbose=0)

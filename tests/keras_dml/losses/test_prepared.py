@@ -23,7 +23,7 @@ LOSSES = {
         {"positive_margin": -0.5, "power": 3, "margin": 4.0},
     ),
     "snca": (losses.SNCALoss, {}),
-    "snca, beyond float32": (losses.SNCALoss, {"sigma": 1e-3}),
+    "snca, beyond float32": (losses.SNCALoss, {"temperature": 1e-3}),
     "supcon": (losses.SupConLoss, {}),
     "multi_similarity": (losses.MultiSimilarityLoss, {"beta": 20.0}),
     "multi_similarity, beyond float32": (losses.MultiSimilarityLoss, {"beta": 500.0}),

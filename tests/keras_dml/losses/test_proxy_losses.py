@@ -28,10 +28,10 @@ def cosines(seed=0):
 @pytest.mark.parametrize(
     "same",
     [
-        losses.CosFaceLoss(10.0, 0.0, dtype="float64"),
-        losses.ArcFaceLoss(10.0, 0.0, dtype="float64"),
-        losses.ArcFaceLoss(10.0, 0.0, easy_margin=True, dtype="float64"),
-        losses.SoftTripleLoss(10.0, 0.0, dtype="float64"),
+        losses.CosFaceLoss(10.0, margin=0.0, dtype="float64"),
+        losses.ArcFaceLoss(10.0, margin=0.0, dtype="float64"),
+        losses.ArcFaceLoss(10.0, margin=0.0, easy_margin=True, dtype="float64"),
+        losses.SoftTripleLoss(10.0, margin=0.0, dtype="float64"),
         losses.ProxyNCALoss(0.2, dtype="float64"),
     ],
     ids=["cosface", "arcface", "arcface, easy", "soft_triple", "proxy_nca"],
@@ -57,7 +57,7 @@ def test_an_image_on_its_proxy_or_opposite_is_finite(name, on):
 def test_arcface_on_the_sphere_has_a_gradient_of_the_length_of_the_sine():
     """Near the proxy the slope in c grows without bound, and the sphere's shrinks likewise."""
     margin = 0.5
-    loss = losses.ArcFaceLoss(1.0, margin, dtype="float64", reduction="sum")
+    loss = losses.ArcFaceLoss(1.0, margin=margin, dtype="float64", reduction="sum")
     for angle in (1e-3, 0.3, 1.2, 2.0):
         c = np.array([[math.cos(angle), -1.0]])
         _, gradient = value_and_gradient(loss, np.zeros(1, int), c)
@@ -71,7 +71,7 @@ def test_arcface_never_rises_with_the_angle():
     angles = np.linspace(0, math.pi, 2001)
     for margin in (0.1, 0.5, 1.6, 2.3):
         cosines = keras.ops.convert_to_tensor(np.cos(angles))
-        target = np.asarray(losses.ArcFaceLoss(1.0, margin).target_cosine(cosines))
+        target = np.asarray(losses.ArcFaceLoss(1.0, margin=margin).target_cosine(cosines))
         assert (np.diff(target) <= 1e-6).all()
 
 
@@ -110,7 +110,7 @@ def test_fewer_than_two_classes(name):
 
 def test_proxy_anchor_of_a_batch_of_one_class_has_nothing_to_push_from_it():
     c = np.full((4, 2), -0.3)
-    push = np.asarray(losses.ProxyAnchorLoss(2.0, 0.1).parts(np.zeros(4, int), c)[1])
+    push = np.asarray(losses.ProxyAnchorLoss(2.0, margin=0.1).parts(np.zeros(4, int), c)[1])
     expected = np.log(1 + 4 * math.exp(2.0 * (-0.3 + 0.1))) / 2  # from the other class's proxy
     np.testing.assert_allclose(push, expected, rtol=1e-5)
 

@@ -76,7 +76,7 @@ def test_the_gradient_of_the_circle_loss_is_the_papers():
     weights = (-attracting * together * positive + repelling * apart) * scale
     weights *= (kept * odds / (1 + odds) / kept.sum())[:, None]
     expected = projected((weights + weights.T) @ f, z)
-    loss = losses.CircleLoss(margin, scale, dtype="float64")
+    loss = losses.CircleLoss(margin, scale=scale, dtype="float64")
     np.testing.assert_allclose(value_and_gradient(loss, ids, z)[1], expected, atol=1e-10)
 
 
@@ -103,7 +103,7 @@ def test_the_gradient_of_the_margin_loss_holds_its_weights_constant(margin, beta
         opened += abs(weights[i]).sum()
     slopes = (weights + weights.T) / opened / np.where(distance > 0, distance, 1)
     gradient = slopes.sum(axis=1, keepdims=True) * f - slopes @ f
-    loss = losses.MarginLoss(margin, beta, dtype="float64")
+    loss = losses.MarginLoss(margin, beta=beta, dtype="float64")
     value, computed = value_and_gradient(loss, ids, z)
     np.testing.assert_allclose(computed, projected(gradient, z), atol=1e-10)
     expected = oracles.mean_loss(oracles.margin, ids, z, margin=margin, beta=beta)
@@ -178,7 +178,7 @@ def test_sharp_ranks_are_average_precision_and_recall():
         recalls.append((hits[:2].sum() + 0.5 * hits[2]) / 3)  # the step is at the rank 3
     smooth_ap = losses.SmoothAPLoss(1e-6, dtype="float64")
     assert float(smooth_ap(ids, z)) == pytest.approx(1 - np.mean(precisions), abs=1e-9)
-    recall = losses.RecallAtKLoss((3,), 1e-3, 1e-6, dtype="float64")
+    recall = losses.RecallAtKLoss((3,), temperature=1e-3, rank_temperature=1e-6, dtype="float64")
     assert float(recall(ids, z)) == pytest.approx(1 - np.mean(recalls), abs=1e-9)
 
 

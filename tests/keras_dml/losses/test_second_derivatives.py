@@ -179,7 +179,7 @@ def test_a_gradient_penalty_in_fit():
         inputs = keras.Input((8,))
         model = Penalized(inputs, keras.layers.Dense(4)(inputs))
         model.weight = weight
-        model.compile(keras.optimizers.Adam(0.01), losses.SNCALoss(sigma=0.5))
+        model.compile(keras.optimizers.Adam(0.01), losses.SNCALoss(temperature=0.5))
         return model.fit(x, ids, batch_size=64, epochs=15, verbose=0).history["penalty"][-1]
 
     assert trained(100.0) < 0.5 * trained(0.0)

@@ -44,5 +44,5 @@ def test_a_small_temperature_does_not_overflow():
 
 @pytest.mark.parametrize("sigma", [0, -0.1, float("nan")])
 def test_bad_temperatures(sigma):
-    with pytest.raises(ValueError, match="sigma must be a number above 0.*sigma="):
+    with pytest.raises(ValueError, match="temperature must be a number above 0.*temperature="):
         losses.SNCALoss(sigma)

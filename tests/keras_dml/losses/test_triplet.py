@@ -14,7 +14,7 @@ pytestmark = pytest.mark.any_backend
 SEVERAL = [
     losses.TripletLoss(margin=0.4, dtype="float64"),
     losses.TripletLoss(margin=0.4, average="triplets", normalize=False, dtype="float64"),
-    losses.TripletLoss(margin=0.4, mining="semihard", dtype="float64"),
+    losses.TripletLoss(margin=0.4, triplets="semihard", dtype="float64"),
     losses.QuadrupletLoss(margin=0.3, second_margin=0.5, dtype="float64"),
 ]
 
@@ -24,9 +24,9 @@ SEVERAL = [
 @pytest.mark.parametrize("mining", ["all", "semihard", "hard"])
 def test_triplets_match_the_loops(mining):
     ids, z = batch(seed=4, sizes=(8, 5, 1, 7), dimensions=4)
-    loss = losses.TripletLoss(0.3, mining, dtype="float64")
+    loss = losses.TripletLoss(0.3, triplets=mining, dtype="float64")
     value, gradient = value_and_gradient(loss, ids, z)
-    arguments = {"margin": 0.3, "mining": mining}
+    arguments = {"margin": 0.3, "triplets": mining}
     assert value == pytest.approx(oracles.mean_loss(oracles.triplet, ids, z, **arguments), 1e-10)
     expected = oracles.numeric_gradient(oracles.triplet, ids, z, **arguments)
     np.testing.assert_allclose(gradient, expected, atol=1e-7)
@@ -50,7 +50,7 @@ def test_quadruplets_with_weights_match_the_loops():
 def test_negatives_at_one_distance_share_the_pull():
     # Two negatives on the same spot: neither is nearer, so both are pushed alike.
     z = np.array([[0.0, 0.0], [0.3, 0.0], [0.0, 0.5], [0.0, 0.5]])
-    loss = losses.TripletLoss(mining="semihard", normalize=False, dtype="float64")
+    loss = losses.TripletLoss(triplets="semihard", normalize=False, dtype="float64")
     value, gradient = value_and_gradient(loss, np.array([0, 0, 1, 2]), z)
     assert np.isfinite(value)
     assert np.abs(gradient[2]).max() > 0.01
@@ -60,7 +60,9 @@ def test_negatives_at_one_distance_share_the_pull():
 def test_a_positive_at_the_distance_of_a_negative_is_not_semihard():
     # From the anchor at 0: a positive and a negative at 1, a negative at 3. Only 3 is farther.
     z = np.array([[0.0], [1.0], [-1.0], [3.0]])
-    loss = losses.TripletLoss(2.5, "semihard", normalize=False, reduction=None, dtype="float64")
+    loss = losses.TripletLoss(
+        2.5, triplets="semihard", normalize=False, reduction=None, dtype="float64"
+    )
     each = np.asarray(loss(np.array([0, 0, 1, 2]), z))
     assert each[0] == pytest.approx((1.0 - 3.0 + 2.5) * 4 / 2)
 
@@ -78,7 +80,7 @@ def test_anchors_without_a_triplet_are_left_out_of_the_mean():
 @pytest.mark.parametrize(
     "loss",
     [
-        losses.TripletLoss(0.4, "hard", dtype="float64"),
+        losses.TripletLoss(0.4, triplets="hard", dtype="float64"),
         *(pytest.param(loss, marks=pytest.mark.slow) for loss in SEVERAL),
     ],
 )
@@ -127,8 +129,8 @@ def test_a_batch_size_that_the_graph_does_not_know(by_xla):
     "loss",
     [
         losses.TripletLoss(),
-        losses.TripletLoss(mining="semihard"),
-        losses.TripletLoss(mining="hard"),
+        losses.TripletLoss(triplets="semihard"),
+        losses.TripletLoss(triplets="hard"),
         losses.QuadrupletLoss(),
     ],
 )
@@ -173,7 +175,10 @@ def test_a_graph_does_not_hide_nan_embeddings():
     ("make", "message"),
     [
         (lambda: losses.TripletLoss(margin=0), "margin must be a number above 0.*margin=0"),
-        (lambda: losses.TripletLoss(mining="easy"), "mining must be one of 'all'.*mining='easy'"),
+        (
+            lambda: losses.TripletLoss(triplets="easy"),
+            "triplets must be one of 'all'.*'easy'",
+        ),
         (lambda: losses.TripletLoss(average="pairs"), "average must be one of.*average='pairs'"),
         (lambda: losses.QuadrupletLoss(margin=-1), "margin must be a number above 0.*margin=-1"),
         (lambda: losses.QuadrupletLoss(second_margin=0), "second_margin must be .*second_margin=0"),

@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 from retrieval_sets import awkward_set, naive_neighbours, naive_recall
 
+from keras_dml._common.rows import normalized
 from keras_dml.metrics import ranks, recall_at_k
 from keras_dml.metrics.ranks import rank_bounds
 from keras_dml.retrieval import METRICS
-from keras_dml.retrieval.rows import normalized
 
 
 def naive_numbers_nearer(embeddings, labels, metric, gallery=None, gallery_labels=None):

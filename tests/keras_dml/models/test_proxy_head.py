@@ -28,7 +28,7 @@ def unit(x):
 @pytest.mark.parametrize("centers", [1, 3])
 @pytest.mark.parametrize("pooling", ["max", "soft"])
 def test_cosines_are_those_of_the_formula(centers, pooling):
-    head = models.ProxyHead(5, centers, pooling, temperature=0.3, dtype="float64")
+    head = models.ProxyHead(5, centers=centers, pooling=pooling, temperature=0.3, dtype="float64")
     z = np.random.default_rng(0).normal(size=(7, 6)) * 3
     cosines = np.asarray(head(z))
     proxies = unit(np.asarray(head.proxies))
@@ -64,7 +64,7 @@ def test_under_mixed_precision_cosines_are_float32():
     model = models.proxy_model(embedding("mixed_bfloat16"), 4)
     x, ids = data()
     assert model(x).dtype == "float32"
-    model.compile(keras.optimizers.Adam(0.02), losses.ArcFaceLoss(8.0, 0.2))
+    model.compile(keras.optimizers.Adam(0.02), losses.ArcFaceLoss(8.0, margin=0.2))
     history = model.fit(x, ids, batch_size=32, epochs=4, verbose=0).history["loss"]
     assert history[-1] < history[0]
 

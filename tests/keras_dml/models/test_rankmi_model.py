@@ -458,7 +458,7 @@ def test_regularisers_of_both_networks_count():
             [keras.Input((1,)), keras.layers.Dense(1, kernel_regularizer=penalty)]
         )
         embedding = keras.Sequential([keras.Input((6,)), dense])
-        model = models.RankMI(embedding, statistics, sampling="all")
+        model = models.RankMI(embedding, statistics_network=statistics, sampling="all")
         model.compile(keras.optimizers.SGD(0.1), keras.optimizers.SGD(0.1))
         fit(model, images(2).astype("float32"))
         return weights(model) + statistics_weights(model)

@@ -54,7 +54,7 @@ LEARNING_CASES = {
     "contrastive, below 0": {
         "margin": 0.3841, "positive_margin": -0.2, "power": 1, "normalize": True,
     },
-    "snca": {"sigma": 0.1},
+    "snca": {"temperature": 0.1},
     "multi_similarity": {"alpha": 2.0, "beta": 50.0, "base": 0.5},
     "multi_similarity, other": {"alpha": 3.0, "beta": 10.0, "base": 0.2},
     "fastap": {"num_bins": 10},
@@ -88,7 +88,7 @@ PROXY_CASES = {
     "subcenter_arcface": ({"scale": 16.0, "margin": 0.3}, 3, "max"),
     "soft_triple": ({"scale": 20.0, "margin": 0.01}, 3, "soft"),
     "proxy_nca": ({"temperature": 1 / 9}, 1, "max"),
-    "proxy_anchor": ({"alpha": 32.0, "margin": 0.1}, 1, "max"),
+    "proxy_anchor": ({"scale": 32.0, "margin": 0.1}, 1, "max"),
 }
 
 SUMMED = ("contrastive tightness", "contrastive, two margins", "contrastive, below 0", "ice")

@@ -16,7 +16,7 @@ def test_the_classifier_takes_all_levels_together(name, tiny, level_names):
 
 
 def test_the_classifier_alone_has_the_loss_of_its_logits(tiny):
-    run = tiny("--loss=ce", "--epsilon=0")
+    run = tiny("--loss=ce", "--label_smoothing=0")
     logs = run.evaluate()
     # Its weights start at zero: all four classes are alike.
     assert logs["loss"] == pytest.approx(np.log(4), rel=1e-5)
@@ -39,7 +39,7 @@ def test_beside_the_center_loss_both_have_their_weights(tiny):
     }
 
 
-@pytest.mark.parametrize(("words", "epsilon"), [([], 0.0), (["--epsilon=0.3"], 0.3)])
+@pytest.mark.parametrize(("words", "epsilon"), [([], 0.0), (["--label_smoothing=0.3"], 0.3)])
 def test_the_cross_entropy_next_to_the_center_loss_is_plain_unless_epsilon_is_set(
     words, epsilon, tiny
 ):
@@ -56,8 +56,8 @@ def test_the_cross_entropy_next_to_the_center_loss_is_plain_unless_epsilon_is_se
 
 
 def test_an_epsilon_out_of_range_is_refused_with_the_center_loss_too(tiny):
-    with pytest.raises(ValueError, match=r"epsilon must be .*epsilon=1\.5"):
-        tiny("--loss=center", "--epsilon=1.5")
+    with pytest.raises(ValueError, match=r"label_smoothing must be .*label_smoothing=1\.5"):
+        tiny("--loss=center", "--label_smoothing=1.5")
 
 
 def with_classifier(tiny, *words):

@@ -11,10 +11,10 @@ from keras_dml import losses, metrics
 
 
 def test_the_loss_is_summed_over_prefixes_and_recall_is_measured_for_each(objective):
-    one = objective("--loss=snca", "--sigma=0.2", "--matryoshka=2,4,8", "--embedding_size=8")
+    one = objective("--loss=snca", "--temperature=0.2", "--matryoshka=2,4,8", "--embedding_size=8")
     loss = one.loss()
     assert isinstance(loss, losses.MatryoshkaLoss)
-    assert (loss.dims, loss.loss.sigma) == ((2, 4, 8), 0.2)
+    assert (loss.dims, loss.loss.temperature) == ((2, 4, 8), 0.2)
     (scores,) = [each for each in one.evaluators() if isinstance(each, RetrievalScores)]
     assert scores.prefixes == (2, 4)
     assert not isinstance(objective("--loss=snca").loss(), losses.MatryoshkaLoss)

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 
-class Turns:
+class ReadWriteLock:
     """A lock for many readers or one writer.
 
     A waiting writer goes before readers that arrive later, and readers that waited for a writer go
@@ -21,7 +21,7 @@ class Turns:
         self._first = 0
 
     @contextlib.contextmanager
-    def together(self, behind: Callable[[], bool], catch_up: Callable[[], None]) -> Iterator[None]:
+    def reading(self, behind: Callable[[], bool], catch_up: Callable[[], None]) -> Iterator[None]:
         """Read, in parallel with other readers.
 
         Args:
@@ -51,7 +51,7 @@ class Turns:
                     self._condition.notify_all()
 
     @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
+    def writing(self) -> Iterator[None]:
         """Write while no thread reads."""
         with self._condition:
             self._changes_waiting += 1

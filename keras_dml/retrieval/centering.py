@@ -1,4 +1,4 @@
-"""The coordinates in which ScaNN sees items and queries."""
+"""The centering of the items and queries that ScaNN receives."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
+from keras_dml._common.rows import center, centered, row_blocks
 from keras_dml._common.types import Metric
-from keras_dml.retrieval.rows import center, centered, row_blocks
 
 # Largest squared length of the mean of unit rows that is not subtracted. Recall of codes for noise
 # in 32 dimensions, with all leaves searched: 0.999 at 0.5, 0.997 at 0.7, 0.985 at 0.8, 0.77 at 0.96
@@ -20,7 +20,7 @@ _LIFT_SHARE = 0.02
 
 
 @dataclasses.dataclass(frozen=True)
-class Frame:
+class CenteringTransform:
     """A centering of rows that keeps the order of every query's items.
 
     Codes of 4 bits have equal errors along the mean c and across it, and queries have a large
@@ -39,8 +39,8 @@ class Frame:
     lift: float | None = None
 
     @classmethod
-    def chosen(cls, rows: npt.NDArray[np.float32], metric: Metric) -> Frame:
-        """Choose the frame of a tree on prepared rows: a lift if "cosine" has a long mean."""
+    def chosen(cls, rows: npt.NDArray[np.float32], metric: Metric) -> CenteringTransform:
+        """Choose the centering of prepared rows: a lift if "cosine" has a long mean."""
         if metric != "cosine":
             return cls(center(rows, metric))
         middle = _mean_direction(rows)
@@ -64,8 +64,8 @@ class Frame:
         metric: Metric,
         lift: float | None,
         middle: list[float] | None = None,
-    ) -> Frame:
-        """Create a frame from its lift and center. Without a center, as `chosen` for the rows."""
+    ) -> CenteringTransform:
+        """Create a transform from its lift and center. Without a center, use that of `chosen`."""
         if middle is not None:
             found = np.array(middle, np.float64)
             if found.shape != rows.shape[1:]:
@@ -75,7 +75,7 @@ class Frame:
 
     @property
     def moves(self) -> bool:
-        """Whether the frame changes rows."""
+        """Whether the transform changes rows."""
         return bool(self.center.any())
 
     def trained_on(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

@@ -1,0 +1,212 @@
+"""The flags of a registry's entries follow from their signatures and docstrings."""
+
+import inspect
+import typing
+
+import numpy as np
+import pytest
+from photo_search import write_photos
+from tiny_run import TINY
+
+from experiments import run
+from experiments.options import RunOptions, UsageError, help_text, parse, run_command
+from experiments.options.declaration import declarations
+from experiments.options.loss_flags import loss_names, trained_by
+from experiments.options.registries import arguments, flags_of_entries, import_attribute, words
+from keras_dml import losses, models, optimizers
+from keras_dml.losses.__main__ import table
+from pipelines import samplers
+from pipelines.images.transforms import CROPS
+
+CLASSES = [*losses.LOSSES.values(), models.RankMI, models.StatisticsNetwork, models.ProxyHead]
+every_class = pytest.mark.parametrize("described", CLASSES, ids=lambda cls: cls.__name__)
+
+
+@every_class
+def test_every_argument_has_an_entry_in_the_docstring(described):
+    docstring = inspect.getdoc(described)
+    one_line = " ".join(docstring.split())
+    for argument in arguments(described):
+        assert len(argument.text) >= 10
+        assert f"{argument.name}: {argument.text}" in one_line
+        assert f"\n    {argument.name}: " in docstring
+
+
+@every_class
+def test_every_choice_is_accepted_and_no_other(described):
+    for argument in arguments(described):
+        if described is models.RankMI or argument.choices is None:
+            continue
+        needed = {"num_classes": 3} if described is models.ProxyHead else {}
+        for choice in argument.choices:
+            assert getattr(described(**needed, **{argument.name: choice}), argument.name) == choice
+        with pytest.raises(ValueError, match=f"{argument.name} must be one of"):
+            described(**needed, **{argument.name: "neither"})
+
+
+def test_the_arguments_of_one_loss_and_of_rankmi():
+    found = {argument.name: argument for argument in arguments(losses.ContrastiveLoss)}
+    assert (found["margin"].kind, found["margin"].default, found["margin"].choices) == (
+        float, 1.0, None,
+    )  # fmt: skip
+    assert (found["normalize"].kind, found["power"].kind, found["power"].default) == (bool, int, 2)
+    assert trained_by("contrastive") is losses.ContrastiveLoss
+    assert trained_by("rankmi") is models.RankMI
+    assert [one.name for one in arguments(models.RankMI)] == ["k", "beta", "alpha", "sampling"]
+    of_network = arguments(models.StatisticsNetwork)
+    assert [one.name for one in of_network] == ["hidden", "depth", "slope", "residual"]
+    with pytest.raises(UsageError, match="loss must be one of"):
+        trained_by("hinge")
+
+
+def test_the_table_has_a_row_for_each_loss():
+    head, rule, *rows = table().splitlines()
+    assert head.count("|") == rule.count("|") == 4
+    assert len(rows) == len(losses.LOSSES)
+    for name, row in zip(losses.LOSSES, rows):
+        assert f"| `{name}` | `{losses.LOSSES[name].__name__}(" in row
+    (snca,) = [row for row in rows if "`snca`" in row]
+    assert snca.endswith("| `snca` | `SNCALoss(temperature=0.05)` |")
+
+
+class Undocumented:
+    """A class.
+
+    Args:
+        alpha: α, above 0. beta: β, above 0.
+    """
+
+    def __init__(self, alpha: float = 1.0, beta: float = 2.0):
+        pass
+
+
+class Unannotated:
+    """A class.
+
+    Args:
+        alpha: α, above 0.
+    """
+
+    def __init__(self, alpha=1.0):
+        pass
+
+
+def literal(mode: typing.Literal["a", "b"] | None = None, other: "Missing | None" = None):  # noqa: F821
+    """A function.
+
+    Args:
+        mode: Mode of the function.
+        other: An object.
+    """
+
+
+@pytest.mark.parametrize(
+    ("described", "message"),
+    [
+        (Undocumented, r"Undocumented\(beta\) must have a separate entry under Args:"),
+        (Unannotated, r"Unannotated\(alpha\) must be annotated"),
+    ],
+)
+def test_incomplete_declarations_are_refused(described, message):
+    with pytest.raises(TypeError, match=message):
+        arguments(described)
+
+
+def test_words_and_objects():
+    (mode,) = arguments(literal)
+    assert (mode.name, mode.kind, mode.default, mode.choices) == ("mode", str, None, ("a", "b"))
+
+
+def test_entries_that_share_a_name_must_share_its_type():
+    floats = {one.name: one for one in arguments(losses.TripletLoss)}
+    strings = {"margin": arguments(literal)[0]}
+    with pytest.raises(TypeError, match="margin must be of one type in all entries .*: a, b"):
+        flags_of_entries({"a": {"margin": floats["margin"]}, "b": strings}, "Group")
+
+
+def test_a_loss_name_is_registered_once():
+    from keras_dml.losses.registry import register
+
+    register("triplet")(losses.TripletLoss)  # as a reload would
+    with pytest.raises(ValueError, match="TripletLoss of .* is the loss 'triplet' already"):
+        register("triplet")(losses.SNCALoss)
+    assert losses.LOSSES["triplet"] is losses.TripletLoss
+
+
+def test_choices_are_the_registries():
+    flags = {name: flag for name, (_, _, flag) in declarations(RunOptions).items()}
+    assert flags["optimizer"].choices == tuple(optimizers.OPTIMIZERS)
+    assert flags["schedule"].choices == tuple(optimizers.SCHEDULES)
+    assert flags["sampler"].choices == tuple(samplers.SAMPLERS)
+    assert flags["crop"].choices == tuple(CROPS)
+    assert loss_names() == tuple(losses.LOSSES)
+    assert set(words("keras_dml.models.backbones.BACKBONES")()) < set(models.backbone_names())
+    text = help_text(RunOptions, full=True)
+    for name in (*import_attribute("pipelines.DATASETS"), *losses.LOSSES, *models.POOLINGS):
+        assert name in text
+    assert flags["max_pixels"].default == import_attribute("pipelines.images.limits.MOST_PIXELS")
+
+
+def options(*given):
+    return parse(RunOptions, ["run", *given])
+
+
+def test_an_argument_of_another_entry_is_refused():
+    for name, given in (("sampler", "--images_per_class=2"), ("optimizer", "--momentum=0.5")):
+        chosen = {"sampler": "random", "optimizer": "adam"}[name]
+        flag = given.partition("=")[0].strip("-")
+        with pytest.raises(UsageError, match=f"{flag} is for --{name}=.*Received: {name}={chosen}"):
+            getattr(options(f"--{name}={chosen}", given), f"{name}_arguments")
+
+
+def test_an_argument_of_the_recipe_yields_to_another_choice(tmp_path):
+    recipe = tmp_path / "a.flags"
+    recipe.write_text("--sampler=balanced\n--images_per_class=8\n")
+    flagfile = f"--flagfile={recipe}"
+    assert options(flagfile).sampler_arguments == {"images_per_class": 8}
+    assert options(flagfile, "--sampler=random").sampler_arguments == {}
+    with pytest.raises(UsageError, match="images_per_class is for --sampler=balanced"):
+        _ = options(flagfile, "--sampler=random", "--images_per_class=4").sampler_arguments
+
+
+@pytest.fixture
+def sequential(monkeypatch):
+    """A sampler that is added to the registry, and to nothing else."""
+    seen = []
+
+    def sequential_batches(labels, batch_size: int, stride: int = 1, seed: int = 0):
+        """Sample the rows in order.
+
+        Args:
+            stride: Rows between two images.
+        """
+        seen.append(stride)
+        made = samplers.RandomSampler(len(labels), batch_size, seed)
+        monkeypatch.setattr(
+            type(made), "__call__", lambda self, step: np.arange(batch_size) * stride % len(labels)
+        )
+        return made
+
+    monkeypatch.setitem(samplers.SAMPLERS, "sequential", sequential_batches)
+    import_attribute("experiments.options.declaration._declarations").cache_clear()
+    yield seen
+    import_attribute("experiments.options.declaration._declarations").cache_clear()
+
+
+def test_a_sampler_in_the_registry_has_flags_and_trains(sequential, tmp_path, capsys):
+    text = " ".join(help_text(RunOptions, full=True).split())
+    assert "--stride=1 sequential: Rows between two images." in text
+    tiny = [word for word in TINY if not word.startswith(("--sampler", "--images_per_class"))]
+    photos = write_photos(tmp_path / "photos", [f"{a}/{n}.png" for a in "abcd" for n in range(8)])
+    line = [
+        *tiny,
+        f"--data_dir={photos}",
+        "--epochs=1",
+        f"--output_dir={tmp_path / 'run'}",
+        "--sampler=sequential",
+        "--stride=3",
+    ]
+    assert run_command(run.main, ["run", *line]) == 0, capsys.readouterr().err
+    assert sequential == [3]
+    assert "--stride=3\n" in (tmp_path / "run/flags.txt").read_text()
+    assert "--sampler=sequential\n" in (tmp_path / "run/flags.txt").read_text()
