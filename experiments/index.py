@@ -188,7 +188,9 @@ def main(argv: list[str]) -> None:
         known = []
         if options.columns is not None:
             paths = [file.path for file in files]
-            known = import_csv(output, options.columns, options.class_column, images, paths)
+            known = import_csv(
+                output, options.columns, options.class_column, pathlib.Path(images), paths
+            )
         embedded, bad = _embedded(options, files, settings)
         write_skipped(output / SKIPPED, bad)
         if options.engine == "local":

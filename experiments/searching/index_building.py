@@ -94,7 +94,7 @@ def update_index(
     """
     paths, embeddings = [file.path for file in embedded.files], embedded.embeddings
     tree = kind.tree_for(len(paths))
-    built = {
+    built: dict[str, Any] = {
         "images": digest(embedded.files),
         "metric": kind.metric,
         "tree": tree and dataclasses.asdict(tree),

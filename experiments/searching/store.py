@@ -235,7 +235,7 @@ class Store(abc.ABC):
                 "it at the same time. Repeat the command"
             )
 
-    def held(self) -> contextlib.AbstractContextManager[None]:
+    def held(self) -> contextlib.AbstractContextManager[object]:
         """Return a context in which no other process on this machine writes into the table.
 
         Raises:

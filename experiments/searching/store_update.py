@@ -105,7 +105,7 @@ class StoreTarget:
         """Its address."""
         return f"{PARQUET}:{self._folder}" if self.store is None else str(self.store)
 
-    def held(self) -> contextlib.AbstractContextManager[None]:
+    def held(self) -> contextlib.AbstractContextManager[object]:
         """Return a context in which no other process on this machine writes there.
 
         Raises:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import logging
 import os
 import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self, TextIO, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 
@@ -87,7 +88,7 @@ class RunFolder:
         self.threads: int | None = None
         self._best: str | None = None
         self._kept: dict[str, str] = {}
-        self._lock: TextIO | None = None
+        self._lock: contextlib.ExitStack | None = None
         if writes:
             self._check()
 

@@ -16,7 +16,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 
@@ -167,7 +167,7 @@ class Search:
         """The first of those with the highest score."""
         return max(self.trials(), key=lambda trial: (trial.score or 0.0, -trial.number))
 
-    def _next(self, total: int) -> tuple[Trial, TextIO] | None:
+    def _next(self, total: int) -> tuple[Trial, contextlib.ExitStack] | None:
         """A trial to do, which is held; None when all are done."""
         said = 0.0
         while True:
@@ -185,7 +185,7 @@ class Search:
             self._give_up_lost(busy)
             time.sleep(_LOOK)
 
-    def _left_behind(self) -> tuple[Trial, TextIO] | None:
+    def _left_behind(self) -> tuple[Trial, contextlib.ExitStack] | None:
         """A trial of this folder whose process is gone."""
         for each in self._of(TrialState.RUNNING):
             if each.user_attrs.get(_PLACE) != self._place:
@@ -199,7 +199,7 @@ class Search:
             self._study.tell(each.number, state=TrialState.FAIL)
         return None
 
-    def _new(self, total: int) -> tuple[Trial, TextIO] | None:
+    def _new(self, total: int) -> tuple[Trial, contextlib.ExitStack] | None:
         waiting = self._of(TrialState.WAITING)
         known = self._of(TrialState.COMPLETE, TrialState.RUNNING)
         if len(known) >= total:
@@ -246,10 +246,10 @@ class Search:
         place = trial.user_attrs.get(_PLACE, "nowhere")
         return "another process here" if place == self._place else place.rpartition("#")[0]
 
-    def _lock(self, number: int) -> TextIO | None:
+    def _lock(self, number: int) -> contextlib.ExitStack | None:
         return try_lock(self._folder / f".trial-{number}.lock")
 
-    def _alone(self) -> contextlib.AbstractContextManager[None]:
+    def _alone(self) -> contextlib.AbstractContextManager[object]:
         """While one process chooses its trial, the others of this folder wait."""
         return waiting_for(self._folder / ".search.lock")
 
