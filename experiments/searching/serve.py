@@ -19,8 +19,6 @@ from typing import Any, TypeAlias
 import flask
 import flask.typing
 import waitress
-from waitress.channel import HTTPChannel
-from waitress.parser import HTTPRequestParser, ParsingError
 from werkzeug.exceptions import HTTPException
 
 from experiments.options.errors import UsageError
@@ -44,10 +42,7 @@ _VALUES = 500
 _THREADS = 16
 # Requests that wait for a thread: what is sent beyond them is told at once to come again.
 _MOST_WAITING = 64
-# Open at once. From the smaller number on, a new one takes the place of the one that has been
-# silent, or busy with sending a request, for longest: those that send nothing hold nobody.
 _CONNECTIONS = 400
-_CROWDED = 300
 _SECONDS_TO_ARRIVE = 60
 _SECONDS_BETWEEN_LOOKS = 5
 _NO_STORE = "The store that holds the images does not answer: try again later."
@@ -62,49 +57,6 @@ _PARAMETERS = {
 }
 _IMAGE = "image"
 _ECHOED = 60
-
-
-class _Parser(HTTPRequestParser):
-    """A request whose end is certain: other requests of the connection begin after it."""
-
-    def parse_header(self, header_plus: bytes) -> None:
-        """Refuse a request that a server in front of this one may end elsewhere (RFC 9112, 6.1)."""
-        super().parse_header(header_plus)
-        # waitress removes the header Transfer-Encoding from HTTP/1.1 and ignores it in HTTP/1.0.
-        is_ignored = "TRANSFER_ENCODING" in self.headers
-        if is_ignored or (self.chunked and "CONTENT_LENGTH" in self.headers):
-            # Answered with 400, after which the connection is closed.
-            raise ParsingError("Transfer-Encoding must come without Content-Length")
-
-
-class _Channel(HTTPChannel):
-    """A connection whose request has to arrive in a time, in however many small pieces it comes."""
-
-    parser_class = _Parser
-    last_activity: float
-    _began: float | None = None
-
-    def __init__(self, server: Server, *arguments: Any, **more: Any) -> None:
-        super().__init__(server, *arguments, **more)
-        open_ones = server.active_channels.values()
-        if len(open_ones) > _CROWDED:
-            silent = [each for each in open_ones if each is not self and each.owes_a_request()]
-            if silent:
-                min(silent, key=lambda each: each.last_activity).will_close = True
-
-    def owes_a_request(self) -> bool:
-        """Whether it has no answer to come, and is not about to be closed."""
-        return not (self.requests or self.total_outbufs_len or self.will_close)
-
-    def handle_read(self) -> None:
-        """As a connection without anything new since the first piece of a half-sent request."""
-        super().handle_read()
-        if self.request is None:
-            self._began = None
-            return
-        if self._began is None:
-            self._began = self.last_activity
-        self.last_activity = self._began
 
 
 def create_app(
@@ -350,9 +302,6 @@ def open_server(
         raise UsageError(
             f"host must be a name or address of this computer. Received: host={host}"
         ) from error
-    # A name of several addresses has a server for each.
-    for each in getattr(server, "map", {0: server}).values():
-        each.channel_class = _Channel
     return server
 
 
