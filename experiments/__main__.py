@@ -1,43 +1,47 @@
 """`keras-dml COMMAND`: the commands by their names, from any folder."""
 
-import ast
-import difflib
 import pathlib
 import re
 import runpy
 import sys
 
 from experiments import check_installed
+from experiments.recipes.nearest import did_you_mean
 
 __all__ = ["commands", "main"]
 
+_ROOT = pathlib.Path(__file__).parent
+
 
 def commands() -> dict[str, str]:
-    """The commands and the first line of what each says of itself: the modules of this folder."""
-    modules = sorted(pathlib.Path(__file__).parent.glob("[!_]*.py"))
-    return {path.stem: _summary(path) for path in modules}
+    """Return the commands and the first lines of their docstrings.
+
+    The commands are the modules in this folder, and `recipes`. They are not imported.
+    """
+    paths = {path.stem: path for path in _ROOT.glob("[!_]*.py")}
+    paths["recipes"] = _ROOT / "recipes" / "__main__.py"
+    return {name: _summary(path) for name, path in sorted(paths.items())}
 
 
 def main() -> int | None:
     """Run the command that the command line names, as `python -m experiments.COMMAND` does.
 
     Returns:
-        0 for help, 2 for a mistake; a command itself ends the process by its own exit code.
+        0 for the overview, 2 for an unknown command. A command ends the process with its exit code.
     """
-    name, *arguments = sys.argv[1:] or [""]
+    name, *arguments = sys.argv[1:] or ["--help"]
     known = commands()
     if name in ("--help", "-h", "help"):
         width = max(map(len, known))
         lines = [f"  {command:<{width}}  {summary}" for command, summary in known.items()]
         print("keras-dml COMMAND [--flag=value ...]\n", *lines, sep="\n")
-        print("\nkeras-dml COMMAND --help says what each takes.")
+        print("\nA first run, which needs no files: keras-dml run --flagfile=glyphs.flags")
+        print("keras-dml COMMAND --help prints the flags of a command.")
         return 0
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f" Did you mean {near[0]}?" if near else ""
         print(
-            f"error: the command must be one of {', '.join(known)}.{hint} "
-            f"Received: {name or 'nothing'}",
+            f"error: the command must be one of {', '.join(known)}.{did_you_mean(name, known)} "
+            f"Received: {name}",
             file=sys.stderr,
         )
         return 2
@@ -48,10 +52,10 @@ def main() -> int | None:
 
 
 def _summary(path: pathlib.Path) -> str:
-    """The first line of a module's docstring, less the command itself that it may begin with."""
-    # Read, not imported: TensorFlow takes seconds.
-    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-    return re.sub(r"^`[^`]*`: ", "", text.partition("\n")[0])
+    """Return the first line of a module's docstring, without the command that it can begin with."""
+    with path.open(encoding="utf-8") as file:
+        first = file.readline().strip().strip('"')
+    return re.sub(r"^`[^`]*`: ", "", first)
 
 
 if __name__ == "__main__":

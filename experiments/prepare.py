@@ -20,25 +20,32 @@ from experiments.options import (
     run_command,
 )
 
-NAMES = ("cub", "cars", "sop", "groceries", "inshop")
 if TYPE_CHECKING:
     from pipelines.datasets.download import Archive
 
+NAMES = ("cub", "cars", "sop", "groceries", "inshop")
+# Other sources of the files, for downloads by hand.
+ELSEWHERE = {
+    "cub": "data.caltech.edu/records/65de6-vp158",
+    "cars": "the authors' site is gone since 2023; Kaggle has copies",
+    "sop": "cvgl.stanford.edu/projects/lifted_struct",
+    "groceries": "github.com/marcusklasson/GroceryStoreDataset, Code, Download ZIP",
+}
 _DATA = "Data"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PrepareOptions(Options):
-    """Which dataset, and where to."""
+    """The dataset and its folder."""
 
     command = "experiments.prepare"
-    intro = """Download, check and unpack a published dataset.
+    intro = """Download, check, and unpack a published dataset.
 
   python -m experiments.prepare --dataset=cub|cars|sop|groceries --data_dir=FOLDER
 
-Archives are kept in FOLDER: one that is there already, whole, is not downloaded again, whether an
-earlier call or you have put it there. At the end the images are counted. In-Shop is given out by
-hand: --dataset=inshop checks what you have unpacked into FOLDER.
+Archives stay in FOLDER. A complete archive there is not downloaded again. At the end, the images
+are counted. In-Shop has no public download: --dataset=inshop checks the files that you have
+unpacked into FOLDER.
 
   cub         CUB-200-2011               1.2 GB, CUB_200_2011.tgz
   cars        Cars-196                   2.0 GB, car_devkit.tgz, cars_train.tgz, cars_test.tgz and
@@ -47,66 +54,55 @@ hand: --dataset=inshop checks what you have unpacked into FOLDER.
   groceries   Grocery Store Dataset      its repository, GroceryStoreDataset-master.zip
 """
 
-    dataset: str | None = option(None, _DATA, "Which.", choices=NAMES)
-    data_dir: pathlib.Path | None = option(None, _DATA, "Where to.")
-
-
-# Where else the files are, for those who have to fetch them by hand.
-ELSEWHERE = {
-    "cub": "data.caltech.edu/records/65de6-vp158",
-    "cars": "the authors' site is gone since 2023; Kaggle has copies",
-    "sop": "cvgl.stanford.edu/projects/lifted_struct",
-    "groceries": "github.com/marcusklasson/GroceryStoreDataset, Code, Download ZIP",
-}
+    dataset: str = option(None, _DATA, "Dataset.", choices=NAMES, required=True)
+    data_dir: pathlib.Path = option(None, _DATA, "Folder for the dataset's files.", required=True)
 
 
 def main(argv: list[str]) -> None:
-    """Look, fetch what is missing, count."""
+    """Look for the dataset, download missing archives, and count the images."""
     options = parse(PrepareOptions, argv)
-    if not options.dataset or not options.data_dir:
-        raise UsageError(f"give --dataset={'|'.join(NAMES)} and --data_dir=FOLDER")
     name, folder = options.dataset, options.data_dir
     from pipelines.datasets import download
 
     archives = download.ARCHIVES.get(name, ())
-    # The archive's own folder was named: what holds that is where archives go.
+    # The user can name the unpacked folder. Archives are in its parent.
     if folder.name in {archive.holds for archive in archives}:
         folder = folder.parent
     found, problem = _look(name, folder)
     if problem:
         if download.missing(archives, folder):
             _fetch(archives, name, folder)
-        # Also where nothing is missing: another process may have unpacked it since.
+        # Another process can have unpacked the archives in the meantime.
         found, problem = _look(name, folder)
     if problem:
         advice = ""
         if archives:
-            held = ", ".join(archive.holds for archive in archives)
-            advice = f"; move what is there of {held} away, and the same command unpacks it anew"
+            names = ", ".join(archive.holds for archive in archives)
+            advice = f"; move what is there of {names} away, and the same command unpacks it anew"
         raise UsageError(f"{problem}{advice}")
     print(f"{name}: {found} in {folder}, as published")
     print(f"train on it: python -m experiments.run --flagfile={name}.flags --data_dir={folder}")
 
 
-class _Kept(logging.Handler):
-    """Keeps the text of what is logged in a list."""
+class _Collector(logging.Handler):
+    """A handler that appends messages to a list."""
 
-    def __init__(self, texts: list[str]) -> None:
+    def __init__(self, messages: list[str]) -> None:
         super().__init__()
-        self._texts = texts
+        self._messages = messages
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep one."""
-        self._texts.append(record.getMessage())
+        """Append a message."""
+        self._messages.append(record.getMessage())
 
 
 def _look(name: str, folder: pathlib.Path) -> tuple[str | None, str]:
-    """What the dataset's own loader finds, as text, and what it complains about, if anything."""
+    """Load the dataset, and return the number of its images and the problems, in words."""
     from keras_dml._common.errors import ArgumentError
     from pipelines import load_dataset
 
     warnings: list[str] = []
-    handler = _Kept(warnings)
+    handler = _Collector(warnings)
     logger = logging.getLogger("pipelines")
     logger.addHandler(handler)
     logger.propagate = False
@@ -141,10 +137,10 @@ def _fetch(archives: Sequence[Archive], name: str, folder: pathlib.Path) -> None
     except (BlockingIOError, PermissionError, NotADirectoryError, FileExistsError) as error:
         raise UsageError(one_line(error)) from error
     except OSError as error:
-        raise RunError(f"{one_line(error)}; the same command goes on") from error
+        raise RunError(f"{one_line(error)}; the same command resumes") from error
     except KeyboardInterrupt:
-        print("interrupted: the same command goes on", file=sys.stderr, flush=True)
-        # The download manager's threads would finish their download first.
+        print("interrupted: the same command resumes", file=sys.stderr, flush=True)
+        # The threads of the download manager would finish their download first.
         os._exit(130)
 
 

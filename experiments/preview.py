@@ -37,7 +37,10 @@ many epochs. Takes all flags of experiments.run, so that any of its command line
 """
 
     output: str | None = option(None, _PREVIEW, "The PNG. Default: RECIPE-preview.png.")
-    images: int = option(8, _PREVIEW, "Rows, spread over the classes.", lower_bound=1)
+    rows: int = option(
+        8, _PREVIEW, "Number of images, one per row, over all classes.", lower_bound=1,
+        former="images",
+    )  # fmt: skip
     crops: int = option(7, _PREVIEW, "Augmented crops in a row.", lower_bound=1)
 
 
@@ -57,7 +60,7 @@ def main(argv: list[str]) -> None:
     table = data.load(options).train
     augmentation = data.training_transform(options)
     evaluation = data.evaluation_transform(options)
-    table = table.select(choose_queries(table.labels, options.images, seed=options.seed))
+    table = table.select(choose_queries(table.labels, options.rows, seed=options.seed))
     bad = find_bad_images(table, max_pixels=options.max_pixels)
     if bad:
         raise UsageError(data.not_an_image("training", table, bad))

@@ -1,8 +1,8 @@
-"""Input pipelines: tables of images, datasets by name, samplers, augmentation and batches.
+"""Input pipelines: image tables, datasets, samplers, augmentation, and batches.
 
-Tables, datasets by name, splits and samplers need NumPy alone (and some datasets what reads them).
-Images and batches need TensorFlow (tf.data), which is loaded when one of them is first asked for;
-where it is not installed, the error names what to install.
+Tables, datasets, splits, and samplers need only NumPy and the packages that read a dataset. Images
+and batches need TensorFlow (tf.data). TensorFlow is imported when one of their names is first used.
+Without TensorFlow, the error names the extra that installs it.
 """
 
 import importlib
@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 
 from keras_dml._common.extras import needing
 from pipelines.datasets.registry import DATASETS, load_dataset
-from pipelines.folds import training_fold
 from pipelines.samplers import BalancedSampler, RandomSampler
-from pipelines.split import Split, split_by_class
+from pipelines.split import Split, split_by_class, training_fold
 from pipelines.table import ImageTable
 
-if TYPE_CHECKING:  # what type checkers and editors see; see __getattr__
+if TYPE_CHECKING:  # __getattr__ imports these at run time
     from pipelines.batches import evaluation_batches, feature_batches, training_batches
     from pipelines.from_dataset import balanced, table_from_dataset
     from pipelines.images.bad_images import find_bad_images

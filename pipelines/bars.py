@@ -1,4 +1,5 @@
-"""Progress bars: on a terminal one line that redraws itself, in a log file a line now and then."""
+"""Progress bars: one line that updates on a terminal, or a new line every 15 seconds in a log
+file."""
 
 from __future__ import annotations
 
@@ -10,16 +11,16 @@ from tqdm import tqdm
 
 __all__ = ["Bar"]
 
-_SECONDS_OF_A_LOG = 15.0
-# Back to the line's beginning; a line up, of a bar within another.
+_SECONDS_BETWEEN_LINES = 15.0
+# Carriage returns, and escape sequences that move the cursor for nested bars.
 _CONTROL = re.compile(r"\x1b\[\w+|[\r\n]")
 
 
 class Bar(tqdm):
-    """A tqdm bar on standard error that leaves no control character in a log file.
+    """A tqdm progress bar on standard error that writes no control characters to a log file.
 
     Args:
-        *args, **kwargs: tqdm's, but for `file`.
+        *args, **kwargs: Arguments of tqdm, except `file`.
 
     Examples:
 
@@ -29,14 +30,14 @@ class Bar(tqdm):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if not sys.stderr.isatty():
-            kwargs.setdefault("mininterval", _SECONDS_OF_A_LOG)
+            kwargs.setdefault("mininterval", _SECONDS_BETWEEN_LINES)
             kwargs["file"] = _Lines(sys.stderr)
         super().__init__(*args, **kwargs)
 
     def begin_counting(self, done: int) -> None:
-        """So many are done, at a rate that is not that of the others, and is not reckoned with."""
+        """Count `done` finished items, but exclude them from the rate."""
         self.n += done
-        if self.disable:  # it has no clock
+        if self.disable:  # A disabled bar has no clock.
             return
         self.initial = self.n
         self.start_t = self.last_print_t = self._time()
@@ -45,17 +46,17 @@ class Bar(tqdm):
 
 
 class _Lines:
-    """What a bar draws over itself, as lines below each other."""
+    """A stream that writes each update of a bar as a separate line."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> None:
-        """A line of what can be seen."""
+        """Write the text without control characters, as one line."""
         line = _CONTROL.sub("", text).rstrip()
         if line:
             self._stream.write(f"{line}\n")
 
     def flush(self) -> None:
-        """Pass it on."""
+        """Flush the stream."""
         self._stream.flush()

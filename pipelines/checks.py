@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from keras_dml._common.checks import shown
-from keras_dml._common.errors import ArgumentTypeError
+from keras_dml._common.checks import argument_error, as_array
+from keras_dml._common.errors import ArgumentError, ArgumentTypeError
 from keras_dml._common.labels import plain_labels
 
-__all__ = ["as_labels", "check_callable", "items_of", "plain_numbers"]
+__all__ = ["as_integers", "as_labels", "check_callable", "items_of", "plain_numbers"]
 
 
 def as_labels(name: str, value: object) -> np.ndarray:
@@ -29,6 +29,40 @@ def as_labels(name: str, value: object) -> np.ndarray:
     return array
 
 
+def as_integers(
+    name: str, value: object, *shape: int | None, bounds: tuple[int, int] | None = None
+) -> np.ndarray:
+    """Convert the argument to an array of integers.
+
+    Args:
+        name: Name of the argument, for the message.
+        value: The argument.
+        *shape: Length of each axis. None: any length from 1.
+        bounds: Smallest and largest valid value.
+
+    Raises:
+        TypeError: The values are not integers.
+        ValueError: The shape is wrong, or a value is out of range.
+    """
+    array = as_array(name, value)
+    is_integer = array.dtype.kind in "iu"
+    fits = all(n > 0 if want is None else n == want for n, want in zip(array.shape, shape))
+    if is_integer and array.ndim == len(shape) and fits:
+        if bounds is not None and ((array < bounds[0]) | (array > bounds[1])).any():
+            row = np.argwhere((array < bounds[0]) | (array > bounds[1]))[0, 0]
+            raise ArgumentError(
+                f"{name} must be integers from {bounds[0]} to {bounds[1]}. "
+                f"Received: {array[row].tolist()} in row {row}"
+            )
+        return array
+    axes = ", ".join("n" if want is None else str(want) for want in shape)
+    kind = ArgumentError if is_integer else ArgumentTypeError
+    raise kind(
+        f"{name} must be integers of shape [{axes}], and not empty. "
+        f"Received: {name} of shape {array.shape} and dtype {array.dtype}"
+    )
+
+
 def items_of(name: str, what: str, value: Iterable[object]) -> tuple[object, ...]:
     """Return the items of a list, an array, or another collection that is not a string.
 
@@ -45,13 +79,13 @@ def items_of(name: str, what: str, value: Iterable[object]) -> tuple[object, ...
             return tuple(value)
     except TypeError:
         pass
-    raise ArgumentTypeError(f"{name} must be a list of {what}. Received: {name}={shown(value)}")
+    raise argument_error(name, f"a list of {what}", value, ArgumentTypeError)
 
 
 def check_callable(name: str, value: object) -> None:
     """Raise `TypeError` unless the argument can be called."""
     if not callable(value):
-        raise ArgumentTypeError(f"{name} must be a function. Received: {name}={shown(value)}")
+        raise argument_error(name, "a function", value, ArgumentTypeError)
 
 
 def plain_numbers(values: object) -> tuple[float, ...] | None:

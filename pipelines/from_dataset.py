@@ -1,4 +1,4 @@
-"""Needs TensorFlow (tf.data). A labelled tf.data.Dataset that somebody has, as a table."""
+"""Needs TensorFlow (tf.data). Tables and balanced batches from a labeled tf.data.Dataset."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_dml._common.checks import shown
+from keras_dml._common.checks import argument_error, shown
 from keras_dml._common.errors import ArgumentError, ArgumentTypeError
 from pipelines.batches import training_batches
 from pipelines.samplers import BalancedSampler
@@ -14,24 +14,24 @@ from pipelines.table import ImageTable
 
 
 def table_from_dataset(dataset: tf.data.Dataset) -> ImageTable:
-    """The elements of a labelled dataset that ends, read once and held in memory.
+    """Read a finite labeled dataset once into a table in memory.
 
-    n rows of 224 × 224 × 3 floats take 0.6 MB each. For image files that are too many for that,
-    `ImageTable.from_paths(dataset.file_paths, labels)` reads each when a batch needs it.
+    A row of 224 × 224 × 3 floats takes 0.6 MB. If the images of a folder do not fit in memory, use
+    `ImageTable.from_paths(dataset.file_paths, labels)`, which reads an image when a batch needs it.
 
     Args:
-        dataset: of (x, label), one by one or in batches, as `keras.utils
-            .image_dataset_from_directory(..., label_mode="int")` gives it: x numbers of one shape,
-            labels integers, strings, or floats that are whole numbers, `[]`, or in batches `[b]` or
-            `[b, 1]`.
+        dataset: Dataset of (x, label) or of batches of them, for example from
+            `keras.utils.image_dataset_from_directory(..., label_mode="int")`. All x must have one
+            shape. Labels are integers, strings, or whole floats, of shape `[]`, or `[b]` or `[b,
+            1]` in batches.
 
     Returns:
-        `ImageTable` whose `arrays` are the x, floats unless they are uint8 images, and whose
-        classes are the labels in sorted order.
+        `ImageTable` whose `arrays` contain x, as uint8 for images and as floats otherwise, and
+        whose classes are the labels in sorted order.
 
     Raises:
-        TypeError: no dataset, or elements that are something else than (x, label).
-        ValueError: a dataset without end or without elements, x of several shapes, labels one-hot.
+        TypeError: The argument is not a dataset, or its elements are not (x, label).
+        ValueError: The dataset is infinite or empty, shapes of x differ, or labels are one-hot.
 
     Examples:
 
@@ -39,12 +39,10 @@ def table_from_dataset(dataset: tf.data.Dataset) -> ImageTable:
         table = table_from_dataset(given.batch(4))
     """
     if not isinstance(dataset, tf.data.Dataset):
-        raise ArgumentTypeError(
-            f"dataset must be a tf.data.Dataset. Received: dataset={shown(dataset)}"
-        )
+        raise argument_error("dataset", "a tf.data.Dataset", dataset, ArgumentTypeError)
     if int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY:
-        raise ArgumentError("dataset must end. Received: a dataset without end, repeat()")
-    wanted = "dataset must give (x, label), one by one or in batches"
+        raise ArgumentError("dataset must be finite. Received: an infinite dataset, as of repeat()")
+    wanted = "dataset must contain (x, label), or batches of them"
     spec = dataset.element_spec
     if not (isinstance(spec, tuple) and len(spec) == 2) or not all(
         isinstance(each, tf.TensorSpec) for each in spec
@@ -58,12 +56,12 @@ def table_from_dataset(dataset: tf.data.Dataset) -> ImageTable:
             rows.append(row)
             labels.append(_label(one))
     if not rows:
-        raise ArgumentError(f"{wanted}. Received: a dataset without elements")
+        raise ArgumentError(f"{wanted}. Received: an empty dataset")
     shapes = sorted({np.shape(row) for row in rows})
     if len(shapes) > 1:
         raise ArgumentError(
-            f"dataset must give x of one shape: resize or pad them. Received: {len(shapes)} "
-            f"shapes, {shapes[0]} and {shapes[-1]} among them"
+            f"dataset must contain x of one shape: resize or pad them. Received: {len(shapes)} "
+            f"shapes, for example {shapes[0]} and {shapes[-1]}"
         )
     arrays = np.stack(rows)
     images = arrays.dtype == np.uint8 and arrays.ndim == 4 and arrays.shape[-1] in (1, 3)
@@ -83,25 +81,26 @@ def balanced(
     seed: int = 0,
     num_steps: int | None = None,
 ) -> tf.data.Dataset:
-    """Class-balanced batches of a labelled dataset that somebody has; see `BalancedSampler`.
+    """Return class-balanced batches of a labeled dataset. See `BalancedSampler`.
 
-    The dataset is read once, into memory (`table_from_dataset`): what it draws anew each time,
-    random crops for instance, is drawn once; put layers that augment into the model, or map them
-    over what this returns.
+    The dataset is read only once, into memory (see `table_from_dataset`). Random crops in the
+    dataset are therefore the same in each epoch. To augment, use layers in the model, or map them
+    over the returned dataset.
 
     Args:
-        dataset: of (x, label), one by one or in batches, that ends.
+        dataset: Finite dataset of (x, label), or of batches of them.
         classes_per_batch: P.
         images_per_class: m.
-        seed: integer that names the sequence of batches.
-        num_steps: how many batches; None: no end, so `fit` needs `steps_per_epoch`.
+        seed: Seed of the sequence of batches.
+        num_steps: Number of batches. None: infinite, so `fit` needs `steps_per_epoch`.
 
     Returns:
-        tf.data.Dataset of (x `[P·m, ...]`, labels int64 `[P·m]`: the classes' numbers in sorted
-        order), with attributes `class_names` and `steps_per_epoch`, n // (P·m).
+        tf.data.Dataset of (x `[P·m, ...]`, labels int64 `[P·m]`: class numbers in sorted order),
+        with the attributes `class_names` and `steps_per_epoch`, n // (P·m).
 
     Raises:
-        TypeError, ValueError: as `table_from_dataset`, `BalancedSampler` and `training_batches`.
+        TypeError, ValueError: As for `table_from_dataset`, `BalancedSampler`, and
+            `training_batches`.
 
     Examples:
 
@@ -119,28 +118,28 @@ def balanced(
 def _rows(x: np.ndarray, labels: np.ndarray) -> Iterator[tuple[np.ndarray, Any]]:
     if np.ndim(x) == 0 or len(x) != len(labels):
         raise ArgumentError(
-            "dataset must give a label for each x of a batch. "
+            "dataset must contain a label for each x of a batch. "
             f"Received: a batch of shapes {np.shape(x)} and {labels.shape}"
         )
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.ndim != 1:
         raise ArgumentError(
-            "dataset must give one class id for each x, not one-hot rows: label_mode='int', or map "
-            f"tf.argmax over them. Received: labels of shape {labels.shape}"
+            "dataset must contain one class id for each x, not one-hot rows: use label_mode='int' "
+            f"or map tf.argmax. Received: labels of shape {labels.shape}"
         )
     return zip(x, labels)
 
 
 def _label(label: Any) -> int | str:
-    """A class id as Python's own."""
+    """Return a class id as a Python integer or string."""
     value = label.item() if isinstance(label, np.generic | np.ndarray) else label
     if isinstance(value, bytes):
-        return value.decode("utf-8", "backslashreplace")  # two classes stay two
+        return value.decode("utf-8", "backslashreplace")  # keeps different classes different
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, int | str):
         return int(value) if isinstance(value, bool) else value
     raise ArgumentTypeError(
-        f"dataset must give labels that are whole numbers or strings. Received: {shown(value)}"
+        f"dataset must contain labels that are whole numbers or strings. Received: {shown(value)}"
     )

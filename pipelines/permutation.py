@@ -1,14 +1,13 @@
-"""Random permutations that are looked up by position, without ever being stored.
+"""Random permutations that compute their items by position and are never stored.
 
-A permutation is named by a 64-bit key and its items are computed where they are asked for, many
-permutations in one NumPy call. That keeps the samplers free of state: any batch of any epoch costs
-the same, whatever was asked before.
+A 64-bit key defines a permutation. One NumPy call computes items of many permutations. Samplers
+therefore need no state, and a batch of any epoch takes the same time.
 """
 
 import numpy as np
 
 SORTED_UP_TO = 64
-"""Permutations up to this size are exactly uniform; sorting larger ones would cost too much."""
+"""Largest size of an exactly uniform permutation. Sorting larger ones would take too long."""
 
 _ROUNDS = 4
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -17,12 +16,12 @@ _SECOND = np.uint64(0x94D049BB133111EB)
 
 
 def seed_key(seed: int) -> np.ndarray:
-    """The uint64 key `[1]` of an integer seed; seeds equal modulo 2^64 are the same seed."""
-    return fold(np.array([seed % 2**64], np.uint64), np.zeros(1, np.uint64))
+    """Return the uint64 key `[1]` of an integer seed. Seeds are equal modulo 2^64."""
+    return derive_keys(np.array([seed % 2**64], np.uint64), np.zeros(1, np.uint64))
 
 
-def fold(keys: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    """Keys of the streams `numbers` inside the streams `keys` (broadcast together), uint64.
+def derive_keys(keys: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """Return keys for the streams `numbers` inside the streams `keys`, uint64 (both are broadcast).
 
     The mixing function is SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number
     generators, OOPSLA 2014).
@@ -37,12 +36,13 @@ def fold(keys: np.ndarray, numbers: np.ndarray) -> np.ndarray:
 
 
 def permuted(keys: np.ndarray, sizes: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """Items at `positions` of random permutations of `range(size)`, one permutation a row.
+    """Return the items at `positions` of random permutations of `range(size)`, one permutation per
+    row.
 
     Args:
-        keys: uint64 `[rows]`, one key for each permutation.
-        sizes: int64 `[rows]`, at least 1 each.
-        positions: int64 `[rows, columns]`, each in `0..size-1` of its row.
+        keys: uint64 `[rows]`, the key of each permutation.
+        sizes: int64 `[rows]`, 1 or more.
+        positions: int64 `[rows, columns]`, in `0..size-1` of the row.
 
     Returns:
         int64 `[rows, columns]`.
@@ -59,19 +59,19 @@ def permuted(keys: np.ndarray, sizes: np.ndarray, positions: np.ndarray) -> np.n
 
 
 def _by_sorting(keys: np.ndarray, sizes: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """Orders `range(size)` by random numbers."""
+    """Sort `range(size)` by random numbers."""
     candidates = np.arange(sizes.max())
-    order = fold(keys[:, None], candidates[None, :])
+    order = derive_keys(keys[:, None], candidates[None, :])
     order[candidates[None, :] >= sizes[:, None]] = np.iinfo(np.uint64).max
     return np.take_along_axis(np.argsort(order, axis=1, kind="stable"), positions, axis=1)
 
 
 def _by_feistel(keys: np.ndarray, sizes: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """Shuffles a grid just larger than `range(size)`, walking on while outside the range.
+    """Permute a grid slightly larger than `range(size)`, again and again while outside the range.
 
-    A generalised Feistel network with cycle walking (Black, Rogaway: Ciphers with arbitrary finite
-    domains, CT-RSA 2002): four rounds, each of which adds a random function of the column to the
-    row and a random function of the row to the column.
+    A generalized Feistel network with cycle walking (Black, Rogaway: Ciphers with arbitrary finite
+    domains, CT-RSA 2002). Each of the four rounds adds a random function of the column to the row,
+    and a random function of the row to the column.
     """
     shape = positions.shape
     keys = np.broadcast_to(keys[:, None], shape).ravel()
@@ -84,8 +84,8 @@ def _by_feistel(keys: np.ndarray, sizes: np.ndarray, positions: np.ndarray) -> n
         key, height, width = keys[outside], heights[outside], widths[outside]
         row, column = np.divmod(items[outside], width)
         for half in range(0, 2 * _ROUNDS, 2):
-            row = (row + fold(key, column + np.uint64(half << 40)) % height) % height
-            column = (column + fold(key, row + np.uint64((half + 1) << 40)) % width) % width
+            row = (row + derive_keys(key, column + np.uint64(half << 40)) % height) % height
+            column = (column + derive_keys(key, row + np.uint64((half + 1) << 40)) % width) % width
         items[outside] = row * width + column
         outside = outside[items[outside] >= sizes[outside]]
     return items.astype(np.int64).reshape(shape)

@@ -1,20 +1,30 @@
-"""Needs TensorFlow. What a tf.data pipeline calls in Python, held as long as the pipeline is.
+"""Needs TensorFlow. Python functions in tf.data pipelines, freed together with the pipeline.
 
-`tf.numpy_function` holds each function that it is given until the process ends, and with it the
-table that the function reads: each pipeline that was ever made would stay. So TensorFlow is given
-one function for each kind of result, and that one looks up by a number which is meant.
+`tf.numpy_function` keeps a reference to each function until the process ends. The function would
+keep its table alive, so no pipeline would ever be freed. Therefore, TensorFlow gets one function
+for each combination of output dtypes. This function looks up the user's function by a number.
+
+At process exit, a tf.data thread that waits for Python's lock never gets it, and the interpreter
+waits for the thread, so about one process in five would hang. Calls during the exit therefore raise
+an error, which fills the buffers of the pipelines immediately. The exit continues after a short
+time without calls.
 """
 
+import atexit
 import functools
 import itertools
+import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
 
-from pipelines.process_end import refused_at_the_end
-
+_QUIET = 0.5  # seconds without a call, after which no further call is expected
+_LONGEST = 5.0  # seconds
+_exiting = threading.Event()
+_last_call = [float("-inf")]
 _functions: dict[int, Callable[..., tuple[np.ndarray, ...]]] = {}
 _numbers = itertools.count()
 
@@ -24,13 +34,13 @@ def map_numpy(
     function: Callable[..., tuple[np.ndarray, ...]],
     *specs: tuple[tf.DType, Sequence[int]],
 ) -> tf.data.Dataset:
-    """The dataset of what a NumPy function gives for each element, as many rows as it likes.
+    """Return a dataset of the rows that a NumPy function returns for each element.
 
     Args:
-        elements: of int64 scalars.
-        function: of one of them, to arrays; pure. It is held as long as the dataset and what was
-            made of it.
-        specs: (dtype, shape) of one row of each array.
+        elements: Dataset of int64 scalars.
+        function: Pure function of one element. It returns arrays with the same number of rows. It
+            stays alive as long as the returned dataset and the datasets made from it.
+        specs: Dtype and shape of one row of each array.
     """
     number = next(_numbers)
     _functions[number] = function
@@ -47,14 +57,29 @@ def map_numpy(
     return results
 
 
-@refused_at_the_end
 def _call(number: np.ndarray, element: np.ndarray) -> tuple[np.ndarray, ...]:
+    _last_call[0] = time.monotonic()
+    if _exiting.is_set():
+        raise StopIteration
     return _functions[int(number)](element)
+
+
+@atexit.register
+def _wait_for_quiet() -> None:
+    _exiting.set()
+    began = time.monotonic()
+    while True:
+        try:
+            while (now := time.monotonic()) - _last_call[0] < _QUIET and now - began < _LONGEST:
+                time.sleep(0.02)
+            return
+        except KeyboardInterrupt:
+            pass  # The process exits already.
 
 
 @functools.cache
 def _caller(dtypes: tuple[tf.DType, ...]) -> Callable[..., tuple[tf.Tensor, ...]]:
-    """Calls the function of a number; traced once, in whatever graph it is called."""
+    """Return a graph function that calls the Python function of a number, traced only once."""
 
     def call(number: tf.Tensor, element: tf.Tensor) -> tuple[tf.Tensor, ...]:
         return tuple(tf.numpy_function(_call, [number, element], dtypes, stateful=False))

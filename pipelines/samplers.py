@@ -1,7 +1,7 @@
-"""Which images make up a batch: pure functions from the batch number to row numbers.
+"""Samplers: pure functions from a batch number to the rows of the batch.
 
-A sampler is a small immutable value: `sampler(step)` gives the same rows whenever and in whatever
-order it is called, so a resumed run, a second worker and a debugger all see the same batch.
+A sampler is a small immutable object. `sampler(step)` returns the same rows in any order of calls,
+so a resumed run, a second worker, and a debugger see the same batch.
 """
 
 from collections.abc import Callable
@@ -12,13 +12,13 @@ from numpy.typing import ArrayLike
 
 from keras_dml._common.checks import argument_error, check_whole
 from keras_dml._common.errors import ArgumentError
-from pipelines.checks import as_labels
-from pipelines.permutation import fold, permuted, seed_key
+from pipelines.checks import as_integers, as_labels
+from pipelines.permutation import derive_keys, permuted, seed_key
 from pipelines.table import number_classes
 
-# Of a class in a batch: what a tensor's axis can count.
+# Most images of a class in a batch: the longest axis of a tensor.
 _MOST_IMAGES = 2**31 - 1
-# Images in all, and slots of all batches up to a step: positions are int64.
+# Most images, and most slots of all batches up to a step, because positions are int64.
 _MOST_SLOTS = 2**62
 
 
@@ -33,9 +33,9 @@ class Sampler(Protocol):
 
 
 class RandomSampler:
-    """Uniform sampling: each image at most once an epoch, in an order of its own each epoch.
+    """A sampler that draws each image at most once per epoch, in a new random order each epoch.
 
-    The last partial batch is dropped; which images that leaves out changes from epoch to epoch.
+    The last partial batch is dropped. The images that it leaves out differ between epochs.
 
     Examples:
         >>> sampler = RandomSampler(10, batch_size=4, seed=0)
@@ -43,41 +43,43 @@ class RandomSampler:
         (array([0, 7, 8, 2]), 2)
 
     Args:
-        num_images: number of rows to choose from.
-        batch_size: rows in a batch, at most `num_images`.
-        seed: integer that names the sequence of batches, an int64.
+        num_images: Number of rows to choose from.
+        batch_size: Rows in a batch, at most `num_images`.
+        seed: Seed of the sequence of batches, an int64.
 
     Attributes:
-        batch_size: as given.
+        batch_size: Rows in a batch.
         steps_per_epoch: `num_images // batch_size`.
+
+    Raises:
+        ValueError, TypeError: An argument is out of range or not an integer.
     """
 
     def __init__(self, num_images: int, batch_size: int, seed: int = 0) -> None:
         self.batch_size = check_whole("batch_size", batch_size, least=1)
         self._num_images = check_whole("num_images", num_images, most=_MOST_SLOTS)
         if self._num_images < self.batch_size:
-            raise ArgumentError(
-                f"batch_size must be at most the number of images, {num_images}. "
-                f"Received: batch_size={batch_size}"
-            )
+            wanted = f"at most the number of images, {num_images}"
+            raise argument_error("batch_size", wanted, batch_size)
         self.steps_per_epoch = self._num_images // self.batch_size
         self._key = seed_key(_checked_seed(seed))
 
     def __call__(self, step: int) -> np.ndarray:
-        """Row numbers of batch `step` (from 0), int64 `[batch_size]`."""
+        """Return the row numbers of batch `step` (from 0), int64 `[batch_size]`."""
         epoch, batch = divmod(_checked_step(step, self.batch_size), self.steps_per_epoch)
         positions = batch * self.batch_size + np.arange(self.batch_size)
         sizes = np.array([self._num_images])
-        return permuted(fold(self._key, np.array([epoch])), sizes, positions[None, :])[0]
+        return permuted(derive_keys(self._key, np.array([epoch])), sizes, positions[None, :])[0]
 
 
 class BalancedSampler:
-    """Class-balanced sampling: P classes a batch, m images of each.
+    """A class-balanced sampler: P classes in each batch, m images of each class.
 
-    At any time every class has come up equally often and, within a class, every image has (counts
-    differ by at most 1). No class comes twice in a batch, and no image does unless its class has
-    fewer than m images; then each of them comes `m // size` or one more times.
-    A batch lists its rows class by class: rows `m*i .. m*i+m-1` are of one class.
+    At any time, all classes have appeared equally often, and so have all images of a class (counts
+    differ by at most 1). A class appears at most once in a batch. An image appears at most once in
+    a batch, unless its class has fewer than m images. Then each of its images appears `m // size`
+    or `m // size + 1` times. The rows of a batch are ordered by class: rows `m*i .. m*i+m-1` have
+    the same class.
 
     Examples:
         >>> labels = np.arange(12) // 3
@@ -86,17 +88,18 @@ class BalancedSampler:
         array([3, 5, 0, 1])
 
     Args:
-        labels: integers (whole floats too) or strings `[n]`, the class of each row.
+        labels: Class of each row, integers (or whole floats) or strings `[n]`.
         classes_per_batch: P.
         images_per_class: m.
-        seed: integer that names the sequence of batches, an int64.
+        seed: Seed of the sequence of batches, an int64.
 
     Attributes:
         batch_size: P·m.
-        steps_per_epoch: `n // batch_size`, at least 1.
+        steps_per_epoch: `n // batch_size`, but at least 1.
 
     Raises:
-        ValueError: when there are fewer than P classes.
+        ValueError, TypeError: There are fewer than P classes, the labels are not a vector, or an
+            argument is out of range.
     """
 
     def __init__(
@@ -109,27 +112,21 @@ class BalancedSampler:
         labels = as_labels("labels", labels)
         if labels.dtype.kind == "U" and labels.ndim == 1 and len(labels):
             labels, _ = number_classes(labels)
-        if labels.ndim != 1 or labels.dtype.kind not in "iu":
-            raise ArgumentError(
-                "labels must be a vector of integers or of strings. "
-                f"Received: labels of shape {labels.shape} and dtype {labels.dtype}"
-            )
+        labels = as_integers("labels", labels, None)
         self._rows = np.argsort(labels, kind="stable")
         _, self._starts, self._sizes = np.unique(
             labels[self._rows], return_index=True, return_counts=True
         )
         if len(self._sizes) < self._classes_per_batch:
-            raise ArgumentError(
-                f"classes_per_batch must be at most the number of classes, {len(self._sizes)}. "
-                f"Received: classes_per_batch={classes_per_batch}"
-            )
+            wanted = f"at most the number of classes, {len(self._sizes)}"
+            raise argument_error("classes_per_batch", wanted, classes_per_batch)
         self.batch_size = self._classes_per_batch * self._images_per_class
         self.steps_per_epoch = max(1, len(labels) // self.batch_size)
-        # Stream 0 orders the classes, stream k+1 the images of class k.
-        self._keys = fold(seed_key(_checked_seed(seed)), np.arange(len(self._sizes) + 1))
+        # Stream 0 orders the classes. Stream k+1 orders the images of class k.
+        self._keys = derive_keys(seed_key(_checked_seed(seed)), np.arange(len(self._sizes) + 1))
 
     def __call__(self, step: int) -> np.ndarray:
-        """Row numbers of batch `step` (from 0), int64 `[batch_size]`."""
+        """Return the row numbers of batch `step` (from 0), int64 `[batch_size]`."""
         step = _checked_step(step, self.batch_size)
         classes, visits = self._classes_and_visits(step)
         images = _choose(
@@ -138,12 +135,12 @@ class BalancedSampler:
         return self._rows[self._starts[classes][:, None] + images].ravel()
 
     def _classes_and_visits(self, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """The classes of a batch and in how many earlier batches each of them has been."""
+        """Return the classes of a batch, and how many earlier batches contain each class."""
         key, wanted, count = self._keys[:1], self._classes_per_batch, len(self._sizes)
         classes = _choose(key, np.array([count]), wanted, np.array([step]))[0]
         left_out = count - wanted
-        if left_out == 0 or not _draws_the_others(count, wanted):
-            # Classes come in the order of their slots, and every class once in `count` slots.
+        if left_out == 0 or not _draws_complement(count, wanted):
+            # Classes are in the order of their slots. Each class has one of every `count` slots.
             return classes, (step * wanted + np.arange(wanted)) // count
         cycle = step * left_out // count
         draws = np.arange(cycle * count // left_out, step + 1)
@@ -154,7 +151,7 @@ class BalancedSampler:
             draws,
         )
         slots = draws[:, None] * left_out + np.arange(left_out)
-        # The last draw is this batch's own; it holds none of `classes`, so it may stay in.
+        # The last draw is of this batch. It contains none of `classes`, so it changes nothing.
         this_cycle = others[slots >= cycle * count]
         return classes, step - cycle - np.isin(classes, this_cycle)
 
@@ -205,7 +202,7 @@ A command line sets the further arguments by flags of their names.
 
 
 def _checked_seed(seed: object) -> int:
-    """Seeds beyond int64 would be the same as others within."""
+    """Check that a seed is an int64. Larger seeds would repeat smaller ones."""
     return check_whole("seed", seed, least=-(2**63), most=2**63 - 1)
 
 
@@ -214,40 +211,42 @@ def _checked_step(step: object, batch_size: int) -> int:
 
 
 def _choose(keys: np.ndarray, sizes: np.ndarray, count: int, numbers: np.ndarray) -> np.ndarray:
-    """Draws `count` of `range(size)` as evenly as can be; one independent sequence of draws a row.
+    """Draw `count` items of `range(size)` as evenly as possible, one independent sequence per row.
 
-    Over the draws 0, 1, 2, … of a row all items come up equally often (±1), each at most
-    `ceil(count / size)` times in a draw.
+    Over the draws 0, 1, 2, … of a row, all items appear equally often (±1). Each item appears at
+    most `ceil(count / size)` times in one draw.
 
     Args:
-        keys: uint64 `[rows]`. sizes: int64 `[rows]`. numbers: int64 `[rows]`, which draw.
-        count: items in a draw, one integer for all rows.
+        keys: uint64 `[rows]`.
+        sizes: int64 `[rows]`.
+        count: Items in a draw, one integer for all rows.
+        numbers: int64 `[rows]`, the number of the draw.
 
     Returns:
         int64 `[rows, count]`.
     """
     rest = count % sizes
-    complement = _draws_the_others(sizes, rest)
+    complement = _draws_complement(sizes, rest)
     drawn = np.where(complement, sizes - rest, rest)
     items = _window(keys, sizes, drawn, numbers)
     if complement.any():
-        items = _swap_for_the_others(items, sizes, drawn, complement)
-    # First every item count // size times, then the rest.
+        items = _complements(items, sizes, drawn, complement)
+    # First, each item count // size times, then the remaining ones.
     column = np.arange(count)[None, :]
     place = column - (count - rest)[:, None]
     chosen = np.take_along_axis(items, np.clip(place, 0, items.shape[1] - 1), axis=1)
     return np.where(place < 0, column % sizes[:, None], chosen)
 
 
-def _draws_the_others(sizes: np.ndarray | int, wanted: np.ndarray | int) -> np.ndarray:
-    """Whether to draw the items that a draw leaves out: `_window` needs sizes ≥ 2·drawn - 1."""
+def _draws_complement(sizes: np.ndarray | int, wanted: np.ndarray | int) -> np.ndarray:
+    """Return whether to draw the items to leave out. `_window` needs sizes ≥ 2·drawn - 1."""
     return np.asarray(sizes < 2 * wanted - 1)
 
 
-def _swap_for_the_others(
+def _complements(
     items: np.ndarray, sizes: np.ndarray, drawn: np.ndarray, rows: np.ndarray
 ) -> np.ndarray:
-    """Replaces the drawn items by those that were not drawn, in the given rows (a mask)."""
+    """Replace the drawn items by the items that were not drawn, in the rows of a mask."""
     width = sizes[rows].max()
     left_out = np.arange(width)[None, :] >= sizes[rows][:, None]
     row, column = np.nonzero(np.arange(items.shape[1])[None, :] < drawn[rows][:, None])
@@ -262,20 +261,20 @@ def _swap_for_the_others(
 def _window(
     keys: np.ndarray, sizes: np.ndarray, drawn: np.ndarray, numbers: np.ndarray
 ) -> np.ndarray:
-    """Window `number` of `drawn` items on a walk through random permutations of `range(size)`.
+    """Return window `number` of `drawn` items on a walk through permutations of `range(size)`.
 
-    The walk of a row joins one permutation after another (its cycles), so all items come up equally
-    often. Where a window spans two cycles, the second would repeat items of the first: the first
-    `drawn` items of every cycle are therefore sorted (stably) so that those in the tail of the
-    cycle before, which share a window with them, come last. With `size ≥ 2·drawn - 1` the tail
-    itself lies beyond the sorted part: one cycle back is all that has to be known.
+    The walk of a row joins random permutations (its cycles), so all items appear equally often. If
+    a window spans two cycles, the second cycle could repeat items of the first. To prevent this,
+    the first `drawn` items of each cycle are sorted stably: items in the tail of the previous
+    cycle, which is in the same window, come last. With `size ≥ 2·drawn - 1`, the tail is never in
+    the sorted part, so only one previous cycle is needed.
 
     Args:
         keys: uint64 `[rows]`.
         sizes, drawn, numbers: int64 `[rows]`.
 
     Returns:
-        int64 `[rows, max(1, largest drawn)]`; only the first `drawn` items of a row mean something.
+        int64 `[rows, max(1, largest drawn)]`. Only the first `drawn` items of a row are valid.
     """
     column = np.arange(max(1, drawn.max()))[None, :]
     drawn = np.maximum(drawn, 1)
@@ -285,14 +284,14 @@ def _window(
     within = (sizes - 1)[:, None]
     wanted = np.concatenate([np.broadcast_to(column, positions.shape), positions], axis=1)
     head, here = np.split(
-        permuted(fold(keys, last_cycle), sizes, np.minimum(wanted, within)), 2, axis=1
+        permuted(derive_keys(keys, last_cycle), sizes, np.minimum(wanted, within)), 2, axis=1
     )
     tail_positions = np.minimum(within + 1 - tail_length + column, within)
-    tail = permuted(fold(keys, last_cycle - 1), sizes, tail_positions)
+    tail = permuted(derive_keys(keys, last_cycle - 1), sizes, tail_positions)
     in_tail = (head[:, :, None] == tail[:, None, :]) & (column < tail_length)[:, None, :]
     order = np.argsort(in_tail.any(axis=2) + 2 * (column >= drawn[:, None]), axis=1, kind="stable")
     head = np.take_along_axis(head, order, axis=1)
     from_head = np.take_along_axis(head, np.minimum(positions, column[0, -1]), axis=1)
     here = np.where(positions < drawn[:, None], from_head, here)
-    # A window that spans two cycles begins where the tail does.
+    # If a window spans two cycles, it starts with the tail.
     return np.where(cycles < last_cycle[:, None], tail, here)

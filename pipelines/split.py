@@ -1,20 +1,20 @@
-"""A dataset's split into training and test images."""
+"""Splits of a dataset into training and test images, and folds of the training classes."""
 
-from dataclasses import dataclass
+import dataclasses
 
 import numpy as np
 
-from keras_dml._common.checks import check_bool, check_whole, shown
+from keras_dml._common.checks import argument_error, check_bool, check_choice, check_whole
 from keras_dml._common.errors import ArgumentError
 from pipelines.table import ImageTable, check_table
 
 SPLITS = ("first_classes", "random_classes", "within_classes", "every_class")
-"""How classes are divided; see `split_by_class`."""
+"""Ways to split a dataset by class, see `split_by_class`."""
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Split:
-    """Training images and test images.
+    """A dataset's training images and test images.
 
     Examples:
         >>> table = ImageTable.from_arrays(np.zeros((40, 8), "float32"), np.arange(40) // 4)
@@ -24,20 +24,20 @@ class Split:
         {'training': 24, 'test': 16}
 
     Attributes:
-        train: what to train on.
-        test: what to test on: each image is a query against all the others or, where there is a
-            gallery, against that.
-        same_classes: whether the test images are others of the training classes (the same numbers
-            mean the same classes). Otherwise the test classes are unseen in training, and each side
-            numbers its own from 0.
-        gallery: what the test images are looked for in, of the test classes; or None.
-        catalog: pictures of the test classes, one or a few of each, that the test images are looked
-            for in too, as a question of its own: which product is it? Or None.
+        train: Training images.
+        test: Test images. Each is a query that searches the gallery, or the other test images if
+            there is no gallery.
+        same_classes: If True, training and test images have the same classes, with the same
+            numbers. If False, training does not see the test classes, and each side numbers its
+            classes from 0.
+        gallery: Images that the test images search, of the test classes. None for no gallery.
+        catalog: One or a few product pictures of each test class, or None. The test images search
+            the catalog in a separate evaluation: which product does the photo show?
 
     Raises:
-        TypeError: no `ImageTable`, `same_classes` no bool.
-        ValueError: `same_classes`, but the sides do not name the same classes; or a gallery or
-            catalog that does not name those of the test images.
+        TypeError: A table is not an `ImageTable`, or `same_classes` is not a bool.
+        ValueError: `same_classes` is True, but the class names of both sides differ. Or the class
+            names of the gallery or the catalog differ from the test images' names.
     """
 
     train: ImageTable
@@ -48,7 +48,7 @@ class Split:
 
     @property
     def tables(self) -> dict[str, ImageTable]:
-        """Those there are, by what they are for: "training", "test", "gallery", "catalog"."""
+        """The tables that are not None, by name: "training", "test", "gallery", "catalog"."""
         tables = {
             "training": self.train,
             "test": self.test,
@@ -66,22 +66,19 @@ class Split:
                 check_table(name, table)
             if table is not None and table.class_names != self.test.class_names:
                 raise ArgumentError(
-                    f"{name} needs the class_names of test. "
-                    f"Received: {self.test!r} to test, {table!r} as {name}"
+                    f"{name} must have the class_names of test. "
+                    f"Received: {self.test!r} as test, {table!r} as {name}"
                 )
         if self.same_classes and self.train.class_names != self.test.class_names:
             raise ArgumentError(
-                "same_classes needs the same class_names on both sides. "
-                f"Received: {self.train!r} to train, {self.test!r} to test"
+                "same_classes must be False if train and test have different class_names. "
+                f"Received: {self.train!r} as train, {self.test!r} as test"
             )
 
 
 def check_split(split: str) -> None:
-    """ValueError unless it is one of `SPLITS`."""
-    if not isinstance(split, str) or split not in SPLITS:
-        raise ArgumentError(
-            f"split must be one of {', '.join(SPLITS)}. Received: split={shown(split)}"
-        )
+    """Raise `ValueError` unless the argument is one of `SPLITS`."""
+    check_choice("split", split, SPLITS)
 
 
 def split_by_class(
@@ -92,25 +89,30 @@ def split_by_class(
     split: str = "first_classes",
     seed: int = 0,
 ) -> Split:
-    """Splits a table into classes to train on and unseen classes to test on.
+    """Split a table into classes for training and unseen classes for the test.
 
     Args:
-        table: the whole dataset.
-        train_classes: so many classes train. None: half of them, rounded down.
-        test_classes: so many of the others test. None: all the others.
-        catalog: pictures of the same classes; those of the test classes are the split's.
-        split: which they are. `"first_classes"`: the first train, the next test.
-            `"random_classes"`: drawn at random, a pure function of (`seed`, number of classes).
-            `"within_classes"`: half of the images of each class, rounded up and drawn at random,
-            train, the others test; what that measures is closed, of classes that are known.
-            `"every_class"`: all images train, and the same are what is tested, which measures
-            nothing: for a final model. The last two take no numbers of classes.
-        seed: a whole number, at least 0.
+        table: The whole dataset.
+        train_classes: Number of training classes. None: half of the classes, rounded down.
+        test_classes: Number of test classes. None: all other classes.
+        catalog: Product pictures of the same classes. The split gets the pictures of the test
+        classes. split: How to choose the classes:
+
+            - `"first_classes"`: The first classes are for training, the next for the test.
+            - `"random_classes"`: As before, but in an order that only depends on `seed` and the
+              number of classes.
+            - `"within_classes"`: A random half of the images of each class, rounded up, is for
+              training, and the rest for the test. The scores then are about known classes.
+            - `"every_class"`: All images are for training, and also for the test. For a final
+              model. The scores then have no meaning.
+
+            The last two do not take `train_classes` and `test_classes`.
+        seed: Seed of the random choices, 0 or more.
 
     Raises:
-        TypeError: `table` or `catalog` is no `ImageTable`, a number of classes no whole number.
-        ValueError: when a side would be empty, there are not that many classes, `split` is another
-            name, or it takes no numbers of classes.
+        TypeError: `table` or `catalog` is not an `ImageTable`, or a number is not an integer.
+        ValueError: One side is empty, the table has too few classes, `split` is unknown, or `split`
+            does not take a number of classes.
 
     Examples:
 
@@ -125,8 +127,8 @@ def split_by_class(
     if split in ("within_classes", "every_class"):
         if train_classes is not None or test_classes is not None:
             raise ArgumentError(
-                f"train_classes and test_classes must not be given with split={split}, where all "
-                f"classes train. Received: train_classes={train_classes}, "
+                f"train_classes and test_classes must not be set with split={split}, which trains "
+                f"on all classes. Received: train_classes={train_classes}, "
                 f"test_classes={test_classes}"
             )
         if split == "every_class":
@@ -135,22 +137,22 @@ def split_by_class(
     count = table.num_classes
     train = count // 2 if train_classes is None else check_whole("train_classes", train_classes)
     test = count - train if test_classes is None else check_whole("test_classes", test_classes)
-    asked = f"train_classes={train_classes}, test_classes={test_classes}"
+    received = f"Received: train_classes={train_classes}, test_classes={test_classes}"
     for side, size in (("train", train), ("test", test)):
         if size < 1:
             raise ArgumentError(
-                f"The dataset has {count} classes: a boundary after the first {train} leaves no "
-                f"class to {side}. Received: {asked}"
+                f"{side}_classes must be at least 1. The dataset has {count} classes, and a "
+                f"boundary after the first {train} leaves no class to {side}. {received}"
             )
     if train + test > count:
         raise ArgumentError(
-            f"The dataset has {count} classes, fewer than the {train} to train and {test} to "
-            f"test. Received: {asked}"
+            f"train_classes and test_classes must be at most {count} in total, the number of "
+            f"classes. {received}"
         )
     order = np.arange(count)
     if split == "random_classes":
         order = np.random.default_rng(seed).permutation(count)
-    # In the table's order, so that only which classes they are is random.
+    # Keep the table's order, so that only the choice of the classes is random.
     tested = np.sort(order[train : train + test])
     return Split(
         train=table.select_classes(np.sort(order[:train])),
@@ -167,10 +169,7 @@ def _within_classes(table: ImageTable, catalog: ImageTable | None, seed: int) ->
     place = np.arange(len(labels)) - np.repeat(starts, sizes)
     trains = place < np.repeat((sizes + 1) // 2, sizes)
     if trains.all():
-        raise ArgumentError(
-            "split=within_classes needs a class of two images or more: half of each class's tests. "
-            f"Received: {table!r}"
-        )
+        raise argument_error("table", "a table with two or more images of a class", table)
     train, test = (table.select(np.sort(by_class[chosen])) for chosen in (trains, ~trains))
     return Split(train, test, same_classes=True, catalog=catalog)
 
@@ -185,27 +184,77 @@ def split_by_id(
     split: str = "first_classes",
     seed: int = 0,
 ) -> Split:
-    """`split_by_class` at a dataset's official boundary, or where `train_classes` says.
+    """Split at a dataset's official boundary, or after `train_classes` classes.
 
     Args:
-        table: the whole dataset, its classes in the order of their ids.
-        class_ids: the dataset's own id of each class.
-        last_train_class: the last id that trains.
-        train_classes: how many classes train. None: those with ids up to `last_train_class`.
-        test_classes: the next so many classes test. None: all the others.
-        catalog, split, seed: as for `split_by_class`.
+        table: The whole dataset, with classes in the order of their ids.
+        class_ids: The dataset's ids of the classes, integers `[num_classes]`.
+        last_train_class: Last id of the official training classes.
+        train_classes: Number of training classes. None: the classes with ids up to
+            `last_train_class`.
+        test_classes: Number of test classes. None: all other classes.
+        catalog, split, seed: As for `split_by_class`.
 
     Raises:
-        ValueError: when a side would be empty, or there are not that many classes.
+        ValueError: One side is empty, or the table has too few classes.
     """
     if train_classes is None and split in ("first_classes", "random_classes"):
         train_classes = int(np.count_nonzero(class_ids <= last_train_class))
         if train_classes in (0, table.num_classes):
             side = "train" if train_classes == 0 else "test"
             raise ArgumentError(
-                f"The official boundary, class ids up to {last_train_class} train, leaves no class "
-                f"to {side}: data_dir holds {table.num_classes} classes, ids {class_ids[0]} to "
-                f"{class_ids[-1]}. Set train_classes (--train_classes), the number of classes to "
-                "train on."
+                f"data_dir must contain classes on both sides of the official boundary, class id "
+                f"{last_train_class}. It leaves no class to {side}. Set train_classes "
+                "(--train_classes), the number of classes to train on. "
+                f"Received: {table.num_classes} classes, ids {class_ids[0]} to {class_ids[-1]}"
             )
     return split_by_class(table, train_classes, test_classes, catalog, split, seed)
+
+
+def training_fold(split: Split, fold: int, folds: int) -> Split:
+    """Split the training classes into training classes and one held-out fold.
+
+    The folds are disjoint sets of consecutive classes whose sizes differ by at most one class. They
+    depend only on the numbers of classes and folds. The result does not contain the test images,
+    the gallery, and the catalog of `split`, so settings that you choose with it have not seen them.
+
+    Args:
+        split: Split of a dataset.
+        fold: Number of the held-out fold, from 1.
+        folds: Number of folds, 2 or more.
+
+    Returns:
+        A `Split` of training classes: `train` has the classes of the other folds, `test` has those
+        of fold `fold`.
+
+    Raises:
+        TypeError: `fold` or `folds` is not an integer.
+        ValueError: `fold` is out of range, or there are fewer training classes than folds.
+
+    Reference: Musgrave et al. 2020, "A Metric Learning Reality Check", which uses four folds of the
+    training classes.
+
+    Examples:
+
+        table = pipelines.ImageTable.from_arrays(np.zeros((80, 8)), np.arange(80) // 4)
+        whole = pipelines.split_by_class(table)  # 10 training classes, 10 test classes
+        first = training_fold(whole, 1, 4)  # 7 training classes, 3 held out
+    """
+    folds = check_whole("folds", folds, least=2)
+    fold = check_whole("fold", fold, least=1)
+    if fold > folds:
+        raise argument_error("fold", f"at most folds={folds}", fold)
+    table = split.train
+    if table.num_classes < folds:
+        wanted = f"at most {table.num_classes}, the number of training classes"
+        raise argument_error("folds", wanted, folds)
+    parts = np.array_split(np.arange(table.num_classes), folds)
+    kept_back = parts.pop(fold - 1)
+    return dataclasses.replace(
+        split,
+        train=table.select_classes(np.concatenate(parts)),
+        test=table.select_classes(kept_back),
+        same_classes=False,
+        gallery=None,
+        catalog=None,
+    )

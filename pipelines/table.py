@@ -1,7 +1,7 @@
-"""What a dataset is: a table of images and class numbers.
+"""Tables of images and class numbers, the common form of all datasets.
 
-Images are kept as paths (read when a batch needs them), as the bytes of image files or, for small
-generated ones, as one uint8 array. NumPy alone; decoding belongs to the input pipeline.
+A table stores images as paths, as the bytes of image files, or as one array. A path is read when a
+batch needs its image. This module needs only NumPy and decodes nothing.
 """
 
 import os
@@ -12,20 +12,23 @@ from typing import TypeAlias, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
-from keras_dml._common.checks import as_array, shown
+from keras_dml._common.checks import argument_error, as_array
 from keras_dml._common.errors import ArgumentError, ArgumentTypeError
-from pipelines.checks import as_labels, items_of
+from pipelines.checks import as_integers, as_labels, items_of
 
-MOST_OF_A_BOX = 2**30
-"""The largest number of a box: a corner and a side together are an int32 for the decoders."""
+MAX_BOX_PIXELS = 2**30
+"""Largest coordinate or side of a box. The decoders need the sum of both as an int32."""
 
-# The checks make arrays of what else is given.
+# __post_init__ converts other array-like arguments.
 _Boxes: TypeAlias = np.ndarray | None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ImageTable:
-    """Images in row order with their class numbers. Immutable: its arrays are read-only.
+    """An immutable table of images with their class numbers, in row order.
+
+    Exactly one of `paths`, `arrays`, and `encoded` must be set. `from_paths`, `from_arrays`, and
+    `from_encoded` create a table from integer or string labels.
 
     Examples:
         >>> pictures = np.zeros([4, 8, 8, 3], "uint8")
@@ -34,28 +37,27 @@ class ImageTable:
         (4, ('a', 'b'))
 
     Attributes:
-        labels: int64 `[n]`, class numbers in `0..num_classes-1`. A class may be without images
-            (after `select`); the table itself may not.
+        labels: int64 `[n]`. Class numbers in `0..num_classes-1`. A class can be empty (after
+            `select`). The table must have at least one image.
         class_names: `num_classes` strings.
-        paths: str array `[n]` of image files, or None.
-        arrays: uint8 `[n, height, width, channels]` with 1 (grey) or 3 (RGB) channels, or floats
-            `[n, ...]` of any rank that are no pictures: features, spectra, rows of a spreadsheet
-            (their batches take no `transform`, or one of your own); or None. They are not copied.
-        encoded: object array `[n]` of `bytes`, the contents of image files, or None. They stay in
-            memory, encoded: some hundred bytes for a digit, some ten thousand for a photograph.
-            Exactly one of `paths`, `arrays` and `encoded` is given.
-        boxes: int64 `[n, 4]`: y, x, height and width, in pixels from the top left, of the part of
-            each image that counts; or None, whole images. What lies outside is cut off before
-            anything else happens to an image, and so is what of a box lies outside its image. The
-            pixels are counted as they are stored, as the official boxes were by programs that
-            know no EXIF; a box then turns upright together with its image.
-        coarse_ids: int64 `[num_classes]`, the dataset's own number of the coarse class that each
-            class is a kind of (Gala and Pink Lady: apple); or None, no such classes.
+        paths: String array `[n]` of image files, or None.
+        arrays: Images, uint8 `[n, height, width, channels]` with 1 (gray) or 3 (RGB) channels, or
+            other data, floats `[n, ...]` of rank 2 or more, for example features. Batches of other
+            data take no `transform`, or a user-defined one. None for other tables. The array is not
+            copied.
+        encoded: Object array `[n]` of `bytes`, the contents of image files, or None. The bytes stay
+            in memory: a few hundred for a digit, tens of thousands for a photo.
+        boxes: int64 `[n, 4]`, bounding boxes (y, x, height, width) in pixels from the top left
+            corner, or None for whole images. An image is cropped to its box before all other steps.
+            The part of a box outside the image is ignored. Boxes refer to the stored pixels,
+            because the tools that made the official boxes ignore EXIF. A box is rotated upright
+            together with its image.
+        coarse_ids: int64 `[num_classes]`, the dataset's id of the coarse class of each class (the
+            classes Gala and Pink Lady have the coarse class apple), or None.
 
     Raises:
-        ValueError, TypeError: naming the argument whose length, dtype or range is wrong.
-
-    `from_paths`, `from_arrays` and `from_encoded` build a table from labels of any kind.
+        ValueError, TypeError: An argument has a wrong length, dtype, or range. The message names
+            it.
     """
 
     labels: np.ndarray
@@ -70,30 +72,17 @@ class ImageTable:
         given = [name for name in _CHECKS if getattr(self, name) is not None]
         if len(given) != 1:
             raise ArgumentError(
-                "Exactly one of paths, arrays and encoded must be given. "
+                "Exactly one of paths, arrays, and encoded must be set. "
                 f"Received: {' and '.join(given) or 'none'}"
             )
-        labels = as_labels("labels", self.labels).copy()
-        if labels.ndim != 1 or len(labels) == 0:
-            raise ArgumentError(
-                "labels must be a vector with at least one image. "
-                f"Received: labels of shape {labels.shape}"
-            )
-        if labels.dtype.kind not in "iu":
-            raise ArgumentTypeError(
-                f"labels must be integers. Received: labels of dtype {labels.dtype}"
-            )
         names = _checked_names(self.class_names)
-        if labels.min() < 0 or labels.max() >= len(names):
-            raise ArgumentError(
-                f"labels must lie in 0..{len(names) - 1}, one number for each of class_names. "
-                f"Received: labels from {labels.min()} to {labels.max()}"
-            )
+        labels = as_labels("labels", self.labels)
+        labels = as_integers("labels", labels, None, bounds=(0, len(names) - 1)).copy()
         images = _CHECKS[given[0]](getattr(self, given[0]))
         if len(images) != len(labels):
             raise ArgumentError(
-                f"There must be one label for each image. Received: {len(images)} images "
-                f"and {len(labels)} labels"
+                "labels must have one label for each image. "
+                f"Received: {len(images)} images and {len(labels)} labels"
             )
         object.__setattr__(self, "labels", _read_only(labels.astype(np.int64, copy=False)))
         object.__setattr__(self, "class_names", names)
@@ -101,8 +90,8 @@ class ImageTable:
         if self.boxes is not None:
             object.__setattr__(self, "boxes", _checked_boxes(self.boxes, len(labels)))
         if self.coarse_ids is not None:
-            coarse_ids = _checked_coarse_ids(self.coarse_ids, len(names))
-            object.__setattr__(self, "coarse_ids", coarse_ids)
+            coarse_ids = as_integers("coarse_ids", self.coarse_ids, len(names))
+            object.__setattr__(self, "coarse_ids", _read_only(coarse_ids.astype(np.int64)))
 
     @classmethod
     def from_paths(
@@ -112,13 +101,16 @@ class ImageTable:
         class_names: Sequence[str] | None = None,
         boxes: ArrayLike | None = None,
     ) -> "ImageTable":
-        """Builds a table of image files.
+        """Create a table of image files.
 
         Args:
             paths: `n` strings or path objects.
-            labels: `n` integers or `n` strings; they become `0..K-1` in sorted order.
-            class_names: `K` names in that sorted order. Default: the labels as strings.
-            boxes: integers `[n, 4]`, see above. Default: whole images.
+            labels: `n` integers or `n` strings. They become `0..K-1` in sorted order.
+            class_names: `K` names in the same order. Default: the labels as strings.
+            boxes: Integers `[n, 4]`, see `ImageTable`. Default: whole images.
+
+        Raises:
+            ValueError, TypeError: As for `ImageTable`.
         """
         numbers, names = number_classes(labels, class_names)
         return cls(numbers, names, paths=cast(np.ndarray, paths), boxes=cast(_Boxes, boxes))
@@ -131,9 +123,9 @@ class ImageTable:
         class_names: Sequence[str] | None = None,
         boxes: ArrayLike | None = None,
     ) -> "ImageTable":
-        """Builds a table of images in memory, uint8 `[n, height, width, 1 or 3]`, or of floats.
+        """Create a table of images in memory, uint8 `[n, height, width, 1 or 3]`, or of float data.
 
-        `labels`, `class_names` and `boxes` are as in `from_paths`.
+        `labels`, `class_names`, `boxes`, and errors are as for `from_paths`.
         """
         numbers, names = number_classes(labels, class_names)
         return cls(numbers, names, arrays=arrays, boxes=cast(_Boxes, boxes))
@@ -146,9 +138,9 @@ class ImageTable:
         class_names: Sequence[str] | None = None,
         boxes: ArrayLike | None = None,
     ) -> "ImageTable":
-        """Builds a table of image files that are already in memory, `n` `bytes` objects.
+        """Create a table of the contents of image files, `n` `bytes` objects.
 
-        `labels`, `class_names` and `boxes` are as in `from_paths`.
+        `labels`, `class_names`, `boxes`, and errors are as for `from_paths`.
         """
         numbers, names = number_classes(labels, class_names)
         return cls(numbers, names, encoded=cast(np.ndarray, encoded), boxes=cast(_Boxes, boxes))
@@ -163,52 +155,44 @@ class ImageTable:
 
     @property
     def num_classes(self) -> int:
-        """Number of classes, those without images included."""
+        """Number of classes, including empty classes."""
         return len(self.class_names)
 
     def select(self, rows: ArrayLike) -> "ImageTable":
-        """The table of the given rows (integers or a boolean mask), in that order, same classes."""
+        """Return the table of these rows, in this order, with the same classes.
+
+        Args:
+            rows: Integers, or a boolean mask `[n]`.
+
+        Raises:
+            ValueError: `rows` is empty, out of range, or has another shape or dtype.
+        """
         rows = as_array("rows", rows)
-        if rows.ndim != 1 or len(rows) == 0 or rows.dtype.kind not in "iub":
-            raise ArgumentError(
-                "rows must be a non-empty vector of integers or a boolean mask. "
-                f"Received: rows of shape {rows.shape} and dtype {rows.dtype}"
-            )
-        if rows.dtype.kind == "b" and len(rows) != len(self):
-            raise ArgumentError(
-                f"rows must have one entry for each of the {len(self)} images, as a boolean mask. "
-                f"Received: a mask of {len(rows)}"
-            )
-        if rows.dtype.kind != "b" and (rows.min() < -len(self) or rows.max() >= len(self)):
-            raise ArgumentError(
-                f"rows must lie in 0..{len(self) - 1}. "
-                f"Received: numbers from {rows.min()} to {rows.max()}"
-            )
+        if rows.dtype.kind == "b":
+            if rows.shape != self.labels.shape:
+                raise argument_error("rows", f"a boolean mask of shape [{len(self)}]", rows)
+            rows = np.flatnonzero(rows)
+        rows = as_integers("rows", rows, None, bounds=(-len(self), len(self) - 1))
         return ImageTable(
             self.labels[rows], self.class_names, coarse_ids=self.coarse_ids, **self._images(rows)
         )
 
     def select_classes(self, class_numbers: ArrayLike) -> "ImageTable":
-        """The table of the given classes: `class_numbers[i]` becomes class `i`.
+        """Return the table of these classes. `class_numbers[i]` becomes class `i`. Rows keep their
+        order.
 
-        Rows keep their order. Raises ValueError for a number that is no class of the table or
-        comes twice, and when no image is left.
+        Args:
+            class_numbers: Integers `[k]`.
+
+        Raises:
+            ValueError: A number is out of range or appears twice, or no image is left.
         """
-        chosen = as_array("class_numbers", class_numbers)
-        if chosen.ndim != 1 or len(chosen) == 0 or chosen.dtype.kind not in "iu":
-            raise ArgumentError(
-                "class_numbers must be a non-empty vector of integers. "
-                f"Received: class_numbers={shown(class_numbers)}"
-            )
-        if chosen.min() < 0 or chosen.max() >= self.num_classes:
-            raise ArgumentError(
-                f"class_numbers must lie in 0..{self.num_classes - 1}. "
-                f"Received: numbers from {chosen.min()} to {chosen.max()}"
-            )
+        bounds = (0, self.num_classes - 1)
+        chosen = as_integers("class_numbers", class_numbers, None, bounds=bounds)
         renumbered = np.full(self.num_classes, -1, np.int64)
         renumbered[chosen] = np.arange(len(chosen))
         if np.count_nonzero(renumbered >= 0) != len(chosen):
-            raise ArgumentError("class_numbers must not name a class twice.")
+            raise argument_error("class_numbers", "without repeats", class_numbers)
         labels = renumbered[self.labels]
         rows = np.flatnonzero(labels >= 0)
         names = tuple(self.class_names[number] for number in chosen)
@@ -223,18 +207,27 @@ class ImageTable:
 def number_classes(
     labels: Sequence[int] | Sequence[str] | np.ndarray, class_names: Sequence[str] | None = None
 ) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Numbers labels of any kind in sorted order; returns the numbers and the classes' names."""
+    """Number labels in sorted order.
+
+    Args:
+        labels: Integers or strings `[n]`.
+        class_names: Names of the `K` different labels, in sorted order. Default: the labels as
+            strings.
+
+    Returns:
+        Class numbers, integers `[n]` in `0..K-1`, and the `K` class names.
+
+    Raises:
+        ValueError, TypeError: The labels are empty or not a vector, or the names do not fit.
+    """
     given = as_labels("labels", labels)
     if given.ndim != 1 or len(given) == 0:
-        raise ArgumentError(
-            "labels must be a vector with at least one image. "
-            f"Received: labels of shape {given.shape}"
-        )
+        raise argument_error("labels", "a vector with at least one label", given)
     if given.dtype.kind in "iu":
         values, numbers = np.unique(given, return_inverse=True)
         distinct = values.tolist()
     else:
-        # A dictionary numbers 120,000 strings several times faster than sorting their array.
+        # For 120,000 strings, a dictionary is several times faster than sorting the array.
         texts = given.tolist()
         distinct = sorted(set(texts))
         number_of = {label: number for number, label in enumerate(distinct)}
@@ -249,18 +242,16 @@ def number_classes(
 
 
 def check_table(name: str, table: object) -> None:
-    """`ArgumentTypeError` unless the argument is an `ImageTable`."""
+    """Raise `ArgumentTypeError` unless the argument is an `ImageTable`."""
     if not isinstance(table, ImageTable):
-        raise ArgumentTypeError(f"{name} must be an ImageTable. Received: {name}={shown(table)}")
+        raise argument_error(name, "an ImageTable", table, ArgumentTypeError)
 
 
 def _checked_names(class_names: Iterable[str]) -> tuple[str, ...]:
     names = items_of("class_names", "strings", class_names)
     for name in names:
         if not isinstance(name, str):
-            raise ArgumentTypeError(
-                f"class_names must be strings. Received: {shown(name)} among class_names"
-            )
+            raise argument_error("class_names", "strings", name, ArgumentTypeError)
     return cast(tuple[str, ...], names)
 
 
@@ -273,15 +264,13 @@ def _checked_paths(paths: Sequence[str | os.PathLike[str]] | np.ndarray) -> np.n
             if isinstance(path, os.PathLike):
                 path = os.fspath(path)
             if not isinstance(path, str):
-                raise ArgumentTypeError(
-                    f"paths must be strings or path objects. Received: {shown(path)}"
-                )
+                raise argument_error("paths", "strings or path objects", path, ArgumentTypeError)
             names.append(path)
             try:
                 path.encode()
             except UnicodeEncodeError:
-                # TensorFlow reads files by UTF-8 names only, and would fail far from here.
-                raise ArgumentError(f"A path is not valid UTF-8; rename it: {path!r}") from None
+                # TensorFlow only reads files with UTF-8 names, and would only fail during training.
+                raise argument_error("paths", "valid UTF-8; rename the file", path) from None
         checked = np.array(names, dtype=str)
     if checked.ndim != 1:
         raise ArgumentError(f"paths must be a vector. Received: paths of shape {checked.shape}")
@@ -292,11 +281,10 @@ def _checked_arrays(arrays: np.ndarray) -> np.ndarray:
     checked = as_array("arrays", arrays)
     wanted = "arrays must be images, uint8 [n, height, width, 1 or 3], or floats [n, ...]"
     if checked.dtype.kind != "f" and checked.dtype != np.uint8:
-        hint = ": .astype('uint8') of pixels, .astype('float32') of other numbers"
-        raise ArgumentTypeError(
-            f"{wanted}. Received: arrays of dtype {checked.dtype}"
-            f"{hint if checked.dtype.kind in 'iub' else ''}"
-        )
+        hint = ""
+        if checked.dtype.kind in "iub":
+            hint = ". Use .astype('uint8') for pixels, .astype('float32') for other data"
+        raise ArgumentTypeError(f"{wanted}. Received: arrays of dtype {checked.dtype}{hint}")
     rank_is_wrong = checked.ndim < 2 if checked.dtype.kind == "f" else checked.ndim != 4
     pixels = checked.dtype == np.uint8
     if rank_is_wrong or (pixels and checked.shape[-1] not in (1, 3)) or 0 in checked.shape[1:]:
@@ -308,55 +296,26 @@ def _checked_encoded(encoded: Sequence[bytes] | np.ndarray) -> np.ndarray:
     images = items_of("encoded", "bytes objects", encoded)
     for image in images:
         if not isinstance(image, bytes):
-            raise ArgumentTypeError(
-                f"encoded must be bytes objects. Received: {type(image).__name__}"
-            )
-    # Filled, not converted: NumPy's own byte strings would drop the zeros at an image's end.
+            raise argument_error("encoded", "bytes objects", image, ArgumentTypeError)
+    # Not np.array(images): NumPy's byte strings drop zeros at the end.
     checked = np.empty(len(images), object)
     checked[:] = images
     return _read_only(checked)
 
 
 def _checked_boxes(boxes: ArrayLike, count: int) -> np.ndarray:
-    checked = as_array("boxes", boxes).copy()
-    if checked.shape != (count, 4):
-        raise ArgumentError(
-            f"boxes must have the shape [{count}, 4], one for each image. "
-            f"Received: boxes of shape {checked.shape}"
-        )
-    if checked.dtype.kind not in "iu":
-        raise ArgumentTypeError(f"boxes must be integers. Received: boxes of dtype {checked.dtype}")
+    checked = as_integers("boxes", boxes, count, 4, bounds=(-MAX_BOX_PIXELS, MAX_BOX_PIXELS)).copy()
     empty = np.flatnonzero(checked[:, 2:].min(axis=1) < 1)
     if len(empty):
         raise ArgumentError(
             "boxes must be (y, x, height, width) with a height and a width of at least 1. "
             f"Received: {checked[empty[0]].tolist()} in row {empty[0]}"
         )
-    far = np.flatnonzero((checked > MOST_OF_A_BOX).any(1) | (checked < -MOST_OF_A_BOX).any(1))
-    if len(far):
-        raise ArgumentError(
-            f"boxes must hold numbers of pixels from {-MOST_OF_A_BOX} to {MOST_OF_A_BOX}. "
-            f"Received: {checked[far[0]].tolist()} in row {far[0]}"
-        )
-    return _read_only(checked.astype(np.int64, copy=False))
-
-
-def _checked_coarse_ids(coarse_ids: ArrayLike, num_classes: int) -> np.ndarray:
-    checked = as_array("coarse_ids", coarse_ids).copy()
-    if checked.shape != (num_classes,):
-        raise ArgumentError(
-            f"coarse_ids must have the shape [{num_classes}], one for each of class_names. "
-            f"Received: coarse_ids of shape {checked.shape}"
-        )
-    if checked.dtype.kind not in "iu":
-        raise ArgumentTypeError(
-            f"coarse_ids must be integers. Received: coarse_ids of dtype {checked.dtype}"
-        )
     return _read_only(checked.astype(np.int64, copy=False))
 
 
 def _read_only(array: np.ndarray) -> np.ndarray:
-    """A view that cannot be written to; the caller's own array keeps its flag."""
+    """Return a read-only view. The user's array stays writable."""
     view = array.view()
     view.flags.writeable = False
     return view

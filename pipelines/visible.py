@@ -1,15 +1,15 @@
-"""Names of files as they may be shown: nobody's terminal obeys them, and they read as they are."""
+"""Escape control characters in file names before printing them."""
 
 import re
 
 __all__ = ["visible", "visible_text"]
 
-# Controls but the tab, lines' and paragraphs' ends, and what turns the direction of writing.
+# Control characters except the tab, line and paragraph separators, and text direction marks.
 _HIDDEN = re.compile("[\0-\x08\n-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 def visible(name: str) -> str:
-    r"""A name with its control and direction characters as escapes.
+    r"""Return a name with its control and text direction characters as escapes.
 
     Examples:
         >>> print(visible("cat\u202egnp.exe"))
@@ -19,5 +19,5 @@ def visible(name: str) -> str:
 
 
 def visible_text(text: str) -> str:
-    """A text of several lines, in which names stand, with all but its line ends made `visible`."""
+    """Return a text with all characters except line ends escaped as in `visible`."""
     return "\n".join(map(visible, text.split("\n")))

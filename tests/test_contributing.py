@@ -93,7 +93,7 @@ def with_angular(tmp_path_factory):
         "keras_dml/losses/angular.py",
         "keras_dml/losses/__init__.py",
         "tests/support/oracles.py",
-        "experiments/recipes/glyphs_angular.flags",
+        "experiments/recipes/glyphs/glyphs_angular.flags",
     ]
     check_layout(root, touched)
     return root

@@ -19,7 +19,7 @@ ROOMS = {
     "training": {"options", "embedding", "report"},
     "searching": {"options", "embedding", "report"},
     "auditing": {"options", "embedding", "report"},
-    "exporting": {"options", "embedding", "report"},
+    "exporting": {"options", "embedding", "report", "training", "auditing"},
     "scale": {"options", "embedding", "training", "searching"},
     "tuning": {"options", "embedding", "report", "training"},
 }

@@ -29,8 +29,10 @@ def test_it_has_an_oracle_that_tries_every_argument_beside_its_default(name):
 
 @every_loss
 def test_it_has_a_recipe_on_the_built_in_dataset(name):
-    path = recipes.PACKAGED / f"glyphs_{name}.flags"
-    assert path.is_file(), f"experiments/recipes/{path.name} is missing"
+    assert f"glyphs_{name}.flags" in recipes.names(), (
+        f"experiments/recipes/glyphs/glyphs_{name}.flags is missing"
+    )
+    path = recipes.find_recipe(f"glyphs_{name}.flags")
     lines = path.read_text().splitlines()
     assert "--flagfile=glyphs.flags" in lines
     assert f"--loss={name}" in lines

@@ -108,10 +108,27 @@ def test_help_lists_the_commands(project):
     done = run_in(project, [*SCRIPT, "--help"])
     assert done.returncode == 0, done.stderr
     files = {path.stem for path in (ROOT / "experiments").glob("*.py") if path.stem[0] != "_"}
+    files.add("recipes")
     listed = dict(re.findall(r"^  (\w+) +(\S.*\.)$", done.stdout, re.MULTILINE))
     assert set(listed) == files
     assert listed["run"] == "train, evaluate, export, report."
     assert "`" not in "".join(listed.values())
+
+
+def test_without_a_command_the_overview_is_printed(project):
+    done = run_in(project, SCRIPT)
+    assert done.returncode == 0, done.stderr
+    assert "keras-dml run --flagfile=glyphs.flags" in done.stdout and "  recipes " in done.stdout
+
+
+def test_recipes_are_listed_with_their_scores(project):
+    done = run_in(project, [*SCRIPT, "recipes", "glyphs"])
+    assert done.returncode == 0, done.stderr
+    (line,) = re.findall(r"^glyphs .*", done.stdout, re.MULTILINE)
+    assert line.split()[:4] == ["glyphs", "glyphs", "multi_similarity", "0.85"]
+    assert line.endswith("1 to 2 minutes") and "cub" not in done.stdout
+    unknown = run_in(project, [*SCRIPT, "recipes", "glyhps"])
+    assert unknown.returncode == 2 and "Did you mean glyphs" in unknown.stderr
 
 
 @pytest.mark.parametrize(
@@ -119,7 +136,6 @@ def test_help_lists_the_commands(project):
     [
         (["rnu"], "Did you mean run? Received: rnu"),
         (["--flagfile=glyphs.flags"], "Received: --flagfile=glyphs.flags"),
-        ([], "Received: nothing"),
         (["run", "--no_such_flag=1"], "no_such_flag"),
     ],
 )

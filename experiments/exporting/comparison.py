@@ -1,4 +1,4 @@
-"""How an export's answers differ from those of the model that it was made of."""
+"""Comparison of an export with the model in Keras."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from experiments.options.errors import RunError
 from experiments.options.progress import progress_bar
 from pipelines import EvaluationTransform, ImageTable, evaluation_batches
 
-# Calls of one image each that are timed, after some that are not.
+# Number of timed calls with one image, and of warm-up calls.
 _TIMED, _BEFORE = 30, 5
 
 
 class Embeddings(NamedTuple):
-    """Of the test images and, where there is one, of the gallery: float32 `[n, d]`."""
+    """Embeddings of the test images and of the gallery, if there is one: float32 `[n, d]`."""
 
     queries: npt.NDArray[np.float32]
     gallery: npt.NDArray[np.float32] | None
 
 
 class Comparison(NamedTuple):
-    """An export beside the model in Keras.
+    """An export compared with the model in Keras.
 
     Attributes:
-        bytes: size on disk.
-        difference: the largest of a number of an embedding.
-        length: the mean length of Keras' embeddings, which says how much that is.
-        similarity: the least cosine similarity of an image's two embeddings.
-        recalls: share by K, by cosine similarity, of the export.
-        keras_recalls: of the model in Keras.
-        milliseconds: the median of calls of one image each.
+        bytes: Size on disk.
+        difference: Largest difference of a number of an embedding.
+        length: Mean length of the embeddings from Keras, as a scale for `difference`.
+        similarity: Least cosine similarity of an image's two embeddings.
+        recalls: Recall at K of the export, by cosine similarity.
+        keras_recalls: Recall at K of the model in Keras.
+        milliseconds: Median time of a call with one image.
     """
 
     bytes: int
@@ -55,10 +55,10 @@ class Comparison(NamedTuple):
 def answers(
     answer: Answer, table: ImageTable, transform: EvaluationTransform, batch_size: int
 ) -> npt.NDArray[np.float32]:
-    """The embeddings of a table by a runtime, with a progress bar.
+    """Embed a table with a runtime, with a progress bar.
 
     Raises:
-        RunError: embeddings that are not finite.
+        RunError: An embedding is not finite.
     """
     rows: list[npt.NDArray[np.float32]] = []
     with naming_bad_images(table), progress_bar("comparing", total=len(table)) as bar:
@@ -72,7 +72,7 @@ def answers(
 
 
 def milliseconds(answer: Answer, image: Images) -> float:
-    """The median time of a call with one image `[1, size, size, 3]`."""
+    """Return the median time of a call with one image `[1, size, size, 3]`."""
     seconds = []
     for _ in range(_BEFORE + _TIMED):
         begin = time.perf_counter()
@@ -89,13 +89,13 @@ def compare(
     size: int,
     time_of_one: float,
 ) -> Comparison:
-    """Both, number by number and by what they find.
+    """Compare the embeddings and their recall.
 
     Args:
-        of_export, of_keras: the embeddings of the same images.
-        labels: of the test images and of the gallery, None without one.
-        ks: the K of recall at K.
-        size, time_of_one: as `Comparison` has them.
+        of_export, of_keras: Embeddings of the same images.
+        labels: Class ids of the test images, and of the gallery or None.
+        ks: Values of K for recall at K.
+        size, time_of_one: `bytes` and `milliseconds` of `Comparison`.
     """
     one, other = of_export.queries.astype(np.float64), of_keras.queries.astype(np.float64)
     lengths = np.linalg.norm(other, axis=1)
@@ -119,6 +119,6 @@ def compare(
 
 
 def size_of(path: pathlib.Path) -> int:
-    """Bytes of a file with those beside it that belong to it, or of a folder."""
+    """Return the bytes of a folder, or of a file and the files with the same stem."""
     files = path.rglob("*") if path.is_dir() else path.parent.glob(f"{path.stem}.*")
     return sum(os.path.getsize(file) for file in files if file.is_file())

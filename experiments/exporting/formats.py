@@ -1,4 +1,4 @@
-"""The formats of an exported embedding model: how each is written, and how its runtime answers."""
+"""The formats of an exported embedding model: their writers and their runtimes."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ Answer = Callable[[Images], npt.NDArray[np.float32]]
 """Images float32 `[n, size, size, 3]` to embeddings `[n, d]`."""
 
 IMAGES, EMBEDDINGS = "images", "embeddings"
-"""What the input and the output are called, in every format."""
+"""Names of the input and the output in every format."""
 
 
 class Source(NamedTuple):
-    """What is exported.
+    """The model to export.
 
     Attributes:
-        model: a functional model in float32, from decoded images to embeddings.
-        preprocessing: of image files, which goes into a SavedModel alone.
-        examples: decoded images `[1, size, size, 3]` that say how large the numbers within the
-            model are; None for an export in float32.
+        model: Functional model in float32, from decoded images to embeddings.
+        preprocessing: Preprocessing of image files, for a SavedModel only.
+        examples: Decoded images `[1, size, size, 3]` that set the scales of 8-bit integers. None
+            for an export in float32.
     """
 
     model: keras.Model
@@ -42,16 +42,16 @@ class Source(NamedTuple):
 
 
 class Format(NamedTuple):
-    """One format.
+    """A format.
 
     Attributes:
-        file: what the export is called in its folder.
-        check: raises `MissingExtraError` where a package is missing.
-        write: writes a source to a path.
-        load: the runtime's answer of what lies at a path.
-        int8: whether it has integers of 8 bits.
-        takes: one line on its input, for the model card.
-        example: Python that makes `embeddings` of decoded `images`, for the model card.
+        file: Name of the export in its folder.
+        check: Raises `MissingExtraError` if a package is missing.
+        write: Writes a source to a path.
+        load: Loads an export into its runtime.
+        int8: Whether the format has 8-bit integers.
+        takes: Description of the input, for the model card.
+        example: Python code that computes `embeddings` of decoded `images`, for the model card.
     """
 
     file: str
@@ -66,7 +66,7 @@ class Format(NamedTuple):
 def _exported(
     source: Source, path: pathlib.Path, format: str, batch: int | None, **more: Any
 ) -> None:
-    """Keras' own export, of an input and an output with names."""
+    """Export with Keras, with named input and output."""
     shape = source.model.input_shape[1:]
     inputs = keras.Input(shape, name=IMAGES)
     model = keras.Model(inputs, {EMBEDDINGS: source.model(inputs)}, name="embedding")
@@ -106,13 +106,13 @@ def _onnx(source: Source, path: pathlib.Path) -> None:
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
     class Examples(quantization.CalibrationDataReader):
-        """The images, one after the other."""
+        """An iterator over the images."""
 
         def __init__(self, examples: Sequence[Images]) -> None:
             self._left: Iterator[Images] = iter(examples)
 
         def get_next(self) -> dict[str, Images] | None:
-            """As onnxruntime asks for them."""
+            """Return the next image. None at the end."""
             image = next(self._left, None)
             return None if image is None else {IMAGES: image}
 
@@ -121,7 +121,7 @@ def _onnx(source: Source, path: pathlib.Path) -> None:
         _exported(source, pathlib.Path(whole), "onnx", None)
         with quiet():
             quant_pre_process(whole, prepared, skip_symbolic_shape=True)
-            # A scale for each filter: those of depthwise convolutions differ a hundredfold.
+            # A scale per filter: the filters of depthwise convolutions differ a hundredfold.
             quantization.quantize_static(
                 prepared, str(path), Examples(source.examples), per_channel=True
             )
@@ -135,7 +135,7 @@ def _load_onnx(path: pathlib.Path) -> Answer:
 
 
 def _check_openvino() -> None:
-    # Without this package OpenVINO's converter has nothing to tell its makers of what it did.
+    # Without this package, OpenVINO's converter sends no telemetry.
     sys.modules.setdefault("openvino_telemetry", cast("Any", None))
     with needing("openvino", "format=openvino"), quiet():
         import nncf  # noqa: F401
@@ -163,7 +163,7 @@ def _openvino(source: Source, path: pathlib.Path) -> None:
 def _load_openvino(path: pathlib.Path) -> Answer:
     import openvino
 
-    # Else a processor that can computes in bfloat16, which changes the third digit.
+    # Some processors compute in bfloat16 by default, which changes the third digit.
     model = openvino.compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     return lambda images: model(images)[0]
 
@@ -180,7 +180,7 @@ def _litert(source: Source, path: pathlib.Path) -> None:
             "optimizations": [tf.lite.Optimize.DEFAULT],
             "representative_dataset": lambda: ({IMAGES: image} for image in examples),
         }
-    # Keras would take TensorFlow's own operations too, which phones do not have.
+    # By default, Keras also uses TensorFlow operations, which phones lack.
     builtin = {"supported_ops": [tf.lite.OpsSet.TFLITE_BUILTINS]}
     _exported(source, path, "litert", 1, target_spec=builtin, **more)
 
@@ -245,4 +245,4 @@ FORMATS: dict[str, Format] = {
         'embeddings = np.concatenate([embed(images=each[None])["embeddings"] for each in images])',
     ),
 }
-"""By the words of `experiments.export --format`."""
+"""The formats by the words of `experiments.export --format`."""

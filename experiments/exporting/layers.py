@@ -1,4 +1,4 @@
-"""Which layer of a model a format does not have."""
+"""Conversion of a model, with an error that names a layer that the format lacks."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from keras_dml._common.errors import ArgumentError
 from keras_dml._common.extras import MissingExtraError
 from keras_dml._files.atomic import naming
 
-# What no layer answers for.
+# Errors that no layer causes.
 _NOT_OF_A_LAYER = (OSError, MemoryError, MissingExtraError, UsageError, ArgumentError)
 
 _PROBE = 1 << 16  # bytes: less than any export
 
 
 def write(name: str, format: Format, source: Source, path: pathlib.Path) -> None:
-    """Write a source in a format; what converters write besides is in the same folder till the end.
+    """Write a source in a format. Temporary files of the converters are in the same folder.
 
     Raises:
-        UsageError: the model has a layer that the format does not have: names it.
+        UsageError: The format lacks a layer of the model. The message names the layer.
     """
     with _temporary_files_in(path.parent):
         _write(name, format, source, path)
@@ -36,7 +36,7 @@ def write(name: str, format: Format, source: Source, path: pathlib.Path) -> None
 
 @contextlib.contextmanager
 def _temporary_files_in(folder: pathlib.Path) -> Iterator[None]:
-    """Within it temporary files lie there: those of a process that is killed go with the folder."""
+    """Put temporary files in the folder, so that a killed process leaves none elsewhere."""
     before = tempfile.tempdir
     with tempfile.TemporaryDirectory(prefix=".", dir=folder) as tempfile.tempdir:
         try:
@@ -50,14 +50,13 @@ def _write(name: str, format: Format, source: Source, path: pathlib.Path) -> Non
         _converted(format, source, path)
     except _NOT_OF_A_LAYER:
         raise
-    except Exception as error:  # converters raise what they like, of a full disk too
+    except Exception as error:  # converters raise any exception, also for a full disk
         with naming(path), tempfile.TemporaryFile(dir=path.parent) as probe:
             probe.write(bytes(_PROBE))
         layer = _layer_that_fails(format, source)
         if layer is None:
             raise UsageError(
-                f"format={name} does not take the model as a whole, though each of its layers: "
-                f"{one_line(error)[:300]}"
+                f"format={name} takes each layer, but not the whole model: {one_line(error)[:300]}"
             ) from error
         raise UsageError(
             f"format={name} does not have the layer {layer.name!r} ({type(layer).__name__}): "
@@ -66,7 +65,7 @@ def _write(name: str, format: Format, source: Source, path: pathlib.Path) -> Non
 
 
 def _converted(format: Format, source: Source, path: pathlib.Path) -> None:
-    """Written, and taken by the runtime: tf2onnx writes what onnxruntime then does not know."""
+    """Write and load the export: tf2onnx can write operations that onnxruntime lacks."""
     format.write(source, path)
     with quiet():
         format.load(path)
@@ -88,7 +87,7 @@ def _layer_that_fails(format: Format, source: Source) -> keras.layers.Layer | No
 
 
 def _parts(model: keras.Model) -> Iterator[tuple[keras.layers.Layer, keras.Model]]:
-    """Each layer that takes one tensor, as a model of its own: first one of each class."""
+    """Yield each layer with one input tensor as a model, first one layer of each class."""
     kinds: set[type] = set()
     rest = []
     for layer in all_layers(model):
@@ -110,6 +109,6 @@ def _alone(layer: keras.layers.Layer) -> Iterator[tuple[keras.layers.Layer, kera
         inputs = keras.Input(shape, dtype=dtype)
         outputs = layer(inputs)
     except (AttributeError, ValueError, TypeError):
-        return  # of several tensors, or within a layer: not known by itself
+        return  # several inputs, or part of another layer
     if isinstance(outputs, keras.KerasTensor) and dtype == "float32" and None not in shape:
         yield layer, keras.Model(inputs, outputs)

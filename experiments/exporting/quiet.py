@@ -1,4 +1,4 @@
-"""What converters say of themselves stays off the terminal."""
+"""Silence for converters that print."""
 
 import contextlib
 import io
@@ -12,10 +12,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Within it nothing reaches the terminal: not by Python, not by libraries in other languages.
-
-    What a block raises leaves it as ever.
-    """
+    """Discard everything that Python and native libraries print. Exceptions pass."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     level = logging.root.manager.disable
@@ -25,13 +22,13 @@ def quiet() -> Iterator[None]:
             undone.callback(os.close, kept)
             undone.callback(os.dup2, kept, number)
             os.dup2(nowhere.fileno(), number)
-        # Else what is still in the buffers would come after the block.
+        # Flush the buffers, so that their text does not appear after the block.
         undone.callback(sys.stderr.flush)
         undone.callback(sys.stdout.flush)
         undone.callback(logging.disable, level)
         logging.disable(logging.CRITICAL)
-        # Python's streams may write past the two numbers, as in a notebook.
-        silent = io.StringIO()  # not closed: a logger may have been made that keeps it
+        # In a notebook, Python's streams do not write to the two descriptors.
+        silent = io.StringIO()  # stays open, because a new logger can keep it
         undone.enter_context(contextlib.redirect_stdout(silent))
         undone.enter_context(contextlib.redirect_stderr(silent))
         undone.enter_context(warnings.catch_warnings())

@@ -34,6 +34,8 @@ __all__ = [
 ]
 
 GROUP = "Loss"
+# Names before 0.2.0.
+_FORMER = {"temperature": "sigma"}
 STATISTICS = "statistics_"
 PROXIES = "proxies_"
 MEMORY = "memory_"
@@ -55,13 +57,13 @@ def trained_by(loss: str) -> Callable[..., Any]:
     Raises:
         UsageError: The loss does not exist.
     """
-    names = loss_names()
-    if loss not in names:
+    found = _losses().get(loss)
+    if found is None:
+        names = loss_names()
         raise UsageError(
             f"loss must be one of {', '.join(names)}.{did_you_mean(loss, names)} "
             f"Received: loss={loss!r}"
         )
-    found = _losses()[loss]
     model: Callable[..., Any] = import_attribute(found.trained_by) if found.trained_by else found
     return model
 
@@ -102,7 +104,8 @@ def flags_of_losses() -> tuple[Flag, ...]:
     Raises:
         TypeError: Losses share a name, but not its type.
     """
-    return flags_of_entries({loss: taken_by(loss) for loss in loss_names()}, GROUP)
+    flags = flags_of_entries({loss: taken_by(loss) for loss in loss_names()}, GROUP)
+    return tuple(dataclasses.replace(flag, former=_FORMER.get(flag.name)) for flag in flags)
 
 
 def flags_of_statistics() -> tuple[Flag, ...]:

@@ -18,6 +18,7 @@ from experiments.recipes.nearest import did_you_mean
 
 __all__ = [
     "command_line_only_words",
+    "converted",
     "given_words",
     "parse",
     "resolved",
@@ -80,11 +81,16 @@ def parse(options: type[AnyOptions], argv: Sequence[str]) -> AnyOptions:
     given: dict[str, Any] = {name: value for name, value in of_files.items() if name in flags}
     for name, value in on_line.items():
         given[name] = given.get(name, ()) + value if flags[name].repeated else value
+    missing = [flag for name, flag in flags.items() if flag.required and name not in given]
+    if missing:
+        wanted = " and ".join(flag.name for flag in missing)
+        example = " ".join(
+            f"--{each.name}={'|'.join(each.choices or ('...',))}" for each in missing
+        )
+        raise UsageError(f"{wanted} must be set: {example}. Received: no {wanted}")
     values: dict[str, Any] = {}
     for name, (field, key, flag) in declarations(options).items():
         value = given.get(name, flag.default)
-        if flag.required and value is None:
-            raise UsageError(f"{name} must be set: --{name}=... Received: nothing")
         if not key:
             values[field] = value
         else:
@@ -193,7 +199,7 @@ def _read(
             continue
         if not equals:
             text = "true" if flags[name].kind is bool else next(rest, "")
-        value = _converted(flags[name], text)
+        value = converted(flags[name], text)
         values[name] = values.get(name, ()) + value if flags[name].repeated else value
     if left_over and not partial:
         received = " ".join(left_over)
@@ -233,7 +239,7 @@ def _unknown(options: type[Options], name: str, word: str) -> str:
     )
 
 
-def _converted(flag: Flag, text: str) -> Any:
+def converted(flag: Flag, text: str) -> Any:
     """Return the value of a flag's text.
 
     Raises:

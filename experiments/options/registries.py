@@ -172,12 +172,17 @@ def _flag(name: str, by_entry: Mapping[str, Argument], group: str, optional: boo
     # Entries with the same description share a line.
     lines: dict[str, list[str]] = {}
     for entry, argument in by_entry.items():
-        choices = f" One of {', '.join(argument.choices)}." if argument.choices else ""
-        default = f" Default: {shown(argument.default) or 'none'}." if optional else ""
-        lines.setdefault(f"{argument.text}{choices}{default}", []).append(entry)
+        details = ""
+        if optional:
+            details = f" One of {', '.join(argument.choices)}." if argument.choices else ""
+            details += f" Default: {shown(argument.default) or 'none'}."
+        lines.setdefault(f"{argument.text}{details}", []).append(entry)
     text = "\n".join(f"{', '.join(names)}: {line}" for line, names in lines.items())
     first = next(iter(by_entry.values()))
-    return Flag(name, kinds.pop(), None if optional else first.default, group, text)
+    # The choices of losses differ, so `loss_flags.checked` checks them.
+    choices = None if optional else first.choices
+    default = None if optional else first.default
+    return Flag(name, kinds.pop(), default, group, text, words=choices)
 
 
 def _evaluated(entry: Callable[..., Any], annotation: Any) -> Any:

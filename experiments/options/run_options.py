@@ -69,7 +69,7 @@ def _poolings() -> str:
     return "\n".join([*lines, *(f"{name}: {summary(make)}" for name, make in poolings.items())])
 
 
-def _miners() -> str:
+def _mining() -> str:
     strategies = ", ".join(words("keras_dml.mining.STRATEGIES")())
     return (
         f"losses over pairs: strategies that select the pairs, one after the other: {strategies}. "
@@ -411,10 +411,11 @@ class LossOptions(Options):
         "are not needed (SoftTriple: 0.2). Default: 0.",
         lower_bound=0.0,
     )
-    miners: tuple[str, ...] | None = option(
+    mining: tuple[str, ...] | None = option(
         None,
         LOSS,
-        _miners,
+        _mining,
+        former="miners",
     )
     memory: Mapping[str, Any] = flags_of(loss_flags.flags_of_memory, prefix=loss_flags.MEMORY)
     statistics: Mapping[str, Any] = flags_of(

@@ -1,5 +1,6 @@
-"""Recipes: one flag file for each run worth repeating; and how flag files are found and read."""
+"""Recipes: a flag file for each run worth repeating, in folders by dataset."""
 
+import functools
 import pathlib
 import re
 from collections.abc import Collection, Iterable
@@ -17,49 +18,54 @@ __all__ = [
     "without_flagfiles",
 ]
 
-_ALL_LISTED = "python -m experiments.run --help lists them."
 ENDING = ".flags"
-"""Of the names of flag files."""
+"""Ending of the names of flag files."""
 _PAPER = re.compile(r"# Paper(?:, (cosine|l2))?: (.*)")
 _SCORE = re.compile(r"(?:R@(\d+)|NMI) ([01]\.\d+)")
 
 
 class RecipeError(ValueError):
-    """A flag file that is not there, cannot be read or holds what is no flag."""
+    """A flag file that is missing, cannot be read, or contains a line that is not a flag."""
 
 
-PACKAGED = pathlib.Path(__file__).parent
+@functools.cache
+def _recipes() -> dict[str, pathlib.Path]:
+    return {path.name: path for path in sorted(pathlib.Path(__file__).parent.rglob(f"*{ENDING}"))}
 
 
 def names() -> list[str]:
-    """The packaged recipes, sorted."""
-    return sorted(path.name for path in PACKAGED.glob(f"*{ENDING}"))
+    """Return the names of the recipes, sorted."""
+    return sorted(_recipes())
 
 
 def find_recipe(name: str) -> pathlib.Path:
-    """Path of a flag file: here, or among the packaged recipes; RecipeError names those."""
-    here, packaged = pathlib.Path(name), PACKAGED / name
+    """Return the path of a flag file: in the current folder, or a recipe.
+
+    Raises:
+        RecipeError: The file does not exist. The message names similar ones.
+    """
+    here = pathlib.Path(name)
     if name and here.is_file():
         return here
-    if name and packaged.is_file():
-        return packaged
-    beside = [str(path) for path in here.parent.glob(f"*{ENDING}")]
-    known = [each.removesuffix(ENDING) for each in [*names(), *beside]]
+    if name in _recipes():
+        return _recipes()[name]
+    neighbors = [str(path) for path in here.parent.glob(f"*{ENDING}")]
+    known = [each.removesuffix(ENDING) for each in [*names(), *neighbors]]
     hint = did_you_mean(name.removesuffix(ENDING), known, ENDING)
     raise RecipeError(
-        f"flagfile must be a file here or one of the recipes.{hint} {_ALL_LISTED} "
+        f"flagfile must be a file or a recipe.{hint} keras-dml recipes lists the recipes. "
         f"Received: flagfile={name!r}"
     )
 
 
 def paper_scores(path: pathlib.Path) -> dict[str, float]:
-    """Return the scores that a recipe's paper prints, from the comments in the recipe.
+    """Return the scores in a recipe's paper, from the comments in the recipe.
 
     A row of the paper's table is a line `# Paper, cosine: R@1 0.7, R@2 0.8` or `# Paper, l2: …`,
     and its clustering score is `# Paper: NMI 0.7`.
 
     Args:
-        path: the recipe. Flag files that it names are not read, because their scores belong to
+        path: The recipe. Flag files that it names are not read, because their scores belong to
             another loss or dataset.
 
     Returns:
@@ -77,12 +83,15 @@ def paper_scores(path: pathlib.Path) -> dict[str, float]:
 
 
 def is_flagfile(word: str) -> bool:
-    """Whether a word of a command line or flag file names a flag file."""
+    """Return whether a word of a command line or flag file names a flag file."""
     return word.startswith("-") and word.lstrip("-").partition("=")[0] == "flagfile"
 
 
 def without_flagfiles(words: Iterable[str]) -> tuple[list[str], list[str]]:
-    """The other words of a command line, and the names of its flag files, "" for a missing one."""
+    """Return the other words of a command line, and the names of its flag files.
+
+    A missing name is "".
+    """
     others: list[str] = []
     names: list[str] = []
     rest = iter(words)
@@ -95,13 +104,19 @@ def without_flagfiles(words: Iterable[str]) -> tuple[list[str], list[str]]:
 
 
 def read_recipe(
-    path: pathlib.Path, known: Collection[str], within: tuple[pathlib.Path, ...] = ()
+    path: pathlib.Path,
+    known: Collection[str] | None,
+    within: tuple[pathlib.Path, ...] = (),
 ) -> list[str]:
-    """The words of a flag file, those of the flag files that it names in their place.
+    """Return the words of a flag file and of the flag files that it names.
+
+    Args:
+        path: The flag file.
+        known: Names of the flags. None accepts every name.
+        within: The flag files that name this one.
 
     Raises:
-        RecipeError: a file that cannot be read or names itself, or a line that is none of the flags
-            of `known`: names the file and the line.
+        RecipeError: A file cannot be read or names itself, or a line is not a known flag.
     """
     if path in within:
         raise RecipeError(f"flagfile {path} names itself")
@@ -118,9 +133,11 @@ def read_recipe(
             nested = path.parent / line.partition("=")[2]
             inner = nested if nested.is_file() else find_recipe(line.partition("=")[2])
             words += read_recipe(inner, known, (*within, path))
-        elif line.startswith("-") and (name in known or name.removeprefix("no") in known):
+        elif line.startswith("-") and (
+            known is None or name in known or name.removeprefix("no") in known
+        ):
             words.append(line)
         else:
-            hint = did_you_mean(name, known)
+            hint = did_you_mean(name, known or ())
             raise RecipeError(f"flagfile {path}, line {number} is no flag.{hint} Received: {line}")
     return words

@@ -49,7 +49,7 @@ def open_folder(
     folder = pathlib.Path(folder)
     _check_free(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    with held(folder, "output"):
+    with held(folder, "output_dir"):
         # Again: till now another process may have written here.
         if (folder / SETTINGS).is_file():
             yield _continued(folder, saved_model, fingerprint, images)
@@ -71,8 +71,8 @@ def _check_free(folder: pathlib.Path) -> None:
         return
     if folder.exists() and not (folder.is_dir() and all(map(_is_hidden, folder.iterdir()))):
         raise UsageError(
-            "output must be a new or empty folder, or an index of the same images. "
-            f"Received: output={folder}, which is something else"
+            "output_dir must be a new or empty folder, or an index of the same images. "
+            f"Received: output_dir={folder}, which is something else"
         )
 
 
@@ -82,13 +82,13 @@ def _continued(
     saved = read_settings(folder)
     if saved["images"] != str(images):
         raise UsageError(
-            f"output {folder} holds an index of other images, those in {saved['images']}: "
-            f"give another --output. Received: images={images}"
+            f"output_dir {folder} holds an index of other images, those in {saved['images']}: "
+            f"give another --output_dir. Received: images={images}"
         )
     if saved["fingerprint"] != fingerprint:
         raise UsageError(
-            f"output {folder} holds an index made with another model than {saved_model} is "
-            f"now: its embeddings do not compare. Give another --output, or delete that one"
+            f"output_dir {folder} holds an index made with another model than {saved_model} is "
+            f"now: its embeddings do not compare. Give another --output_dir, or delete that one"
         )
     settings = saved | {"saved_model": str(saved_model)}
     if settings != saved:  # the same model, moved

@@ -44,6 +44,25 @@ def score_name(metric: str) -> str:
     return "cosine similarity" if metric == "cosine" else "distance (l2)"
 
 
+def answers_text(
+    search: VisualSearch, answers: Iterable[tuple[str, Answer]], page: pathlib.Path | None
+) -> str:
+    """Format queries and answers for a terminal."""
+    lines = [f"rank  {score_name(search.metric)}"]
+    for name, answer in answers:
+        lines.append(visible(name))
+        for rank, result in enumerate(answer.results, start=1):
+            alike = f"  (and {len(result.alike)} alike)" if result.alike else ""
+            match = f"{result.match_in_words:<10}" if result.match_in_words else ""
+            lines.append(f"{rank:>4}  {result.score:.4f}  {match}{visible(result.path)}{alike}")
+        if line := answer_line(answer):
+            lines.append(visible(f"      {line}"))
+    if search.calibration is not None:
+        lines.append(f"match: {search.calibration.in_words()}")
+    lines.append(f"pictures: {page}" if page else "pictures: give --output=FILE.html")
+    return "\n".join(lines)
+
+
 def _asked(conditions: Conditions) -> str:
     words = [f"{name}={value}" for name, value in conditions.where]
     if conditions.min_similarity is not None:

@@ -70,8 +70,7 @@ def settle_images(folder: RunFolder, made_of: Record) -> None:
         return
     before = kept_images(folder.path)
     if has_checkpoint(folder.path):
-        # Of an earlier version nothing is known, and nothing is made up.
-        changes = _Changes(before, made_of) if before is not None else None
+        changes = _Changes(before or {}, made_of)
         if changes:
             raise UsageError(
                 f"output_dir {str(folder.path)!r} holds a run that was made of other images than "

@@ -8,7 +8,6 @@ import pathlib
 import subprocess
 from typing import Any
 
-from experiments.embedding.checked_json import read_checked
 from experiments.options import (
     RunError,
     RunOptions,
@@ -20,7 +19,7 @@ from experiments.options import (
 from experiments.options.child import child_command, child_environment
 from experiments.options.command_line import MISTAKE
 from experiments.training.patience import epochs_of_all_classes
-from experiments.training.run_files import REPORT, RESULT, flag_file_of, read_finished
+from experiments.training.run_files import REPORT, RESULT, flag_file_of, read_finished, read_json
 from pipelines.datasets.registry import takes_split
 
 FOLDER = "refit"
@@ -117,7 +116,7 @@ def measured(options: RunOptions) -> Measured | None:
     if options.measured_in is None:
         return None
     run = pathlib.Path(options.measured_in)
-    result = read_checked(run / RESULT)
+    result = read_json(run, RESULT)
     try:
         of_run = parse(RunOptions, ["run", f"--flagfile={flag_file_of(run)}"])
     except UsageError:

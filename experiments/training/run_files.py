@@ -1,4 +1,4 @@
-"""The files of a run's folder: what they are called, and how each is checked before it is used."""
+"""The files of a run's folder, and their checked reading."""
 
 from __future__ import annotations
 
@@ -6,46 +6,36 @@ import json
 import logging
 import os
 import pathlib
-import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from experiments.embedding.checked_json import checked, read_checked
-from experiments.embedding.fingerprint import file_sha256
-from experiments.options import RunOptions, UsageError, parse
-from experiments.training.checkpoint import DamagedError, Records, State, read_checkpoint
+from experiments.options.errors import UsageError
+from experiments.training.manifest import DamagedError, Manifest
 
 FLAGS_FILE = "flags.txt"
 LOG = "metrics.jsonl"
 CHECKPOINT = "checkpoint.npz"
-# The one of the epoch before, and the best model of that time where it was another.
-CHECKPOINT_BEFORE = "checkpoint-before.npz"
 BEST = "best.keras"
-BEST_BEFORE = ".best-before.keras"
 BAD_IMAGES = "bad_images.txt"
-# Which images it was made of.
 IMAGES = "images.json"
 RAW_PIXELS = "raw_pixels.json"
 UNTRAINED = "untrained_backbone.json"
 RANKMI = "rankmi.json"
 RESULT = "result.json"
 REPORT = "report.html"
-# What is said of a training whose numbers broke.
 DIVERGED = "diverged.txt"
-# A folder: the curves, and the projector's files.
+"""The reason why a training diverged."""
 TENSORBOARD = "tensorboard"
-# What is kept for the rest of a run before its first checkpoint, and follows from its flags.
-OF_THE_FLAGS = (BAD_IMAGES, IMAGES, RAW_PIXELS, UNTRAINED, RANKMI)
+"""Folder of the curves and the projector's files."""
 
 _LOGGER = logging.getLogger("experiments")
-_RECALL = "test/recall@1/cosine"
 
 
 def flag_file_of(run: pathlib.Path) -> pathlib.Path:
-    """The flag file of a run that somebody names.
+    """Return the flag file of a run.
 
     Raises:
-        UsageError: the folder is no run's.
+        UsageError: The folder does not belong to a run.
     """
     flags = run / FLAGS_FILE
     if not flags.is_file():
@@ -56,58 +46,50 @@ def flag_file_of(run: pathlib.Path) -> pathlib.Path:
 
 
 def has_checkpoint(path: str | os.PathLike[str]) -> bool:
-    """Whether the run in a folder has something to go on from."""
-    return any((pathlib.Path(path) / name).is_file() for name in (CHECKPOINT, CHECKPOINT_BEFORE))
+    """Return whether the run in a folder has a checkpoint."""
+    return (pathlib.Path(path) / CHECKPOINT).is_file()
 
 
-def last_records(path: pathlib.Path) -> Records | None:
-    """Of the last whole checkpoint in a folder."""
-    for name in (CHECKPOINT, CHECKPOINT_BEFORE):
-        if (path / name).is_file():
-            try:
-                return read_checkpoint(path / name, variables=False).records
-            except DamagedError:
-                continue
-    return None
+def read_json(path: pathlib.Path, name: str) -> dict[str, Any] | None:
+    """Return a JSON object of a run's folder. None if it is missing or damaged."""
+    if not Manifest(path).is_whole(name):
+        return None
+    found: dict[str, Any] = json.loads((path / name).read_text())
+    return found
 
 
 def known_bad_images(path: str | os.PathLike[str]) -> list[str] | None:
-    """The lines of the images that the run in a folder left out at its start.
+    """Return the lines of the images that the run in a folder left out when it began.
 
-    None where there is no run that has begun, or none that leaves images out.
+    None if no run has begun there, or if it leaves no images out.
+
+    Raises:
+        DamagedError: The list is damaged.
     """
     folder = pathlib.Path(path)
-    records = last_records(folder)
-    if records is not None:
-        text = records.files.get(BAD_IMAGES)
-        return None if text is None else _lines(text)
-    listed = folder / BAD_IMAGES
-    if not listed.is_file() or not has_checkpoint(folder):
+    if not has_checkpoint(folder) or BAD_IMAGES not in Manifest(folder).checksums():
         return None
-    return _lines(listed.read_bytes().decode())
-
-
-def _lines(text: str) -> list[str]:
-    """Those that a line feed ends: `splitlines` would cut names at a dozen other characters."""
+    text = Manifest(folder).check(BAD_IMAGES).read_bytes().decode()
+    # `splitlines` would also split names at other characters.
     return [line for line in text.split("\n") if line]
 
 
 def kept_images(path: pathlib.Path) -> dict[str, Any] | None:
-    """Which images the run in a folder was made of, as from `made_of.record_of`.
+    """Return the images of the run in a folder, from `made_of.record_of`.
 
-    None of an earlier version's. A damaged file has a copy in the checkpoint.
+    Raises:
+        DamagedError: The run has begun, and its list of images is damaged.
     """
-    found = read_checked(path / IMAGES)
-    if found is None and (records := last_records(path)) is not None:
-        found = checked(records.files.get(IMAGES, ""))
-    return found
+    if has_checkpoint(path) and IMAGES in Manifest(path).checksums():
+        Manifest(path).check(IMAGES)
+    return read_json(path, IMAGES)
 
 
 def note_other_images(runs: Mapping[str, pathlib.Path]) -> None:
-    """Say which of several runs were measured on other images than the first of them.
+    """Warn about runs that were evaluated on other images than the first run.
 
     Args:
-        runs: name -> folder, as far as they are known.
+        runs: Folders of the runs by name.
     """
     kept = {name: kept_images(path) for name, path in runs.items()}
     measured = {
@@ -126,90 +108,26 @@ def note_other_images(runs: Mapping[str, pathlib.Path]) -> None:
 
 
 def read_finished(path: pathlib.Path) -> tuple[dict[str, Any], list[dict[str, float]]]:
-    """Result and log of a finished run's folder.
+    """Return the result and the log of a finished run.
 
     Raises:
-        DamagedError: one of them is no longer what was written.
+        DamagedError: A file is missing or damaged.
     """
-    log = path / LOG
-    result = read_checked(path / RESULT)
-    if result is None:
-        raise DamagedError(f"{path / RESULT} is damaged or missing")
-    expected = result.get("files", {}).get(LOG)
-    if not is_readable(log) or expected not in (None, file_sha256(log)):
-        raise DamagedError(
-            f"{log} is damaged or missing: delete {path / RESULT}, and the same command writes "
-            "both anew from the checkpoint"
-        )
-    return result, [json.loads(line) for line in log.read_text().splitlines()]
+    manifest = Manifest(path)
+    result: dict[str, Any] = json.loads(manifest.check(RESULT).read_text())
+    return result, [json.loads(line) for line in manifest.check(LOG).read_text().splitlines()]
 
 
 def kept_model(path: pathlib.Path) -> pathlib.Path:
-    """`best.keras` in the folder of a run, finished or not.
+    """Return the path of the kept model in the folder of a run.
 
     Raises:
-        DamagedError: it is no longer what the run wrote.
+        DamagedError: The file has changed since the run wrote it.
     """
-    best, result = path / BEST, read_checked(path / RESULT)
-    records = last_records(path) if result is None else None
-    expected = records.best if records else (result or {}).get("files", {}).get(BEST)
-    if expected is not None and best.is_file() and file_sha256(best) != expected:
+    best = path / BEST
+    if best.is_file() and not Manifest(path).is_whole(BEST):
         raise DamagedError(
             f"{best} is no longer what the run wrote (its SHA-256 is another one). To evaluate it "
             f"all the same: --model={best}"
         )
     return best
-
-
-def log_of_an_earlier_version(
-    path: pathlib.Path, flags: str, state: State
-) -> list[dict[str, float]]:
-    """The log up to a checkpoint that has no copy of it: one of version 0.1.0.
-
-    Raises:
-        DamagedError: it does not have the evaluations that it should.
-    """
-    options = parse(RunOptions, ["run", *flags.splitlines()])
-    expected = [
-        {"epoch": epoch, "step": epoch * (state.step // state.epoch)}
-        for epoch in range(1, state.epoch + 1)
-        if epoch % options.eval_every == 0 or epoch == options.epochs
-    ]
-    try:
-        rows = [json.loads(line) for line in path.read_text().splitlines()] if expected else []
-        rows = [row for row in rows if row["step"] <= state.step]
-        found = [{name: row[name] for name in ("epoch", "step")} for row in rows]
-        whole = found == expected and all(
-            row.keys() == rows[0].keys() and isinstance(row[_RECALL], float) for row in rows
-        )
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        whole = False
-    if not whole:
-        raise DamagedError(f"{path} is damaged, and the checkpoint, of 0.1.0, has no copy")
-    return rows
-
-
-def is_readable(path: pathlib.Path) -> bool:
-    """Whether a log or a result is JSON, and has its own checksum where it has one."""
-    if path.name == RESULT:
-        return read_checked(path) is not None
-    try:
-        return all(isinstance(json.loads(line), dict) for line in path.read_text().splitlines())
-    except PermissionError:
-        raise
-    except (OSError, ValueError, RecursionError):
-        return False
-
-
-def is_whole_archive(path: pathlib.Path) -> bool:
-    """Whether a `.keras` file has its own checksums right, those of every zip archive."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return archive.testzip() is None
-    except Exception:  # of a damaged file zipfile raises anything
-        return False
-
-
-def log_text(history: Iterable[Mapping[str, float]]) -> str:
-    """The objects of a log as its file has them."""
-    return "".join(json.dumps(row) + "\n" for row in history)

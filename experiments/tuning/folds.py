@@ -1,4 +1,4 @@
-"""The runs of one trial: one on each fold of the training classes, later the test classes."""
+"""The runs of a trial: one for each fold of the training classes, and their evaluation."""
 
 from __future__ import annotations
 
@@ -23,9 +23,7 @@ from experiments.options import (
 from experiments.options.child import child_command, child_environment
 from experiments.training.run_files import (
     BEST,
-    BEST_BEFORE,
     CHECKPOINT,
-    CHECKPOINT_BEFORE,
     DIVERGED,
     read_finished,
 )
@@ -33,25 +31,24 @@ from keras_dml._files.atomic import replacing
 
 __all__ = ["FoldRuns", "Run"]
 
-# Recipe, folder, further flags: trains what is not trained yet.
+# Trains a recipe in a folder with further flags, if it is not trained yet.
 Run = Callable[[pathlib.Path, pathlib.Path, Sequence[str]], None]
 SCORES = {"R@1": "recall@1/cosine", "MAP@R": "map@r/cosine"}
 _OBJECTIVE = SCORES["MAP@R"]
-# What takes room, and only the best trial's is needed.
-_LARGE = (BEST, BEST_BEFORE, CHECKPOINT, CHECKPOINT_BEFORE, "last.keras", "test_embeddings.npz")
-_SAVED_MODEL, _TEST = "saved_model", "test"
+# Large files, which only the best trial needs.
+_LARGE = (BEST, CHECKPOINT, "last.keras", "test_embeddings.npz")
 
 
 @dataclasses.dataclass(frozen=True)
 class FoldRuns:
-    """How the settings of one recipe are tried.
+    """The runs of a recipe's trials.
 
     Attributes:
-        recipe: its flag file.
-        folder: of all its trials.
-        forwarded: flags of every run, the seed among them.
-        folds: how many.
-        run: trains.
+        recipe: Flag file of the recipe.
+        folder: Folder of all trials.
+        forwarded: Flags of every run, with the seed.
+        folds: Number of folds.
+        run: Trains a run.
     """
 
     recipe: pathlib.Path
@@ -60,23 +57,18 @@ class FoldRuns:
     folds: int
     run: Run
 
-    def of_trial(self, number: int) -> pathlib.Path:
-        """A trial's folder."""
-        return self.folder / f"trial-{number}"
-
     def train(self, number: int, words: Sequence[str]) -> list[float] | None:
-        """MAP@R of each fold; None where a training broke.
+        """Train a trial on each fold and return the values of MAP@R. None if a training diverged.
 
         Args:
-            number: of the trial.
-            words: its values as flags.
+            number: Number of the trial.
+            words: Values of the trial as flags.
 
         Raises:
-            UsageError, RunError: as of a run; no fold's class has two images.
+            UsageError, RunError: As a run. Also if no class of a fold has two images.
         """
         scores = []
-        for fold in range(1, self.folds + 1):
-            folder = self._of_fold(number, fold)
+        for fold, folder in enumerate(self._folders(number), start=1):
             (folder / DIVERGED).unlink(missing_ok=True)
             try:
                 self.run(
@@ -96,32 +88,30 @@ class FoldRuns:
         return scores
 
     def best_epochs(self, number: int) -> list[int]:
-        """After which epoch each fold's kept model was, of a trial that is done."""
-        folds = range(1, self.folds + 1)
-        return [read_finished(self._of_fold(number, fold))[0]["best_epoch"] for fold in folds]
+        """Return the epoch of each fold's kept model."""
+        return [read_finished(folder)[0]["best_epoch"] for folder in self._folders(number)]
 
     def lighten(self, number: int) -> None:
-        """Delete of a trial what only the best one is asked for: scores and reports stay."""
-        for fold in range(1, self.folds + 1):
-            folder = self._of_fold(number, fold)
+        """Delete the models of a trial. Its scores and reports stay."""
+        for folder in self._folders(number):
             for name in _LARGE:
                 (folder / name).unlink(missing_ok=True)
-            shutil.rmtree(folder / _SAVED_MODEL, ignore_errors=True)
+            shutil.rmtree(folder / "saved_model", ignore_errors=True)
 
     def on_test_classes(self, number: int, words: Sequence[str]) -> dict[str, dict[str, float]]:
-        """What a trial's models are worth on the test classes, for after the search.
+        """Evaluate a trial's models on the test classes.
 
         Args:
-            number, words: as of `train`, which has been called.
+            number, words: As in `train`, which must have been called.
 
         Returns:
-            Score -> "separate", the mean over the models, and "concatenated", of their embeddings,
-            each normalised, in a row.
+            For each score, "separate", the mean over the models, and "concatenated", the score of
+            their concatenated normalized embeddings.
 
         Raises:
-            UsageError, RunError: as of an evaluation.
+            UsageError, RunError: As an evaluation.
         """
-        folder = self.of_trial(number)
+        folder = self.folder / f"trial-{number}"
         kept = read_checked(folder / "test.json")
         if kept is not None:
             return kept
@@ -129,16 +119,15 @@ class FoldRuns:
         options = parse(RunOptions, ["study", f"--flagfile={self.recipe}", *self.forwarded, *words])
         with replacing(flags) as unfinished:
             unfinished.write_text(resolved(options))
-        more = command_line_only_words(options)
-        outputs = [
-            _evaluated(self._of_fold(number, fold), [f"--flagfile={flags}", *more])
-            for fold in range(1, self.folds + 1)
-        ]
+        given = [f"--flagfile={flags}", *command_line_only_words(options)]
+        outputs = [_evaluated(run, given) for run in self._folders(number)]
         together = _concatenated(outputs, flags)
         found: dict[str, dict[str, float]] = {}
         for name, key in SCORES.items():
-            each = [json.loads((out / "evaluation.json").read_text())["scores"][key]
-                    for out in outputs]  # fmt: skip
+            each = [
+                json.loads((output / "evaluation.json").read_text())["scores"][key]
+                for output in outputs
+            ]
             if all(value is not None for value in each):
                 found[name] = {
                     "separate": float(np.mean(each)),
@@ -148,25 +137,24 @@ class FoldRuns:
             unfinished.write_text(checked_text(found))
         return found
 
-    def _of_fold(self, number: int, fold: int) -> pathlib.Path:
-        return self.of_trial(number) / f"fold-{fold}-of-{self.folds}"
+    def _folders(self, number: int) -> list[pathlib.Path]:
+        trial = self.folder / f"trial-{number}"
+        return [trial / f"fold-{fold}-of-{self.folds}" for fold in range(1, self.folds + 1)]
 
 
 def _evaluated(run: pathlib.Path, flags: Sequence[str]) -> pathlib.Path:
-    """The folder with the scores of a fold's best model on the test classes."""
-    output = run / _TEST
+    """Evaluate a fold's model on the test classes, and return the folder of the results."""
+    output = run / "test"
     if (output / "evaluation.json").is_file():
         return output
-    words = [f"--model={run / BEST}", *flags, "--noclustering"]
-    code = evaluate([*words, f"--output_dir={output}"])
+    code = evaluate([f"--model={run / BEST}", *flags, "--noclustering", f"--output_dir={output}"])
     if code:
-        raise RunError(f"the evaluation of {run} ended with code {code}; what it said is above")
+        raise RunError(f"the evaluation of {run} ended with code {code}; its message is above")
     return output
 
 
 def evaluate(words: Sequence[str]) -> int:
-    """The exit code of `experiments.evaluate`."""
-    # In a process of its own, as every run: it takes the devices.
+    """Run `experiments.evaluate` in a process, which uses the devices, and return its exit code."""
     done = subprocess.run(
         child_command("experiments.evaluate", *words),
         env=child_environment(),
@@ -177,24 +165,23 @@ def evaluate(words: Sequence[str]) -> int:
 
 
 def _concatenated(outputs: Sequence[pathlib.Path], flags: pathlib.Path) -> dict[str, float]:
-    """Scores of the embeddings in a row, each normalised."""
+    """Compute the scores of the concatenated normalized embeddings."""
     from experiments.options.data import data
     from keras_dml import metrics
     from keras_dml._common.rows import normalized
 
-    def in_a_row(name: str) -> np.ndarray:
+    def concatenated(name: str) -> np.ndarray:
         rows = [normalized(np.load(output / f"{name}.npy")) for output in outputs]
         return np.concatenate(rows, axis=1)
 
     tested, _ = data(parse(RunOptions, ["study", f"--flagfile={flags}"]))
-    searched = None if tested.gallery is None else in_a_row("evaluation_gallery")
     return dict(
         metrics.evaluate(
-            in_a_row("evaluation"),
+            concatenated("evaluation"),
             tested.test.labels,
             [1],
             clustering=False,
-            gallery=searched,
+            gallery=None if tested.gallery is None else concatenated("evaluation_gallery"),
             gallery_labels=None if tested.gallery is None else tested.gallery.labels,
         )
     )

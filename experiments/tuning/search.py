@@ -1,63 +1,62 @@
-"""A search by Optuna: trials that several processes share, and that a killed process leaves behind.
+"""A search by Optuna that several processes share, and that resumes after a kill.
 
-What says that a trial is at work is the lock of a file beside its runs, which the system opens when
-its process ends, however it does: who finds a running trial without an owner goes on with it. Where
-processes share the storage but not the folder, a sign of life in the storage stands for the lock.
+Optuna's heartbeats tell whether the process of a running trial is alive. After `GRACE` seconds
+without a heartbeat, the trial is tried again with the same values. The new trial uses the folder of
+the first one, so its finished runs count, and its interrupted run resumes.
 """
 
 from __future__ import annotations
 
 import contextlib
 import difflib
-import os
 import pathlib
-import secrets
-import socket
-import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
-from experiments.embedding.held_folder import try_lock, waiting_for
+from experiments.embedding.held_folder import waiting_for
 from experiments.options import RunError, RunOptions, UsageError, one_line, parse, resolved
 from experiments.tuning.space import Parameter, Trial, Value, without_password
 from keras_dml._common.extras import needing
-from keras_dml._files.atomic import replacing
 
 with needing("study", "experiments.study --search"):
     import optuna
     import sqlalchemy
-    from optuna.trial import TrialState
+    from optuna.storages import RetryHeartbeatStaleTrialCallback
+    from optuna.trial import FrozenTrial, TrialState
+
+    # Heartbeats are experimental in Optuna.
+    warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
 
 __all__ = ["FLAGS", "Search", "study_flags"]
 
 FILE = "search.sqlite"
-FLAGS = "flags"  # of the identity
+FLAGS = "flags"  # key of the identity
+GRACE = 60  # seconds
+_IDENTITY = "keras_dml"
+# Flags that differ between machines and do not change the scores.
 _NOT_OF_THE_STUDY = ("flagfile", "debug", "help", "output_dir", "data_dir", "cache_dir")
-_IDENTITY, _PLACE, _ALIVE = "keras_dml", "place", "alive"
-# Of what happens elsewhere: how often it is looked for, said, and missed before it is given up.
-_LOOK, _SAY, _GIVE_UP = 1.0, 30.0, 300.0  # seconds
-_SQLITE_PATIENCE = 120  # seconds, for others that write
+_SQLITE_PATIENCE = 120  # seconds to wait for other processes that write
 
 
 class Search:
     """The trials of one recipe, in a storage.
 
     Args:
-        folder: of the recipe, which is made.
-        storage: URL of the storage, of several machines; None: a file in the folder.
-        name: of the study in the storage.
-        identity: what makes it this search and no other: lines of text by what they are of; those
-            of `FLAGS` are flags of a run.
-        space: what is searched.
-        seed: of what the sampler draws. What is drawn for a trial follows from it, the number of
-            trials before, and what is known of them then.
-        own: values that the first trial has, in place of drawn ones.
+        folder: Folder of the recipe.
+        storage: URL of a storage that machines share. None for a file in the folder.
+        name: Name of the study in the storage.
+        identity: Lines of text that distinguish the search from others, by topic. The lines of
+            `FLAGS` are flags of a run.
+        space: The hyperparameters.
+        seed: Seed of the sampler. The values of a trial follow from the seed and the trials that
+            are done.
+        own: Values of the first trial, instead of random ones.
 
     Raises:
-        UsageError: the storage cannot be opened, or holds another search.
+        UsageError: The storage cannot be opened, or contains another search.
         MissingExtraError: Optuna is not installed.
     """
 
@@ -71,45 +70,48 @@ class Search:
         seed: int,
         own: Mapping[str, Value] | None = None,
     ) -> None:
-        self._folder, self._seed, self._own = folder, seed, dict(own or {})
-        self._space = {parameter.name: _distribution(parameter) for parameter in space}
-        self._seen: dict[int, tuple[object, float]] = {}
-        self._called = without_password(storage) if storage else str(folder / FILE)
+        self._space, self._seed = tuple(space), seed
+        self._shown = without_password(storage) if storage else str(folder / FILE)
         self._argument = "storage" if storage else "output_dir"
         folder.mkdir(parents=True, exist_ok=True)
-        optuna.logging.set_verbosity(optuna.logging.ERROR)
-        with self._alone():
-            self._place = _place(folder)
-            self._study = self._opened(storage, name)
+        optuna.logging.set_verbosity(optuna.logging.CRITICAL)
+        with waiting_for(folder / ".search.lock"):
+            self._study = self._opened(folder, storage, name)
             self._check({key: list(lines) for key, lines in identity.items()})
+            if not self._trials():
+                self._study.enqueue_trial(dict(own or {}))
 
-    def _opened(self, storage: str | None, name: str) -> optuna.Study:
-        file = sqlalchemy.URL.create("sqlite", database=str(self._folder / FILE))
-        # Optuna puts something where braces are.
+    def _opened(self, folder: pathlib.Path, storage: str | None, name: str) -> optuna.Study:
+        file = sqlalchemy.URL.create("sqlite", database=str(folder / FILE))
+        # Optuna formats the URL, so braces are doubled.
         url = storage or str(file).replace("{", "{{").replace("}", "}}")
         waits = {"connect_args": {"timeout": _SQLITE_PATIENCE}} if url.startswith("sqlite") else {}
         try:
-            self._storage = optuna.storages.RDBStorage(url, engine_kwargs=waits)
-            return optuna.create_study(
-                storage=self._storage, study_name=name, direction="maximize", load_if_exists=True
+            opened = optuna.storages.RDBStorage(
+                url,
+                engine_kwargs=waits,
+                heartbeat_interval=max(1, GRACE // 3),
+                grace_period=GRACE,
+                heartbeat_stale_trial_callback=RetryHeartbeatStaleTrialCallback(),
             )
-        except Exception as error:  # drivers of databases raise anything
+            return optuna.create_study(
+                storage=opened, study_name=name, direction="maximize", load_if_exists=True
+            )
+        except Exception as error:  # database drivers raise any exception
             why = one_line(error).partition(" (Background on this error")[0]
             raise UsageError(
                 f"{self._argument} has no storage of a study that can be opened ({why[:300]}). "
-                f"Received: {self._argument}={self._called}"
+                f"Received: {self._argument}={self._shown}"
             ) from error
 
     def _check(self, identity: dict[str, list[str]]) -> None:
-        held = self._study.user_attrs.get(_IDENTITY)
-        if isinstance(held, dict) and FLAGS in held:
-            held = {**held, FLAGS: study_flags(held[FLAGS])}
-        if held is None and not self._study.get_trials(deepcopy=False):
+        stored = self._study.user_attrs.get(_IDENTITY)
+        if stored is None and not self._trials():
             self._study.set_user_attr(_IDENTITY, identity)
             return
-        if held == identity:
+        if stored == identity:
             return
-        there = [line for lines in (held or {}).values() for line in lines]
+        there = [line for lines in (stored or {}).values() for line in lines]
         here = [line for lines in identity.values() for line in lines]
         shown = ", ".join(
             f"{'there' if line[0] == '-' else 'now'} {line[2:]}"
@@ -118,201 +120,111 @@ class Search:
         )
         raise UsageError(
             f"{self._argument} holds another study of the name {self._study.study_name} "
-            f"({shown if held else 'none of experiments.study'}): give another --output_dir or "
-            f"--storage, or the same flags. Received: {self._argument}={self._called}"
+            f"({shown if stored else 'none of experiments.study'}): give another --output_dir or "
+            f"--storage, or the same flags. Received: {self._argument}={self._shown}"
         )
 
     def do(self, total: int, run: Callable[[Trial], float]) -> None:
-        """Run trials until so many are done, here or elsewhere.
+        """Run trials until `total` trials are done, in this process or in others.
+
+        Processes that begin their last trials at the same moment can do one more each.
 
         Args:
-            total: of them, those of earlier times too.
-            run: gives a trial's score. What it raises ends this, and the trial is gone on with by
-                whoever comes next; but after a UsageError it is not: its values cannot be.
+            total: Number of trials, including trials of earlier calls.
+            run: Returns a trial's score. An exception ends the search. A later call tries the
+                values again, except after a `UsageError`.
         """
-        while True:
-            with self._reached():
-                claimed = self._next(total)
-            if claimed is None:
-                return
-            trial, lock = claimed
-            with lock, self._sign_of_life(trial):
-                try:
-                    score = run(trial)
-                except UsageError:
-                    self._study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
-                    raise
-                with self._reached():
-                    self._study.tell(trial.number, score, skip_if_finished=True)
+
+        def objective(trial: optuna.Trial) -> float:
+            values = {each.name: _suggest(trial, each) for each in self._space}
+            stored = next(each for each in self._trials() if each.number == trial.number)
+            try:
+                return run(_trial(stored, values))
+            except UsageError:
+                raise
+            except (Exception, KeyboardInterrupt):
+                RetryHeartbeatStaleTrialCallback()(self._study, stored)
+                raise
+
+        def seed(*_: object) -> None:
+            done = len(self._trials(TrialState.COMPLETE))
+            drawn = np.random.SeedSequence([self._seed, done]).generate_state(1)[0]
+            self._study.sampler = optuna.samplers.TPESampler(seed=int(drawn))
+
+        def is_enough() -> bool:
+            return len(self._trials(TrialState.COMPLETE, TrialState.RUNNING)) >= total
+
+        def stop(study: optuna.Study, trial: object) -> None:
+            if is_enough():
+                study.stop()
+
+        said = False
+        with self._reached():
+            while len(self._trials(TrialState.COMPLETE)) < total:
+                optuna.storages.fail_stale_trials(self._study)
+                if not is_enough():
+                    seed()
+                    self._study.optimize(objective, callbacks=[seed, stop])
+                    continue
+                if not said:
+                    print("waiting for the trials of another process", flush=True)
+                    said = True
+                time.sleep(1.0)
 
     def trials(self) -> list[Trial]:
         """Return the trials that are done.
 
         Raises:
-            UsageError: a trial has other parameters than the search. Parameters become flags of
-                runs, and a storage may come from a stranger.
+            UsageError: A trial has other parameters than the search. Parameters become flags of
+                runs, and a storage can come from a stranger.
         """
         with self._reached():
-            frozen = self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-        for each in frozen:
-            if set(each.params) != set(self._space):
+            done = self._trials(TrialState.COMPLETE)
+        names = {parameter.name for parameter in self._space}
+        for each in done:
+            if set(each.params) != names:
                 raise UsageError(
                     f"{self._argument} holds trial {each.number} of other parameters "
-                    f"({', '.join(each.params)}) than the search ({', '.join(self._space)}): give "
-                    f"another --output_dir or --storage. Received: {self._argument}={self._called}"
+                    f"({', '.join(each.params)}) than the search ({', '.join(names)}): give "
+                    f"another --output_dir or --storage. Received: {self._argument}={self._shown}"
                 )
-        return [Trial(each.number, dict(each.params), each.value) for each in frozen]
+        return [_trial(each, each.params, each.value) for each in done]
 
     def best(self) -> Trial:
-        """The first of those with the highest score."""
+        """Return the first of the trials with the highest score."""
         return max(self.trials(), key=lambda trial: (trial.score or 0.0, -trial.number))
 
-    def _next(self, total: int) -> tuple[Trial, contextlib.ExitStack] | None:
-        """A trial to do, which is held; None when all are done."""
-        said = 0.0
-        while True:
-            with self._alone():
-                claimed = self._left_behind() or self._new(total)
-            if claimed is not None:
-                return claimed
-            busy = self._of(TrialState.RUNNING)
-            if not busy:
-                return None
-            if said == 0.0:
-                names = ", ".join(f"{each.number} ({self._where(each)})" for each in busy)
-                print(f"waiting for trial {names}", flush=True)
-                said = time.monotonic()
-            self._give_up_lost(busy)
-            time.sleep(_LOOK)
-
-    def _left_behind(self) -> tuple[Trial, contextlib.ExitStack] | None:
-        """A trial of this folder whose process is gone."""
-        for each in self._of(TrialState.RUNNING):
-            if each.user_attrs.get(_PLACE) != self._place:
-                continue
-            lock = self._lock(each.number)
-            if lock is None:
-                continue
-            if set(each.params) == set(self._space):
-                return Trial(each.number, dict(each.params)), lock
-            lock.close()  # killed while its values were drawn
-            self._study.tell(each.number, state=TrialState.FAIL)
-        return None
-
-    def _new(self, total: int) -> tuple[Trial, contextlib.ExitStack] | None:
-        waiting = self._of(TrialState.WAITING)
-        known = self._of(TrialState.COMPLETE, TrialState.RUNNING)
-        if len(known) >= total:
-            return None
-        if not waiting:
-            # Where it is at work is said before it is: whoever is killed leaves no riddle.
-            values = {} if known else self._own
-            self._study.enqueue_trial(values, user_attrs={_PLACE: self._place})
-        drawn = np.random.SeedSequence([self._seed, len(known)]).generate_state(1)[0]
-        self._study.sampler = optuna.samplers.TPESampler(seed=int(drawn))
-        asked = self._study.ask(self._space)
-        if asked.user_attrs.get(_PLACE) != self._place:
-            asked.set_user_attr(_PLACE, self._place)
-        before = [each for each in self._of(TrialState.COMPLETE, TrialState.RUNNING)
-                  if each.number < asked.number]  # fmt: skip
-        if len(before) >= total:  # another machine was as fast
-            self._study.tell(asked, state=TrialState.FAIL)
-            return None
-        lock = self._lock(asked.number)
-        if lock is None:
-            raise RunError(f"trial {asked.number} is in use by another running process")
-        return Trial(asked.number, dict(asked.params)), lock
-
-    def _give_up_lost(self, busy: Sequence[optuna.trial.FrozenTrial]) -> None:
-        """Trials of other places that have long been silent are done again, with their values."""
-        for each in busy:
-            if each.user_attrs.get(_PLACE) == self._place:
-                continue
-            sign = each.user_attrs.get(_ALIVE)
-            before, since = self._seen.setdefault(each.number, (sign, time.monotonic()))
-            if before != sign:
-                self._seen[each.number] = sign, time.monotonic()
-            elif time.monotonic() - since > _GIVE_UP:
-                print(f"trial {each.number} is lost ({self._where(each)}): again", flush=True)
-                self._study.tell(each.number, state=TrialState.FAIL, skip_if_finished=True)
-                whole = set(each.params) == set(self._space)
-                values = each.params if whole else {}
-                self._study.enqueue_trial(values, user_attrs={_PLACE: self._place})
-
-    def _of(self, *states: TrialState) -> list[optuna.trial.FrozenTrial]:
-        return self._study.get_trials(deepcopy=False, states=states)
-
-    def _where(self, trial: optuna.trial.FrozenTrial) -> str:
-        place = trial.user_attrs.get(_PLACE, "nowhere")
-        return "another process here" if place == self._place else place.rpartition("#")[0]
-
-    def _lock(self, number: int) -> contextlib.ExitStack | None:
-        return try_lock(self._folder / f".trial-{number}.lock")
-
-    def _alone(self) -> contextlib.AbstractContextManager[object]:
-        """While one process chooses its trial, the others of this folder wait."""
-        return waiting_for(self._folder / ".search.lock")
-
-    @contextlib.contextmanager
-    def _sign_of_life(self, trial: Trial) -> Iterator[None]:
-        """For processes elsewhere, which do not see the lock."""
-        ended = threading.Event()
-
-        def sign() -> None:
-            storage, count = self._storage, 0
-            while not ended.wait(_SAY):
-                count += 1
-                with contextlib.suppress(Exception):  # the trial itself says what is wrong
-                    study = storage.get_study_id_from_name(self._study.study_name)
-                    held = storage.get_trial_id_from_study_id_trial_number(study, trial.number)
-                    storage.set_trial_user_attr(held, _ALIVE, f"{os.getpid()} {count}")
-
-        thread = threading.Thread(target=sign, daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            thread.join()
+    def _trials(self, *states: TrialState) -> list[FrozenTrial]:
+        return self._study.get_trials(deepcopy=False, states=states or None)
 
     @contextlib.contextmanager
     def _reached(self) -> Iterator[None]:
-        """RunError where the storage is not."""
+        """Raise `RunError` if the storage cannot be reached."""
         try:
             yield
         except (sqlalchemy.exc.SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
             raise RunError(
-                f"{self._argument} {self._called} cannot be reached ({one_line(error)[:300]}); the "
-                "same command goes on where it stopped"
+                f"{self._argument} {self._shown} cannot be reached ({one_line(error)[:300]}); the "
+                "same command resumes the search"
             ) from error
 
 
 def study_flags(words: Sequence[str]) -> list[str]:
-    """Flags of a run as this version resolves them: what came since, by its default.
-
-    Without those that say where things lie on one machine. What this version does not take stays.
-    """
-    try:
-        return resolved(parse(RunOptions, ["study", *words]), _NOT_OF_THE_STUDY).splitlines()
-    except UsageError:
-        return list(words)
+    """Return the resolved flags of a run, without flags that differ between machines."""
+    return resolved(parse(RunOptions, ["study", *words]), _NOT_OF_THE_STUDY).splitlines()
 
 
-def _distribution(parameter: Parameter) -> optuna.distributions.BaseDistribution:
+def _suggest(trial: optuna.Trial, parameter: Parameter) -> Value:
+    name = parameter.name
     if parameter.choices:
-        return optuna.distributions.CategoricalDistribution(parameter.choices)
-    bounds: dict[str, Any] = {"low": parameter.low, "high": parameter.high, "log": parameter.log}
-    if not parameter.whole:
-        return optuna.distributions.FloatDistribution(**bounds)
-    return optuna.distributions.IntDistribution(**bounds)
+        return str(trial.suggest_categorical(name, parameter.choices))
+    if parameter.whole:
+        low, high = int(parameter.low), int(parameter.high)
+        return int(trial.suggest_int(name, low, high, log=parameter.log))
+    return float(trial.suggest_float(name, parameter.low, parameter.high, log=parameter.log))
 
 
-def _place(folder: pathlib.Path) -> str:
-    """What this folder is called in a storage: by others who see it, the same."""
-    file = folder / ".place"
-    if not file.is_file():
-        with replacing(file) as unfinished:
-            unfinished.write_text(
-                f"{socket.gethostname()}:{folder.absolute()}#{secrets.token_hex(8)}"
-            )
-    return file.read_text()
+def _trial(trial: FrozenTrial, values: Mapping[str, Value], score: float | None = None) -> Trial:
+    """Convert Optuna's trial. A repeated trial has the number of the first one, and its folder."""
+    first = RetryHeartbeatStaleTrialCallback.retried_trial_number(trial)
+    return Trial(trial.number if first is None else first, dict(values), score)

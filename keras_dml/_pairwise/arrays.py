@@ -13,7 +13,9 @@ from keras_dml._common.types import Tensor, TensorLike
 
 __all__ = [
     "as_embeddings",
+    "check_class_range",
     "check_embeddings",
+    "check_order",
     "check_rows",
     "check_sample_weight",
     "checked_class_ids",
@@ -63,6 +65,10 @@ def numbers_of(name: str, value: Any, what: str) -> TensorLike:
         return cast(TensorLike, value)
     if array.dtype.name.startswith(_REAL):
         return cast(TensorLike, value)
+    if array.dtype.kind in "SU":
+        refusal = refusal.replace(
+            ". Received", "; np.unique(labels, return_inverse=True)[1] numbers strings. Received"
+        )
     if array.dtype.kind != "O" or not all(isinstance(x, numbers.Number) for x in array.flat):
         received = shown(value) if array.ndim == 0 else f"dtype {array.dtype}"
         raise ArgumentTypeError(f"{refusal}{received}")
@@ -75,6 +81,37 @@ def numbers_of(name: str, value: Any, what: str) -> TensorLike:
 def as_embeddings(embeddings: TensorLike) -> TensorLike:
     """Apply `numbers_of` to the `y_pred` of a loss."""
     return numbers_of("y_pred", embeddings, "embeddings or logits")
+
+
+def check_order(y_true: TensorLike, y_pred: TensorLike) -> None:
+    """Raise `ValueError` for embeddings as `y_true` and class ids as `y_pred`."""
+    of_labels, of_embeddings = known_shape(y_true), known_shape(y_pred)
+    if of_labels is None or of_embeddings is None or len(of_labels) != 2 or of_labels[1] == 1:
+        return
+    if len(of_embeddings) == 1 or of_embeddings[1:] == (1,):
+        raise ArgumentError(
+            "y_true must be class ids, and y_pred embeddings: loss(class_ids, embeddings). "
+            f"Received: y_true.shape={of_labels}, y_pred.shape={of_embeddings}"
+        )
+
+
+def check_class_range(class_ids: Tensor, num_classes: int, where: str) -> None:
+    """Raise `ValueError` unless class ids, if known, are from 0 to `num_classes` − 1.
+
+    Args:
+        class_ids: `[n]`.
+        num_classes: Number of classes in `y_pred`.
+        where: Where to set the number of classes, for the message.
+    """
+    known = known_numbers(class_ids)
+    if known is None:
+        return
+    bad = np.flatnonzero(~((known >= 0) & (known < num_classes)))
+    if len(bad):
+        raise ArgumentError(
+            f"y_true must be class ids from 0 to {num_classes - 1}, as y_pred has {num_classes} "
+            f"classes ({where}). Received: {known[bad[0]]} in row {bad[0]} of y_true"
+        )
 
 
 def check_sample_weight(weights: TensorLike | None, embeddings: TensorLike) -> None:
@@ -127,8 +164,9 @@ def one_per_image(values: Tensor, name: str, what: str) -> Tensor:
     if len(values.shape) == 2 and values.shape[1] == 1:
         values = ops.squeeze(values, axis=1)
     if len(values.shape) != 1:
+        hint = " For one-hot labels, pass np.argmax(labels, axis=-1)." if name == "y_true" else ""
         raise ArgumentError(
-            f"{name} must {what} [n] or [n, 1]. Received: {name}.shape={tuple(values.shape)}"
+            f"{name} must {what} [n] or [n, 1].{hint} Received: {name}.shape={tuple(values.shape)}"
         )
     return values
 

@@ -14,6 +14,7 @@ from keras_dml._common.types import Config, Parts, Tensor, TensorLike
 from keras_dml._pairwise.arrays import (
     as_embeddings,
     check_embeddings,
+    check_order,
     check_rows,
     check_sample_weight,
     checked_class_ids,
@@ -106,6 +107,7 @@ class EmbeddingLoss(keras.losses.Loss):
         self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike | None = None
     ) -> Tensor:
         """Compute the reduced loss. Integers in `y_true` stay integers."""
+        check_order(y_true, y_pred)
         labels, embeddings = as_labels(y_true), as_embeddings(y_pred)
         check_sample_weight(sample_weight, embeddings)
         return LabelsAsTheyAre(self, labels)((), embeddings, sample_weight)
@@ -213,8 +215,9 @@ class PairLoss(EmbeddingLoss):
 
     Attributes:
         normalize: Whether the pairs have unit embeddings.
-        fused: Whether to use the implementation with O(n²) memory, if the loss has one. Set it to
-            False on a loss to differentiate its formula twice.
+        fused: Whether the loss uses a fused implementation, which takes less memory than its
+            formula. True only for losses that have one. Set it to False on a loss to use the
+            formula, which can be differentiated twice.
 
     Raises:
         TypeError: `mining` is none of these.
@@ -223,7 +226,7 @@ class PairLoss(EmbeddingLoss):
 
     takes_memory: ClassVar[bool] = True
     normalize = True
-    fused = True
+    fused = False
 
     def __init__(
         self,

@@ -7,6 +7,7 @@ from keras_dml._common.checks import check_number
 from keras_dml._common.deprecation import renamed_arguments
 from keras_dml._common.errors import ArgumentError
 from keras_dml._common.types import Parts, Tensor
+from keras_dml._pairwise.arrays import check_class_range
 from keras_dml._pairwise.class_ids import one_hot
 from keras_dml.losses.base import EmbeddingLoss
 from keras_dml.losses.registry import register
@@ -25,8 +26,7 @@ class CrossEntropyLoss(EmbeddingLoss):
     and `T_i + C_i = −Σ_k t_ik log softmax(a_i)_k`. (`keras.losses.CategoricalCrossentropy` spreads
     its `label_smoothing` over all K classes. There, `ε K / (K − 1)` gives the same loss.)
 
-    Call it with class ids `[n]` from 0 to K − 1 and logits `[n, K]`, K ≥ 2. Another class id makes
-    the loss of its image NaN, because a compiled graph cannot raise.
+    Call it with class ids `[n]` from 0 to K − 1 and logits `[n, K]`, K ≥ 2.
 
     Examples:
         >>> labels, logits = np.array([0, 1]), np.array([[2.0, -1.0], [0.5, 1.0]])
@@ -39,8 +39,9 @@ class CrossEntropyLoss(EmbeddingLoss):
         reduction, name, dtype: As in `EmbeddingLoss`.
 
     Raises:
-        ValueError: `label_smoothing` is not in [0, 1), there are fewer than two logits, or
-            shapes are wrong.
+        ValueError: `label_smoothing` is not in [0, 1), there are fewer than two logits, a class
+            id is out of range, or shapes are wrong. A compiled graph cannot raise, and there the
+            loss of an image of another class is NaN.
 
     Reference: Boudiaf et al. 2020, section 5.3, Eq. 13 and 22.
     """
@@ -67,6 +68,9 @@ class CrossEntropyLoss(EmbeddingLoss):
                 "y_pred must hold the logits of at least 2 classes. "
                 f"Received: y_pred.shape={tuple(logits.shape)}"
             )
+        check_class_range(
+            class_ids, num_classes, "num_classes of keras_dml.models.classifier_model"
+        )
         is_true = one_hot(class_ids, num_classes)
         on_others = self.label_smoothing / (num_classes - 1)
         on_true = ops.cast(is_true, logits.dtype) * (1.0 - self.label_smoothing - on_others)

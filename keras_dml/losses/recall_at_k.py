@@ -56,6 +56,8 @@ class RecallAtKLoss(PairLoss):
     CVPR 2022, Eq. 5 to 8.
     """
 
+    fused = True
+
     def __init__(
         self,
         ks: Sequence[int] = (1, 2, 4, 8, 16),

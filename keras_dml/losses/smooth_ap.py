@@ -54,6 +54,8 @@ class SmoothAPLoss(PairLoss):
     ECCV 2020, Eq. 6 and 7.
     """
 
+    fused = True
+
     def __init__(
         self,
         temperature: float = 0.01,

@@ -1,4 +1,4 @@
-"""Datasets: one file each, their annotations and downloads."""
+"""Datasets: annotations and downloads, one module for each dataset."""
 
 from pipelines.datasets.registry import DATASETS, load_dataset
 

@@ -1,4 +1,4 @@
-"""Lists that come with a published dataset: lines of columns, and the images that they name."""
+"""Annotation files of published datasets: tables of columns, and the images that they list."""
 
 import collections
 import math
@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from keras_dml._common.errors import ArgumentError
 from pipelines.datasets.files import LOGGER
 
-# What is echoed of a line or a name: a damaged file may be one line of megabytes.
-_SHOWN = 200  # characters
+# Most characters of a line in a message. A damaged file can be one line of megabytes.
+_SHOWN = 200
 _WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
 
 
@@ -21,22 +21,22 @@ def read_table(
     header: bool = False,
     separator: str | None = None,
 ) -> dict:
-    """Reads lines of columns; empty lines are passed over.
+    """Read lines of columns. Empty lines are ignored.
 
     Args:
-        path: the file, UTF-8.
-        columns: name -> what makes a value of the word (`whole`, `decimal`, `str`, ...; ValueError
-            where it is none). The last takes the rest of the line.
-        counted: whether the first line is the number of lines that follow the header.
-        header: whether the columns' names come before the lines.
-        separator: what stands between columns. None: blanks.
+        path: Path of a UTF-8 file.
+        columns: Name of each column, and the function that converts its word (`whole`, `decimal`,
+            `str`, ...) or raises ValueError. The last column takes the rest of the line.
+        counted: Whether the first line is the number of lines after the header.
+        header: Whether the names of the columns precede the lines.
+        separator: Separator of the columns. None: blanks.
 
     Returns:
-        First column -> tuple of the others, in the order of the lines.
+        First column -> tuple of the other columns, in the order of the lines.
 
     Raises:
-        ValueError: a line that does not parse (names file and line), a first column that comes
-            twice, no lines at all, or another number of them than the file says.
+        ValueError: A line is invalid (the message names file and line), a first column appears
+            twice, the file is empty, or its number of lines is not the announced one.
     """
     form = (separator or " ").join(columns)
     with open(path, "rb") as file:
@@ -54,24 +54,25 @@ def read_table(
         key, *values = _parse(path, number, line, columns, separator)
         if key in rows:
             name = next(iter(columns))
-            raise ArgumentError(
-                f"{path}, line {number}: the {name} {_shortened(key)} is there already."
-            )
+            raise ArgumentError(f"{path}, line {number}: duplicate {name} {_shortened(key)}")
         rows[key] = tuple(values)
     if not rows:
-        raise ArgumentError(f"{path} is empty: expected lines '{form}'.")
+        raise ArgumentError(f"{path} must have lines '{form}', but it is empty")
     if promised not in (None, len(rows)):
         raise ArgumentError(
-            f"{path} says in its first line that it lists {promised} images, but it lists "
-            f"{len(rows)}: it may have been cut off."
+            f"{path} must list {promised} images, the number in its first line, but it lists "
+            f"{len(rows)}. It may be cut off"
         )
     return rows
 
 
 def whole(word: str) -> int:
-    """A whole number of 18 digits at most; ValueError of all else that Python takes for one.
+    """Convert a whole number of at most 18 digits.
 
-    An `int` reads `1_000` and the digits of other scripts too, and numbers that no array holds.
+    `int` also accepts `1_000`, digits of other scripts, and numbers that do not fit in an array.
+
+    Raises:
+        ValueError: The word is anything else.
     """
     if not _WHOLE.fullmatch(word):
         raise ValueError(word)
@@ -79,7 +80,11 @@ def whole(word: str) -> int:
 
 
 def decimal(word: str) -> float:
-    """A finite number in plain digits; ValueError of all else."""
+    """Convert a finite number in ASCII digits.
+
+    Raises:
+        ValueError: The word is anything else.
+    """
     number = float(word)
     if not word.isascii() or "_" in word or not math.isfinite(number):
         raise ValueError(word)
@@ -87,31 +92,34 @@ def decimal(word: str) -> float:
 
 
 def check_images(folder: str, paths: Iterable[str], listed_in: str) -> None:
-    """Raises ValueError unless all listed images are in `folder`: says how many, names five.
+    """Check that all listed images are in a folder, and warn about images that are listed twice.
 
-    Images that are listed more than once are warned of. A list may come from anybody: a path that
-    leads out of the folder is refused before it is looked for. (What lies in the folder as a link
-    is the user's own doing, and is followed.)
+    Lists can come from untrusted sources, so paths that lead out of the folder are errors. Links in
+    the folder are followed, because the user has created them.
 
     Args:
-        folder: what `paths` are relative to.
-        paths: of the images.
-        listed_in: the name of the list, for the message.
+        folder: Folder that contains the paths.
+        paths: Relative paths of the images.
+        listed_in: Name of the list, for the message.
+
+    Raises:
+        ValueError: Images are missing or outside of the folder. The message has their number and
+            the first five.
     """
-    # Each folder is listed once, which network disks thank.
+    # List each folder only once, because network disks are slow.
     present: dict[str, set[str]] = {}
     missing = []
     paths = list(paths)
     outside = [path for path in paths if _leads_out(path)]
     if outside:
         raise ArgumentError(
-            f"{len(outside)} images listed in {listed_in} lie outside of {folder}, from which "
-            f"nothing is read. The first: {first(outside)}"
+            f"Images listed in {listed_in} must be inside {folder}, but {len(outside)} are not. "
+            f"The first: {first(outside)}"
         )
     again = [path for path, times in collections.Counter(paths).items() if times > 1]
     if again:
         LOGGER.warning(
-            "%s of %s lists %d images more than once, the first is %s",
+            "%s in %s lists %d images more than once, the first is %s",
             listed_in,
             folder,
             len(again),
@@ -136,7 +144,7 @@ def _leads_out(path: str) -> bool:
 
 
 def first(items: Sequence[object]) -> str:
-    """The first five, for a message."""
+    """Return the first five items as text for a message."""
     return ", ".join(_shortened(item) for item in items[:5])
 
 

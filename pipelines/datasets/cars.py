@@ -1,4 +1,4 @@
-"""Cars-196 (Krause et al. 2013) in the two layouts that it is found in."""
+"""Cars-196 (Krause et al. 2013) in either of its two layouts."""
 
 import json
 import os
@@ -12,14 +12,14 @@ from keras_dml._common.errors import ArgumentError
 from keras_dml._common.extras import needing
 from pipelines.datasets import read_mat
 from pipelines.datasets.annotations import check_images, first
-from pipelines.datasets.files import checked_data_dir, warn_of_other_counts
+from pipelines.datasets.files import checked_data_dir, missing_file_error, warn_of_other_counts
 from pipelines.split import Split, split_by_id
-from pipelines.table import MOST_OF_A_BOX, ImageTable
+from pipelines.table import MAX_BOX_PIXELS, ImageTable
 
 NUM_IMAGES = 16_185
 NUM_CLASSES = 196
 LAST_TRAIN_CLASS = 98
-"""Class ids 1 to 98 train, 99 to 196 test, whichever of its own two sets an image is in."""
+"""Class ids 1 to 98 are for training, 99 to 196 for the test, in both of its image sets."""
 
 EXPECTED = (
     "Expected Cars-196 in one of its two layouts: cars_annos.mat and car_ims/; or devkit/, "
@@ -28,7 +28,7 @@ EXPECTED = (
 
 _LIST = "cars_annos.mat"
 _TRAIN_LIST, _TEST_LIST = "cars_train_annos.mat", "cars_test_annos_withlabels.mat"
-# To read one file of annotations, which takes one.
+# Timeout for an annotation file, which takes about one second.
 _SECONDS = 120
 _BOX = ("bbox_x1", "bbox_y1", "bbox_x2", "bbox_y2")
 
@@ -48,29 +48,27 @@ def load_split(
     )
 
 
-def cars(data_dir: str | os.PathLike[str] | None, crop_to_box: bool = False) -> ImageTable:
-    """Reads the annotation files; opens no image.
-
-    Rows are in the order of the annotations (of the second layout: its training set, then its test
-    set), classes in the order of their ids. A folder with other counts than the full dataset's is
-    read all the same, with a warning.
-
-    Args:
-        data_dir: the folder with the files above, or the one that holds it as `stanford_cars`.
-        crop_to_box: whether images are cut down to their bounding boxes.
-
-    Raises:
-        ValueError: when the folder or a file in it is missing, an annotation file cannot be read
-            or an entry of it makes no sense (the message names both), the files disagree, or
-            listed images are not there.
-    """
-    return read_cars(data_dir, crop_to_box)[0]
-
-
 def read_cars(
     data_dir: str | os.PathLike[str] | None, crop_to_box: bool = False
 ) -> tuple[ImageTable, np.ndarray]:
-    """The table as `cars` returns it, and the dataset's own id of each of its classes."""
+    """Read the annotation files of Cars-196. No image is opened.
+
+    Rows are in the order of the annotations (in the second layout, first the training set, then the
+    test set). Classes are in the order of their ids. A folder with other numbers of images or
+    classes than the full dataset only causes a warning.
+
+    Args:
+        data_dir: Folder with the files in `EXPECTED`, or a folder that contains it as
+        `stanford_cars`. crop_to_box: Whether to crop images to their bounding boxes.
+
+    Returns:
+        `ImageTable`, and the dataset's id of each class.
+
+    Raises:
+        ValueError: A folder or a file is missing, an annotation file cannot be read or has an
+            invalid entry (the message names both), the files disagree, or listed images are
+            missing.
+    """
     root = checked_data_dir(data_dir, EXPECTED)
     inner = os.path.join(root, "stanford_cars")
     if not _is_there(root) and _is_there(inner):
@@ -103,24 +101,24 @@ def _is_there(root: str) -> bool:
 
 
 def _annotations(root: str, name: str) -> str:
-    """Path of an annotation file: some copies have all in devkit/, others none."""
+    """Return the path of an annotation file. In some copies, all are in devkit/, in others none."""
     for path in (os.path.join(root, "devkit", name), os.path.join(root, name)):
         if os.path.exists(path):
             return path
-    raise ArgumentError(f"data_dir holds no {name}. {EXPECTED} Received: data_dir={root}")
+    raise missing_file_error(root, name, EXPECTED)
 
 
 def _images(root: str, name: str) -> str:
-    """The folder of images; some copies have a folder of the same name around it."""
+    """Return the folder of images. Some copies have it inside a folder of the same name."""
     folder = os.path.join(root, name)
     if not os.path.isdir(folder):
-        raise ArgumentError(f"data_dir holds no {name}. {EXPECTED} Received: data_dir={root}")
+        raise missing_file_error(root, name, EXPECTED)
     inner = os.path.join(folder, name)
     return inner if os.path.isdir(inner) else folder
 
 
 def _read_list(file: str, path_field: str, folder: str) -> tuple[list[str], np.ndarray, np.ndarray]:
-    """Paths, class ids int64 [n] and boxes int64 [n, 4] of one annotation file."""
+    """Return the paths, class ids int64 [n], and boxes int64 [n, 4] of an annotation file."""
     fields, entries = _read_mat(file, "annotations")
     wanted = (path_field, "class", *_BOX)
     if not set(wanted) <= set(fields or ()):
@@ -141,15 +139,15 @@ def _read_list(file: str, path_field: str, folder: str) -> tuple[list[str], np.n
     paths = [row[0] for row in rows]
     numbers = np.array([row[1:] for row in rows], np.int64)
     check_images(folder, paths, os.path.basename(file))
-    # Pixels are counted from 1, and the last row and column of a box belong to it.
+    # Pixel numbers start at 1. The box includes its last row and column.
     classes, left, top, right, bottom = numbers.T
     boxes = np.stack([top - 1, left - 1, bottom - top + 1, right - left + 1], axis=1)
     return [os.path.join(folder, path) for path in paths], classes, boxes
 
 
 def _is_number(value: object) -> bool:
-    """Whether it may stand for a class or a side of a box: not beyond what arrays take."""
-    return isinstance(value, int) and abs(value) < MOST_OF_A_BOX // 2
+    """Return whether the value is a valid class or box side: an integer that fits in the arrays."""
+    return isinstance(value, int) and abs(value) < MAX_BOX_PIXELS // 2
 
 
 def _check_boxes(file: str, boxes: np.ndarray) -> None:
@@ -166,26 +164,25 @@ def _class_names(file: str, class_ids: np.ndarray) -> list[str]:
     wrong = [number for number, name in enumerate(names, 1) if not isinstance(name, str)]
     if wrong:
         raise ArgumentError(
-            f"{file}: class_names must be text, but {len(wrong)} are none. "
-            f"The first: {first(wrong)}"
+            f"{file}: class_names must be text, but {len(wrong)} are not. The first: {first(wrong)}"
         )
     nameless = [number for number in class_ids.tolist() if not 1 <= number <= len(names)]
     if nameless:
         raise ArgumentError(
-            f"{file} names {len(names)} classes, and none for {len(nameless)} of the class ids. "
-            f"The first: {first(nameless)}"
+            f"{file} must name all classes. It names {len(names)}, and {len(nameless)} class ids "
+            f"have no name. The first: {first(nameless)}"
         )
     return [names[number - 1] for number in class_ids.tolist()]
 
 
 def _read_mat(file: str, variable: str) -> tuple[list[str], list[Any]]:
-    """Fields (none where it is no structure) and entries of a variable, as `read_mat` has them."""
+    """Return the fields (empty if it is not a structure) and entries of a variable."""
     with needing("run", "the dataset cars"):
-        import scipy  # noqa: F401 the child's error would name no extra
+        import scipy  # noqa: F401 because the error of the subprocess does not name the extra
 
     content = json.loads(_printed(file, variable))
     if not content:
-        raise ArgumentError(f"{file} holds no {variable}: is it another file of that name?")
+        raise ArgumentError(f"{file} must contain the variable {variable}. It may be another file")
     return content["fields"] or [], content["rows"]
 
 
@@ -194,10 +191,13 @@ def _printed(file: str, variable: str) -> str:
     try:
         done = subprocess.run(command, capture_output=True, timeout=_SECONDS, check=False)
     except subprocess.TimeoutExpired as error:
-        raise ArgumentError(f"{file} cannot be read as a MATLAB file: it takes forever") from error
+        raise ArgumentError(
+            f"{file} cannot be read as a MATLAB file: no result after {_SECONDS} seconds"
+        ) from error
     if done.returncode:
-        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        ended = f"it ends its reader, signal {-done.returncode}"
-        why = ended if done.returncode < 0 else (said or ["it ends its reader"])[-1]
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        why = lines[-1] if lines else "the reader crashed"
+        if done.returncode < 0:
+            why = f"the reader crashed with signal {-done.returncode}"
         raise ArgumentError(f"{file} cannot be read as a MATLAB file: {why}")
     return done.stdout.decode()

@@ -8,12 +8,12 @@ from keras_dml._common.errors import ArgumentError
 from pipelines.datasets.annotations import check_images, decimal, first, read_table, whole
 from pipelines.datasets.files import dataset_root, warn_of_other_counts
 from pipelines.split import Split, split_by_id
-from pipelines.table import MOST_OF_A_BOX, ImageTable
+from pipelines.table import MAX_BOX_PIXELS, ImageTable
 
 NUM_IMAGES = 11_788
 NUM_CLASSES = 200
 LAST_TRAIN_CLASS = 100
-"""Class ids 1 to 100 train, 101 to 200 test."""
+"""Class ids 1 to 100 are for training, 101 to 200 for the test."""
 
 EXPECTED = (
     "Expected the unpacked archive CUB_200_2011 of Caltech-UCSD Birds-200-2011 (from the Caltech "
@@ -36,36 +36,34 @@ def load_split(
     )
 
 
-def cub(data_dir: str | os.PathLike[str] | None, crop_to_box: bool = False) -> ImageTable:
-    """Reads the annotation files; opens no image.
-
-    Rows are in the order of `images.txt`, classes in the order of their ids. A folder with other
-    counts than the full dataset's is read all the same, with a warning.
-
-    Args:
-        data_dir: the folder `CUB_200_2011`, or the one that holds it.
-        crop_to_box: whether images are cut down to their bounding boxes (`bounding_boxes.txt`).
-
-    Raises:
-        ValueError: when the folder or a file in it is missing, a line of a file does not parse
-            (the message names file and line), the files disagree, or listed images are not there.
-    """
-    return read_cub(data_dir, crop_to_box)[0]
-
-
 def read_cub(
     data_dir: str | os.PathLike[str] | None, crop_to_box: bool = False
 ) -> tuple[ImageTable, np.ndarray]:
-    """The table as `cub` returns it, and the dataset's own id of each of its classes."""
+    """Read the annotation files of CUB-200-2011. No image is opened.
+
+    Rows are in the order of `images.txt`, classes in the order of their ids. A folder with other
+    numbers of images or classes than the full dataset only causes a warning.
+
+    Args:
+        data_dir: The folder `CUB_200_2011`, or a folder that contains it.
+        crop_to_box: Whether to crop images to their bounding boxes (`bounding_boxes.txt`).
+
+    Returns:
+        `ImageTable`, and the dataset's id of each class.
+
+    Raises:
+        ValueError: A folder or a file is missing, a line is invalid (the message names file and
+            line), the files disagree, or listed images are missing.
+    """
     needed = ["images.txt", "image_class_labels.txt", "images"]
     needed += ["bounding_boxes.txt"] if crop_to_box else []
     root = dataset_root(data_dir, "CUB_200_2011", needed, EXPECTED)
     images = read_table(os.path.join(root, "images.txt"), {"image_id": whole, "path": str})
-    labels = _of_images(root, "image_class_labels.txt", {"class_id": whole}, images)
+    labels = _columns_of_images(root, "image_class_labels.txt", {"class_id": whole}, images)
     boxes = None
     if crop_to_box:
         sides = {"x": _pixels, "y": _pixels, "width": _extent, "height": _extent}
-        boxes = _boxes(_of_images(root, "bounding_boxes.txt", sides, images))
+        boxes = _boxes(_columns_of_images(root, "bounding_boxes.txt", sides, images))
     paths = [path for (path,) in images.values()]
     check_images(os.path.join(root, "images"), paths, "images.txt")
     class_of_row = np.array(labels)[:, 0]
@@ -80,27 +78,27 @@ def read_cub(
     return table, class_ids
 
 
-def _of_images(root: str, name: str, columns: dict, images: dict) -> list[tuple]:
-    """The columns of a file that has a line for each image, in the order of `images`."""
+def _columns_of_images(root: str, name: str, columns: dict, images: dict) -> list[tuple]:
+    """Return the columns of a file with one line for each image, in the order of `images`."""
     rows = read_table(os.path.join(root, name), {"image_id": whole, **columns})
     unpaired = sorted(images.keys() ^ rows.keys())
     if unpaired:
         raise ArgumentError(
             f"images.txt and {name} in {root} disagree: {len(unpaired)} image ids "
-            f"are in one of them only. The first: {first(unpaired)}"
+            f"are in only one of them. The first: {first(unpaired)}"
         )
     return [rows[image] for image in images]
 
 
 def _boxes(sides: list[tuple]) -> np.ndarray:
-    # The file counts pixels from 1.
+    # Pixel numbers in the file start at 1.
     x, y, width, height = np.array(sides, np.int64).T
     return np.stack([y - 1, x - 1, height, width], axis=1)
 
 
 def _pixels(word: str) -> int:
     number = round(decimal(word))
-    if abs(number) > MOST_OF_A_BOX:
+    if abs(number) > MAX_BOX_PIXELS:
         raise ValueError
     return number
 
@@ -113,7 +111,7 @@ def _extent(word: str) -> int:
 
 
 def _class_names(root: str, class_ids: np.ndarray) -> list[str] | None:
-    """Names of the classes from classes.txt, None without that file."""
+    """Return the names of the classes in classes.txt, or None if the file is missing."""
     path = os.path.join(root, "classes.txt")
     if not os.path.exists(path):
         return None
@@ -121,7 +119,7 @@ def _class_names(root: str, class_ids: np.ndarray) -> list[str] | None:
     nameless = [number for number in class_ids.tolist() if number not in names]
     if nameless:
         raise ArgumentError(
-            f"{path} names no class for {len(nameless)} of the class ids. "
+            f"{path} must name all classes, but {len(nameless)} class ids have no name. "
             f"The first: {first(nameless)}"
         )
     return [names[number][0] for number in class_ids.tolist()]

@@ -1,4 +1,4 @@
-"""scikit-learn's handwritten digits: a small set that needs no download, ten classes."""
+"""The handwritten digits of scikit-learn: ten classes, no download."""
 
 import os
 
@@ -10,7 +10,7 @@ from pipelines.split import Split
 from pipelines.table import ImageTable
 
 TEST_SHARE = 0.2
-"""Part of each class's images that tests."""
+"""Fraction of each class's images for the test."""
 
 _HIGHEST_LEVEL = 16  # of the stored images
 _SEED = 2020  # of the split
@@ -21,23 +21,21 @@ def load_split(
     train_classes: int | None = None,
     test_classes: int | None = None,
 ) -> Split:
-    """Built in; tests the classes it trains on."""
+    """Built in: handwritten digits. Training and test have the same ten classes.
+
+    1,797 gray images of 8×8 pixels. About a fifth of each class is for the test. The split is
+    always the same: it uses a random permutation of each class with a constant seed.
+
+    Source: E. Alpaydin and C. Kaynak, "Optical Recognition of Handwritten Digits", UCI (1998), the
+    part in scikit-learn (`sklearn.datasets.load_digits`).
+
+    Raises:
+        ValueError: `data_dir`, `train_classes`, or `test_classes` is set.
+    """
     check_not_given("digits", "reads no files", data_dir=data_dir)
     reason = "trains and tests on the same ten classes"
     check_not_given("digits", reason, train_classes=train_classes, test_classes=test_classes)
-    return digits()
-
-
-def digits() -> Split:
-    """1,797 grey images of 8×8 pixels, about a fifth of each digit's to test.
-
-    Training and test images are of the same ten classes. The split is the same every time: for each
-    class a permutation drawn by `numpy.random.default_rng` of a constant says which images test.
-
-    Source: E. Alpaydin and C. Kaynak, "Optical Recognition of Handwritten Digits", UCI (1998), the
-    part that scikit-learn ships (`sklearn.datasets.load_digits`).
-    """
-    # Takes a second to import.
+    # This import takes a second.
     with needing("run", "the dataset digits"):
         from sklearn.datasets import load_digits
 

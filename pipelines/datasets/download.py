@@ -1,6 +1,7 @@
-"""Needs TensorFlow (tensorflow-datasets). Official archives: fetched, checked, unpacked.
+"""Needs TensorFlow (tensorflow-datasets). Downloads of official archives.
 
-Nothing takes its name before it is whole: downloads and unpacked files wait in hidden folders.
+Archives are downloaded, checked, and unpacked in hidden folders. They only get their name when they
+are complete.
 """
 
 import contextlib
@@ -18,25 +19,26 @@ import urllib.request
 import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import BinaryIO
 
 from keras_dml._common.errors import ArgumentError
+from keras_dml._common.extras import needing
 from pipelines.bars import Bar
-from pipelines.datasets.optional import tensorflow_datasets
 
 _SECONDS_TO_ANSWER = 10
 _CHUNK = 2**20
-_OTHER = "is not the official archive, or not all of it: the checksum differs"
+_WRONG_CHECKSUM = "is not the official archive, or is incomplete: the checksum differs"
 
 
 @dataclass(frozen=True)
 class Archive:
-    """A file to fetch.
+    """A file to download.
 
     Attributes:
-        url: where it is.
-        file: its name.
-        holds: the folder in it that the dataset needs; of a file that is no archive, its name.
-        sha256: its checksum in hexadecimal digits, or None: not known.
+        url: Address of the file.
+        file: Name of the file.
+        holds: Folder in the archive that the dataset needs. For other files, the name of the file.
+        sha256: Checksum in hexadecimal digits, or None if it is not known.
     """
 
     url: str
@@ -46,7 +48,7 @@ class Archive:
 
 
 _CARS = "ai.stanford.edu/~jkrause"
-# Addresses and checksums as in tensorflow-datasets, which lacks the groceries.
+# Addresses and checksums of tensorflow-datasets, which does not have the groceries.
 ARCHIVES = {
     "cub": (
         Archive(
@@ -90,7 +92,7 @@ ARCHIVES = {
             "b04fa78210e69fab050ce73939550e1cd0f96890bdd98ec9fee732c3b756ef48",
         ),
     ),
-    # Packed by GitHub when it is asked for, so that no checksum holds.
+    # GitHub creates the archive for each download, so its checksum varies.
     "groceries": (
         Archive(
             "https://github.com/marcusklasson/GroceryStoreDataset/archive/refs/heads/master.zip",
@@ -99,45 +101,44 @@ ARCHIVES = {
         ),
     ),
 }
-"""What makes up each dataset that can be downloaded."""
+"""Archives of the datasets that can be downloaded."""
 
 
 def missing(archives: Iterable[Archive], folder: str | os.PathLike[str]) -> list[Archive]:
-    """The archives of which `folder` does not hold what they hold."""
+    """Return the archives whose content is not in `folder`."""
     return [archive for archive in archives if not (pathlib.Path(folder) / archive.holds).exists()]
 
 
 def fetch(archives: Iterable[Archive], folder: str | os.PathLike[str]) -> None:
-    """Puts what the archives hold into `folder`, which is made; what is there is left alone.
+    """Download and unpack the archives whose content is not in `folder`. Existing files are kept.
 
-    An archive that lies in `folder` already, from an earlier call or fetched by hand, is taken from
-    there. Archives are kept.
+    An archive in `folder`, from an earlier call or downloaded by hand, is not downloaded again.
 
     Args:
         archives: `Archive`s.
-        folder: where to.
+        folder: Target folder. It is created if it does not exist.
 
     Raises:
-        ConnectionError: an address that does not answer, or not with the official archive.
-        ValueError: an archive in `folder` that is not the official one, or one that is damaged, cut
-            off or does not hold what it should.
-        OSError: a disk that is full or cannot be written; another process at work in `folder`.
+        ConnectionError: An address does not answer, or its file is not the official archive.
+        ValueError: An archive in `folder` is not the official one, is damaged, or does not contain
+            the folder that the dataset needs.
+        OSError: The disk is full or not writable, or another process is downloading to `folder`.
     """
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    with _held(folder):
+    with _locked(folder):
         for archive in missing(archives, folder):
             file = folder / archive.file
             if not file.exists():
                 _download(archive, file)
             elif not _is_official(file, archive):
-                raise ArgumentError(f"{file} {_OTHER}")
+                raise ArgumentError(f"{file} {_WRONG_CHECKSUM}")
             if archive.holds != archive.file:
                 _unpack(file, archive.holds)
 
 
 @contextlib.contextmanager
-def _held(folder: pathlib.Path) -> Iterator[None]:
+def _locked(folder: pathlib.Path) -> Iterator[None]:
     with open(folder / ".preparing", "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -148,7 +149,7 @@ def _held(folder: pathlib.Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _scratch(folder: pathlib.Path) -> Iterator[pathlib.Path]:
-    """A folder that is empty at first and gone in the end, also if a kill had left it behind."""
+    """Create an empty folder, and delete it at the end. Delete the folder of a killed process."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     try:
@@ -158,22 +159,23 @@ def _scratch(folder: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def _download(archive: Archive, file: pathlib.Path) -> None:
-    tfds = tensorflow_datasets("a download")
+    with needing("run", "a download"):
+        import tensorflow_datasets as tfds
 
-    # The download manager tries for minutes before it gives an address up: ask first.
+    # Check the address first, because the download manager retries for minutes.
     _check_answers(archive.url)
     with _scratch(file.with_name(".downloading")) as scratch:
         manager = tfds.download.DownloadManager(download_dir=scratch)
         try:
             downloaded = manager.download(archive.url)
         except tfds.core.download.download_manager.NonMatchingChecksumError as error:
-            raise ConnectionError(f"{archive.url} {_OTHER}") from error
+            raise ConnectionError(f"{archive.url} {_WRONG_CHECKSUM}") from error
         except (tfds.download.DownloadError, OSError) as error:
             if getattr(error, "errno", None) == errno.ENOSPC:
                 raise
             raise ConnectionError(f"the download of {archive.url} failed: {error}") from error
-        if not _is_official(downloaded, archive):
-            raise ConnectionError(f"{archive.url} {_OTHER}")
+        if not _is_official(pathlib.Path(downloaded), archive):
+            raise ConnectionError(f"{archive.url} {_WRONG_CHECKSUM}")
         os.replace(downloaded, file)
 
 
@@ -187,21 +189,17 @@ def _check_answers(url: str) -> None:
     except (OSError, http.client.HTTPException) as error:  # URLError is an OSError
         reason = getattr(error, "reason", error)
         if isinstance(reason, ssl.SSLError):
-            return  # somebody is there; the download manager brings certificates of its own
+            return  # The server answers. The download manager has other certificates.
         raise ConnectionError(f"{url} does not answer ({reason})") from error
 
 
 def _is_official(file: pathlib.Path, archive: Archive) -> bool:
     if archive.sha256 is None:
         return True
-    digest, size = hashlib.sha256(), os.path.getsize(file)
-    with (
-        open(file, "rb") as stream,
-        Bar(total=size, unit="B", unit_scale=True, desc=f"checking {archive.file}") as bar,
-    ):
+    digest = hashlib.sha256()
+    with _opened(file, "checking") as stream:
         while chunk := stream.read(_CHUNK):
             digest.update(chunk)
-            bar.update(len(chunk))
     return digest.hexdigest() == archive.sha256
 
 
@@ -212,14 +210,12 @@ def _unpack(file: pathlib.Path, holds: str) -> None:
                 _unpack_zip(file, scratch)
             else:
                 _unpack_tar(file, scratch)
-        except OSError as error:
-            if error.errno is not None:  # of the disk, not of the archive
+        except Exception as error:  # archives and compressions have different errors
+            if isinstance(error, OSError) and error.errno is not None:  # a disk error
                 raise
             raise ArgumentError(f"{file} is damaged or cut off: {error}") from error
-        except Exception as error:  # each kind of archive and compression has errors of its own
-            raise ArgumentError(f"{file} is damaged or cut off: {error}") from error
         if not (scratch / holds).exists():
-            raise ArgumentError(f"{file} holds no {holds}: it is another archive of that name")
+            raise ArgumentError(f"{file} must contain {holds}. It is another archive")
         os.replace(scratch / holds, file.with_name(holds))
 
 
@@ -230,13 +226,19 @@ def _unpack_zip(file: pathlib.Path, folder: pathlib.Path) -> None:
 
 
 def _unpack_tar(file: pathlib.Path, folder: pathlib.Path) -> None:
-    size = file.stat().st_size
-    with (
-        open(file, "rb") as stream,
-        Bar.wrapattr(stream, "read", total=size, desc=f"unpacking {file.name}") as read,
-        tarfile.open(fileobj=read) as archive,
-    ):
-        # Refuses members that would be written elsewhere.
+    with _opened(file, "unpacking") as stream, tarfile.open(fileobj=stream) as archive:
+        # Refuse members outside of the folder.
         archive.extraction_filter = getattr(tarfile, "data_filter", None)
         for member in archive:
             archive.extract(member, folder)
+
+
+@contextlib.contextmanager
+def _opened(file: pathlib.Path, doing: str) -> Iterator[BinaryIO]:
+    """Open a file for reading, with a progress bar."""
+    size = file.stat().st_size
+    with (
+        open(file, "rb") as stream,
+        Bar.wrapattr(stream, "read", total=size, desc=f"{doing} {file.name}") as read,
+    ):
+        yield read

@@ -1,4 +1,4 @@
-"""What datasets share: which arguments they take, the folder they lie in, what it should hold."""
+"""Shared checks of the datasets: their arguments, their folder, and its contents."""
 
 import logging
 import os
@@ -13,32 +13,36 @@ LOGGER = logging.getLogger("pipelines")
 
 
 def checked_data_dir(data_dir: str | os.PathLike[str] | None, expected: str) -> str:
-    """Returns `data_dir` as a string, with `~` expanded.
+    """Return `data_dir` as a string, with `~` expanded.
 
-    Raises ValueError unless it is a folder with something in it. `expected` is the end of the
-    message: which layout is expected and, for a published dataset, where to get it.
+    Args:
+        data_dir: Folder of the dataset.
+        expected: End of the message: the expected layout, and where to get a published dataset.
+
+    Raises:
+        ValueError: `data_dir` is not a folder, or it is empty.
     """
     if data_dir is None or not os.fspath(data_dir):
-        raise ArgumentError(f"data_dir must be given. {expected} Received: data_dir={data_dir!r}")
+        raise ArgumentError(f"data_dir must be set. {expected} Received: data_dir={data_dir!r}")
     folder = os.path.expanduser(os.fspath(data_dir))
     try:
         entries = os.listdir(folder)
     except OSError as error:
         raise ArgumentError(
-            f"data_dir cannot be read as a folder ({error.strerror}). {expected} "
+            f"data_dir must be a readable folder ({error.strerror}). {expected} "
             f"Received: data_dir={folder}"
         ) from error
     if not entries:
-        raise ArgumentError(f"data_dir is an empty folder. {expected} Received: data_dir={folder}")
+        raise ArgumentError(f"data_dir must not be empty. {expected} Received: data_dir={folder}")
     return folder
 
 
 def check_not_given(dataset: str, reason: str, **arguments: object) -> None:
-    """ValueError if one of these arguments was given to a dataset that does not take it."""
+    """Raise `ValueError` if an argument is set that the dataset does not accept."""
     for name, value in arguments.items():
         if value not in (None, ""):
             raise ArgumentError(
-                f"{name} must not be given with {dataset}, which {reason}. Received: {name}={value}"
+                f"{name} must not be set with {dataset}, which {reason}. Received: {name}={value}"
             )
 
 
@@ -48,9 +52,10 @@ def dataset_root(
     needed: Sequence[str],
     expected: str,
 ) -> str:
-    """The folder that holds a published dataset: `data_dir`, or one of `archive_folders` in it.
+    """Return the folder of a published dataset: `data_dir`, or one of `archive_folders` in it.
 
-    Raises ValueError as `checked_data_dir`, and when one of the `needed` names is not in it.
+    Raises:
+        ValueError: As for `checked_data_dir`. Also if one of the `needed` names is missing.
     """
     given = checked_data_dir(data_dir, expected)
     inner = [archive_folders] if isinstance(archive_folders, str) else archive_folders
@@ -58,16 +63,19 @@ def dataset_root(
     root = next((one for one in roots if os.path.exists(os.path.join(one, needed[0]))), roots[-1])
     for name in needed:
         if not os.path.exists(os.path.join(root, name)):
-            raise ArgumentError(
-                f"data_dir holds no {name}. {expected} Received: data_dir={data_dir}"
-            )
+            raise missing_file_error(data_dir, name, expected)
     return root
+
+
+def missing_file_error(data_dir: object, name: str, expected: str) -> ArgumentError:
+    """Return the error for a file or folder that a dataset needs and that is missing."""
+    return ArgumentError(f"data_dir must contain {name}. {expected} Received: data_dir={data_dir}")
 
 
 def warn_of_other_counts(
     where: str, table: ImageTable, full_name: str, images: int, classes: int
 ) -> None:
-    """One warning with both numbers unless the table has those of the full dataset."""
+    """Warn if the numbers of images and classes differ from the full dataset."""
     found = len(np.unique(table.labels))
     if (len(table), found) != (images, classes):
         LOGGER.warning(

@@ -1,4 +1,4 @@
-"""Any folder of images with one folder a class."""
+"""A folder of images with one subfolder for each class."""
 
 import collections
 import os
@@ -12,16 +12,16 @@ from pipelines.split import Split, split_by_class
 from pipelines.table import ImageTable
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif")
-"""What counts as an image, in any case."""
+"""Extensions of images, in upper or lower case."""
 
 UNREAD = (
     ".heic", ".heif", ".avif", ".tif", ".tiff", ".jfif", ".jp2", ".jxl", ".svg", ".psd", ".raw",
     ".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".rw2", ".raf",
 )  # fmt: skip
-"""Endings of images, in any case, that are told from other files but not read."""
+"""Extensions of images in unsupported formats, in upper or lower case."""
 
 EXPECTED = (
-    "Expected one folder a class, data_dir/class/image.jpg (nested folders: the path is the "
+    "Expected one folder per class, data_dir/class/image.jpg (in nested folders, the path is the "
     f"class), with {', '.join(EXTENSIONS)} files."
 )
 
@@ -33,24 +33,26 @@ def load_split(
     split: str = "first_classes",
     seed: int = 0,
 ) -> Split:
-    """One folder a class; the first classes train, the next ones test, half of them by default."""
+    """One subfolder per class. By default, the first half of the classes is for training."""
     return split_by_class(folder(data_dir), train_classes, test_classes, None, split, seed)
 
 
 def folder(data_dir: str | os.PathLike[str] | None) -> ImageTable:
-    """Reads the names of the images in a folder of class folders; opens no image.
+    """List the images in a folder of class folders. No image is opened.
 
     The class of an image is the path of its folder relative to `data_dir`, with forward slashes.
-    Classes are in sorted order, and so are the files of a class. Linked folders are followed.
-    Hidden files and folders, `__MACOSX` and files that are no images are passed over; of images of
-    formats that are not read, such as HEIC, one warning says how many there are. Images lying in
-    `data_dir` itself have no class: they are left out, with one warning. So is, each with its own,
-    what only looks like an image: a pipe or device (reading one would wait for ever), and a name
-    that is no UTF-8 (TensorFlow takes no other).
+    Classes and the files of a class are in sorted order. Links to folders are followed. Hidden
+    files and folders, `__MACOSX`, and files that are not images are ignored. These files cause a
+    warning and are left out:
+
+    - images in unsupported formats, such as HEIC (one warning with their number)
+    - images directly in `data_dir`, which have no class (one warning)
+    - pipes and devices with the name of an image, on which a read can block forever
+    - file names that are not UTF-8, which TensorFlow does not accept
 
     Raises:
-        ValueError: when `data_dir` is missing or empty, cannot be read, or has no class folder
-            with images.
+        ValueError: `data_dir` is missing or empty, cannot be read, or has no class folder with
+            images.
     """
     root = checked_data_dir(data_dir, EXPECTED)
     files_of = {}
@@ -59,17 +61,17 @@ def folder(data_dir: str | os.PathLike[str] | None) -> ImageTable:
         files_of[os.path.relpath(path, root).replace(os.sep, "/")] = images
     without_class = files_of.pop(".", [])
     if not files_of:
-        found = f"{len(without_class)} images lie in it directly" if without_class else "no image"
+        found = f"{len(without_class)} images without a class folder" if without_class else "none"
         found += f", and {unread_line(unread)}" if unread else ""
         raise ArgumentError(
-            f"data_dir has no class folder with images: found {found}. {EXPECTED} "
+            f"data_dir must have class folders with images. Found {found}. {EXPECTED} "
             f"Received: data_dir={root}"
         )
     if unread:
         LOGGER.warning("%s: %s", root, unread_line(unread))
     if without_class:
         LOGGER.warning(
-            "%s: left out %d images that lie in no class folder, the first is %s",
+            "%s: left out %d images that are not in a class folder, the first is %s",
             root,
             len(without_class),
             without_class[0],
@@ -83,16 +85,16 @@ def folder(data_dir: str | os.PathLike[str] | None) -> ImageTable:
 def walk_images(
     root: str, unread: collections.Counter[str] | None = None
 ) -> Iterator[tuple[str, list[str]]]:
-    """Yields (folder, its images' names in sorted order) for `root` and what lies below it.
+    """Yield (folder, sorted names of its images) for `root` and all folders in it.
 
-    Folders without images are left out. Links and hidden files as in `folder`.
+    Folders without images are left out. Links and hidden files are handled as in `folder`.
 
     Args:
-        root: the folder.
-        unread: where the images are counted that are of formats which are not read.
+        root: The folder.
+        unread: Counter of images in unsupported formats, by extension.
 
     Raises:
-        ValueError: a folder cannot be read.
+        ValueError: A folder cannot be read.
     """
     for path, folders, files in os.walk(root, onerror=_unreadable, followlinks=True):
         folders[:] = [name for name in folders if _is_shown(name) and not _is_loop(path, name)]
@@ -106,13 +108,13 @@ def walk_images(
 
 
 def unread_endings(names: Iterable[str]) -> list[str]:
-    """Of those names that are of images in formats which are not read, the endings."""
+    """Return the extensions of the names that are images in unsupported formats."""
     endings = (os.path.splitext(name)[1].lower() for name in names)
     return [ending for ending in endings if ending in UNREAD]
 
 
 def unread_line(unread: collections.Counter[str]) -> str:
-    """What is said of images that are not read, and what to do."""
+    """Return the message about images in unsupported formats."""
     count = sum(unread.values())
     kinds = ", ".join(f"{number:,} {ending}" for ending, number in unread.most_common())
     files = "file is" if count == 1 else "files are"
@@ -124,23 +126,23 @@ def _is_shown(name: str) -> bool:
 
 
 def _can_be_read(path: str) -> bool:
-    """Whether reading it ends, and whether TensorFlow can name it; says what cannot."""
+    """Return whether a file is regular and has a UTF-8 name, and warn if not."""
     try:
         special = not stat.S_ISREG(os.stat(path).st_mode)
-    except OSError:  # a link whose file is gone, say: found where the images are looked at
+    except OSError:  # for example, a broken link, which the check of the images reports
         special = False
     try:
         path.encode()
     except UnicodeEncodeError:
-        LOGGER.warning("left out: %s, whose name is no UTF-8", ascii(path))
+        LOGGER.warning("left out: %s, whose name is not UTF-8", ascii(path))
         return False
     if special:
-        LOGGER.warning("left out: %s, which is no regular file", path)
+        LOGGER.warning("left out: %s, which is not a regular file", path)
     return not special
 
 
 def _is_loop(path: str, name: str) -> bool:
-    """Whether a folder is a link to one that holds it, where following would never end."""
+    """Return whether a folder is a link to one of its parents."""
     link = os.path.join(path, name)
     if not os.path.islink(link):
         return False
@@ -150,5 +152,6 @@ def _is_loop(path: str, name: str) -> bool:
 
 def _unreadable(error: OSError) -> NoReturn:
     raise ArgumentError(
-        f"A folder of images cannot be read ({error.strerror}): {error.filename}"
+        f"data_dir must contain only readable folders ({error.strerror}). "
+        f"Received: {error.filename}"
     ) from error

@@ -1,12 +1,11 @@
-"""The built-in dataset: characters drawn from the DejaVu faces that matplotlib ships.
+"""The built-in dataset: characters in the DejaVu fonts that matplotlib contains.
 
-It needs no download, yet asks what real retrieval benchmarks ask: many classes, few images each,
-and test classes that training never saw.
+It needs no download, and is similar to real retrieval benchmarks: many classes, few images of each,
+and test classes that training never sees.
 """
 
 import functools
 import hashlib
-import numbers
 import os
 import unicodedata
 from typing import TYPE_CHECKING, cast
@@ -40,27 +39,26 @@ FACES = (
     "DejaVuSansMono-Oblique",
     "DejaVuSansMono-BoldOblique",
 )
-"""Every class has one image in each of these faces, in this order."""
+"""Fonts. Each class has one image in each font, in this order."""
 
-# Calibrated on the second 400 classes: raw-pixel R@1 is 0.17 (cosine) and 0.14 (l2). Geometry does
-# most of that, not noise, so a network can learn to see through it.
+# Calibrated on the second 400 classes: R@1 of raw pixels is 0.17 (cosine) and 0.14 (l2). The cause
+# is mostly geometry, not noise, so that a network can learn to ignore it.
 ROTATION = (-15.0, 15.0)  # degrees, clockwise as seen
 SCALE = (0.8, 1.1)
 SHIFT = (-3.0, 3.0)  # pixels, in x and in y
-CONTRAST = (0.6, 1.0)  # 1: ink 255 on ground 0
-NOISE = 10.0  # standard deviation, grey levels
+CONTRAST = (0.6, 1.0)  # 1: foreground 255, background 0
+NOISE = 10.0  # standard deviation in gray levels
 
-# Characters are drawn at twice the image size: a bilinear sample of the drawing then averages the
-# four pixels that fall into one image pixel, so the one affine map neither blurs nor aliases.
+# Characters are drawn at twice the image size. A bilinear sample then averages four pixels of the
+# drawing, so that the affine map neither blurs nor aliases.
 _DRAWING = 2 * IMAGE_SIZE
 _EM = 42
-# The tallest characters reach 1.1 em above the baseline and 0.3 em below it: this centres them.
-# All fit but U+2031 (per ten thousand), which is wider than the drawing and loses its ends.
+# The tallest characters reach from 1.1 em above the baseline to 0.3 em below. This centers them.
+# All fit, except U+2031 (per ten thousand), which is wider than the drawing and loses its ends.
 _BASELINE = _DRAWING // 2 + round(0.37 * _EM)
 
-# Homoglyphs are equal at every pixel to within so many grey levels. Not 0: the fonts place some a
-# fraction of a pixel apart (Latin and Cyrillic A in the serif faces). Pairs that a reader can tell
-# apart by shape differ by more than 100.
+# Largest difference of homoglyphs at any pixel, in gray levels. Not 0, because some are a fraction
+# of a pixel apart (Latin and Cyrillic A in the serif fonts). Different shapes differ by over 100.
 _SAME = 90
 
 
@@ -71,12 +69,12 @@ def load_split(
     split: str = "first_classes",
     seed: int = 0,
 ) -> Split:
-    """Built in: characters; the first classes train, the next ones test."""
+    """Built in: characters. By default, the first half of the classes is for training."""
     check_not_given("glyphs", "reads no files", data_dir=data_dir)
     wanted = None
     first = split == "first_classes"
     if first and train_classes and test_classes and min(train_classes, test_classes) > 0:
-        # Drawing takes time, and the first classes are the same however many are drawn.
+        # Drawing takes time, and the first classes do not depend on the number of classes.
         wanted = train_classes + test_classes
     try:
         table = glyphs(num_classes=wanted)
@@ -88,40 +86,33 @@ def load_split(
 
 
 def glyphs(num_classes: int | None = None, seed: int = 0) -> ImageTable:
-    """About 2,200 classes, one a character, of 12 grey images of 32×32, one in each DejaVu face.
+    """Draw about 2,200 classes, one per character, of 12 gray images of 32×32, one in each DejaVu
+    font.
 
-    A class is a printable character that all of `FACES` have. Homoglyphs, characters drawn the
-    same in every face up to a fraction of a pixel (Latin A, Greek Alpha, Cyrillic A), are one class
-    under the lowest code point. Ink is light on dark. Each image has a rotation, scale, shift and
-    contrast of its own, uniform in the ranges above, and Gaussian noise, all a pure function of
-    (seed, character, face). Classes come in a fixed shuffled order whatever the seed, so that the
-    first N and the next M mix scripts alike; `glyphs(N)` holds the first N classes of `glyphs()`.
+    A class is a printable character that exists in all `FACES`. Homoglyphs, which look the same in
+    all fonts up to a fraction of a pixel (Latin A, Greek Alpha, Cyrillic A), are one class with the
+    lowest code point. Characters are light on a dark background. Each image has a random rotation,
+    scale, shift, and contrast, uniform in the ranges in this module, and Gaussian noise. They are a
+    pure function of (seed, character, font). The order of the classes is a fixed shuffle that does
+    not depend on the seed, so that all parts of it mix scripts. `glyphs(N)` has the first N classes
+    of `glyphs()`.
 
     Args:
-        num_classes: how many classes to render, from the first on. None: all.
-        seed: whole number, 0 to 2^64 - 1.
+        num_classes: Number of classes, from the first. None: all.
+        seed: Integer from 0 to 2^64 - 1.
 
     Returns:
-        An `ImageTable` with uint8 `arrays` [12 * num_classes, 32, 32, 1], rows ordered by class,
-        then face, and names such as `U+00E9 é`.
+        `ImageTable` with uint8 `arrays` [12 * num_classes, 32, 32, 1], ordered by class and font,
+        and class names such as `U+00E9 é`.
 
     Raises:
-        ValueError: `num_classes` is not from 1 to the number of classes, or `seed` out of range.
+        ValueError, TypeError: `num_classes` or `seed` is out of range or not an integer.
     """
-    seed = check_whole("seed", seed)
-    if not 0 <= seed < 2**64:
-        raise ArgumentError(
-            f"seed must be a whole number from 0 to 2^64 - 1. Received: seed={seed!r}"
-        )
+    seed = check_whole("seed", seed, least=0, most=2**64 - 1)
     fonts, characters = _fonts(), _characters()
     if num_classes is None:
         num_classes = len(characters)
-    is_number = isinstance(num_classes, numbers.Integral) and not isinstance(num_classes, bool)
-    if not is_number or not 1 <= num_classes <= len(characters):
-        raise ArgumentError(
-            f"num_classes must be None or from 1 to {len(characters)}, the number of glyph "
-            f"classes. Received: num_classes={num_classes!r}"
-        )
+    num_classes = check_whole("num_classes", num_classes, least=1, most=len(characters))
     characters = characters[:num_classes]
     images = np.concatenate([_class_images(fonts, c, seed) for c in characters])
     return ImageTable.from_arrays(
@@ -143,23 +134,23 @@ def _fonts() -> "list[ImageFont.FreeTypeFont]":
     with needing("run", "the dataset glyphs"):
         from PIL import ImageFont
 
-    # The basic layout is in every build of Pillow; the other one, where present, may differ.
+    # Every build of Pillow has the basic layout. The results of the other one can differ.
     layout = ImageFont.Layout.BASIC
     return [ImageFont.truetype(path, _EM, layout_engine=layout) for path in _paths()]
 
 
 def _common_characters() -> list[str]:
-    """Characters that every face has a drawing for, by code point."""
+    """Return the characters that all fonts contain, by code point."""
     from matplotlib.ft2font import FT2Font
 
     codes = set.intersection(*(set(FT2Font(path).get_charmap()) for path in _paths()))
-    # Categories M, Z, C: combining marks, spaces, controls. They have no drawing of their own.
+    # Categories M, Z, C are combining marks, spaces, and controls, which have no shape.
     return [c for c in map(chr, sorted(codes)) if unicodedata.category(c)[0] not in "MZC"]
 
 
 @functools.cache
 def _characters() -> list[str]:
-    """The classes in their fixed order: of each set of homoglyphs the lowest code point."""
+    """Return the classes in their fixed order. Homoglyphs have the lowest code point."""
     fonts = _fonts()
     characters, drawings = [], []
     for character in _common_characters():
@@ -170,13 +161,13 @@ def _characters() -> list[str]:
             drawings.append(np.concatenate([np.asarray(d.reduce(2)) for d in inked]))
     homoglyphs = _repeats(np.stack(drawings))
     distinct = (c for row, c in enumerate(characters) if row not in homoglyphs)
-    # A digest of the character itself orders them: no two swap places when another one is added.
+    # Sort by a digest of the character, so that a new character does not change the order.
     return sorted(distinct, key=lambda c: hashlib.sha256(c.encode()).digest())
 
 
 def _repeats(drawings: np.ndarray) -> set[int]:
-    """Rows that look the same as a row before them which is no such repeat itself."""
-    # Two million pairs are slow to compare in full; one product over the first face leaves few.
+    """Return the rows that look like an earlier row. The earlier row is not a repeat itself."""
+    # Comparing two million pairs is slow. A product over the first font leaves few candidates.
     first = drawings[:, :IMAGE_SIZE].reshape(len(drawings), -1).astype(np.float32)
     first /= np.linalg.norm(first, axis=1, keepdims=True)
     alike = np.argwhere(np.triu(first @ first.T > 0.9, 1))
@@ -190,7 +181,7 @@ def _repeats(drawings: np.ndarray) -> set[int]:
 
 
 def _draw(font: "ImageFont.FreeTypeFont", character: str) -> "Image.Image | None":
-    """The clean drawing: standing on the baseline, centred across. None where nothing is drawn."""
+    """Draw a character on the baseline, horizontally centered. None if the character is empty."""
     from PIL import Image, ImageDraw
 
     wide = Image.new("L", (2 * _DRAWING, _DRAWING))
@@ -198,14 +189,14 @@ def _draw(font: "ImageFont.FreeTypeFont", character: str) -> "Image.Image | None
     box = wide.getbbox()
     if box is None:
         return None
-    # By the ink, not by the advance: homoglyphs of two scripts can differ in side bearings alone,
-    # and no one could tell such classes apart once images are shifted.
+    # Center the foreground, not the advance width: homoglyphs of two scripts can differ only in
+    # their side bearings, and a random shift would make these classes equal.
     left = (box[0] + box[2] - _DRAWING) // 2
     return wide.crop((left, 0, left + _DRAWING, _DRAWING))
 
 
 def _class_images(fonts: "list[ImageFont.FreeTypeFont]", character: str, seed: int) -> np.ndarray:
-    """One character in every face, distorted: uint8 [12, 32, 32]."""
+    """Draw and distort a character in all fonts, uint8 [12, 32, 32]."""
     from PIL import Image
 
     random = np.random.Generator(np.random.Philox(key=np.array([seed, ord(character)], np.uint64)))
@@ -215,7 +206,7 @@ def _class_images(fonts: "list[ImageFont.FreeTypeFont]", character: str, seed: i
     ink = np.empty(noise.shape, np.float32)
     for face, (font, (rotation, scale, x, y, _)) in enumerate(zip(fonts, drawn)):
         coefficients = _inverse_map(rotation, scale, x, y)
-        drawing = cast("Image.Image", _draw(font, character))  # every face has one
+        drawing = cast("Image.Image", _draw(font, character))  # all fonts have a shape
         distorted = drawing.transform(
             (IMAGE_SIZE, IMAGE_SIZE),
             Image.Transform.AFFINE,
@@ -229,7 +220,7 @@ def _class_images(fonts: "list[ImageFont.FreeTypeFont]", character: str, seed: i
 
 
 def _inverse_map(rotation: float, scale: float, x: float, y: float) -> tuple[float, ...]:
-    """Coefficients that take a pixel of the image to its point in the drawing, as Pillow asks."""
+    """Return Pillow's coefficients that map a pixel of the image to a point of the drawing."""
     zoom = _DRAWING / IMAGE_SIZE / scale
     cosine = zoom * np.cos(np.radians(rotation))
     sine = zoom * np.sin(np.radians(rotation))

@@ -14,14 +14,13 @@ from pipelines.table import ImageTable
 NUM_IMAGES = 5_421
 NUM_CLASSES = 81
 LAST_TRAIN_CLASS = 40
-"""Class ids 0 to 40 train, 41 to 80 test: fruit and juice here, dairy and vegetables there."""
+"""Class ids 0 to 40 (fruit, juice) are for training, 41 to 80 (dairy, vegetables) for the test."""
 
 EXPECTED = (
-    "Expected the Grocery Store Dataset (github.com/marcusklasson/GroceryStoreDataset), that is "
-    "its folder dataset with classes.csv, train.txt, val.txt, test.txt and the images that they "
-    "name."
+    "Expected the Grocery Store Dataset (github.com/marcusklasson/GroceryStoreDataset): its folder "
+    "dataset with classes.csv, train.txt, val.txt, test.txt, and the listed images."
 )
-# As GitHub packs it, as git clones it, and either's own folder.
+# From GitHub's archive, from a git clone, and the folder inside.
 _FOLDERS = ("GroceryStoreDataset-master/dataset", "GroceryStoreDataset/dataset", "dataset")
 _CLASSES, _LISTS = "classes.csv", ("train.txt", "val.txt", "test.txt")
 _CLASS_COLUMNS = {
@@ -42,7 +41,7 @@ def load_split(
     split: str = "first_classes",
     seed: int = 0,
 ) -> Split:
-    """The Grocery Store Dataset: photos, and a catalog of one shop's picture a class."""
+    """The Grocery Store Dataset: photos, and a catalog with a shop's picture of each class."""
     table, catalog, class_ids = read_groceries(data_dir)
     return split_by_id(
         table, class_ids, LAST_TRAIN_CLASS, train_classes, test_classes, catalog, split, seed
@@ -52,24 +51,23 @@ def load_split(
 def read_groceries(
     data_dir: str | os.PathLike[str] | None,
 ) -> tuple[ImageTable, ImageTable, np.ndarray]:
-    """Reads `classes.csv` and the three lists; opens no image.
+    """Read `classes.csv` and the three lists. No image is opened.
 
-    The lists' own division into training and test photos is within classes, and is not used: rows
-    are all photos, in the order of `train.txt`, `val.txt` and `test.txt`, and classes those with
-    photos, in the order of their ids. A folder with other counts than the full dataset's is read
-    all the same, with a warning.
+    The lists divide the photos of each class into training and test. This division is not used.
+    Rows are all photos, in the order of `train.txt`, `val.txt`, and `test.txt`. Classes are those
+    with photos, in the order of their ids. A folder with other numbers of images or classes than
+    the full dataset only causes a warning.
 
     Args:
-        data_dir: the folder with `classes.csv`, or one that holds it, as downloaded or cloned.
+        data_dir: Folder with `classes.csv`, or the downloaded or cloned folder that contains it.
 
     Returns:
-        The photos; the catalog, one picture of each class on white; the dataset's own id of each
-        class. Both tables have `coarse_ids`.
+        The table of photos, the catalog with one picture of each class on white, and the dataset's
+        id of each class. Both tables have `coarse_ids`.
 
     Raises:
-        ValueError: when the folder or a file in it is missing, a line of a file does not parse
-            (the message names file and line), an id comes twice, the files disagree, or listed
-            images are not there.
+        ValueError: A folder or a file is missing, a line is invalid (the message names file and
+            line), an id appears twice, the files disagree, or listed images are missing.
     """
     root = dataset_root(data_dir, _FOLDERS, [_CLASSES, *_LISTS], EXPECTED)
     classes = _classes(os.path.join(root, _CLASSES))
@@ -98,15 +96,16 @@ def read_groceries(
 
 
 def _classes(path: str) -> dict[int, tuple[str, int, str]]:
-    """Class id -> its name, its coarse class's id, the path of its picture."""
+    """Return class id -> (name, id of the coarse class, path of the picture)."""
     rows = read_table(path, _CLASS_COLUMNS, header=True, separator=",")
     classes: dict[int, tuple[str, int, str]] = {}
     for name, (class_id, _, coarse_id, picture, _) in rows.items():
         if class_id in classes:
             raise ArgumentError(
-                f"{path} gives the class id {class_id} twice, to {classes[class_id][0]} and {name}"
+                f"{path} must have different class ids, but {classes[class_id][0]} and {name} have "
+                f"class id {class_id}"
             )
-        # The paths begin with a slash, and mean the dataset's folder.
+        # The paths start with a slash, but are relative to the dataset's folder.
         classes[class_id] = name, coarse_id, picture.lstrip("/")
     return classes
 
@@ -118,13 +117,13 @@ def _check_classes(
     unknown = [class_id for class_id, _ in pairs if class_id not in classes]
     if unknown:
         raise ArgumentError(
-            f"{_CLASSES} names no class for {len(unknown)} of the class ids of {listed_in}. "
-            f"The first: {first(unknown)}"
+            f"{_CLASSES} must name all classes in {listed_in}, but {len(unknown)} class ids have "
+            f"no name. The first: {first(unknown)}"
         )
     other = [pair for pair in pairs if classes[pair[0]][1] != pair[1]]
     if other:
         class_id, coarse_id = other[0]
         raise ArgumentError(
-            f"{_CLASSES} and {listed_in} disagree: class id {class_id} is of the coarse class "
-            f"{classes[class_id][1]} in the one and {coarse_id} in the other"
+            f"{_CLASSES} and {listed_in} disagree: class id {class_id} has the coarse class "
+            f"{classes[class_id][1]} in the former and {coarse_id} in the latter"
         )

@@ -7,7 +7,12 @@ import numpy as np
 
 from keras_dml._common.errors import ArgumentError
 from pipelines.datasets.annotations import check_images, first, read_table
-from pipelines.datasets.files import check_not_given, checked_data_dir, warn_of_other_counts
+from pipelines.datasets.files import (
+    check_not_given,
+    checked_data_dir,
+    missing_file_error,
+    warn_of_other_counts,
+)
 from pipelines.split import Split
 from pipelines.table import ImageTable
 
@@ -15,10 +20,9 @@ NUM_IMAGES = {"train": 25_882, "query": 14_218, "gallery": 12_612}
 NUM_CLASSES = {"train": 3_997, "query": 3_985, "gallery": 3_985}
 
 EXPECTED = (
-    "Expected the In-Shop Clothes Retrieval benchmark of DeepFashion, that is "
-    "list_eval_partition.txt (or Eval/list_eval_partition.txt) and the unpacked img.zip as img/ "
-    "(or Img/img/). It is given out by hand: ask for it at "
-    "mmlab.ie.cuhk.edu.hk/projects/DeepFashion/InShopRetrieval.html."
+    "Expected the In-Shop Clothes Retrieval benchmark of DeepFashion: list_eval_partition.txt (or "
+    "Eval/list_eval_partition.txt), and the unpacked img.zip as img/ (or Img/img/). To get it, ask "
+    "its authors at mmlab.ie.cuhk.edu.hk/projects/DeepFashion/InShopRetrieval.html."
 )
 _LIST = "list_eval_partition.txt"
 
@@ -28,31 +32,27 @@ def load_split(
     train_classes: int | None = None,
     test_classes: int | None = None,
 ) -> Split:
-    """In-Shop, with a gallery, which takes no split but its own."""
-    given = {"train_classes": train_classes, "test_classes": test_classes}
-    check_not_given("inshop", "is split by its list", **given)
-    return inshop(data_dir)
+    """In-Shop, with a gallery, in its official split.
 
-
-def inshop(data_dir: str | os.PathLike[str] | None) -> Split:
-    """Reads the list, which says what trains, what is a query and what the gallery; opens no image.
-
-    Rows are in the order of the list, classes (items) in the order of their names; query and
-    gallery number theirs together. Another count of images than the full dataset's is read all the
-    same, with a warning.
+    The list specifies the training images, the queries, and the gallery. No image is opened. Rows
+    are in the order of the list. Classes (items) are in the order of their names. Queries and
+    gallery have the same classes. Another number of images than in the full dataset only causes a
+    warning.
 
     Args:
-        data_dir: the folder with the list and `img`, as unpacked or as downloaded (`Eval`, `Img`).
+        data_dir: Folder with the list and `img`, unpacked or as downloaded (`Eval`, `Img`).
+        train_classes, test_classes: Must be None.
 
     Returns:
-        `Split` with the queries as `test` and with a `gallery`.
+        `Split` with the queries as `test`, and with a `gallery`.
 
     Raises:
-        ValueError: when the folder, the list or `img` is missing, a line does not parse (the
-            message names file and line), there are more or fewer lines than the list says, one of
-            the three sets is empty, an item is both in training and in test, or listed images
-            are not there.
+        ValueError: The folder, the list, or `img` is missing, a line is invalid (the message names
+            file and line), the number of lines is not the announced one, one of the three sets is
+            empty, an item is in training and test, or listed images are missing.
     """
+    given = {"train_classes": train_classes, "test_classes": test_classes}
+    check_not_given("inshop", "has an official split", **given)
     root = checked_data_dir(data_dir, EXPECTED)
     path = _either(root, _LIST, os.path.join("Eval", _LIST))
     images = os.path.dirname(_either(root, "img", os.path.join("Img", "img")))
@@ -65,12 +65,12 @@ def inshop(data_dir: str | os.PathLike[str] | None) -> Split:
     items = {side: {item for _, item in of[side]} for side in of}
     for side, found in items.items():
         if not found:
-            raise ArgumentError(f"{path} lists no image with evaluation_status {side}")
+            raise ArgumentError(f"{path} must list images with evaluation_status {side}")
     tested = sorted(items["query"] | items["gallery"])
     both = sorted(items["train"].intersection(tested))
     if both:
         raise ArgumentError(
-            f"{path} has {len(both)} items that are both in train and in query or gallery. "
+            f"{path} must not have items in both train and query or gallery, but has {len(both)}. "
             f"The first: {first(both)}"
         )
     classes = {"train": sorted(items["train"]), "query": tested, "gallery": tested}
@@ -97,4 +97,4 @@ def _either(root: str, *names: str) -> str:
     for name in names:
         if os.path.exists(os.path.join(root, name)):
             return os.path.join(root, name)
-    raise ArgumentError(f"data_dir holds no {names[0]}. {EXPECTED} Received: data_dir={root}")
+    raise missing_file_error(root, names[0], EXPECTED)

@@ -1,7 +1,7 @@
 """Read a variable of a MATLAB file and print it as JSON: `python read_mat.py FILE VARIABLE`.
 
-A process of its own, because one flipped byte ends it: SciPy's reader is compiled code that trusts
-the file. Knows none of our packages, so that it runs wherever its file lies.
+This is a separate process because SciPy's compiled reader trusts the file, and one flipped byte can
+crash it. It imports none of our packages, so that it runs wherever its file is.
 """
 
 import json
@@ -12,11 +12,11 @@ _MOST_MEMORY = 4 * 2**30  # bytes
 
 
 def variable_of(file: str, variable: str) -> dict[str, Any]:
-    """What is printed.
+    """Return the content of a variable.
 
     Returns:
-        {"fields": names or None, "rows": the entries, each a list where there are fields}; {} where
-        the file has no such variable. Numbers and text are themselves, all else is None.
+        {"fields": names or None, "rows": the entries, as lists if there are fields}, or {} if the
+        file does not contain the variable. Numbers and text are unchanged, everything else is None.
     """
     import numpy as np
     from scipy.io import loadmat
@@ -40,13 +40,13 @@ def _plain(value: Any) -> int | float | str | None:
 
 
 def main(file: str, variable: str) -> str | None:
-    """Print it; returns the reason why it cannot be read, or None."""
+    """Print the variable. Return the reason if it cannot be read, or None."""
     import resource
 
     resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY, _MOST_MEMORY))
     try:
         json.dump(variable_of(file, variable), sys.stdout)
-    except Exception as error:  # it raises whatever its parser stumbled over
+    except Exception as error:  # SciPy's parser raises any exception
         return " ".join(str(error).split()) or type(error).__name__
     return None
 

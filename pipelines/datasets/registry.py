@@ -1,10 +1,9 @@
-"""Datasets by name, each split the way its protocol says.
+"""Datasets by name, with their official splits.
 
 A dataset is a module of this package with a function `load_split(data_dir, train_classes,
-test_classes) -> Split`, which takes `crop_to_box` too if its images have bounding boxes, and
-`split` and `seed` if not its files say what trains: where the classes are divided, or whether files
-divide them, is that function's business. Its docstring is what a list of the datasets says beside
-the name.
+test_classes) -> Split`. It has an argument `crop_to_box` if its images have bounding boxes, and
+arguments `split` and `seed` if its files do not define the split. The first line of its docstring
+describes the dataset in lists.
 """
 
 import difflib
@@ -28,10 +27,10 @@ NAMES = (
     "inshop",
     "sop",
 )
-"""The datasets: modules of this package."""
+"""Names of datasets, which are modules of this package."""
 
 DATASETS = (*NAMES, f"{PREFIX}NAME")
-"""Names that `load_dataset` knows; `tfds:NAME` stands for those of tensorflow-datasets."""
+"""Names for `load_dataset`. `tfds:NAME` stands for any dataset of tensorflow-datasets."""
 
 
 def load_dataset(
@@ -43,7 +42,7 @@ def load_dataset(
     split: str = "first_classes",
     split_seed: int = 0,
 ) -> Split:
-    """Loads a dataset and splits it into classes to train on and unseen classes to test on.
+    """Load a dataset and split it into training classes and unseen test classes.
 
     Examples:
         >>> split = load_dataset("digits")
@@ -51,29 +50,33 @@ def load_dataset(
         (1438, 359, True)
 
     Args:
-        name: one of `DATASETS`. `"glyphs"`: the built-in characters, no files needed. `"cub"`:
-            CUB-200-2011, `"cars"`: Cars-196, `"sop"`: Stanford Online Products, `"inshop"`: In-Shop
-            (with a gallery), `"groceries"`: the Grocery Store Dataset (with a catalog), in their
-            official layouts. `"folder"`: any folder of class folders. `"digits"`: scikit-learn's,
-            no files needed; its test images are of the training classes. `"tfds:NAME"` or
-            `"tfds:NAME:CONFIG"`: an image classification set of tensorflow-datasets, in its own
-            splits or split by class; see `pipelines.datasets.tfds`.
-        data_dir: where the files are; not for `"glyphs"` and `"digits"`. For `"tfds:NAME"` None is
-            tensorflow-datasets' own folder.
-        train_classes: the first so many classes train; not for `"sop"` and `"inshop"`, whose files
-            are the split. None: CUB's class ids up to 100, those of Cars-196 up to 98, those of the
-            groceries up to 40; the own splits of `"tfds:NAME"`; otherwise the first half of the
-            classes, rounded down.
-        test_classes: the next so many classes test. None: all the others.
-        crop_to_box: whether the images of `"cub"` and `"cars"` are cut down to their bounding
-            boxes, which most papers do not do.
-        split: which classes train: `"first_classes"`, `"random_classes"`, `"within_classes"` or
-            `"every_class"`, see `split_by_class`. Not for `"sop"`, `"inshop"` and `"digits"`.
-        split_seed: of what is drawn at random.
+        name: One of `DATASETS`:
+
+            - `"glyphs"`: built-in characters, without files
+            - `"digits"`: scikit-learn's digits, without files, tested on the training classes
+            - `"cub"`, `"cars"`, `"sop"`: CUB-200-2011, Cars-196, and Stanford Online Products in
+              their official layouts
+            - `"inshop"`: In-Shop, with a gallery
+            - `"groceries"`: the Grocery Store Dataset, with a catalog
+            - `"folder"`: any folder of class folders
+            - `"tfds:NAME"`, `"tfds:NAME:CONFIG"`: an image classification dataset of
+              tensorflow-datasets, see `pipelines.datasets.tfds`
+        data_dir: Folder of the files. None for `"glyphs"` and `"digits"`, and for the default
+            folder of tensorflow-datasets.
+        train_classes: Number of training classes. None: the official boundary (class ids up to 100
+            for CUB, 98 for Cars-196, 40 for the groceries), the dataset's splits for `"tfds:NAME"`,
+            or half of the classes, rounded down. Must be None for `"sop"` and `"inshop"`, whose
+            files define the split.
+        test_classes: Number of test classes. None: all other classes.
+        crop_to_box: Whether to crop images of `"cub"` and `"cars"` to their bounding boxes. Most
+            papers do not.
+        split: How to choose the classes: `"first_classes"`, `"random_classes"`, `"within_classes"`,
+            or `"every_class"`, see `split_by_class`. Not for `"sop"`, `"inshop"`, and `"digits"`.
+        split_seed: Seed of the random choices of `split`.
 
     Raises:
-        ValueError: for an unknown name, files that are missing or do not fit together, and a
-            boundary that leaves train or test empty.
+        ValueError: The name is unknown, files are missing or disagree, or one side of the split is
+            empty.
     """
     crop_to_box = check_bool("crop_to_box", crop_to_box)
     if not isinstance(name, str):
@@ -84,15 +87,16 @@ def load_dataset(
         if split != "first_classes":
             if not takes_split(name):
                 raise ArgumentError(
-                    f"split (--class_split) must not be given with {name}, whose files say what "
-                    f"trains. Received: split={split}"
+                    f"split (--class_split) must not be set with {name}, which has an official "
+                    f"split. Received: split={split}"
                 )
             more |= {"split": split, "seed": split_seed}
         return _module(name).load_split(data_dir, train_classes, test_classes, **more)
     if crop_to_box:
-        boxed = " or ".join(known for known in NAMES if _takes(known, "crop_to_box"))
+        boxed = " and ".join(known for known in NAMES if _takes(known, "crop_to_box"))
         raise ArgumentError(
-            f"crop_to_box needs a dataset with bounding boxes, {boxed}. Received: dataset={name}"
+            f"crop_to_box must be False except for {boxed}, which have bounding boxes. "
+            f"Received: dataset={name}"
         )
     if name.startswith(PREFIX):
         return tfds_split(
@@ -106,7 +110,7 @@ def load_dataset(
 
 
 def takes_split(name: str) -> bool:
-    """Whether the classes of a dataset can be divided otherwise than its own files divide them."""
+    """Return whether `load_dataset` accepts other values of `split` than the default."""
     return name not in NAMES or _takes(name, "split")
 
 

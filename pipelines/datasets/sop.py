@@ -13,8 +13,8 @@ NUM_IMAGES = {"train": 59_551, "test": 60_502}
 NUM_CLASSES = {"train": 11_318, "test": 11_316}
 
 EXPECTED = (
-    "Expected the unpacked archive Stanford_Online_Products, that is Ebay_train.txt, Ebay_test.txt "
-    "and a folder of images for each kind of product."
+    "Expected the unpacked archive Stanford_Online_Products: Ebay_train.txt, Ebay_test.txt, and a "
+    "folder of images for each kind of product."
 )
 _COLUMNS = {"image_id": whole, "class_id": whole, "super_class_id": whole, "path": str}
 
@@ -24,25 +24,21 @@ def load_split(
     train_classes: int | None = None,
     test_classes: int | None = None,
 ) -> Split:
-    """Stanford Online Products, which takes no split but its own."""
-    given = {"train_classes": train_classes, "test_classes": test_classes}
-    check_not_given("sop", "is split by its lists", **given)
-    return sop(data_dir)
+    """Stanford Online Products, in its official split.
 
-
-def sop(data_dir: str | os.PathLike[str] | None) -> Split:
-    """Reads the two lists, which are the split; opens no image.
-
-    Rows are in the order of the lists, classes in the order of their ids. A list with other counts
-    than the full dataset's is read all the same, with a warning.
+    Rows are in the order of the two lists, classes in the order of their ids. No image is opened. A
+    list with other numbers of images or classes than the full dataset only causes a warning.
 
     Args:
-        data_dir: the folder `Stanford_Online_Products`, or the one that holds it.
+        data_dir: The folder `Stanford_Online_Products`, or a folder that contains it.
+        train_classes, test_classes: Must be None.
 
     Raises:
-        ValueError: when the folder or a list is missing, a line does not parse (the message names
-            file and line), a class is in both lists, or listed images are not there.
+        ValueError: The folder or a list is missing, a line is invalid (the message names file and
+            line), a class is in both lists, or listed images are missing.
     """
+    given = {"train_classes": train_classes, "test_classes": test_classes}
+    check_not_given("sop", "has an official split", **given)
     needed = ["Ebay_train.txt", "Ebay_test.txt"]
     root = dataset_root(data_dir, "Stanford_Online_Products", needed, EXPECTED)
     rows = {

@@ -1,18 +1,18 @@
-"""Needs TensorFlow (tensorflow-datasets). Image classification sets of tensorflow-datasets."""
+"""Needs TensorFlow (tensorflow-datasets). Image classification datasets of tensorflow-datasets."""
 
 import difflib
+import importlib
 import logging
 import os
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from keras_dml._common.errors import ArgumentError
 from keras_dml._common.extras import needing
 from pipelines.datasets.files import LOGGER
-from pipelines.datasets.optional import tensorflow_datasets
 from pipelines.split import Split, split_by_class
 from pipelines.table import ImageTable
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tensorflow_datasets.core import DatasetBuilder
 
 PREFIX = "tfds:"
-"""What the names of these datasets begin with: `tfds:NAME` or `tfds:NAME:CONFIG`."""
+"""Prefix of the names of these datasets: `tfds:NAME` or `tfds:NAME:CONFIG`."""
 
 _TRAIN, _TESTS = "train", ("test", "validation")
 _IMAGES_AT_A_TIME = 1024
@@ -35,36 +35,36 @@ def tfds_split(
     split: str = "first_classes",
     seed: int = 0,
 ) -> Split:
-    """An image classification set of tensorflow-datasets, downloaded where it is not there yet.
+    """Load an image classification dataset of tensorflow-datasets. Download it if it is missing.
 
-    Without `train_classes` the set's own splits are used: `train`, and `test` (`validation` where
-    there is no `test`). Where the test classes were trained on the split has `same_classes`; where
-    none of them was, each side numbers its own classes.
+    By default, the result has the dataset's splits: `train`, and `test` (or `validation` if there
+    is no `test`). If the training classes contain all test classes, the result has `same_classes`.
+    If they contain none, each side numbers its classes.
 
-    With `train_classes` or another `split` the images of `train`, `validation` and `test`, those
-    that the set has, are pooled and split again by class, in the order of the set's class numbers.
-    Other splits are left out: some sets have splits that repeat images of these.
+    With `train_classes` or another `split`, the images of `train`, `validation`, and `test` are
+    pooled and split by class, in the order of the class numbers. Other splits are ignored, because
+    in some datasets they repeat these images.
 
-    The images are not decoded: their files' bytes are held in memory (see `ImageTable.encoded`).
-    Images without a label (class -1) are left out, with one warning.
+    Images are not decoded. The bytes of their files stay in memory (see `ImageTable.encoded`).
+    Images without a label (class -1) are left out with one warning.
 
     Args:
         name: `NAME` or `NAME:CONFIG`, such as `mnist` or `emnist:letters`.
-        data_dir: tensorflow-datasets' folder; None: its default, `~/tensorflow_datasets`.
-        train_classes: how many classes train, or None.
-        test_classes: how many of the others test; None: all. Only with these.
-        split, seed: as for `split_by_class`.
+        data_dir: Folder of tensorflow-datasets. None: its default, `~/tensorflow_datasets`.
+        train_classes: Number of training classes, or None for the dataset's splits.
+        test_classes: Number of test classes. None: all other classes. Needs a split by class.
+        split, seed: As for `split_by_class`.
 
     Raises:
-        ValueError: a name or configuration that does not exist (names the nearest), a set that is
-            neither there nor can be downloaded, that has no uint8 image and class label, or no
-            splits of its own, and a boundary that leaves train or test empty.
+        ValueError: The name or configuration is unknown (the message suggests the nearest), the
+            dataset is missing and cannot be downloaded, does not have one uint8 image and one class
+            label, or has no train and test splits, or one side of the split is empty.
     """
     by_class = train_classes is not None or split != "first_classes"
     if test_classes is not None and not by_class:
         raise ArgumentError(
-            f"test_classes must not be given without train_classes for {PREFIX}{name}: its own "
-            f"test split tests. Received: test_classes={test_classes}"
+            f"test_classes must not be set without train_classes for {PREFIX}{name}, which has a "
+            f"test split. Received: test_classes={test_classes}"
         )
     builder = _builder(name, data_dir)
     image, label = _features(name, builder.info.features)
@@ -78,8 +78,8 @@ def tfds_split(
         return split_by_class(table, train_classes, test_classes, None, split, seed)
     if _TRAIN not in splits or own_test is None:
         raise ArgumentError(
-            f"train_classes must be given for {PREFIX}{name}, which has no train and test split of "
-            f"its own, only {', '.join(splits)}: its classes can be split"
+            f"train_classes must be set for {PREFIX}{name}, which does not have a train and a test "
+            f"split. Received: splits {', '.join(splits)}"
         )
     train = _table(name, builder, [_TRAIN], image, label)
     return _own_split(name, train, _table(name, builder, [own_test], image, label))
@@ -92,15 +92,14 @@ def _own_split(name: str, train: ImageTable, test: ImageTable) -> Split:
         return Split(train, test, same_classes=True)
     if known.any():
         raise ArgumentError(
-            f"train_classes must be given for {PREFIX}{name}: {np.count_nonzero(~known)} of the "
-            f"{len(tested)} classes in its own test split are not in its train split"
+            f"train_classes must be set for {PREFIX}{name}: {np.count_nonzero(~known)} of the "
+            f"{len(tested)} classes in its test split are not in its train split"
         )
     return Split(train.select_classes(trained), test.select_classes(tested))
 
 
 def _builder(name: str, data_dir: str | os.PathLike[str] | None) -> "DatasetBuilder":
-    tfds = tensorflow_datasets("a dataset of tensorflow-datasets")
-
+    tfds = _tensorflow_datasets()
     base, _, config = name.partition(":")
     try:
         return tfds.builder(
@@ -109,11 +108,11 @@ def _builder(name: str, data_dir: str | os.PathLike[str] | None) -> "DatasetBuil
         )
     except tfds.core.DatasetNotFoundError:
         what, word, known = "dataset", base, tfds.list_builders(with_community_datasets=False)
-    except Exception as error:  # whatever a set's own code raises
+    except Exception as error:  # the code of a dataset raises any exception
         known = _configurations(base)
         if not config or config in known:
             folder = os.path.join(_root(data_dir), base)
-            hint = f". Delete {folder}, and it is prepared anew" if os.path.isdir(folder) else ""
+            hint = f". To prepare it again, delete {folder}" if os.path.isdir(folder) else ""
             raise ArgumentError(
                 f"dataset {PREFIX}{name} cannot be opened: {_one_line(error)}{hint}"
             ) from error
@@ -121,14 +120,13 @@ def _builder(name: str, data_dir: str | os.PathLike[str] | None) -> "DatasetBuil
     near = difflib.get_close_matches(word, known, n=5) or known
     shown = ", ".join(near[:10]) + (", ..." if len(near) > 10 else "")
     raise ArgumentError(
-        f"{word} is no {what} in tensorflow-datasets, which has (nearest names first): "
-        f"{shown or 'none'}. Received: dataset={PREFIX}{name}"
+        f"dataset must be in tensorflow-datasets, which has no {what} {word}. Nearest names first, "
+        f"it has: {shown or 'none'}. Received: dataset={PREFIX}{name}"
     )
 
 
 def _configurations(base: str) -> list[str]:
-    tfds = tensorflow_datasets("a dataset of tensorflow-datasets")
-
+    tfds = _tensorflow_datasets()
     try:
         return list(tfds.builder_cls(base).builder_configs)
     except ValueError:
@@ -136,9 +134,8 @@ def _configurations(base: str) -> list[str]:
 
 
 def _features(name: str, features: object) -> tuple[str, str]:
-    """The names of the image and of the label in an example."""
-    tfds = tensorflow_datasets("a dataset of tensorflow-datasets")
-
+    """Return the names of the image and of the label in an example."""
+    tfds = _tensorflow_datasets()
     kinds = dict(features.items()) if hasattr(features, "items") else {}
     images = [
         key
@@ -151,8 +148,8 @@ def _features(name: str, features: object) -> tuple[str, str]:
     if len(images) != 1 or len(labels) != 1:
         found = ", ".join(f"{key} ({type(kind).__name__})" for key, kind in kinds.items())
         raise ArgumentError(
-            "dataset must hold one uint8 image and one class label in each example; "
-            f"{PREFIX}{name} holds {found or type(features).__name__}. "
+            "dataset must have one uint8 image and one class label in each example, but "
+            f"{PREFIX}{name} has {found or type(features).__name__}. "
             f"Received: dataset={PREFIX}{name}"
         )
     return images[0], labels[0]
@@ -166,23 +163,23 @@ def _prepare(
     if builder.is_prepared():
         return
     LOGGER.warning(
-        "%s%s is not in %s yet: downloading it (without a network it takes minutes to give up)",
+        "%s%s is not in %s: downloading it (without a network, this fails after minutes)",
         PREFIX,
         name,
         builder.data_dir,
     )
     retries = logging.getLogger("urllib3.connectionpool")
     level = retries.level
-    retries.setLevel(logging.ERROR)  # one error in place of a warning for each retry
+    retries.setLevel(logging.ERROR)  # one error instead of a warning for each retry
     try:
         builder.download_and_prepare()
-    except Exception as error:  # a set's own code, its archives, the network
+    except Exception as error:  # from the code of the dataset, its archives, or the network
         root = _root(data_dir)
         raise ArgumentError(
             f"dataset {PREFIX}{name} is not in {builder.data_dir} and could not be prepared: "
-            f'{_one_line(error)}. Where there is a network, run  python -c "import '
+            f'{_one_line(error)}. On a machine with a network, run  python -c "import '
             f"tensorflow_datasets as tfds; tfds.builder('{name.replace(':', '/')}', "
-            f"data_dir='tfds').download_and_prepare()\"  and copy what is then in tfds to {root}"
+            f"data_dir='tfds').download_and_prepare()\"  and copy the content of tfds to {root}"
         ) from error
     finally:
         retries.setLevel(level)
@@ -195,13 +192,11 @@ def _table(
     image: str,
     label: str,
 ) -> ImageTable:
-    tfds = tensorflow_datasets("a dataset of tensorflow-datasets")
-
+    tfds = _tensorflow_datasets()
     decoders = tfds.decode.PartialDecoding(
         {image: True, label: True}, decoders={image: tfds.decode.SkipDecoding()}
     )
-    with needing("tensorflow", "a dataset of tensorflow-datasets"):
-        from pipelines.bars import Bar
+    from pipelines.bars import Bar  # needs tqdm
 
     encoded: list[bytes] = []
     numbers: list[int] = []
@@ -214,17 +209,18 @@ def _table(
                     encoded.extend(batch[image])
                     numbers.extend(batch[label].tolist())
                     bar.update(len(batch[label]))
-            except Exception as error:  # files that are cut, damaged or gone, as TensorFlow says it
+            except Exception as error:  # TensorFlow's errors for damaged and missing files
                 raise _damaged(name, builder, split, _one_line(error)) from error
     if len(numbers) != total:
-        said = f"it has {len(numbers)} examples and should have {total}"
-        raise _damaged(name, builder, " and ".join(splits), said)
+        why = f"it has {len(numbers)} examples instead of {total}"
+        raise _damaged(name, builder, " and ".join(splits), why)
     labels = np.array(numbers, np.int64)
     labelled = np.flatnonzero(labels >= 0)
     which = " and ".join(splits)
     if not len(labelled):
         raise ArgumentError(
-            f"dataset {PREFIX}{name} has no image with a label in its {which} split. "
+            f"dataset must have images with labels, but {PREFIX}{name} has none in its {which} "
+            "split. "
             f"Received: dataset={PREFIX}{name}"
         )
     if len(labelled) < len(labels):
@@ -241,21 +237,26 @@ def _table(
     return ImageTable(labels[labelled], names, encoded=chosen)
 
 
+def _tensorflow_datasets() -> Any:
+    with needing("run", "a dataset of tensorflow-datasets"):
+        return importlib.import_module("tensorflow_datasets")
+
+
 def _root(data_dir: str | os.PathLike[str] | None) -> str:
-    """The folder of all sets."""
-    tfds = tensorflow_datasets("a dataset of tensorflow-datasets")
+    """Return the folder of all datasets."""
+    tfds = _tensorflow_datasets()
     return str(os.path.expanduser(data_dir or tfds.core.constants.DATA_DIR))
 
 
 def _damaged(name: str, builder: "DatasetBuilder", split: str, why: str) -> ArgumentError:
     return ArgumentError(
         f"dataset {PREFIX}{name} in {builder.data_dir} cannot be read, split {split}: {why}. "
-        "Delete that folder, and it is prepared anew"
+        "To prepare it again, delete this folder"
     )
 
 
 def _one_line(error: Exception) -> str:
     host = re.search(r"host='([^']+)'", str(error))
-    if host and isinstance(error, OSError):  # of the network
-        return f"there is no connection to {host[1]}"
+    if host and isinstance(error, OSError):  # a network error
+        return f"no connection to {host[1]}"
     return " ".join(str(error).split())[:300] or type(error).__name__

@@ -1,4 +1,4 @@
-"""Images: decoded, cut, resampled, jittered; and those that cannot be."""
+"""Decoding, cropping, resampling, and color jitter of images. Search for unreadable images."""
 
 from pipelines.images.bad_images import find_bad_images
 from pipelines.images.transforms import EvaluationTransform, TrainTransform

@@ -1,7 +1,7 @@
-"""Needs TensorFlow. Find the images of a table that cannot be read as one, and say why.
+"""Needs TensorFlow. The search for images that cannot be read, with reasons.
 
-Serves the check before training and, after a batch has failed, to name the file that did it: the
-error of a tf.data pipeline tells the reason but not the row.
+It checks a dataset before training. It also finds the file after a batch has failed, because the
+error of a tf.data pipeline contains the reason but not the row.
 """
 
 import concurrent.futures
@@ -15,30 +15,30 @@ import numpy as np
 import tensorflow as tf
 
 from keras_dml._common.checks import as_array, check_bool, check_whole
-from keras_dml._common.errors import ArgumentError
 from pipelines.bars import Bar
+from pipelines.checks import as_integers
 from pipelines.images.decode import decode_image
 from pipelines.images.limits import MOST_PIXELS, why_too_costly
 from pipelines.table import ImageTable, check_table
 
 NO_SUCH_FILE = "no such file"
 _NO_IMAGE = "not a JPEG, PNG, WebP, BMP or GIF image"
-# What comes of a message with bytes of a damaged file in it, which are no UTF-8.
-_OF_TENSORFLOW = (tf.errors.OpError, UnicodeDecodeError)
+# TensorFlow's message can contain bytes of a damaged file, which are not valid UTF-8.
+_DECODING_ERRORS = (tf.errors.OpError, UnicodeDecodeError)
 _ROWS_AT_A_TIME = 1024
-_BAR_FROM = 1000  # rows; below that the check is over before a bar would tell anything
+_BAR_FROM = 1000  # rows; smaller checks are over before a bar is useful
 _FIRST_BYTES = (b"\xff\xd8\xff", b"\x89PNG", b"BM", b"GIF8")
-# Of images that cameras and scanners write: where a format's mark stands, the mark, its name.
-_OTHERS = (
+# Other formats of cameras and scanners: position of the signature, signature, name.
+_UNSUPPORTED = (
     (4, b"ftyphe", "HEIC"),
     (4, b"ftypmif1", "HEIC"),
     (4, b"ftypavi", "AVIF"),
     (0, b"II*\0", "TIFF or camera raw"),
     (0, b"MM\0*", "TIFF or camera raw"),
 )
-# Lines that it puts before and behind the reason where a function was called within another.
-_OF_A_GRAPH = ("Graph execution error", "Detected at", "<stack traces", "  ", "\t")
-# What TensorFlow wraps around a message: the calling node in front, the operation behind.
+# Starts of the lines around the reason in an error of nested functions.
+_TRACE_LINES = ("Graph execution error", "Detected at", "<stack traces", "  ", "\t")
+# The node before a TensorFlow message, and the operation after it.
 _WRAPPING = re.compile(r"\{\{[^}]*\}\}\s*|\s*\[Op:.*$")
 
 
@@ -49,7 +49,7 @@ def find_bad_images(
     decode: bool = True,
     max_pixels: int = MOST_PIXELS,
 ) -> list[tuple[int, str, str]]:
-    """Decode the images of a table, whole, and list those that fail.
+    """Decode all images of a table and return the images that fail.
 
     Examples:
         >>> table = ImageTable.from_paths(["nowhere.jpg"], ["a"])
@@ -57,33 +57,28 @@ def find_bad_images(
         [(0, 'nowhere.jpg')]
 
     Args:
-        table: `ImageTable`; one of arrays has no bad images.
-        rows: rows to look at, in that order; None: all.
-        progress: whether to show a progress bar; None: from 1,000 rows on.
-        decode: False looks at each file's first bytes alone, which takes a hundredth of the time
-            and finds what is missing, empty or of another kind, not what is damaged. (Bytes in
-            memory were given as images: nothing is looked for.)
-        max_pixels: how many pixels an image may have; one of more is bad, and is not decoded.
+        table: `ImageTable`. A table of arrays has no bad images.
+        rows: Rows to check, in this order. None: all rows.
+        progress: Whether to show a progress bar. None: for 1,000 rows or more.
+        decode: If False, only check the first bytes of each file. This takes a hundredth of the
+            time and finds missing and empty files and other formats, but not damaged images. Images
+            in memory are then not checked.
+        max_pixels: Most pixels that an image can have. Larger images are bad, and are not decoded.
 
     Returns:
-        List of (row, name, reason): int, str and one line of text, in the order of `rows`. The name
-        is the path; of an image in memory it is `"image ROW"`.
+        List of (row, name, reason): int, str, and one line of text, in the order of `rows`. The
+        name is the path. For an image in memory, it is `"image ROW"`.
 
     Raises:
-        ValueError, TypeError: `table` is no `ImageTable`, `rows` are no integers, `progress` or
-            `decode` is no bool, `max_pixels` is below 1.
+        ValueError, TypeError: `table` is not an `ImageTable`, `rows` are not integers, `progress`
+            or `decode` is not a bool, or `max_pixels` is below 1.
     """
     check_table("table", table)
-    decode, max_pixels = (
-        check_bool("decode", decode),
-        check_whole("max_pixels", max_pixels, least=1),
-    )
+    decode = check_bool("decode", decode)
+    max_pixels = check_whole("max_pixels", max_pixels, least=1)
     rows = np.arange(len(table)) if rows is None else as_array("rows", rows)
-    if rows.ndim != 1 or (len(rows) and rows.dtype.kind not in "iu"):
-        raise ArgumentError(
-            "rows must be a vector of integers. "
-            f"Received: rows of shape {rows.shape} and dtype {rows.dtype}"
-        )
+    if rows.shape != (0,):
+        rows = as_integers("rows", rows, None)
     if progress is not None:
         progress = check_bool("progress", progress)
     encoded, paths = table.encoded, table.paths
@@ -92,9 +87,9 @@ def find_bad_images(
     if progress is None:
         progress = len(rows) >= _BAR_FROM
     found = []
-    unreadable = functools.partial(_why_unreadable, max_pixels) if decode else _why_no_image
+    unreadable = functools.partial(_why_unreadable, max_pixels) if decode else _why_not_an_image
     undecodable = functools.partial(_why_undecodable, max_pixels)
-    # TensorFlow lets go of Python's lock while it decodes, so threads run side by side.
+    # TensorFlow releases Python's lock while it decodes, so threads run in parallel.
     with (
         concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool,
         Bar(total=len(rows), desc="checking images", unit="image", disable=not progress) as bar,
@@ -123,8 +118,8 @@ def _decoded_size(max_pixels: int) -> Callable[[tf.Tensor], tf.Tensor]:
 
 
 def _why_unreadable(max_pixels: int, path: str) -> str | None:
-    """None for a good file, else the reason in one line."""
-    reason = _why_no_image(path)
+    """Return None for a good file, or the reason in one line."""
+    reason = _why_not_an_image(path)
     if reason is not None:
         return reason
     try:
@@ -133,8 +128,8 @@ def _why_unreadable(max_pixels: int, path: str) -> str | None:
         return str(error.strerror)
 
 
-def _why_no_image(path: str) -> str | None:
-    """None for a file that begins like an image, else the reason in one line."""
+def _why_not_an_image(path: str) -> str | None:
+    """Return None for a file that starts like an image, or the reason in one line."""
     try:
         with open(path, "rb") as file:
             head = file.read(12)
@@ -146,20 +141,20 @@ def _why_no_image(path: str) -> str | None:
         return "the file is empty"
     if head.startswith(_FIRST_BYTES) or (head[:4] == b"RIFF" and head[8:] == b"WEBP"):
         return None
-    return _why_of_another_kind(head) or _NO_IMAGE
+    return _why_unsupported(head) or _NO_IMAGE
 
 
-def _why_of_another_kind(head: bytes) -> str | None:
-    """The reason, where a file begins like an image of a format that is not read."""
-    for start, mark, name in _OTHERS:
+def _why_unsupported(head: bytes) -> str | None:
+    """Return the reason if a file starts like an image in an unsupported format, or None."""
+    for start, mark, name in _UNSUPPORTED:
         if head.startswith(mark, start):
             return f"{_NO_IMAGE}: {name}, convert it to JPEG"
     return None
 
 
 def _why_undecodable(max_pixels: int, encoded: bytes) -> str | None:
-    """None for the bytes of a good image, else the reason in one line."""
-    other = _why_of_another_kind(encoded[:12])
+    """Return None for the bytes of a good image, or the reason in one line."""
+    other = _why_unsupported(encoded[:12])
     if other is not None:
         return other
     costly = why_too_costly(encoded)
@@ -167,8 +162,8 @@ def _why_undecodable(max_pixels: int, encoded: bytes) -> str | None:
         return costly
     try:
         _decoded_size(max_pixels)(encoded)
-    except _OF_TENSORFLOW:
-        # A graph's error buries its reason in a trace; without a graph it is the message itself.
+    except _DECODING_ERRORS:
+        # The error of a graph is a long trace. Outside of a graph, the message is the reason.
         try:
             decode_image(encoded, max_pixels)
         except tf.errors.OpError as error:
@@ -182,5 +177,5 @@ def _one_line(message: str) -> str:
     _, _, asserted = message.partition("Summarized data: b")
     if asserted:
         return asserted.strip("'\"")
-    lines = [line for line in message.splitlines() if line and not line.startswith(_OF_A_GRAPH)]
+    lines = [line for line in message.splitlines() if line and not line.startswith(_TRACE_LINES)]
     return _WRAPPING.sub("", lines[0]).strip() if lines else "a damaged image"

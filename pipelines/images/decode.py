@@ -1,13 +1,13 @@
-"""Needs TensorFlow. From the bytes of an image file to RGB pixels, whole or just one window.
+"""Needs TensorFlow. Decoding of image files to RGB pixels, of the whole image or of one window.
 
-Graph operations only, so the same code runs in a tf.data pipeline and inside a SavedModel.
+Everything is a graph operation, so that tf.data pipelines and SavedModels run the same code.
 
-What a file becomes: uint8 RGB. Grey is repeated, CMYK and palettes are converted, 16 bits keep
-their high byte, an animated GIF gives its first frame, and whatever is transparent in a PNG or a
-WebP lies on white. (TensorFlow reads no transparency from BMP and GIF: a BMP keeps the colours it
-stores, a GIF's transparent pixels are black.) An EXIF orientation is applied (see `orientation`):
-sizes and windows are those of the upright image. JPEG is decoded with the accurate integer
-transform: the same bits as Pillow, and no slower than the fast one.
+All files become uint8 RGB. Gray is repeated, CMYK and palettes are converted, 16 bits keep their
+high byte, an animated GIF becomes its first frame, and transparent pixels of PNG and WebP get a
+white background. (TensorFlow reads no transparency from BMP and GIF. A BMP keeps its stored colors,
+and transparent pixels of a GIF are black.) The EXIF orientation is applied (see `orientation`):
+sizes and windows refer to the upright image. JPEGs are decoded with the accurate integer transform,
+which gives the same bits as Pillow and is as fast as the other one.
 """
 
 import functools
@@ -31,22 +31,25 @@ from pipelines.images.orientation import (
     upright_window,
 )
 
-# Bytes of an image file, scalar string, or pixels; alone, or with the box that counts.
+# The bytes of an image file, scalar string, or pixels, uint8. Optionally with a box.
 Source: TypeAlias = tf.Tensor | tuple[tf.Tensor, tf.Tensor]
 
 _HEADER_BYTES = 32
-_ANIMATION_BIT = 0x02  # of the flags in the VP8X chunk of a WebP file
-# Chroma is stored at half the width and interpolated, so a decoded window's outer columns need
-# their neighbours to come out as they do in the whole image.
+_ANIMATION_BIT = 0x02  # in the flags of a WebP's VP8X chunk
+# Chroma is stored at half the width and interpolated. The outer columns of a window therefore need
+# their neighbors to equal the columns of the whole image.
 _CHROMA_REACH = 2
 _DCT = "INTEGER_ACCURATE"
 
 
 class PixelImage:
-    """An image that is already pixels, with the interface of `EncodedImage`.
+    """An image of decoded pixels, with the interface of `EncodedImage`.
 
     Args:
-        pixels: uint8 [height, width, channels], channels 1 or 3 (statically known).
+        pixels: uint8 `[height, width, channels]`, with 1 or 3 channels (statically known).
+
+    Raises:
+        TypeError: `pixels` has another dtype or shape (at trace time).
     """
 
     is_jpeg = is_upright_jpeg = False
@@ -54,7 +57,7 @@ class PixelImage:
     def __init__(self, pixels: tf.Tensor) -> None:
         if pixels.dtype != tf.uint8 or pixels.shape.rank != 3 or pixels.shape[-1] not in (1, 3):
             raise ArgumentTypeError(
-                "source must be a scalar string (the bytes of an image file) or uint8 "
+                "source must be a scalar string (the bytes of an image file), or uint8 "
                 "[height, width, channels] with 1 or 3 channels. "
                 f"Received: source with dtype={pixels.dtype.name}, shape={pixels.shape}"
             )
@@ -62,34 +65,35 @@ class PixelImage:
         self.size = tf.shape(pixels)[:2]
 
     def crop(self, window: tf.Tensor) -> tf.Tensor:
-        """Pixels of `window` = int32 [y, x, height, width], uint8 [height, width, channels]."""
+        """Return the pixels of `window` = int32 [y, x, height, width], uint8 [height, width, c]."""
         return _slice(self._pixels, window)
 
     def within_upright(self, box: tf.Tensor) -> tf.Tensor:
-        """As `EncodedImage.within_upright`: pixels are upright."""
+        """Return the box unchanged, because pixels are upright."""
         return box
 
 
 class EncodedImage:
-    """The bytes of an image file, opened: its size first, then the pixels of a window.
+    """An image file in memory that reads its size first, and then the pixels of windows.
 
-    A JPEG gives its size from its header and is decoded for the window alone, never whole. The
-    other formats are decoded once, and the window is cut out of that.
+    A JPEG reads its size from its header and decodes only the window. Other formats decode the
+    whole image once, and the window is a slice.
 
     Args:
-        encoded: scalar string: a JPEG, PNG, WebP, BMP or GIF file, told apart by its first bytes.
-        max_pixels: how many pixels it may have; its header says so before anything is decoded.
+        encoded: Scalar string, a JPEG, PNG, WebP, BMP, or GIF file, distinguished by the first
+        bytes. max_pixels: Most pixels that the image can have, checked against the header before
+        decoding.
 
     Attributes:
-        size: int32 [2], height and width in pixels, of the upright image.
-        is_jpeg: scalar bool, whether `crop_jpeg` may be called.
-        is_upright_jpeg: scalar bool, whether `crop_upright_jpeg` may be: most photos, with the
-            fewest operations. False of some upright JPEGs too.
+        size: int32 `[2]`, height and width of the upright image in pixels.
+        is_jpeg: Scalar bool, whether `crop_jpeg` is valid.
+        is_upright_jpeg: Scalar bool, whether `crop_upright_jpeg`, the fastest method, is valid.
+            True for most photos. False for some upright JPEGs.
 
-    Raises (where the operations run):
-        tf.errors.InvalidArgumentError: another format, damaged data, more pixels than
-            `max_pixels`, or an animated WebP, which TensorFlow's decoder must not see: it writes
-            past its buffer.
+    Raises (when the operations run):
+        tf.errors.InvalidArgumentError: The file has another format, is damaged, or has more than
+            `max_pixels`. Or it is an animated WebP, on which TensorFlow's decoder writes past its
+            buffer.
     """
 
     def __init__(self, encoded: tf.Tensor, max_pixels: int = MOST_PIXELS) -> None:
@@ -104,9 +108,9 @@ class EncodedImage:
         self.size.set_shape([2])
 
     def crop(self, window: tf.Tensor) -> tf.Tensor:
-        """Pixels of `window` = int32 [y, x, height, width], uint8 [height, width, 3].
+        """Return the pixels of `window` = int32 [y, x, height, width], uint8 [height, width, 3].
 
-        They are exactly those of the whole decoded image in that place.
+        They are equal to that part of the whole decoded image.
         """
         window = tf.convert_to_tensor(window)
         return tf.cond(
@@ -118,44 +122,44 @@ class EncodedImage:
         )
 
     def crop_upright_jpeg(self, window: tf.Tensor) -> tf.Tensor:
-        """`crop_jpeg` of a JPEG that `is_upright_jpeg`."""
+        """Return `crop_jpeg` of an image that is `is_upright_jpeg`."""
         return _QUICK_CROPS[1](self._encoded, self.size, window)
 
     def crop_jpeg(self, window: tf.Tensor, reduction: int = 1) -> tf.Tensor:
-        """Pixels of `window` of a JPEG, as quickly as can be, uint8 [height, width, 3].
+        """Return the pixels of a window of a JPEG quickly, uint8 [height, width, 3].
 
-        Without reduction they are those of `crop`, but for the colour (not the brightness) of the
-        outermost stored columns. The decoder averages `reduction` squared pixels into one at no
-        cost; the window is rounded to such blocks, to one at least.
+        Without reduction, they equal the result of `crop`, except for the color (not the
+        brightness) of the outer columns. With reduction, the decoder averages blocks of `reduction`
+        squared pixels at no cost. The window is rounded to whole blocks, at least one.
 
         Args:
             window: int32 [y, x, height, width] in pixels of the upright image.
-            reduction: 1, 2, 4 or 8.
+            reduction: 1, 2, 4, or 8.
         """
         crop = _QUICK_CROPS[reduction]
         window = tf.convert_to_tensor(window)
         return tf.cond(
             self._orientation == UPRIGHT,
             lambda: crop(self._encoded, self.size, window),
-            lambda: _crop_turned(self._encoded, self.size, self._orientation, window, crop),
+            lambda: _crop_rotated(self._encoded, self.size, self._orientation, window, crop),
         )
 
     def within_upright(self, box: tf.Tensor) -> tf.Tensor:
-        """The part of the upright image that `box`, int32 [4] in stored pixels, is."""
+        """Convert `box`, int32 `[4]` in stored pixels, to a window of the upright image."""
         return tf.cond(
             self._orientation == UPRIGHT,
             lambda: box,
-            lambda: apart(lambda: upright_window(box, self.size, self._orientation)),
+            lambda: one_operation(lambda: upright_window(box, self.size, self._orientation)),
         )
 
 
 class BoxedImage:
-    """The part of an image that lies in a box, as an image of its own.
+    """The part of an image inside a box, with the interface of `EncodedImage`.
 
     Args:
         image: `EncodedImage` or `PixelImage`.
-        box: int64 [4]: y, x, height, width, in pixels as they are stored, before any orientation
-            is applied. What of it lies outside the image is cut off; at least one pixel is left.
+        box: int64 `[4]`: y, x, height, width, in stored pixels, before the orientation is applied.
+            The part outside the image is ignored. At least one pixel is left.
     """
 
     def __init__(self, image: EncodedImage | PixelImage, box: tf.Tensor) -> None:
@@ -167,15 +171,15 @@ class BoxedImage:
         self.is_jpeg, self.is_upright_jpeg = image.is_jpeg, image.is_upright_jpeg
 
     def crop(self, window: tf.Tensor) -> tf.Tensor:
-        """Pixels of `window` = int32 [y, x, height, width], counted from the box's corner."""
+        """Return the pixels of `window` = int32 [y, x, height, width], relative to the box."""
         return self._image.crop(self._within_image(window))
 
     def crop_upright_jpeg(self, window: tf.Tensor) -> tf.Tensor:
-        """As `EncodedImage.crop_upright_jpeg`, the window counted from the box's corner."""
+        """Return `EncodedImage.crop_upright_jpeg` for a window relative to the box."""
         return cast(EncodedImage, self._image).crop_upright_jpeg(self._within_image(window))
 
     def crop_jpeg(self, window: tf.Tensor, reduction: int = 1) -> tf.Tensor:
-        """As `EncodedImage.crop_jpeg`, the window counted from the box's corner."""
+        """Return `EncodedImage.crop_jpeg` for a window relative to the box."""
         return cast(EncodedImage, self._image).crop_jpeg(self._within_image(window), reduction)
 
     def _within_image(self, window: tf.Tensor) -> tf.Tensor:
@@ -186,13 +190,15 @@ Image: TypeAlias = EncodedImage | PixelImage | BoxedImage
 
 
 def open_image(source: Source, max_pixels: int = MOST_PIXELS) -> Image:
-    """`EncodedImage` of a scalar string tensor, `PixelImage` of a uint8 tensor.
+    """Return an `EncodedImage` for a scalar string tensor, or a `PixelImage` for a uint8 tensor.
 
-    A pair of such a tensor and a box, integers [4], gives the `BoxedImage`. `max_pixels` is that of
-    `EncodedImage`.
+    Args:
+        source: The tensor, or a pair of the tensor and a box, integers `[4]`. The pair returns a
+            `BoxedImage`.
+        max_pixels: As for `EncodedImage`.
 
     Raises:
-        TypeError: `source` is none of these (at trace time).
+        TypeError: `source` is anything else (at trace time).
     """
     if isinstance(source, tuple):
         image, box = source
@@ -206,13 +212,21 @@ def _open_whole(source: tf.Tensor, max_pixels: int) -> EncodedImage | PixelImage
 
 
 def image_size(encoded: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Height and width of an encoded image, two int32 scalars; a JPEG is not decoded for it."""
+    """Return height and width of an encoded image, two int32 scalars, without decoding a JPEG."""
     height, width = tf.unstack(EncodedImage(encoded).size)
     return height, width
 
 
 def decode_image(encoded: tf.Tensor, max_pixels: int = MOST_PIXELS) -> tf.Tensor:
-    """The whole encoded image as uint8 [height, width, 3]."""
+    """Return the whole encoded image as uint8 [height, width, 3].
+
+    Args:
+        encoded: Scalar string, as for `EncodedImage`.
+        max_pixels: Most pixels that the image can have.
+
+    Raises:
+        tf.errors.InvalidArgumentError: As for `EncodedImage`.
+    """
     image = EncodedImage(encoded, max_pixels)
     return image.crop(tf.concat([[0, 0], image.size], 0))
 
@@ -255,20 +269,20 @@ _QUICK_CROPS = {
 }
 
 
-# Traced once in a process for each `crop`, and one operation of the graph: most files need none.
+# One operation of the graph, traced once per process for each `crop`. Most files do not need it.
 @functools.partial(
     tf.function,
     autograph=False,
     experimental_attributes={"_noinline": True},
 )
-def _crop_turned(
+def _crop_rotated(
     encoded: tf.Tensor,
     size: tf.Tensor,
     orientation: tf.Tensor,
     window: tf.Tensor,
     crop: Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor],
 ) -> tf.Tensor:
-    """What `crop` reads of the stored image for a window of the upright one, turned upright."""
+    """Return `crop` of a window of the upright image, for a file that is not upright."""
     stored = stored_window(window, size, orientation)
     pixels = crop(encoded, turned_size(size, orientation), stored)
     return turned_pixels(pixels, orientation)
@@ -288,30 +302,30 @@ def _crop_other(
     rgba: tf.Tensor,
     window: tf.Tensor,
 ) -> tf.Tensor:
-    """`EncodedImage.crop` of what is no upright JPEG."""
+    """Return `EncodedImage.crop` for files that are not upright JPEGs."""
 
-    def of_jpeg() -> tf.Tensor:
+    def cropped_jpeg() -> tf.Tensor:
         return tf.cond(
             orientation == UPRIGHT,
             lambda: _crop_jpeg_exactly(encoded, size, window),
-            lambda: _crop_turned(encoded, size, orientation, window, _crop_jpeg_exactly),
+            lambda: _crop_rotated(encoded, size, orientation, window, _crop_jpeg_exactly),
         )
 
-    return tf.cond(jpeg, of_jpeg, lambda: _over_white(_slice(rgba, window)))
+    return tf.cond(jpeg, cropped_jpeg, lambda: _over_white(_slice(rgba, window)))
 
 
 def _over_white(rgba: tf.Tensor) -> tf.Tensor:
-    """Composite straight-alpha uint8 RGBA over white, rounded to the nearest level."""
+    """Composite uint8 RGBA (straight alpha) over white, and round to the nearest level."""
     rgba = tf.cast(rgba, tf.float32)
     opacity = rgba[..., 3:] / 255.0
     return tf.cast(tf.round(255.0 + (rgba[..., :3] - 255.0) * opacity), tf.uint8)
 
 
-def apart(function: Callable[[], tf.Tensor]) -> tf.Tensor:
-    """`function()`, kept as one operation of the graph.
+def one_operation(function: Callable[[], tf.Tensor]) -> tf.Tensor:
+    """Return `function()`, as one operation in a graph.
 
-    What a condition leaves out still costs a little for each of its operations, a tenth of the time
-    that a small photograph takes.
+    Operations in an untaken branch still cost a little each, together a tenth of a small photo's
+    time.
     """
     if tf.executing_eagerly():
         return function()
@@ -321,7 +335,7 @@ def apart(function: Callable[[], tf.Tensor]) -> tf.Tensor:
 def _open_upright_jpeg(
     encoded: tf.Tensor, max_pixels: int
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """As `_open_other`, of a JPEG that `looks_upright`: without its pixels."""
+    """Return the same as `_open_other`, for a JPEG that `looks_upright`."""
     return _jpeg_size(encoded, max_pixels), tf.constant(UPRIGHT), tf.zeros([0, 0, 4], tf.uint8)
 
 
@@ -332,13 +346,13 @@ def _jpeg_size(encoded: tf.Tensor, max_pixels: int) -> tf.Tensor:
 
 
 def _open_other(encoded: tf.Tensor, max_pixels: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Of everything else: size, int32 [2], orientation, pixels, uint8 [height, width, 4].
+    """Return the size, int32 `[2]`, orientation, and pixels, uint8 [height, width, 4], of a file.
 
-    Size and pixels are those of the upright image; a JPEG is not decoded yet and has none.
+    Size and pixels refer to the upright image. A JPEG is not decoded yet and returns no pixels.
     """
     if tf.executing_eagerly():
         return _opened(encoded, max_pixels)
-    return _opened_apart(max_pixels)(encoded)
+    return _opened_in_one_operation(max_pixels)(encoded)
 
 
 def _opened(encoded: tf.Tensor, max_pixels: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -363,10 +377,14 @@ def _decoded(encoded: tf.Tensor, max_pixels: int) -> tuple[tf.Tensor, tf.Tensor]
 
 
 @functools.lru_cache(maxsize=8)
-def _opened_apart(
+def _opened_in_one_operation(
     max_pixels: int,
 ) -> Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor, tf.Tensor]]:
-    """As `apart` does it, but traced once in a process: for each pipeline takes half a second."""
+    """Return `_opened` as one operation, as in `one_operation`, traced once per process, not per
+    pipeline.
+
+    Tracing takes half a second.
+    """
     return tf.function(
         functools.partial(_opened, max_pixels=max_pixels),
         input_signature=[tf.TensorSpec([], tf.string)],
@@ -376,7 +394,7 @@ def _opened_apart(
 
 
 def _decode_rgba(encoded: tf.Tensor, header: tf.Tensor, max_pixels: int) -> tf.Tensor:
-    """Decode everything but JPEG to uint8 [height, width, 4]."""
+    """Decode a file that is not a JPEG to uint8 [height, width, 4]."""
     is_webp = _holds(header, 0, b"RIFF") & _holds(header, 8, b"WEBP")
     flags = tf.cast(header[20], tf.int32)
     animated = is_webp & _holds(header, 12, b"VP8X") & (flags & _ANIMATION_BIT != 0)
@@ -385,12 +403,15 @@ def _decode_rgba(encoded: tf.Tensor, header: tf.Tensor, max_pixels: int) -> tf.T
         (animated, lambda: _refuse(encoded, "an animated WebP: only still images can be read")),
         (is_webp, lambda: _decode_webp(encoded)),
         (_holds(header, 0, b"BM"), lambda: _decode_bmp(encoded, header)),
-        (_holds(header, 0, b"GIF8"), lambda: apart(lambda: _decode_gif(encoded, max_pixels))),
+        (
+            _holds(header, 0, b"GIF8"),
+            lambda: one_operation(lambda: _decode_gif(encoded, max_pixels)),
+        ),
     ]
-    # Each decoder stands in a branch of its own and cannot start unless its branch is taken: an
-    # animated WebP in TensorFlow's decoder ends the whole process. Nested conditions, not one
-    # switch_case: under op determinism tf.data looks for assertions inside a condition, finds them
-    # harmless and keeps working in parallel, but takes a switch with them for stateful.
+    # Each decoder is in its branch and only runs if the branch is taken, because an animated WebP
+    # crashes the process in TensorFlow's decoder. Use nested conditions, not a switch_case: with op
+    # determinism, tf.data treats a switch that contains assertions as stateful and runs it
+    # sequentially, but it runs conditions with assertions in parallel.
     branch = functools.partial(_refuse, encoded, "not a JPEG, PNG, WebP, BMP or GIF image")
     for is_this, decode_this in reversed(formats):
         branch = functools.partial(tf.cond, is_this, decode_this, branch)
@@ -398,7 +419,7 @@ def _decode_rgba(encoded: tf.Tensor, header: tf.Tensor, max_pixels: int) -> tf.T
 
 
 def _refuse(encoded: tf.Tensor, reason: str) -> tf.Tensor:
-    # The condition depends on the data, so that it fails when the branch runs, not when traced.
+    # The condition depends on the data, so that it fails when the branch runs, not during tracing.
     refused = tf.debugging.Assert(tf.strings.length(encoded) < 0, [reason])
     with tf.control_dependencies([] if refused is None else [refused]):
         return tf.zeros([0, 0, 4], tf.uint8)
@@ -410,8 +431,8 @@ def _opaque(rgb: tf.Tensor) -> tf.Tensor:
 
 def _decode_png(encoded: tf.Tensor, header: tf.Tensor) -> tf.Tensor:
     rgba = tf.io.decode_png(encoded, channels=4)
-    # A file of 1, 2 or 4 bits without transparency comes with its own largest level, not 255, for
-    # opaque. That every pixel of a transparent image has just that value does not happen.
+    # For a file of 1, 2, or 4 bits without transparency, TensorFlow sets alpha to the largest level
+    # of the file, not to 255. In practice, no transparent image has this value in all pixels.
     bits = tf.minimum(header[24], 8)
     largest = tf.bitwise.left_shift(tf.constant(1, tf.uint8), bits) - 1
     return tf.cond(
@@ -422,7 +443,7 @@ def _decode_png(encoded: tf.Tensor, header: tf.Tensor) -> tf.Tensor:
 
 
 def _decode_webp(encoded: tf.Tensor) -> tf.Tensor:
-    pixels = tf.io.decode_webp(encoded)[0]  # 3 or 4 channels: the decoder takes only the file's own
+    pixels = tf.io.decode_webp(encoded)[0]  # The decoder cannot convert between 3 and 4 channels.
     return tf.cond(tf.shape(pixels)[-1] == 4, lambda: pixels, lambda: _opaque(pixels))
 
 
@@ -431,10 +452,10 @@ def _decode_gif(encoded: tf.Tensor, max_pixels: int) -> tf.Tensor:
 
 
 def _decode_bmp(encoded: tf.Tensor, header: tf.Tensor) -> tf.Tensor:
-    """BMP of 8 (palette), 24 or 32 bits a pixel, not compressed."""
+    """Decode an uncompressed BMP of 8 (palette), 24, or 32 bits per pixel."""
     bits = tf.cast(header[28], tf.int32) + 256 * tf.cast(header[29], tf.int32)
     compression = header[30]
-    # 0: plain rows; 3: channel masks, which are BGRA in practice.
+    # 0 is uncompressed, 3 is channel masks, in practice BGRA.
     readable = ((compression == 0) & ((bits == 8) | (bits == 24))) | (
         ((compression == 0) | (compression == 3)) & (bits == 32)
     )
@@ -445,18 +466,18 @@ def _decode_bmp(encoded: tf.Tensor, header: tf.Tensor) -> tf.Tensor:
             lambda: _opaque(_decode_palette_bmp(encoded, header)),
             lambda: _opaque(tf.io.decode_bmp(encoded)[..., :3]),
         ),
-        lambda: _refuse(encoded, "a BMP that is compressed or has other than 8, 24 or 32 bits"),
+        lambda: _refuse(encoded, "a BMP that is compressed or does not have 8, 24, or 32 bits"),
     )
 
 
 def _decode_palette_bmp(encoded: tf.Tensor, header: tf.Tensor) -> tf.Tensor:
-    # TensorFlow takes the palette's indices for grey levels: look the colours up ourselves.
+    # TensorFlow decodes the palette's indices as gray levels. Look up their colors here.
     indices = tf.io.decode_bmp(encoded)[..., 0]
     scale = tf.constant([1, 2**8, 2**16, 2**24], tf.int64)
     start, end = (tf.reduce_sum(numbers(encoded, place, 4) * scale) for place in (14, 10))
     start += 14
-    # Four bytes a colour: blue, green, red and one that means nothing. What a damaged header names
-    # may lie anywhere; of a piece that is not there TensorFlow would print the whole file.
+    # A color has four bytes: blue, green, red, and an unused one. The offset in a damaged header
+    # can be outside the file. `part` then prevents an error message that contains the whole file.
     palette = part(encoded, start, (end - start) // 4 * 4)
     colors = tf.reshape(tf.io.decode_raw(palette, tf.uint8), [-1, 4])[:, 2::-1]
     return tf.gather(colors, tf.cast(indices, tf.int32))

@@ -1,24 +1,24 @@
-"""Needs TensorFlow. Colour jitter by given random numbers."""
+"""Needs TensorFlow. Color jitter with precomputed random numbers."""
 
 from collections.abc import Sequence
 
 import tensorflow as tf
 
-JITTER_NUMBERS = 8  # how many uniform numbers it takes
+JITTER_NUMBERS = 8  # number of uniform numbers for `jitter_colors`
 _GRAY_WEIGHTS = (0.299, 0.587, 0.114)  # of red, green, blue (ITU-R BT.601)
 
 
 def jitter_colors(image: tf.Tensor, uniform: tf.Tensor, jitter: Sequence[float]) -> tf.Tensor:
-    """Jitter colours (see `TrainTransform`) by given random numbers.
+    """Jitter the colors of an image (see `TrainTransform`).
 
     Args:
-        image: float32 [height, width, 3], RGB in 0..255.
-        uniform: float32 [8] in [0, 1), brightness, contrast, saturation, hue: where each factor
-            lies in its range, then four keys, in whose ascending order they are applied.
-        jitter: the four strengths; those that are 0 are left out when traced.
+        image: float32 `[height, width, 3]`, RGB in 0..255.
+        uniform: float32 `[8]` in [0, 1): positions of the factors in their ranges (brightness,
+            contrast, saturation, hue), and four keys that sort the operations.
+        jitter: The four strengths. Operations with strength 0 are not in the graph.
 
     Returns:
-        float32 [height, width, 3] in 0..255.
+        float32 `[height, width, 3]` in 0..255.
     """
     adjust = (_adjust_brightness, _adjust_contrast, _adjust_saturation, _adjust_hue)
     used = [number for number, strength in enumerate(jitter) if strength > 0]
@@ -45,18 +45,18 @@ def _adjust_brightness(image: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
 
 
 def _adjust_contrast(image: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
-    """Blend with the mean of the grey image."""
+    """Blend with the mean of the gray image."""
     gray = tf.tensordot(tf.reduce_mean(image, [0, 1]), tf.constant(_GRAY_WEIGHTS), 1)
     return image * factor + (1.0 - factor) * gray
 
 
 def _adjust_saturation(image: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
-    """Blend each pixel with its own grey."""
-    # Linear in the colour, so one 3 by 3 matrix does it.
+    """Blend each pixel with its gray value."""
+    # Linear in the color, so this is a product with a 3 by 3 matrix.
     gray = tf.tile(tf.constant(_GRAY_WEIGHTS)[:, None], [1, 3])
     return tf.tensordot(image, factor * tf.eye(3) + (1.0 - factor) * gray, 1)
 
 
 def _adjust_hue(image: tf.Tensor, shift: tf.Tensor) -> tf.Tensor:
-    # The operation itself: tf.image.adjust_hue adds checks, and HSV's hue has no scale to convert.
+    # tf.image.adjust_hue would add checks. The hue does not depend on the range of the values.
     return tf.raw_ops.AdjustHue(images=image, delta=shift)

@@ -1,7 +1,7 @@
-"""Needs TensorFlow. What an image file may cost, read from its first bytes before it is decoded.
+"""Needs TensorFlow. Limits on the cost of an image file, checked before it is decoded.
 
-Graph operations, so that a SavedModel refuses what a training does; but for the scans of a JPEG,
-for which its bytes are gone through.
+The checks are graph operations, so that a SavedModel refuses the same files as a training. Only the
+number of scans of a JPEG needs a Python function, because it needs all bytes of the file.
 """
 
 import re
@@ -11,47 +11,52 @@ import tensorflow as tf
 from pipelines.images.file_bytes import numbers
 from pipelines.max_pixels import MOST_PIXELS as MOST_PIXELS
 
-# Encoders write up to some twenty. Each takes a nanosecond a pixel and more, and a dozen bytes.
+# Encoders write up to twenty scans. A scan takes only a dozen bytes, but over 1 ns per pixel.
 MOST_SCANS = 50
-# Before the first scan. A depth map of 50 MB has 800; Pillow takes a microsecond for each.
+# Segments before the first scan. A depth map of 50 MB has 800. Pillow takes 1 µs for each.
 MOST_SEGMENTS = 10_000
-# Bytes before the first scan that belong to no segment. Pillow reads them one by one.
+# Bytes before the first scan that are outside of segments. Pillow reads them one by one.
 _MOST_STRAY = 2**20
 _HEADER = 32  # bytes
-# What is a marker among a scan's data: no stuffed 0xFF, no restart.
+# A marker in the data of a scan, except for stuffed 0xFF bytes and restarts.
 _MARKER = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")
 _SCAN, _END, _BARE = 0xDA, 0xD9, (0x01, 0xD8)
 
 
 def too_large(max_pixels: int) -> str:
-    """The reason why an image is refused."""
+    """Return the error message for an image with too many pixels."""
     whole, rest = divmod(max_pixels, 10**6)
     most = f"{max_pixels:,}" if rest else f"{whole:,} million"
     return f"an image of more than {most} pixels"
 
 
 def check_pixels(height: tf.Tensor, width: tf.Tensor, max_pixels: int) -> list[tf.Operation]:
-    """The operations that must run before an image of that size is decoded.
+    """Return the operations that must run before an image of this size is decoded.
 
-    Raises (where the operations run):
-        tf.errors.InvalidArgumentError: it has more than `max_pixels`.
+    Args:
+        height, width: Integer scalars.
+        max_pixels: Most pixels that the image can have.
+
+    Raises (when the operations run):
+        tf.errors.InvalidArgumentError: The image has more than `max_pixels`.
     """
-    # In floats, which do not overflow: a file may announce 2³¹ by 2³¹.
+    # Floats do not overflow: a file can announce 2³¹ by 2³¹.
     pixels = tf.abs(tf.cast(height, tf.float64) * tf.cast(width, tf.float64))
     checked = tf.debugging.Assert(pixels <= max_pixels, [too_large(max_pixels)])
     return [] if checked is None else [checked]
 
 
 def announced_size(encoded: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Height and width that the header of a PNG, WebP or BMP file announces, int64 scalars.
+    """Return the height and width in the header of a PNG, WebP, or BMP file, int64 scalars.
 
-    0 of other kinds. As TensorFlow's decoders read them: a BMP's height may be negative.
+    Other files have size 0. TensorFlow's decoders read the same numbers. The height of a
+    BMP can be negative.
     """
     head = numbers(encoded, 0, _HEADER)
     png = _begins(head, 0, b"\x89PNG\r\n\x1a\n")
     bmp = _begins(head, 0, b"BM")
     webp = _begins(head, 0, b"RIFF") & _begins(head, 8, b"WEBP")
-    bits = _little(head, 21, 4)  # of a lossless one
+    bits = _little(head, 21, 4)  # of a lossless WebP
     lossy = [_little(head, start, 2) % 2**14 for start in (26, 28)]
     sizes = [
         (png, _big(head, 20, 4), _big(head, 16, 4)),
@@ -68,15 +73,15 @@ def announced_size(encoded: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def why_too_costly(encoded: bytes) -> str | None:
-    """Return why a JPEG file of few pixels costs too much to read, or None.
+    """Return why a JPEG file with few pixels takes too long to read, or None.
 
     Thousands of scans, empty segments, or stray bytes take seconds. Call this before Pillow opens
-    the file, because Pillow goes through all its segments.
+    the file, because Pillow reads all segments of the file.
     """
     if not encoded.startswith(b"\xff\xd8"):
         return None
     scans, segments, stray, place = 0, 0, 0, 2
-    # Marker by marker: a preview or a film behind the image has scans of its own.
+    # Go from marker to marker up to the end of the image. A preview or a video can follow it.
     while found := _MARKER.search(encoded, place):
         if not scans:
             segments, stray = segments + 1, stray + found.start() - place

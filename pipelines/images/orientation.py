@@ -1,16 +1,15 @@
-"""Needs TensorFlow. How a camera was held: the EXIF orientation of an image file.
+"""Needs TensorFlow. The EXIF orientation of an image file.
 
-TensorFlow's decoders give the pixels as they are stored. A camera that is turned stores them as its
-sensor lies, and beside them one of eight orientations: tag 0x0112 of EXIF, which is a TIFF
-directory within a JPEG's APP1 segment, a PNG's `eXIf` chunk or a WebP's `EXIF` chunk. (CIPA
-DC-008, Exif 2.32, sections 4.5.4, 4.6.4 and 4.7.2.)
+TensorFlow's decoders return the pixels in their stored orientation. A rotated camera stores the
+pixels of its sensor together with one of eight orientations. This is tag 0x0112 of EXIF, a TIFF
+directory in a JPEG's APP1 segment, a PNG's `eXIf` chunk, or a WebP's `EXIF` chunk. (CIPA DC-008,
+Exif 2.32, sections 4.5.4, 4.6.4, and 4.7.2.)
 
-Nothing here fails: EXIF that is damaged, cut, of another type or outside of 1 to 8 is no
-orientation, as if it were not there. What stands in XMP or in a PNG's text alone is not looked at;
-browsers do not either.
+These functions never fail. EXIF that is damaged, cut off, or has another type or a value outside of
+1 to 8 counts as missing. Like browsers, they ignore orientations in XMP and in the text of a PNG.
 
-Graph operations only. A JPEG without EXIF pays for one search through its bytes, and one whose EXIF
-begins as cameras write it and says upright for a look at its first bytes (`looks_upright`).
+They are graph operations. A JPEG without EXIF costs one search through its bytes. If its EXIF
+starts as cameras write it and has orientation 1, the first bytes are enough (`looks_upright`).
 """
 
 import functools
@@ -25,13 +24,13 @@ _PREFIX = b"Exif\0\0"
 _JPEG_BEGINS = b"\xff\xd8\xff"
 _PNG_BEGINS = b"\x89PNG\r\n\x1a\n"
 _APP1, _IMAGE_BEGINS, _IMAGE_ENDS = 0xE1, 0xDA, 0xD9
-# Those without a length: TEM, RST0 to RST7 and SOI.
+# Segments without a length: TEM, RST0 to RST7, and SOI.
 _BARE, _FIRST_BARE, _LAST_BARE = 0x01, 0xD0, 0xD8
 _LOOKAHEAD = 64  # bytes
-# What `looks_upright` looks at: JFIF and the eight tags that may stand before the orientation.
+# Bytes that `looks_upright` reads: JFIF, and the eight tags that can precede the orientation.
 _HEAD = 192
-# Tags come in ascending order: up to the orientation, 0x0112, all are less. Whatever follows, the
-# first entry of that tag is this one, which says 1.
+# Tags are in ascending order, so all tags before the orientation, 0x0112, are smaller. The pattern
+# therefore matches the first entry of the orientation, with the value 1.
 _UPRIGHT_HEAD = (
     r"(?s)\xff\xd8(?:\xff\xe0\x00\x10.{14})?\xff\xe1..Exif\x00\x00(?:"
     r"MM\x00\*\x00\x00\x00\x08..(?:\x00.{11}|\x01[\x00-\x11].{10})*"
@@ -41,48 +40,49 @@ _UPRIGHT_HEAD = (
     r").*"
 )
 _EXIF_FLAG = 0x08  # in the VP8X chunk of a WebP
-# A PNG of 80 MB has as many; an attacker's millions of empty ones would take minutes.
+# A PNG of 80 MB has as many chunks. Millions of empty chunks in a hostile file would take minutes.
 _MOST_PARTS = 10_000
 
 
 def is_jpeg(encoded: tf.Tensor) -> tf.Tensor:
-    """Scalar bool, by the first bytes."""
+    """Return whether the file starts like a JPEG, scalar bool."""
     return tf.strings.substr(encoded, 0, len(_JPEG_BEGINS)) == _JPEG_BEGINS
 
 
 def read_orientation(encoded: tf.Tensor) -> tf.Tensor:
-    """The orientation of an image file, int32 scalar, 1 to 8.
+    """Return the orientation of an image file, int32 scalar, 1 to 8.
 
-    1: as it is stored. The others say what turns the stored pixels upright: 2 mirrors left to
-    right, 3 turns by 180°, 4 mirrors top to bottom, 5 transposes (rows become columns), 6 turns
-    by 90° clockwise, 7 transposes and turns by 180°, 8 turns by 90° counterclockwise.
+    1 means that the stored pixels are upright. The others specify how to make them upright: 2
+    mirrors left to right, 3 rotates by 180°, 4 mirrors top to bottom, 5 transposes (rows become
+    columns), 6 rotates by 90° clockwise, 7 transposes and rotates by 180°, 8 rotates by 90°
+    counterclockwise.
 
     Args:
-        encoded: scalar string: an image file of any kind.
+        encoded: Scalar string, an image file of any format.
     """
     return tf.cond(
         looks_upright(encoded) | ~_may_hold_exif(encoded),
         lambda: tf.constant(UPRIGHT),
-        lambda: _by_parts(encoded),
+        lambda: _search_parts(encoded),
     )
 
 
 def looks_upright(encoded: tf.Tensor) -> tf.Tensor:
-    """True, scalar bool, only of a JPEG of orientation 1, seen without going through its parts.
+    """Return True for most JPEGs of orientation 1, without reading all their segments, scalar bool.
 
-    False of everything else, and of some JPEGs of orientation 1 too: those whose EXIF is not the
-    first segment, or the second behind JFIF, and those whose EXIF does not say its orientation
-    where the TIFF standard's order of tags puts it.
+    False for all other files, and for some JPEGs of orientation 1: those whose EXIF is not the
+    first segment, or the second after JFIF, and those whose tags are not in the order of the TIFF
+    standard.
     """
-    # A regular expression is one operation, where reading the numbers takes fifty. Its bytes are
-    # letters to it: those from 0x80 on would be no UTF-8.
+    # A regular expression is one operation. Reading the numbers takes fifty. Convert the bytes to
+    # characters, because bytes from 0x80 are not valid UTF-8.
     head = tf.strings.unicode_transcode(tf.strings.substr(encoded, 0, _HEAD), "ISO-8859-1", "UTF-8")
     no_exif = ~_holds_text(encoded, r"Exif\x00\x00")
     return is_jpeg(encoded) & (no_exif | tf.strings.regex_full_match(head, _UPRIGHT_HEAD))
 
 
 def _may_hold_exif(encoded: tf.Tensor) -> tf.Tensor:
-    """Whether a file that `looks_upright` does not know has a part where EXIF may be."""
+    """Return whether a file for which `looks_upright` is False can contain EXIF."""
     head = numbers(encoded, 0, 21)
     is_png = _is(head[:8], _PNG_BEGINS) & _holds_text(encoded, "eXIf")
     extended = _is(head[:4], b"RIFF") & _is(head[8:16], b"WEBPVP8X")
@@ -90,17 +90,17 @@ def _may_hold_exif(encoded: tf.Tensor) -> tf.Tensor:
 
 
 def swaps_sides(orientation: tf.Tensor) -> tf.Tensor:
-    """Whether an upright image is as wide as the stored one is high."""
+    """Return whether the upright image has the height and width of the stored image swapped."""
     return orientation >= 5
 
 
 def turned_size(size: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
-    """Height and width, int32 [2], upright from stored, or stored from upright."""
+    """Convert height and width, int32 `[2]`, from stored to upright or from upright to stored."""
     return tf.where(swaps_sides(orientation), tf.reverse(size, [0]), size)
 
 
 def turned_pixels(pixels: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
-    """Stored pixels [height, width, c] turned upright."""
+    """Convert stored pixels `[height, width, c]` to upright pixels."""
     order = tf.where(swaps_sides(orientation), [1, 0, 2], [0, 1, 2])
     axes = tf.boolean_mask([0, 1], _mirrored(orientation))
     upright = tf.reverse(tf.transpose(pixels, order), axes)
@@ -108,11 +108,11 @@ def turned_pixels(pixels: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
 
 
 def stored_window(window: tf.Tensor, size: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
-    """Where a window of the upright image lies in the stored one.
+    """Convert a window of the upright image to a window of the stored image.
 
     Args:
-        window: int32 [4] (y, x, height, width), perhaps not wholly inside.
-        size: int32 [2], the upright image's.
+        window: int32 `[4]` (y, x, height, width). It can be partly outside the image.
+        size: int32 `[2]`, size of the upright image.
         orientation: int32 scalar, 1 to 8.
     """
     start, extent = tf.split(window, 2)
@@ -121,14 +121,16 @@ def stored_window(window: tf.Tensor, size: tf.Tensor, orientation: tf.Tensor) ->
 
 
 def upright_window(window: tf.Tensor, size: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
-    """Where a window of the stored image lies in the upright one: `stored_window` undone."""
+    """Convert a window of the stored image to a window of the upright image.
+
+    Arguments are as for `stored_window`."""
     start, extent = (turned_size(pair, orientation) for pair in tf.split(window, 2))
     start = tf.where(_mirrored(orientation), size - start - extent, start)
     return tf.concat([start, extent], 0)
 
 
 def _mirrored(orientation: tf.Tensor) -> tf.Tensor:
-    """Whether rows, and whether columns come in reverse, once the sides are swapped: bool [2]."""
+    """Return whether rows and columns are in reverse order after swapping the sides, bool `[2]`."""
     rows, columns = (
         tf.reduce_any(orientation == values) for values in ([3, 4, 7, 8], [2, 3, 6, 7])
     )
@@ -136,7 +138,7 @@ def _mirrored(orientation: tf.Tensor) -> tf.Tensor:
 
 
 def _holds_text(encoded: tf.Tensor, pattern: str) -> tf.Tensor:
-    # Taking it out finds its few first letters by vector instructions; a match does not.
+    # A replacement searches the first letters with vector instructions, unlike a match.
     without = tf.strings.regex_replace(encoded, pattern, "", replace_global=False)
     return tf.strings.length(without) < tf.strings.length(encoded)
 
@@ -145,16 +147,16 @@ def _is(values: tf.Tensor, expected: bytes) -> tf.Tensor:
     return tf.reduce_all(values == list(expected))
 
 
-# As `decode.apart`, but traced once in a process, and one for all formats: tracing is what a
-# pipeline waits for.
+# One operation as in `decode.one_operation`, but traced once per process and for all formats,
+# because tracing delays each pipeline.
 @functools.partial(
     tf.function,
     input_signature=[tf.TensorSpec([], tf.string)],
     autograph=False,
     experimental_attributes={"_noinline": True},
 )
-def _by_parts(encoded: tf.Tensor) -> tf.Tensor:
-    """Go from part to part of a JPEG, PNG or WebP up to that of EXIF, and read it."""
+def _search_parts(encoded: tf.Tensor) -> tf.Tensor:
+    """Find the EXIF part of a JPEG, PNG, or WebP, and return its orientation."""
     end = length(encoded)
     jpeg, png = is_jpeg(encoded), _is(numbers(encoded, 0, len(_PNG_BEGINS)), _PNG_BEGINS)
     start = tf.where(jpeg, 2, tf.where(png, len(_PNG_BEGINS), 12))
@@ -177,18 +179,18 @@ def _by_parts(encoded: tf.Tensor) -> tf.Tensor:
         [tf.cast(start, tf.int64), tf.constant(True)] + 2 * [tf.constant(0, tf.int64)],
         maximum_iterations=_MOST_PARTS,
     )
-    # Before a JPEG's, and by mistake before others', stands what kind of content it is.
+    # In a JPEG, and by mistake in other formats, a prefix precedes the TIFF directory.
     prefix = part(encoded, content, tf.minimum(size, len(_PREFIX))) == _PREFIX
     skipped = tf.where(prefix, tf.constant(len(_PREFIX), tf.int64), 0)
-    return _of_directory(part(encoded, content + skipped, size - skipped))
+    return _directory_orientation(part(encoded, content + skipped, size - skipped))
 
 
-# Of a part: whether it is EXIF, whether it is the last one, where its content begins, how long that
-# is, where the next part begins: int64 [5].
+# These functions describe a part of a file as int64 [5]: whether it is EXIF, whether it is the last
+# part, the start and the size of its content, and the start of the next part.
 
 
 def _jpeg_segment(encoded: tf.Tensor, position: tf.Tensor, ahead: tf.Tensor) -> tf.Tensor:
-    # Fill bytes, and what does not belong there, may stand before a marker.
+    # Fill bytes and stray bytes can precede a marker.
     begins = (ahead[:-1] == 0xFF) & (ahead[1:] != 0xFF) & (ahead[1:] != 0)
     position += tf.argmax(tf.pad(tf.cast(begins, tf.uint8), [[0, 1]], constant_values=1))
     segment = numbers(encoded, position, 10)
@@ -216,8 +218,8 @@ def _part(*values: tf.Tensor | bool) -> tf.Tensor:
     return tf.stack([tf.cast(value, tf.int64) for value in values])
 
 
-def _of_directory(tiff: tf.Tensor) -> tf.Tensor:
-    """The orientation that the first directory of a TIFF file holds."""
+def _directory_orientation(tiff: tf.Tensor) -> tf.Tensor:
+    """Return the orientation in the first directory of a TIFF file."""
     head = numbers(tiff, 0, 8)
     big = _is(head[:4], b"MM\0*")
 
@@ -226,12 +228,12 @@ def _of_directory(tiff: tf.Tensor) -> tf.Tensor:
 
     start = number(head[4:])
     count = number(numbers(tiff, start, 2))
-    # Of 12 bytes each: tag, type, how many values, and the values if they fit, from the left.
+    # An entry has 12 bytes: tag, type, number of values, and the values, left-aligned, if they fit.
     entries = tf.io.decode_raw(part(tiff, start + 2, 12 * count), tf.uint8)
     whole = tf.size(entries) // 12 * 12
     entries = tf.cast(tf.reshape(entries[:whole], [-1, 12]), tf.int64)
     is_orientation = number(entries[:, :2]) == _TAG
-    # The first of that tag, or one of zeros.
+    # The first entry with that tag, or an entry of zeros.
     entry = tf.pad(entries, [[0, 1], [0, 0]])[
         tf.argmax(tf.pad(tf.cast(is_orientation, tf.uint8), [[0, 1]], constant_values=1))
     ]
@@ -241,6 +243,6 @@ def _of_directory(tiff: tf.Tensor) -> tf.Tensor:
 
 
 def _number(values: tf.Tensor) -> tf.Tensor:
-    """int64 of bytes along the last axis, the highest first."""
+    """Convert bytes along the last axis to int64, highest byte first."""
     places = values.shape[-1]
     return tf.reduce_sum(values * [256**place for place in reversed(range(places))], -1)

@@ -1,9 +1,9 @@
-"""Needs TensorFlow. A window of an image, resampled to another size.
+"""Needs TensorFlow. Resampling of a window of an image to another size.
 
-Evaluation and serving take `resample`: bilinear, antialiased, the window's fractions of a pixel
-kept. That takes longer than decoding a photograph does, so random area crops, which are stretched
-at random anyway, take `resample_for_training`: bilinear between pixels that the JPEG decoder has
-averaged, where a crop shows fewer pixels than are stored.
+Evaluation and serving use `resample`: bilinear, antialiased, with windows at fractions of a pixel.
+It takes longer than decoding a photo. Random area crops, whose size is random anyway, use
+`resample_for_training`: bilinear on pixels that the JPEG decoder has averaged, if the crop shows
+fewer pixels than the file stores.
 """
 
 import functools
@@ -12,28 +12,28 @@ from typing import TypeAlias, cast
 
 import tensorflow as tf
 
-from pipelines.images.decode import BoxedImage, EncodedImage, Image, apart
+from pipelines.images.decode import BoxedImage, EncodedImage, Image, one_operation
 from pipelines.images.windows import Window
 
-# The side of a square, or int32 [2], height and width.
+# Side of a square, or height and width as int32 [2].
 OutputSize: TypeAlias = int | tf.Tensor
 
-_REDUCTIONS = (1, 2, 4, 8)  # by which a JPEG can be decoded smaller
+_REDUCTIONS = (1, 2, 4, 8)  # by which the JPEG decoder can shrink an image
 
 
 def resample(
     image: Image, resized: tf.Tensor, window: Window, output_size: OutputSize
 ) -> tf.Tensor:
-    """Reads a window of the resized image at another size; bilinear, antialiased.
+    """Read a window of the resized image at another size, bilinear and antialiased.
 
-    The filter is a triangle as wide as the step between output pixels, where that is more than
-    one stored pixel, renormalised at the border of the image.
+    The filter is a triangle. It is as wide as the distance between output pixels if this is more
+    than one stored pixel, and is renormalized at the border of the image.
 
     Args:
-        image: `decode.EncodedImage`, `BoxedImage` or `PixelImage`.
-        resized: int32 [2], height and width of the resized image that the window refers to.
-        window: where the crop lies in the resized image, see `windows`.
-        output_size: side of the output, or its height and width.
+        image: `decode.EncodedImage`, `BoxedImage`, or `PixelImage`.
+        resized: int32 `[2]`, height and width of the resized image that the window refers to.
+        window: Window in the resized image, see `windows`.
+        output_size: Side of the output, or its height and width.
 
     Returns:
         float32 [height, width, 3], RGB in 0..255.
@@ -45,24 +45,28 @@ def resample(
 def resample_for_training(
     image: Image, resized: tf.Tensor, window: Window, output_size: OutputSize
 ) -> tf.Tensor:
-    """As `resample`, seven times as fast, with the window rounded to whole stored pixels.
+    """Read a window as `resample` does, but seven times as fast and rounded to whole stored pixels.
 
-    Where the output's pixels lie less than two stored ones apart, bilinear interpolation's two taps
-    leave none out, and it needs no antialiasing. A JPEG with more is decoded at a half, a quarter
-    or an eighth of its size, so that this holds again. What is left takes `resample`: other formats
-    with more, and images enlarged more than twofold, where half a pixel is much.
+    If output pixels are less than two stored pixels apart, bilinear interpolation skips no stored
+    pixel and needs no antialiasing. If a JPEG has more pixels, it is decoded at a half, a quarter,
+    or an eighth of its size, so that this is true again. All other cases use `resample`: other
+    formats with more pixels, and images enlarged more than twofold, where half a pixel matters.
 
-    Arguments and result are those of `resample`.
+    Args:
+        image, resized, window, output_size: As for `resample`.
+
+    Returns:
+        float32 [height, width, 3], RGB in 0..255.
     """
     whole, sides = whole_pixels(image.size, resized, window)
 
     def suits(reduction: int) -> tf.Tensor:
-        """Less than two averaged pixels from one of the output to the next, at least a half."""
+        """Return whether output pixels are from a half to less than two averaged pixels apart."""
         side = reduction * tf.cast(output_size, tf.float32)
         return tf.reduce_all((sides < 2 * side) & (sides >= 0.5 * side))
 
     def bilinear(pixels: tf.Tensor) -> tf.Tensor:
-        # Not tf.image.resize, which adds a dozen operations.
+        # tf.image.resize would add a dozen operations.
         output = tf.raw_ops.ResizeBilinear(
             images=pixels[None], size=_height_and_width(output_size), half_pixel_centers=True
         )[0]
@@ -73,11 +77,11 @@ def resample_for_training(
         pixels = image.crop(tf.where(suits(1), whole, reached))
         return tf.cond(suits(1), lambda: bilinear(pixels), lambda: antialiased(pixels))
 
-    # Asked for the pixels of a JPEG only where it may be one.
+    # Only used if the image can be a JPEG.
     photo = cast(EncodedImage | BoxedImage, image)
 
     def from_jpeg() -> tf.Tensor:
-        # Of two reductions that suit, the lower one shows more.
+        # If two reductions suit, the lower one shows more details.
         branch = functools.partial(photo.crop_jpeg, whole, _REDUCTIONS[-1])
         for reduction in reversed(_REDUCTIONS[:-1]):
             smaller = functools.partial(photo.crop_jpeg, whole, reduction)
@@ -89,7 +93,7 @@ def resample_for_training(
     return tf.cond(
         image.is_upright_jpeg & suits(1),
         lambda: bilinear(photo.crop_upright_jpeg(whole)),
-        lambda: apart(
+        lambda: one_operation(
             lambda: tf.cond(
                 image.is_jpeg & tf.reduce_any([suits(reduction) for reduction in _REDUCTIONS]),
                 from_jpeg,
@@ -102,14 +106,15 @@ def resample_for_training(
 def whole_pixels(
     size: tf.Tensor, resized: tf.Tensor, window: Window
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """A window of the resized image, rounded to whole pixels of the stored image.
+    """Convert a window of the resized image to whole pixels of the stored image.
 
     Args:
-        size: int32 [2], the image's, upright.
-        resized, window: as of `resample`.
+        size: int32 `[2]`, size of the upright image.
+        resized, window: As for `resample`.
 
     Returns:
-        int32 [4]: y, x, height, width, the last two at least 1; and these two as float32 [2].
+        int32 `[4]`: y, x, height, width, the last two at least 1. And height and width as float32
+        `[2]`.
     """
     start, extent = _stored(size, resized, window)
     first = tf.round(start)
@@ -121,17 +126,16 @@ def whole_pixels(
 def _antialiasing(
     size: tf.Tensor, resized: tf.Tensor, window: Window, output_size: OutputSize
 ) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
-    """The part of the stored image that `resample` needs, int32 [4], and what it makes of that."""
+    """Return the part of the stored image that `resample` needs, int32 `[4]`, and its filter."""
     start, extent = _stored(size, resized, window)
-    step = extent / tf.cast(
-        output_size, tf.float32
-    )  # stored pixels from one output pixel to the next
-    reach = 0.5 * tf.maximum(step, 1.0) + 1.0  # of the filter beyond the window
+    # Stored pixels from one output pixel to the next, and width of the filter outside the window.
+    step = extent / tf.cast(output_size, tf.float32)
+    reach = 0.5 * tf.maximum(step, 1.0) + 1.0
     first = tf.maximum(tf.cast(tf.floor(start - reach), tf.int32), 0)
     last = tf.minimum(tf.cast(tf.math.ceil(start + extent + reach), tf.int32), size)
 
     def antialiased(pixels: tf.Tensor) -> tf.Tensor:
-        # What tf.image.resize(antialias=True) calls, with the window's fraction of a pixel kept.
+        # As in tf.image.resize(antialias=True), but with windows at fractions of a pixel.
         output = tf.raw_ops.ScaleAndTranslate(
             images=pixels[None],
             size=_height_and_width(output_size),
@@ -146,7 +150,7 @@ def _antialiasing(
 
 
 def _stored(size: tf.Tensor, resized: tf.Tensor, window: Window) -> tuple[tf.Tensor, tf.Tensor]:
-    """The corner of a window of the resized image, and its extent, in stored pixels."""
+    """Convert the corner and the extent of a window of the resized image to stored pixels."""
     start, extent = window
     stored_per_resized = tf.cast(size, tf.float32) / tf.cast(resized, tf.float32)
     return start * stored_per_resized, extent * stored_per_resized

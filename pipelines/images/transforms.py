@@ -1,11 +1,11 @@
-"""Needs TensorFlow. Augmentation: pure functions from an image and a seed to a model's input.
+"""Needs TensorFlow. Transforms: pure functions from an image and a seed to the input of a model.
 
-The recipes say "resize, cut a crop out, resize that". Here the crop's window is chosen in the
-coordinates of the resized image, mapped back onto the stored pixels, and only what the window
-needs is decoded and resampled, once. Where the crop has the size of the output (fixed and centre
-crops), the result is that of resizing the whole image and cutting, to rounding. Area crops are
-resampled more quickly (see `resample`). With color jitter the whole image is decoded and resized
-first, because contrast depends on its mean.
+Recipes say: resize the image, crop it, resize the crop. These transforms choose the window of the
+crop in the resized image, map it back to the stored pixels, and decode and resample only this part,
+once. For fixed and center crops, which have the size of the output, the result equals that of
+resizing the whole image and cropping, up to rounding. Area crops use a faster resampling (see
+`resample`). With color jitter, the whole image is decoded and resized first, because contrast
+depends on its mean.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from keras_dml._common.checks import argument_error, check_bool, check_choice, check_whole, shown
+from keras_dml._common.checks import argument_error, check_bool, check_choice, check_whole
 from keras_dml._common.errors import ArgumentError
 from pipelines.checks import plain_numbers
 from pipelines.images import decode
@@ -42,21 +42,21 @@ CROPS: dict[str, Callable[["TrainTransform", tf.Tensor, tf.Tensor], Window]] = {
 
 @dataclasses.dataclass(frozen=True)
 class TrainTransform:
-    """Resize, color jitter, random crop, and random flip; a pure function of (source, seed).
+    """Resize, color jitter, random crop, and random flip, a pure function of (source, seed).
 
     Crops:
-        "area": the crop of Inception training, drawn as torchvision's `RandomResizedCrop` does: up
-            to ten times an area fraction uniform in `area` and a width/height uniform in the
-            logarithm within `aspect`, the first that fits at a uniform place; if none fits, the
-            largest central crop within `aspect`. Resized to `image_size` squared.
-        "fixed": `image_size` squared at a uniform place of the resized image.
-        "none": the central `image_size` squared.
+        "area": The crop of Inception training, as in torchvision's `RandomResizedCrop`: up to ten
+            attempts draw an area fraction uniformly in `area`, and a width/height uniformly in the
+            logarithm in `aspect`. The first that fits gets a random position. If none fits, the
+            crop is the largest central crop in `aspect`. It is resized to `image_size` squared.
+        "fixed": `image_size` squared at a random position of the resized image.
+        "none": The central `image_size` squared.
 
-    Jitter follows torchvision's `ColorJitter`: factors of brightness, contrast and saturation
-    uniform in [max(0, 1 - x), 1 + x], a hue shift uniform in [-hue, hue] (of the colour circle),
-    applied in a random order, clamped to 0..255 after each. Jitter acts on the whole resized image
-    before the crop, because contrast blends with the mean of the image. The image is then resampled
-    twice, and rounded to whole levels in between.
+    Jitter is the same as torchvision's `ColorJitter`: factors for brightness, contrast, and
+    saturation, uniform in [max(0, 1 - x), 1 + x], and a hue shift, uniform in [-hue, hue] (of the
+    color circle). They are applied in a random order, and values are clamped to 0..255 after each.
+    Jitter changes the whole resized image before the crop, because contrast blends with the mean of
+    the image. With jitter, the image is resampled twice, and rounded to whole levels in between.
 
     Examples:
         >>> transform = TrainTransform(image_size=8, flip=True)
@@ -64,20 +64,18 @@ class TrainTransform:
         (8, 8, 3)
 
     Args:
-        image_size: side of the output in pixels.
-        resize: size before the crop: None (`image_size`), an int (the shortest side; the ratio is
-            kept), or (height, width) exactly.
-        crop: "area", "fixed" or "none".
-        area: lowest and highest fraction of the resized image that an area crop covers.
-        aspect: lowest and highest width/height of an area crop.
-        flip: whether half of the images are mirrored left to right.
-        jitter: strengths of brightness, contrast, saturation and hue; 0 leaves one out.
-        max_pixels: how many pixels an image file may have: one whose header announces more is
-            refused before it is decoded.
+        image_size: Side of the output in pixels.
+        resize: Size before the crop: None (`image_size`), the length of the shortest side (keeps
+            the aspect ratio), or the exact (height, width).
+        crop: "area", "fixed", or "none".
+        area: Lowest and highest fraction of the resized image in an area crop.
+        aspect: Lowest and highest width/height of an area crop.
+        flip: Whether to mirror half of the images left to right.
+        jitter: Strengths of brightness, contrast, saturation, and hue. 0 turns one off.
+        max_pixels: Most pixels of an image file. Larger images raise an error before decoding.
 
     Raises:
-        ValueError: an argument is out of its range, or `resize` is smaller than a crop of fixed
-            size.
+        ValueError: An argument is out of range, or `resize` is smaller than a fixed crop.
     """
 
     image_size: int
@@ -87,7 +85,7 @@ class TrainTransform:
     aspect: tuple[float, float] = (3 / 4, 4 / 3)
     flip: bool = True
     jitter: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
-    # Not part of the name of what was computed: it changes no image.
+    # Not in the repr, which names cached results, because it does not change images.
     max_pixels: int = dataclasses.field(default=MOST_PIXELS, repr=False)
 
     def __post_init__(self) -> None:
@@ -98,42 +96,43 @@ class TrainTransform:
         _check_range(self, "aspect", at_most=math.inf)
         jitter = plain_numbers(self.jitter)
         if jitter is None or len(jitter) != 4 or min(jitter) < 0 or jitter[3] > 0.5:
-            raise ArgumentError(
-                "jitter must be four strengths that are not negative (brightness, contrast, "
-                f"saturation, hue), hue at most 0.5. Received: jitter={shown(self.jitter)}"
-            )
+            wanted = "four strengths from 0 (brightness, contrast, saturation, hue), hue up to 0.5"
+            raise argument_error("jitter", wanted, self.jitter)
         object.__setattr__(self, "jitter", jitter)
 
     def __call__(self, source: Source, seed: tf.Tensor) -> tf.Tensor:
         """Augment one image.
 
         Args:
-            source: scalar string tensor (bytes of an image file) or uint8 [h, w, 1 or 3]; or a pair
-                of such a tensor and the box that the image is cut down to first, integers [4]
-                (y, x, height, width).
-            seed: int32 or int64 [2]; equal seeds give equal bits.
+            source: Scalar string tensor (the bytes of an image file), or uint8 `[h, w, 1 or 3]`. Or
+                a pair of one of these and a box to crop to first, integers `[4]` (y, x, height,
+                width).
+            seed: int32 or int64 `[2]`. Equal seeds give equal bits.
 
         Returns:
-            float32 [image_size, image_size, 3], RGB in 0..255.
+            float32 `[image_size, image_size, 3]`, RGB in 0..255.
+
+        Raises:
+            tf.errors.InvalidArgumentError: The image cannot be read, or has more than `max_pixels`.
         """
         return _shared(_augmented, self)(source, seed)
 
     def draw(
         self, size: tf.Tensor, seed: tf.Tensor
     ) -> tuple[tf.Tensor, Window, tf.Tensor, tf.Tensor]:
-        """What is done to an image of a size, before any of its pixels is seen.
+        """Draw the random choices for an image of a size, without its pixels.
 
         Args:
-            size: int32 [2], height and width.
-            seed: int32 or int64 [2].
+            size: int32 `[2]`, height and width.
+            seed: int32 or int64 `[2]`.
 
         Returns:
-            `(resized, window, flip_number, jitter_numbers)`: int32 [2], height and width of the
-            resized image; the crop's window in it, see `windows`; float32 [1], below 0.5 for a
-            mirrored image; float32 [8], see `jitter.jitter_colors`.
+            `(resized, window, flip_number, jitter_numbers)`: the height and width of the resized
+            image, int32 `[2]`; the window of the crop in it, see `windows`; float32 `[1]`, below
+            0.5 for a mirrored image; and float32 `[8]`, see `jitter.jitter_colors`.
         """
         resized = resized_size(size, self.resize or self.image_size)
-        # One draw for everything: a random operation costs more than all the numbers it gives.
+        # Draw all numbers at once: a random operation takes longer than its numbers.
         numbers = [WINDOW_NUMBERS, 1, JITTER_NUMBERS]
         uniform = tf.random.stateless_uniform([sum(numbers)], seed)
         place, flip_number, jitter_numbers = tf.split(uniform, numbers)
@@ -143,7 +142,7 @@ class TrainTransform:
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationTransform:
-    """Resize and centre crop, the same every time; also what a served model does to its images.
+    """A deterministic resize and center crop, also part of an exported model.
 
     Examples:
         >>> transform = EvaluationTransform(image_size=8, resize=10)
@@ -151,14 +150,13 @@ class EvaluationTransform:
         (8, 8, 3)
 
     Args:
-        image_size: side of the output in pixels.
-        resize: size before the crop: None (`image_size`), an int (the shortest side; the ratio is
-            kept), or (height, width) exactly.
-        max_pixels: how many pixels an image file may have: one whose header announces more is
-            refused before it is decoded.
+        image_size: Side of the output in pixels.
+        resize: Size before the crop: None (`image_size`), the length of the shortest side (keeps
+            the aspect ratio), or the exact (height, width).
+        max_pixels: Most pixels of an image file. Larger images raise an error before decoding.
 
     Raises:
-        ValueError: a size is below 1, or `resize` is smaller than `image_size`.
+        ValueError: A size is below 1, or `resize` is smaller than `image_size`.
     """
 
     image_size: int
@@ -169,7 +167,11 @@ class EvaluationTransform:
         _check_sizes(self, crop_is_fixed=True)
 
     def __call__(self, source: Source) -> tf.Tensor:
-        """float32 [image_size, image_size, 3], RGB in 0..255, of a `source` as in training."""
+        """Transform one image, with a `source` as in `TrainTransform`.
+
+        Returns:
+            float32 `[image_size, image_size, 3]`, RGB in 0..255.
+        """
         return _shared(_central, self)(source)
 
 
@@ -202,9 +204,9 @@ def _central(transform: EvaluationTransform, source: Source) -> tf.Tensor:
 def _shared(
     compute: Callable[..., tf.Tensor], transform: TrainTransform | EvaluationTransform
 ) -> Callable[..., tf.Tensor]:
-    """`compute` with this transform: in a graph, one function for all graphs of the process.
+    """Return `compute` for this transform. All graphs of the process share one function.
 
-    A run builds some twenty pipelines, and each would be traced anew for half a second.
+    A run builds about twenty pipelines. Tracing the function for each would take half a second.
     """
     if tf.executing_eagerly():
         return functools.partial(compute, transform)
@@ -219,7 +221,7 @@ def _traced(
 
 
 def _check_sizes(transform: TrainTransform | EvaluationTransform, crop_is_fixed: bool) -> None:
-    """Refuses sizes that do not fit, and makes ints of NumPy's integers."""
+    """Check the sizes and convert NumPy integers to Python integers."""
     image_size = check_whole("image_size", transform.image_size, least=1)
     object.__setattr__(transform, "image_size", image_size)
     max_pixels = check_whole("max_pixels", transform.max_pixels, least=1)
@@ -230,20 +232,18 @@ def _check_sizes(transform: TrainTransform | EvaluationTransform, crop_is_fixed:
     pair = isinstance(resize, tuple) and len(resize) == 2
     sides = plain_numbers(resize if pair else (resize,))
     if sides is None or not all(isinstance(side, int) and side >= 1 for side in sides):
-        raise ArgumentError(
-            "resize must be None, the shortest side (at least 1) or a tuple (height, width). "
-            f"Received: resize={shown(resize)}"
-        )
+        wanted = "None, the shortest side (at least 1), or a tuple (height, width)"
+        raise argument_error("resize", wanted, resize)
     if crop_is_fixed and min(sides) < image_size:
         raise ArgumentError(
-            "resize must be at least image_size, or the crop does not fit. "
+            "resize must be at least image_size, so that the crop fits. "
             f"Received: resize={resize!r}, image_size={image_size}"
         )
     object.__setattr__(transform, "resize", sides if pair else sides[0])
 
 
 def _check_range(transform: TrainTransform, name: str, at_most: float) -> None:
-    """Refuses what is no (lowest, highest), and makes Python's numbers of NumPy's."""
+    """Check a pair (lowest, highest) and convert its numbers to Python numbers."""
     value = getattr(transform, name)
     plain = plain_numbers(value)
     if plain is None or len(plain) != 2 or not 0 < plain[0] <= plain[1] <= at_most:

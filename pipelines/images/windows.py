@@ -1,8 +1,9 @@
-"""Needs TensorFlow. Which part of a resized image a crop takes.
+"""Needs TensorFlow. Windows: the part of a resized image that a crop shows.
 
-A window is a pair of float32 [2], whole numbers: the corner (y, x) and the extent (height, width).
-So few operations as these take a tenth of the time that a small photograph does: hence one draw for
-an image, vectors instead of scalars, and no slice, which counts as four, where a split does.
+A window is a pair of float32 `[2]` with whole numbers: the corner (y, x) and the extent (height,
+width). These few operations take a tenth of the time of a small photo. Therefore they draw all
+random numbers at once, use vectors instead of scalars, and use a split instead of slices, which
+take four operations each.
 """
 
 import math
@@ -13,36 +14,37 @@ import tensorflow as tf
 Window: TypeAlias = tuple[tf.Tensor, tf.Tensor]
 
 _ATTEMPTS = 10
-# How many uniform numbers a window takes: area and aspect for each attempt, then the place.
+# Number of uniform numbers for a window: the area and aspect of each attempt, and the position.
 WINDOW_NUMBERS = 2 * _ATTEMPTS + 2
 
 
 def area_window(
     size: tf.Tensor, uniform: tf.Tensor, area: tuple[float, float], aspect: tuple[float, float]
 ) -> Window:
-    """Window of an area crop (see `transforms.TrainTransform`), from given random numbers.
+    """Return the window of an area crop (see `transforms.TrainTransform`).
 
     Args:
-        size: int32 [2], height and width of the image.
-        uniform: float32 [22] in [0, 1): the area fractions of ten attempts, their aspects, then
-            the place, vertical and horizontal.
-        area, aspect: (lowest, highest).
+        size: int32 `[2]`, height and width of the image.
+        uniform: float32 `[22]` in [0, 1): area fractions of ten attempts, their aspect ratios, and
+            the vertical and horizontal position.
+        area: Lowest and highest area fraction.
+        aspect: Lowest and highest width/height.
 
     Returns:
-        The window, inside the image and not empty.
+        A window inside the image that is not empty.
     """
     sides = tf.cast(size, tf.float32)
     fraction, position, place = tf.split(uniform, [_ATTEMPTS, _ATTEMPTS, 2])
-    # Width and height are the root of the area, times and over the root of width / height.
+    # Width and height are the square root of the area, times or divided by that of width / height.
     low, high = (0.5 * math.log(side) for side in aspect)
     stretch = tf.exp(position * (high - low) + low)
     root = tf.sqrt((fraction * (area[1] - area[0]) + area[0]) * tf.reduce_prod(sides))
     attempts = tf.stack([root / stretch, root * stretch], 1)
-    # The last resort fits always: the largest central crop within the aspects.
+    # The last candidate always fits: the largest central crop within the aspect ratios.
     central = tf.minimum(sides, tf.reverse(sides, [0]) * [1 / aspect[0], aspect[1]])
-    # An image of one pixel's width or height can round the other side to nothing.
+    # If the image is one pixel wide or high, rounding can make the other side 0.
     crops = tf.round(tf.concat([attempts, tf.maximum(central, 1.0)[None]], 0))
-    # All attempts at once: a loop that ends early would cost more than it saves.
+    # Evaluate all attempts at once: a loop that stops early would be slower.
     fits = tf.reduce_all((crops > 0) & (crops <= sides), 1)
     chosen = tf.argmax(fits)  # the first
     extent = tf.gather(crops, chosen)
@@ -52,23 +54,23 @@ def area_window(
 
 
 def fixed_window(size: tf.Tensor, uniform: tf.Tensor, side: int) -> Window:
-    """Window of `side` squared at a uniform place, taken from the last two of `uniform` [22]."""
+    """Return a window of `side` squared at the position in the last two of `uniform` `[22]`."""
     room = tf.cast(size - side, tf.float32)
     return _start(room, uniform[-2:]), tf.fill([2], float(side))
 
 
 def central_window(size: tf.Tensor, side: int) -> Window:
-    """The central window of `side` squared."""
+    """Return the central window of `side` squared."""
     return tf.round(tf.cast(size - side, tf.float32) / 2.0), tf.fill([2], float(side))
 
 
 def resized_size(size: tf.Tensor, resize: int | tuple[int, int]) -> tf.Tensor:
-    """Height and width of an image after resizing, int32 [2].
+    """Return the height and width of an image after resizing, int32 `[2]`.
 
     Args:
-        size: int32 [2], the upright image's, before resizing.
-        resize: (height, width) exactly, or an int, the shortest side: the longer one keeps the
-            ratio, rounded down.
+        size: int32 `[2]`, the size of the upright image before resizing.
+        resize: The exact (height, width), or the length of the shortest side. The longer side keeps
+            the aspect ratio and is rounded down.
     """
     if isinstance(resize, int):
         return resize * size // tf.reduce_min(size)
@@ -76,6 +78,6 @@ def resized_size(size: tf.Tensor, resize: int | tuple[int, int]) -> tf.Tensor:
 
 
 def _start(room: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
-    """A uniform place in 0..room, whole numbers."""
+    """Return a random whole number in 0..room for each axis."""
     # The product can round up to `room + 1`.
     return tf.minimum(tf.floor(uniform * (room + 1.0)), room)

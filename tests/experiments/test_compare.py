@@ -85,7 +85,7 @@ def test_a_mistake_in_a_run_is_one_in_the_comparison(ended, code, tmp_path, monk
         ([], "recipes must name at least one recipe"),
         (
             ["--recipes=nothing.flags"],
-            "flagfile must be a file here or one of the recipes.",
+            "flagfile must be a file or a recipe.",
         ),
         (["--recipes=zebra_*"], "no recipe matches. Received: zebra_*"),
         (["--recipes=cub.flags,cub.flags"], "recipes must differ in name"),

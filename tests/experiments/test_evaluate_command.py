@@ -152,7 +152,7 @@ NAN_IN_ROW_3 = EMBEDDINGS + np.where(np.arange(30) == 3, np.nan, 0)[:, None]
         ({"embeddings": EMBEDDINGS[:1], "labels": LABELS[:1]}, "at least 2 images.*Received: 1"),
         ({"embeddings": EMBEDDINGS[:0], "labels": LABELS[:0]}, "at least 2 images.*Received: 0"),
         ({"paths": LABELS + "\0.png"}, r"paths must be names of files.*class 0\\x00.png"),
-        ({"paths": LABELS + "\udc80"}, "not valid UTF-8"),
+        ({"paths": LABELS + "\udc80"}, "must be valid UTF-8"),
         ({"paths": LABELS[:4]}, "one label for each image. Received: 4 images and 30 labels"),
         ({"--recall_at": "30"}, "recall_at must be between 1 and 29.*30"),
         ({"--split": "train"}, "not for --embeddings"),

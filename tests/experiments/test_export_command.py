@@ -87,9 +87,9 @@ def test_the_card_beside_the_saved_model_of_a_run(finished):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "give --run and --format"),
-        (["--format=onnx"], "give --run"),
-        (["--run={run}"], "give --format"),
+        ([], "run and format must be set"),
+        (["--format=onnx"], "run must be set"),
+        (["--run={run}"], "format must be set"),
         (["--run=/nowhere", "--format=onnx"], "with flags.txt in it. Received: run=/nowhere"),
         (
             ["--run={run}", "--format=tensorrt"],

@@ -9,7 +9,7 @@ from experiments.embedding.checked_json import checked_text, read_checked
 from experiments.report.links import add_link
 from experiments.report.page import write_page
 from experiments.searching.folder_embeddings import FolderEmbeddings
-from experiments.training.run_files import is_readable
+from experiments.training.manifest import Manifest
 from keras_dml.retrieval import ExactIndex, load_index
 
 
@@ -45,12 +45,13 @@ def test_json_without_permission(tmp_path, forbid):
 
 
 def test_a_log_without_permission(tmp_path, forbid):
-    path = tmp_path / "metrics.jsonl"
-    path.write_text("{}\n")
-    assert is_readable(path)
-    forbid(path)
+    manifest = Manifest(tmp_path)
+    manifest.staged("metrics.jsonl").write_text("{}\n")
+    manifest.commit(["metrics.jsonl"])
+    assert manifest.is_whole("metrics.jsonl")
+    forbid(tmp_path / "metrics.jsonl")
     with pytest.raises(PermissionError):
-        is_readable(path)
+        manifest.is_whole("metrics.jsonl")
 
 
 def test_an_index_without_permission(tmp_path, forbid):

@@ -252,14 +252,14 @@ def test_an_archive_of_something_else(tmp_path, cub_archive, monkeypatch, capsys
         archive.add(__file__, "CUB_200/README")
     serve(monkeypatch, "cub", cub_archive)
     assert command("--dataset=cub", f"--data_dir={tmp_path / 'data'}") == 2
-    assert "tgz holds no CUB_200_2011: it is another archive" in capsys.readouterr().err
+    assert "tgz must contain CUB_200_2011. It is another archive" in capsys.readouterr().err
     assert contents(tmp_path / "data") == ["CUB_200_2011.tgz"]
 
 
 def test_in_shop_is_only_counted(tmp_path, capsys):
     assert command("--dataset=inshop", f"--data_dir={tmp_path / 'none'}") == 2
     err = capsys.readouterr().err
-    assert "given out by hand: ask for it at mmlab" in err and len(err.splitlines()) == 1
+    assert "ask its authors at mmlab" in err and len(err.splitlines()) == 1
     assert command("--dataset=inshop", f"--data_dir={write_inshop(tmp_path / 'data')}") == 0
     assert "3 images of 2 classes (gallery)" in capsys.readouterr().out
 
@@ -267,8 +267,8 @@ def test_in_shop_is_only_counted(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "give --dataset=cub|cars|sop|groceries|inshop and --data_dir=FOLDER"),
-        (["--dataset=cub"], "give --dataset="),
+        ([], "dataset and data_dir must be set: --dataset=cub|cars|sop|groceries|inshop"),
+        (["--dataset=cub"], "data_dir must be set: --data_dir="),
         (
             ["--dataset=birds", "--data_dir=x"],
             "dataset must be one of cub, cars, sop, groceries, inshop. Received: dataset=birds",

@@ -70,14 +70,14 @@ def test_the_name_comes_from_the_recipe(photos, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--crops=0"], "flag --crops=0: 0 is not an integer in the range [1, 2147483647]"),
+        (["--crops=0"], "crops must be a whole number of at least 1"),
         (
             ["--zebra=1"],
             "zebra is no flag of experiments.preview. --help lists them. Received: --zebra=1",
         ),
         (["--output=/no/where/sheet.png"], "No such file or directory"),
         (["--resize=20"], "resize must be at least image_size"),
-        (["--data_dir=/no/where"], "data_dir cannot be read"),
+        (["--data_dir=/no/where"], "data_dir must be a readable folder"),
     ],
 )
 def test_bad_input(photos, arguments, message, capsys):

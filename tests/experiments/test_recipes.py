@@ -508,7 +508,7 @@ def test_every_printed_score_is_read_from_the_recipe_that_has_it():
     """Recipes such as `cub_center.flags`, which name such a recipe, have no scores."""
     rows, clusterings = {}, {}
     for name in (name.removesuffix(".flags") for name in recipes.names()):
-        found = recipes.paper_scores(recipes.PACKAGED / f"{name}.flags")
+        found = recipes.paper_scores(recipes.find_recipe(f"{name}.flags"))
         if "nmi" in found:
             clusterings[name] = 100 * found["nmi"]
         for row, recalls in paper_rows(found).items():
@@ -526,7 +526,7 @@ def test_lines_that_print_no_scores(tmp_path):
 
 def test_recipes_that_nobody_has_run_on_their_data_say_so():
     for name in recipes.names():
-        lines = (recipes.PACKAGED / name).read_text().splitlines()
+        lines = recipes.find_recipe(name).read_text().splitlines()
         _, _, expected = " ".join(x for x in lines if x[:1] == "#").partition("# Expected: ")
         assert expected, name
         options = parsed(name.removesuffix(".flags"))

@@ -1,4 +1,4 @@
-"""What a bar leaves in a log file, and what it reckons."""
+"""The lines of a progress bar in a log file, and its rate."""
 
 import io
 import sys
@@ -19,7 +19,7 @@ def test_no_control_characters_in_a_log(capsys):
     assert "6/6" in said
 
 
-def test_on_a_terminal_it_redraws_itself(monkeypatch):
+def test_bar_redraws_itself_on_a_terminal(monkeypatch):
     terminal = io.StringIO()
     terminal.isatty = lambda: True
     monkeypatch.setattr(sys, "stderr", terminal)
@@ -28,7 +28,7 @@ def test_on_a_terminal_it_redraws_itself(monkeypatch):
     assert "\r" in terminal.getvalue()
 
 
-def test_the_first_step_is_not_reckoned(capsys):
+def test_first_step_is_not_in_the_rate(capsys):
     with Bar(total=100, mininterval=0, unit="image") as bar:
         time.sleep(0.3)
         bar.begin_counting(10)
@@ -40,7 +40,7 @@ def test_the_first_step_is_not_reckoned(capsys):
     assert capsys.readouterr().err
 
 
-def test_a_bar_that_is_off_counts_on(capsys):
+def test_disabled_bar_still_counts(capsys):
     with Bar(total=3, disable=True) as bar:
         bar.begin_counting(1)
         bar.update()

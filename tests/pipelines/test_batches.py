@@ -43,7 +43,7 @@ def files(tmp_path_factory):
         "arrays",
         *(
             pytest.param(kind, marks=pytest.mark.slow)
-            for kind in ("files", "files in memory", "grey arrays")
+            for kind in ("files", "files in memory", "gray arrays")
         ),
     ],
 )
@@ -80,8 +80,8 @@ def test_static_shapes_and_number_of_batches(table):
     assert collect(training_batches(table, SAMPLER, TRANSFORM, num_steps=0)) == []
 
 
-def test_a_batch_holds_the_rows_of_its_sampler(table):
-    """Without augmentation, slot by slot, against rows looked up one at a time."""
+def test_batch_has_the_rows_of_its_sampler(table):
+    """Compare each slot, without augmentation, with its row of the table."""
     plain = TrainTransform(SIDE, 20, crop="none", flip=False)
     pixels = pictures(1 if table.arrays is not None and table.arrays.shape[-1] == 1 else 3)
     for step, (images, labels) in enumerate(
@@ -94,7 +94,7 @@ def test_a_batch_holds_the_rows_of_its_sampler(table):
 
 
 @pytest.mark.slow
-def test_begun_at_any_step_it_gives_the_same_batches(table):
+def test_pipeline_started_at_any_step_gives_the_same_batches(table):
     whole = collect(training_batches(table, SAMPLER, TRANSFORM, seed=3, num_steps=9))
     for start in (1, 5, 8):
         rest = training_batches(table, SAMPLER, TRANSFORM, seed=3, start_step=start)
@@ -102,7 +102,7 @@ def test_begun_at_any_step_it_gives_the_same_batches(table):
 
 
 def test_slots_steps_and_seeds_are_augmented_differently():
-    """One and the same image in every slot of every batch."""
+    """Return the same image in every slot of every batch."""
     pixels = np.repeat(pictures(3)[:1], NUM_IMAGES, axis=0)
     table = ImageTable.from_arrays(pixels, [0] * NUM_IMAGES)
     images = np.concatenate(
@@ -117,7 +117,7 @@ def test_slots_steps_and_seeds_are_augmented_differently():
     assert len({image.tobytes() for image in images}) == 2 * 4 * BATCH_SIZE
 
 
-def test_evaluation_gives_every_image_once_in_row_order(table):
+def test_evaluation_returns_each_image_once_in_row_order(table):
     transform = EvaluationTransform(SIDE, 20)
     dataset = evaluation_batches(table, transform, batch_size=5)
     assert dataset.element_spec == tf.TensorSpec([None, SIDE, SIDE, 3], tf.float32)
@@ -133,10 +133,10 @@ def test_evaluation_gives_every_image_once_in_row_order(table):
 
 
 @pytest.mark.slow
-def test_boxes_are_cut_out_before_anything_else(table):
-    """As from a table of the cut images, in training and in evaluation."""
+def test_images_are_cropped_to_boxes_first(table):
+    """Training and evaluation equal those of a table of cropped images."""
     channels = 1 if table.arrays is not None and table.arrays.shape[-1] == 1 else 3
-    boxes = np.tile([3, -2, 18, 17], (NUM_IMAGES, 1))  # two columns lie outside the image
+    boxes = np.tile([3, -2, 18, 17], (NUM_IMAGES, 1))  # two columns are outside the image
     cut = ImageTable.from_arrays(pictures(channels)[:, 3:21, :15], LABELS)
     boxed = dataclasses.replace(table, boxes=boxes)
     for ours, expected in (
@@ -152,7 +152,7 @@ def test_boxes_are_cut_out_before_anything_else(table):
 
 
 @pytest.mark.slow
-def test_the_paths_stay_out_of_the_graph():
+def test_paths_are_not_in_the_graph():
     paths = [f"/nowhere/a folder with a long name/image_{row}.jpg" for row in range(50_000)]
     table = ImageTable.from_paths(paths, [0] * len(paths))
     anything = tf.data.experimental.ExternalStatePolicy.IGNORE
@@ -164,7 +164,7 @@ def test_the_paths_stay_out_of_the_graph():
         assert len(graph) < 500_000
 
 
-def test_fit_on_an_endless_dataset(table):
+def test_fit_on_an_infinite_dataset(table):
     model = keras.Sequential([keras.Input([SIDE, SIDE, 3]), keras.layers.Flatten()])
     model.add(keras.layers.Dense(8))
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
@@ -178,7 +178,7 @@ def test_fit_on_an_endless_dataset(table):
     assert embeddings.shape == (NUM_IMAGES, 8)
 
 
-def test_a_bad_file_is_an_error_of_the_batch_that_holds_it(files, tmp_path):
+def test_bad_file_is_an_error_of_its_batch(files, tmp_path):
     paths = files.paths.astype(object)
     paths[7] = str(tmp_path / "bad.jpg")
     Path(paths[7]).write_bytes(b"no image")
@@ -212,8 +212,8 @@ np.savez(sys.argv[1], *[value.numpy() for value in (*images.values, *labels.valu
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_two_replicas_share_the_batch_and_a_process_may_end_amid_one(tmp_path):
-    """The other process leaves an endless iterator behind: it must end all the same."""
+def test_two_replicas_share_a_batch_and_the_process_can_exit_during_it(tmp_path):
+    """The other process exits with an unfinished infinite iterator. It must not hang."""
     table = ImageTable.from_arrays(pictures(3), np.arange(NUM_IMAGES) // 3)
     [(images, labels)] = collect(training_batches(table, SAMPLER, TRANSFORM, num_steps=1))
     saved = tmp_path / "replicas.npz"
@@ -237,7 +237,7 @@ def test_bad_arguments_of_training_batches(table, name):
 
 
 class Rows:
-    """A sampler of somebody's own."""
+    """A user-defined sampler."""
 
     def __init__(self, batch_size, rows):
         self.batch_size, self.rows = batch_size, rows
@@ -251,7 +251,7 @@ class Rows:
     [
         (RandomSampler(1000, 4), r"from 0 to 5.* Received: row \d+ at step 0"),
         (Rows(2, lambda step: np.array([0, -1])), "Received: row -1 at step 0"),
-        (Rows(4, lambda step: np.arange(5)), r"numbers \[4\].* shape \(5,\) .* at step 0"),
+        (Rows(4, lambda step: np.arange(5)), r"shape \[4\].* shape \(5,\) .* at step 0"),
         (Rows(4, lambda step: np.arange(3)), r"shape \(3,\)"),
         (Rows(4, lambda step: np.arange(4.0)), "dtype float64"),
         (Rows(6, lambda step: np.ones(6, bool)), "dtype bool"),
@@ -259,7 +259,7 @@ class Rows:
         (Rows(0, lambda step: np.arange(0)), "sampler.batch_size must be .*at least 1"),
     ],
 )
-def test_a_sampler_that_gives_other_rows_than_it_should_is_refused(sampler, received):
+def test_sampler_with_invalid_rows_is_refused(sampler, received):
     rows, labels = np.eye(6, dtype="float32"), np.arange(6) // 2
     plain = ImageTable.from_arrays(rows, labels)
     with pytest.raises(ArgumentError, match=received):
@@ -268,7 +268,7 @@ def test_a_sampler_that_gives_other_rows_than_it_should_is_refused(sampler, rece
         feature_batches([rows], labels, sampler)
 
 
-def test_a_sampler_that_gives_other_rows_later_on_is_an_error_of_that_batch():
+def test_invalid_rows_in_a_later_step_are_an_error_of_its_batch():
     plain = ImageTable.from_arrays(np.eye(6, dtype="float32"), np.arange(6) // 2)
     batches = training_batches(plain, Rows(2, lambda step: np.arange(2) - step), num_steps=2)
     with pytest.raises(tf.errors.InvalidArgumentError, match="Received: row -1 at step 1"):
@@ -276,7 +276,7 @@ def test_a_sampler_that_gives_other_rows_later_on_is_an_error_of_that_batch():
 
 
 def contexts(pipelines, replicas):
-    """Of the input pipelines of a strategy."""
+    """Test all input pipelines of a strategy."""
     return [tf.distribute.InputContext(pipelines, number, replicas) for number in range(pipelines)]
 
 
@@ -307,7 +307,7 @@ def test_the_replicas_of_all_pipelines_get_the_batches_of_one_device(table, pipe
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(("pipelines", "replicas"), PLACES)
 @pytest.mark.parametrize("batch_size", [2, 3, 30])
-def test_evaluation_on_many_replicas_gives_every_image_once(pipelines, replicas, batch_size):
+def test_evaluation_on_many_replicas_returns_each_image_once(pipelines, replicas, batch_size):
     pixels = np.broadcast_to(np.arange(NUM_IMAGES)[:, None, None, None], (NUM_IMAGES, 8, 8, 3))
     table = ImageTable.from_arrays(pixels.astype("uint8"), np.zeros(NUM_IMAGES, int))
     parts = [
@@ -332,7 +332,7 @@ def test_evaluation_on_many_replicas_gives_every_image_once(pipelines, replicas,
     assert len(seen) < NUM_IMAGES + replicas
 
 
-def test_a_batch_that_the_replicas_cannot_share_is_refused(table):
+def test_batch_size_must_be_a_multiple_of_the_replicas(table):
     [context] = contexts(1, 4)
     with pytest.raises(ValueError, match="multiple of the 4 replicas. Received: batch_size=6"):
         training_batches(table, SAMPLER, TRANSFORM, input_context=context)
@@ -344,9 +344,9 @@ def test_bad_batch_size_of_evaluation_batches(table):
 
 
 @pytest.mark.parametrize("replicas", [1, 3])
-def test_replicas_that_pipelines_cannot_share_equally_are_refused(table, replicas):
+def test_replicas_must_be_a_multiple_of_the_pipelines(table, replicas):
     context = tf.distribute.InputContext(2, 0, replicas)
-    message = f"share equally. Received: {replicas} replicas and 2 input pipelines"
+    message = f"input_context must have .*Received: {replicas} replicas and 2 input pipelines"
     with pytest.raises(ValueError, match=message):
         training_batches(table, SAMPLER, TRANSFORM, input_context=context)
     with pytest.raises(ValueError, match=message):

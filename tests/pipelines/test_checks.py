@@ -1,4 +1,4 @@
-"""Arguments: NumPy's scalars are numbers, a bool is none, NaN and infinity are refused."""
+"""Argument checks: NumPy scalars are numbers, bools, NaN, and infinity are not."""
 
 import math
 
@@ -17,13 +17,13 @@ TABLE = ImageTable.from_arrays(np.zeros([4, 8, 8, 1], np.uint8), [0, 0, 1, 1])
 
 
 @pytest.mark.parametrize("kind", [int, np.int64, np.uint8])
-def test_check_wholes_of_any_kind(kind):
+def test_integers_of_any_type_are_accepted(kind):
     number = check_whole("size", kind(3), least=1)
     assert (type(number), number) == (int, 3)
 
 
 @pytest.mark.parametrize("value", [True, np.True_, 2.0, np.float32(2), math.nan, "2", None, [2]])
-def test_what_is_no_check_whole(value):
+def test_values_that_are_not_integers_are_refused(value):
     with pytest.raises(ArgumentTypeError) as caught:
         check_whole("size", value, least=1)
     assert str(caught.value) == (
@@ -31,7 +31,7 @@ def test_what_is_no_check_whole(value):
     )
 
 
-def test_check_wholes_that_are_too_low():
+def test_integers_below_the_minimum_are_refused():
     with pytest.raises(ArgumentError, match=r"^size must be .* at least 2\. Received: size="):
         check_whole("size", np.int8(1), least=2)
     with pytest.raises(ArgumentError, match=r"^seed must be .* at least 0\. Received: seed=-1$"):
@@ -39,7 +39,7 @@ def test_check_wholes_that_are_too_low():
     assert check_whole("seed", -1) == -1
 
 
-def test_plain_numbers_are_as_they_were_given():
+def test_plain_numbers_keep_their_values():
     plain = plain_numbers([np.float32(0.5), 1, np.int64(2), 0.25])
     assert plain == (0.5, 1, 2, 0.25)
     assert [type(number) for number in plain] == [float, int, int, float]
@@ -47,7 +47,7 @@ def test_plain_numbers_are_as_they_were_given():
         assert plain_numbers(wrong) is None
 
 
-def test_transforms_of_numpy_scalars_are_those_of_pythons():
+def test_transforms_of_numpy_and_python_numbers_are_equal():
     ours = pipelines.TrainTransform(32, (48, 40), area=(0.25, 1.0), jitter=(0.5, 0.0, 0.0, 0.25))
     given = pipelines.TrainTransform(
         np.int64(32),
@@ -55,7 +55,7 @@ def test_transforms_of_numpy_scalars_are_those_of_pythons():
         area=(np.float32(0.25), np.float64(1.0)),
         jitter=np.array([0.5, 0, 0, 0.25], np.float32),
     )
-    # What embedding files are known by.
+    # Embedding files are named by this text.
     assert repr(given) == repr(ours)
     evaluation = pipelines.EvaluationTransform(np.int64(32), np.int16(40))
     assert repr(evaluation) == repr(pipelines.EvaluationTransform(32, 40))
@@ -95,7 +95,7 @@ def test_transforms_of_numpy_scalars_are_those_of_pythons():
         ),
     ],
 )
-def test_what_is_no_number_is_refused_by_name(refused, name):
+def test_values_that_are_not_numbers_are_refused(refused, name):
     with pytest.raises(ArgumentError, match=rf"^{name} must .*Received: {name}="):
         refused()
 
@@ -126,7 +126,7 @@ TEXTS = np.array(["a", "b", "c"])[IDS]
     ],
     ids=lambda labels: getattr(labels, "dtype", "list"),
 )
-def test_labels_of_every_kind_are_taken_alike(labels):
+def test_labels_of_all_types_give_the_same_table(labels):
     np.testing.assert_array_equal(ImageTable.from_encoded([b"x"] * 6, labels).labels, IDS)
     expected = BalancedSampler(IDS, 2, 2)(1)
     np.testing.assert_array_equal(BalancedSampler(labels, 2, 2)(1), expected)
@@ -145,7 +145,7 @@ def test_labels_of_every_kind_are_taken_alike(labels):
         ([2**70] * 6, "beyond 64 bits"),
     ],
 )
-def test_what_is_no_label_is_refused_by_name(labels, message):
+def test_invalid_labels_are_refused(labels, message):
     for taking in (
         lambda: ImageTable.from_encoded([b"x"] * 6, labels),
         lambda: ImageTable(labels, ("a", "b", "c"), encoded=[b"x"] * 6),

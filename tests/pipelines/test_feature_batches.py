@@ -1,4 +1,4 @@
-"""Batches of features in place of images, and images in their augmented views."""
+"""Batches of features instead of images, and of augmented views of the images."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ def collect(dataset):
     return [tuple(part.numpy() for part in batch) for batch in dataset]
 
 
-def test_a_batch_holds_a_view_of_each_row_of_its_sampler():
+def test_batch_has_one_view_of_each_sampled_row():
     batches = collect(feature_batches(VIEWS, LABELS, SAMPLER, seed=1, num_steps=40))
     assert len(batches) == 40
     drawn = np.zeros(3, int)
@@ -49,7 +49,7 @@ def test_replicas_and_later_starts_get_the_same_batches(pipelines, replicas):
             np.testing.assert_array_equal(together, array)
 
 
-def test_maps_and_memory_maps(tmp_path):
+def test_feature_maps_and_memory_maps(tmp_path):
     maps = np.random.default_rng(0).normal(size=(23, 2, 3, 4)).astype("float32")
     np.save(tmp_path / "maps.npy", maps)
     on_disk = np.load(tmp_path / "maps.npy", mmap_mode="r")
@@ -59,29 +59,29 @@ def test_maps_and_memory_maps(tmp_path):
 
 
 @pytest.mark.parametrize("views", [[], [VIEWS[0], VIEWS[0, :5]], [VIEWS[0, :5]], [VIEWS[0, :, 0]]])
-def test_features_that_are_not_one_row_a_label(views):
-    with pytest.raises(ValueError, match=r"features must be one array \[23, ...\] a view"):
+def test_features_need_one_row_per_label(views):
+    with pytest.raises(ValueError, match=r"features must be one array \[23, ...\] for each view"):
         feature_batches(views, LABELS, SAMPLER)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("labels", [[0.0, np.nan], [[0], [1]], ["a", "b"]])
-def test_labels_that_are_no_class_numbers(labels):
+def test_labels_that_are_not_class_numbers_are_refused(labels):
     with pytest.raises(
         ValueError, match="labels must be a vector of integers. Received: labels of"
     ):
         feature_batches([np.zeros((2, 3))], labels, RandomSampler(2, 2))
 
 
-def test_every_image_once_in_its_own_augmentation():
+def test_each_image_once_with_its_augmentation():
     pixels = np.random.default_rng(0).integers(0, 256, (23, 20, 20, 3), dtype=np.uint8)
     table = ImageTable.from_arrays(pixels, LABELS)
     transform = TrainTransform(8, 12, jitter=(0.2, 0.2, 0.2, 0.1))
-    # The first batch of a training, whose seeds are known.
+    # The first batch of a training, with known seeds.
     seeds = np.random.SeedSequence((4, 0)).generate_state(12, np.uint64).view(np.int64)
     images, _ = collect(training_batches(table, SAMPLER, transform, seed=4, num_steps=1))[0]
     chosen = table.select(SAMPLER(0))
     found = evaluation_batches(chosen, transform, 4, seeds=seeds.reshape(-1, 2))
     np.testing.assert_array_equal(np.concatenate([batch.numpy() for batch in found]), images)
-    with pytest.raises(ValueError, match=r"seeds must be integers of the shape \[23, 2\]"):
+    with pytest.raises(ValueError, match=r"seeds must be integers of shape \[23, 2\]"):
         evaluation_batches(table, transform, 4, seeds=seeds)

@@ -8,7 +8,7 @@ from pipelines.split import Split
 
 
 def whole(classes=10, **arguments):
-    """Images whose pixels are their row number, two of each class."""
+    """Return images whose pixels are their row number, two of each class."""
     images = np.arange(2 * classes, dtype="float32")[:, None]
     names = tuple(f"class {number}" for number in range(classes))
     table = ImageTable(np.repeat(np.arange(classes), 2), names, arrays=images)
@@ -20,7 +20,7 @@ def rows(table):
 
 
 @pytest.mark.parametrize("folds", [2, 3, 5])
-def test_folds_share_no_class_and_hold_every_training_class_once_and_no_other(folds):
+def test_folds_partition_the_training_classes(folds):
     split = whole()
     found = [training_fold(split, fold, folds) for fold in range(1, folds + 1)]
     measured = [set(each.test.class_names) for each in found]
@@ -33,7 +33,7 @@ def test_folds_share_no_class_and_hold_every_training_class_once_and_no_other(fo
         assert not each.same_classes
 
 
-def test_of_a_gallery_a_catalog_and_known_classes_nothing_is_left():
+def test_fold_has_no_gallery_catalog_or_known_classes():
     split = whole(split="within_classes")
     catalog = split.test
     split = Split(split.train, split.test, same_classes=True, gallery=split.test, catalog=catalog)
@@ -45,13 +45,13 @@ def test_of_a_gallery_a_catalog_and_known_classes_nothing_is_left():
 @pytest.mark.parametrize(
     ("fold", "folds", "message"),
     [
-        (1, 6, "folds must be at most 5, the training classes, .*Received: folds=6"),
+        (1, 6, "folds must be at most 5, the number of training classes.*Received: folds=6"),
         (0, 2, "fold must be .*at least 1. Received: fold=0"),
         (3, 2, "fold must be at most folds=2. Received: fold=3"),
         (1, 1, "folds must be .*at least 2. Received: folds=1"),
         (1.5, 2, "fold must be a whole number"),
     ],
 )
-def test_a_fold_that_cannot_be_is_refused(fold, folds, message):
+def test_invalid_fold_is_refused(fold, folds, message):
     with pytest.raises((ValueError, TypeError), match=message):
         training_fold(whole(), fold, folds)

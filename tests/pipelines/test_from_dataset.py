@@ -1,4 +1,4 @@
-"""Labelled datasets that somebody has: as tables, and in batches by our sampler."""
+"""Labeled tf.data datasets as tables, and in balanced batches."""
 
 import keras
 import numpy as np
@@ -40,7 +40,7 @@ def given(labels=LABELS, rows=ROWS):
     ],
     ids=["ids", "large ids", "floats", "strings", "a column", "uint8"],
 )
-def test_every_element_once_with_its_class(labels, batch_size):
+def test_each_element_once_with_its_class(labels, batch_size):
     if np.ndim(labels) == 2 and batch_size is None:
         batch_size = 4
     dataset = given(labels)
@@ -50,7 +50,7 @@ def test_every_element_once_with_its_class(labels, batch_size):
     assert table.num_classes == 6
 
 
-def test_batches_are_those_of_the_sampler():
+def test_batches_equal_those_from_the_sampler():
     batches = balanced(given().batch(8), 3, 2, seed=5, num_steps=9)
     sampler = BalancedSampler(LABELS, 3, 2, seed=5)
     found = list(batches.as_numpy_iterator())
@@ -81,7 +81,7 @@ def test_image_dataset_from_directory(tmp_path):
 
 
 @pytest.mark.slow
-def test_numbers_train_and_are_evaluated_without_a_transform():
+def test_float_rows_need_no_transform():
     table = ImageTable.from_arrays(ROWS.astype("float64"), LABELS)
     sampler = RandomSampler(len(table), 10, seed=3)
     inputs = keras.Input((4, 3))
@@ -108,8 +108,8 @@ def test_numbers_train_and_are_evaluated_without_a_transform():
     ("dataset", "kind", "said"),
     [
         (ROWS, ArgumentTypeError, "dataset must be a tf.data.Dataset. Received: dataset=an array"),
-        (given().repeat(), ArgumentError, "dataset must end.*repeat"),
-        (given().take(0), ArgumentError, "without elements"),
+        (given().repeat(), ArgumentError, "dataset must be finite.*repeat"),
+        (given().take(0), ArgumentError, "dataset must contain.*empty"),
         (tf.data.Dataset.from_tensor_slices(ROWS), ArgumentTypeError, r"\(x, label\).*elements of"),
         (given(np.eye(6, dtype="float32")[LABELS]).batch(4), ArgumentError, "label_mode='int'"),
         (given(LABELS + 0.5), ArgumentTypeError, "whole numbers or strings. Received: "),
@@ -119,7 +119,7 @@ def test_numbers_train_and_are_evaluated_without_a_transform():
                 output_signature=(tf.TensorSpec([None]), tf.TensorSpec([], tf.int32)),
             ),
             ArgumentError,
-            r"one shape.*2 shapes, \(2,\) and \(3,\)",
+            r"one shape.*2 shapes, for example \(2,\) and \(3,\)",
         ),
         (
             given([f"{n}" for n in range(30)], np.array(["a"] * 30)),
@@ -128,7 +128,7 @@ def test_numbers_train_and_are_evaluated_without_a_transform():
         ),
     ],
 )
-def test_datasets_that_are_none(dataset, kind, said):
+def test_invalid_datasets_are_refused(dataset, kind, said):
     with pytest.raises(kind, match=said):
         balanced(dataset, 2, 2)
 
@@ -136,14 +136,14 @@ def test_datasets_that_are_none(dataset, kind, said):
 @pytest.mark.parametrize(
     ("arrays", "kind", "said"),
     [
-        (np.zeros((3, 4), int), ArgumentTypeError, "dtype int64: .astype"),
+        (np.zeros((3, 4), int), ArgumentTypeError, "dtype int64.*astype"),
         (np.zeros((3, 4), np.uint8), ArgumentError, r"uint8 arrays of shape \(3, 4\)"),
         (np.zeros(3), ArgumentError, r"float64 arrays of shape \(3,\)"),
         (np.zeros((3, 0)), ArgumentError, r"float64 arrays of shape \(3, 0\)"),
         (np.zeros((3, 4), complex), ArgumentTypeError, "dtype complex128$"),
     ],
 )
-def test_arrays_that_are_no_table(arrays, kind, said):
+def test_invalid_arrays_are_refused(arrays, kind, said):
     with pytest.raises(kind, match=said):
         ImageTable.from_arrays(arrays, [0, 0, 1])
 
@@ -154,18 +154,18 @@ def test_images_in_files_need_a_transform():
         lambda: training_batches(table, RandomSampler(2, 1)),
         lambda: evaluation_batches(table),
     ):
-        with pytest.raises(ArgumentError, match="transform must be given.*EvaluationTransform"):
+        with pytest.raises(ArgumentError, match="transform must be set.*EvaluationTransform"):
             batches()
 
 
-def test_a_sampler_takes_names_for_classes():
+def test_sampler_accepts_class_names():
     names = np.array([f"class {n}" for n in LABELS])
     for labels in (names, list(names), names.astype(object)):
         sampler = BalancedSampler(labels, 3, 2, seed=1)
         assert all((sampler(n) == BalancedSampler(LABELS, 3, 2, seed=1)(n)).all() for n in range(9))
 
 
-def test_names_that_are_no_utf_8_stay_two_classes():
+def test_names_that_are_not_utf_8_stay_different_classes():
     names = [b"\xff", b"\xfe", b"a", b"\xff"]
     table = table_from_dataset(tf.data.Dataset.from_tensor_slices((np.eye(4), names)))
     assert table.num_classes == 3 and table.labels[0] == table.labels[3]

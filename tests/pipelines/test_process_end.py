@@ -1,14 +1,15 @@
-"""The end of a process whose pipelines call Python."""
+"""The exit of a process whose pipelines call Python."""
 
 import threading
 import time
 
 import pytest
+import tensorflow as tf
 
-from pipelines import process_end
+from pipelines import python_calls
 
 
-def test_who_interrupts_the_end_sees_no_traceback(monkeypatch):
+def test_interrupt_during_the_exit_prints_no_traceback(monkeypatch):
     naps = []
 
     def interrupted(seconds):
@@ -16,15 +17,15 @@ def test_who_interrupts_the_end_sees_no_traceback(monkeypatch):
         if len(naps) == 1:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(process_end.time, "sleep", interrupted)
-    monkeypatch.setattr(process_end, "_ending", threading.Event())
-    monkeypatch.setattr(process_end, "_QUIET", 0.05)
-    monkeypatch.setattr(process_end, "_last_call", [time.monotonic()])
-    call = process_end.refused_at_the_end(lambda: 1)
+    monkeypatch.setattr(python_calls.time, "sleep", interrupted)
+    monkeypatch.setattr(python_calls, "_exiting", threading.Event())
+    monkeypatch.setattr(python_calls, "_QUIET", 0.05)
+    monkeypatch.setattr(python_calls, "_last_call", [time.monotonic()])
     try:
-        process_end._wait_for_quiet()
-    except KeyboardInterrupt:  # which would end the tests, too
+        python_calls._wait_for_quiet()
+    except KeyboardInterrupt:  # would also stop pytest
         pytest.fail("the interrupt came through")
-    assert len(naps) > 1  # it has waited on
-    with pytest.raises(StopIteration):
-        call()
+    assert len(naps) > 1  # it has waited again
+    rows = python_calls.map_numpy(tf.data.Dataset.range(1), lambda row: (row,), (tf.int64, []))
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        next(iter(rows))

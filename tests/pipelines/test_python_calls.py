@@ -1,4 +1,4 @@
-"""What a pipeline calls in Python goes when the pipeline does."""
+"""Python functions of a pipeline are freed with the pipeline."""
 
 import gc
 import weakref
@@ -15,7 +15,7 @@ from pipelines.table import ImageTable
 
 
 def kept_by_tensorflow():
-    """How many functions TensorFlow keeps until the process ends."""
+    """Return the number of functions that TensorFlow keeps until the process ends."""
     return len(getattr(tf.compat.v1.get_default_graph(), "_py_funcs_used_in_graph", ()))
 
 
@@ -29,9 +29,9 @@ def images_of(table):
     return batch.numpy()
 
 
-@pytest.mark.slow  # for the collections, which look at whatever other tests have left
-def test_a_table_goes_with_its_pipeline():
-    # Kept in the graph in which it was traced first, which other tests may have cleared.
+@pytest.mark.slow  # garbage collection also visits the objects of other tests
+def test_table_is_freed_with_its_pipeline():
+    # The first graph keeps the function, and other tests can have cleared this graph.
     python_calls._caller.cache_clear()
     images_of(table(0))
     gc.collect()
@@ -48,7 +48,7 @@ def test_a_table_goes_with_its_pipeline():
 
 
 @pytest.mark.slow
-def test_it_stays_as_long_as_anything_that_was_made_of_it():
+def test_function_lives_as_long_as_datasets_made_from_it():
     def rows(factor):
         def look_up(step):
             return (np.full(2, factor * step),)

@@ -7,28 +7,28 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from pipelines.permutation import SORTED_UP_TO, fold, permuted, seed_key
+from pipelines.permutation import SORTED_UP_TO, derive_keys, permuted, seed_key
 from pipelines.samplers import BalancedSampler, RandomSampler
 
 
 def labels_of_sizes(sizes, seed=0):
-    """Shuffled labels, numbered with gaps, with the given class sizes."""
+    """Return shuffled labels with gaps in their numbers and these class sizes."""
     labels = np.repeat(7 + 3 * np.arange(len(sizes)), sizes)
     return np.random.default_rng(seed).permutation(labels)
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 63, 64, 65, 66, 81, 100, 1000, 4097])
 def test_permutations_are_permutations(size):
-    keys = fold(seed_key(3), np.arange(20))
+    keys = derive_keys(seed_key(3), np.arange(20))
     items = permuted(keys, np.full(20, size), np.tile(np.arange(size), (20, 1)))
     np.testing.assert_array_equal(np.sort(items, axis=1), np.tile(np.arange(size), (20, 1)))
     if size > 5:
         assert len({tuple(row) for row in items.tolist()}) == 20
 
 
-def test_a_permutation_does_not_depend_on_its_neighbours_in_the_call():
+def test_permutations_do_not_depend_on_the_other_rows_of_the_call():
     sizes = np.array([3, 500, 64, 65, 12])
-    keys = fold(seed_key(0), np.arange(5))
+    keys = derive_keys(seed_key(0), np.arange(5))
     positions = np.array([[0, 2], [499, 17], [63, 5], [64, 0], [11, 3]])
     together = permuted(keys, sizes, positions)
     for row in range(5):
@@ -40,7 +40,7 @@ def test_a_permutation_does_not_depend_on_its_neighbours_in_the_call():
 
 def test_small_permutations_are_uniform():
     draws = 24_000
-    keys = fold(seed_key(1), np.arange(draws))
+    keys = derive_keys(seed_key(1), np.arange(draws))
     items = permuted(keys, np.full(draws, 4), np.tile(np.arange(4), (draws, 1)))
     counts = Counter(map(tuple, items.tolist()))
     chi_square = sum(
@@ -52,7 +52,7 @@ def test_small_permutations_are_uniform():
 @pytest.mark.parametrize("size", [SORTED_UP_TO + 1, 100])
 def test_pairs_in_large_permutations_are_uniform(size):
     draws = 40_000
-    keys = fold(seed_key(2), np.arange(draws))
+    keys = derive_keys(seed_key(2), np.arange(draws))
     positions = np.tile([size // 2, size // 2 + 1], (draws, 1))
     first, second = permuted(keys, np.full(draws, size), positions).T
     counts = np.bincount((second - first) % size, minlength=size)
@@ -63,7 +63,7 @@ def test_pairs_in_large_permutations_are_uniform(size):
 
 
 @pytest.mark.parametrize(("num_images", "batch_size"), [(1, 1), (10, 3), (12, 4), (300, 128)])
-def test_random_batches_hold_an_image_at_most_once_an_epoch(num_images, batch_size):
+def test_random_batches_have_each_image_at_most_once_per_epoch(num_images, batch_size):
     sampler = RandomSampler(num_images, batch_size, seed=5)
     steps = num_images // batch_size
     assert (sampler.steps_per_epoch, sampler.batch_size) == (steps, batch_size)
@@ -75,7 +75,7 @@ def test_random_batches_hold_an_image_at_most_once_an_epoch(num_images, batch_si
         assert set(rows.tolist()) <= set(range(num_images))
 
 
-def test_random_epochs_differ_in_order_and_in_what_they_drop():
+def test_random_epochs_differ_in_order_and_in_dropped_images():
     sampler = RandomSampler(103, 10)
     epochs = [[sampler(10 * epoch + step) for step in range(10)] for epoch in range(30)]
     dropped = {frozenset(range(103)) - set(np.concatenate(epoch).tolist()) for epoch in epochs}
@@ -84,7 +84,7 @@ def test_random_epochs_differ_in_order_and_in_what_they_drop():
 
 
 def check_balance(sizes, classes_per_batch, images_per_class, steps, seed=0):
-    """Counts everything the sampler promises, from its output and the labels alone."""
+    """Count the guarantees of the sampler, from only its output and the labels."""
     labels = labels_of_sizes(sizes, seed)
     size_of = dict(Counter(labels.tolist()))
     sampler = BalancedSampler(labels, classes_per_batch, images_per_class, seed)
@@ -170,7 +170,7 @@ def test_seeds_differ(name):
     assert len(batches) == 5
 
 
-def test_batches_mix_the_classes_anew_in_every_cycle():
+def test_each_cycle_mixes_the_classes_differently():
     sampler = BalancedSampler(np.repeat(np.arange(20), 5), 5, 2)
     together = {frozenset((sampler(step)[::2] // 5).tolist()) for step in range(40)}
     assert len(together) > 35
@@ -184,7 +184,7 @@ def test_a_table_the_size_of_stanford_online_products():
     built = time.perf_counter()
     batches = [sampler(step) for step in range(400)]
     ended = time.perf_counter()
-    # About ten times what it takes: the bound is for a cost that grows with the table.
+    # About ten times the usual time. A cost that grows with the table would take longer.
     assert built - start < 0.5
     assert (ended - built) / 400 < 0.01
     classes = labels[np.concatenate(batches)].reshape(-1, 2)
@@ -204,12 +204,12 @@ def test_a_table_the_size_of_stanford_online_products():
         (lambda: BalancedSampler([0, 1], 0, 1), "classes_per_batch must be .*at least 1"),
         (lambda: BalancedSampler([0, 1], 1, 0), "images_per_class must be .*from 1"),
         (lambda: BalancedSampler([0.5, 1], 1, 1), "labels must be .*0.5 in row 0 of labels"),
-        (lambda: BalancedSampler([[0, 1]], 1, 1), r"vector of integers.*\(1, 2\)"),
+        (lambda: BalancedSampler([[0, 1]], 1, 1), r"integers of shape \[n\].*\(1, 2\)"),
         (lambda: BalancedSampler([0, 1], 1, 1)(-2), "step must be .*from 0.*step=-2"),
-        # Strings to NumPy.
+        # NumPy reads these as strings.
         (lambda: BalancedSampler(["a", math.nan], 1, 1), "labels must be numbers or strings"),
         (lambda: BalancedSampler(["a", 1], 1, 1), "labels must be numbers or strings"),
-        # Seeds that were others' batches.
+        # Out of range: these seeds would repeat the batches of other seeds.
         (
             lambda: BalancedSampler([0, 1], 1, 1, seed=2**64),
             r"seed must be .* to \d+\..*seed=\d{20}",
@@ -227,7 +227,7 @@ def test_bad_input(build, message):
         build()
 
 
-def test_the_last_steps_and_seeds_that_there_are():
+def test_largest_steps_and_seeds():
     labels = np.arange(7) % 5
     for seed in (-(2**63), 2**63 - 1):
         for classes_per_batch in (2, 4):

@@ -7,11 +7,11 @@ from pipelines.visible import visible
 @pytest.mark.parametrize(
     "name", ["cat.png", "é ü.png", "قطة.png", "猫.png", "a\tb", "👩\u200d🌾.png"]
 )
-def test_a_name_of_any_language_stays_as_it_is(name):
+def test_names_in_any_language_are_unchanged(name):
     assert visible(name) == name
 
 
-def test_messages_and_notes_do_not_steer_the_terminal(capsys):
+def test_messages_contain_no_control_characters(capsys):
     def main(argv):
         raise UsageError("no image: a\u202egnp\x1b]0;x\x07.png")
 

@@ -1,4 +1,4 @@
-"""`import pipelines` needs NumPy alone, and loads TensorFlow when a part that needs it is named."""
+"""`import pipelines` needs only NumPy, and imports TensorFlow when a name needs it."""
 
 import re
 
@@ -35,18 +35,18 @@ for name in ("EvaluationTransform", "TrainTransform", "evaluation_batches", "fin
 """
 
 
-def test_tables_datasets_and_samplers_work_without(tmp_path):
+def test_tables_datasets_and_samplers_work_without_tensorflow(tmp_path):
     done = run_without(("tensorflow", "tqdm"), ["-c", WORKS], tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("dataset must be one of cars, ")
 
 
-def test_they_load_no_tensorflow_where_there_is_one(tmp_path):
+def test_tables_do_not_import_an_installed_tensorflow(tmp_path):
     done = run_without((), ["-c", WORKS], tmp_path)
     assert done.returncode == 0, done.stderr
 
 
-def test_what_needs_it_says_so_in_a_line(tmp_path):
+def test_missing_tensorflow_is_a_one_line_error(tmp_path):
     done = run_without(("tensorflow",), ["-c", NAMED], tmp_path)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
@@ -56,7 +56,7 @@ def test_what_needs_it_says_so_in_a_line(tmp_path):
         assert re.fullmatch(pattern, line), line
 
 
-def test_the_names_that_load_themselves_are_seen():
+def test_lazy_names_are_listed():
     assert set(pipelines.__all__) <= set(dir(pipelines))
     with pytest.raises(AttributeError, match="'pipelines' has no attribute 'training_batch'"):
         pipelines.training_batch  # noqa: B018

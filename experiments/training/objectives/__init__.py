@@ -30,7 +30,7 @@ def objective_of(options: RunOptions) -> Objective:
 
     Raises:
         ValueError: unknown loss; dropout before a classifier that there is not; options of proxies
-            that there are not; prefixes for a loss that is not over embeddings; miners
+            that there are not; prefixes for a loss that is not over embeddings; mining
             for one that takes none.
     """
     kind = KINDS[losses.get(options.loss).kind]
@@ -83,20 +83,20 @@ def objective_of(options: RunOptions) -> Objective:
             )
         if "size" not in options.memory:
             raise UsageError(f"{name} is for --memory_size=N. Received: {name}={value}")
-    if options.miners is not None:
-        _check_miners(options)
+    if options.mining is not None:
+        _check_mining(options)
     return kind(options)
 
 
-def _check_miners(options: RunOptions) -> None:
-    words = options.miners or ()
-    given = f"Received: miners={','.join(words)}"
+def _check_mining(options: RunOptions) -> None:
+    words = options.mining or ()
+    given = f"Received: mining={','.join(words)}"
     if not words or not set(words) <= set(mining.STRATEGIES):
-        raise UsageError(f"miners must be of {', '.join(mining.STRATEGIES)}. {given}")
+        raise UsageError(f"mining must be of {', '.join(mining.STRATEGIES)}. {given}")
     takers = _taking("mining")
     if options.loss not in takers:
         raise UsageError(
-            f"miners are for losses over pairs ({', '.join(takers)}), not for {options.loss}. "
+            f"mining is for losses over pairs ({', '.join(takers)}), not for {options.loss}. "
             f"{given}"
         )
 

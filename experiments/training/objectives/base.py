@@ -145,8 +145,8 @@ class Objective(abc.ABC):
             TypeError: prefixes for a loss that is not over embeddings alone.
         """
         given = self.own_arguments()
-        if self.options.miners is not None:
-            given["mining"] = [mining.STRATEGIES[name]() for name in self.options.miners]
+        if self.options.mining is not None:
+            given["mining"] = [mining.STRATEGIES[name]() for name in self.options.mining]
         loss = losses.get(self.options.loss, **given)
         prefixes = self.prefixes()
         return losses.MatryoshkaLoss(loss, dims=prefixes) if prefixes else loss

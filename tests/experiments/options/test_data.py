@@ -10,6 +10,7 @@ from PIL import Image
 from experiments.options import RunOptions, UsageError, parse
 from experiments.options import data as described
 from experiments.training.run_files import BAD_IMAGES, CHECKPOINT, known_bad_images
+from experiments.training.run_folder import RunFolder
 
 
 @pytest.fixture
@@ -72,29 +73,13 @@ def test_names_that_would_break_a_line_are_left_out_again(tmp_path):
         line.isprintable() for line in "".join(lines).split("\t")
     )
 
-    written = tmp_path / BAD_IMAGES
-    written.write_text("".join(f"{line}\n" for line in lines))
-    (tmp_path / CHECKPOINT).write_bytes(b"")
-    assert known_bad_images(tmp_path) == lines
-    again, same = described.data(options, known_bad_images(tmp_path))
-    assert again.train.paths.tolist() == split.train.paths.tolist() and same == lines
-
-
-def test_a_list_of_bad_images_of_an_earlier_version(tmp_path):
-    for side in ("train", "unseen"):
-        for name in ("good.png", "a\u2028b.png", "a\\n.png"):
-            (tmp_path / "data" / side).mkdir(parents=True, exist_ok=True)
-            Image.new("RGB", (9, 8), "teal").save(tmp_path / "data" / side / name, "PNG")
-    folder = tmp_path / "data" / "train"
-    old = "".join(f"{folder / name}\tcut\n" for name in ("a\u2028b.png", "a\\n.png"))
-    (tmp_path / BAD_IMAGES).write_bytes(old.encode())
-    (tmp_path / CHECKPOINT).write_bytes(b"")
-    options = parse(
-        RunOptions,
-        ["run", "--dataset=folder", f"--data_dir={tmp_path / 'data'}", "--skip_bad_images"],
+    RunFolder(tmp_path / "run", "").open().write_text(
+        BAD_IMAGES, "".join(f"{line}\n" for line in lines)
     )
-    split, _ = described.data(options, known_bad_images(tmp_path))
-    assert split.train.paths.tolist() == [str(folder / "good.png")]
+    (tmp_path / "run" / CHECKPOINT).write_bytes(b"")
+    assert known_bad_images(tmp_path / "run") == lines
+    again, same = described.data(options, known_bad_images(tmp_path / "run"))
+    assert again.train.paths.tolist() == split.train.paths.tolist() and same == lines
 
 
 def test_recall_goes_as_far_as_the_gallery(inshop):

@@ -21,13 +21,12 @@ from PIL import Image
 pytest.importorskip("flask")
 pytest.importorskip("waitress")
 
-from experiments import search as search_command
 from experiments.embedding.calibration import Calibration, calibration_path, write_calibration
 from experiments.embedding.saved_model import fingerprint
 from experiments.searching import serve, visual_search
 from experiments.searching.answer import Answer, SearchResult
 from experiments.searching.columns import Columns
-from experiments.searching.search_page import write_neighbors
+from experiments.searching.search_page import answers_text, write_neighbors
 from experiments.searching.visual_search import VisualSearch
 
 
@@ -321,7 +320,7 @@ HOSTILE = "a\u202egnp.\x1b[31m\u2066\n.png"
 SHOWN = r"a\u202egnp.\u001b[31m\u2066\u000a.png"
 
 
-def test_names_neither_turn_the_writing_nor_steer_the_terminal(index, tmp_path, capsys):
+def test_names_neither_turn_the_writing_nor_steer_the_terminal(index, tmp_path):
     search = VisualSearch(index)
     search._paths[0] = HOSTILE
     page = serve.create_app(search).test_client().get("/").text
@@ -330,8 +329,7 @@ def test_names_neither_turn_the_writing_nor_steer_the_terminal(index, tmp_path, 
     write_neighbors(tmp_path / "page.html", search, answers)
     written = (tmp_path / "page.html").read_text()
     assert SHOWN in written and not set("\u202e\u2066\x1b") & set(written)
-    search_command._show(search, answers, tmp_path / "page.html")
-    assert capsys.readouterr().out.splitlines()[1:4] == [
+    assert answers_text(search, answers, tmp_path / "page.html").splitlines()[1:4] == [
         SHOWN,
         f"   1  1.0000  {SHOWN}",
         f"      {SHOWN}, 1 of 1",

@@ -102,9 +102,11 @@ def test_a_run_does_not_go_on_with_other_images(photos, begun):
     folder = RunFolder(begun, (begun / FLAGS_FILE).read_text()).open()
     with pytest.raises(UsageError, match=r"training: 1 new \(a/9.png\)\. Put them"):
         settle_images(folder, record_of(described.data(options)[0]))
-    (begun / IMAGES).write_text("damaged")  # the checkpoint has a copy
-    with pytest.raises(UsageError, match=r"training: 1 new \(a/9.png\)\. Put them"):
+    whole = (begun / IMAGES).read_text()
+    (begun / IMAGES).write_text("damaged")
+    with pytest.raises(UsageError, match="images.json is damaged"):
         settle_images(folder, record_of(described.data(options)[0]))
+    (begun / IMAGES).write_text(whole)
     (photos / "a" / "9.png").unlink()
     settle_images(folder, record_of(described.data(options)[0]))
     folder._lock.close()

@@ -11,9 +11,9 @@ import pytest
 from tiny_run import TINY, command, final_weights
 
 from experiments import calibrate
-from experiments.embedding.checked_json import checked_text
 from experiments.options import RunError, RunOptions, parse, run_command
 from experiments.training import refit
+from experiments.training.run_folder import RunFolder
 
 
 def last_step(folder):
@@ -39,11 +39,12 @@ def words_of(photos, folder):
 @pytest.fixture
 def written(tmp_path):
     """A finished run's folder with what another one reads of it."""
-    (tmp_path / "flags.txt").write_text("\n".join([*TINY, "--train_classes=5"]) + "\n")
+    folder = RunFolder(tmp_path, "\n".join([*TINY, "--train_classes=5"]) + "\n")
+    folder.write_text("flags.txt", folder.flags)
     result = {"recall": {"embedding, cosine": {"1": 0.5}}, "table": "its table", "batch_size": 6}
     sides = {"trained_on": "20 images of 5 classes: a", "tested_on": "8 images of 2 other classes"}
-    (tmp_path / "result.json").write_text(checked_text(result | sides))
-    (tmp_path / "metrics.jsonl").write_text('{"epoch": 2, "step": 14}\n')
+    folder.write_json("result.json", result | sides)
+    folder.write_text("metrics.jsonl", '{"epoch": 2, "step": 14}\n')
     return tmp_path
 
 

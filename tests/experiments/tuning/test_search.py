@@ -1,6 +1,6 @@
 """Trials by Optuna: resumed, shared, and refused where they are another study's."""
 
-import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -78,10 +78,14 @@ def test_a_search_that_was_stopped_is_the_one_that_was_not(tmp_path):
         with pytest.raises(KeyboardInterrupt):
             done(tmp_path / "stopped", 6, stops)
     assert [trial.number for trial in tried] == [0, 1, 2, 2]
-    assert tried[2] == tried[3]  # done again: its runs go on
-    assert done(tmp_path / "stopped", 6, stops).trials() == whole
+    assert tried[2] == tried[3]  # repeated in its folder, so its runs resume
+    stopped = done(tmp_path / "stopped", 6, stops).trials()
+    assert [(each.values, each.score) for each in stopped] == [
+        (each.values, each.score) for each in whole
+    ]
+    assert len({each.number for each in stopped}) == 6
     more = done(tmp_path / "stopped", 8, stops).trials()
-    assert (len(more), more[:6]) == (8, whole)
+    assert (len(more), more[:6]) == (8, stopped)
 
 
 def test_two_that_share_a_folder_do_no_trial_twice(tmp_path):
@@ -98,7 +102,8 @@ def test_two_that_share_a_folder_do_no_trial_twice(tmp_path):
         thread.start()
     for thread in threads:
         thread.join(timeout=60)
-    assert sorted(tried) == list(range(5))
+    # Both can begin the last trial at the same moment.
+    assert len(set(tried)) == len(tried) and len(tried) in (5, 6)
 
 
 def test_values_that_a_run_refuses_end_the_search_and_are_not_tried_again(tmp_path):
@@ -111,12 +116,16 @@ def test_values_that_a_run_refuses_end_the_search_and_are_not_tried_again(tmp_pa
 
 
 def test_other_runs_that_stop_leave_their_trial_to_the_next(tmp_path):
+    failed = []
+
     def fails(trial):
+        failed.append(trial)
         raise RunError("no space left")
 
     with pytest.raises(RunError):
         done(tmp_path, 2, fails)
-    assert [trial.number for trial in done(tmp_path, 2).trials()] == [0, 1]
+    first, _ = done(tmp_path, 2).trials()
+    assert (first.number, first.values) == (failed[0].number, failed[0].values)
 
 
 @pytest.mark.parametrize("storage", [None, "sqlite:///{}/shared.db"])
@@ -133,12 +142,10 @@ def test_a_storage_of_another_study_is_refused(storage, tmp_path):
         opened(tmp_path / "one", storage=storage, folds=3)
 
 
-def test_a_storage_of_an_earlier_version_lacks_the_flags_that_came_since(tmp_path):
+def test_flags_of_one_machine_are_not_of_the_study(tmp_path):
     now = searching.study_flags(["--dataset=glyphs", "--data_dir=/here", "--epochs=7"])
-    assert any("momentum" in flag for flag in now)
-    assert "--epochs=7" in now and "--noflip" not in now and "--data_dir=/here" not in now
+    assert "--epochs=7" in now and "--data_dir=/here" not in now
     words = (tmp_path, None, "one")
-    Search(*words, {"flags": [flag for flag in now if "momentum" not in flag]}, SPACE, 0)
     Search(*words, {"flags": now}, SPACE, 0)
     other = searching.study_flags(["--dataset=glyphs", "--epochs=8"])
     with pytest.raises(UsageError, match=r"there --epochs=7, now --epochs=8\)"):
@@ -165,31 +172,31 @@ def test_folders_with_names_that_mean_something_to_others(tmp_path):
     assert len(done(tmp_path / "a {0} ?x=1 %20 #", 1).trials()) == 1
 
 
-def test_what_runs_elsewhere_is_waited_for_and_done_again_once_it_is_lost(
-    tmp_path, monkeypatch, capsys
-):
+def test_a_trial_of_a_killed_process_is_tried_again(tmp_path, monkeypatch, capsys):
+    """A process that is killed leaves a running trial without heartbeats."""
+    monkeypatch.setattr(searching, "GRACE", 1)
     storage = f"sqlite:///{tmp_path}/shared.db"
-
-    def lost(trial):
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        done(tmp_path / "there", 2, lost, storage=storage)
-    monkeypatch.setattr(searching, "_LOOK", 0.05)
-    monkeypatch.setattr(searching, "_GIVE_UP", 0.2)
+    program = textwrap.dedent(f"""
+        import os, pathlib, sys
+        sys.path.insert(0, {str(pathlib.Path(__file__).parent)!r})
+        from test_search import opened
+        from experiments.tuning import search as searching
+        searching.GRACE = 1
+        opened(pathlib.Path(sys.argv[1]), {storage!r}).do(2, lambda trial: os._exit(9))
+    """)
+    there = tmp_path / "there"
+    killed = subprocess.run([sys.executable, "-c", program, str(there)])
+    assert killed.returncode == 9
     tried = []
 
-    def here(trial):
+    def run(trial):
         tried.append(trial)
         return value(trial)
 
-    search = done(tmp_path / "here", 2, here, storage=storage)
-    assert [trial.number for trial in search.trials()] == [1, 2]
-    said = capsys.readouterr().out
-    assert f"waiting for trial 0 ({os.uname().nodename}:{tmp_path / 'there'})" in said
-    assert "trial 0 is lost" in said
-    there = next(each for each in search._study.trials if each.number == 0)
-    assert dict(tried[1].values) == there.params  # the same values again
+    search = done(tmp_path / "here", 1, run, storage=storage)
+    assert "waiting for the trials of another process" in capsys.readouterr().out
+    (again,) = search.trials()
+    assert (again.number, [each.number for each in tried]) == (0, [0])
 
 
 @pytest.mark.slow
@@ -200,6 +207,8 @@ def test_two_processes_and_one_that_is_killed(tmp_path):
         import pathlib, sys, time
         from experiments.tuning.search import Search
         from experiments.tuning.space import Parameter
+        from experiments.tuning import search
+        search.GRACE = 3
         folder, log = map(pathlib.Path, sys.argv[1:])
 
         def say(words):

@@ -117,7 +117,7 @@ def test_float64_holds_more():
 )
 @pytest.mark.parametrize("loss", [losses.SNCALoss(), addons.TripletHardLoss()])
 def test_labels_that_are_no_numbers(loss, ids):
-    with pytest.raises(ValueError, match="y_true must be class ids, which are numbers. Received"):
+    with pytest.raises(ValueError, match="y_true must be class ids, which are numbers.*Received"):
         loss(ids, Z)
 
 
@@ -135,3 +135,13 @@ def test_an_image_of_weight_zero_stays_a_candidate():
     assert value == pytest.approx(each[:7].sum() / 8, rel=1e-6)
     without = np.asarray(losses.ContrastiveLoss(margin=3.0, reduction=None)(PLAIN[:7], Z[:7]))
     assert abs(each[:7] - without).max() > 0.1
+
+
+def test_labels_in_another_form_are_refused_with_advice():
+    loss = losses.TripletLoss()
+    with pytest.raises(ValueError, match=r"y_true must be .*np.argmax.*y_true.shape=\(8, 2\)"):
+        loss(np.eye(2)[PLAIN % 2], Z)
+    with pytest.raises(ValueError, match=r"loss\(class_ids, embeddings\). Received"):
+        loss(Z, PLAIN)
+    with pytest.raises(ValueError, match="return_inverse"):
+        loss(np.array(list("aabbccdd")), Z)

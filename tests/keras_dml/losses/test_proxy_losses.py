@@ -88,9 +88,23 @@ def test_a_class_that_the_head_does_not_have(name, strange):
     ids, c = cosines()
     ids[3] = strange
     loss = losses.get(name, reduction=None)
-    for values in (loss(ids, c), *loss.parts(ids, c)):
+    with pytest.raises(ValueError, match=f"y_true must be .*proxy_model.*: {strange} in row 3"):
+        loss(ids, c)
+    if keras.backend.backend() == "torch":
+        return  # No graphs.
+    for values in (compiled(loss)(ids, c), *compiled(loss.parts)(ids, c)):
         lost = np.isnan(np.asarray(values))
         assert lost.all() if name == "proxy_anchor" else np.flatnonzero(lost).tolist() == [3]
+
+
+@every_loss
+def test_embeddings_in_place_of_cosines(name):
+    ids, c = cosines()
+    loss = losses.get(name, reduction=None)
+    with pytest.raises(ValueError, match="y_pred must be cosines .*proxy_model.*Received: "):
+        loss(ids, 9 * c)
+    if keras.backend.backend() != "torch":
+        assert np.isnan(np.asarray(compiled(loss)(ids, 9 * c))).any()
 
 
 @every_loss

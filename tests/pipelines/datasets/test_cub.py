@@ -2,8 +2,13 @@ import pytest
 from official_layouts import write_cub
 
 from pipelines.datasets import cub as cub_module
-from pipelines.datasets.cub import cub
+from pipelines.datasets.cub import read_cub
 from pipelines.datasets.registry import load_dataset
+
+
+def cub(*arguments, **named):
+    table, _ = read_cub(*arguments, **named)
+    return table
 
 
 def test_rows_classes_and_names(tmp_path):
@@ -14,7 +19,7 @@ def test_rows_classes_and_names(tmp_path):
     assert table.paths[0] == str(tmp_path / "images" / "101.Bird_101" / "Bird_0001.jpg")
 
 
-def test_boxes_are_counted_from_0_and_joined_by_id(tmp_path):
+def test_boxes_start_at_0_and_are_joined_by_id(tmp_path):
     write_cub(tmp_path, (101, 7, 7))
     lines = (tmp_path / "bounding_boxes.txt").read_text().splitlines()
     (tmp_path / "bounding_boxes.txt").write_text("\n".join(reversed(lines)))
@@ -26,13 +31,13 @@ def test_boxes_are_counted_from_0_and_joined_by_id(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, "holds no bounding_boxes.txt"),
+        (None, "must contain bounding_boxes.txt"),
         ("1 1 1 5 5\n2 1 nan 5 5\n", r"boxes.txt, line 2: expected 'image_id x y width height'"),
         ("1 1 1 5 5\n2 1 1 5\n", "boxes.txt, line 2: expected"),
         ("1 1 1 5 5\n", "images.txt and bounding_boxes.txt .* disagree: 4 image ids"),
     ],
 )
-def test_bad_boxes_matter_only_where_they_are_used(tmp_path, text, message):
+def test_bad_boxes_only_matter_if_used(tmp_path, text, message):
     write_cub(tmp_path)
     (tmp_path / "bounding_boxes.txt").unlink()
     if text:
@@ -52,32 +57,32 @@ def test_labels_are_joined_by_id_not_by_line(tmp_path):
     assert cub(tmp_path).labels.tolist() == [0, 1, 1]
 
 
-def test_the_folder_around_it_will_do(tmp_path):
+def test_parent_folder_is_accepted(tmp_path):
     write_cub(tmp_path / "CUB_200_2011")
     assert len(cub(tmp_path)) == len(cub(tmp_path / "CUB_200_2011")) == 5
 
 
-def test_paths_may_hold_spaces(tmp_path):
+def test_paths_can_contain_spaces(tmp_path):
     write_cub(tmp_path, (1,))
     (tmp_path / "images" / "a bird.jpg").touch()
     (tmp_path / "images.txt").write_text("1 a bird.jpg\n")
     assert cub(tmp_path).paths[0].endswith("a bird.jpg")
 
 
-def test_other_counts_than_the_full_dataset_give_a_warning_with_both(tmp_path, caplog):
+def test_other_counts_give_a_warning_with_both_numbers(tmp_path, caplog):
     cub(write_cub(tmp_path))
     (record,) = caplog.records
     assert record.name == "pipelines"
     assert "found 5 images of 4 classes; the full CUB-200-2011 has 11788 of 200" in record.message
 
 
-def test_the_full_counts_give_none(tmp_path, caplog, monkeypatch):
+def test_full_counts_give_no_warning(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(cub_module, "NUM_IMAGES", 200)
     cub(write_cub(tmp_path, range(1, 201)))
     assert not caplog.records
 
 
-def test_class_ids_up_to_100_train(tmp_path):
+def test_class_ids_up_to_100_are_for_training(tmp_path):
     split = load_dataset("cub", write_cub(tmp_path, range(1, 201)))
     assert split.train.class_names[-1] == "100.Bird_100"
     assert split.test.class_names[0] == "101.Bird_101"
@@ -98,7 +103,7 @@ def test_the_boundary_of_a_subset(tmp_path):
 )
 def test_a_subset_on_one_side_of_the_official_boundary(tmp_path, class_ids, side):
     write_cub(tmp_path, class_ids)
-    with pytest.raises(ValueError, match=f"no class to {side}: .*Set train_classes"):
+    with pytest.raises(ValueError, match=f"no class to {side}. Set train_classes"):
         load_dataset("cub", tmp_path)
     assert load_dataset("cub", tmp_path, train_classes=1).train.num_classes == 1
 
@@ -108,8 +113,8 @@ def test_a_subset_on_one_side_of_the_official_boundary(tmp_path, class_ids, side
     [
         ("images.txt", "1 a.jpg\nb.jpg\n", r"images.txt, line 2: expected 'image_id path'.*b.jpg"),
         ("images.txt", "one a.jpg\n", "images.txt, line 1: expected 'image_id path'"),
-        ("images.txt", "1 a.jpg\n1 b.jpg\n", "images.txt, line 2: the image_id 1 is there already"),
-        ("images.txt", "\n", "images.txt is empty"),
+        ("images.txt", "1 a.jpg\n1 b.jpg\n", "images.txt, line 2: duplicate image_id 1"),
+        ("images.txt", "\n", "images.txt must have lines .* is empty"),
         (
             "image_class_labels.txt",
             "1 1\n2 x\n",
@@ -117,7 +122,11 @@ def test_a_subset_on_one_side_of_the_official_boundary(tmp_path, class_ids, side
         ),
         ("image_class_labels.txt", "1 1\n", "disagree: 4 image ids .* The first: 2, 3, 4, 5"),
         ("images.txt", "1 a.jpg\n9 b.jpg\n", "disagree: 5 image ids .* The first: 2, 3, 4, 5, 9"),
-        ("classes.txt", "1 a\n2 b\n", "classes.txt names no class for 2 .* The first: 101, 102"),
+        (
+            "classes.txt",
+            "1 a\n2 b\n",
+            "classes.txt must name all classes, but 2 .* The first: 101, 102",
+        ),
     ],
 )
 def test_bad_annotations(tmp_path, file, text, message):
@@ -127,14 +136,14 @@ def test_bad_annotations(tmp_path, file, text, message):
         cub(tmp_path)
 
 
-def test_annotations_that_are_no_text(tmp_path):
+def test_annotations_that_are_not_text(tmp_path):
     write_cub(tmp_path)
     (tmp_path / "images.txt").write_bytes(b"1 a.jpg\n2 \xff\xfe.jpg\n")
     with pytest.raises(ValueError, match=r"images.txt, line 2: expected 'image_id path'"):
         cub(tmp_path)
 
 
-def test_listed_images_that_are_not_there(tmp_path):
+def test_missing_listed_images(tmp_path):
     write_cub(tmp_path, range(1, 21))
     for class_id in range(2, 10):
         (
@@ -150,16 +159,16 @@ def test_listed_images_that_are_not_there(tmp_path):
 def test_a_part_is_missing(tmp_path, missing):
     write_cub(tmp_path)
     (tmp_path / missing).rename(tmp_path / "other")
-    with pytest.raises(ValueError, match=f"holds no {missing}. Expected .*CUB_200_2011"):
+    with pytest.raises(ValueError, match=f"must contain {missing}. Expected .*CUB_200_2011"):
         cub(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("data_dir", "message"),
     [
-        (None, "must be given. .*Caltech-UCSD Birds-200-2011.*images.txt"),
+        (None, "must be set. .*Caltech-UCSD Birds-200-2011.*images.txt"),
         ("missing", "No such file.*Caltech-UCSD Birds-200-2011"),
-        ("empty", "empty folder.*Caltech-UCSD Birds-200-2011"),
+        ("empty", "must not be empty.*Caltech-UCSD Birds-200-2011"),
     ],
 )
 def test_bad_data_dir(tmp_path, monkeypatch, data_dir, message):
@@ -171,7 +180,7 @@ def test_bad_data_dir(tmp_path, monkeypatch, data_dir, message):
 
 
 def test_glyphs_take_no_folder(tmp_path):
-    with pytest.raises(ValueError, match="data_dir must not be given with glyphs"):
+    with pytest.raises(ValueError, match="data_dir must not be set with glyphs"):
         load_dataset("glyphs", tmp_path)
 
 
@@ -189,7 +198,7 @@ def test_glyphs_are_split_at_the_boundary():
 
 
 @pytest.mark.parametrize("word", ["1_0", "١", "9" * 19, "1.0", "1e2", ""])
-def test_what_python_reads_as_a_number_and_no_list_means(tmp_path, word):
+def test_unusual_number_formats_are_refused(tmp_path, word):
     write_cub(tmp_path)
     (tmp_path / "image_class_labels.txt").write_text(f"1 {word}\n2 1\n3 2\n4 101\n5 102\n")
     with pytest.raises(ValueError, match="image_class_labels.txt, line 1: expected 'image_id clas"):
@@ -197,14 +206,14 @@ def test_what_python_reads_as_a_number_and_no_list_means(tmp_path, word):
 
 
 @pytest.mark.parametrize("word", ["1e308", "9223372036854775808", "0.2", "-3", "nan", "1_0"])
-def test_a_box_that_no_image_has_names_its_line(tmp_path, word):
+def test_impossible_box_names_its_line(tmp_path, word):
     write_cub(tmp_path, [1, 101])
     (tmp_path / "bounding_boxes.txt").write_text(f"1 1 1 30 20\n2 1 1 {word} 20\n")
     with pytest.raises(ValueError, match="bounding_boxes.txt, line 2: expected 'image_id x y w"):
         cub(tmp_path, crop_to_box=True)
 
 
-def test_of_a_long_line_the_beginning_is_shown(tmp_path):
+def test_long_line_is_shortened_in_the_message(tmp_path):
     write_cub(tmp_path)
     (tmp_path / "images.txt").write_text("x" * 10**6)
     with pytest.raises(ValueError, match=r"xxx\.\.\. \(1000002 characters\)") as refused:
@@ -212,7 +221,7 @@ def test_of_a_long_line_the_beginning_is_shown(tmp_path):
     assert len(str(refused.value)) < 1000
 
 
-def test_an_image_that_is_listed_twice_is_warned_of(tmp_path, caplog):
+def test_image_listed_twice_gives_a_warning(tmp_path, caplog):
     write_cub(tmp_path, [1, 2])
     text = (tmp_path / "images.txt").read_text().splitlines()[0]
     (tmp_path / "images.txt").write_text(f"{text}\n2 {text.split()[1]}\n")

@@ -1,4 +1,4 @@
-"""Annotation files that are cut, flipped, swapped or bent on harm: a table, or one clear line."""
+"""Damaged and hostile annotation files give a table or one clear line."""
 
 import json
 import math
@@ -50,7 +50,7 @@ def counts(split):
 
 
 class Good:
-    """A dataset that is whole, as its module takes it: other counts are warned of."""
+    """Write a complete dataset. Its module only warns about the counts."""
 
     def __init__(self, name, write, root, monkeypatch):
         self.name, self.root = name, write(root)
@@ -64,7 +64,7 @@ class Good:
             monkeypatch.setattr(module, attribute, full)
 
     def end_of(self, file, caplog, parsed_lines=True):
-        """How a load ends, whose file `file` was damaged: `(end, None)` or `(None, fault)`."""
+        """Load a dataset whose file `file` is damaged: `(end, None)` or `(None, fault)`."""
         caplog.clear()
         began = time.monotonic()
         try:
@@ -134,7 +134,7 @@ def test_many_damaged_lists(name, tmp_path, monkeypatch, caplog, capsys):
 
 
 def mutated_matlab(folder, rng):
-    """Damages the list of Cars-196 at `folder / "cars_annos.mat"`, byte by byte."""
+    """Damage single bytes of the list of Cars-196 at `folder / "cars_annos.mat"`."""
     file = folder / "cars_annos.mat"
     what, content = mutated(file.read_bytes(), rng, OF_BYTES)
     file.write_bytes(content)
@@ -150,7 +150,7 @@ FIELDS = ["bbox_x1", "bbox_y1", "bbox_x2", "bbox_y2", "class", "relative_im_path
 
 
 def rewritten_matlab(folder, rng):
-    """Writes that list anew, as a whole file in which an entry or a field is something else."""
+    """Rewrite the list as a valid file with another entry or field."""
     ids = (1, 1, 2, 99, 100)
     paths = [f"car_ims/{image:06}.jpg" for image in range(1, len(ids) + 1)]
     field = str(rng.choice(FIELDS))
@@ -184,7 +184,7 @@ def fuzz_cars(damage, count, tmp_path, monkeypatch, caplog):
 
 @pytest.fixture
 def _read_here(monkeypatch):
-    """Without a process for each file: what `savemat` has written ends no reader."""
+    """Read without a subprocess, because files from `savemat` do not crash the reader."""
 
     def printed(file, variable):
         return json.dumps(read_mat.variable_of(file, variable))
@@ -193,7 +193,7 @@ def _read_here(monkeypatch):
 
 
 @pytest.mark.usefixtures("_read_here")
-def test_other_entries_of_cars(tmp_path, monkeypatch, caplog, capsys):
+def test_other_entries_in_the_list_of_cars(tmp_path, monkeypatch, caplog, capsys):
     fuzz_cars(rewritten_matlab, 40, tmp_path, monkeypatch, caplog).check(capsys)
 
 
@@ -225,7 +225,7 @@ SHOWN_ENDINGS = (b".jpg", b".jpeg", b".png", b".gif")
 
 
 def grow(folder, rng, depth=0):
-    """Files, folders, links and pipes of any name."""
+    """Create files, folders, links, and pipes with random names."""
     for _ in range(rng.integers(0, 7)):
         name = NAMES[rng.integers(len(NAMES))]
         kind = rng.choice(["file", "folder", "link", "lost link", "pipe", "outside"],
@@ -251,7 +251,7 @@ def grow(folder, rng, depth=0):
 
 
 def shown_images(root):
-    """What a person would call the images of a folder's classes: regular, named, not hidden."""
+    """Return the expected images of the classes: regular files with valid, visible names."""
     found, others = set(), 0
     for path, folders, files in os.walk(root):
         folders[:] = [n for n in folders if not n.startswith(b".") and n != b"__MACOSX"]

@@ -9,7 +9,7 @@ from experiments.options.command_line import run_command
 from pipelines.datasets.registry import load_dataset
 
 
-def test_every_image_is_on_one_side_with_its_own_label():
+def test_each_image_is_on_one_side_with_its_label():
     split = load_dataset("digits")
     levels = np.concatenate([split.train.arrays, split.test.arrays])[..., 0].reshape(-1, 64)
     images, labels = load_digits(return_X_y=True)
@@ -19,14 +19,14 @@ def test_every_image_is_on_one_side_with_its_own_label():
     assert levels.max() == 255 and levels.min() == 0
 
 
-def test_a_fifth_of_each_class_tests_and_the_split_is_always_the_same():
+def test_fifth_of_each_class_is_for_the_test_in_a_fixed_split():
     split, again = load_dataset("digits"), load_dataset("digits")
     assert split.same_classes
     assert split.train.class_names == split.test.class_names == tuple("0123456789")
     train, test = np.bincount(split.train.labels), np.bincount(split.test.labels)
     np.testing.assert_allclose(test / (train + test), 0.2, atol=0.003)
     np.testing.assert_array_equal(split.test.arrays, again.test.arrays)
-    # Drawn at random, not the last of each class: those have other writers than the first.
+    # Random images, because the last images of a class are from other writers than the first.
     images, labels = load_digits(return_X_y=True)
     threes = split.test.arrays[split.test.labels == 3].reshape(-1, 64)
     last = images[labels == 3][-len(threes) :]
@@ -35,7 +35,7 @@ def test_a_fifth_of_each_class_tests_and_the_split_is_always_the_same():
 
 @pytest.mark.parametrize("name", ["data_dir", "train_classes", "test_classes"])
 def test_arguments_that_digits_does_not_take(name):
-    with pytest.raises(ValueError, match=rf"{name} must not be given with digits.*{name}=5"):
+    with pytest.raises(ValueError, match=rf"{name} must not be set with digits.*{name}=5"):
         load_dataset("digits", **{name: 5})
 
 
@@ -54,7 +54,7 @@ def test_a_short_run_records_accuracy_everywhere(recipe, tmp_path, capsys):
     assert len(history) == 2
     assert all(0 <= row["test/accuracy"] <= 1 for row in history)
     result = json.loads((folder / "result.json").read_text())
-    # The kept model is the one with the highest accuracy.
+    # The saved model has the highest accuracy.
     assert result["accuracy"] == max(row["test/accuracy"] for row in history)
     shown = f"{100 * result['accuracy']:.1f}"
     assert f"accuracy on the training classes: {shown} %" in printed

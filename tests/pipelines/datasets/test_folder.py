@@ -7,7 +7,7 @@ from pipelines.datasets.registry import load_dataset
 
 
 def write(root, *names):
-    """Makes files under `root`; a loader opens none, so they need no content."""
+    """Create empty files in `root`. Loaders do not open them."""
     for name in names:
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -15,7 +15,7 @@ def write(root, *names):
 
 
 def contents(table, root):
-    """(class, path relative to root) of each row."""
+    """Return (class, path relative to root) of each row."""
     return [
         (table.class_names[number], os.path.relpath(path, root).replace(os.sep, "/"))
         for number, path in zip(table.labels, table.paths)
@@ -41,17 +41,17 @@ def test_extensions_in_any_case_and_nothing_else(tmp_path):
     assert [os.path.basename(path) for path in folder(tmp_path).paths] == images
 
 
-def test_images_that_are_not_read_are_counted_in_one_line(tmp_path, caplog):
+def test_unsupported_images_are_counted_in_one_line(tmp_path, caplog):
     write(tmp_path, "a/1.jpg", "a/1.HEIC", "a/2.heic", "b/3.tiff", "b/.4.tiff", "b/notes.txt")
     assert folder(tmp_path).class_names == ("a",)
     line = "3 files are not read: 2 .heic, 1 .tiff; convert them to JPEG"
     assert [record.message for record in caplog.records] == [f"{tmp_path}: {line}"]
     (tmp_path / "a" / "1.jpg").unlink()
-    with pytest.raises(ValueError, match=f"found no image, and {line}"):
+    with pytest.raises(ValueError, match=f"Found none, and {line}"):
         folder(tmp_path)
 
 
-def test_hidden_files_and_folders_are_passed_over(tmp_path):
+def test_hidden_files_and_folders_are_ignored(tmp_path):
     write(
         tmp_path,
         "a/1.jpg",
@@ -74,12 +74,12 @@ def test_images_in_the_root_are_left_out_with_one_warning(tmp_path, caplog):
     assert contents(folder(tmp_path), tmp_path) == [("a", "a/1.jpg")]
     (record,) = caplog.records
     assert record.name == "pipelines"
-    assert "left out 2 images that lie in no class folder, the first is 1.jpg" in record.message
+    assert "left out 2 images that are not in a class folder, the first is 1.jpg" in record.message
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes in the file system")
-def test_what_only_looks_like_an_image_is_left_out_and_named(tmp_path, caplog):
-    """Reading a pipe would wait for ever; TensorFlow takes no name that is not UTF-8."""
+def test_pipes_and_invalid_names_are_left_out_with_a_warning(tmp_path, caplog):
+    """Reading a pipe would block forever, and TensorFlow only accepts UTF-8 names."""
     write(tmp_path, "a/1.png", "b/1.png")
     os.mkfifo(tmp_path / "a" / "pipe.png")
     with open(os.path.join(os.fsencode(tmp_path), b"b", b"\xff.png"), "wb"):
@@ -88,18 +88,18 @@ def test_what_only_looks_like_an_image_is_left_out_and_named(tmp_path, caplog):
     found = [path for _, path in contents(folder(tmp_path), tmp_path)]
     assert found == ["a/1.png", "b/1.png", "b/gone.png"]
     said = [record.getMessage() for record in caplog.records]
-    assert sum(line.endswith("pipe.png, which is no regular file") for line in said) == 1
-    assert sum("\\udcff.png', whose name is no UTF-8" in line for line in said) == 1
+    assert sum(line.endswith("pipe.png, which is not a regular file") for line in said) == 1
+    assert sum("\\udcff.png', whose name is not UTF-8" in line for line in said) == 1
 
 
-def test_links_to_folders_are_followed_but_not_in_circles(tmp_path):
+def test_links_to_folders_are_followed_except_loops(tmp_path):
     write(tmp_path, "elsewhere/1.jpg", "data/a/1.jpg")
     os.symlink(tmp_path / "elsewhere", tmp_path / "data" / "b")
     os.symlink(tmp_path / "data", tmp_path / "data" / "a" / "up")
     assert folder(tmp_path / "data").class_names == ("a", "b")
 
 
-def test_the_first_half_of_the_classes_trains(tmp_path):
+def test_first_half_of_the_classes_is_for_training(tmp_path):
     write(tmp_path, *(f"{name}/1.jpg" for name in "edcba"))
     split = load_dataset("folder", tmp_path)
     assert split.train.class_names == ("a", "b")
@@ -112,13 +112,13 @@ def test_the_first_half_of_the_classes_trains(tmp_path):
 @pytest.mark.parametrize(
     ("data_dir", "message"),
     [
-        (None, "data_dir must be given.*one folder a class.*Received: data_dir=None"),
-        ("", "data_dir must be given"),
-        ("missing", "No such file.*one folder a class.*missing"),
-        ("file", "Not a directory.*one folder a class"),
-        ("empty", "empty folder.*one folder a class"),
-        ("flat", "no class folder with images: found 2 images lie in it directly.*one folder"),
-        ("texts", "no class folder with images: found no image.*one folder a class"),
+        (None, "data_dir must be set.*one folder per class.*Received: data_dir=None"),
+        ("", "data_dir must be set"),
+        ("missing", "No such file.*one folder per class.*missing"),
+        ("file", "Not a directory.*one folder per class"),
+        ("empty", "must not be empty.*one folder per class"),
+        ("flat", "class folders with images. Found 2 images without a class folder.*one folder"),
+        ("texts", "class folders with images. Found none.*one folder per class"),
     ],
 )
 def test_bad_data_dir(tmp_path, monkeypatch, data_dir, message):
@@ -139,15 +139,15 @@ def test_an_unreadable_class_folder_is_an_error(tmp_path, monkeypatch):
             raise PermissionError(13, "Permission denied", os.fspath(path))
         return scandir(path)
 
-    # Not by chmod: a test run as root reads everything.
+    # Not with chmod, because root can read everything.
     monkeypatch.setattr(os, "scandir", forbidding)
-    with pytest.raises(ValueError, match=r"cannot be read \(Permission denied\): .*b$"):
+    with pytest.raises(ValueError, match=r"readable folders \(Permission denied\).*b$"):
         folder(tmp_path)
 
 
 def test_one_class_cannot_be_split(tmp_path):
     write(tmp_path, "a/1.jpg")
-    with pytest.raises(ValueError, match=r"has 1 classes: .* no class to train"):
+    with pytest.raises(ValueError, match=r"has 1 classes, .* no class to train"):
         load_dataset("folder", tmp_path)
 
 

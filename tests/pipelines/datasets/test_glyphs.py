@@ -32,7 +32,7 @@ def test_shape_dtype_and_twelve_images_a_class(hundred):
     assert hundred.num_classes == len(set(hundred.class_names)) == 100
 
 
-def test_names_hold_code_point_and_character(hundred):
+def test_names_contain_code_point_and_character(hundred):
     for name, character in zip(hundred.class_names, characters(hundred)):
         assert name == f"U+{ord(character):04X} {character}"
 
@@ -44,14 +44,14 @@ def test_same_seed_same_bits_other_seed_other_images(hundred):
     assert (other.arrays != hundred.arrays).any(axis=(1, 2, 3)).all()
 
 
-def test_fewer_classes_are_the_first_ones(hundred):
+def test_fewer_classes_are_the_first_classes(hundred):
     fifty = glyphs(50)
     np.testing.assert_array_equal(fifty.arrays, hundred.arrays[:600])
     assert fifty.class_names == hundred.class_names[:50]
 
 
 def test_each_image_has_its_own_distortion(undistorted):
-    # A full block is the same in all faces of one family, so only the distortion tells them apart.
+    # A full block is equal in all fonts of a family, so only the distortion differs.
     undistorted.setattr(module, "SHIFT", (-3, 3))
     images = module._class_images(module._fonts(), "\u2588", 0)
     assert len({image.tobytes() for image in images}) == len(FACES)
@@ -72,9 +72,9 @@ def test_homoglyphs_are_one_class_under_the_lowest_code_point():
         assert {latin, greek, cyrillic} <= common
         assert latin in classes
         assert greek not in classes and cyrillic not in classes
-    # Apart by a fraction of a pixel, or by the side of the em square they stand on.
+    # They differ by a fraction of a pixel, or by their side of the em square.
     assert set("Ăò▌") <= classes and not classes & set("Ӑὸ▐")
-    # Alike in some faces, or but for an accent, is not alike in all.
+    # Characters that are equal in some fonts, or except for an accent, are different classes.
     assert set("Il1|0ObßṀḾŎǑèė") <= classes
 
 
@@ -114,7 +114,7 @@ def test_undistorted_image_is_the_drawing_averaged_down(undistorted):
         ("CONTRAST", 0.6, lambda image: 127.5 + 0.6 * (image - 127.5)),
     ],
 )
-def test_each_distortion_does_what_it_says(undistorted, name, value, expected):
+def test_each_distortion_has_its_effect(undistorted, name, value, expected):
     fonts = module._fonts()
     plain = module._class_images(fonts, "R", 0).astype(np.float64)
     undistorted.setattr(module, name, (value, value))
@@ -122,7 +122,7 @@ def test_each_distortion_does_what_it_says(undistorted, name, value, expected):
         np.testing.assert_allclose(image, expected(before), atol=1)
 
 
-def test_scale_shrinks_about_the_centre(undistorted):
+def test_scale_shrinks_toward_the_center(undistorted):
     undistorted.setattr(module, "SCALE", (0.5, 0.5))
     block = module._class_images(module._fonts(), "\u2588", 0)
     undistorted.setattr(module, "SCALE", (1, 1))
@@ -157,7 +157,7 @@ def test_raw_pixels_find_the_class_for_about_one_image_in_six():
 @pytest.mark.parametrize("num_classes", [0, -1, 100_000, 2.5, "all"])
 def test_bad_num_classes(num_classes):
     count = len(module._characters())
-    with pytest.raises(ValueError, match=f"num_classes must be .* from 1 to {count}, .*Received"):
+    with pytest.raises(ValueError, match=f"num_classes must be .* from 1 to {count}.*Received"):
         glyphs(num_classes)
 
 

@@ -15,7 +15,7 @@ def test_the_official_boundary_and_a_catalog_of_the_test_classes(tmp_path):
     assert split.train.class_names == ("Kind_0", "Kind_1")
     assert split.train.labels.tolist() == [0, 0, 1, 1]
     assert split.test.class_names == split.catalog.class_names == ("Kind_41", "Kind_42")
-    # The lists one behind the other; the division into them plays no part.
+    # The lists in order. Their division is ignored.
     assert split.test.labels.tolist() == [0, 1, 0, 1, 0]
     assert split.test.paths[0] == str(tmp_path / "val/Fruit/Kind_20/Kind_41/Kind_41_001.jpg")
     assert split.catalog.labels.tolist() == [0, 1]
@@ -25,7 +25,7 @@ def test_the_official_boundary_and_a_catalog_of_the_test_classes(tmp_path):
     assert list(split.tables) == ["training", "test", "catalog"]
 
 
-def test_coarse_ids_are_kept_as_they_are(tmp_path):
+def test_coarse_ids_are_unchanged(tmp_path):
     split = load_dataset("groceries", write_groceries(tmp_path, train=(0, 1, 6, 7)))
     assert split.train.coarse_ids.tolist() == [0, 0, 3, 3]
     assert split.test.coarse_ids.tolist() == split.catalog.coarse_ids.tolist() == [20, 21]
@@ -35,17 +35,17 @@ def test_coarse_ids_are_kept_as_they_are(tmp_path):
 @pytest.mark.parametrize(
     "folder", ["dataset", "GroceryStoreDataset/dataset", "GroceryStoreDataset-master/dataset"]
 )
-def test_as_it_is_downloaded_or_cloned(tmp_path, folder):
+def test_downloaded_and_cloned_layouts(tmp_path, folder):
     write_groceries(tmp_path / folder)
     assert len(load_dataset("groceries", tmp_path).train) == 4
 
 
-def test_another_boundary_takes_the_catalog_along(tmp_path):
+def test_other_boundary_also_splits_the_catalog(tmp_path):
     write_groceries(tmp_path, train=(0, 1, 2, 3))
     split = load_dataset("groceries", tmp_path, train_classes=1, test_classes=2)
     assert split.train.class_names == ("Kind_0",)
     assert split.catalog.class_names == ("Kind_1", "Kind_2")
-    message = "official boundary, class ids up to 40 train, leaves no class to test"
+    message = "official boundary, class id 40. It leaves no class to test"
     with pytest.raises(ValueError, match=message):
         load_dataset("groceries", write_groceries(tmp_path / "half", val=(1,), test=(2,)))
 
@@ -66,15 +66,15 @@ def test_other_counts_give_a_warning(tmp_path, caplog, monkeypatch):
 @pytest.mark.parametrize(
     ("file", "text", "message"),
     [
-        ("classes.csv", "", "classes.csv is empty"),
+        ("classes.csv", "", "classes.csv must have lines .* is empty"),
         ("classes.csv", "name,id\n", "line 1: expected the columns' names 'Class Name .str.,Class"),
         ("classes.csv", f"{HEAD}Kind,x,Kind,0,/a,/b\n", "csv, line 2: expected 'Class Name"),
-        ("classes.csv", f"{HEAD}A,0,K,0,/a,/b\nB,0,K,0,/a,/b\n", "class id 0 twice, to A and B"),
-        ("classes.csv", f"{HEAD}A,0,K,0,/a,/b\n", "no class for 1 of the class ids of train.txt"),
+        ("classes.csv", f"{HEAD}A,0,K,0,/a,/b\nB,0,K,0,/a,/b\n", "A and B have class id 0"),
+        ("classes.csv", f"{HEAD}A,0,K,0,/a,/b\n", "all classes in train.txt .* 1 class ids"),
         ("train.txt", "train/a.jpg 0 0\n", "line 1: expected 'path,class_id,coarse_class_id'"),
         ("train.txt", "train/a.jpg, 0, 0\n", "1 images listed in train.txt are not in .*a.jpg"),
         ("val.txt", "test/Fruit/Kind_21/Kind_42/Kind_42_000.jpg, 42, 7\n",
-         "classes.csv and val.txt in .* class id 42 is of the coarse class 21 in the one and 7"),
+         "classes.csv and val.txt in .* class id 42 has the coarse class 21 in the former and 7"),
     ],
 )  # fmt: skip
 def test_bad_lists(tmp_path, file, text, message):
@@ -84,7 +84,7 @@ def test_bad_lists(tmp_path, file, text, message):
         load_dataset("groceries", tmp_path)
 
 
-def test_a_picture_of_the_catalog_is_missing(tmp_path):
+def test_missing_picture_of_the_catalog(tmp_path):
     next(write_groceries(tmp_path).rglob("Kind_42_Iconic.jpg")).unlink()
     with pytest.raises(ValueError, match="1 images listed in classes.csv are not in"):
         load_dataset("groceries", tmp_path)
@@ -93,5 +93,5 @@ def test_a_picture_of_the_catalog_is_missing(tmp_path):
 @pytest.mark.parametrize("missing", ["classes.csv", "test.txt"])
 def test_a_part_is_missing(tmp_path, missing):
     (write_groceries(tmp_path) / missing).unlink()
-    with pytest.raises(ValueError, match="holds no .*github.com/marcusklasson"):
+    with pytest.raises(ValueError, match="must contain .*github.com/marcusklasson"):
         load_dataset("groceries", tmp_path)

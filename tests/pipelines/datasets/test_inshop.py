@@ -2,7 +2,7 @@ import pytest
 from official_layouts import write_inshop
 
 from pipelines.datasets import inshop as inshop_module
-from pipelines.datasets.inshop import inshop
+from pipelines.datasets.inshop import load_split as inshop
 from pipelines.datasets.registry import load_dataset
 
 HEAD = "image_name item_id evaluation_status\n"
@@ -20,7 +20,7 @@ def test_query_and_gallery_share_their_classes(tmp_path):
     assert not split.same_classes
 
 
-def test_the_folders_as_they_are_downloaded(tmp_path):
+def test_downloaded_folder_layout(tmp_path):
     write_inshop(tmp_path)
     for folder, name in (("Eval", "list_eval_partition.txt"), ("Img", "img")):
         (tmp_path / folder).mkdir()
@@ -49,12 +49,12 @@ def test_other_counts_give_a_warning_for_each_set(tmp_path, caplog, monkeypatch)
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "list_eval_partition.txt is empty"),
+        ("", "list_eval_partition.txt must have lines .* is empty"),
         (f"many\n{HEAD}", "partition.txt, line 1: expected 'number of images'. Received: 'many'"),
         ("3\nimg/a.jpg id_1 train\n", "line 2: expected the columns' names 'image_name item_id"),
         (f"1\n{HEAD}img/a.jpg id_1\n", "line 3: expected 'image_name item_id evaluation_status'"),
         (f"1\n{HEAD}img/a.jpg id_1 test\n", "line 3: expected 'image_name.*'img/a.jpg id_1 test'"),
-        (f"2\n{HEAD}img/a.jpg id_1 train\n", "says .* lists 2 images, but it lists 1: it may have"),
+        (f"2\n{HEAD}img/a.jpg id_1 train\n", "must list 2 images.* but it lists 1"),
         (f"1\n{HEAD}img/a.jpg id_1 train\n", "1 images listed in list_eval.*first: img/a.jpg"),
     ],
 )
@@ -67,12 +67,12 @@ def test_bad_lists(tmp_path, text, message):
 
 @pytest.mark.parametrize("side", ["train", "query", "gallery"])
 def test_an_empty_set(tmp_path, side):
-    with pytest.raises(ValueError, match=f"lists no image with evaluation_status {side}"):
+    with pytest.raises(ValueError, match=f"must list images with evaluation_status {side}"):
         inshop(write_inshop(tmp_path, **{side: ()}))
 
 
-def test_items_that_are_trained_on_and_tested(tmp_path):
-    with pytest.raises(ValueError, match="2 items that are both in train .*: id_00000001, id_0000"):
+def test_items_in_training_and_test_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="items in both train .* has 2.*: id_00000001, id_0000"):
         inshop(write_inshop(tmp_path, train=(1, 2, 5), query=(1,), gallery=(1, 2)))
 
 
@@ -80,10 +80,12 @@ def test_items_that_are_trained_on_and_tested(tmp_path):
 def test_a_part_is_missing(tmp_path, missing):
     write_inshop(tmp_path)
     (tmp_path / missing).rename(tmp_path / "other")
-    with pytest.raises(ValueError, match=f"holds no {missing}. Expected .*mmlab.ie.cuhk.edu.hk"):
+    with pytest.raises(
+        ValueError, match=f"must contain {missing}. Expected .*mmlab.ie.cuhk.edu.hk"
+    ):
         inshop(tmp_path)
 
 
-def test_no_other_boundary(tmp_path):
-    with pytest.raises(ValueError, match="test_classes must not be given with inshop"):
+def test_other_boundaries_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="test_classes must not be set with inshop"):
         load_dataset("inshop", write_inshop(tmp_path), test_classes=1)

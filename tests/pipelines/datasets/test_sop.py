@@ -4,12 +4,12 @@ from official_layouts import write_sop
 
 from pipelines.datasets import sop as sop_module
 from pipelines.datasets.registry import load_dataset
-from pipelines.datasets.sop import sop
+from pipelines.datasets.sop import load_split as sop
 from pipelines.samplers import BalancedSampler, RandomSampler
 from pipelines.table import ImageTable
 
 
-def test_the_lists_are_the_split(tmp_path):
+def test_lists_define_the_split(tmp_path):
     split = load_dataset("sop", write_sop(tmp_path, (7, 10, 7), (30, 9)))
     assert split.train.class_names == ("7", "10")
     assert split.train.labels.tolist() == [0, 1, 0]
@@ -20,7 +20,7 @@ def test_the_lists_are_the_split(tmp_path):
     assert not split.same_classes
 
 
-def test_the_folder_around_it_will_do(tmp_path):
+def test_parent_folder_is_accepted(tmp_path):
     write_sop(tmp_path / "Stanford_Online_Products")
     assert len(sop(tmp_path).test) == 4
 
@@ -42,11 +42,14 @@ def test_other_counts_give_a_warning_for_each_list(tmp_path, caplog, monkeypatch
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "Ebay_test.txt is empty: expected lines 'image_id class_id super_class_id path'"),
+        (
+            "",
+            "Ebay_test.txt must have lines 'image_id class_id super_class_id path'.* empty",
+        ),
         ("1 1 1 a.JPG\n", "test.txt, line 1: expected the columns' names 'image_id class_id super"),
         ("{head}1 one 1 a.JPG\n", "Ebay_test.txt, line 2: expected 'image_id .* '1 one 1 a.JPG'"),
         ("{head}1 1 a.JPG\n", "Ebay_test.txt, line 2: expected 'image_id"),
-        ("{head}1 9 1 a.JPG\n\n1 9 1 b.JPG", "Ebay_test.txt, line 4: the image_id 1 is there"),
+        ("{head}1 9 1 a.JPG\n\n1 9 1 b.JPG", "Ebay_test.txt, line 4: duplicate image_id 1"),
         (
             "{head}1 2 1 a.JPG\n",
             "must not share classes, but 1 class ids are in both. The first: 2",
@@ -66,27 +69,29 @@ def test_a_missing_list(tmp_path):
     write_sop(tmp_path)
     (tmp_path / "Ebay_test.txt").unlink()
     with pytest.raises(
-        ValueError, match=r"holds no Ebay_test.txt. Expected .*Ebay_train.txt, Ebay"
+        ValueError, match=r"must contain Ebay_test.txt. Expected .*Ebay_train.txt, Ebay"
     ):
         sop(tmp_path)
 
 
-def test_no_other_boundary_and_no_boxes(tmp_path):
+def test_other_boundaries_and_boxes_are_refused(tmp_path):
     write_sop(tmp_path)
     with pytest.raises(
-        ValueError, match="train_classes must not be given with sop, which is split"
+        ValueError, match="train_classes must not be set with sop, which has an official split"
     ):
         load_dataset("sop", tmp_path, train_classes=1)
-    with pytest.raises(ValueError, match="crop_to_box needs .*cars or cub. Received: dataset=sop"):
+    with pytest.raises(
+        ValueError, match="crop_to_box must be False .*cars and cub.* Received: dataset=sop"
+    ):
         load_dataset("sop", tmp_path, crop_to_box=True)
 
 
 @pytest.fixture(scope="module")
 def full_size():
-    """A training table of the full size; its files need not exist."""
+    """Return a training table of the full size. Its files do not exist."""
     rng = np.random.default_rng(0)
     classes, images = sop_module.NUM_CLASSES["train"], sop_module.NUM_IMAGES["train"]
-    sizes = np.full(classes, 2)  # no class has fewer
+    sizes = np.full(classes, 2)  # the smallest classes
     np.add.at(sizes, rng.integers(0, classes, images - sizes.sum()), 1)
     labels = rng.permutation(np.repeat(np.arange(1, classes + 1), sizes))
     paths = [f"/data/sop/chair_final/{label}_{row}.JPG" for row, label in enumerate(labels)]
@@ -109,7 +114,7 @@ def test_an_epoch_of_balanced_batches(full_size):
     labels = full_size.labels[rows]
     assert (labels[:, ::2] == labels[:, 1::2]).all()
     of_class = np.bincount(labels.ravel(), minlength=full_size.num_classes)
-    assert of_class.max() - of_class.min() == 2  # one visit, which is two images
+    assert of_class.max() - of_class.min() == 2  # one draw of the class, which is two images
     counts = np.bincount(rows.ravel(), minlength=len(full_size))
     by_class = np.argsort(full_size.labels, kind="stable")
     starts = np.searchsorted(full_size.labels[by_class], np.arange(full_size.num_classes))
@@ -119,12 +124,14 @@ def test_an_epoch_of_balanced_batches(full_size):
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../secret.jpg", "chair_final/../../secret.jpg"])
-def test_a_list_does_not_lead_out_of_its_folder(path, tmp_path):
+def test_list_cannot_name_files_outside_of_its_folder(path, tmp_path):
     root = write_sop(tmp_path / "sop")
     (tmp_path / "secret.jpg").write_text("")
     listed = root / "Ebay_test.txt"
     lines = listed.read_text().splitlines()
     lines[-1] = f"{lines[-1].rsplit(maxsplit=1)[0]} {path}"
     listed.write_text("\n".join(lines) + "\n")
-    with pytest.raises(ValueError, match=f"1 images listed in Ebay_test.txt lie outside.*{path}"):
+    with pytest.raises(
+        ValueError, match=f"Images listed in Ebay_test.txt must be inside .*1 are not.*{path}"
+    ):
         sop(root)

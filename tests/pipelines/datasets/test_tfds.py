@@ -23,13 +23,13 @@ SIDE = 12
 
 
 def pixels(number, label):
-    """A noisy grey level for each class."""
+    """Return an image with a noisy gray level for each class."""
     noise = np.random.default_rng(number).integers(0, 40, (SIDE, SIDE, 1))
     return (30 * (label + 1) + noise).astype(np.uint8)
 
 
-class TinyGreys(tfds.core.GeneratorBasedBuilder):
-    """Six classes; which of them are in which split is the configuration's matter."""
+class TinyNoise(tfds.core.GeneratorBasedBuilder):
+    """Six classes. The configuration defines the classes of each split."""
 
     VERSION = tfds.core.Version("1.0.0")
     CLASSES: ClassVar = {  # configuration -> split -> labels
@@ -46,7 +46,7 @@ class TinyGreys(tfds.core.GeneratorBasedBuilder):
     def _info(self):
         features = {
             "image": tfds.features.Image(shape=(SIDE, SIDE, 1), encoding_format="png"),
-            "label": tfds.features.ClassLabel(names=[f"grey {n}" for n in range(6)]),
+            "label": tfds.features.ClassLabel(names=[f"gray {n}" for n in range(6)]),
             "author": tfds.features.Text(),
         }
         return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features))
@@ -61,7 +61,7 @@ class TinyGreys(tfds.core.GeneratorBasedBuilder):
         return {split: self._examples(split, labels) for split, labels in splits.items()}
 
     def _generate_examples(self):
-        raise NotImplementedError  # _split_generators gives the examples
+        raise NotImplementedError  # _split_generators returns the examples
 
     def _examples(self, split, labels):
         for number, label in enumerate(labels):
@@ -85,13 +85,13 @@ class TinyTexts(tfds.core.GeneratorBasedBuilder):
 @pytest.fixture(scope="module")
 def data_dir(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tfds")
-    for name in TinyGreys.CLASSES:
-        TinyGreys(config=name, data_dir=folder).download_and_prepare()
+    for name in TinyNoise.CLASSES:
+        TinyNoise(config=name, data_dir=folder).download_and_prepare()
     return folder
 
 
 def contents(table):
-    """(class name, grey level of the decoded image without its noise) of each row, sorted."""
+    """Return (class name, gray level of the image without noise) of each row, sorted."""
     images = np.concatenate(list(evaluation_batches(table, EvaluationTransform(SIDE))))
     return sorted(
         (table.class_names[number], int(image.min()) // 30 - 1)
@@ -100,51 +100,51 @@ def contents(table):
 
 
 def expected(labels):
-    return sorted((f"grey {label}", label) for label in labels)
+    return sorted((f"gray {label}", label) for label in labels)
 
 
 @pytest.mark.slow
-def test_own_splits_of_the_same_classes(data_dir):
-    split = load_dataset("tfds:tiny_greys:shared", data_dir)
+def test_official_splits_of_the_same_classes(data_dir):
+    split = load_dataset("tfds:tiny_noise:shared", data_dir)
     assert split.same_classes
     assert split.train.class_names == split.test.class_names
-    assert contents(split.train) == expected(TinyGreys.CLASSES["shared"]["train"])
-    assert contents(split.test) == expected(TinyGreys.CLASSES["shared"]["test"])
+    assert contents(split.train) == expected(TinyNoise.CLASSES["shared"]["train"])
+    assert contents(split.test) == expected(TinyNoise.CLASSES["shared"]["test"])
 
 
 @pytest.mark.slow
-def test_own_splits_of_unseen_classes_number_their_own(data_dir):
-    split = load_dataset("tfds:tiny_greys:unseen", str(data_dir))
+def test_official_splits_of_unseen_classes_number_them_separately(data_dir):
+    split = load_dataset("tfds:tiny_noise:unseen", str(data_dir))
     assert not split.same_classes
-    assert split.train.class_names == ("grey 0", "grey 2", "grey 4")
-    assert split.test.class_names == ("grey 1", "grey 3", "grey 5")
+    assert split.train.class_names == ("gray 0", "gray 2", "gray 4")
+    assert split.test.class_names == ("gray 1", "gray 3", "gray 5")
     assert contents(split.test) == expected([5, 1, 3] * 4)
 
 
 @pytest.mark.slow
 def test_a_number_of_training_classes_pools_the_splits(data_dir):
-    split = load_dataset("tfds:tiny_greys:shared", data_dir, train_classes=2)
+    split = load_dataset("tfds:tiny_noise:shared", data_dir, train_classes=2)
     assert not split.same_classes
     assert contents(split.train) == expected([1, 0] * 6 + [0, 1] * 4)
     assert contents(split.test) == expected([3, 5] * 6 + [3] * 4)
-    assert split.test.class_names == ("grey 3", "grey 5")
-    split = load_dataset("tfds:tiny_greys:unseen", data_dir, train_classes=3, test_classes=2)
-    assert split.test.class_names == ("grey 3", "grey 4")
+    assert split.test.class_names == ("gray 3", "gray 5")
+    split = load_dataset("tfds:tiny_noise:unseen", data_dir, train_classes=3, test_classes=2)
+    assert split.test.class_names == ("gray 3", "gray 4")
 
 
 @pytest.mark.slow
 def test_splits_that_are_neither_train_nor_test_are_not_pooled(data_dir):
-    split = load_dataset("tfds:tiny_greys:whole", data_dir, train_classes=3)
+    split = load_dataset("tfds:tiny_noise:whole", data_dir, train_classes=3)
     assert contents(split.test) == expected([4] * 4)
 
 
 def test_files_that_are_damaged(data_dir, tmp_path):
-    whole = TinyGreys(config="mixed", data_dir=data_dir).data_dir
-    folder = tmp_path / "tiny_greys" / "mixed" / "1.0.0"
+    whole = TinyNoise(config="mixed", data_dir=data_dir).data_dir
+    folder = tmp_path / "tiny_noise" / "mixed" / "1.0.0"
     shutil.copytree(whole, folder)
     [record] = folder.glob("*-train.tfrecord*")
     intact = record.read_bytes()
-    first = 8 + 4 + int.from_bytes(intact[:8], "little") + 4  # length, its check, data, its check
+    first = 8 + 4 + int.from_bytes(intact[:8], "little") + 4  # length, checksum, data, checksum
     flipped = bytearray(intact)
     flipped[len(flipped) // 2] ^= 4
     damaged = {
@@ -156,20 +156,20 @@ def test_files_that_are_damaged(data_dir, tmp_path):
     for content in damaged.values():
         record.write_bytes(content)
         with pytest.raises(
-            ArgumentError, match=r"tiny_greys:mixed in .*1\.0\.0 cannot be read"
+            ArgumentError, match=r"tiny_noise:mixed in .*1\.0\.0 cannot be read"
         ) as said:
-            load_dataset("tfds:tiny_greys:mixed", tmp_path, train_classes=1)
-        assert "Delete that folder" in str(said.value)
+            load_dataset("tfds:tiny_noise:mixed", tmp_path, train_classes=1)
+        assert "delete this folder" in str(said.value)
     record.unlink()
-    with pytest.raises(ArgumentError, match="Delete that folder"):
-        load_dataset("tfds:tiny_greys:mixed", tmp_path, train_classes=1)
+    with pytest.raises(ArgumentError, match="delete this folder"):
+        load_dataset("tfds:tiny_noise:mixed", tmp_path, train_classes=1)
     record.write_bytes(intact)
-    assert load_dataset("tfds:tiny_greys:mixed", tmp_path, train_classes=1)
+    assert load_dataset("tfds:tiny_noise:mixed", tmp_path, train_classes=1)
     described = folder / "dataset_info.json"
     described.write_text(described.read_text()[:-40])
-    again = re.escape(f". Delete {tmp_path / 'tiny_greys'}, and it is prepared anew")
+    again = re.escape(f". To prepare it again, delete {tmp_path / 'tiny_noise'}")
     with pytest.raises(ArgumentError, match=f"cannot be opened: .*{again}"):
-        load_dataset("tfds:tiny_greys:mixed", tmp_path, train_classes=1)
+        load_dataset("tfds:tiny_noise:mixed", tmp_path, train_classes=1)
 
 
 def test_images_stay_encoded_until_a_batch_needs_them(data_dir, monkeypatch):
@@ -178,13 +178,13 @@ def test_images_stay_encoded_until_a_batch_needs_them(data_dir, monkeypatch):
 
     monkeypatch.setattr(tfds.features.Image, "decode_example", refuse)
     monkeypatch.setattr(tf.io, "decode_image", refuse)
-    table = load_dataset("tfds:tiny_greys:shared", data_dir).train
+    table = load_dataset("tfds:tiny_noise:shared", data_dir).train
     assert table.paths is None and table.arrays is None
     assert all(image.startswith(b"\x89PNG") for image in table.encoded)
 
 
 def test_images_without_a_label_are_left_out_with_a_warning(data_dir, caplog):
-    split = load_dataset("tfds:tiny_greys:unlabelled", data_dir)
+    split = load_dataset("tfds:tiny_noise:unlabelled", data_dir)
     assert len(split.test) == 2
     assert "left out 1 images of test that have no label" in caplog.text
 
@@ -192,21 +192,21 @@ def test_images_without_a_label_are_left_out_with_a_warning(data_dir, caplog):
 @pytest.mark.parametrize(
     ("name", "arguments", "message"),
     [
-        ("tiny_grays", {}, "tiny_grays is no dataset .*nearest names first.*: tiny_greys"),
-        ("tiny_greys:share", {}, "share is no configuration of tiny_greys .*: shared"),
-        ("tiny_greys:Shared!", {}, "no configuration of tiny_greys"),
-        ("", {}, "is no dataset|cannot be opened"),
-        ("tiny_greys:shared", {"test_classes": 2}, "test_classes must not be given without"),
-        ("tiny_greys:shared", {"train_classes": 4}, "4 classes: .* leaves no class to test"),
-        ("tiny_greys:whole", {}, "train_classes must be given .* only .*train"),
-        ("tiny_greys:mixed", {}, "1 of the 2 classes in its own test split are not in its train"),
+        ("tiny_nois", {}, "no dataset tiny_nois.*: tiny_noise"),
+        ("tiny_noise:share", {}, "no configuration of tiny_noise share.*: shared"),
+        ("tiny_noise:Shared!", {}, "no configuration of tiny_noise"),
+        ("", {}, "no dataset|cannot be opened"),
+        ("tiny_noise:shared", {"test_classes": 2}, "test_classes must not be set without"),
+        ("tiny_noise:shared", {"train_classes": 4}, "4 classes, .* leaves no class to test"),
+        ("tiny_noise:whole", {}, "train_classes must be set .*splits train"),
+        ("tiny_noise:mixed", {}, "1 of the 2 classes in its test split are not in its train"),
         ("tiny_texts", {}, r"one uint8 image and one class label .*text \(Text\)"),
         (
-            "tiny_greys:offline",
+            "tiny_noise:offline",
             {},
-            "could not be prepared: Failed to resolve 'somewhere'.*Where there is a network, run "
-            r".*tfds.builder\('tiny_greys/offline', data_dir='tfds'\).download_and_prepare\(\).*"
-            "copy what is then in tfds to ",
+            "could not be prepared: Failed to resolve 'somewhere'.*with a network, run "
+            r".*tfds.builder\('tiny_noise/offline', data_dir='tfds'\).download_and_prepare\(\).*"
+            "copy the content of tfds to ",
         ),
     ],
 )
@@ -218,11 +218,11 @@ def test_bad_input(name, arguments, message, data_dir):
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_a_run_on_its_own_splits(data_dir, tmp_path):
+def test_run_on_official_splits(data_dir, tmp_path):
     folder = tmp_path / "run"
     arguments = [
         "--flagfile=digits_spce.flags",
-        "--dataset=tfds:tiny_greys:shared",
+        "--dataset=tfds:tiny_noise:shared",
         f"--data_dir={data_dir}",
         f"--output_dir={folder}",
         "--filters=8",
@@ -233,18 +233,16 @@ def test_a_run_on_its_own_splits(data_dir, tmp_path):
     assert 0 <= json.loads((folder / "result.json").read_text())["accuracy"] <= 1
 
 
-def test_without_a_network_there_is_one_line(data_dir, caplog):
+def test_missing_network_is_a_one_line_error(data_dir, caplog):
     with pytest.raises(ArgumentError) as caught:
-        tfds_split("tiny_greys:no_network", data_dir)
-    assert "could not be prepared: there is no connection to data.example. Where" in str(
-        caught.value
-    )
+        tfds_split("tiny_noise:no_network", data_dir)
+    assert "could not be prepared: no connection to data.example. On" in str(caught.value)
     assert "Retrying" not in caplog.text
 
 
 @pytest.fixture
 def small_mnist(tmp_path, monkeypatch):
-    """tensorflow-datasets' own layout of MNIST, with 300 made-up images."""
+    """The layout of MNIST in tensorflow-datasets, with 300 artificial images."""
     from tensorflow_datasets.image_classification import MNIST
 
     def examples(number):
@@ -273,7 +271,7 @@ def test_the_recipes_of_mnist_train_on_its_layout(recipe, small_mnist, tmp_path)
 
 
 def test_damaged_images_in_memory_are_found_and_skipped(data_dir):
-    good = load_dataset("tfds:tiny_greys:shared", data_dir).train
+    good = load_dataset("tfds:tiny_noise:shared", data_dir).train
     encoded = good.encoded.copy()
     encoded[3], encoded[5] = b"no picture", encoded[5][:60]
     table = ImageTable(good.labels, good.class_names, encoded=encoded)

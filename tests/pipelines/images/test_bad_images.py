@@ -31,11 +31,11 @@ FILES = {
     ),
     "good.webp": (encode("WEBP"), None),
     "header_only.png": (encode("PNG")[:40], "PNG"),
-    # Readable where a crop lies above the damage, so only decoding it whole finds it.
+    # A crop above the damage is readable, so only decoding the whole image finds it.
     "noise_inside.jpg": (encode("JPEG")[:1200] + bytes(200), "Invalid JPEG data"),
 }
 
-# Decoded by an operation of its own, whose error hides the reason behind many lines.
+# A separate operation decodes it. Its error has the reason after many lines.
 EXIF = Image.Exif()
 EXIF[0x0112] = 6
 FILES["turned_and_damaged.jpg"] = (
@@ -68,12 +68,12 @@ def test_each_kind_of_bad_file_is_found_with_its_reason(table):
         )
 
 
-def test_only_the_rows_asked_for_in_their_order(table):
+def test_only_the_requested_rows_in_their_order(table):
     assert [row for row, _, _ in find_bad_images(table, rows=[4, 0, 1])] == [4, 1]
     assert find_bad_images(table, rows=[]) == []
 
 
-def test_a_table_of_arrays_has_none():
+def test_table_of_arrays_has_no_bad_images():
     arrays = np.zeros([2, 8, 8, 1], np.uint8)
     assert find_bad_images(ImageTable.from_arrays(arrays, [0, 1])) == []
 

@@ -1,4 +1,4 @@
-"""Damaged images in every place that reads one: read, or refused in one line, and alike."""
+"""Damaged images: all readers agree to read them, or to refuse them in one line."""
 
 import json
 import os
@@ -15,20 +15,20 @@ pytest.importorskip("flask")
 pytest.importorskip("waitress")
 
 _SUPPORT = pathlib.Path(mutated_images.__file__).parent
-_SECONDS = 5  # of a core, an image; TensorFlow traces nothing any more by then
-_MEGABYTES = 200  # of an image of at most 100,000 pixels
+_SECONDS = 5  # per image and core, after all functions are traced
+_MEGABYTES = 200  # for an image of at most 100,000 pixels
 _PATIENCE = 120
 
 
 class Reader:
-    """`image_reader`, started anew where an image has ended it."""
+    """A process of `image_reader`, restarted if an image crashes it."""
 
     def __init__(self, folder):
         self._folder, self._process, self._starts = folder, None, 0
         self._ahead = b""
 
     def ask(self, question, patience=_PATIENCE):
-        """Its answer, or {"fault": how it ended}."""
+        """Return its answer, or {"fault": how it ended}."""
         if self._process is None:
             self._start()
         self._process.stdin.write(json.dumps(question).encode() + b"\n")
@@ -64,20 +64,20 @@ class Reader:
         )
         while (said := self._answer(_PATIENCE)) != "ready":
             assert said is not None, "image_reader does not start"
-        # What is traced on first use takes seconds, once.
+        # Tracing on the first use takes seconds.
         first = self._folder / "first.jpg"
         for _, content in mutated_images.good_images():
             first.write_bytes(content)
             self.ask(str(first))
 
     def _answer(self, patience):
-        # Its own buffer: what a stream has read ahead, `select` does not see.
+        # A separate buffer, because `select` does not see the data that a stream has read ahead.
         while True:
             line, found, self._ahead = self._ahead.partition(b"\n")
             if found:
                 try:
                     return json.loads(line)
-                except ValueError:  # what a command prints
+                except ValueError:  # a line that a command prints
                     continue
             self._ahead = line
             output = self._process.stdout
@@ -91,7 +91,7 @@ class Reader:
 
 
 def fault_of(found):
-    """What must not be, of an image that was looked at; or None."""
+    """Return the fault of a reader on this image, or None."""
     if "fault" in found:
         return found["fault"]
     if found["seconds"] > _SECONDS or found["megabytes"] > _MEGABYTES:
@@ -114,7 +114,7 @@ def fault_of(found):
     status, said = found["upload"]
     if status not in (200, 400) or (status == 400 and "cannot be searched: " not in said):
         return f"upload: {status} {said}"
-    # Of a JPEG damaged below it a crop is read all the same, by a search as in training.
+    # Search and training read a crop of a JPEG that is damaged below the crop.
     if status == 200 and found["check"] and not found["check"].startswith("jpeg"):
         return f"refused by the check, but searched: {found}"
     if found.get("turned otherwise"):

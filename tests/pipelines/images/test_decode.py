@@ -13,7 +13,7 @@ HEIGHT, WIDTH = 61, 83
 
 
 def picture(channels, seed=0):
-    """A picture with soft and hard edges, of a size that no JPEG block divides."""
+    """Return a picture with soft and hard edges, whose size is not a multiple of JPEG blocks."""
     noise = np.random.default_rng(seed).integers(0, 256, (9, 7, channels), dtype=np.uint8)
     return Image.fromarray(noise.squeeze()).resize((WIDTH, HEIGHT), Image.BICUBIC)
 
@@ -25,7 +25,7 @@ def encode(image, file_format, **options):
 
 
 def over_white(encoded):
-    """Pillow's reading of a file, composited over white in float64."""
+    """Decode a file with Pillow and composite it over white in float64."""
     image = Image.open(io.BytesIO(encoded))
     image.seek(0)
     rgba = np.asarray(image.convert("RGBA")).astype(np.float64)
@@ -33,8 +33,8 @@ def over_white(encoded):
     return np.round(rgba[..., :3] * opacity + 255 * (1 - opacity)).astype(np.int64)
 
 
-def grey_png(levels, bits, transparent=None):
-    """A PNG of fewer than 8 bits, which Pillow does not write."""
+def gray_png(levels, bits, transparent=None):
+    """Return a PNG of fewer than 8 bits, which Pillow does not write."""
 
     def chunk(kind, data):
         checked = kind + data
@@ -48,30 +48,30 @@ def grey_png(levels, bits, transparent=None):
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", size) + key + image + chunk(b"IEND", b"")
 
 
-RGB, GREY, RGBA = picture(3), picture(1), picture(4)
-LEVELS_16 = (np.asarray(GREY).astype(np.uint16) << 8) | 0x7B
+RGB, GRAY, RGBA = picture(3), picture(1), picture(4)
+LEVELS_16 = (np.asarray(GRAY).astype(np.uint16) << 8) | 0x7B
 ANIMATED = {"save_all": True, "append_images": [picture(3, seed=1)], "duration": 50}
 STILL_FILES = {
     "jpeg": encode(RGB, "JPEG"),
     "jpeg_without_subsampling": encode(RGB, "JPEG", subsampling=0),
     "jpeg_progressive": encode(RGB, "JPEG", progressive=True),
-    "jpeg_grey": encode(GREY, "JPEG"),
+    "jpeg_gray": encode(GRAY, "JPEG"),
     "jpeg_cmyk": encode(RGB.convert("CMYK"), "JPEG"),
     "png": encode(RGB, "PNG"),
-    "png_grey": encode(GREY, "PNG"),
-    "png_1_bit": encode(GREY.convert("1"), "PNG"),
-    "png_2_bit": grey_png(np.asarray(GREY) >> 6, 2),
-    "png_4_bit": grey_png(np.asarray(GREY) >> 4, 4),
+    "png_gray": encode(GRAY, "PNG"),
+    "png_1_bit": encode(GRAY.convert("1"), "PNG"),
+    "png_2_bit": gray_png(np.asarray(GRAY) >> 6, 2),
+    "png_4_bit": gray_png(np.asarray(GRAY) >> 4, 4),
     "png_palette_1_bit": encode(RGB.quantize(2), "PNG"),
     "png_palette_8_bit": encode(RGB.quantize(200), "PNG"),
     "png_palette": encode(RGB.quantize(16), "PNG"),
     "png_palette_transparent": encode(RGB.quantize(16), "PNG", transparency=3),
-    "png_grey_alpha": encode(RGBA.convert("LA"), "PNG"),
+    "png_gray_alpha": encode(RGBA.convert("LA"), "PNG"),
     "png_rgba": encode(RGBA, "PNG"),
     "webp": encode(RGB, "WEBP", lossless=True),
     "webp_rgba": encode(RGBA, "WEBP", lossless=True),
     "bmp": encode(RGB, "BMP"),
-    "bmp_grey": encode(GREY, "BMP"),
+    "bmp_gray": encode(GRAY, "BMP"),
     "bmp_palette": encode(RGB.quantize(16), "BMP"),
     "bmp_32_bit": encode(RGBA, "BMP"),
     "gif": encode(RGB.quantize(64), "GIF"),
@@ -82,7 +82,7 @@ BAD_FILES = {
     "text": (b"no picture at all", "not a JPEG, PNG, WebP, BMP or GIF image"),
     "tiff": (encode(RGB, "TIFF"), "not a JPEG, PNG, WebP, BMP or GIF image"),
     "webp_animated": (encode(RGB, "WEBP", **ANIMATED), "animated WebP"),
-    "bmp_1_bit": (encode(GREY.convert("1"), "BMP"), "other than 8, 24 or 32 bits"),
+    "bmp_1_bit": (encode(GRAY.convert("1"), "BMP"), "BMP that .* 8, 24, or 32 bits"),
     "jpeg_truncated": (STILL_FILES["jpeg"][:900], "Invalid JPEG"),
     "png_truncated": (STILL_FILES["png"][:900], "PNG"),
     "webp_truncated": (STILL_FILES["webp"][:900], "WebP|WEBP|webp"),
@@ -101,17 +101,17 @@ def crop(encoded, window):
 
 
 @pytest.mark.parametrize("name", STILL_FILES)
-def test_every_format_becomes_the_rgb_that_pillow_reads(name):
+def test_every_format_decodes_to_the_same_rgb_as_pillow(name):
     decoded = decode_image(STILL_FILES[name])
     assert decoded.dtype == tf.uint8
     assert decoded.shape == (HEIGHT, WIDTH, 3)
-    # Halves of a level round differently in the two; everything opaque is exact.
+    # Half levels can round differently. Opaque pixels are exact.
     tolerance = 1 if Image.open(io.BytesIO(STILL_FILES[name])).has_transparency_data else 0
     difference = np.abs(decoded.numpy().astype(np.int64) - over_white(STILL_FILES[name]))
     assert difference.max() <= tolerance
 
 
-def test_transparent_pixels_are_white_and_opaque_ones_keep_their_colour():
+def test_transparent_pixels_are_white_and_opaque_pixels_keep_their_color():
     rgba = np.zeros([4, 6, 4], np.uint8)
     rgba[:, 3:] = (10, 200, 30, 255)
     for encoded in (
@@ -125,7 +125,7 @@ def test_transparent_pixels_are_white_and_opaque_ones_keep_their_colour():
 
 def test_the_transparent_level_of_a_4_bit_png_is_white():
     levels = np.arange(16).reshape(2, 8)
-    decoded = decode_image(grey_png(levels, 4, transparent=5)).numpy()
+    decoded = decode_image(gray_png(levels, 4, transparent=5)).numpy()
     expected = np.where(levels == 5, 255, levels * 17)
     np.testing.assert_array_equal(decoded, np.repeat(expected[..., None], 3, -1))
 
@@ -146,7 +146,7 @@ def test_16_bit_png_keeps_the_high_byte():
         ((-9, -9, 2, 2), (0, 1), (0, 1)),
     ],
 )
-def test_a_box_is_an_image_of_its_own(name, box, rows, columns):
+def test_box_behaves_like_a_separate_image(name, box, rows, columns):
     inside = decode_image(STILL_FILES[name]).numpy()[slice(*rows), slice(*columns)]
     image = decode.open_image((STILL_FILES[name], tf.constant(box, tf.int64)))
     height, width = inside.shape[:2]
@@ -158,7 +158,7 @@ def test_a_box_is_an_image_of_its_own(name, box, rows, columns):
 
 @pytest.mark.quick_cases(8)
 @pytest.mark.parametrize("name", STILL_FILES)
-def test_a_window_is_the_whole_image_cut(name):
+def test_window_equals_the_part_of_the_whole_image(name):
     whole = decode_image(STILL_FILES[name]).numpy()
     rng = np.random.default_rng(3)
     windows = [(0, 0, HEIGHT, WIDTH), (HEIGHT - 1, WIDTH - 1, 1, 1), (0, 16, 20, 16)]
@@ -177,20 +177,20 @@ JPEGS = [name for name in STILL_FILES if name.startswith("jpeg")]
 
 
 @pytest.mark.parametrize("name", JPEGS)
-def test_a_quickly_decoded_window_differs_in_its_outermost_colours_alone(name):
+def test_quick_window_differs_only_in_the_colors_of_outer_columns(name):
     image = decode.open_image(STILL_FILES[name])
     assert bool(image.is_jpeg)
     for window in ([0, 0, HEIGHT, WIDTH], [7, 11, 40, 50], [60, 82, 1, 1]):
         exact, quick = image.crop(window).numpy(), image.crop_jpeg(tf.constant(window)).numpy()
         np.testing.assert_array_equal(quick[:, 1:-1], exact[:, 1:-1])
-        grey = [pixels @ [0.299, 0.587, 0.114] for pixels in (quick, exact)]
-        np.testing.assert_allclose(*grey, atol=2.5)
+        gray = [pixels @ [0.299, 0.587, 0.114] for pixels in (quick, exact)]
+        np.testing.assert_allclose(*gray, atol=2.5)
 
 
 @pytest.mark.parametrize("reduction", [2, 4, 8])
 @pytest.mark.parametrize("name", JPEGS)
-def test_a_jpeg_is_decoded_smaller_by_averaging_squares(name, reduction):
-    # Wholly in the picture: at its border a file's last squares are filled up.
+def test_reduced_jpeg_averages_blocks(name, reduction):
+    # Inside the picture, because a file pads its last blocks at the border.
     rows, columns = HEIGHT // reduction, WIDTH // reduction
     whole = decode_image(STILL_FILES[name]).numpy()[: rows * reduction, : columns * reduction]
     means = whole.reshape(rows, reduction, columns, reduction, 3).mean((1, 3))
@@ -228,7 +228,7 @@ def test_bad_files_are_refused(name, traced):
 
 @pytest.mark.slow
 def test_animated_webp_in_a_pipeline_never_reaches_the_decoder():
-    # Many at once: had one of them been decoded, the process would have ended.
+    # Many at once. If one were decoded, the process would crash.
     animated = [BAD_FILES["webp_animated"][0]] * 64
     dataset = tf.data.Dataset.from_tensor_slices(animated).map(
         decode.decode_image, num_parallel_calls=4
@@ -238,7 +238,7 @@ def test_animated_webp_in_a_pipeline_never_reaches_the_decoder():
     assert list(dataset.ignore_errors()) == []
 
 
-def test_pixels_are_opened_like_files():
+def test_pixels_and_files_have_the_same_interface():
     pixels = np.arange(5 * 7, dtype=np.uint8).reshape(5, 7, 1)
     image = decode.open_image(pixels)
     assert image.size.numpy().tolist() == [5, 7]

@@ -29,8 +29,8 @@ def test_jitter_follows_the_definition(jitter):
         np.testing.assert_allclose(adjust(image, uniform), expected, atol=0.01)
 
 
-def test_factors_are_uniform_and_every_order_is_as_likely():
-    """Of what a transform draws; what follows from it is above."""
+def test_factors_are_uniform_and_all_orders_are_equally_likely():
+    """Test the random numbers of a transform. The tests above check their effects."""
     count = 4800
     transform = TrainTransform(8, jitter=(0.3, 0.3, 0.3, 0.1))
 

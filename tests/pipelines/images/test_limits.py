@@ -1,4 +1,4 @@
-"""Images that would cost too much are refused by what their first bytes say."""
+"""Images that are too expensive to decode are refused because of their first bytes."""
 
 import io
 import struct
@@ -26,7 +26,7 @@ def encode(file_format, mode="RGB", **options):
 
 
 def put(data, *places):
-    """The bytes with some of them others."""
+    """Return the bytes with replaced parts."""
     changed = bytearray(data)
     for start, part in places:
         changed[start : start + len(part)] = part
@@ -71,7 +71,7 @@ FILES = {
 
 @pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("name", FILES)
-def test_of_every_format_the_header_is_enough(name):
+def test_header_is_enough_to_refuse_every_format(name):
     encoded = FILES[name]
     assert len(encoded) < 20_000
     for read in (decode_image, tf.function(decode_image)):
@@ -93,7 +93,7 @@ def test_of_every_format_the_header_is_enough(name):
         ("GIF", "P", {}),
     ],
 )
-def test_the_limit_is_the_last_that_is_taken(file_format, mode, options):
+def test_image_at_the_limit_is_accepted(file_format, mode, options):
     encoded = encode(file_format, mode, **options)
     assert decode_image(encoded, max_pixels=2000).shape == (40, 50, 3)
     with pytest.raises(tf.errors.InvalidArgumentError, match="an image of more than 1,999 pixels"):
@@ -101,20 +101,20 @@ def test_the_limit_is_the_last_that_is_taken(file_format, mode, options):
 
 
 @pytest.mark.parametrize("transform", [EvaluationTransform, TrainTransform])
-def test_a_training_and_an_evaluation_keep_to_it(transform):
+def test_transforms_respect_the_limit(transform):
     arguments = [tf.constant(JPEG), *([[0, 0]] if transform is TrainTransform else [])]
     with pytest.raises(tf.errors.InvalidArgumentError, match="more than 1,999"):
         transform(8, max_pixels=1999)(*arguments)
 
 
-def test_the_limit_is_no_part_of_what_an_image_becomes():
+def test_limit_is_not_in_the_repr_of_a_transform():
     assert str(EvaluationTransform(8, max_pixels=9)) == str(EvaluationTransform(8))
     with pytest.raises(ValueError, match="max_pixels must be .*at least 1"):
         EvaluationTransform(8, max_pixels=0)
 
 
 def of_scans(count, behind=b""):
-    """A progressive JPEG with its last scan again and again."""
+    """Return a progressive JPEG that repeats its last scan."""
     data = encode("JPEG", progressive=True)
     last = data.rindex(b"\xff\xda")
     count -= data.count(b"\xff\xda")
@@ -125,7 +125,7 @@ def test_a_jpeg_of_many_scans_is_refused():
     few, many = of_scans(limits.MOST_SCANS), of_scans(limits.MOST_SCANS + 1)
     assert limits.why_too_costly(few) is None
     assert limits.why_too_costly(many) == "a JPEG of more than 50 scans"
-    # A film behind the image is none of its scans.
+    # A video after the image does not count as scans.
     assert limits.why_too_costly(of_scans(10, behind=b"\xff\xda\0\x02" * 99)) is None
     for size in range(0, len(few), 7):
         limits.why_too_costly(few[:size])
@@ -155,8 +155,8 @@ def test_a_jpeg_of_many_segments_is_refused_before_pillow_opens_it(filling, reas
 
 
 @pytest.mark.parametrize("mode", ["P", "RGB"])
-def test_a_header_field_of_any_size_ends_in_a_reason_that_can_be_read(mode, tmp_path):
-    """TensorFlow's message had bytes of the file in it, which Python could not decode."""
+def test_header_field_of_any_size_gives_a_readable_reason(mode, tmp_path):
+    """TensorFlow's message contained bytes of the file that Python could not decode."""
     paths = []
     for place in range(10, 50, 4):
         for value in (2**31 - 1, 2**31, 2**32 - 1):

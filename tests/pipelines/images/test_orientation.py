@@ -1,4 +1,4 @@
-"""A photo stored turned, with an EXIF orientation, is the photo that is stored upright."""
+"""A photo with an EXIF orientation gives the same image as the upright photo."""
 
 import functools
 import importlib.resources
@@ -37,7 +37,7 @@ THEIRS = {
     "PNG": tf.io.decode_png,
     "WEBP": tf.io.decode_webp,
 }
-# What stores an upright picture so that the orientation turns it back.
+# The operation that stores an upright picture for each orientation.
 STORING = {
     1: None,
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -56,13 +56,13 @@ image_size = tf.function(decode.image_size, input_signature=SPEC, autograph=Fals
 
 
 def picture(height=HEIGHT, width=WIDTH, channels=3):
-    """Smooth, and another one from each of the eight sides."""
+    """Return a smooth picture that differs in all eight orientations."""
     noise = np.random.default_rng(0).integers(0, 256, (4, 5, channels), dtype=np.uint8)
     return Image.fromarray(noise).resize((width, height), Image.BICUBIC)
 
 
 def tiff(orientation, byte_order=">", at=8, kind=3, count=1, before=3, tag=0x0112):
-    """The EXIF of a camera: a TIFF header, then `before` other tags, the orientation, one more."""
+    """Return EXIF as from a camera: a TIFF header, `before` other tags, the orientation, a tag."""
     entries = [struct.pack(byte_order + "HHI4x", 1 + number, 4, 1) for number in range(before)]
     entries += [struct.pack(byte_order + "HHIHH", tag, kind, count, orientation, 0)]
     entries += [struct.pack(byte_order + "HHIHH", 0x0213, 3, 1, 2, 0)]
@@ -73,14 +73,14 @@ def tiff(orientation, byte_order=">", at=8, kind=3, count=1, before=3, tag=0x011
 
 def encode(image, file_format, exif=b"", **options):
     file = io.BytesIO()
-    # Pillow takes the prefix off again where it does not belong.
+    # Pillow removes the prefix in formats that do not have it.
     exif = {"exif": b"Exif\0\0" + exif} if exif else {}
     image.save(file, file_format, **(FORMATS[file_format] | options), **exif)
     return file.getvalue()
 
 
 def stored(image, orientation):
-    """The upright image as a camera held that way stores it."""
+    """Return the pixels that a camera in this orientation stores."""
     method = STORING[orientation]
     return image if method is None else image.transpose(method)
 
@@ -104,7 +104,7 @@ def segment(kind, content, fill=0):
 
 
 def with_segments(*segments, orientation=6):
-    """A JPEG turned by `orientation`, these segments behind its first two bytes."""
+    """Return a JPEG with this orientation, and these segments after its first two bytes."""
     plain = encode(stored(picture(), orientation), "JPEG")
     return plain[:2] + b"".join(segments) + plain[2:]
 
@@ -117,22 +117,22 @@ def app1(*arguments, prefix=b"Exif\0\0", fill=0, **options):
 @pytest.mark.parametrize("byte_order", "<>")
 @pytest.mark.parametrize("file_format", FORMATS)
 @pytest.mark.parametrize("orientation", ORIENTATIONS)
-def test_all_eight_come_out_as_pillow_turns_them(orientation, file_format, byte_order):
+def test_all_eight_orientations_equal_pillow(orientation, file_format, byte_order):
     encoded = turned(orientation, file_format, exif=tiff(orientation, byte_order))
     assert orientation_of(encoded) == orientation
     decoded = decode_image(encoded).numpy()
     np.testing.assert_array_equal(decoded, by_pillow(encoded))
     assert decoded.shape == (HEIGHT, WIDTH, 3)
     assert [int(side) for side in image_size(encoded)] == [HEIGHT, WIDTH]
-    # As the upright copy, to the noise of another JPEG.
+    # Equal to the upright copy, except for the noise of another JPEG.
     tolerance = 3 if file_format == "JPEG" else 0
     assert np.abs(decoded.astype(int) - np.asarray(picture())).mean() <= tolerance
-    # TensorFlow's own decoders know nothing of it: if they ever do, all is turned twice.
+    # TensorFlow's decoders ignore the orientation. If this changes, images are rotated twice.
     theirs = np.squeeze(THEIRS[file_format](encoded))
     np.testing.assert_array_equal(theirs, as_stored(encoded))
 
 
-def test_transparency_is_turned_along():
+def test_transparency_is_rotated_too():
     encoded = turned(6, "PNG", picture(channels=4))
     upright = decode_image(encode(picture(channels=4), "PNG"))
     np.testing.assert_array_equal(decode_image(encoded), upright)
@@ -141,7 +141,7 @@ def test_transparency_is_turned_along():
 @pytest.mark.quick_cases(8)
 @pytest.mark.parametrize("file_format", FORMATS)
 @pytest.mark.parametrize("orientation", ORIENTATIONS)
-def test_a_window_is_the_upright_image_cut(orientation, file_format):
+def test_window_equals_the_part_of_the_upright_image(orientation, file_format):
     encoded = turned(orientation, file_format)
     whole = decode_image(encoded).numpy()
     image = decode.open_image(encoded)
@@ -154,15 +154,15 @@ def test_a_window_is_the_upright_image_cut(orientation, file_format):
         window = tf.constant([y, x, height, width], tf.int32)
         expected = whole[y : y + height, x : x + width]
         np.testing.assert_array_equal(image.crop(window), expected)
-        if file_format == "JPEG":  # but for the colours of the outermost stored columns
+        if file_format == "JPEG":  # except for the colors of the outer stored columns
             quick = image.crop_jpeg(window).numpy()
             np.testing.assert_array_equal(quick[1:-1, 1:-1], expected[1:-1, 1:-1])
 
 
 @pytest.mark.parametrize("reduction", [2, 4, 8])
 @pytest.mark.parametrize("orientation", ORIENTATIONS)
-def test_a_smaller_jpeg_is_turned_too(orientation, reduction):
-    # Of whole blocks from all sides, which the decoder averages.
+def test_reduced_jpeg_is_rotated_too(orientation, reduction):
+    # The decoder averages whole blocks, so the size is a multiple of blocks.
     upright = picture(64, 96)
     image = decode.open_image(turned(orientation, "JPEG", upright))
     window = reduction * np.array([1, 2, 64 // reduction - 3, 96 // reduction - 4], np.int32)
@@ -187,12 +187,12 @@ TRANSFORMS = {
 @pytest.mark.parametrize("size", [(61, 83), (500, 375)])
 @pytest.mark.parametrize("name", TRANSFORMS)
 @pytest.mark.parametrize("file_format", ["JPEG", "PNG"])
-def test_training_draws_the_crop_of_the_upright_photo(file_format, name, size):
+def test_training_crops_the_upright_photo(file_format, name, size):
     transform = tf.function(
         TRANSFORMS[name], [*SPEC, tf.TensorSpec([2], tf.int64)], autograph=False
     )
     transform_of_whole_pixels = TRANSFORMS[name].crop != "area"
-    # Without the colours that a JPEG stores for each two columns, which are others once turned.
+    # Gray, because a JPEG stores colors for pairs of columns, which differ after a rotation.
     fine = {"subsampling": 0} if file_format == "JPEG" else {}
     upright = picture(*size)
     for seed in (1, 2, 3):
@@ -206,7 +206,7 @@ def test_training_draws_the_crop_of_the_upright_photo(file_format, name, size):
             elif transform_of_whole_pixels:
                 assert error < 1.5
             if orientation > 1:
-                # A JPEG decoded smaller is averaged in squares that begin on another side.
+                # In a reduced JPEG, the averaged blocks start on another side.
                 as_it_lies = encode(stored(upright, orientation), file_format, **fine)
                 assert error < np.abs(transform(as_it_lies, number).numpy() - expected).mean() / 4
 
@@ -223,7 +223,7 @@ def test_evaluation_sees_the_upright_photo(file_format):
 
 @pytest.mark.parametrize("file_format", ["JPEG", "PNG"])
 @pytest.mark.parametrize("orientation", ORIENTATIONS)
-def test_a_box_counts_stored_pixels(orientation, file_format):
+def test_box_refers_to_stored_pixels(orientation, file_format):
     encoded = turned(orientation, file_format)
     marked = np.zeros([HEIGHT, WIDTH], np.uint8)
     marked[10:30, 40:75] = 255
@@ -256,7 +256,7 @@ HEADS = {
 
 
 @pytest.mark.parametrize("name", HEADS)
-def test_exif_is_found_wherever_it_stands_in_a_jpeg(name):
+def test_exif_is_found_anywhere_in_a_jpeg(name):
     encoded = with_segments(*HEADS[name])
     assert orientation_of(encoded) == 6
     assert decode_image(encoded).shape == (HEIGHT, WIDTH, 3)
@@ -266,7 +266,7 @@ def chunk(kind, content):
     return struct.pack(">I", len(content)) + kind + content + b"none"
 
 
-def test_exif_is_found_wherever_it_stands_in_a_png():
+def test_exif_is_found_anywhere_in_a_png():
     plain = encode(stored(picture(), 6), "PNG")
     exif = encode(stored(picture(), 6), "PNG", tiff(6))
     first, after = exif.index(b"eXIf") - 4, exif.index(b"IDAT") - 4
@@ -277,10 +277,10 @@ def test_exif_is_found_wherever_it_stands_in_a_png():
             assert orientation_of(moved) == 6
     np.testing.assert_array_equal(decode_image(plain[:-12] + own + plain[-12:]), picture())
     assert orientation_of(plain[:-12] + chunk(b"tEXt", b"eXIf" + own) + plain[-12:]) == 1
-    assert orientation_of(plain + own) == 1  # behind the end
+    assert orientation_of(plain + own) == 1  # after the end
 
 
-def test_exif_is_found_in_a_webp_with_its_prefix_and_behind_chunks_of_odd_length():
+def test_exif_is_found_in_a_webp_with_prefix_and_after_odd_chunks():
     encoded = turned(6, "WEBP", exif=tiff(6))
     place = encoded.index(b"EXIF")
     assert orientation_of(encoded) == 6
@@ -305,16 +305,16 @@ NOT_ORIENTATIONS = {
     "mixed byte orders": segment(0xE1, b"Exif\0\0II\0*" + tiff(6)[4:]),
     "another prefix": app1(6, prefix=b"Exif\0\1"),
     "directory in itself": segment(0xE1, b"Exif\0\0MM\0*" + bytes(4)),
-    "directory behind the end": segment(0xE1, b"Exif\0\0MM\0*" + b"\xff" * 4),
+    "directory after the end": segment(0xE1, b"Exif\0\0MM\0*" + b"\xff" * 4),
     "directory of 65,535 entries": segment(0xE1, b"Exif\0\0MM\0*\0\0\0\x08\xff\xff" + bytes(99)),
-    "nothing behind the prefix": segment(0xE1, b"Exif\0\0"),
+    "nothing after the prefix": segment(0xE1, b"Exif\0\0"),
     "cut within its entry": segment(0xE1, b"Exif\0\0" + tiff(6, before=0)[:19]),
     "another segment": segment(0xE3, b"Exif\0\0" + tiff(6)),
 }
 
 
 def entries(*orientations, byte_order=">", before=()):
-    """EXIF whose directory has these tags, then an orientation for each of these."""
+    """Return EXIF with these tags, followed by these orientations."""
     rows = [struct.pack(byte_order + "HHI4x", tag, 2, 1) for tag in before]
     rows += [struct.pack(byte_order + "HHIHH", 0x0112, 3, 1, value, 0) for value in orientations]
     mark = {">": b"MM\0*\0\0\0\x08", "<": b"II*\0\x08\0\0\0"}[byte_order]
@@ -327,7 +327,7 @@ CAMERA = (0x0100, 0x0101, 0x0102, 0x0103, 0x0106, 0x010E, 0x010F, 0x0110)
 
 @pytest.mark.parametrize("jfif", [[], [JFIF]])
 @pytest.mark.parametrize("byte_order", "<>")
-def test_upright_photos_of_cameras_are_known_at_a_glance(byte_order, jfif):
+def test_upright_camera_photos_are_recognized_by_their_first_bytes(byte_order, jfif):
     for before in ((), CAMERA[-2:], CAMERA):
         for orientation in ORIENTATIONS:
             exif = entries(orientation, byte_order=byte_order, before=before)
@@ -340,13 +340,13 @@ def test_upright_photos_of_cameras_are_known_at_a_glance(byte_order, jfif):
 
 
 @pytest.mark.parametrize("byte_order", "<>")
-def test_a_glance_that_could_be_wrong_is_none(byte_order):
+def test_ambiguous_first_bytes_do_not_count_as_upright(byte_order):
     options = {"byte_order": byte_order, "before": CAMERA}
     upright, turned_entries = entries(1, **options), entries(6, **options)
     other_kind = b"\xff\xe3" + upright[2:]
     for segments in (
         [entries(6, 1, **options)],  # the first counts
-        [other_kind, turned_entries],  # another segment of the same content
+        [other_kind, turned_entries],  # another segment with the same content
         [JFIF[:-1], upright[:8], turned_entries],
         [segment(0xFE, upright), turned_entries],
         [segment(0xE0, bytes(14) + upright), turned_entries],
@@ -361,24 +361,24 @@ def test_a_glance_that_could_be_wrong_is_none(byte_order):
 
 @pytest.mark.filterwarnings("ignore::UserWarning:PIL")
 @pytest.mark.parametrize("name", NOT_ORIENTATIONS)
-def test_what_is_no_orientation_is_ignored(name):
+def test_invalid_orientations_are_ignored(name):
     encoded = with_segments(NOT_ORIENTATIONS[name])
     assert orientation_of(encoded) == 1
     np.testing.assert_array_equal(decode_image(encoded), as_stored(encoded))
 
 
-def test_exif_behind_the_beginning_of_the_pixels_is_none():
+def test_exif_after_the_start_of_the_pixels_is_ignored():
     plain = encode(stored(picture(), 6), "JPEG")
     assert orientation_of(plain[:-2] + app1(6) + plain[-2:]) == 1
-    # A camera's preview, a JPEG within the EXIF of one, is not asked either.
+    # The preview, a JPEG inside the EXIF, is ignored.
     inside = tiff(1, before=0) + turned(6, "JPEG")
     assert orientation_of(with_segments(segment(0xE1, b"Exif\0\0" + inside))) == 1
 
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("file_format", FORMATS)
-def test_damaged_heads_never_fail_where_the_image_can_be_read(file_format):
-    """Mutated at random: pixels that Tensorflow reads come out, turned in one of eight ways."""
+def test_damaged_exif_never_fails_if_the_image_is_readable(file_format):
+    """Mutate files at random. Readable pixels come out in one of the eight orientations."""
     encoded = turned(6, file_format, exif=tiff(6, "<"))
     place = encoded.index({"JPEG": b"Exif", "PNG": b"eXIf", "WEBP": b"EXIF"}[file_format])
     rng = np.random.default_rng(0)
@@ -420,7 +420,7 @@ def test_a_million_empty_segments_end_the_search():
 
 
 @pytest.mark.parametrize("encoded", [b"", b"\xff\xd8\xff", b"BM", b"GIF89a", b"RIFF", b"text"])
-def test_other_files_are_as_they_are(encoded):
+def test_other_files_have_orientation_1(encoded):
     assert orientation_of(encoded) == 1
 
 
@@ -431,7 +431,7 @@ def test_bad_images_are_found_as_before():
 
 
 def embedding_model():
-    """4×4 pixels of an image, as the cosine compares them."""
+    """Return 4×4 pixels of an image for a comparison by cosine."""
     return keras.Sequential(
         [keras.Input([4, 4, 3]), keras.layers.Rescaling(1.0, -127.5), keras.layers.Flatten()]
     )
@@ -446,7 +446,7 @@ def exported(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("file_format", FORMATS)
-def test_an_exported_model_embeds_the_eight_as_an_evaluation_does(exported, file_format):
+def test_exported_model_embeds_all_orientations_like_the_evaluation(exported, file_format):
     photos = [turned(orientation, file_format) for orientation in ORIENTATIONS]
     evaluated = pipelines.evaluation_batches(
         ImageTable.from_encoded(photos, [0] * 8), EvaluationTransform(4), 8
@@ -460,7 +460,7 @@ def test_an_exported_model_embeds_the_eight_as_an_evaluation_does(exported, file
 
 
 @pytest.mark.slow
-def test_a_turned_photo_finds_the_upright_product(exported, tmp_path, capsys):
+def test_rotated_photo_finds_the_upright_product(exported, tmp_path, capsys):
     photos = tmp_path / "photos"
     photos.mkdir()
     for seed in range(6):
@@ -483,14 +483,14 @@ def test_a_turned_photo_finds_the_upright_product(exported, tmp_path, capsys):
     assert [path for *_, path in found] == 3 * 8 * ["2.png"]
     similarities = [float(similarity) for _, similarity, _ in found]
     assert min(similarities[:8]) > 0.999
-    assert set(similarities[8:]) == {1.0}  # pixels stored without loss
+    assert set(similarities[8:]) == {1.0}  # lossless formats
 
 
 @pytest.mark.quick_cases(8)
 @pytest.mark.parametrize("size", [(40, 30), (500, 400)])
 @pytest.mark.parametrize("file_format", FORMATS)
 @pytest.mark.parametrize("orientation", ORIENTATIONS)
-def test_pictures_on_pages_are_upright_and_say_no_orientation(orientation, file_format, size):
+def test_pictures_on_pages_are_upright_without_orientation_tag(orientation, file_format, size):
     upright = picture(*size)
     encoded = turned(orientation, file_format, upright)
     file = io.BytesIO(encoded)
@@ -502,12 +502,12 @@ def test_pictures_on_pages_are_upright_and_say_no_orientation(orientation, file_
     assert np.abs(np.asarray(shown) - expected).mean() < 3
 
 
-def test_the_page_leaves_the_query_to_the_browser_which_turns_it():
+def test_page_sends_the_stored_query_to_the_browser():
     template = importlib.resources.files("experiments.searching") / "search.html.template"
     assert "image-orientation" not in template.read_text()
 
 
-def test_embeddings_of_photos_as_they_lay_are_not_gone_on_with(tmp_path):
+def test_embeddings_of_stored_orientations_are_not_reused(tmp_path):
     embedded_from = []
 
     class Ours:
@@ -518,7 +518,7 @@ def test_embeddings_of_photos_as_they_lay_are_not_gone_on_with(tmp_path):
             yield np.ones([len(table) - first_row, 2], np.float32)
 
     path, table = tmp_path / "rows.npy", ImageTable.from_encoded([turned(6, "PNG")] * 3, [0] * 3)
-    # As they were known before photos were turned.
+    # The name of embeddings before photos were rotated.
     old = EmbeddingFile(path, 3, f"model; {Ours.transform}; {table_fingerprint(table)}", "float32")
     with old:
         old.append(np.zeros([3, 2], np.float32))

@@ -14,7 +14,7 @@ ORIGIN = tf.zeros([2])
 
 
 def window(*numbers):
-    """(y, x, height, width) as the pair that `pipelines.images.windows` gives."""
+    """Convert (y, x, height, width) to a window of `pipelines.images.windows`."""
     return tf.constant(numbers[:2], tf.float32), tf.constant(numbers[2:], tf.float32)
 
 
@@ -30,13 +30,13 @@ def encoded(pixels, file_format):
 
 
 def both(source, resized, part):
-    """What `resample_for_training` and `resample` give."""
+    """Return the results of `resample_for_training` and `resample`."""
     image = open_image(source)
     return (read(image, resized, part, SIDE).numpy() for read in (resample_for_training, resample))
 
 
 def two_taps(pixels, out):
-    """Bilinear at half-pixel centres, clamped at the border, as a plain sum."""
+    """Interpolate bilinearly at half-pixel centers, clamped at the border, as a plain sum."""
 
     def weights(length):
         matrix = np.zeros([out, length])
@@ -52,7 +52,7 @@ def two_taps(pixels, out):
 
 
 @pytest.mark.parametrize("extent", [(16, 16), (31, 20), (9, 30), (8, 8)])
-def test_crops_of_up_to_two_stored_pixels_are_plain_bilinear(extent):
+def test_crops_below_two_stored_pixels_per_output_pixel_are_bilinear(extent):
     pixels = np.random.default_rng(1).integers(0, 256, (50, 40, 3), dtype=np.uint8)
     ours, _ = both(pixels, (50, 40), window(3, 5, *extent))
     expected = two_taps(pixels[3 : 3 + extent[0], 5 : 5 + extent[1]], SIDE)
@@ -61,13 +61,13 @@ def test_crops_of_up_to_two_stored_pixels_are_plain_bilinear(extent):
 
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("extent", [(32, 20), (7, 12), (3, 3), (48, 40)])
-def test_other_pixels_take_the_exact_filter(extent, channels):
+def test_other_pixels_use_the_exact_filter(extent, channels):
     pixels = np.random.default_rng(1).integers(0, 256, (50, 40, channels), dtype=np.uint8)
     ours, exact = both(pixels, (50, 40), window(1.0, 0.0, *extent))
     np.testing.assert_array_equal(ours, exact)
 
 
-def test_a_png_and_an_enlarged_jpeg_take_the_exact_filter():
+def test_png_and_enlarged_jpeg_use_the_exact_filter():
     pixels = picture(150, 130)
     ours, exact = both(encoded(pixels, "PNG"), (150, 130), window(10, 20, 80, 90))
     np.testing.assert_array_equal(ours, exact)
@@ -77,8 +77,8 @@ def test_a_png_and_an_enlarged_jpeg_take_the_exact_filter():
 
 @pytest.mark.parametrize("reduction", [2, 4, 8])
 @pytest.mark.parametrize("box", [None, (13, 21, 250, 290)])
-def test_a_large_jpeg_is_decoded_smaller_and_looks_the_same(reduction, box):
-    """Nearer to the exact filter's result than half an output pixel off in any direction."""
+def test_large_jpeg_is_reduced_and_looks_the_same(reduction, box):
+    """The result is nearer to the exact filter than a shift by half an output pixel."""
     content = encoded(picture(300, 320), "JPEG")
     height, width = round(1.3 * reduction * SIDE), round(1.9 * reduction * SIDE)
     source = content if box is None else (content, tf.constant(box, tf.int64))
@@ -110,7 +110,7 @@ def test_thin_images(size, kind):
 
 
 @pytest.mark.slow
-def test_traced_it_gives_the_same_and_knows_its_shape():
+def test_graph_function_gives_the_same_result_and_static_shape():
     @tf.function(input_signature=[tf.TensorSpec([], tf.string), tf.TensorSpec([2])])
     def read(content, extent):
         return resample_for_training(open_image(content), (150, 130), (ORIGIN, extent), SIDE)
@@ -137,7 +137,7 @@ def test_whole_pixels_stay_inside_the_image_and_are_not_empty():
         np.testing.assert_array_equal(whole[2:], sides)
         assert (first >= 0).all() and (last <= size).all() and (last > first).all()
         exact = np.array([start, np.add(start, extent)]) * size / resized
-        # Nearest whole pixels, but for a window that would be empty.
+        # The nearest whole pixels, except for a window that would be empty.
         assert (
             np.abs(np.array([first, last]) - exact).max(0) <= np.where(sides > 1, 0.501, 1)
         ).all()

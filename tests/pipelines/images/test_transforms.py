@@ -16,7 +16,7 @@ def noise(height, width, channels=3, seed=0):
 
 
 def transformed(transform, pixels, count):
-    """`count` versions of one image, each with its own seed."""
+    """Return `count` versions of one image from different seeds."""
 
     @tf.function
     def run(seeds):
@@ -36,7 +36,7 @@ def resized_size(height, width, resize):
 
 
 def sampled(pixels, resized, window, out):
-    """The window of the resized image, scaled to out x out, as a plain sum over stored pixels.
+    """Scale a window of the resized image to out x out, as a plain sum over stored pixels.
 
     Bilinear with antialiasing: a triangle as wide as the step between output pixels, where that is
     more than one stored pixel, renormalised at the border of the image.
@@ -69,7 +69,7 @@ SIZES = [(50, 70, 40), (70, 50, 40), (50, 70, (40, 40)), (33, 90, (45, 60)), (20
 
 
 @pytest.mark.parametrize("height,width,resize", SIZES)
-def test_evaluation_is_resize_and_centre_crop(height, width, resize):
+def test_evaluation_is_resize_and_center_crop(height, width, resize):
     pixels = noise(height, width)
     resized = resized_size(height, width, resize)
     result = EvaluationTransform(32, resize)(pixels)
@@ -84,7 +84,7 @@ def test_evaluation_agrees_with_pillow():
     resized = image.resize((resized_size(121, 170, 64)[1], 64), Image.BILINEAR)
     y, x, _, _ = centre((64, resized.width), 48)
     expected = np.asarray(resized.crop((x, y, x + 48, y + 48))).astype(np.float64)
-    # Pillow rounds to whole levels, once for each direction.
+    # Pillow rounds to whole levels after each direction.
     np.testing.assert_allclose(EvaluationTransform(48, 64)(np.asarray(image)), expected, atol=1.01)
 
 
@@ -105,7 +105,7 @@ def encoded(pixels, file_format):
 
 @pytest.mark.parametrize("file_format", ["JPEG", "PNG"])
 @pytest.mark.parametrize("crop", ["fixed", "none"])
-def test_files_and_pixels_are_treated_alike(file_format, crop):
+def test_files_and_pixels_give_the_same_result(file_format, crop):
     smooth = Image.fromarray(noise(9, 8)).resize((120, 95), Image.BICUBIC)
     content = encoded(np.asarray(smooth), file_format)
     pixels = np.asarray(Image.open(io.BytesIO(content)))
@@ -118,7 +118,7 @@ def test_files_and_pixels_are_treated_alike(file_format, crop):
 
 @pytest.mark.parametrize(("file_format", "edge"), [("JPEG", 2), ("PNG", 0)])
 def test_area_crops_of_files_and_pixels(file_format, edge):
-    """The same but for the colour of a JPEG's outermost columns; see `EncodedImage.crop_jpeg`."""
+    """Equal except for the color of a JPEG's outer columns, see `EncodedImage.crop_jpeg`."""
     smooth = Image.fromarray(noise(9, 8)).resize((60, 50), Image.BICUBIC)
     content = encoded(np.asarray(smooth), file_format)
     pixels = np.asarray(Image.open(io.BytesIO(content)))
@@ -130,7 +130,7 @@ def test_area_crops_of_files_and_pixels(file_format, edge):
         np.testing.assert_allclose(ours, expected, atol=25)
 
 
-def test_grey_pixels_become_three_equal_channels():
+def test_gray_pixels_become_three_equal_channels():
     pixels = noise(40, 50, 1)
     result = EvaluationTransform(32)(pixels)
     np.testing.assert_allclose(result, EvaluationTransform(32)(np.repeat(pixels, 3, -1)), atol=1e-4)
@@ -149,15 +149,15 @@ def test_evaluation_of_strings_in_a_traced_function():
 
 
 def coordinates(height, width):
-    """An image that says where each pixel comes from: row in red, column in green."""
+    """Return an image whose pixels contain their position: row in red, column in green."""
     rows, columns = np.mgrid[:height, :width]
     return np.stack([rows, columns, np.zeros_like(rows)], -1).astype(np.uint8)
 
 
 def windows_of(transform, pixels, count):
-    """(top, left, height, width, mirrored) of what the transform shows of `coordinates`."""
+    """Return (top, left, height, width, mirrored) of the crop from `coordinates`."""
     images = transformed(transform, pixels, count).astype(np.float64)
-    # Away from the borders the ramp is reproduced exactly; half a step further is the edge.
+    # Away from the borders, the ramp is exact. The edge is half a step further.
     rows, columns = images[:, :, 4, 0], images[:, 4, :, 1]
     inner = slice(3, -3)
     steps = np.arange(images.shape[1])[inner]
@@ -173,7 +173,7 @@ def windows_of(transform, pixels, count):
 
 
 def test_distribution_of_area_crops():
-    """Means and spreads of 1,500 crops against as many drawn by the definition."""
+    """Compare means and spreads of 1,500 crops with crops from the definition."""
     height, width, count = 180, 240, 1500
     transform = TrainTransform(20, resize=(height, width))
     top, left, h, w, mirrored = windows_of(transform, coordinates(height, width), count)
@@ -214,7 +214,7 @@ def test_fixed_crops_are_uniform_and_not_scaled():
         assert (abs(counts - expected) < 5 * math.sqrt(expected)).all(), counts
 
 
-def test_windows_are_mapped_back_onto_the_stored_pixels():
+def test_windows_map_back_to_the_stored_pixels():
     """A resized crop covers the same part of the picture as when the image is stored resized."""
     pixels = coordinates(200, 250)
     uniform_seed = [5, 6]
@@ -223,7 +223,7 @@ def test_windows_are_mapped_back_onto_the_stored_pixels():
         seen = transform(pixels, uniform_seed).numpy()
         stored = np.asarray(Image.fromarray(pixels).resize((50, 80), Image.BILINEAR))
         expected = transform(stored, uniform_seed).numpy()
-        # One level of a red ramp is a pixel of 200: the stored one rounds, and lacks the border.
+        # One level of the red ramp is one pixel of 200. The stored image is rounded.
         np.testing.assert_allclose(seen[4:-4, 4:-4], expected[4:-4, 4:-4], atol=1.0)
 
 
@@ -241,9 +241,9 @@ def test_flip_mirrors_left_to_right():
 
 @pytest.mark.parametrize("crop", ["fixed", "none", "area"])
 def test_jitter_sees_the_whole_resized_image(crop):
-    """As torchvision's transforms in the order Resize, ColorJitter, RandomResizedCrop, flip."""
+    """Equal to torchvision's Resize, ColorJitter, RandomResizedCrop, and flip, in this order."""
     pixels = noise(40, 52)
-    pixels[:, :26] //= 4  # crops have other means than the image
+    pixels[:, :26] //= 4  # so that the means of crops differ from the mean of the image
     jitter = (0.3, 0.5, 0.3, 0.1)
     transform = TrainTransform(24, (40, 52), crop=crop, area=(0.15, 0.2), jitter=jitter)
     for seed in range(6):
@@ -257,7 +257,7 @@ def test_jitter_sees_the_whole_resized_image(crop):
 
 
 def test_contrast_of_a_bright_crop_in_a_half_bright_image():
-    """Half 200, half 0: a factor f gives f·200 + (1 − f)·100. By the crop's mean it is 200."""
+    """Half 200, half 0: factor f gives f·200 + (1 − f)·100. The crop's mean would give 200."""
     pixels = np.zeros([32, 64, 3], np.uint8)
     pixels[:, 32:] = 200
     transform = TrainTransform(16, (32, 64), crop="fixed", flip=False, jitter=(0, 0.25, 0, 0))
@@ -278,20 +278,20 @@ def test_distribution_of_the_brightness_factor():
 
 
 @pytest.mark.slow
-def test_draws_do_not_depend_on_each_other():
-    """Place, size, flip and brightness of 1,500 images are uncorrelated."""
+def test_random_choices_are_independent():
+    """Position, size, flip, and brightness of 1,500 images are uncorrelated."""
     pixels = coordinates(180, 240)
     top, left, h, w, mirrored = windows_of(TrainTransform(20, resize=(180, 240)), pixels, 1500)
-    grey = np.full([180, 240, 3], 100, np.uint8)
+    gray = np.full([180, 240, 3], 100, np.uint8)
     transform = TrainTransform(20, resize=(180, 240), jitter=(0.3, 0, 0, 0))
-    images = transformed(transform, grey, 1500)
+    images = transformed(transform, gray, 1500)
     room_y, room_x = 180 - h, 240 - w
     draws = np.stack(
         [h * w, top / np.maximum(room_y, 1), left / np.maximum(room_x, 1), mirrored,
          images[:, 4, 4, 0]]
     )  # fmt: skip
     correlation = np.corrcoef(draws) - np.eye(len(draws))
-    # The place within its room is rounded to whole pixels, which ties it a little to the size.
+    # The position is rounded to whole pixels, so it depends a little on the size.
     assert abs(correlation).max() < 0.13, correlation
 
 
@@ -323,7 +323,7 @@ def test_a_seed_fixes_every_bit_and_seeds_differ():
         ({"aspect": (1.0, math.inf)}, "aspect must be"),
         ({"jitter": (0.1, 0.1, 0.1)}, "jitter must be four"),
         ({"jitter": (-0.1, 0, 0, 0)}, "jitter must be four"),
-        ({"jitter": (0, 0, 0, 0.6)}, "hue at most 0.5. Received: jitter="),
+        ({"jitter": (0, 0, 0, 0.6)}, "hue up to 0.5. Received: jitter="),
     ],
 )
 def test_bad_arguments_of_the_training_transform(arguments, message):

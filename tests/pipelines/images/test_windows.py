@@ -12,8 +12,8 @@ from pipelines.images.windows import area_window
     [
         (256, 341, (0.16, 1.0), (3 / 4, 4 / 3)),
         (256, 256, (0.16, 1.0), (1.0, 1.0)),
-        (40, 300, (0.5, 1.0), (3 / 4, 4 / 3)),  # seldom fits: the central crop, width cut
-        (300, 40, (0.5, 1.0), (3 / 4, 4 / 3)),  # the same, height cut
+        (40, 300, (0.5, 1.0), (3 / 4, 4 / 3)),  # rarely fits: the central crop with less width
+        (300, 40, (0.5, 1.0), (3 / 4, 4 / 3)),  # the same with less height
         (50, 50, (0.9, 1.0), (0.5, 2.0)),
         (32, 32, (1.0, 1.0), (0.5, 0.5)),  # never fits
     ],
@@ -29,7 +29,7 @@ def test_area_windows_follow_the_definition(height, width, area, aspect):
         differ += window != expected
         assert window[0] >= 0 and window[0] + window[2] <= height
         assert window[1] >= 0 and window[1] + window[3] <= width
-    assert differ <= 3  # a length just at a half may round the other way in float32
+    assert differ <= 3  # a length near a half can round differently in float32
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 400), (400, 1)])
@@ -42,7 +42,7 @@ def test_area_windows_of_thin_images_are_not_empty(size):
 
 
 def by_tensorflow(height, width, count):
-    """`count` windows, each from its own seed, int [count, 4]."""
+    """Return `count` windows from different seeds, int [count, 4]."""
 
     @tf.function
     def draw(seeds):
@@ -68,7 +68,7 @@ LIMITS = (0.16, 1.0), (3 / 4, 4 / 3)
 
 @pytest.mark.parametrize(("height", "width"), [(256, 341), (128, 400)])
 def test_distributions_of_area_windows(height, width):
-    """Area, aspect, place and how often no attempt fits, against as many of the model's."""
+    """Compare area, aspect, position, and the rate of failed attempts with a model."""
     ours, theirs = (draw(height, width, 2500) for draw in (by_tensorflow, by_the_model))
 
     def central(windows):
@@ -87,7 +87,7 @@ def test_distributions_of_area_windows(height, width):
         assert stats.ks_2samp(quantity(*ours.T), quantity(*theirs.T)).pvalue > 1e-3
     shares = [central(windows).mean() for windows in (ours, theirs)]
     assert shares[0] == pytest.approx(shares[1], abs=0.02)
-    # What the model is about, where all fit: areas are uniform, and aspects are in the logarithm.
+    # If all attempts fit, areas are uniform, and aspects are uniform in the logarithm.
     fraction, logarithm = (
         ours[:, 2] * ours[:, 3] / (height * width),
         np.log(ours[:, 3] / ours[:, 2]),

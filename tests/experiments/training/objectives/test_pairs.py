@@ -141,8 +141,8 @@ def test_levels_are_computed_in_chunks_too(tiny):
 
 
 @pytest.mark.slow
-def test_miners_narrow_the_pairs_one_after_the_other(tiny):
-    run = tiny("--loss=contrastive", "--miners=easy_positive,semi_hard", two_levels=False)
+def test_mining_narrows_the_pairs_one_after_the_other(tiny):
+    run = tiny("--loss=contrastive", "--mining=easy_positive,semi_hard", two_levels=False)
     by_hand = losses.ContrastiveLoss(mining=[mining.EasyPositive(), mining.SemiHard()])
     expected = float(by_hand(run.class_ids, run.embeddings()))
     assert run.evaluate()["loss"] == pytest.approx(expected, rel=1e-4)
@@ -152,12 +152,12 @@ def test_miners_narrow_the_pairs_one_after_the_other(tiny):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--miners=hardest"], "miners must be of hard, semi_hard, .*Received: miners=hardest"),
-        (["--miners="], "miners must not be empty. Received: miners="),
-        (["--miners=hard", "--loss=arcface"], "miners are for losses over pairs .*, not for arcf"),
-        (["--miners=hard", "--loss=rankmi"], "miners are for losses over pairs .*, not for rankmi"),
+        (["--mining=hardest"], "mining must be of hard, semi_hard, .*Received: mining=hardest"),
+        (["--mining="], "mining must not be empty. Received: mining="),
+        (["--mining=hard", "--loss=arcface"], "mining is for losses over pairs .*, not for arcf"),
+        (["--mining=hard", "--loss=rankmi"], "mining is for losses over pairs .*, not for rankmi"),
     ],
 )
-def test_miners_that_do_not_fit_are_refused(objective, flags, message):
+def test_mining_that_does_not_fit_are_refused(objective, flags, message):
     with pytest.raises(ValueError, match=message):
         objective(*flags)

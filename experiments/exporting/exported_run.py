@@ -1,0 +1,237 @@
+"""The export of a run's kept model, its comparison with the model in Keras, and its card."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+from collections.abc import Callable
+from typing import NamedTuple
+
+import keras
+import numpy as np
+
+from experiments.auditing.audited_images import kept_embeddings
+from experiments.embedding.calibration import calibration_words
+from experiments.embedding.held_folder import held_beside
+from experiments.embedding.model_card import MODEL_CARD, NO_THRESHOLD, model_card
+from experiments.embedding.model_embeddings import naming_bad_images
+from experiments.embedding.table_embedder import TableEmbedder
+from experiments.exporting.comparison import (
+    Comparison,
+    Embeddings,
+    answers,
+    compare,
+    milliseconds,
+    size_of,
+)
+from experiments.exporting.formats import FORMATS, Format, Images, Source
+from experiments.exporting.layers import write
+from experiments.options import RunOptions, UsageError
+from experiments.options import data as options_data
+from experiments.options.values import import_modules
+from experiments.report.tables import markdown_table
+from experiments.training.made_of import images_of_run
+from experiments.training.run_files import RESULT, kept_model, read_json
+from keras_dml._files.atomic import replacing_folder
+from keras_dml.export import float32_copy
+from keras_dml.models import load_keras_file
+from pipelines import EvaluationTransform, ImageTable, evaluation_batches
+from pipelines.split import Split
+
+__all__ = ["Export", "export_run"]
+
+# Measurements as JSON. A folder without this file is never replaced.
+FACTS = "export.json"
+
+
+class Export(NamedTuple):
+    """An export.
+
+    Attributes:
+        name: Name of the format.
+        examples: Number of training images that set the scales of 8-bit integers. 0 for float32.
+        output: Output folder.
+    """
+
+    name: str
+    examples: int
+    output: pathlib.Path
+
+    @property
+    def format(self) -> Format:
+        """The format."""
+        return FORMATS[self.name]
+
+    @property
+    def precision(self) -> str:
+        """The precision, in words."""
+        return "int8" if self.examples else "float32"
+
+
+def export_run(run: pathlib.Path, of_run: RunOptions, export: Export) -> str:
+    """Export the kept model of a run and return the text that the command prints.
+
+    Args:
+        run: Folder of the run.
+        of_run: Options of the run.
+        export: The export.
+
+    Raises:
+        UsageError: The format has no 8-bit integers or lacks a layer of the model, or the run has
+            no model.
+        MissingExtraError: The packages of the format are not installed.
+        RunError: The export returns embeddings that are not finite.
+    """
+    with_int8 = sorted(name for name, format in FORMATS.items() if format.int8)
+    if export.examples and export.name not in with_int8:
+        raise UsageError(
+            f"int8 is for {', '.join(with_int8)}. Received: --int8 with format={export.name}"
+        )
+    export.format.check()
+    model = _model(run, of_run)
+    data = images_of_run(run, of_run, data_dir_moves=True, refuses=True)
+    transform = options_data.evaluation_transform(of_run)
+    output = export.output
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"output_dir cannot be made: {error}") from error
+    with (
+        held_beside(output, "output_dir"),
+        replacing_folder(output, FACTS, "an export") as folder,
+    ):
+        folder.mkdir()
+        path = folder / export.format.file
+        examples = _images(data.train, transform, export.examples) if export.examples else None
+        write(export.name, export.format, Source(model, transform, examples), path)
+        compared = _compared(run, of_run, export, model, data, transform, path)
+        table, lines = _table(export, compared), _lines(compared)
+        card = _card(run, of_run, export, data, transform, compared, table)
+        (folder / MODEL_CARD).write_text(card, encoding="utf-8", errors="backslashreplace")
+        facts = {"format": export.name, "int8": bool(export.examples)} | compared._asdict()
+        (folder / FACTS).write_text(json.dumps(facts, indent=1) + "\n")
+    paths = f"export: {output / export.format.file}\ncard: {output / MODEL_CARD}"
+    return "\n\n".join([table, "\n".join(lines), paths])
+
+
+def _model(run: pathlib.Path, of_run: RunOptions) -> keras.Model:
+    path = kept_model(run)
+    if not path.is_file():
+        raise UsageError(
+            f"run must have a model: the first evaluation writes best.keras. Received: run={run}"
+        )
+    import_modules(of_run.import_modules)
+    try:
+        return float32_copy(load_keras_file(path, of_run.trust_code))
+    except ValueError as error:
+        raise UsageError(f"{path} cannot be loaded: {error}") from error
+
+
+def _images(table: ImageTable, transform: EvaluationTransform, count: int) -> list[Images]:
+    """Return decoded images `[1, size, size, 3]`, evenly spaced over the table."""
+    rows = np.unique(np.linspace(0, len(table) - 1, min(count, len(table))).astype(int))
+    chosen = table.select(rows)
+    with naming_bad_images(chosen):
+        return [images.numpy() for images in evaluation_batches(chosen, transform, 1)]
+
+
+def _compared(
+    run: pathlib.Path,
+    of_run: RunOptions,
+    export: Export,
+    model: keras.Model,
+    data: Split,
+    transform: EvaluationTransform,
+    path: pathlib.Path,
+) -> Comparison:
+    answer = export.format.load(path)
+    # The kept embeddings of an unfinished run can belong to an earlier model.
+    finished = read_json(run, RESULT) is not None
+
+    def by_keras(side: str, table: ImageTable) -> np.ndarray:
+        kept = kept_embeddings(run, side, table) if finished else None
+        if kept is not None:
+            return kept
+        with naming_bad_images(table):
+            return TableEmbedder(model, transform, of_run.eval_batch_size)(table)
+
+    def by_export(side: str, table: ImageTable) -> np.ndarray:
+        return answers(answer, table, transform, of_run.eval_batch_size)
+
+    gallery = data.gallery
+    return compare(
+        _embeddings(data, by_export),
+        _embeddings(data, by_keras),
+        (data.test.labels, None if gallery is None else gallery.labels),
+        options_data.recall_at(of_run, len(data.test), None if gallery is None else len(gallery)),
+        size_of(path),
+        milliseconds(answer, _images(data.test, transform, 1)[0]),
+    )
+
+
+def _embeddings(data: Split, embed: Callable[[str, ImageTable], np.ndarray]) -> Embeddings:
+    gallery = None if data.gallery is None else embed("gallery", data.gallery)
+    return Embeddings(embed("test", data.test), gallery)
+
+
+def _table(export: Export, compared: Comparison) -> str:
+    """Return the recall of both models and the loss, in Markdown."""
+    name = f"{export.name}, int8" if export.examples else export.name
+    found = {"Keras, float32": compared.keras_recalls, name: compared.recalls}
+    rows = [
+        [label, *(f"{100 * share:.2f}" for share in of.values())] for label, of in found.items()
+    ]
+    lost = [100 * (share - compared.recalls[k]) for k, share in compared.keras_recalls.items()]
+    rows.append(["lost", *(f"{points:.2f}" for points in lost)])
+    return markdown_table([["R@K, %, cosine", *map(str, compared.recalls)], *rows])
+
+
+def _lines(compared: Comparison) -> list[str]:
+    return [
+        f"size: {compared.bytes / 1e6:.1f} MB",
+        f"largest difference of a number: {compared.difference:.2g}, for embeddings of length "
+        f"{compared.length:.3g}; least cosine similarity of two: {compared.similarity:.6f}",
+        f"time: {compared.milliseconds:.1f} ms an image, one per call, {os.cpu_count()} processor "
+        "cores",
+    ]
+
+
+def _card(
+    run: pathlib.Path,
+    of_run: RunOptions,
+    export: Export,
+    data: Split,
+    transform: EvaluationTransform,
+    compared: Comparison,
+    table: str,
+) -> str:
+    size = transform.image_size
+    use = {
+        "File": f"`{export.format.file}`, {export.name}, computes in {export.precision}",
+        "Takes": export.format.takes,
+        "Decoded images": f"`images`, float32 [n, {size}, {size}, 3]",
+        "Gives": "`embeddings`, float32 [n, d]; compare by cosine similarity",
+    }
+    if export.examples:
+        count = min(export.examples, len(data.train))
+        use["Made with"] = f"{count} of the training images, to set the integers' scales"
+    images, measured = "the test images", ""
+    if of_run.keeps_nothing_back:
+        images = "images that were trained on"
+        result = read_json(run, RESULT) or {}
+        measured = f"\n\n```\n{result['table']}\n```" if "measured" in result else ""
+    scores = "\n".join([table, "", *(f"- {line}" for line in _lines(compared))])
+    threshold = calibration_words(run / "saved_model") or NO_THRESHOLD
+    if export.examples and threshold != NO_THRESHOLD:
+        threshold += " It was found with the model in float32."
+    return model_card(
+        f"{run.resolve().name}, {export.name}, {export.precision}",
+        use,
+        of_run,
+        data,
+        transform,
+        f"On {images}, next to the model in Keras:\n\n{scores}{measured}",
+        threshold,
+        export.format.example,
+    )

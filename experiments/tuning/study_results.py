@@ -1,0 +1,207 @@
+"""The results of a study: its scores, its tables, its verdicts, and its page."""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from experiments.report.baselines import Rows, distinct_baselines
+from experiments.report.figures import intervals_svg
+from experiments.report.intervals import Difference, Interval, differences, mean_interval
+from experiments.report.page import picture_cards, write_page
+from experiments.report.tables import html_table, markdown_table
+from experiments.report.trials_figure import Tried, trials_svg
+from experiments.tuning.protocol import SearchResult
+from experiments.tuning.space import words_of_trial
+from keras_dml._files.atomic import replacing
+
+__all__ = ["shown", "write_results"]
+
+# Keys of each score in a run's `result.json`.
+_SCORES = {"R@1": ("recall", "embedding, cosine", "1"), "MAP@R": ("scores", "map@r/cosine")}
+OfFolds = Mapping[str, Mapping[str, Mapping[str, float]]]
+
+
+def write_results(
+    output: pathlib.Path,
+    results: Mapping[str, Sequence[Mapping[str, Any]]],
+    searches: Mapping[str, SearchResult],
+    seeds: Sequence[int],
+    forwarded: Sequence[str],
+) -> str:
+    """Write `study.json`, `study.md`, and `study.html`, and return the text of `study.md`.
+
+    Args:
+        output: Folder of the study.
+        results: Results of the runs of each recipe, seed by seed.
+        searches: Results of the searches by recipe.
+        seeds: The seeds.
+        forwarded: Flags of every run.
+    """
+    scores = _scores(results)
+    # The seed does not change a baseline.
+    baselines = distinct_baselines({recipe: of_one[0] for recipe, of_one in results.items()})
+    of_folds = {stem: found.of.on_test_classes(found.best) for stem, found in searches.items()}
+    tables = [_rows(scores, baselines), *([_fold_rows(of_folds)] if of_folds else [])]
+    verdicts = [
+        _verdict(name, difference)
+        for name, of_one in scores.items()
+        for difference in differences(of_one)
+    ]
+    written: dict[str, Any] = {"seeds": seeds, "scores": scores, "forwarded": forwarded}
+    if baselines:
+        written["baselines"] = baselines
+    if searches:
+        written["search"] = {stem: found.as_json() for stem, found in searches.items()}
+        written["models of the folds"] = of_folds
+    sentences = [found.sentence for found in searches.values()]
+    text = "\n".join(["\n\n".join(map(markdown_table, tables)), "", *sentences, *verdicts])
+    for name, content in {"study.json": json.dumps(written, indent=1), "study.md": text}.items():
+        with replacing(output / name) as path:
+            path.write_text(content + "\n")
+    note = (
+        f"Mean over {len(seeds)} seeds, percent, ± half of the 95 % t-interval of the mean. "
+        "Differences are paired over seeds; p is corrected for the number of recipes (Holm)."
+    )
+    if searches:
+        note += " The runs have the best settings of each search, and are evaluated at their end."
+    page = [
+        f'<p class="soft">{html.escape(" ".join(forwarded))}</p>' if forwarded else "",
+        _card("", f'{_html(tables[0])}<p class="soft">{note}</p>'),
+        picture_cards({name: intervals_svg(name, of_one) for name, of_one in scores.items()}),
+    ]
+    if verdicts:
+        items = "".join(f"<li>{html.escape(verdict)}</li>" for verdict in verdicts)
+        page.append(_card("Differences larger than chance", f"<ul>{items}</ul>"))
+    page += map(_search_cards, searches.values())
+    if of_folds:
+        note = (
+            "The models of the best trial's folds on the test classes, percent: the mean of their "
+            "scores, and the score of their concatenated, normalized embeddings. One seed."
+        )
+        page.append(
+            _card("Separate and concatenated", f'{_html(tables[1])}<p class="soft">{note}</p>')
+        )
+    write_page(output / "study.html", "Study", "\n".join(page))
+    return text
+
+
+def shown(interval: Interval) -> str:
+    """Format an interval as `85.4 ± 0.6`."""
+    if math.isnan(interval.half_width):
+        return f"{interval.mean:.1f}"
+    return f"{interval.mean:.1f} ± {interval.half_width:.1f}"
+
+
+def _scores(
+    results: Mapping[str, Sequence[Mapping[str, Any]]],
+) -> dict[str, dict[str, list[float]]]:
+    """Return the percentages of each score and recipe. A score that a run lacks is left out."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for name, keys in _SCORES.items():
+        values = {
+            recipe: [_value(result, keys) for result in of_one]
+            for recipe, of_one in results.items()
+        }
+        if all(value is not None for of_one in values.values() for value in of_one):
+            found[name] = {
+                recipe: [100 * percent for percent in of_one if percent is not None]
+                for recipe, of_one in values.items()
+            }
+    return found
+
+
+def _value(result: Mapping[str, Any], keys: Sequence[str]) -> float | None:
+    value: Any = result
+    for key in keys:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+def _rows(
+    scores: Mapping[str, Mapping[str, Sequence[float]]], baselines: Mapping[str, Rows]
+) -> list[list[str]]:
+    """Return the head, a row for each recipe, the best in R@1 first, and the baselines."""
+    first = next(iter(scores.values()))
+    rows = [
+        [recipe, *(shown(mean_interval(of_one[recipe])) for of_one in scores.values())]
+        for recipe in sorted(first, key=lambda recipe: -mean_interval(first[recipe]).mean)
+    ]
+    columns = {"R@1": "1", "MAP@R": "MAP@R"}
+    for label, found in baselines.items():
+        of_one = found.get("cosine", {})
+        rows.append([label, *(_percent(of_one.get(columns[score])) for score in scores)])
+    return [["recipe", *scores], *rows]
+
+
+def _fold_rows(of_folds: OfFolds) -> list[list[str]]:
+    """Return the head and a row for each recipe: the scores of the folds' models, percent."""
+    names = list(dict.fromkeys(name for of_one in of_folds.values() for name in of_one))
+    columns = [(name, kind) for name in names for kind in ("separate", "concatenated")]
+    return [
+        ["models of the folds", *(f"{name}, {kind}" for name, kind in columns)],
+        *(
+            [recipe, *(_percent(of_one.get(name, {}).get(kind)) for name, kind in columns)]
+            for recipe, of_one in of_folds.items()
+        ),
+    ]
+
+
+def _percent(fraction: float | None) -> str:
+    return "–" if fraction is None else f"{100 * fraction:.1f}"
+
+
+def _verdict(score: str, difference: Difference) -> str:
+    verdict = "larger than chance" if difference.beyond_chance else "no more than chance may give"
+    return (
+        f"{score}: {difference.best} leads {difference.name} by {shown(difference.interval)} "
+        f"points, {verdict} (p = {difference.p:.2g})"
+    )
+
+
+def _html(rows: Sequence[Sequence[str]]) -> str:
+    head, *lines = rows
+    return html_table(list(head), [(html.escape(first), cells) for first, *cells in lines])
+
+
+def _card(title: str, content: str) -> str:
+    head = f"<h2>{title}</h2>" if title else ""
+    return f'<section class="card scroll">{head}{content}</section>'
+
+
+def _search_cards(result: SearchResult) -> str:
+    """Return the cards of a search: the folds of the best trial, and the figure of the trials."""
+    search, best = result.of, result.best
+    stem = html.escape(search.recipe.stem)
+    trials = sorted(result.trials, key=lambda trial: trial.number)
+    tried = [Tried(each.values, 100 * each.score if each.score else None) for each in trials]
+    figure = trials_svg(
+        f"trials of {search.recipe.stem}",
+        tried,
+        trials.index(best),
+        [parameter.name for parameter in search.space if parameter.log],
+        "MAP@R, %, mean of the folds",
+    )
+    classes = search.classes_of_folds()
+    rows = [
+        (str(fold), [f"{count} classes", f"{sum(classes) - count} classes", f"{100 * score:.1f}"])
+        for fold, (count, score) in enumerate(zip(classes, result.folds), start=1)
+    ]
+    words = " ".join(f"<code>{html.escape(word)}</code>" for word in words_of_trial(best.values))
+    text = (
+        f"{len(trials)} trials with {search.folds} trainings each. The best trial is number "
+        f"{best.number + 1}: {words}. Its folds are training classes."
+    )
+    if result.epochs:
+        text += f" Kept: {result.epochs}. The runs over seeds take the mean."
+    if any(trial.score is None for trial in tried):
+        text += " A cross is a training that diverged."
+    table = html_table(["fold", "measured", "trained", "MAP@R, %"], rows)
+    return (
+        f'<div class="columns">{_card(f"Search of {stem}", f"<p class=soft>{text}</p>{table}")}'
+        f"{_card(f'Trials of {stem}', f'<figure>{figure}</figure>')}</div>"
+    )
