@@ -155,7 +155,7 @@ def _embed(
         fn_constructor_kwargs={"settings": settings, "threads": max(1, cores // count)},
         batch_size=settings.batch_size,
         compute=ray.data.ActorPoolStrategy(size=count),
-        # Ray's writing tasks need a core of their own.
+        # Leave a core for Ray's writing tasks.
         num_cpus=0 if gpus else min(1, max(cores - 1, 0) / count),
         num_gpus=min(1, gpus / count),
         ray_remote_args_fn=lambda: {"max_task_retries": _RETRIES},

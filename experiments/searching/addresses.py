@@ -1,4 +1,4 @@
-"""`KIND:PLACE#TABLE`: which store, where it is, and what the images are called there."""
+"""Store addresses: `KIND:PLACE#TABLE`."""
 
 from __future__ import annotations
 
@@ -12,23 +12,34 @@ from experiments.options.errors import UsageError
 if TYPE_CHECKING:
     from experiments.searching.store import Store
 
-__all__ = ["KINDS", "PARQUET", "TABLE", "Address", "is_address", "open_store", "parsed_address"]
+__all__ = [
+    "FORMS",
+    "KINDS",
+    "PARQUET",
+    "TABLE",
+    "Address",
+    "is_address",
+    "open_store",
+    "parsed_address",
+]
 
 PARQUET = "parquet"
-# What the images are called where nobody says otherwise.
+# The default table.
 TABLE = "images"
-# By kind: module, class and what its place is called.
+# Module, class, and form of the place of each kind.
 _STORES = {
     "lancedb": ("experiments.searching.lancedb_store", "LanceStore", "FOLDER"),
     "qdrant": ("experiments.searching.qdrant_store", "QdrantStore", "URL_or_FOLDER"),
     "pgvector": ("experiments.searching.pgvector_store", "PostgresStore", "DSN"),
 }
 KINDS = (*_STORES, PARQUET)
+FORMS = ", ".join(f"{kind}:{place}" for kind, (_, _, place) in _STORES.items())
+"""The forms of store addresses, for help texts."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,47}")
 
 
 class Address(NamedTuple):
-    """The parts of an address."""
+    """The parts of a store address."""
 
     kind: str
     place: str
@@ -36,45 +47,44 @@ class Address(NamedTuple):
 
 
 def is_address(text: str) -> bool:
-    """Whether a text names a store, and not a folder."""
+    """Return whether a text is a store address and not a folder."""
     return text.partition(":")[0] in KINDS and ":" in text
 
 
 def parsed_address(text: str, name: str) -> Address:
-    """The parts of an address.
+    """Parse a store address.
 
     Args:
-        text: such as "lancedb:photos.lance" or "qdrant:http://localhost:6333#shoes".
-        name: what it was given as, for messages.
+        text: an address such as "lancedb:photos.lance" or "qdrant:http://localhost:6333#shoes".
+        name: the name of the argument, for messages.
 
     Raises:
-        UsageError: it is none.
+        UsageError: if the text is not an address.
     """
     kind, _, place = text.partition(":")
     place, hash_sign, table = place.rpartition("#") if "#" in place else (place, "", TABLE)
     if kind not in KINDS or not place.strip():
-        forms = [f"{one}:{what}" for one, (_, _, what) in _STORES.items()]
         raise UsageError(
-            f"{name} must be {', '.join(forms)} or {PARQUET}:FOLDER, with #NAME behind it for "
+            f"{name} must be {FORMS}, or {PARQUET}:FOLDER, followed by #NAME for "
             f"another table than {TABLE}. Received: {name}={text}"
         )
     if kind == PARQUET and hash_sign:
         raise UsageError(f"{name}={PARQUET}:FOLDER has no table. Received: {name}={text}")
     if not _NAME.fullmatch(table):
         raise UsageError(
-            f"{name} must have a table's name of letters, digits and _ behind #, at most 48 that "
+            f"{name} must have a table's name of letters, digits, and _ after #, at most 48 that "
             f"begin with no digit. Received: {name}={text}"
         )
     return Address(kind, os.path.expanduser(place), table)
 
 
 def open_store(address: Address) -> Store:
-    """The store of an address; no table is made yet.
+    """Open the store of an address. Does not create a table.
 
     Raises:
-        MissingExtraError: its client is not installed.
-        StoreError: it does not answer.
-        UsageError: Parquet files, which are read by others.
+        MissingExtraError: if the store's client is not installed.
+        StoreError: if the store does not answer.
+        UsageError: for Parquet files, which other programs read.
     """
     if address.kind == PARQUET:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""What a search answers with: images, each with its class, and the classes that they are of."""
+"""Answers to a query: images, scores, and classes."""
 
 from __future__ import annotations
 
@@ -19,18 +19,24 @@ __all__ = [
     "json_of",
 ]
 
-# From here on two results are one photograph, saved again. By EfficientNet-Lite0 trained on 1,971
-# groceries, no two different photographs come so near (at most 0.991); of files saved again as JPEG
-# of quality 75 nearly all do (0.995 and more), of quality 95 all (0.998).
+# Measured with EfficientNet-Lite0, trained on 1,971 groceries: different photographs reach at most
+# 0.991. Copies saved as JPEG reach 0.995 at quality 75, and 0.998 at quality 95.
 GROUP_SIMILARITY = 0.995
-# Classes named in a line.
+# The number of classes in a summary.
 _CLASSES = 5
 
 
 class SearchResult(NamedTuple):
-    """One neighbor: its number in the index, its path from the images' folder, its score, its
-    class ("" for none), the paths of others that are near-identical to it, and whether it matches
-    the query (None where no calibration says it)."""
+    """One neighbor.
+
+    Attributes:
+        item: the number of the image in the index.
+        path: the path from the images' folder.
+        score: the similarity or distance.
+        class_name: the class, or "".
+        alike: the paths of copies of the image.
+        match: whether the image matches the query. None without a calibration.
+    """
 
     item: int
     path: str
@@ -41,19 +47,19 @@ class SearchResult(NamedTuple):
 
     @property
     def match_in_words(self) -> str:
-        """ "match", "no match", or "" where nothing says it."""
+        """ "match", "no match", or "" without a calibration."""
         return "" if self.match is None else "match" if self.match else "no match"
 
 
 @dataclasses.dataclass(frozen=True)
 class Conditions:
-    """What is asked of results, beside being near.
+    """Conditions that the results must meet.
 
     Attributes:
-        where: pairs of a column and a value, as `Columns.mask` takes them.
-        min_similarity: the least that a result may have, or None.
-        group_similarity: results that are at least so similar to each other are one, by the cosine
-            of their embeddings; 0: each is one.
+        where: pairs of a column and a value, as in `Columns.mask`.
+        min_similarity: the smallest similarity of a result, or None.
+        group_similarity: results with at least this cosine similarity to each other are joined. 0
+            joins none.
     """
 
     where: tuple[tuple[str, str], ...] = ()
@@ -62,17 +68,17 @@ class Conditions:
 
 
 ANYTHING = Conditions()
-"""No condition but that near-identical results are one."""
+"""The default conditions: only copies are joined."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What is found for one image.
+    """The results of one query.
 
     Attributes:
-        results: nearest first.
-        allowed: how many images could have been among them.
-        nearest: the score of the nearest of these, similar enough or not; None where there is none.
+        results: the results, nearest first.
+        allowed: the number of images that meet the conditions on columns.
+        nearest: the score of the nearest of these images, or None without images.
     """
 
     results: tuple[SearchResult, ...]
@@ -81,12 +87,12 @@ class Answer:
 
     @property
     def classes(self) -> list[tuple[str, int]]:
-        """The classes of the results with how many each has; see `class_counts`."""
+        """The classes of the results with their counts, as in `class_counts`."""
         return class_counts([result.class_name for result in self.results])
 
     @property
     def verdict(self) -> str:
-        """How many of the results match, in words; "" where no calibration says it."""
+        """The number of matches in words. Empty without a calibration."""
         said = [result.match for result in self.results if result.match is not None]
         matches = sum(said)
         if not said:
@@ -95,19 +101,19 @@ class Answer:
 
     @property
     def nothing(self) -> str:
-        """Why there is no result, "" where there are some."""
+        """The reason for an empty answer. Empty if there are results."""
         if self.results:
             return ""
         if self.nearest is None:
-            return "no image of the index is all that is asked for"
+            return "no image of the index meets all conditions"
         return f"nothing similar enough: the nearest has {self.nearest:.4f}"
 
 
 def class_counts(names: Sequence[str]) -> list[tuple[str, int]]:
-    """Each class with how often it is named: most often first, of as many the one named first.
+    """Count classes, most frequent first. Ties keep the order of the names.
 
     Args:
-        names: of classes, of the nearest result first; "" is none and not counted.
+        names: the classes of the results, nearest first. Empty names are not counted.
 
     Examples:
         >>> class_counts(["juice", "milk", "milk", "", "melon"])
@@ -117,9 +123,9 @@ def class_counts(names: Sequence[str]) -> list[tuple[str, int]]:
 
 
 def answer_line(answer: Answer) -> str:
-    """The answer in words: "4 of 5 match: juice, 3 of 5; milk, 2", or why there is none.
+    """Summarize an answer, for example "4 of 5 match: juice, 3 of 5; milk, 2".
 
-    Without a calibration the classes alone, "" where the results have none.
+    Without a calibration, the summary lists only the classes.
     """
     counts = [f"{name}, {count}" for name, count in answer.classes[:_CLASSES]]
     if counts:
@@ -131,7 +137,7 @@ def answer_line(answer: Answer) -> str:
 
 
 def json_of(answer: Answer, metric: str) -> dict[str, Any]:
-    """An answer as JSON values: what the command prints and the local page's server sends."""
+    """Convert an answer to JSON values, for the command and for the server."""
     score = "similarity" if metric == "cosine" else "distance"
     nearest = None if answer.nearest is None else round(answer.nearest, 6)
     return {
@@ -155,5 +161,5 @@ def json_of(answer: Answer, metric: str) -> dict[str, Any]:
 
 
 def folder_of(path: str) -> str:
-    """The folder of an image's path, "" for none: its class unless something else says it."""
+    """Return the folder of an image's path, which is the default class."""
     return path.rpartition("/")[0]

@@ -1,4 +1,4 @@
-"""Images as Arrow tables: what LanceDB and Parquet files hold."""
+"""Arrow tables of images, for LanceDB and Parquet files."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ with needing("parquet", "what writes Arrow tables"):
 __all__ = ["DESCRIPTION", "arrow_schema", "arrow_table", "embeddings_of"]
 
 DESCRIPTION = b"keras_dml"
-"""The key of the description among a table's metadata."""
+"""The key of the description in the metadata of a table."""
 
 
 def arrow_schema(description: Description) -> pa.Schema:
-    """The columns of a table of these images, and the description as metadata."""
+    """Return the schema of a table of images, with the description as metadata."""
     text = [ID, PATH, CLASS, FOLDER, *description.columns, DIGEST]
     vector = pa.field(VECTOR, pa.list_(pa.float32(), description.dimensions))
     fields = [pa.field(name, pa.string()) for name in text]
@@ -25,7 +25,7 @@ def arrow_schema(description: Description) -> pa.Schema:
 
 
 def arrow_table(rows: Rows, schema: pa.Schema) -> pa.Table:
-    """Images as a table of this schema."""
+    """Convert rows to a table with this schema."""
     flat = pa.array(rows.vectors.reshape(-1), pa.float32())
     dimensions = schema.field(VECTOR).type.list_size
     known = {**rows.columns, ID: rows.ids}
@@ -34,6 +34,6 @@ def arrow_table(rows: Rows, schema: pa.Schema) -> pa.Table:
 
 
 def embeddings_of(table: pa.Table) -> np.ndarray:
-    """The embeddings of a table, float32 `[n, d]`."""
+    """Return the embeddings in a table, float32 `[n, d]`."""
     column = table[VECTOR].combine_chunks()
     return np.asarray(column.flatten()).reshape(len(table), -1)

@@ -1,6 +1,6 @@
-"""What an index knows of its images beside their embeddings: class, folder, columns of a CSV.
+"""Data about the images of an index: class, folder, and the columns of a CSV file.
 
-Kept by path in a file of its own, so that it stays when images are added, changed or removed.
+The data is stored by path in a separate file, so it stays when images are added or removed.
 """
 
 from __future__ import annotations
@@ -26,15 +26,13 @@ __all__ = ["CLASS", "COLUMNS", "FOLDER", "Columns", "Where", "import_csv", "read
 
 COLUMNS = "columns.json"
 CLASS, FOLDER = "class", "folder"
-# Pairs of a column and a value.
 Where: TypeAlias = Sequence[tuple[str, str]]
-# In a message; and how many values are looked at for the nearest ones.
+# Names in a message, and values that are compared.
 _NAMED, _COMPARED = 20, 2000
 
 
 class StoredColumns(NamedTuple):
-    """What a CSV has said: the columns' names, which of them is the class (or None), and one value
-    a column for each path."""
+    """Column names, the name of the class column or None, and the values of each path."""
 
     names: list[str]
     class_column: str | None
@@ -48,31 +46,29 @@ def import_csv(
     images: pathlib.Path,
     paths: Collection[str],
 ) -> list[str]:
-    """Keep a CSV's columns in an index's folder, in place of those of an earlier one.
+    """Store the columns of a CSV file in an index folder. They replace earlier columns.
 
-    All rows are kept, those of paths that are no images too: they may come.
+    Rows of unknown paths are stored too, because the images can be added later.
 
     Args:
-        folder: of the index, which exists.
-        path: the CSV, as `read_csv` takes it; its paths are those of images, from their folder or
-            whole.
-        class_column: the column that is the class; None: `class`, if there is one.
-        images: the folder of the images.
-        paths: of the images, from their folder.
+        folder: the index folder.
+        path: the CSV file, as in `read_csv`. Its paths are relative to the images' folder, or
+            absolute.
+        class_column: the column with the class. None means `class`, if it exists.
+        images: the images' folder.
+        paths: the paths of the images.
 
     Returns:
-        Lines to be shown: how many images have a row, and which paths or images lack the other.
+        Lines to print: the number of images with a row, and unknown paths and images without a row.
 
     Raises:
-        UsageError: as `read_csv`; a column `folder`, no such class column, no path is an image's.
+        UsageError: if the file is invalid, no path is an image, or a column name is not allowed.
     """
-    from keras_dml._files.atomic import replacing  # with Keras, which the names alone do not need
+    from keras_dml._files.atomic import replacing  # imports Keras
 
     table = read_csv(path, _normal(images, paths))
     if FOLDER in table.columns:
-        raise UsageError(
-            f"{path} has a column {FOLDER!r}, which every index has of itself: call it otherwise"
-        )
+        raise UsageError(f"{path} has a column {FOLDER!r}, which every index has: rename it")
     if class_column is not None and class_column not in table.columns:
         raise UsageError(
             f"class_column must be one of {_named(table.columns)}. "
@@ -80,14 +76,14 @@ def import_csv(
         )
     if class_column not in (None, CLASS) and CLASS in table.columns:
         raise UsageError(
-            f"{path} has a column {CLASS!r} itself: leave out class_column, or call that "
-            f"otherwise. Received: class_column={class_column}"
+            f"{path} has a column {CLASS!r} itself: leave out class_column, or rename the "
+            f"column. Received: class_column={class_column}"
         )
     known = set(paths)
     unknown = [name for name in table.rows if name not in known]
     if len(unknown) == len(table.rows):
         raise UsageError(
-            f"none of the {len(unknown):,} paths in {path} is that of an image in {images}. The "
+            f"none of the {len(unknown):,} paths in {path} is an image in {images}. The "
             f"first: {unknown[0]}; an image's: {next(iter(paths))}"
         )
     stored = StoredColumns(table.columns, class_column, table.rows)
@@ -99,18 +95,18 @@ def import_csv(
         "images"
     ]
     if unknown:
-        lines.append(f"{len(unknown):,} paths in {path} are no images: {_named(unknown, 5)}")
+        lines.append(f"{len(unknown):,} paths in {path} are not images: {_named(unknown, 5)}")
     if missing:
         lines.append(f"{len(missing):,} images have no row in {path}: {_named(missing, 5)}")
     if table.again:
-        lines.append(f"{table.again:,} rows in {path} say again what another says")
+        lines.append(f"{table.again:,} duplicate rows in {path} are ignored")
     if table.unnamed:
         lines.append(f"{table.unnamed:,} columns of {path} have no name and are left out")
     return lines
 
 
 def _normal(images: pathlib.Path, paths: Collection[str]) -> Callable[[str], str]:
-    """From a path as somebody writes it to the image's that is meant."""
+    """Return a function that maps a path in a CSV file to the path of an image."""
     known = set(paths)
     composed = {_composed(name): name for name in paths}
 
@@ -127,19 +123,19 @@ def _normal(images: pathlib.Path, paths: Collection[str]) -> Callable[[str], str
 
 
 def _composed(text: str) -> str:
-    """An accented letter may be one sign or two: some systems' file names have two."""
+    """Compose accents. File names on some systems have them as separate characters."""
     return unicodedata.normalize("NFC", text)
 
 
 def read_columns(folder: pathlib.Path, paths: Sequence[str]) -> Columns:
-    """The columns of an index's images.
+    """Read the columns of the images of an index.
 
     Args:
-        folder: of the index.
-        paths: of the images, in the order of the index.
+        folder: the index folder.
+        paths: the paths of the images, in the order of the index.
 
     Raises:
-        UsageError: what is there is damaged.
+        UsageError: if the file is damaged.
     """
     if not (folder / COLUMNS).exists():
         return Columns(paths)
@@ -151,19 +147,19 @@ def read_columns(folder: pathlib.Path, paths: Sequence[str]) -> Columns:
     except (TypeError, ValueError, AttributeError, KeyError) as error:
         raise UsageError(
             f"{folder / COLUMNS} is damaged: python -m experiments.index with its --columns writes "
-            "it again, and without that file there are no columns"
+            "it again, and an index without that file has no columns"
         ) from error
 
 
 class Columns:
-    """Class, folder and more of the items of an index.
+    """Class, folder, and other columns of the images of an index.
 
-    The class is the folder's path unless a column says it. A folder, and such a class, may be
-    given by the end of its path: "Milk" is "Packages/Milk" where no folder is just "Milk".
+    The class is the folder unless a column has it. A folder can be shortened to the end of its
+    path: "Milk" also matches "Packages/Milk" if no folder is named "Milk".
 
     Args:
-        paths: of the items, in their order.
-        stored: what is known beside, or None. An item without a row has "" in each column.
+        paths: the paths of the images.
+        stored: other columns, or None. Missing values are "".
     """
 
     def __init__(self, paths: Sequence[str], stored: StoredColumns | None = None) -> None:
@@ -179,27 +175,27 @@ class Columns:
 
     @property
     def names(self) -> list[str]:
-        """Of all columns: class, folder, and then those of the CSV."""
+        """All column names: class, folder, and the columns of the CSV file."""
         return list(self._values)
 
     @property
     def own_names(self) -> list[str]:
-        """Of those beside class and folder."""
+        """The column names without class and folder."""
         return [name for name in self._values if name not in (CLASS, FOLDER)]
 
     def values_of(self, name: str) -> list[str]:
-        """A column's value of each item; "" for none."""
+        """Return the value of each image in a column. Missing values are ""."""
         return self._values[name]
 
     @property
     def class_names(self) -> list[str]:
-        """Of each item; "" for none."""
+        """The class of each image. A missing class is ""."""
         return self._values[CLASS]
 
     def counts(self, name: str) -> list[tuple[str, int]]:
-        """A column's values with how many items have each, most first, and then by name.
+        """Count the values of a column, most frequent first, then by name.
 
-        A folder has the items in the folders below it, too.
+        The count of a folder includes its subfolders.
         """
         values, codes = self._coded(name)
         times = np.bincount(codes, minlength=len(values)).tolist()
@@ -211,17 +207,17 @@ class Columns:
         return sorted(counted.items(), key=lambda pair: (-pair[1], pair[0]))
 
     def parsed(self, text: str, separator: str, where: str) -> tuple[str, str]:
-        """The column and the value that a condition names, such as "class=Milk".
+        """Split a condition such as "class=Milk" into column and value.
 
         Args:
             text: the condition.
-            separator: what stands between the two.
-            where: what the condition is called, for messages.
+            separator: the separator.
+            where: the name of the argument, for messages.
 
         Raises:
-            UsageError: no separator, or a column that is not there (lists those that are).
+            UsageError: if the separator or the column is missing.
         """
-        # A column's name may hold the separator: the longest that fits is meant.
+        # A column name can contain the separator. The longest name wins.
         fits = [name for name in self._values if text.startswith(f"{name}{separator}")]
         if fits:
             name = max(fits, key=len)
@@ -238,12 +234,12 @@ class Columns:
         )
 
     def mask(self, where: Where) -> npt.NDArray[np.bool_] | None:
-        """Which items have all that is asked for, bool `[n]`; None: nothing is asked.
+        """Return which images meet all conditions, bool `[n]`, or None without conditions.
 
-        Of two values of one column either will do.
+        Several values of one column are alternatives.
 
         Raises:
-            UsageError: a column that is not there, a value that no item has (names the nearest).
+            UsageError: if a column does not exist, or no image has a value.
         """
         asked: dict[str, npt.NDArray[np.bool_]] = {}
         for name, value in where:
@@ -254,8 +250,7 @@ class Columns:
         return np.logical_and.reduce(list(asked.values())) if asked else None
 
     def values_asked(self, where: Where) -> dict[str, list[str]]:
-        """The same as `mask` for who has the columns: of each that is asked for the values that an
-        item must have one of.
+        """Return the matching values of each column in the conditions, for a store.
 
         Raises:
             UsageError: as `mask`.
@@ -270,7 +265,7 @@ class Columns:
         return np.isin(self._coded(name)[1], self._matched(name, value))
 
     def _matched(self, name: str, value: str) -> list[int]:
-        """The numbers of a column's values that are meant by this one."""
+        """Return the codes of the values in a column that a value in a condition means."""
         values, _ = self._coded(name)
         wanted = _composed(value)
         if name == FOLDER:
@@ -290,7 +285,7 @@ class Columns:
         return matched
 
     def _coded(self, name: str) -> tuple[dict[str, int], npt.NDArray[np.int64]]:
-        """A column's values with a number each, and the number of each item's."""
+        """Return the codes of the values in a column, and the code of each image."""
         if name not in self._codes:
             values: dict[str, int] = {}
             codes = [values.setdefault(value, len(values)) for value in self._values[name]]
@@ -302,21 +297,21 @@ class Columns:
 
 
 def _above(folder: str) -> list[str]:
-    """A folder's path and those of the folders that hold it."""
+    """Return a folder's path and the paths of its parents."""
     parts = folder.split("/")
     return ["/".join(parts[: place + 1]) for place in range(len(parts))]
 
 
 def _alike(name: str, value: str) -> list[str]:
-    """The values by which an item with this one is found."""
+    """Return the values by which a condition finds a value."""
     return [_composed(whole) for whole in (_above(value) if name == FOLDER else [value])]
 
 
 def _nearest(wanted: str, values: Sequence[str]) -> list[str]:
-    """Up to three values that read most like the wanted one."""
+    """Return up to three similar values."""
     few = values[:_COMPARED]
     folded = {_folded(value): value for value in reversed(few)}
-    # By the whole value and by the last part of a path.
+    # Compare the value, and the last part of a path.
     folded |= {_folded(value.rpartition("/")[2]): value for value in reversed(few)}
     asked = _folded(wanted)[:_COMPARED]
     inside = [value for text, value in folded.items() if asked and asked in text]

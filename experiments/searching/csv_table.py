@@ -1,4 +1,4 @@
-"""Somebody's CSV: what encodes it and what stands between its columns is found out."""
+"""Read a CSV file with one row per path. Detects encoding and separator."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ __all__ = ["CsvTable", "read_csv"]
 _SEPARATORS = (",", ";", "\t", "|")
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 _PATH = "path"
-_SHOWN = 60  # characters of somebody's text in a message
+_SHOWN = 60  # characters of a value in a message
 
 
 class CsvTable(NamedTuple):
-    """The rows of a CSV by their paths.
+    """The rows of a CSV file.
 
     Attributes:
-        columns: their names, without that of the paths.
-        rows: path -> one value for each column.
-        again: rows that say once more what another has said.
-        unnamed: columns without a name that hold something; they are left out.
+        columns: the column names, without the column of paths.
+        rows: the values of each path.
+        again: the number of duplicate rows.
+        unnamed: the number of ignored columns, which have values and no name.
     """
 
     columns: list[str]
@@ -36,20 +36,18 @@ class CsvTable(NamedTuple):
 
 
 def read_csv(path: pathlib.Path, normal: Callable[[str], str] = str) -> CsvTable:
-    """Read a CSV that has a row for each path.
+    """Read a CSV file with one row per path.
 
-    UTF-8 or, with a byte order mark, UTF-16; commas, semicolons, tabs or bars between columns,
-    whichever make most columns of the first line. The paths are in the column `path`, or else in
-    the first that has a name. Blanks around values and empty lines are passed over.
+    The encoding is UTF-8, or UTF-16 with a byte order mark. The separator is a comma, semicolon,
+    tab, or bar. The paths are in the column `path`, or else in the first column with a name.
+    Blanks around values and empty lines are ignored.
 
     Args:
         path: the file.
-        normal: from a path as it is written to the one that is meant.
+        normal: a function that normalizes a path.
 
     Raises:
-        UsageError: no file, another encoding, broken quotes, a line with more or fewer values than
-            there are columns, an empty path, a path with two kinds of values, no rows, no column
-            beside the paths, a column named twice. Names file and line.
+        UsageError: if the file is missing or invalid. The message names file and line.
     """
     if not path.is_file():
         raise UsageError(f"columns must be a CSV file. Received: columns={path}")
@@ -87,11 +85,11 @@ def _encoding(path: pathlib.Path) -> str:
 
 
 def _separator(path: pathlib.Path, encoding: str) -> str:
-    """The one that makes most columns of the first line, and as many of the second."""
+    """Return the separator that makes the most columns of the first two lines."""
 
     def fit(separator: str) -> tuple[bool, int]:
         lengths = []
-        with contextlib.suppress(UsageError):  # broken quotes: said when all of it is read
+        with contextlib.suppress(UsageError):  # broken quotes are reported when the file is read
             for _, record in itertools.islice(_records(path, encoding, separator), 2):
                 lengths.append(len(record))
         return len(set(lengths)) == 1 and lengths[0] > 1, max(lengths, default=0)
@@ -100,7 +98,7 @@ def _separator(path: pathlib.Path, encoding: str) -> str:
 
 
 def _records(path: pathlib.Path, encoding: str, separator: str) -> Iterator[tuple[int, list[str]]]:
-    """(number of its last line, values) of each record that holds anything."""
+    """Yield the line number and the values of each record that is not empty."""
     with open(path, encoding=encoding, newline="") as file:
         reader = csv.reader(file, delimiter=separator, strict=True, skipinitialspace=True)
         try:
@@ -120,8 +118,8 @@ def _place_of_path(path: pathlib.Path, names: list[str]) -> int:
         raise UsageError(f"{path} has more than one column {_shown(twice[0])}")
     if len(named) < 2:
         raise UsageError(
-            f"{path} must have a line of names first: of a column of paths, and of others with "
-            f"what is known of these. Received: {', '.join(map(_shown, named)) or 'nothing'}"
+            f"{path} must have a line of names first: a column of paths, and other columns. "
+            f"Received: {', '.join(map(_shown, named)) or 'nothing'}"
         )
     paths = [place for place, name in enumerate(names) if name.casefold() == _PATH]
     return paths[0] if paths else names.index(named[0])
@@ -144,7 +142,7 @@ def _row(
 
 
 def _not_text(path: pathlib.Path, encoding: str) -> str:
-    """What to say of a file that is not in its encoding."""
+    """Return the message for a file with an unknown encoding."""
     where = ""
     if encoding != "utf-16":
         with open(path, "rb") as file:

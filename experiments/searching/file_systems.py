@@ -1,4 +1,4 @@
-"""Folders wherever Arrow reads them: here, in S3, in Google's storage."""
+"""Folders of any file system that Arrow reads: local, S3, and Google Cloud Storage."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Folder", "is_uri", "opened_folder"]
 
 
 def is_uri(place: str) -> bool:
-    """Whether a text names a file system, as s3://BUCKET/FOLDER does, and not a path here."""
+    """Return whether a text is an address, such as s3://BUCKET/FOLDER, and not a path."""
     return "://" in place
 
 
@@ -31,24 +31,23 @@ class Folder(NamedTuple):
     root: str
 
     def path(self, name: str) -> str:
-        """Of a file in it, for its file system."""
+        """Return the path of a file for the file system."""
         return posixpath.join(self.root, name)
 
     def read(self, name: str) -> bytes:
-        """A file's bytes.
+        """Read a file.
 
         Raises:
-            OSError: it cannot be read.
+            OSError: if the file cannot be read.
         """
         with self.system.open_input_stream(self.path(name), compression=None) as stream:
             return stream.read()
 
     def files(self, endings: Sequence[str]) -> Iterator[tuple[str, int, int]]:
-        """The files below it with one of these endings, none of them hidden: path from the folder,
-        bytes, time of change in ns.
+        """Yield path, size, and modification time in ns of all files with these endings.
 
         Raises:
-            UsageError: the folder is not there, or cannot be read.
+            UsageError: if the folder is missing or cannot be read.
         """
         with refusing(self.place):
             found = self.system.get_file_info(fs.FileSelector(self.root, recursive=True))
@@ -63,25 +62,25 @@ class Folder(NamedTuple):
                 yield name, one.size, one.mtime_ns or 0
 
     def names(self) -> set[str]:
-        """Of the files in it, none where it is not there."""
+        """Return the names in the folder. Empty if the folder is missing."""
         with refusing(self.place):
             selector = fs.FileSelector(self.root, allow_not_found=True)
             return {one.base_name for one in self.system.get_file_info(selector)}
 
     def is_there(self) -> bool:
-        """Whether it is a folder, or in an object store the beginning of a name."""
+        """Return whether the folder exists."""
         with refusing(self.place):
             return self.system.get_file_info(self.root).type == fs.FileType.Directory
 
     def make(self) -> None:
-        """Make it, unless it is there."""
+        """Create the folder if it is missing."""
         with refusing(self.place):
             self.system.create_dir(self.root, recursive=is_uri(self.place))
 
 
 @contextlib.contextmanager
 def refusing(place: str) -> Iterator[None]:
-    """Within it what Arrow says of a place becomes a `UsageError`."""
+    """Convert Arrow's exceptions in the block to `UsageError`."""
     try:
         yield
     except (OSError, pa.ArrowException) as error:
@@ -92,13 +91,13 @@ def refusing(place: str) -> Iterator[None]:
 
 
 def opened_folder(place: str | os.PathLike[str]) -> Folder:
-    """A folder here or elsewhere, which need not exist.
+    """Return a folder, which need not exist.
 
     Args:
-        place: a path, or a URI that Arrow knows.
+        place: a path, or an address that Arrow reads.
 
     Raises:
-        UsageError: no such file system.
+        UsageError: if Arrow does not know the file system.
     """
     text = os.fspath(place)
     if not is_uri(text):

@@ -1,4 +1,4 @@
-"""The embeddings of a folder's images, kept on disk: each image is embedded once."""
+"""Embed the images of a folder on this machine, each image once."""
 
 import concurrent.futures
 import hashlib
@@ -29,37 +29,36 @@ from pipelines.images.limits import MOST_PIXELS
 
 UNFINISHED = ".unfinished"
 _READERS = 8
-# Files and what `FolderEmbeddings._read` gives for them.
+# Files and their contents.
 Batch: TypeAlias = tuple[Sequence[ImageFile], Iterable[bytes | str]]
 
 
 class Embedded(NamedTuple):
-    """Images with their embeddings, float32 `[n, d]`."""
+    """Images and their embeddings, float32 `[n, d]`."""
 
     files: list[ImageFile]
     embeddings: np.ndarray
 
 
 class Update(NamedTuple):
-    """What `update` ends with: the good images, and the bad ones with the reason."""
+    """The embedded images, and the reasons why other images are bad."""
 
     embedded: Embedded
     bad: dict[str, str]
 
 
 class FolderEmbeddings:
-    """Embeds the images of a folder that are not embedded yet, or have changed since.
+    """Embeds the images of a folder that are new or changed.
 
-    What is there is in `embeddings.npz` (`embeddings` float32 `[n, d]`, `paths` relative to the
-    images' folder, their `sizes` in bytes and modification `times` in ns); `.unfinished` holds what
-    is under way. A process that was killed is continued with the list of images that it had begun
-    with; what the folder holds beyond that by now comes after.
+    The folder has `embeddings.npz` (`embeddings` float32 `[n, d]`, and the `paths`, `sizes`, and
+    modification `times` of the images) and `.unfinished`, the state of a command that is running or
+    was killed. A killed command continues with its list of images, and then embeds newer images.
 
     Args:
-        output: the folder to write to, which exists.
-        images: the folder of the images.
-        model: text that stands for the model, such as its `fingerprint`.
-        max_pixels: how many pixels an image may have.
+        output: an existing folder for the embeddings.
+        images: the images' folder.
+        model: a text that identifies the model, such as its `fingerprint`.
+        max_pixels: the largest number of pixels of an image.
     """
 
     def __init__(
@@ -81,20 +80,19 @@ class FolderEmbeddings:
         load_embedder: Callable[[], ImageEmbedder],
         batch_size: int,
     ) -> Update:
-        """Embed what is new, and drop what is gone.
+        """Embed new images and remove deleted images.
 
         Args:
-            files: the folder's images, `ImageFile`s.
-            load_embedder: function without arguments that returns an `ImageEmbedder`; called if
-                there is anything to embed.
-            batch_size: images embedded at once.
+            files: the images in the folder.
+            load_embedder: a function that loads the model. It is called if there are new images.
+            batch_size: the number of images in a batch.
 
         Returns:
-            `Update`: the good ones in the order of `files`, and the bad ones by path.
+            The good images in the order of `files`, and the bad images by path.
 
         Raises:
-            ValueError: none of the images can be embedded, or another process embeds them.
-            RunError: the folder of the images is gone.
+            UsageError: if no image can be embedded.
+            RunError: if the images' folder disappears.
         """
         saved = self._load()
         row_of: dict[ImageFile, int] = {}
@@ -107,14 +105,14 @@ class FolderEmbeddings:
         while todo := [file for file in files if file not in row_of and file.path not in bad]:
             embedder = embedder or load_embedder()
             begun, rows = self._embed(self._begin(todo), embedder, batch_size, bad)
-            # A folder that is deleted loses its images one by one before it is gone.
+            # While a folder is deleted, its images disappear one by one.
             check_not_gone(self._images)
             first = sum(map(len, blocks))
             blocks.append(rows)
             row_of |= {file: first + row for row, file in enumerate(begun)}
             saved = self._keep(files, row_of, blocks, saved)
             shutil.rmtree(self._unfinished)
-        # What a process left that was killed while it removed it.
+        # A process can be killed while it removes the folder.
         shutil.rmtree(self._unfinished, ignore_errors=True)
         embedded = self._keep(files, row_of, blocks, saved)
         if embedded is None:
@@ -146,9 +144,10 @@ class FolderEmbeddings:
         blocks: Sequence[np.ndarray],
         saved: Embedded | None,
     ) -> Embedded | None:
-        """The embeddings in the order of `files`, written unless they are what `saved` is.
+        """Write the embeddings in the order of `files`, unless they are unchanged.
 
-        None where none of `files` has any.
+        Returns:
+            The embeddings. None if no image is good.
         """
         good = [file for file in files if file in row_of]
         if not good:
@@ -162,7 +161,7 @@ class FolderEmbeddings:
         return Embedded(good, embeddings)
 
     def _begin(self, todo: list[ImageFile]) -> list[ImageFile]:
-        """The list of images that a killed process of the same model has begun, or else `todo`."""
+        """Return the list of images of a killed command with the same model, or else `todo`."""
         path = self._unfinished / "files.json"
         begun = read_checked(path)
         if begun is not None and "files" in begun and begun.get("model") == self._model:
@@ -181,9 +180,10 @@ class FolderEmbeddings:
         batch_size: int,
         bad: dict[str, str],
     ) -> tuple[list[ImageFile], np.ndarray]:
-        """The good ones of `files` and their embeddings; the others' reasons go into `bad`.
+        """Embed files, and add the reasons of bad files to `bad`.
 
-        A bad one that an earlier process has met is in neither.
+        Returns:
+            The good files and their embeddings. Bad files of a killed command are in neither.
         """
         done = EmbeddingFile(
             self._unfinished / "embeddings.npy", len(files), f"{self._model} {digest(files)}"
@@ -199,7 +199,7 @@ class FolderEmbeddings:
         return [files[row] for row in good.tolist()], rows[good]
 
     def _read_ahead(self, files: Sequence[ImageFile], size: int) -> Iterator[Batch]:
-        """Batches of files and what `_read` gives for them, the next ones read meanwhile."""
+        """Yield batches of files with their contents. Reads the next batch ahead."""
         with concurrent.futures.ThreadPoolExecutor(_READERS) as pool:
             ahead: list[Batch] = []
             for start in range(0, len(files), size):
@@ -210,18 +210,18 @@ class FolderEmbeddings:
             yield from ahead
 
     def _read(self, file: ImageFile) -> bytes | str:
-        """The file's bytes, or as text the reason why there are none."""
+        """Return the contents of a file, or the reason why it is bad."""
         read = image_path(self._images, file.path).read_bytes
         return read_image(read, self._max_pixels, lambda: check_not_gone(self._images))
 
 
 def digest(files: Sequence[ImageFile]) -> str:
-    """SHA-256 of a list of `ImageFile`, as hexadecimal digits."""
+    """Return the SHA-256 of a list of files, in hexadecimal digits."""
     return hashlib.sha256(json.dumps(files).encode()).hexdigest()
 
 
 def _gathered(blocks: Sequence[np.ndarray], rows: np.ndarray) -> np.ndarray:
-    """The rows of these numbers, counted through all blocks; no copy of all blocks is made."""
+    """Return rows by their numbers across all blocks, without joining the blocks."""
     gathered = np.empty((len(rows), blocks[0].shape[1]), np.float32)
     first = 0
     for block in blocks:

@@ -1,4 +1,4 @@
-"""The images that are searched: those of an index in a folder, or of a store."""
+"""The images that a search compares with a query: from an index folder or from a store."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from keras_dml.retrieval.items import Items
 
 __all__ = ["FolderGallery", "Gallery", "Neighbors", "StoreGallery", "open_gallery"]
 
-# A store that computes in float32 ranks by numbers that may be off by so much of them.
+# The relative error of float32 scores in a store.
 _ROUNDING = 1e-5
-# Candidates beyond those that are asked for; and the most, where ever more are equally near.
+# Additional candidates, and the most candidates with equal scores.
 _AHEAD, _MOST = 10, 20_000
 
 
 class Neighbors(NamedTuple):
-    """Paths, scores and embeddings (as an index holds them) `[n, d]`, nearest first."""
+    """Paths, scores, and embeddings `[n, d]`, nearest first."""
 
     paths: list[str]
     scores: list[float]
@@ -37,14 +37,15 @@ class Neighbors(NamedTuple):
 
 
 class Gallery(abc.ABC):
-    """Images with their embeddings and what is known of them.
+    """Images with embeddings and columns.
 
     Attributes:
-        saved_model, fingerprint: where the model that embeds was, and of its files.
-        images: where the images' folder was.
+        saved_model: the folder of the model when the index was made.
+        fingerprint: the fingerprint of the model's files.
+        images: the images' folder when the index was made.
         metric: "cosine" or "l2".
-        paths: of all images, from their folder.
-        columns: what is known of them, in the same order.
+        paths: the paths of all images from their folder.
+        columns: the columns of the images, in the same order.
     """
 
     saved_model: str
@@ -62,27 +63,27 @@ class Gallery(abc.ABC):
         where: Where,
         mask: npt.NDArray[np.bool_] | None,
     ) -> Neighbors:
-        """The k nearest images of an embedding `[1, d]`, by the scores of `keras_dml.retrieval`.
+        """Return the k nearest images of an embedding `[1, d]`, scored as in `keras_dml.retrieval`.
 
         Args:
-            embedding: the model's.
-            k: at most as many as `where` lets in.
-            where: conditions on columns, exactly among what fits them.
-            mask: the same as `Columns.mask` of them.
+            embedding: the model's embedding.
+            k: at most the number of images that `where` allows.
+            where: conditions on columns. The search is exact among the images that meet them.
+            mask: the result of `Columns.mask` for the conditions.
         """
 
-    def close(self) -> None:  # noqa: B027, a folder is not held
-        """Let go what is held."""
+    def close(self) -> None:  # noqa: B027
+        """Close the connection to a store."""
 
 
 def open_gallery(place: str | os.PathLike[str]) -> Gallery:
-    """What `--index` names.
+    """Open an index folder or a store.
 
     Args:
-        place: the folder of `experiments.index`, or a store's address as `--to` takes it.
+        place: the folder of `experiments.index`, or a store address.
 
     Raises:
-        ValueError: there is none, it is damaged or not finished.
+        UsageError: if the index is missing, damaged, or not finished.
     """
     if isinstance(place, str) and is_address(place):
         return StoreGallery(open_store(parsed_address(place, "index")))
@@ -90,18 +91,18 @@ def open_gallery(place: str | os.PathLike[str]) -> Gallery:
 
 
 class FolderGallery(Gallery):
-    """What `experiments.index` keeps in a folder."""
+    """A gallery from the folder of `experiments.index`."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         settings = read_settings(folder)
-        if settings["built"] is None and settings.get("store"):  # of --engine=ray
+        if settings["built"] is None and settings.get("store"):  # written with --engine=ray
             raise UsageError(
-                f"there is no index in {folder}: its images are in {settings['store']}"
+                f"{folder} has no index. Its images are in the store {settings['store']}"
             )
         if settings["built"] is None:
             raise UsageError(
                 f"the index in {folder} is not finished: give its python -m experiments.index "
-                "command again, which goes on where it stopped"
+                "command again, which continues where it stopped"
             )
         self.saved_model, self.images = settings["saved_model"], settings["images"]
         self.fingerprint = settings["fingerprint"]
@@ -126,11 +127,10 @@ class FolderGallery(Gallery):
 
 
 class StoreGallery(Gallery):
-    """What `experiments.index --to` keeps in a store.
+    """A gallery from a store of `experiments.index --to`.
 
-    The store finds candidates, whose scores are then computed as an index computes them: so the
-    neighbors, their order and their scores are those of an exact index. Paths and columns are read
-    once; images that come later are not found, those that are gone are left out.
+    The store finds candidates, and this class scores them as an exact index does. Paths and
+    columns are read once. A search ignores images that are added later.
     """
 
     def __init__(self, store: Store) -> None:
@@ -146,7 +146,7 @@ class StoreGallery(Gallery):
         self.metric = cast("Metric", description.metric)
         names = [CLASS, *description.columns]
         rows = [row for block in store.values([PATH, *names]) for row in block]
-        # The order that the index has of which the store is.
+        # The order of the index.
         rows.sort()
         self.paths = [row[0] for row in rows]
         if repeated := len(rows) - len(set(self.paths)):
@@ -184,8 +184,8 @@ class StoreGallery(Gallery):
     def _ranked(
         self, query: npt.NDArray[np.float32], paths: list[str], vectors: npt.NDArray[np.float32]
     ) -> Neighbors:
-        """Candidates by their exact scores, of equal ones the first path first."""
-        # Another process may write while this one searches: each path once.
+        """Rank candidates by their exact scores, and equal scores by path."""
+        # Keep each path once, because another process can write at the same time.
         row_of = {path: place for place, path in enumerate(paths) if path in self._known}
         known = [row_of[path] for path in sorted(row_of)]
         if not known:
@@ -197,7 +197,7 @@ class StoreGallery(Gallery):
 
 
 def _is_certain(scores: list[float], k: int) -> bool:
-    """Whether nothing beyond these candidates can be among the k nearest."""
+    """Return whether images beyond the candidates cannot be among the k nearest."""
     if len(scores) <= k:
         return False
     least = _ROUNDING * max(1.0, abs(scores[k - 1]))

@@ -1,4 +1,4 @@
-"""Near-identical results as one."""
+"""Join copies in search results."""
 
 from collections.abc import Sequence
 
@@ -12,15 +12,13 @@ __all__ = ["grouped"]
 def grouped(
     results: Sequence[SearchResult], embeddings: np.ndarray, similarity: float, k: int
 ) -> list[SearchResult]:
-    """The first k results where near-identical ones are one: the nearest, with the others' paths.
-
-    Each joins the first one before it that it is similar enough to and that has joined none.
+    """Return the first k results with copies joined to the nearest of them.
 
     Args:
-        results: nearest first, more than k so that the others can be among them.
-        embeddings: theirs, float `[n, d]`.
-        similarity: from which cosine on two are one.
-        k: how many.
+        results: the results, nearest first. More than k results let copies be counted.
+        embeddings: their embeddings, float `[n, d]`.
+        similarity: the cosine similarity of copies.
+        k: the number of results.
     """
     rows = np.asarray(embeddings, np.float64)
     lengths = np.sqrt(np.einsum("nd,nd->n", rows, rows))

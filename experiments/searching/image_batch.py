@@ -1,4 +1,4 @@
-"""Image files, whatever they hold, to embeddings; each bad one with its reason."""
+"""From image files to embeddings, with reasons for bad images."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from experiments.report.pictures import checked_picture
 
 __all__ = ["NO_EMBEDDING", "embed_batch", "read_image", "unusable_name"]
 
-# A bad image's row while the others are computed: finite, and no model's embedding.
+# Marks the row of a bad image. A model's embedding never has this value.
 NO_EMBEDDING = np.finfo(np.float32).max
 
 

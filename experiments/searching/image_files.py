@@ -17,7 +17,7 @@ from pipelines.datasets.folder import (
 
 
 class ImageFile(NamedTuple):
-    """An image file: its path from the folder, with forward slashes; bytes; time in ns."""
+    """An image file: its path from the folder with forward slashes, size, and time in ns."""
 
     path: str
     size: int
@@ -89,10 +89,10 @@ def folder_is_gone(place: str) -> RunError:
 
 
 def image_path(folder: str | os.PathLike[str], name: str) -> pathlib.Path:
-    """Where the image `name` of an index lies: a path inside the folder, whatever the name says.
+    """Return the path of an image, which must be inside the folder.
 
     Raises:
-        ValueError: the name leads out of the folder, or is no image's.
+        UsageError: if the name leads out of the folder, or is not an image name.
     """
     parts = pathlib.PurePosixPath(name).parts
     inside = parts and not os.path.isabs(name) and ".." not in parts and "\0" not in name

@@ -1,4 +1,4 @@
-"""The folder of an index's images: here, or wherever Arrow reads one."""
+"""The folder of an index's images, on any file system."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _HARMLESS = {"region"}
 
 
 def check_stored(place: str, index: object) -> None:
-    """Refuse an address as the images' folder that an index names.
+    """Refuse an address that an index names as its images' folder.
 
-    The index may come from a stranger. To open its address is to send the user's credentials to a
-    server that the stranger chooses.
+    An index can come from a stranger. Opening its address sends the user's credentials to a server
+    that the stranger chooses.
 
     Args:
         place: the folder or address.
         index: the index, for the message.
 
     Raises:
-        UsageError: `place` is an address.
+        UsageError: if `place` is an address.
     """
     if "://" not in place:
         return
@@ -50,18 +50,18 @@ def check_stored(place: str, index: object) -> None:
 
 
 class ImageFolder:
-    """Where the images lie that an index names.
+    """The images' folder of an index.
 
     Args:
-        place: a path, or a URI such as s3://BUCKET/FOLDER.
+        place: a path, or an address such as s3://BUCKET/FOLDER.
 
     Attributes:
-        place: as given.
-        name: of the folder itself.
+        place: the path or address.
+        name: the name of the folder.
 
     Raises:
-        UsageError: the folder is not there, or cannot be reached.
-        MissingExtraError: a URI, and Arrow is not installed.
+        UsageError: if the folder is missing.
+        MissingExtraError: for an address without Arrow.
     """
 
     def __init__(self, place: str | os.PathLike[str]) -> None:
@@ -87,11 +87,11 @@ class ImageFolder:
             raise folder_is_gone(self.place)
 
     def read(self, name: str) -> bytes:
-        """The contents of an image's file, which lies inside the folder whatever its name says.
+        """Read an image. Its path must be inside the folder.
 
         Raises:
-            ValueError: the index holds a name that leads out of it.
-            OSError: the file cannot be read.
+            UsageError: if the path leads out of the folder.
+            OSError: if the file cannot be read.
         """
         path = image_path(self.place, name)
         if self._elsewhere is None:

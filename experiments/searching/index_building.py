@@ -78,7 +78,7 @@ class IndexKind:
         return cls(cast("Metric", metric), made, prefix, by_size)
 
     def tree_for(self, images: int) -> TreeAH | None:
-        """Return the tree for a number of images. Without ScaNN there is no tree."""
+        """Return the tree for a number of images, or None without ScaNN."""
         tree = _tree({}) if self.by_size and images > EXACT_ITEMS else self.tree
         # A later run of the same command builds the tree once ScaNN is installed.
         return tree if tree is not None and scann_loads() else None

@@ -8,6 +8,7 @@ from typing import Any
 
 from experiments.options import UsageError, option, registries
 from experiments.options.run_options import ImageLimitOptions
+from experiments.searching.addresses import FORMS
 from experiments.searching.index_settings import (
     EMBEDDINGS,
     EXACT_ITEMS,
@@ -83,7 +84,7 @@ float32 [n, d], `paths` [n]).
     to: str | None = option(
         None,
         _WHAT,
-        "Store: lancedb:FOLDER, qdrant:URL_or_FOLDER, pgvector:DSN, or parquet:FOLDER.\n"
+        f"Store: {FORMS}, or parquet:FOLDER.\n"
         "#NAME after the address names a table other than `images`. The store's client reads the "
         "password from its usual place, such as PGPASSWORD or QDRANT_API_KEY.",
     )

@@ -1,4 +1,4 @@
-"""What `experiments.index` leaves for `experiments.search`: names, and of what the index is."""
+"""The files of an index folder: their names, and the settings."""
 
 import contextlib
 import os
@@ -30,27 +30,27 @@ def open_folder(
     fingerprint: str,
     images: str | pathlib.Path,
 ) -> Iterator[Settings]:
-    """Make `folder`, or go on with one of the same model and images; no other process does so now.
+    """Create or open an index folder, and lock it.
 
     Args:
-        folder: path.
-        saved_model: folder of the model.
-        fingerprint: of the model's files.
-        images: folder or URI of the images.
+        folder: the index folder.
+        saved_model: the model's folder.
+        fingerprint: the fingerprint of the model's files.
+        images: the folder or address of the images.
 
     Yields:
-        dict: `saved_model`, `fingerprint`, `images`, `built` (what the index in it was built from,
-        None if there is none yet) and `search` (a line about that index).
+        The settings: `saved_model`, `fingerprint`, `images`, `built` (how the index was built, or
+        None) and `search` (a line about the search).
 
     Raises:
-        ValueError: `folder` holds an index of another model or of other images, or something else;
-            another process works in it.
+        UsageError: if the folder has an index of another model or other images, or other files, or
+            if another process uses it.
     """
     folder = pathlib.Path(folder)
     _check_free(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with held(folder, "output_dir"):
-        # Again: till now another process may have written here.
+        # Check again, because another process could have written before the lock.
         if (folder / SETTINGS).is_file():
             yield _continued(folder, saved_model, fingerprint, images)
             return
@@ -97,30 +97,30 @@ def _continued(
 
 
 def read_settings(folder: str | os.PathLike[str]) -> Settings:
-    """What `write_settings` wrote.
+    """Read the settings of an index folder.
 
     Raises:
-        ValueError: `folder` is none of `experiments.index`, or damaged.
+        UsageError: if the folder has no settings, or they are damaged.
     """
     path = pathlib.Path(folder, SETTINGS)
     if not path.is_file():
         raise UsageError(
-            f"there is no index in {folder}: it has no {SETTINGS}. python -m experiments.index "
+            f"{folder} has no {SETTINGS}, so it is not an index. python -m experiments.index "
             "makes one"
         )
     settings = read_checked(path)
-    # Checked for an earlier version, which wrote no checksum.
+    # Settings of earlier versions have no checksum.
     if settings is None or not settings.keys() >= _NAMES:
         raise UsageError(
             f"{path} is damaged, or was not written by experiments.index: delete {folder}, and its "
-            "python -m experiments.index command makes it anew"
+            "python -m experiments.index command makes it again"
         )
     return settings
 
 
 def write_settings(folder: str | os.PathLike[str], settings: Settings) -> None:
-    """Write what `open_folder` returned, with another `built` and `search`."""
-    from keras_dml._files.atomic import replacing  # with Keras, which the names alone do not need
+    """Write the settings of an index folder."""
+    from keras_dml._files.atomic import replacing  # imports Keras
 
     with replacing(pathlib.Path(folder, SETTINGS)) as path:
         path.write_text(checked_text(settings))
@@ -140,11 +140,11 @@ def write_skipped(path: pathlib.Path, bad: Mapping[str, str]) -> None:
 
 
 def how_to_search(index: object, images: str = "") -> str:
-    """Return the line that shows how to search a folder or a store, as a shell takes it.
+    """Return a line with the command that searches an index.
 
     Args:
         index: the folder or the store.
-        images: of the index. A search opens an address only if the command line gives it.
+        images: the images' folder. A search opens an address only if the command line sets it.
     """
     words = [f"--index={index}", *([f"--images={images}"] if "://" in images else [])]
     return f"search it: python -m experiments.search {shlex.join(words)} --query=IMAGE (or --serve)"

@@ -21,7 +21,7 @@ from experiments.options.errors import UsageError
 from experiments.searching.store import ID, PATH, VECTOR, Description, Rows, Store, Where
 from keras_dml._common.extras import needing
 
-# It says on the terminal that a table which is to be made is not there yet.
+# Otherwise LanceDB prints a note for each new table.
 os.environ.setdefault("LANCEDB_LOG", "error")
 with needing("lancedb", "a store lancedb:FOLDER"):
     import lancedb
@@ -30,10 +30,10 @@ from experiments.searching.arrow import DESCRIPTION, arrow_schema, arrow_table, 
 
 __all__ = ["LanceStore"]
 
-# Ray starts its processes by fork and exec at once, which leaves nothing of LanceDB's to go wrong.
+# Ray forks and executes a new program at once, which is safe.
 warnings.filterwarnings("ignore", "lancedb fork support is experimental", RuntimeWarning)
 
-# Beside a column, since a table's own metadata cannot be changed.
+# In the metadata of a column, because a table's metadata cannot be changed.
 _FINISHED = {"keras_dml": "finished"}
 _READ = 50_000
 
@@ -58,7 +58,7 @@ class LanceStore(Store):
         return (OSError, RuntimeError, ValueError)
 
     def _said(self, error: Exception) -> str:
-        """Without the places in LanceDB's own source."""
+        """Return the message without places in LanceDB's source."""
         said = re.sub(r", /\S+\.rs:[\d:]+", "", super()._said(error))
         return said if self._is_local else f"{said}. Are its address and credentials right?"
 
@@ -115,10 +115,6 @@ class LanceStore(Store):
             merge = self._table.merge_insert(ID)
             merge = merge.when_matched_update_all().when_not_matched_insert_all()
             merge.execute(arrow_table(rows, self._table.schema))
-
-    def append(self, rows: Rows) -> None:  # noqa: D102
-        with self._asking():  # without a look at all ids, which a merge takes
-            self._table.add(arrow_table(rows, self._table.schema))
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:  # noqa: D102

@@ -32,17 +32,17 @@ __all__ = ["PostgresStore"]
 
 _READ = 10_000
 _SECONDS = 10
-# Behind the description, in the comment of the table.
+# Follows the description in the comment of the table.
 _FINISHED = "\nfinished"
-# The operators of the extension: of embeddings of length 1 the inner product is the cosine, of
-# zeros too.
+# Operators of the extension. For embeddings of length 1, the inner product is the cosine.
 _OPERATORS = {"cosine": "<#>", "l2": "<->"}
 
 
 class PostgresStore(Store):
-    """A table of PostgreSQL; `place` is a DSN, postgresql://USER@HOST/DATABASE or KEY=VALUE words.
+    """A table of PostgreSQL.
 
-    What it does not say comes from the environment, as libpq has it: PGPASSWORD, ~/.pgpass.
+    The place is a DSN: postgresql://USER@HOST/DATABASE or KEY=VALUE words. The environment
+    completes it as in libpq, with PGPASSWORD or ~/.pgpass.
     """
 
     kind = "pgvector"
@@ -52,7 +52,7 @@ class PostgresStore(Store):
         super().__init__(place, table)
         self._name = sql.Identifier(table)
         with self._connected():
-            pass  # so that a server that is not there is told now
+            pass  # report a missing server now
 
     def _shown_place(self) -> str:
         with contextlib.suppress(psycopg.Error):
@@ -66,7 +66,7 @@ class PostgresStore(Store):
 
     @contextlib.contextmanager
     def _connected(self, vectors: bool = False) -> Iterator[Any]:
-        """A connection that commits at its end; one each time, so that none is broken later."""
+        """Open a connection that commits at its end."""
         with (
             self._asking(),
             psycopg.connect(self.place, connect_timeout=_SECONDS) as connection,
@@ -87,7 +87,7 @@ class PostgresStore(Store):
             return (self._comment(connection) or "").endswith(_FINISHED)
 
     def _comment(self, connection: Any) -> str | None:
-        """Of the table, "" for none; None where there is no table."""
+        """Return the comment of the table, or None if the table is missing."""
         query = (
             "SELECT coalesce(obj_description(oid, 'pg_class'), '') FROM pg_class "
             "WHERE oid = to_regclass(%s)"
@@ -172,7 +172,7 @@ class PostgresStore(Store):
         )
         given = [*map(list, where.values()), query, k]
         with self._connected(vectors=True) as connection:
-            # Past an index of somebody's own on the vectors, which is approximate.
+            # Ignore an approximate index of the user.
             connection.execute("SET LOCAL enable_indexscan = off")
             found = connection.execute(select, given).fetchall()
         vectors = np.array([vector.to_numpy() for _, vector in found], np.float32)

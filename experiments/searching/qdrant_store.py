@@ -1,4 +1,4 @@
-"""Qdrant: a server's collection, or one in a folder of this machine."""
+"""Qdrant: a collection of a server, or in a local folder."""
 
 from __future__ import annotations
 
@@ -104,8 +104,7 @@ class QdrantStore(Store):
 
     def create(self, description: Description) -> None:  # noqa: D102
         client = self._client(make=True)
-        # The embeddings have length 1 for the cosine, and stay as they are: Qdrant's own cosine
-        # would normalise them again.
+        # Embeddings for the cosine have length 1. Qdrant's cosine would normalize them again.
         is_cosine = description.metric == "cosine"
         distance = models.Distance.DOT if is_cosine else models.Distance.EUCLID
         with self._asking():
@@ -160,7 +159,7 @@ class QdrantStore(Store):
             models.FieldCondition(key=_key(name), match=models.MatchAny(any=list(values)))
             for name, values in where.items()
         ]
-        # In a folder there is no other search.
+        # A local folder always searches exactly.
         exactly = models.SearchParams(exact=True) if self._is_server else None
         with self._asking(), self._turn:
             found = self._client().query_points(
@@ -183,7 +182,7 @@ class QdrantStore(Store):
 
 
 def _key(name: str) -> str:
-    """A column's name as a key of Qdrant's payload, whatever signs it holds."""
+    """Return a column name as a key of Qdrant's payload."""
     return name if name.isidentifier() and name.isascii() else json.dumps(name, ensure_ascii=False)
 
 

@@ -8,6 +8,7 @@ import re
 
 from experiments.options import UsageError, option
 from experiments.options.run_options import ImageLimitOptions
+from experiments.searching.addresses import FORMS
 from experiments.searching.answer import GROUP_SIMILARITY
 
 __all__ = ["DEFAULT_K", "SearchOptions", "check_search"]
@@ -39,9 +40,9 @@ serves a page onto which you drop an image. Programs can query the server and ge
     index: str = option(
         None,
         _INDEX,
-        "Folder of experiments.index, or a store: lancedb:FOLDER, qdrant:URL_or_FOLDER, or "
-        "pgvector:DSN.\nA search in a store is exact. The index names its SavedModel, which is "
-        "code: use only indexes and stores that you trust.",
+        f"Folder of experiments.index, or a store: {FORMS}.\n"
+        "A search in a store is exact. The index names its SavedModel, which is code: use only "
+        "indexes and stores that you trust.",
         required=True,
     )
     saved_model: pathlib.Path | None = option(

@@ -1,4 +1,4 @@
-"""The neighbors of some images as one HTML file that holds its pictures."""
+"""Search results as an HTML page, and as text."""
 
 import functools
 import html
@@ -21,18 +21,18 @@ def write_neighbors(
     queries: Iterable[tuple[str, Answer]],
     conditions: Conditions = ANYTHING,
 ) -> None:
-    """Write the page; a picture that cannot be read is left out, its name is there.
+    """Write queries and neighbors as one HTML file with pictures.
 
     Args:
-        path: where to; the folder exists.
-        search: `VisualSearch`.
-        queries: (path of the image, its `Answer`).
-        conditions: what was asked of the results.
+        path: the file, in a folder that exists.
+        search: the search.
+        queries: image paths with their answers.
+        conditions: the conditions of the search.
     """
     kind = score_name(search.metric)
     sections = [_section(search, file, answer) for file, answer in queries]
     intro = (
-        f'<p class="soft">Each query with its nearest neighbours of {search.num_items:,} images in '
+        f'<p class="soft">Each query with its nearest neighbors of {search.num_items:,} images in '
         f"{html.escape(visible(search.images.place))}, nearest first, with their {kind}."
         f"{_asked(conditions)}{_calibrated(search)}</p>"
     )
@@ -40,7 +40,7 @@ def write_neighbors(
 
 
 def score_name(metric: str) -> str:
-    """What a score of the index is called on a page."""
+    """Return the name of a score on a page."""
     return "cosine similarity" if metric == "cosine" else "distance (l2)"
 
 

@@ -1,7 +1,7 @@
-"""The search page: a small web server of one index. Needs Flask and waitress, and TensorFlow.
+"""The search page: a small web server for one index. Needs Flask, waitress, and TensorFlow.
 
-What a client sends is an image's bytes, the number of an item, a count, or conditions that are
-compared with what the index holds; no name that it gives is ever looked for, let alone opened.
+A client can only send an image, the number of an item, a count, and conditions. The server opens no
+file that a client names.
 """
 
 import functools
@@ -29,26 +29,25 @@ from experiments.searching.store import StoreError
 from experiments.searching.visual_search import BusyError, VisualSearch
 from pipelines.visible import visible
 
-# What waitress makes: one server, or one for each address of a name.
+# One server of waitress, or several for a name with several addresses.
 Server: TypeAlias = Any
 MOST_BYTES = 16 * 2**20
-# Larger uploads are read to their end, so that the client gets to see the answer, up to this.
+# The server reads larger uploads up to this size, so that the client sees the answer.
 _MOST_READ = 8 * MOST_BYTES
 MOST_NEIGHBORS = 100
 _COUNTS = (5, 10, 20, 50, MOST_NEIGHBORS)
 _EXAMPLES = 20
-# Of a column, those that the page offers; others may be asked for as well.
+# The number of values of a column on the page.
 _VALUES = 500
 _THREADS = 16
-# Requests that wait for a thread: what is sent beyond them is told at once to come again.
+# With more waiting requests, searches are refused.
 _MOST_WAITING = 64
 _CONNECTIONS = 400
 _SECONDS_TO_ARRIVE = 60
 _SECONDS_BETWEEN_LOOKS = 5
 _NO_STORE = "The store that holds the images does not answer: try again later."
 _KEPT_PICTURES = 2000
-# What an address may ask beside its path, by the name of the function that answers; `where` more
-# than once. An upload's form holds the image and nothing else.
+# The parameters of each function that answers requests.
 _OF_RESULTS = ("k", "where", "min_similarity", "group_similarity")
 _PARAMETERS = {
     "page": ("example", "k", "where", "min_similarity"),
@@ -65,20 +64,20 @@ def create_app(
     allowed_hosts: Sequence[str] = (),
     waiting: Callable[[], int] = lambda: 0,
 ) -> flask.Flask:
-    """The web application.
+    """Create the web application.
 
-    `GET /` is the page (`/?example=ITEM`: with the neighbors of an item), `POST /search?k=10`
-    takes an image as the field `image` of a form and answers with JSON, as `GET /search?item=ITEM`
-    does; both take `where=COLUMN:VALUE` (more than once if you like), `min_similarity` and
-    `group_similarity` as `experiments.search` does. `GET /columns` says what columns and values
-    there are, `GET /image/ITEM` is an item's picture. A parameter that is none of these is refused
-    with 400, as is one that is given twice: nobody takes an answer for another question's.
+    `GET /` is the page (`/?example=ITEM` shows the neighbors of an item). `POST /search?k=10`
+    takes an image in the form field `image` and answers with JSON. `GET /search?item=ITEM`
+    searches an item. Both take `where=COLUMN:VALUE` (repeatable), `min_similarity`, and
+    `group_similarity`. `GET /columns` lists columns and values, and `GET /image/ITEM` is a
+    picture. Unknown and repeated parameters are refused with status 400.
 
     Args:
-        search: `VisualSearch`, or what has its methods.
-        host: what the server is bound to; a name that clients may call it by.
-        allowed_hosts: further names.
-        waiting: how many requests wait for a thread; of too many, searches are refused with 503.
+        search: the search.
+        host: the address of the server, also a valid name in requests.
+        allowed_hosts: other valid names.
+        waiting: returns the number of waiting requests. With too many, searches are refused with
+            503.
     """
     app = flask.Flask(__name__, static_folder=None, template_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = MOST_BYTES
@@ -93,13 +92,13 @@ def create_app(
 
 
 def _guard(app: flask.Flask, names: Collection[str]) -> None:
-    """Other sites are refused, what answers say to browsers is closed to them, errors are JSON."""
+    """Refuse requests from other sites, restrict browsers, and answer errors with JSON."""
 
     @app.before_request
     def refuse_other_sites() -> None:
         if not _is_ours(flask.request.host, names):
             flask.abort(403, "This name is not the server's: use its IP address or localhost.")
-        # A page of another site may send forms here, though it cannot read the answer.
+        # A page of another site can send forms, although it cannot read the answer.
         origin = flask.request.headers.get("Origin")
         is_other = origin is not None and _name_and_port(origin) != flask.request.host
         if is_other or _is_from_another_site(flask.request):
@@ -111,7 +110,7 @@ def _guard(app: flask.Flask, names: Collection[str]) -> None:
         response.headers["X-Content-Type-Options"] = "nosniff"
         response.headers["Referrer-Policy"] = "no-referrer"
         response.headers["Cross-Origin-Resource-Policy"] = "same-origin"
-        # Items may have other numbers after the next start.
+        # Item numbers can change at the next start.
         response.headers["Cache-Control"] = "no-cache"
         return response
 
@@ -129,12 +128,12 @@ def _guard(app: flask.Flask, names: Collection[str]) -> None:
 
 
 def _check_parameters(app: flask.Flask) -> None:
-    """What an address asks and nobody would answer is refused, not passed over."""
+    """Refuse unknown and repeated parameters."""
 
     @app.before_request
     def refuse_unknown_parameters() -> None:
         asked = flask.request
-        if asked.url_rule is None:  # there is no such place
+        if asked.url_rule is None:  # unknown path
             return
         known = _PARAMETERS.get(asked.url_rule.endpoint, ())
         for name, values in asked.args.lists():
@@ -146,7 +145,7 @@ def _check_parameters(app: flask.Flask) -> None:
 
 
 def _check_form() -> None:
-    """That an upload's form holds one image and nothing else."""
+    """Check that the form of an upload has one image and nothing else."""
     form, files = flask.request.form, flask.request.files
     if _IMAGE not in files:
         flask.abort(400, "Send an image as the field `image` of a form.")
@@ -160,16 +159,16 @@ def _check_form() -> None:
 
 
 def _unknown(what: str, where: str, known: Collection[str]) -> str:
-    return f"There is no {what}: {where} takes {', '.join(known) or 'none'}."
+    return f"Unknown {what}: {where} takes {', '.join(known) or 'no parameters'}."
 
 
 def _short(name: str) -> str:
-    """A name that a client gives, as a message echoes it."""
+    """Return a client's name for a message."""
     return f"'{visible(name[:_ECHOED])}{'…' * (len(name) > _ECHOED)}'"
 
 
 def _add_page(app: flask.Flask, search: VisualSearch) -> None:
-    """`GET /`."""
+    """Add `GET /`."""
     template, style = _page()
 
     @app.get("/")
@@ -185,7 +184,7 @@ def _add_page(app: flask.Flask, search: VisualSearch) -> None:
                 nonce=nonce,
                 score=score_name(search.metric),
                 search=search,
-                # A name that is no UTF-8 is shown with question marks.
+                # Show names that are not UTF-8 with question marks.
                 folder=visible(search.images.name.encode(errors="replace").decode()),
                 model=visible("/".join(search.saved_model.parts[-2:])),
                 examples=[(item, visible(search.path(item))) for item in examples],
@@ -202,7 +201,7 @@ def _add_page(app: flask.Flask, search: VisualSearch) -> None:
 
 
 def _add_search(app: flask.Flask, search: VisualSearch, waiting: Callable[[], int]) -> None:
-    """`/search`, by an image that is sent and by an item."""
+    """Add `/search` for uploads and for items."""
 
     def refuse_if_many_wait() -> None:
         if waiting() > _MOST_WAITING:
@@ -237,7 +236,7 @@ def _add_search(app: flask.Flask, search: VisualSearch, waiting: Callable[[], in
 
 
 def _add_columns(app: flask.Flask, search: VisualSearch) -> None:
-    """`GET /columns`: the most frequent values of each, with how many images have them."""
+    """Add `GET /columns`: the most frequent values of each column, with counts."""
     counted = [(name, search.columns.counts(name)) for name in search.columns.names]
     columns = [
         {
@@ -273,12 +272,12 @@ def _add_pictures(app: flask.Flask, search: VisualSearch) -> None:
 def open_server(
     search: VisualSearch, host: str, port: int, allowed_hosts: Sequence[str] = ()
 ) -> Server:
-    """A server that is bound but does not answer yet; arguments as of `create_app`.
+    """Bind a server. The arguments are those of `create_app`.
 
     Raises:
-        ValueError: the address cannot be bound.
+        UsageError: if the address cannot be bound.
     """
-    # It says so for every request that has to wait.
+    # waitress logs every request that waits.
     logging.getLogger("waitress.queue").setLevel(logging.ERROR)
     app = create_app(search, host, allowed_hosts, lambda: len(server.task_dispatcher.queue))
     try:
@@ -291,7 +290,7 @@ def open_server(
             connection_limit=_CONNECTIONS,
             channel_timeout=_SECONDS_TO_ARRIVE,
             cleanup_interval=_SECONDS_BETWEEN_LOOKS,
-            asyncore_use_poll=True,  # select takes 1024 files of a process at most
+            asyncore_use_poll=True,  # select is limited to 1024 files
             ident=None,
         )
     except OSError as error:
@@ -306,8 +305,8 @@ def open_server(
 
 
 def run(server: Server, host: str) -> None:
-    """Answer until Ctrl-C."""
-    listening = getattr(server, "effective_listen", None)  # a name of several addresses
+    """Answer requests until Ctrl-C."""
+    listening = getattr(server, "effective_listen", None)  # a name with several addresses
     port = listening[0][1] if listening else server.effective_port
     shown = f"[{host}]" if ":" in host else host
     print(f"http://{shown}:{port} (Ctrl-C ends it)", flush=True)
@@ -316,7 +315,7 @@ def run(server: Server, host: str) -> None:
 
 
 def _page() -> tuple[str, str]:
-    """The page's template, and the style that it shares with the reports."""
+    """Read the page's template and style."""
     report = importlib.resources.files("experiments.report") / "page.html.template"
     style = report.read_text(encoding="utf-8").partition("<style>")[2].partition("</style>")[0]
     page = importlib.resources.files("experiments.searching") / "search.html.template"
@@ -324,10 +323,10 @@ def _page() -> tuple[str, str]:
 
 
 def _is_from_another_site(request: flask.Request) -> bool:
-    """Return whether a browser marks a request as another site's, but for a link to the page.
+    """Return whether a browser marks a request as another site's, except for a link to the page.
 
-    An image or a script of another site's page sends no Origin. Browsers send `Sec-Fetch-Site` only
-    over HTTPS and to this computer.
+    Images and scripts of another site send no Origin. Browsers send `Sec-Fetch-Site` only over
+    HTTPS and to this computer.
     """
     site = request.headers.get("Sec-Fetch-Site", "none")
     asked = (request.headers.get(f"Sec-Fetch-{what}") for what in ("Mode", "Dest"))
@@ -336,7 +335,7 @@ def _is_from_another_site(request: flask.Request) -> bool:
 
 
 def _name_and_port(origin: str) -> str | None:
-    """Of an Origin header; None if it is no address at all."""
+    """Return name and port of an Origin header, or None if the header is invalid."""
     try:
         return urllib.parse.urlsplit(origin).netloc
     except ValueError:
@@ -344,10 +343,10 @@ def _name_and_port(origin: str) -> str | None:
 
 
 def _is_ours(requested: str, names: Collection[str]) -> bool:
-    """Whether a request's Host header can be meant for this server.
+    """Return whether the Host header of a request names this server.
 
-    A page of a stranger whose name was pointed at this computer after it was loaded (DNS rebinding)
-    comes with the stranger's name; numbers cannot be pointed elsewhere.
+    After DNS rebinding, a stranger's page sends the stranger's name. IP addresses cannot be
+    rebound.
     """
     try:
         name = urllib.parse.urlsplit(f"//{requested}").hostname or ""
@@ -359,14 +358,14 @@ def _is_ours(requested: str, names: Collection[str]) -> bool:
 
 
 def _number(text: str, most: int) -> int | None:
-    """A whole number from 0 to `most`; None for any other text."""
-    # Python refuses to read numbers of thousands of digits.
+    """Parse a whole number from 0 to `most`. Return None for other texts."""
+    # Python does not parse numbers with thousands of digits.
     number = int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else most + 1
     return number if number <= most else None
 
 
 def _count(search: VisualSearch) -> int:
-    """The number of neighbors asked for."""
+    """Return the requested number of neighbors."""
     count = _number(flask.request.args.get("k", "10"), MOST_NEIGHBORS)
     if not count:
         flask.abort(400, f"k must be a number from 1 to {MOST_NEIGHBORS}.")
@@ -374,7 +373,7 @@ def _count(search: VisualSearch) -> int:
 
 
 def _check_page(search: VisualSearch) -> None:
-    """The values in the page's address, which its script would drop without a word."""
+    """Check the parameters in the page's address, which its script would ignore."""
     given = flask.request.args
     if _count(search) and given.get("k", "10") not in map(str, _COUNTS):
         flask.abort(400, f"k must be one of {', '.join(map(str, _COUNTS))} on the page.")
@@ -384,7 +383,7 @@ def _check_page(search: VisualSearch) -> None:
 
 
 def _conditions(search: VisualSearch) -> Conditions:
-    """What the request asks of results."""
+    """Return the conditions of a request."""
     given = flask.request.args
     asked = {"min_similarity": (-1.0, None), "group_similarity": (0.0, ANYTHING.group_similarity)}
     numbers: dict[str, float | None] = {}
@@ -404,7 +403,7 @@ def _conditions(search: VisualSearch) -> Conditions:
 
 
 def _between(text: str, least: float) -> float | None:
-    """A number from `least` to 1; None for any other text."""
+    """Parse a number from `least` to 1. Return None for other texts."""
     try:
         number = float(text) if text.isascii() and len(text) < 40 and "_" not in text else math.nan
     except ValueError:

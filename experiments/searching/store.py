@@ -1,4 +1,4 @@
-"""What every store can do: keep images by their ids, and find the nearest of an embedding."""
+"""The interface of all stores: write images by id, and find the nearest images of an embedding."""
 
 from __future__ import annotations
 
@@ -37,28 +37,28 @@ __all__ = [
 ID, PATH, CLASS, FOLDER, VECTOR, DIGEST = "id", "path", "class", "folder", "vector", "digest"
 _OURS = (ID, PATH, CLASS, FOLDER, VECTOR, DIGEST)
 _FORMAT = 1
-# What PostgreSQL takes for a name, in bytes; and signs that a store's own language has a use for.
+# The longest name in PostgreSQL in bytes, and characters with a meaning in a query language.
 _MOST_BYTES = 63
 _OF_LANGUAGES = frozenset("\"'`.[]\\")
-# For each column the values of which an image must have one.
+# The allowed values of each column.
 Where: TypeAlias = Mapping[str, Sequence[str]]
 
 
 class StoreError(UsageError):
-    """A store does not answer, or refuses what it is asked; the message names it."""
+    """A store does not answer, or refuses a request. The message names the store."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Description:
-    """Of what a store's images are, kept in the store itself, so that a search needs no more.
+    """The description of a store's images. The store contains it, so a search needs no index.
 
     Attributes:
-        metric: "cosine" (the embeddings have length 1 then) or "l2".
-        dimensions: of an embedding.
-        saved_model: the folder of the model that embeds.
-        fingerprint: of its files.
-        images: the folder of the images.
-        columns: the names of those beside path, class and folder.
+        metric: "cosine" (embeddings have length 1) or "l2".
+        dimensions: the length of an embedding.
+        saved_model: the model's folder.
+        fingerprint: the fingerprint of the model's files.
+        images: the images' folder.
+        columns: the names of the columns other than path, class, and folder.
     """
 
     metric: str
@@ -69,15 +69,15 @@ class Description:
     columns: tuple[str, ...] = ()
 
     def text(self) -> str:
-        """As JSON."""
+        """Return the description as JSON."""
         return json.dumps({"format": _FORMAT, **dataclasses.asdict(self)})
 
     @classmethod
     def of_text(cls, text: str | None, store: Store) -> Description:
-        """What `text` wrote.
+        """Read a description from JSON.
 
         Raises:
-            UsageError: it is something else, or of a newer library.
+            UsageError: if the text is invalid, or from a newer version.
         """
         try:
             found: dict[str, Any] = json.loads(text or "")
@@ -89,13 +89,15 @@ class Description:
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise UsageError(
                 f"{store} holds something else than what experiments.index --to writes: name "
-                "another with #NAME behind the address"
+                "another table with #NAME after the address"
             ) from error
 
 
 class Rows(NamedTuple):
-    """Images: their ids, their embeddings float32 `[n, d]`, and columns of text by name, `path`,
-    `class`, `folder`, `digest` and one's own."""
+    """Images: ids, embeddings float32 `[n, d]`, and text columns by name.
+
+    The columns are `path`, `class`, `folder`, `digest`, and the user's columns.
+    """
 
     ids: list[str]
     vectors: npt.NDArray[np.float32]
@@ -105,13 +107,13 @@ class Rows(NamedTuple):
         return len(self.ids)
 
     def taken(self, places: Sequence[int]) -> Rows:
-        """Those of these numbers."""
+        """Return the rows with these numbers."""
         columns = {name: [each[place] for place in places] for name, each in self.columns.items()}
         return Rows([self.ids[place] for place in places], self.vectors[list(places)], columns)
 
 
 def item_id(path: str) -> str:
-    """The id of an image in every store: a UUID of its path, so that none can be there twice."""
+    """Return the id of an image in every store: a UUID of its path."""
     return str(uuid.uuid5(uuid.NAMESPACE_URL, path))
 
 
@@ -120,12 +122,12 @@ def made_rows(
     vectors: npt.NDArray[np.float32],
     columns: Mapping[str, Sequence[str]],
 ) -> Rows:
-    """`Rows` with their ids and digests: another embedding or another value, another digest.
+    """Build `Rows`. A digest changes with the embedding and with the columns.
 
     Args:
-        paths: of the images, from their folder.
-        vectors: prepared for the metric, `[n, d]`.
-        columns: `class`, `folder` and one's own.
+        paths: the paths of the images from their folder.
+        vectors: embeddings that are prepared for the metric, `[n, d]`.
+        columns: `class`, `folder`, and the user's columns.
     """
     vectors = np.ascontiguousarray(vectors, np.float32)
     digests = []
@@ -139,16 +141,14 @@ def made_rows(
 
 
 def check_columns(names: Sequence[str]) -> None:
-    """Refuse one's own columns that a store could not take.
+    """Check the names of the user's columns.
 
     Raises:
-        UsageError: names the column.
+        UsageError: if a store cannot have a column of this name.
     """
     for name in names:
         if name in _OURS:
-            raise UsageError(
-                f"columns has a column {name!r}, which every store has of itself: call it otherwise"
-            )
+            raise UsageError(f"columns has a column {name!r}, which every store has: rename it")
         fits = 0 < len(name.encode()) <= _MOST_BYTES
         if not fits or not name.isprintable() or _OF_LANGUAGES & set(name):
             raise UsageError(
@@ -161,11 +161,11 @@ class Store(abc.ABC):
     """A table of images in a store.
 
     Args:
-        place: the folder or address, as behind the colon of `--to`.
-        table: its name there.
+        place: the folder or address of the store.
+        table: the name of the table.
 
     Raises:
-        StoreError: the store does not answer.
+        StoreError: if the store does not answer.
     """
 
     kind: ClassVar[str]
@@ -177,7 +177,7 @@ class Store(abc.ABC):
         self.table = table
 
     def __str__(self) -> str:
-        """As one gives it, without what is secret."""
+        """Return the address without secrets."""
         shown = f"{self.kind}:{self._shown_place()}"
         return shown if self.table == TABLE else f"{shown}#{self.table}"
 
@@ -186,7 +186,7 @@ class Store(abc.ABC):
 
     @contextlib.contextmanager
     def _asking(self) -> Iterator[None]:
-        """Within it the client's own exceptions become a `StoreError`."""
+        """Convert the client's exceptions in the block to `StoreError`."""
         try:
             yield
         except UsageError:
@@ -199,33 +199,33 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def _errors(self) -> tuple[type[Exception], ...]:
-        """What the client raises."""
+        """Return the client's exception types."""
 
     @abc.abstractmethod
     def description(self) -> Description | None:
-        """Of what the images are; None where there is no such table.
+        """Return the description of the images, or None if the table does not exist.
 
         Raises:
-            UsageError: the table is none of ours.
+            UsageError: if the table was not written by `experiments.index`.
         """
 
     @abc.abstractmethod
     def is_finished(self) -> bool:
-        """Whether all images have been there once."""
+        """Return whether the table has been complete."""
 
     @abc.abstractmethod
     def create(self, description: Description) -> None:
-        """Make the table, empty; one of ours that is there is dropped."""
+        """Create an empty table. Replaces an existing table of `experiments.index`."""
 
     @abc.abstractmethod
     def finish(self, images: int) -> None:
-        """Mark the table as finished.
+        """Mark the table as complete.
 
         Args:
-            images: how many images the table must hold.
+            images: the number of images in the table.
 
         Raises:
-            StoreError: the table holds more or fewer, because another process wrote into it.
+            StoreError: if the table has a different number, because another process wrote into it.
         """
 
     def _check_count(self, found: int, images: int) -> None:
@@ -236,50 +236,46 @@ class Store(abc.ABC):
             )
 
     def held(self) -> contextlib.AbstractContextManager[object]:
-        """Return a context in which no other process on this machine writes into the table.
+        """Return a context that locks the table for this machine.
 
         Raises:
-            UsageError: another process does.
+            UsageError: if another process has the lock.
         """
         return contextlib.nullcontext()
 
     def remove_repeated(self) -> list[str]:
-        """Delete the images whose ids the table holds more than once, and return these ids.
+        """Delete the images whose ids repeat in the table, and return the ids.
 
-        In most stores the id is a key, so that none is there twice.
+        In most stores the id is a key, so ids cannot repeat.
         """
         return []
 
     @abc.abstractmethod
     def values(self, names: Sequence[str]) -> Iterator[list[tuple[str, ...]]]:
-        """The values of some columns (`id`, too) of all images, in blocks."""
+        """Yield blocks with the values of columns (also `id`) of all images."""
 
     @abc.abstractmethod
     def upsert(self, rows: Rows) -> None:
-        """Write images; those of the same ids are replaced."""
-
-    def append(self, rows: Rows) -> None:
-        """Write images none of which is there."""
-        self.upsert(rows)
+        """Write images. Replaces images with the same ids."""
 
     @abc.abstractmethod
     def remove(self, ids: Sequence[str]) -> None:
-        """Delete the images of these ids."""
+        """Delete the images with these ids."""
 
     @abc.abstractmethod
     def nearest(
         self, query: npt.NDArray[np.float32], k: int, metric: str, where: Where
     ) -> tuple[list[str], npt.NDArray[np.float32]]:
-        """Paths and embeddings of the k nearest, by comparing with all that `where` lets in.
+        """Return paths and embeddings of the k nearest images that meet the conditions.
 
-        In the store's own arithmetic: two that are equally near may come in any order.
+        The search is exact in the store's arithmetic. The order of equal scores is undefined.
 
         Args:
-            query: prepared for the metric, `[d]`.
-            k: at most so many.
-            metric: that of the description.
-            where: for each column the values of which an image must have one.
+            query: an embedding that is prepared for the metric, `[d]`.
+            k: the largest number of images.
+            metric: the metric of the description.
+            where: the allowed values of each column.
         """
 
-    def close(self) -> None:  # noqa: B027, most have nothing to close
-        """Let the store go."""
+    def close(self) -> None:  # noqa: B027
+        """Close the connection."""

@@ -1,4 +1,4 @@
-"""An index's images in a store: what it lacks is written, what is gone is deleted."""
+"""Bring a store up to date with the images of an index."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = ["StoreChanges", "StoreTarget", "images_to_store", "update_store"]
 
 
 class StoreChanges(NamedTuple):
-    """How many images a store got, how many it had otherwise, and how many it lost."""
+    """The numbers of new, changed, and removed images."""
 
     added: int
     changed: int
@@ -77,18 +77,18 @@ def images_to_store(
 
 
 class StoreTarget:
-    """Where an index's images go, beside the index.
+    """A store, or a folder of Parquet files, that receives images.
 
     Args:
-        address: of a store, or of a folder of Parquet files.
+        address: the store's address.
 
     Attributes:
-        store: opened; None for Parquet.
+        store: the store. None for Parquet.
 
     Raises:
-        MissingExtraError: the store's client is not installed.
-        StoreError: it does not answer.
-        UsageError: a folder that is something else.
+        MissingExtraError: if the store's client is not installed.
+        StoreError: if the store does not answer.
+        UsageError: if a folder has other files.
     """
 
     def __init__(self, address: Address) -> None:
@@ -102,14 +102,14 @@ class StoreTarget:
         check_parquet(address.place)
 
     def __str__(self) -> str:
-        """Its address."""
+        """Return the address."""
         return f"{PARQUET}:{self._folder}" if self.store is None else str(self.store)
 
     def held(self) -> contextlib.AbstractContextManager[object]:
-        """Return a context in which no other process on this machine writes there.
+        """Return a context that locks the store for this machine.
 
         Raises:
-            UsageError: another process does.
+            UsageError: if another process has the lock.
         """
         if self.store is not None:
             return self.store.held()
@@ -118,15 +118,15 @@ class StoreTarget:
         return held_beside(pathlib.Path(self._folder), "to", str(self))
 
     def check(self, fingerprint: str, images: str, metric: str) -> None:
-        """Refuse to write into a table of other images.
+        """Check that a table can receive the images.
 
         Raises:
-            UsageError: another model (so other dimensions), folder or metric.
+            UsageError: if the table belongs to another model, other images, or another metric.
         """
         before = None if self.store is None else self.store.description()
         if before is None:
             return
-        elsewhere = "name another table with #NAME behind the address, or delete that one"
+        elsewhere = "name another table with #NAME after the address, or delete the table"
         if before.fingerprint != fingerprint:
             raise UsageError(
                 f"{self.store} holds embeddings of {before.dimensions} dimensions by another "
@@ -144,10 +144,10 @@ class StoreTarget:
                 )
 
     def write(self, description: Description, rows: Rows) -> str:
-        """Bring it up to date; what is to be said of it.
+        """Bring the store up to date, and return the text to print.
 
         Raises:
-            StoreError: the store does not answer, or refuses.
+            StoreError: if the store does not answer.
         """
         if self.store is None:
             from experiments.searching.parquet_files import write_parquet
@@ -162,15 +162,15 @@ class StoreTarget:
 
 
 def update_store(store: Store, description: Description, rows: Rows) -> StoreChanges:
-    """Bring a store's table up to date; a process that was killed is gone on with.
+    """Bring a table up to date. Continues after a kill.
 
     Args:
-        store: opened.
-        description: of the images.
-        rows: all that the table is to hold.
+        store: the store.
+        description: the description of the images.
+        rows: all images of the table.
 
     Raises:
-        StoreError: the store does not answer, or refuses.
+        StoreError: if the store does not answer.
     """
     before = store.description()
     if before is None or before.columns != description.columns:

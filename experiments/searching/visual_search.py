@@ -1,4 +1,4 @@
-"""An index of images with its model: images in, the most similar ones out. Needs TensorFlow."""
+"""Search an index with its model: from an image to the most similar images. Needs TensorFlow."""
 
 import contextlib
 import os
@@ -19,39 +19,39 @@ from experiments.searching.grouping import grouped
 from experiments.searching.image_folder import ImageFolder, check_stored
 from pipelines.images.limits import MOST_PIXELS
 
-# Searches at the same time. A PNG of 50 million pixels takes 1.4 GB while it is decoded.
+# Concurrent searches. Decoding a PNG of 50 million pixels takes 1.4 GB.
 _AT_ONCE = 2
-# So long a search waits for others to end: two slow images must not hold all that come after.
+# The time that a search waits for other searches.
 _PATIENCE = 2.0  # seconds
-# Results looked at beyond twice as many as are asked for, so that copies are counted.
+# Additional results, so that copies can be counted.
 _AHEAD = 10
 
 
 class BusyError(Exception):
-    """Other searches have not ended in time."""
+    """Other searches take too long."""
 
 
 class VisualSearch:
-    """What `experiments.index` has made, ready to be searched, by several threads at once.
+    """An index with its model. Several threads can search at the same time.
 
     Args:
-        place: `--output` of `experiments.index`, or a store as `--to` takes it.
-        saved_model: where the model is now; None: where it was.
-        images: where the images' folder is now, a path or a URI; None: the path in the index. A URI
-            in the index is refused.
-        max_pixels: how many pixels an image may have that is shown or looked for.
+        place: the folder of `experiments.index`, or a store address.
+        saved_model: the model's folder. None means the folder in the index.
+        images: the images' folder or address. None means the folder in the index, but an address in
+            the index is not opened.
+        max_pixels: the largest number of pixels of an image.
 
     Attributes:
-        images: `ImageFolder`.
-        max_pixels: as given.
-        saved_model: where the model is.
-        num_items, metric: of the index.
-        columns: what is known of the images, `Columns`.
-        calibration: the threshold of a match that lies beside the model; None where there is none.
+        images: the `ImageFolder`.
+        max_pixels: the largest number of pixels of an image.
+        saved_model: the model's folder.
+        num_items: the number of images.
+        metric: the metric of the index.
+        columns: the `Columns` of the images.
+        calibration: the threshold of a match in the model's folder, or None.
 
     Raises:
-        ValueError: no index, an index of another model, no model; a calibration of another model
-            or of another metric; no folder of images.
+        UsageError: if the index, the model, or the images are missing, or do not fit each other.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class VisualSearch:
         max_pixels: int = MOST_PIXELS,
     ) -> None:
         self.max_pixels = max_pixels
-        # First the index: ScaNN's operations may be part of the model, too.
+        # Load the index first, because the model can contain ScaNN's operations.
         self._gallery = gallery = open_gallery(place)
         if images is None:
             check_stored(gallery.images, place)
@@ -87,34 +87,33 @@ class VisualSearch:
         self._slots = threading.BoundedSemaphore(_AT_ONCE)
 
     def close(self) -> None:
-        """Let go the store that is searched, if it is one."""
+        """Close the connection to a store."""
         self._gallery.close()
 
     def path(self, item: int) -> str:
-        """An item's path, relative to the images' folder."""
+        """Return an image's path from the images' folder."""
         return self._paths[item]
 
     def read(self, item: int) -> bytes:
-        """The contents of an item's image file, as of `ImageFolder.read`."""
+        """Read an image's file."""
         return self.images.read(self._paths[item])
 
     def search(
         self, encoded: bytes, k: int, conditions: Conditions = ANYTHING, but: int | None = None
     ) -> Answer:
-        """The neighbors of an image.
+        """Search the neighbors of an image.
 
-        With conditions on columns the search is exact among the images that have what they ask.
+        With conditions on columns, the search is exact among the images that meet them.
 
         Args:
-            encoded: `bytes`, the contents of an image file.
-            k: how many, from 1; no more come back than there are.
-            conditions: what they must be.
-            but: an item that is left out, or None.
+            encoded: the contents of an image file.
+            k: the number of neighbors, at least 1.
+            conditions: conditions that the neighbors must meet.
+            but: an item to leave out, or None.
 
         Raises:
-            ValueError: `encoded` is no image that the model can read, or too large a one; what
-                `check` raises.
-            BusyError: other threads' searches do not end.
+            UsageError: if the image cannot be read or is too large, or as `check`.
+            BusyError: if other searches take too long.
         """
         mask = self.check(conditions)
         with self._slot():
@@ -124,10 +123,10 @@ class VisualSearch:
             return self._answer(embeddings, k, conditions, mask, but)
 
     def check(self, conditions: Conditions) -> npt.NDArray[np.bool_] | None:
-        """Which items are what the conditions on columns ask for; None: all.
+        """Return which images meet the conditions on columns, or None for all images.
 
         Raises:
-            ValueError: no such column, no such value, a similarity where the index has distances.
+            UsageError: if a column or value does not exist, or the metric has no similarity.
         """
         if conditions.min_similarity is not None and self.metric != "cosine":
             raise UsageError(
@@ -144,7 +143,7 @@ class VisualSearch:
         mask: npt.NDArray[np.bool_] | None,
         but: int | None,
     ) -> Answer:
-        # The item that is left out is one of those that are found, unless it must not be.
+        # The search finds the item to leave out, unless the mask excludes it.
         more = but is not None and (mask is None or bool(mask[but]))
         allowed = self.num_items if mask is None else int(mask.sum())
         asked = k + more + (_AHEAD + k if conditions.group_similarity else 0)
@@ -177,11 +176,12 @@ class VisualSearch:
             self._slots.release()
 
     def search_item(self, item: int, k: int, conditions: Conditions = ANYTHING) -> Answer:
-        """The neighbors of an item of the index, itself left out; see `search`.
+        """Search the neighbors of an image of the index, without the image.
 
         Raises:
-            OSError: its file cannot be read.
-            ValueError, BusyError: as `search`.
+            OSError: if its file cannot be read.
+            UsageError: as `search`.
+            BusyError: as `search`.
         """
         return self.search(self.read(item), k, conditions, but=item)
 
@@ -192,15 +192,14 @@ def _together(
     conditions: Conditions,
     k: int,
 ) -> list[SearchResult]:
-    """The first k that are near enough, near-identical ones as one."""
+    """Return the first k results that are near enough, with copies joined."""
     near = [result for result in results if _is_near(result, conditions)]
     if not conditions.group_similarity:
         return near[:k]
-    # Nearest first: those that are not near enough are the last ones.
     return grouped(near, embeddings[: len(near)], conditions.group_similarity, k)
 
 
 def _is_near(result: SearchResult, conditions: Conditions) -> bool:
     least = conditions.min_similarity
-    # That of an image with itself may be less than 1 by rounding.
+    # Rounding can make the similarity of equal images less than 1.
     return least is None or result.score >= least - 1e-6

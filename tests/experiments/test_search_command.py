@@ -115,7 +115,7 @@ def test_only_what_is_asked_for(visual):
     assert paths(answer(visual, 8, "folder=b", "brand=Arla")) == ["b/3.gif"]
     nobody = answer(visual, 8, "class=a", "folder=b")
     assert nobody == Answer((), 0, None)
-    assert nobody.nothing == "no image of the index is all that is asked for"
+    assert nobody.nothing == "no image of the index meets all conditions"
 
 
 def test_copies_are_one_and_k_others_are_found(visual):
@@ -264,9 +264,9 @@ def test_bad_input(index, tmp_path, capsys):
         ([f"--index={index}"], "give either --query=IMAGE (once or more) or --serve"),
         ([f"--index={index}", image, "--serve"], "give either --query"),
         ([f"--index={index}", image, "--query="], "query must not be empty. Received: query="),
-        ([f"--index={tmp_path}", image], f"there is no index in {tmp_path}"),
+        ([f"--index={tmp_path}", image], f"{tmp_path} has no settings.json"),
         ([f"--index={unfinished}", image], "is not finished: give its python -m experiments.index"),
-        ([f"--index={index}", f"--query={text}"], f"query {text} is no image that can be searched"),
+        ([f"--index={index}", f"--query={text}"], f"query {text} cannot be searched"),
         ([f"--index={index}", f"--query={huge}"], "an image of more than 50 million pixels"),
         ([f"--index={damaged}", image], "Its python -m experiments.index builds it again"),
         ([f"--index={index}", image, "--port=80"], "leave out --port, which is for --serve"),
@@ -281,8 +281,8 @@ def test_bad_input(index, tmp_path, capsys):
         ([f"--index={index}", image, f"--saved_model={other}"], "saved_model is not the one that"),
         ([f"--index={moved}", image], "is gone: /no/model. Give --saved_model=FOLDER, where it is"),
         ([f"--index={index}", image, "--images=/no"], "the folder of the index's images is gone"),
-        ([f"--index={index}", image, "--output=/no/x.html"], "output must be the name of a file"),
-        ([f"--index={index}", image, f"--output={tmp_path}"], "output must be the name of a file"),
+        ([f"--index={index}", image, "--output=/no/x.html"], "output must be a file name"),
+        ([f"--index={index}", image, f"--output={tmp_path}"], "output must be a file name"),
         ([f"--index={index}", image, "word"], "flags start with --. Received: word"),
     ]:
         assert command(*arguments) == 2, arguments

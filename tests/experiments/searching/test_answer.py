@@ -13,7 +13,7 @@ def test_the_answer_by_class_in_words():
     results = [SearchResult(row, f"{row}.jpg", 1.0, name) for row, name in enumerate(names)]
     assert answer_line(Answer(tuple(results))) == "juice, 3 of 5; milk, 1"
     assert answer_line(Answer(tuple(results[3:4]))) == ""
-    assert answer_line(Answer(())) == "no image of the index is all that is asked for"
+    assert answer_line(Answer(())) == "no image of the index meets all conditions"
 
 
 def test_the_folder_of_a_path():

@@ -110,9 +110,9 @@ def test_kept_by_path_for_images_that_come_and_go(tmp_path, imported):
     )
     assert lines == [
         "columns: brand, of 3 of 5 images",
-        f"1 paths in {tmp_path / 'known.csv'} are no images: later.jpg",
+        f"1 paths in {tmp_path / 'known.csv'} are not images: later.jpg",
         f"2 images have no row in {tmp_path / 'known.csv'}: Juice/Orange/c.jpg, x/Milk/e.jpg",
-        f"1 rows in {tmp_path / 'known.csv'} say again what another says",
+        f"1 duplicate rows in {tmp_path / 'known.csv'} are ignored",
     ]
     assert read_columns(tmp_path, PATHS).counts("brand") == [("Arla", 1), ("Bravo", 1), ("Åre", 1)]
     assert rows_of(read_columns(tmp_path, ["later.jpg", "new.jpg"]), ("brand", "Arla")) == [0]
