@@ -183,8 +183,8 @@ def test_walkthrough_dataset(tmp_path):
     """)
     first, folder, box = python(root, "-c", program).splitlines()
     assert first == "True 48 24"
-    assert folder.startswith("data_dir must not be given with stripes")
-    assert box.startswith("crop_to_box needs a dataset with bounding boxes, cars or cub.")
+    assert folder.startswith("data_dir must not be set with stripes")
+    assert box.startswith("crop_to_box must be False except for cars and cub")
 
 
 @pytest.mark.slow

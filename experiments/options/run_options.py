@@ -74,7 +74,7 @@ def _mining() -> str:
     return (
         f"losses over pairs: strategies that select the pairs, one after the other: {strategies}. "
         "easy_positive,semi_hard are easy positives and semi-hard negatives. Default: all pairs "
-        "(triplet: --mining)."
+        "(triplet: see --triplets, too)."
     )
 
 

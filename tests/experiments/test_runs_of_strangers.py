@@ -6,6 +6,7 @@ from tiny_run import TINY
 
 from experiments import audit, evaluate, export, run
 from experiments.options.command_line import run_command
+from experiments.training.manifest import Manifest
 
 COMMANDS = {
     "evaluate": (evaluate.main, ["--noclustering"]),
@@ -31,7 +32,9 @@ def stranger(photos, tmp_path, monkeypatch):
         f"open({str(tmp_path / 'imported')!r}, 'w').close()\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    lambda_model(tmp_path / "called").save(folder / "best.keras")
+    manifest = Manifest(folder)
+    lambda_model(tmp_path / "called").save(manifest.staged("best.keras"))
+    manifest.commit(["best.keras"])
     (tmp_path / "called").unlink()
     flags = [*TINY, f"--data_dir={photos}", "--trust_code", "--import_modules=strangers_module"]
     (folder / "flags.txt").write_text("\n".join(flags) + "\n")

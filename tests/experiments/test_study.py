@@ -171,7 +171,7 @@ def test_a_search_and_then_its_best_settings_over_the_seeds(recipes, monkeypatch
         ([*SEARCH, "--fold=1/2"], "fold is chosen by the search.*fold=1/2"),
         ([*SEARCH, "--fold=3/2"], "fold must be K/N.*fold=3/2"),
         ([*SEARCH, "--class_split=every_class"], "class_split must keep classes for the test"),
-        ([*SEARCH, "--train_classes=3"], "folds must be at most 3, the training .*folds=4"),
+        ([*SEARCH, "--train_classes=3"], "folds must be at most 3, the .*folds=4"),
         (["--recipes=glyphs.flags", "--seeds=1"], "seeds"),
         (["--recipes=glyphs.flags", "--seeds=0"], "seeds"),
         (["--recipes=nothing_*.flags"], "recipes has a pattern that no recipe matches"),
