@@ -1,27 +1,22 @@
 """Embed the images of a folder on this machine, each image once."""
 
 import concurrent.futures
+import contextlib
 import hashlib
 import json
 import pathlib
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from experiments.embedding.checked_json import checked_text, read_checked
-from experiments.embedding.embedding_file import EmbeddingFile
 from experiments.embedding.npz_file import UnreadableError, read_npz
 from experiments.embedding.saved_model import ImageEmbedder
 from experiments.options.errors import UsageError
 from experiments.options.progress import progress_bar
-from experiments.searching.image_batch import (
-    NO_EMBEDDING,
-    embed_batch,
-    read_image,
-    unusable_name,
-)
+from experiments.searching.image_batch import embed_batch, read_image, unusable_name
 from experiments.searching.image_files import ImageFile, check_not_gone, image_path
 from experiments.searching.index_settings import EMBEDDINGS
 from keras_dml._files.atomic import replacing
@@ -29,8 +24,11 @@ from pipelines.images.limits import MOST_PIXELS
 
 UNFINISHED = ".unfinished"
 _READERS = 8
+_SECONDS_BETWEEN_FILES = 5.0
 # Files and their contents.
 Batch: TypeAlias = tuple[Sequence[ImageFile], Iterable[bytes | str]]
+# Embeddings by image file.
+Rows: TypeAlias = dict[ImageFile, np.ndarray]
 
 
 class Embedded(NamedTuple):
@@ -51,8 +49,8 @@ class FolderEmbeddings:
     """Embeds the images of a folder that are new or changed.
 
     The folder has `embeddings.npz` (`embeddings` float32 `[n, d]`, and the `paths`, `sizes`, and
-    modification `times` of the images) and `.unfinished`, the state of a command that is running or
-    was killed. A killed command continues with its list of images, and then embeds newer images.
+    modification `times` of the images). While a command runs, `.unfinished` has its embeddings so
+    far in files of the same form, so that a killed command can continue.
 
     Args:
         output: an existing folder for the embeddings.
@@ -62,17 +60,10 @@ class FolderEmbeddings:
     """
 
     def __init__(
-        self,
-        output: pathlib.Path,
-        images: pathlib.Path,
-        model: str,
-        max_pixels: int = MOST_PIXELS,
+        self, output: pathlib.Path, images: pathlib.Path, model: str, max_pixels: int = MOST_PIXELS
     ) -> None:
-        self._max_pixels = max_pixels
-        self._path = output / EMBEDDINGS
-        self._unfinished = output / UNFINISHED
-        self._images = images
-        self._model = model
+        self._path, self._unfinished = output / EMBEDDINGS, output / UNFINISHED
+        self._images, self._model, self._max_pixels = images, model, max_pixels
 
     def update(
         self,
@@ -94,41 +85,32 @@ class FolderEmbeddings:
             UsageError: if no image can be embedded.
             RunError: if the images' folder disappears.
         """
-        saved = self._load()
-        row_of: dict[ImageFile, int] = {}
-        blocks: list[np.ndarray] = []
-        if saved:
-            row_of = {file: row for row, file in enumerate(saved.files)}
-            blocks = [saved.embeddings]
+        known = self._load()
+        saved = list(known)
+        known |= self._load_unfinished()
         bad = {file.path: why for file in files if (why := unusable_name(file.path))}
-        embedder = None
-        while todo := [file for file in files if file not in row_of and file.path not in bad]:
-            embedder = embedder or load_embedder()
-            begun, rows = self._embed(self._begin(todo), embedder, batch_size, bad)
+        todo = [file for file in files if file not in known and file.path not in bad]
+        if todo:
+            self._embed(todo, load_embedder(), batch_size, known, bad)
             # While a folder is deleted, its images disappear one by one.
             check_not_gone(self._images)
-            first = sum(map(len, blocks))
-            blocks.append(rows)
-            row_of |= {file: first + row for row, file in enumerate(begun)}
-            saved = self._keep(files, row_of, blocks, saved)
-            shutil.rmtree(self._unfinished)
-        # A process can be killed while it removes the folder.
-        shutil.rmtree(self._unfinished, ignore_errors=True)
-        embedded = self._keep(files, row_of, blocks, saved)
-        if embedded is None:
+        good = [file for file in files if file in known]
+        if not good:
             path, reason = next(iter(bad.items()))
             raise UsageError(
                 f"none of the {len(files):,} images can be embedded. The first, {path}: {reason}"
             )
-        return Update(embedded, bad)
+        embeddings = np.stack([known[file] for file in good])
+        if good != saved:
+            _write(self._path, good, embeddings)
+        shutil.rmtree(self._unfinished, ignore_errors=True)
+        return Update(Embedded(good, embeddings), bad)
 
-    def _load(self) -> Embedded | None:
+    def _load(self) -> Rows:
         if not self._path.is_file():
-            return None
+            return {}
         try:
-            saved, _ = read_npz(self._path)
-            columns = [saved[name].tolist() for name in ("paths", "sizes", "times")]
-            return Embedded(list(map(ImageFile, *columns)), saved["embeddings"])
+            return _read(self._path)[0]
         except PermissionError:  # another user's file is not damaged
             raise
         except (OSError, KeyError, UnreadableError) as error:
@@ -137,66 +119,49 @@ class FolderEmbeddings:
                 "images again"
             ) from error
 
-    def _keep(
-        self,
-        files: Sequence[ImageFile],
-        row_of: Mapping[ImageFile, int],
-        blocks: Sequence[np.ndarray],
-        saved: Embedded | None,
-    ) -> Embedded | None:
-        """Write the embeddings in the order of `files`, unless they are unchanged.
-
-        Returns:
-            The embeddings. None if no image is good.
-        """
-        good = [file for file in files if file in row_of]
-        if not good:
-            return None
-        if saved and good == saved.files:
-            return saved
-        embeddings = _gathered(blocks, np.array([row_of[file] for file in good]))
-        paths, sizes, times = zip(*good)
-        with replacing(self._path) as path, open(path, "wb") as stream:
-            np.savez(stream, embeddings=embeddings, paths=paths, sizes=sizes, times=times)
-        return Embedded(good, embeddings)
-
-    def _begin(self, todo: list[ImageFile]) -> list[ImageFile]:
-        """Return the list of images of a killed command with the same model, or else `todo`."""
-        path = self._unfinished / "files.json"
-        begun = read_checked(path)
-        if begun is not None and "files" in begun and begun.get("model") == self._model:
-            return [ImageFile(*file) for file in begun["files"]]
-        if self._unfinished.exists():
-            shutil.rmtree(self._unfinished)
-        self._unfinished.mkdir(exist_ok=True)
-        with replacing(path) as temporary:
-            temporary.write_text(checked_text({"model": self._model, "files": todo}))
-        return todo
+    def _load_unfinished(self) -> Rows:
+        """Read the embeddings of a killed command with the same model."""
+        known: Rows = {}
+        for path in self._unfinished.glob("*.npz"):
+            with contextlib.suppress(OSError, KeyError, UnreadableError):
+                rows, model = _read(path)
+                known |= rows if model == self._model else {}
+        return known
 
     def _embed(
         self,
         files: Sequence[ImageFile],
         embedder: ImageEmbedder,
         batch_size: int,
+        known: Rows,
         bad: dict[str, str],
-    ) -> tuple[list[ImageFile], np.ndarray]:
-        """Embed files, and add the reasons of bad files to `bad`.
+    ) -> None:
+        """Embed files. Add embeddings to `known`, and reasons of bad files to `bad`."""
+        self._unfinished.mkdir(exist_ok=True)
+        new: list[ImageFile] = []
+        since = time.monotonic()
+        try:
+            with progress_bar("embedding", len(files), leave=True) as bar:
+                for batch, encoded in self._read_ahead(files, batch_size):
+                    rows, reasons = embed_batch(embedder, encoded)
+                    for place, file in enumerate(batch):
+                        if place in reasons:
+                            bad[file.path] = reasons[place]
+                        else:
+                            known[file] = rows[place]
+                            new.append(file)
+                    bar.update(len(batch))
+                    if time.monotonic() - since > _SECONDS_BETWEEN_FILES:
+                        self._write_unfinished(new, known)
+                        new, since = [], time.monotonic()
+        finally:
+            self._write_unfinished(new, known)
 
-        Returns:
-            The good files and their embeddings. Bad files of a killed command are in neither.
-        """
-        done = EmbeddingFile(
-            self._unfinished / "embeddings.npy", len(files), f"{self._model} {digest(files)}"
-        )
-        with done, progress_bar("embedding", len(files), done.done, leave=True) as bar:
-            for batch, encoded in self._read_ahead(files[done.done :], batch_size):
-                rows, reasons = embed_batch(embedder, encoded)
-                bad |= {batch[place].path: reason for place, reason in reasons.items()}
-                done.append(rows)
-                bar.update(len(batch))
-        rows = done.array()
-        good = np.flatnonzero(rows[:, 0] != NO_EMBEDDING)
-        return [files[row] for row in good.tolist()], rows[good]
+    def _write_unfinished(self, files: Sequence[ImageFile], known: Rows) -> None:
+        if files:
+            number = len(list(self._unfinished.glob("*.npz")))
+            path = self._unfinished / f"{number:06d}.npz"
+            _write(path, files, np.stack([known[file] for file in files]), model=self._model)
 
     def _read_ahead(self, files: Sequence[ImageFile], size: int) -> Iterator[Batch]:
         """Yield batches of files with their contents. Reads the next batch ahead."""
@@ -220,12 +185,16 @@ def digest(files: Sequence[ImageFile]) -> str:
     return hashlib.sha256(json.dumps(files).encode()).hexdigest()
 
 
-def _gathered(blocks: Sequence[np.ndarray], rows: np.ndarray) -> np.ndarray:
-    """Return rows by their numbers across all blocks, without joining the blocks."""
-    gathered = np.empty((len(rows), blocks[0].shape[1]), np.float32)
-    first = 0
-    for block in blocks:
-        inside = (rows >= first) & (rows < first + len(block))
-        gathered[inside] = block[rows[inside] - first]
-        first += len(block)
-    return gathered
+def _read(path: pathlib.Path) -> tuple[Rows, str]:
+    """Read embeddings by image file, and the model if the file has it."""
+    saved, _ = read_npz(path)
+    columns = [saved[name].tolist() for name in ("paths", "sizes", "times")]
+    return dict(zip(map(ImageFile, *columns), saved["embeddings"])), str(saved.get("model", ""))
+
+
+def _write(
+    path: pathlib.Path, files: Sequence[ImageFile], embeddings: np.ndarray, **more: Any
+) -> None:
+    paths, sizes, times = zip(*files)
+    with replacing(path) as temporary, open(temporary, "wb") as stream:
+        np.savez(stream, embeddings=embeddings, paths=paths, sizes=sizes, times=times, **more)

@@ -9,21 +9,21 @@ import numpy as np
 from experiments.embedding.saved_model import ImageEmbedder
 from experiments.report.pictures import checked_picture
 
-__all__ = ["NO_EMBEDDING", "embed_batch", "read_image", "unusable_name"]
-
-# Marks the row of a bad image. A model's embedding never has this value.
-NO_EMBEDDING = np.finfo(np.float32).max
+__all__ = ["embed_batch", "read_image", "unusable_name"]
 
 
 def read_image(
     read: Callable[[], bytes], max_pixels: int, check_folder: Callable[[], None]
 ) -> bytes | str:
-    """Return a file's bytes, or as text the reason why it cannot be used.
+    """Read an image file.
 
     Args:
-        read: gives the bytes.
-        max_pixels: how many pixels an image may have.
-        check_folder: called if the file cannot be read; raises if its whole folder is gone.
+        read: a function that returns the contents.
+        max_pixels: the largest number of pixels of an image.
+        check_folder: a function that raises an error if the folder has disappeared.
+
+    Returns:
+        The contents, or the reason why the image is bad.
     """
     try:
         encoded = read()
@@ -39,31 +39,28 @@ def read_image(
 def embed_batch(
     embedder: ImageEmbedder, read: Iterable[bytes | str]
 ) -> tuple[np.ndarray, dict[int, str]]:
-    """Rows for a batch, `NO_EMBEDDING` for the bad ones, whose reasons come in a dict by place.
+    """Embed a batch.
 
     Args:
         embedder: the model.
-        read: what `read_image` gives for each.
+        read: the results of `read_image`.
+
+    Returns:
+        The embeddings, with zeros for bad images, and the reasons of bad images by place.
     """
-    images: dict[int, bytes] = {}
-    reasons: dict[int, str] = {}
-    for place, contents in enumerate(read):
-        if isinstance(contents, str):
-            reasons[place] = contents
-        else:
-            images[place] = contents
+    contents = list(read)
+    reasons = {place: each for place, each in enumerate(contents) if isinstance(each, str)}
+    images = {place: each for place, each in enumerate(contents) if isinstance(each, bytes)}
     places = list(images)
-    rows = np.full((len(images) + len(reasons), embedder.dimensions), NO_EMBEDDING, np.float32)
+    rows = np.zeros((len(contents), embedder.dimensions), np.float32)
     if places:
         rows[places], refused = embedder(list(images.values()))
-        for row, reason in refused.items():
-            reasons[places[row]] = reason
-            rows[places[row]] = NO_EMBEDDING
+        reasons |= {places[row]: reason for row, reason in refused.items()}
     return rows, reasons
 
 
 def unusable_name(path: str) -> str | None:
-    """Why an image's name cannot be kept as text, or None."""
+    """Return why a name cannot be stored as text, or None."""
     try:
         path.encode()
     except UnicodeEncodeError:
