@@ -1,4 +1,4 @@
-"""`python -m experiments.audit`: duplicates, wrong labels, outliers and confusions in a dataset."""
+"""`python -m experiments.audit`: find duplicates, wrong labels, outliers, and confused classes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import dataclasses
 import os
 import pathlib
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from experiments.evaluation.tables import text_table
 from experiments.options import (
     FindingsError,
     Options,
@@ -21,86 +23,83 @@ from experiments.options import (
 )
 from experiments.options.run_options import CodeOptions, EvaluationOptions, ImageLimitOptions
 from experiments.options.values import normal_path
-from experiments.report.tables import text_table
 
 if TYPE_CHECKING:
-    from experiments.auditing.audited_images import AuditedImages
-    from experiments.auditing.findings import Thresholds
+    from experiments.evaluation.audited_images import AuditedImages
 
-_WHAT, _FOUND = "What is audited, one of", "What counts as found"
+_WHAT, _FOUND = "Audited run or file, one of", "What counts as found"
 _LIMITS, _HOW = "How much is allowed, for an exit code", "How"
-_RUN, _EMBEDDINGS = "run", "embeddings"
 _ANY = " Default: any number."
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AuditOptions(CodeOptions, ImageLimitOptions):
-    """What is audited, and what counts as found."""
+    """Options of the command."""
 
     command = "experiments.audit"
-    intro = """Look for what is wrong with a set of labeled images, by the embeddings of a model.
+    intro = """Find errors in a set of labeled images by the embeddings of a model.
 
   python -m experiments.audit --run=runs/folder-seed0
   python -m experiments.audit --embeddings=FILE.npz
 
-finds near-duplicates within and across training and test images, labels that are probably wrong,
-outliers and the classes most confused. It writes audit.html, with pictures where these are at
-hand, and findings.csv, which lists all.
+Finds near-duplicates within and across training and test images, labels that are probably wrong,
+outliers, and the most confused classes. Writes audit.html, with pictures if the images are
+available, and findings.csv with all findings.
 
-Exit code 0: done, nothing over a limit. 3: more was found than one of the limits allows; both
-files are written. 1: it had to stop. 2: a mistake in what was given.
+Exit code 0: done, and nothing is over a limit. 3: a limit is exceeded, and both files are written.
+1: the audit had to stop. 2: a flag is wrong.
 """
 
     run: str | None = option(
         None,
         _WHAT,
-        "A folder of experiments.run: its training images, embedded by its kept model, and its "
-        "test images. Of a model trained on wrong labels a part of these looks right.",
+        "Folder of experiments.run: its images and its kept model. A model that was trained on "
+        "wrong labels agrees with some of them.",
     )
     embeddings: str | None = option(
         None,
         _WHAT,
-        "A file of numpy.savez with the arrays embeddings [n, d] and labels [n]; with train_ or "
-        "gallery_ before the names those sets too, with paths (and train_paths, gallery_paths) of "
-        "image files the pictures. Without pictures, near-duplicates are told by the embeddings.",
+        "File of numpy.savez with the arrays embeddings [n, d] and labels [n]. train_ or gallery_ "
+        "before these names adds sets, and paths (train_paths, gallery_paths) of image files add "
+        "pictures. Without pictures, near-duplicates are found by the embeddings.",
     )
     data_dir: str | None = option(
-        None, _HOW, "run: where its dataset is now, if it has been moved.", convert=normal_path
+        None, _HOW, "With --run: folder of its dataset, if it has moved.", convert=normal_path
     )
-    eval_batch_size: int = option(64, _HOW, "run: images embedded at once.", lower_bound=1)
-    split: str = option("all", _HOW, "run: which of its images.", choices=("all", "train", "test"))
-    neighbors: int = option(
-        20, _FOUND, "How many neighbours of an image vote on its label.", lower_bound=1
+    eval_batch_size: int = option(64, _HOW, "With --run: images in a batch.", lower_bound=1)
+    split: str = option(
+        "all", _HOW, "With --run: which of its images.", choices=("all", "train", "test")
     )
+    neighbors: int = option(20, _FOUND, "Number of neighbors that vote on a label.", lower_bound=1)
     correlation: float = option(
         0.92,
         _FOUND,
-        "Two pictures are one from this correlation of their grey levels on, at 32x32 pixels, one "
-        "of them mirrored or cut by up to a sixth.",
+        "Least correlation of the gray levels of two near-duplicates, at 32x32 pixels. One of them "
+        "may be mirrored or cut by up to a sixth.",
         lower_bound=0,
         upper_bound=1,
     )
     similarity: float = option(
         0.97,
         _FOUND,
-        "Without pictures: two images are one from this cosine similarity of their embeddings on. "
-        "What is right depends on the model.",
+        "Without pictures: least cosine similarity of two near-duplicates. The right value depends "
+        "on the model.",
         lower_bound=-1,
         upper_bound=1,
     )
     label_ratio: float = option(
         0.1,
         _FOUND,
-        "A label is probably wrong where its share of the neighbours' votes is below this part of "
-        "what images of the class have on average.",
+        "A label is probably wrong if its share of the neighbors' votes is below this part of the "
+        "average share in its class.",
         lower_bound=0,
         upper_bound=1,
     )
     outlier_score: float = option(
         1.5,
         _FOUND,
-        "An outlier lies farther from its neighbours than the upper quartile of all images, by so "
-        "many times the distance of the quartiles.",
+        "An outlier's distance to its neighbors is above the upper quartile of all images by this "
+        "multiple of the distance of the quartiles.",
         lower_bound=0,
     )
     max_leaks: int | None = option(
@@ -112,28 +111,24 @@ files are written. 1: it had to stop. 2: a mistake in what was given.
     max_duplicates: int | None = option(
         None,
         _LIMITS,
-        f"Images beyond the first of each group of near-duplicates.{_ANY}",
+        f"Images after the first of each group of near-duplicates.{_ANY}",
         lower_bound=0,
     )
     max_label_errors: int | None = option(
         None, _LIMITS, f"Labels that are probably wrong.{_ANY}", lower_bound=0
     )
     max_outliers: int | None = option(None, _LIMITS, f"Outliers.{_ANY}", lower_bound=0)
-    shown: int = option(20, _HOW, "How many of each kind the page shows.", lower_bound=1)
+    shown: int = option(20, _HOW, "Findings of each kind on the page.", lower_bound=1)
     output_dir: str | None = option(
-        None, _HOW, "Where the results go. Default: RUN/audit; beside the file, NAME-audit."
+        None, _HOW, "Folder of the results. Default: RUN/audit, or NAME-audit next to the file."
     )
 
     @property
     def source(self) -> pathlib.Path:
-        """The path of what is audited.
-
-        Raises:
-            UsageError: none or both of the two.
-        """
+        """The path of the audited run or file."""
         if bool(self.run) == bool(self.embeddings):
             both = "both" if self.run else "neither"
-            raise UsageError(f"give either --run=FOLDER or --embeddings=FILE. Received: {both}")
+            raise UsageError(f"Set one of --run and --embeddings, but got {both}.")
         return pathlib.Path(self.run or self.embeddings or "").expanduser()
 
     @property
@@ -143,23 +138,13 @@ files are written. 1: it had to stop. 2: a mistake in what was given.
             return pathlib.Path(self.output_dir).expanduser()
         if self.run:
             return self.source / "audit"
-        source = pathlib.Path(os.path.abspath(self.source))  # "." and ".." have a name then
+        source = pathlib.Path(os.path.abspath(self.source))  # so that "." has a name
         return source.with_name(f"{source.stem}-audit")
-
-    @property
-    def limits(self) -> dict[str, int | None]:
-        """How many of each count are allowed."""
-        return {
-            "leaks": self.max_leaks,
-            "duplicates": self.max_duplicates,
-            "label_errors": self.max_label_errors,
-            "outliers": self.max_outliers,
-        }
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _OptionsOfTheRun(EvaluationOptions):
-    """What a run's flags say of its images."""
+    """Options of the audited run."""
 
     command = "experiments.audit"
 
@@ -168,125 +153,107 @@ class _OptionsOfTheRun(EvaluationOptions):
         return RunOptions
 
 
-# What of a run's own flags may be given anew.
+# Flags of the audited run that may be overridden.
 _OVERRIDING = ("data_dir", "eval_batch_size", "import_modules", "trust_code", "max_pixels")
-_OF_A_RUN = ("split", *_OVERRIDING[:-1])
 
 
 def main(argv: list[str]) -> None:
-    """Embed what is not embedded yet, look, write, count."""
+    """Embed the images that are not embedded yet, find, write, and print the counts."""
     options = parse(AuditOptions, argv)
     source, output = options.source, options.output
-    for name in _OF_A_RUN:
-        if options.embeddings and name in options.on_command_line:
-            raise UsageError(f"{name} is for --run, and means nothing to --embeddings")
-    from experiments.auditing.audit_page import count_names, write_audit_page
-    from experiments.auditing.audited_images import images_of_file
-    from experiments.auditing.findings import find, write_findings
+    for name in ("split", *_OVERRIDING):
+        if options.embeddings and name != "max_pixels" and name in options.on_command_line:
+            raise UsageError(f"{name} must be unset with --embeddings; it is for --run.")
+    from experiments.evaluation.audited_images import images_of_file
+    from experiments.evaluation.findings import Thresholds, count_names, find, write_findings
+    from experiments.evaluation.held_folder import opened
+    from experiments.pages.audit_page import write_audit_page
 
-    with contextlib.ExitStack() as held_folder:
+    with contextlib.ExitStack() as until_end:
+
+        def open_output() -> None:
+            until_end.enter_context(opened(output))
+
         if options.run:
-            images, max_pixels = _images_of_run(source, options, held_folder)
+            images, max_pixels = _images_of_run(source, options, open_output)
         else:
             images, max_pixels = images_of_file(source), options.max_pixels
-        if options.max_leaks is not None and len(images.sets) == 1:
+        names = count_names(images)
+        if options.max_leaks is not None and "leaks" not in names:
             raise UsageError(
-                "max_leaks is for training images beside test images, or a gallery. "
-                f"Received: max_leaks={options.max_leaks} for one set"
+                "max_leaks must be unset without training images or a gallery, but got "
+                f"{options.max_leaks} for one set."
             )
         if options.embeddings:
-            _open(output, held_folder)
-        thresholds = _thresholds(options, max_pixels)
+            open_output()
+        values = {
+            field.name: getattr(options, field.name) for field in dataclasses.fields(Thresholds)
+        }
+        thresholds = Thresholds(**values | {"max_pixels": max_pixels})
         findings = find(images, thresholds)
-        counts, limits = findings.counts(images), options.limits
-        names = count_names(images)
-        kind = _RUN if options.run else _EMBEDDINGS
+        counts = findings.counts(images)
+        limits = {name: getattr(options, f"max_{name}") for name in counts}
+        title = f"Audit of {'run' if options.run else 'embeddings'} {source}"
         try:
             write_findings(output / "findings.csv", images, findings)
             write_audit_page(
-                output / "audit.html",
-                f"Audit of {kind} {source}",
-                images,
-                findings,
-                thresholds,
-                limits,
-                options.shown,
+                output / "audit.html", title, images, findings, thresholds, limits, options.shown
             )
         except OSError as error:
-            raise UsageError(f"the results cannot be written: {error}") from error
+            raise UsageError(f"The results cannot be written: {error}") from error
     allowed = {name: "any" if limits[name] is None else f"{limits[name]:,}" for name in names}
-    rows = [[what, f"{counts[name]:,}", allowed[name]] for name, what in names.items()]
+    rows = [[text, f"{counts[name]:,}", allowed[name]] for name, text in names.items()]
     print(text_table([[f"{len(images):,} images", "found", "allowed"], *rows]))
     print(f"\npage: {output / 'audit.html'}\nlist: {output / 'findings.csv'}")
     over = [
-        f"{counts[name]:,} {what} (--max_{name}={limits[name]})"
-        for name, what in names.items()
-        if (most := limits[name]) is not None and counts[name] > most
+        f"{counts[name]:,} {text} (--max_{name}={limits[name]})"
+        for name, text in names.items()
+        if limits[name] is not None and counts[name] > limits[name]
     ]
     if over:
         raise FindingsError(f"{', '.join(over)}: more than is allowed")
 
 
-def _thresholds(options: AuditOptions, max_pixels: int) -> Thresholds:
-    from experiments.auditing.findings import Thresholds
-
-    names = [field.name for field in dataclasses.fields(Thresholds)]
-    values = {name: getattr(options, name) for name in names}
-    return Thresholds(**values | {"max_pixels": max_pixels})
-
-
 def _images_of_run(
-    run: pathlib.Path, options: AuditOptions, held_folder: contextlib.ExitStack
+    run: pathlib.Path, options: AuditOptions, open_output: Callable[[], None]
 ) -> tuple[AuditedImages, int]:
-    """The run's sets, with the embeddings that it has kept, or its best model's; and how many
-    pixels its images may have."""
+    """Return the run's images with the embeddings of its kept model, and their `max_pixels`."""
     from experiments.training.run_files import flag_file_of
 
     given = given_words(options, _OVERRIDING)
     of_run = parse(_OptionsOfTheRun, ["audit", f"--flagfile={flag_file_of(run)}", *given])
-    from experiments.auditing.audited_images import (
+    from experiments.evaluation import model_embeddings
+    from experiments.evaluation.audited_images import (
         AuditedSet,
         audited_images,
         kept_embeddings,
         split_sets,
     )
-    from experiments.embedding import model_embeddings
-    from experiments.embedding.checked_json import read_checked
+    from experiments.evaluation.checked_json import read_checked
     from experiments.training.made_of import images_of_run
     from experiments.training.run_files import RESULT, kept_model
 
     model = kept_model(run)
-    # What an audit has found is thrown out, and looked at again: no reason to refuse it.
+    # A user may delete the images that an audit finds, and audit again.
     split = images_of_run(run, of_run, data_dir_moves=True, refuses=False)
     tables, class_names, offsets = split_sets(split)
     if options.split != "all":
-        tables = {
-            name: table
-            for name, table in tables.items()
-            if (name == "train") == (options.split == "train")
-        }
-    _open(options.output, held_folder)
+        is_train = options.split == "train"
+        tables = {n: table for n, table in tables.items() if (n == "train") == is_train}
+    open_output()
     embeddings = {}
-    if read_checked(run / RESULT) is not None:  # else they may be of an earlier model
+    if read_checked(run / RESULT) is not None:  # otherwise they may belong to an earlier model
         kept = {name: kept_embeddings(run, name, table) for name, table in tables.items()}
         embeddings = {name: array for name, array in kept.items() if array is not None}
     missing = {name: table for name, table in tables.items() if name not in embeddings}
     if missing:
-        embedder = model_embeddings.keras_model(model, of_run, _RUN)
+        embedder = model_embeddings.keras_model(model, of_run, "run")
         embeddings |= model_embeddings.embed_tables(embedder, missing, options.output, "float32")
     sets = [
         AuditedSet(name, embeddings[name], table.labels + offsets[name], table)
         for name, table in tables.items()
     ]
     return audited_images(sets, class_names), of_run.max_pixels
-
-
-def _open(output: pathlib.Path, held_folder: contextlib.ExitStack) -> None:
-    """Make the folder of the results, which no other process writes into till the stack ends."""
-    from experiments.embedding.held_folder import held
-
-    output.mkdir(parents=True, exist_ok=True)
-    held_folder.enter_context(held(output, "output_dir"))
 
 
 if __name__ == "__main__":

@@ -495,9 +495,9 @@ def _retrieval(options: RetrievalOptions) -> Iterator[str]:
 def _verification(options: VerificationOptions) -> Iterator[str]:
     if options.embeddings is not None:
         from experiments.benchmarks import halves
-        from experiments.embedding.labeled_embeddings import embeddings_from_file
+        from experiments.evaluation.labeled_embeddings import embeddings_from_file
 
-        embedded = embeddings_from_file(options.embeddings.expanduser())
+        embedded = embeddings_from_file(options.embeddings.expanduser()).queries
         return halves.measure(embedded.embeddings, embedded.labels)
     from experiments.benchmarks.verification import measure
 

@@ -34,7 +34,7 @@ def main(argv: list[str]) -> None:
     address = None if options.to is None else parsed_address(options.to, "to")
     saved_model, output = options.saved_model, options.output_dir
     images = absolute_place(options.images)
-    from experiments.embedding.saved_model import fingerprint
+    from experiments.evaluation.saved_model import fingerprint
     from experiments.searching import image_files
     from experiments.searching.columns import import_csv
     from experiments.searching.index_building import IndexKind, update_index
@@ -94,7 +94,7 @@ def _embedded(options: IndexOptions, files: list[ImageFile], settings: Settings)
             f"{done.seconds:.1f} s, {done.new / max(done.seconds, 1e-9):,.0f} a second"
         )
         return done.update
-    from experiments.embedding.saved_model import ImageEmbedder
+    from experiments.evaluation.saved_model import ImageEmbedder
     from experiments.searching.folder_embeddings import FolderEmbeddings
 
     folder = FolderEmbeddings(

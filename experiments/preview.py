@@ -1,4 +1,4 @@
-"""`python -m experiments.preview --flagfile=RECIPE.flags`: a picture of what a model will see."""
+"""`python -m experiments.preview --flagfile=RECIPE.flags`: a picture of the training images."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _PREVIEW = "Preview"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PreviewOptions(RunOptions):
-    """What a run takes, and how much of it is shown."""
+    """Options of the command: the flags of a run, and the size of the sheet."""
 
     command = "experiments.preview"
     intro = """A contact sheet of a recipe's images.
 
   python -m experiments.preview --flagfile=RECIPE.flags --data_dir=FOLDER [--flag=value ...]
 
-Each row is a training image: first as an evaluation would see it, then as the training would in so
-many epochs. Takes all flags of experiments.run, so that any of its command lines can be previewed.
+Each row is a training image: first as an evaluation crops it, then as the training augments it.
+The command has all flags of experiments.run, so you can preview any of its command lines.
 """
 
     output: str | None = option(None, _PREVIEW, "The PNG. Default: RECIPE-preview.png.")
@@ -50,11 +50,11 @@ _TEXT = 18
 
 
 def main(argv: list[str]) -> None:
-    """Data, both transforms, one picture."""
+    """Load the data, apply both transforms, write one picture."""
     options = parse(PreviewOptions, argv)
     output = options.output or f"{options.name}-preview.png"
+    from experiments.evaluation.query_order import choose_queries
     from experiments.options import data
-    from experiments.report.retrieval_grid import choose_queries
     from pipelines import find_bad_images
 
     table = data.load(options).train
@@ -72,7 +72,7 @@ def main(argv: list[str]) -> None:
 
 
 class _EveryRow:
-    """A sampler whose every batch is the whole table."""
+    """A sampler with the whole table in each batch."""
 
     def __init__(self, table: ImageTable) -> None:
         self.batch_size = len(table)
@@ -90,7 +90,7 @@ def _images(
     columns: int,
     seed: int,
 ) -> np.ndarray:
-    """uint8 [rows, 1 + columns, size, size, 3]: the evaluation's crop, then the training's."""
+    """Return uint8 [rows, 1 + columns, size, size, 3]: the evaluation's crop, then the others."""
     import numpy as np
 
     from pipelines import evaluation_batches, training_batches
@@ -112,7 +112,7 @@ def _draw(images: np.ndarray, table: ImageTable) -> Image.Image:
         "RGB", (_GAP + columns * width + _GAP, _TEXT + rows * height + _GAP), "gainsboro"
     )
     draw = ImageDraw.Draw(sheet)
-    # The evaluation's column stands apart by a gap.
+    # A gap separates the evaluation's column.
     left = [_GAP + column * width + (_GAP if column else 0) for column in range(columns)]
     draw.text((left[0], 2), "evaluation", "black", font)
     draw.text((left[1], 2), "training", "black", font)

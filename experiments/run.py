@@ -1,10 +1,16 @@
 """`python -m experiments.run --flagfile=RECIPE.flags`: train, evaluate, export, report."""
 
+from __future__ import annotations
+
 import dataclasses
 import sys
+from typing import TYPE_CHECKING, Any
 
 from experiments.options import RunOptions, UsageError, parse, run_command
 from experiments.training.cluster import read_cluster
+
+if TYPE_CHECKING:
+    from experiments.evaluation.result import Result
 
 
 def main(argv: list[str]) -> None:
@@ -28,11 +34,21 @@ def main(argv: list[str]) -> None:
 
         text = train_on_ray(options, argv)
     else:
-        text = train(options, read_cluster(options.strategy))
+        text = train(options, read_cluster(options.strategy), _write_pages)
     if text:
         print(text)
     if options.refit:
-        refit(options)
+        final = refit(options)
+        from experiments.pages.run_pages import link_final_model
+
+        link_final_model(options, final)
+        print(f"\nfinal model, of every class: {final / 'saved_model'}")
+
+
+def _write_pages(run: Any, result: Result) -> None:
+    from experiments.pages.run_pages import write_run_pages  # imports TensorFlow
+
+    write_run_pages(run, result)
 
 
 if __name__ == "__main__":

@@ -105,7 +105,7 @@ def main(argv: list[str]) -> None:
     forwarded = given_words(options, names)
     searches = _searches(options, recipes, forwarded)
 
-    from experiments.embedding.held_folder import waiting_for
+    from experiments.evaluation.held_folder import waiting_for
     from experiments.training.run_files import note_other_images, read_finished
     from experiments.tuning.study_results import write_results
 
@@ -186,7 +186,7 @@ def _job(
 
 def _run(jobs: Sequence[_Job]) -> None:
     """Run the missing jobs, and wait for jobs that another process runs."""
-    from experiments.embedding.held_folder import try_lock
+    from experiments.evaluation.held_folder import try_lock
 
     left, waits = dict(enumerate(jobs, start=1)), False
     while left:

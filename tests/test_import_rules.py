@@ -12,19 +12,19 @@ PACKAGES = ("keras_dml", "pipelines", "experiments")
 # may use the recipes. Commands, the modules beside the rooms, may import any room.
 ROOMS = {
     "options": set(),
-    "report": set(),
     "recipes": set(),
-    "embedding": {"options"},
-    "benchmarks": {"options"},
-    "training": {"options", "embedding", "report"},
-    "searching": {"options", "embedding", "report"},
-    "auditing": {"options", "embedding", "report"},
-    "exporting": {"options", "embedding", "report", "training", "auditing"},
-    "scale": {"options", "embedding", "training", "searching"},
-    "tuning": {"options", "embedding", "report", "training"},
+    "evaluation": {"options"},
+    "pages": {"options", "evaluation"},
+    "benchmarks": {"options", "evaluation"},
+    "training": {"options", "evaluation"},
+    "searching": {"options", "evaluation", "pages"},
+    "scale": {"options", "evaluation", "pages", "training", "searching"},
+    "exporting": {"options", "evaluation", "pages", "training"},
+    "tuning": {"options", "evaluation", "pages", "training"},
 }
 # Packages of others that belong into one place.
 PLACES = {
+    "jinja2": "experiments.pages",
     "tensorflow_datasets": "pipelines",
     "scann": "keras_dml.retrieval",
     "keras_hub": "keras_dml.models",

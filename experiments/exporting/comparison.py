@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from experiments.embedding.model_embeddings import naming_bad_images
-from experiments.embedding.table_embedder import recalls
+from experiments.evaluation.model_embeddings import naming_bad_images
+from experiments.evaluation.table_embedder import recalls
 from experiments.exporting.formats import Answer, Images
 from experiments.options.errors import RunError
 from experiments.options.progress import progress_bar

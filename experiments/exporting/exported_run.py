@@ -11,12 +11,12 @@ from typing import NamedTuple
 import keras
 import numpy as np
 
-from experiments.auditing.audited_images import kept_embeddings
-from experiments.embedding.calibration import calibration_words
-from experiments.embedding.held_folder import held_beside
-from experiments.embedding.model_card import MODEL_CARD, NO_THRESHOLD, model_card
-from experiments.embedding.model_embeddings import naming_bad_images
-from experiments.embedding.table_embedder import TableEmbedder
+from experiments.evaluation.audited_images import kept_embeddings
+from experiments.evaluation.calibration import calibration_words
+from experiments.evaluation.held_folder import held_beside
+from experiments.evaluation.model_embeddings import naming_bad_images
+from experiments.evaluation.table_embedder import TableEmbedder
+from experiments.evaluation.tables import markdown_table
 from experiments.exporting.comparison import (
     Comparison,
     Embeddings,
@@ -30,7 +30,7 @@ from experiments.exporting.layers import write
 from experiments.options import RunOptions, UsageError
 from experiments.options import data as options_data
 from experiments.options.values import import_modules
-from experiments.report.tables import markdown_table
+from experiments.pages.model_card import MODEL_CARD, NO_THRESHOLD, model_card
 from experiments.training.made_of import images_of_run
 from experiments.training.run_files import RESULT, kept_model, read_json
 from keras_dml._files.atomic import replacing_folder

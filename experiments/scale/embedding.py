@@ -185,7 +185,7 @@ class _Embedder:
             tf.config.threading.set_intra_op_parallelism_threads(threads)
             for device in tf.config.list_physical_devices("GPU"):
                 tf.config.experimental.set_memory_growth(device, True)
-        from experiments.embedding.saved_model import ImageEmbedder
+        from experiments.evaluation.saved_model import ImageEmbedder
         from experiments.searching.image_folder import ImageFolder
 
         self._embedder = ImageEmbedder(pathlib.Path(settings.saved_model))

@@ -109,6 +109,7 @@ def _scaling(workers: int | None) -> ScalingConfig:
 
 def _train(config: dict[str, Any]) -> str:
     """Train as one of the workers."""
+    from experiments.pages.run_pages import write_run_pages
     from experiments.training.cluster import read_cluster
     from experiments.training.train import train
 
@@ -117,7 +118,7 @@ def _train(config: dict[str, Any]) -> str:
         os.chdir(config["folder"])
     options = dataclasses.replace(parse(RunOptions, config["argv"]), strategy="multi_worker")
     try:
-        return train(options, read_cluster("multi_worker"))
+        return train(options, read_cluster("multi_worker"), write_run_pages)
     except refusals() as error:
         raise UsageError(one_line(error)) from error
 

@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from experiments.embedding.checked_json import checked_text, read_checked
+from experiments.evaluation.checked_json import checked_text, read_checked
 from experiments.options.errors import UsageError
 from experiments.searching.answer import folder_of
 from experiments.searching.csv_table import read_csv

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from experiments.embedding.npz_file import UnreadableError, read_npz
-from experiments.embedding.saved_model import ImageEmbedder
+from experiments.evaluation.npz_file import UnreadableError, read_npz
+from experiments.evaluation.saved_model import ImageEmbedder
 from experiments.options.errors import UsageError
 from experiments.options.progress import progress_bar
 from experiments.searching.image_batch import embed_batch, read_image, unusable_name

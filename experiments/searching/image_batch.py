@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from experiments.embedding.saved_model import ImageEmbedder
-from experiments.report.pictures import checked_picture
+from experiments.evaluation.pictures import checked_picture
+from experiments.evaluation.saved_model import ImageEmbedder
 
 __all__ = ["embed_batch", "read_image", "unusable_name"]
 

@@ -7,8 +7,8 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
-from experiments.embedding.checked_json import checked_text, read_checked
-from experiments.embedding.held_folder import held
+from experiments.evaluation.checked_json import checked_text, read_checked
+from experiments.evaluation.held_folder import held
 from experiments.options.errors import UsageError
 
 Settings: TypeAlias = dict[str, Any]

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from experiments.embedding.held_folder import held_beside
+from experiments.evaluation.held_folder import held_beside
 from experiments.options.errors import UsageError
 from experiments.searching.store import ID, PATH, VECTOR, Description, Rows, Store, Where
 from keras_dml._common.extras import needing

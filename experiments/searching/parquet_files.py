@@ -6,7 +6,7 @@ import hashlib
 import os
 import pathlib
 
-from experiments.embedding.checked_json import checked, checked_text
+from experiments.evaluation.checked_json import checked, checked_text
 from experiments.options.errors import UsageError
 from experiments.searching.arrow import arrow_schema, arrow_table
 from experiments.searching.file_systems import Folder, is_uri, opened_folder, refusing

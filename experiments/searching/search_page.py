@@ -1,18 +1,29 @@
-"""Search results as an HTML page, and as text."""
+"""The neighbors of some images as a page."""
 
 import functools
-import html
 import io
 import os
 import pathlib
 from collections.abc import Callable, Iterable
 
-from experiments.report.page import write_page
-from experiments.report.picture_cell import breaking, embedded_picture, picture_cell
-from experiments.report.pictures import thumbnail
-from experiments.searching.answer import ANYTHING, Answer, Conditions, answer_line, folder_of
+from markupsafe import Markup
+
+from experiments.evaluation.pictures import SIDE
+from experiments.pages.page import Cell, Picture, Row, breaking, file_picture, write_page
+from experiments.searching.answer import (
+    ANYTHING,
+    Answer,
+    Conditions,
+    SearchResult,
+    answer_line,
+    folder_of,
+)
 from experiments.searching.visual_search import VisualSearch
+from pipelines.images.limits import MOST_PIXELS
 from pipelines.visible import visible
+
+# Classes of the frames in the style sheet, by whether a neighbor matches.
+_FRAMES = {None: "neighbor", True: "match", False: "other"}
 
 
 def write_neighbors(
@@ -21,26 +32,38 @@ def write_neighbors(
     queries: Iterable[tuple[str, Answer]],
     conditions: Conditions = ANYTHING,
 ) -> None:
-    """Write queries and neighbors as one HTML file with pictures.
+    """Write the page. An unreadable picture is left out, and its name is shown.
 
     Args:
-        path: the file, in a folder that exists.
-        search: the search.
-        queries: image paths with their answers.
-        conditions: the conditions of the search.
+        path: The file; its folder exists.
+        search: The search.
+        queries: (path of the image, its `Answer`).
+        conditions: The conditions on the results.
     """
-    kind = score_name(search.metric)
-    sections = [_section(search, file, answer) for file, answer in queries]
+    only = [f"{name}={value}" for name, value in conditions.where]
+    if conditions.min_similarity is not None:
+        only.append(f"similarity at least {conditions.min_similarity:g}")
     intro = (
-        f'<p class="soft">Each query with its nearest neighbors of {search.num_items:,} images in '
-        f"{html.escape(visible(search.images.place))}, nearest first, with their {kind}."
-        f"{_asked(conditions)}{_calibrated(search)}</p>"
+        f"Each query with its nearest neighbors of {search.num_items:,} images in "
+        f"{search.images.place}, nearest first, with their {score_name(search.metric)}."
     )
-    write_page(path, "Neighbours", "\n".join([intro, *sections]))
+    if only:
+        intro += f" Only: {', '.join(only)}."
+    if search.calibration is not None:
+        intro += f" A match: {search.calibration.in_words()}."
+    write_page(
+        path,
+        "Neighbors",
+        template="neighbors.html",
+        intro=intro,
+        sections=[
+            (file, answer_line(answer), _row(search, file, answer)) for file, answer in queries
+        ],
+    )
 
 
 def score_name(metric: str) -> str:
-    """Return the name of a score on a page."""
+    """Return the name of an index's score."""
     return "cosine similarity" if metric == "cosine" else "distance (l2)"
 
 
@@ -63,42 +86,27 @@ def answers_text(
     return "\n".join(lines)
 
 
-def _asked(conditions: Conditions) -> str:
-    words = [f"{name}={value}" for name, value in conditions.where]
-    if conditions.min_similarity is not None:
-        words.append(f"similarity at least {conditions.min_similarity:g}")
-    return f" Only: {breaking(', '.join(words))}." if words else ""
-
-
-def _calibrated(search: VisualSearch) -> str:
-    if search.calibration is None:
-        return ""
-    return f" A match: {search.calibration.in_words()}."
-
-
-def _section(search: VisualSearch, file: str, answer: Answer) -> str:
+def _row(search: VisualSearch, file: str, answer: Answer) -> Row:
     name = os.path.basename(file)
-    cells = [picture_cell("query", _picture(pathlib.Path(file).read_bytes, name), name, "query")]
-    for rank, result in enumerate(answer.results, start=1):
-        picture = _picture(functools.partial(search.read, result.item), result.path)
-        note = f"{rank} · {result.score:.3f}"
-        if result.alike:
-            note += f" · and {len(result.alike)} alike"
-        if result.class_name != folder_of(result.path):
-            note += f"<br>{breaking(result.class_name)}"
-        kind = {None: "neighbour", True: "match", False: "other"}[result.match]
-        if result.match is not None:
-            note += f" · {result.match_in_words}"
-        cells.append(picture_cell(kind, picture, result.path, note))
-    row = '<div class="row">\n' + "\n".join(cells) + "\n</div>"
-    said = answer_line(answer)
-    said = f"<p>{breaking(said)}</p>\n" if said else ""
-    return f'<section class="card">\n<h2>{breaking(file)}</h2>\n{said}{row}\n</section>'
+    query = Cell("query", _picture(pathlib.Path(file).read_bytes), name, "query", name)
+    return Row([query, *(_cell(search, *ranked) for ranked in enumerate(answer.results, start=1))])
 
 
-def _picture(read: Callable[[], bytes], name: str) -> str:
+def _cell(search: VisualSearch, rank: int, result: SearchResult) -> Cell:
+    note = Markup(f"{rank} · {result.score:.3f}")
+    if result.alike:
+        note += f" · and {len(result.alike)} alike"
+    if result.class_name != folder_of(result.path):
+        note += Markup("<br>") + breaking(result.class_name)
+    if result.match is not None:
+        note += f" · {result.match_in_words}"
+    picture = _picture(functools.partial(search.read, result.item))
+    return Cell(_FRAMES[result.match], picture, result.path, note, result.path)
+
+
+def _picture(read: Callable[[], bytes]) -> Picture | None:
     try:
-        picture, kind = thumbnail(io.BytesIO(read()))
+        encoded = read()
     except (OSError, ValueError):
-        return '<span class="soft">no picture</span>'
-    return embedded_picture(picture, kind, name)
+        return None
+    return file_picture(io.BytesIO(encoded), MOST_PIXELS, SIDE)

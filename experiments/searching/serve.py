@@ -5,7 +5,6 @@ file that a client names.
 """
 
 import functools
-import importlib.resources
 import io
 import ipaddress
 import logging
@@ -21,8 +20,9 @@ import flask.typing
 import waitress
 from werkzeug.exceptions import HTTPException
 
+from experiments.evaluation.pictures import thumbnail
 from experiments.options.errors import UsageError
-from experiments.report.pictures import thumbnail
+from experiments.pages.page import environment
 from experiments.searching.answer import ANYTHING, Answer, Conditions, json_of
 from experiments.searching.search_page import score_name
 from experiments.searching.store import StoreError
@@ -169,7 +169,6 @@ def _short(name: str) -> str:
 
 def _add_page(app: flask.Flask, search: VisualSearch) -> None:
     """Add `GET /`."""
-    template, style = _page()
 
     @app.get("/")
     def page() -> flask.Response:
@@ -178,9 +177,9 @@ def _add_page(app: flask.Flask, search: VisualSearch) -> None:
         step = max(1, search.num_items // _EXAMPLES)
         examples = range(0, search.num_items, step)[:_EXAMPLES]
         response = flask.make_response(
-            flask.render_template_string(
-                template,
-                style=style,
+            environment()
+            .get_template("search.html")
+            .render(
                 nonce=nonce,
                 score=score_name(search.metric),
                 search=search,
@@ -312,14 +311,6 @@ def run(server: Server, host: str) -> None:
     print(f"http://{shown}:{port} (Ctrl-C ends it)", flush=True)
     server.run()
     print("ended")
-
-
-def _page() -> tuple[str, str]:
-    """Read the page's template and style."""
-    report = importlib.resources.files("experiments.report") / "page.html.template"
-    style = report.read_text(encoding="utf-8").partition("<style>")[2].partition("</style>")[0]
-    page = importlib.resources.files("experiments.searching") / "search.html.template"
-    return page.read_text(encoding="utf-8"), style
 
 
 def _is_from_another_site(request: flask.Request) -> bool:

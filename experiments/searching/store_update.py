@@ -6,7 +6,7 @@ import contextlib
 import pathlib
 from typing import NamedTuple, cast
 
-from experiments.embedding.held_folder import held_beside
+from experiments.evaluation.held_folder import held_beside
 from experiments.options.errors import UsageError
 from experiments.options.progress import progress_bar
 from experiments.searching.addresses import PARQUET, Address, open_store

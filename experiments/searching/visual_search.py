@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from experiments.embedding.calibration import read_calibration
-from experiments.embedding.saved_model import ImageEmbedder, fingerprint
+from experiments.evaluation.calibration import read_calibration
+from experiments.evaluation.pictures import checked_picture
+from experiments.evaluation.saved_model import ImageEmbedder, fingerprint
 from experiments.options.errors import UsageError
-from experiments.report.pictures import checked_picture
 from experiments.searching.answer import ANYTHING, Answer, Conditions, SearchResult
 from experiments.searching.gallery import open_gallery
 from experiments.searching.grouping import grouped

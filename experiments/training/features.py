@@ -13,7 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from experiments.embedding.table_embedder import (
+from experiments.evaluation.table_embedder import (
     IdentifiedEmbedder,
     TableEmbedder,
     embedding_key,

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from experiments.embedding.table_embedder import TableEmbedder
+from experiments.evaluation.table_embedder import TableEmbedder
 from experiments.options import RunOptions
 from experiments.options.errors import UsageError
 from experiments.options.loss_flags import naming_flags

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from experiments.evaluation.scores import ACCURACY, MAP_AT_R, RECALL_AT_1
 from experiments.options import RunOptions, UsageError
-from experiments.training.patience import MAP_AT_R
 
-__all__ = ["ACCURACY", "RECALL", "check_keep", "kept", "kept_by", "kept_in_words", "score"]
-
-RECALL = "test/recall@1/cosine"
-ACCURACY = "test/accuracy"
 # The values of --keep.
 _LAST, _BEST_TEST, _BEST_FOLD = "last", "best_test", "best_fold"
 
@@ -67,5 +63,5 @@ def _score_of(row: Mapping[str, float]) -> tuple[str, str]:
 
     Accuracy if the test classes are the training classes, MAP@R if the run has patience, else R@1.
     """
-    names = {ACCURACY: "accuracy", MAP_AT_R: "MAP@R", RECALL: "R@1"}
+    names = {ACCURACY: "accuracy", MAP_AT_R: "MAP@R", RECALL_AT_1: "R@1"}
     return next((key, name) for key, name in names.items() if key in row)

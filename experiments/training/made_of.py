@@ -8,14 +8,13 @@ import os
 import pathlib
 from typing import Any
 
+from experiments.evaluation.baselines import RAW_PIXELS_FILE, UNTRAINED_FILE
 from experiments.options import RunOptions, UsageError, parse
 from experiments.options.data import data
 from experiments.options.run_options import BadImageOptions, DataOptions
 from experiments.training.run_files import (
     IMAGES,
     RANKMI,
-    RAW_PIXELS,
-    UNTRAINED,
     flag_file_of,
     has_checkpoint,
     kept_images,
@@ -79,7 +78,7 @@ def settle_images(folder: RunFolder, made_of: Record) -> None:
             )
         return
     if before != made_of:
-        for name in (RAW_PIXELS, UNTRAINED, RANKMI):  # of the images that were there
+        for name in (RAW_PIXELS_FILE, UNTRAINED_FILE, RANKMI):  # of the images that were there
             folder.file(name).unlink(missing_ok=True)
     folder.write_json(IMAGES, made_of)
 

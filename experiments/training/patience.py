@@ -4,19 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from experiments.evaluation.scores import MAP_AT_R
 from experiments.options import RunOptions, UsageError
-
-__all__ = [
-    "MAP_AT_R",
-    "check_patience",
-    "epochs_of_all_classes",
-    "is_over",
-    "stopped",
-    "waited",
-]
-
-MAP_AT_R = "test/map@r/cosine"
-"""What is validated, in `metrics.jsonl`: there where a run has patience, and then kept by."""
 
 _COUNTS_ON_THE_END = "warm_cosine"
 

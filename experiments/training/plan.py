@@ -8,10 +8,10 @@ import keras
 import numpy as np
 
 from experiments import recipes
+from experiments.evaluation.evaluators import Evaluator, RetrievalScores
+from experiments.evaluation.pairs import pair_rows
 from experiments.options import RunOptions, UsageError
 from experiments.options import data as described
-from experiments.report.similarity_figure import pair_rows
-from experiments.training.evaluators import Evaluator, RetrievalScores
 from experiments.training.fine_tuning import Phase, check_fine_tuning
 from experiments.training.made_of import Record, record_of
 from experiments.training.objectives import Objective, objective_of

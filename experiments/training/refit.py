@@ -8,6 +8,7 @@ import pathlib
 import subprocess
 from typing import Any
 
+from experiments.evaluation.scores import Rows
 from experiments.options import (
     RunError,
     RunOptions,
@@ -19,7 +20,7 @@ from experiments.options import (
 from experiments.options.child import child_command, child_environment
 from experiments.options.command_line import MISTAKE
 from experiments.training.patience import epochs_of_all_classes
-from experiments.training.run_files import REPORT, RESULT, flag_file_of, read_finished, read_json
+from experiments.training.run_files import RESULT, flag_file_of, read_finished, read_json
 from pipelines.datasets.registry import takes_split
 
 FOLDER = "refit"
@@ -63,10 +64,10 @@ class Measured:
         return str(self.result.get("table", ""))
 
     @property
-    def rows(self) -> dict[str, dict[int | str, float]]:
-        """Its recall at K: name -> {K: fraction}."""
-        found = self.result["recall"]
-        return {name: {int(k): share for k, share in row.items()} for name, row in found.items()}
+    def rows(self) -> Rows:
+        """Its rows of the table of scores."""
+        found: Rows = self.result["rows"]
+        return found
 
     @property
     def sentence(self) -> str:
@@ -129,11 +130,13 @@ def measured(options: RunOptions) -> Measured | None:
     return Measured(run, result)
 
 
-def refit(options: RunOptions) -> None:
-    """Train again on every class, in a process of its own; stopped, it continues as every run.
+def refit(options: RunOptions) -> pathlib.Path:
+    """Train again on every class in another process, and return the folder of that run.
+
+    After a stop it resumes like every run.
 
     Args:
-        options: of the run that is finished.
+        options: The options of the finished run.
 
     Raises:
         UsageError, RunError: as the second run ends.
@@ -168,12 +171,7 @@ def refit(options: RunOptions) -> None:
     if code:
         kind = UsageError if code == MISTAKE else RunError
         raise kind(f"the run on every class ended with code {code}; see above")
-    from experiments.embedding.model_card import MODEL_CARD, update_final_model  # TensorFlow
-    from experiments.report.links import add_link
-
-    update_final_model(options.folder / MODEL_CARD, f"{FOLDER}/saved_model")
-    add_link(options.folder / REPORT, folder / REPORT, "The final model, of every class")
-    print(f"\nfinal model, of every class: {folder / 'saved_model'}")
+    return folder
 
 
 def _exit_code(words: list[str]) -> int:

@@ -9,20 +9,18 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+from experiments.evaluation.result import FLAGS_FILE
+from experiments.evaluation.result import REPORT as REPORT
 from experiments.options.errors import UsageError
 from experiments.training.manifest import DamagedError, Manifest
 
-FLAGS_FILE = "flags.txt"
 LOG = "metrics.jsonl"
 CHECKPOINT = "checkpoint.npz"
 BEST = "best.keras"
 BAD_IMAGES = "bad_images.txt"
 IMAGES = "images.json"
-RAW_PIXELS = "raw_pixels.json"
-UNTRAINED = "untrained_backbone.json"
 RANKMI = "rankmi.json"
 RESULT = "result.json"
-REPORT = "report.html"
 DIVERGED = "diverged.txt"
 """The reason why a training diverged."""
 TENSORBOARD = "tensorboard"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from experiments.embedding.held_folder import hold
+from experiments.evaluation.held_folder import hold
 from experiments.options.errors import UsageError
 from experiments.training.checkpoint import State, read_checkpoint, write_checkpoint
 from experiments.training.manifest import MANIFEST, Manifest
@@ -284,7 +284,7 @@ class RunFolder:
 
 def _variables(model: keras.Model) -> list[keras.Variable]:
     if not model.optimizer.built:
-        from experiments.embedding.table_embedder import strategy_of
+        from experiments.evaluation.table_embedder import strategy_of
 
         with strategy_of(model).scope():
             model.optimizer.build(model.trainable_variables)

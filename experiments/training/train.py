@@ -1,22 +1,29 @@
 """A whole run: plan, model, training, evaluation, and outputs."""
 
+from __future__ import annotations
+
 import functools
 import time
+from typing import TYPE_CHECKING
 
+from experiments.evaluation.result import REPORT
 from experiments.options import RunOptions, mute, resolved
 from experiments.training.cluster import Cluster
-from experiments.training.run_files import REPORT
 from experiments.training.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from experiments.training.outcome import WritePages
 
 __all__ = ["train"]
 
 
-def train(options: RunOptions, cluster: Cluster) -> str:
+def train(options: RunOptions, cluster: Cluster, write_pages: WritePages) -> str:
     """Train, evaluate, and write the run's folder, or continue where an earlier process stopped.
 
     Args:
         options: the run's options.
         cluster: the workers that train together. Every worker calls this function.
+        write_pages: writes the pages of the run.
 
     Returns:
         The text to print at the end: the scores and the names of the report and the model. Empty on
@@ -34,7 +41,7 @@ def train(options: RunOptions, cluster: Cluster) -> str:
         return folder.finished_text
 
     # These modules import TensorFlow, which takes seconds. A finished run does not need it.
-    from experiments.embedding.table_embedder import TableEmbedder
+    from experiments.evaluation.table_embedder import TableEmbedder
     from experiments.training import fit, outcome
     from experiments.training.devices import devices
     from experiments.training.failures import explained
@@ -70,7 +77,7 @@ def train(options: RunOptions, cluster: Cluster) -> str:
         for evaluator in run.evaluators:
             evaluator.before(run, state, embedder, untrained)
         fit.fit(run, learner, workers, state, feed)
-        table = outcome.leave(run, model, embedding, workers, began, feed)
+        table = outcome.leave(run, model, embedding, workers, began, feed, write_pages)
     if table is None:
         return ""
     return f"\n{table}\n\nreport: {folder.file(REPORT)}\nserving: {folder.file('saved_model')}"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from experiments.embedding.checked_json import checked_text, read_checked
+from experiments.evaluation.checked_json import checked_text, read_checked
 from experiments.options import (
     RunError,
     RunOptions,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from experiments.embedding.held_folder import waiting_for
+from experiments.evaluation.held_folder import waiting_for
 from experiments.options import RunOptions, UsageError, data, parse, resolved
 from experiments.training.objectives import objective_of
 from experiments.training.optimizer import optimizer

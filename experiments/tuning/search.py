@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from experiments.embedding.held_folder import waiting_for
+from experiments.evaluation.held_folder import waiting_for
 from experiments.options import RunError, RunOptions, UsageError, one_line, parse, resolved
 from experiments.tuning.space import Parameter, Trial, Value, without_password
 from keras_dml._common.extras import needing

@@ -9,20 +9,19 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from experiments.report.baselines import Rows, distinct_baselines
-from experiments.report.figures import intervals_svg
-from experiments.report.intervals import Difference, Interval, differences, mean_interval
-from experiments.report.page import picture_cards, write_page
-from experiments.report.tables import html_table, markdown_table
-from experiments.report.trials_figure import Tried, trials_svg
+from experiments.evaluation.baselines import distinct_baselines
+from experiments.evaluation.intervals import Difference, Interval, differences, mean_interval
+from experiments.evaluation.scores import Rows, compared, label_of
+from experiments.evaluation.tables import markdown_table
+from experiments.pages.figures import intervals_svg
+from experiments.pages.page import html_table, picture_cards, write_page
+from experiments.pages.trials_figure import Tried, trials_svg
 from experiments.tuning.protocol import SearchResult
 from experiments.tuning.space import words_of_trial
 from keras_dml._files.atomic import replacing
 
 __all__ = ["shown", "write_results"]
 
-# Keys of each score in a run's `result.json`.
-_SCORES = {"R@1": ("recall", "embedding, cosine", "1"), "MAP@R": ("scores", "map@r/cosine")}
 OfFolds = Mapping[str, Mapping[str, Mapping[str, float]]]
 
 
@@ -102,24 +101,18 @@ def _scores(
 ) -> dict[str, dict[str, list[float]]]:
     """Return the percentages of each score and recipe. A score that a run lacks is left out."""
     found: dict[str, dict[str, list[float]]] = {}
-    for name, keys in _SCORES.items():
+    for score in compared():
+        key = f"{score.at_1}/cosine"
         values = {
-            recipe: [_value(result, keys) for result in of_one]
+            recipe: [result["scores"].get(key) for result in of_one]
             for recipe, of_one in results.items()
         }
         if all(value is not None for of_one in values.values() for value in of_one):
-            found[name] = {
-                recipe: [100 * percent for percent in of_one if percent is not None]
+            found[label_of(score.at_1)] = {
+                recipe: [score.scale * value for value in of_one]
                 for recipe, of_one in values.items()
             }
     return found
-
-
-def _value(result: Mapping[str, Any], keys: Sequence[str]) -> float | None:
-    value: Any = result
-    for key in keys:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value
 
 
 def _rows(
@@ -131,10 +124,11 @@ def _rows(
         [recipe, *(shown(mean_interval(of_one[recipe])) for of_one in scores.values())]
         for recipe in sorted(first, key=lambda recipe: -mean_interval(first[recipe]).mean)
     ]
-    columns = {"R@1": "1", "MAP@R": "MAP@R"}
+    by_label = {label_of(score.at_1): score for score in compared()}
     for label, found in baselines.items():
         of_one = found.get("cosine", {})
-        rows.append([label, *(_percent(of_one.get(columns[score])) for score in scores)])
+        cells = [by_label[name].text(of_one.get(by_label[name].at_1)) for name in scores]
+        rows.append([label, *cells])
     return [["recipe", *scores], *rows]
 
 

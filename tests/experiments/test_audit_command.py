@@ -11,7 +11,7 @@ from synthetic_photographs import catalogue, photographs
 from tiny_run import TINY
 
 from experiments import audit
-from experiments.auditing.audited_images import kept_embeddings
+from experiments.evaluation.audited_images import kept_embeddings
 from experiments.options.command_line import run_command
 from pipelines import ImageTable
 
@@ -184,12 +184,12 @@ def test_names_are_text_on_the_page_and_in_the_file(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "give either --run=FOLDER or --embeddings=FILE. Received: neither"),
-        (["--run=a", "--embeddings=b"], "Received: both"),
+        ([], "Set one of --run and --embeddings, but got neither"),
+        (["--run=a", "--embeddings=b"], "but got both"),
         (["--run=/nowhere"], "run must be the folder of a run, with flags.txt in it"),
         (["--embeddings=/nowhere.npz"], "embeddings must be a .npz file"),
-        (["--embeddings={file}", "--split=train"], "split is for --run"),
-        (["--embeddings={file}", "--max_leaks=0"], "Received: max_leaks=0 for one set"),
+        (["--embeddings={file}", "--split=train"], "split must be unset"),
+        (["--embeddings={file}", "--max_leaks=0"], "max_leaks must be unset"),
         (["--embeddings={file}", "--neighbors=0"], "neighbors"),
         (["--embeddings={file}", "--correlation=2"], "correlation"),
         (["--embeddings={file}", "--max_outliers=-1"], "max_outliers"),
@@ -205,12 +205,12 @@ def test_wrong_use(arguments, message, file, capsys):
     ("arrays", "message"),
     [
         ({"embeddings": EMBEDDINGS * np.nan}, "embeddings must be finite. Received: NaN"),
-        ({"labels": LABELS[:5]}, "labels [n], one for each row"),
-        ({"embeddings": np.zeros((0, 4)), "labels": LABELS[:0]}, "the sets need an image or more"),
-        ({"train_embeddings": EMBEDDINGS}, "must hold the array train_labels"),
+        ({"labels": LABELS[:5]}, "labels shape [n]"),
+        ({"embeddings": np.zeros((0, 4)), "labels": LABELS[:0]}, "The sets must have an image"),
+        ({"train_embeddings": EMBEDDINGS}, "must have the array train_labels"),
         (
             {"train_embeddings": EMBEDDINGS[:, :5], "train_labels": LABELS},
-            "embeddings of one width. Received: train (90, 5), test (90, 8)",
+            "embeddings of one width, but got train (90, 5), test (90, 8)",
         ),
         (
             {"train_embeddings": EMBEDDINGS, "train_labels": np.arange(90)},

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from experiments import calibrate
-from experiments.embedding.calibration import (
+from experiments.evaluation.calibration import (
     Calibration,
     calibration_path,
     read_calibration,
     write_calibration,
 )
-from experiments.embedding.saved_model import fingerprint
+from experiments.evaluation.saved_model import fingerprint
 from experiments.options.command_line import run_command
 from experiments.options.errors import UsageError
 from keras_dml.metrics import verification
@@ -82,24 +82,24 @@ def test_a_run_is_calibrated_by_its_test_embeddings(tmp_path, capsys):
 def test_embeddings_of_no_model(tmp_path, capsys):
     embeddings_file(tmp_path / "all.npz")
     assert command(f"--embeddings={tmp_path / 'all.npz'}", "--false_match_rate=0.01") == 0
-    assert "of no model" in capsys.readouterr().out
+    assert "for no model" in capsys.readouterr().out
     assert json.loads((tmp_path / "all-calibration.json").read_text())["fingerprint"] is None
 
 
 @pytest.mark.parametrize(
     ("arrays", "arguments", "message"),
     [
-        ({}, ["--false_match_rate=1e-6"], "1e-06 takes 3,000,000 pairs of two classes (3 / rate)"),
-        ({}, ["--false_match_rate=0"], "above 0 and below 1. Received: false_match_rate=0"),
+        ({}, ["--false_match_rate=1e-6"], "3,000,000 pairs of two classes (3 / rate)"),
+        ({}, ["--false_match_rate=0"], "false_match_rate must be above 0 and below 1"),
         ({}, ["--false_match_rate=nan"], "false_match_rate"),
         ({}, ["--metric=dot"], "metric"),
         ({}, ["--saved_model=/no"], "saved_model must be the folder of a SavedModel"),
-        ({}, ["--run=/no"], "give one of --run and --embeddings. Received: both"),
+        ({}, ["--run=/no"], "one of --run and --embeddings, but got both"),
         ({"labels": np.zeros(120)}, [], "labels must be of two classes or more"),
         ({"labels": np.arange(120)}, [], "no positive pair"),
         ({"embeddings": np.full((120, 2), np.inf)}, [], "embeddings must be finite"),
         ({"embeddings": np.zeros((0, 2)), "labels": np.zeros(0)}, [], "two classes or more"),
-        ({"labels": np.zeros(3)}, [], "embeddings must have shape [n, d] and labels [n]"),
+        ({"labels": np.zeros(3)}, [], "embeddings must have shape [n, d] and labels"),
     ],
 )
 def test_what_it_refuses(tmp_path, capsys, arrays, arguments, message):
@@ -112,10 +112,10 @@ def test_what_it_refuses(tmp_path, capsys, arrays, arguments, message):
 
 def test_what_it_refuses_of_a_run(tmp_path, capsys):
     for arguments, message in [
-        ([], "give one of --run and --embeddings. Received: none of them"),
+        ([], "one of --run and --embeddings, but got none"),
         ([f"--run={tmp_path}"], "run must be the folder of a finished run"),
         (["--embeddings=/no.npz"], "embeddings must be a .npz file"),
-        ([f"--run={tmp_path}", "--saved_model=x"], "saved_model is for --embeddings"),
+        ([f"--run={tmp_path}", "--saved_model=x"], "saved_model must be unset"),
     ]:
         assert command(*arguments) == 2
         err = capsys.readouterr().err
@@ -130,15 +130,15 @@ def test_a_calibration_of_something_else_is_refused(tmp_path):
     write_calibration(path, calibration)
     assert read_calibration(model, "a", "cosine") == calibration
     for of_model, metric, message in [
-        ("b", "cosine", "is of another model than"),
-        ("a", "l2", "is of metric=cosine, the index of metric=l2"),
+        ("b", "cosine", "belongs to another model than"),
+        ("a", "l2", "metric=l2, but got metric=cosine"),
     ]:
         with pytest.raises(UsageError, match=message):
             read_calibration(model, of_model, metric)
     write_calibration(path, dataclasses.replace(calibration, fingerprint=None))
-    with pytest.raises(UsageError, match="is of another model than"):
+    with pytest.raises(UsageError, match="belongs to another model than"):
         read_calibration(model, "a", "cosine")
     for text in ("", "{}", "[]", path.read_text().replace("0.5", "0.6"), '{"metric": "cosine"}'):
         path.write_text(text)
-        with pytest.raises(UsageError, match="is damaged: delete it"):
+        with pytest.raises(UsageError, match="is damaged. Delete it"):
             read_calibration(model, "a", "cosine")

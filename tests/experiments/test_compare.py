@@ -7,7 +7,7 @@ import subprocess
 import pytest
 from tiny_run import TINY
 
-from experiments import compare
+from experiments import compare, recipes
 from experiments.options.command_line import run_command
 from experiments.training import child_runs, run_files
 
@@ -104,18 +104,19 @@ def test_the_help(capsys):
 
 def test_the_untrained_backbone_is_a_row_of_the_table(tmp_path, monkeypatch, capsys):
     rows = {
-        "cosine": {"1": 0.974, "MAP@R": 0.457},
-        "l2": {"1": 0.96, "MAP@R": 0.4},
-        "photo to catalog, cosine": {"1": 0.479},
+        "cosine": {"recall@1": 0.974, "map@r": 0.457},
+        "l2": {"recall@1": 0.96, "map@r": 0.4},
+        "photo to catalog, cosine": {"recall@1": 0.479},
     }
-    recall = {"embedding, cosine": {"1": 0.967}, "embedding, l2": {"1": 0.95}}
-    recall |= {"photo to catalog, cosine": {"1": 0.5}}
-    result = {"recall": recall, "scores": {"map@r/cosine": 0.5}, "train_seconds": 1.0}
-    result |= {"seconds": 2.0, "baselines": {"untrained backbone": rows}}
+    own = {"embedding, cosine": {"recall@1": 0.967, "map@r": 0.5}}
+    own["embedding, l2"] = {"recall@1": 0.95}
+    own["photo to catalog, cosine"] = {"recall@1": 0.5}
+    result = {"rows": own, "train_seconds": 1.0, "seconds": 2.0}
+    result["baselines"] = {"untrained backbone": rows}
     read = "experiments.training.run_files.read_finished"
     monkeypatch.setattr(read, lambda folder: (result, [{"epoch": 1, "train/loss": 1.0}]))
     monkeypatch.setattr(compare, "run_recipe", lambda recipe, folder, forwarded: folder.mkdir())
-    monkeypatch.setattr(compare, "_pictures", lambda folders: None)
+    monkeypatch.setattr(compare, "_same_queries", lambda folders: None)
     (tmp_path / "out").mkdir()
     words = ["--recipes=cub.flags,cars.flags", f"--output_dir={tmp_path / 'out'}"]
     assert command(*words) == 0
@@ -128,12 +129,13 @@ def test_the_untrained_backbone_is_a_row_of_the_table(tmp_path, monkeypatch, cap
 
 
 def test_a_catalog_is_a_column():
-    recall = {"embedding, cosine": {"1": 0.75}, "embedding, l2": {"1": 0.5}}
-    for name, more in (("plain", {}), ("shop", {"photo to catalog, cosine": {"1": 0.25}})):
-        result = {"recall": recall | more, "train_seconds": 1.0, "seconds": 2.0}
-        row = compare._row(name, result)
-        assert row.get("photo to catalog, R@1") == (25.0 if more else None)
-        assert row["R@1, cosine"] == 75.0
+    own = {"embedding, cosine": {"recall@1": 0.75}, "embedding, l2": {"recall@1": 0.5}}
+    recipe = recipes.find_recipe("glyphs.flags")
+    for more in ({}, {"photo to catalog, cosine": {"recall@1": 0.25}}):
+        result = {"rows": own | more, "train_seconds": 1.0, "seconds": 2.0}
+        line = compare._line(recipe, result)
+        assert line.get("photo to catalog, R@1") == (0.25 if more else None)
+        assert line["R@1, cosine"] == 0.75
 
 
 @pytest.mark.parametrize(
@@ -145,7 +147,7 @@ def test_a_catalog_is_a_column():
 )
 def test_the_recalls_of_a_paper_are_columns(header, cells, tmp_path, monkeypatch, capsys):
     result = {
-        "recall": {"embedding, cosine": {"1": 0.75}, "embedding, l2": {"1": 0.5}},
+        "rows": {"embedding, cosine": {"recall@1": 0.75}, "embedding, l2": {"recall@1": 0.5}},
         "train_seconds": 1.0,
         "seconds": 2.0,
     }

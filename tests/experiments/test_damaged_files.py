@@ -20,7 +20,7 @@ from trial_process import run_trials, trials_of_this_process
 from trials import Tally, seeds
 
 from experiments import evaluate, index, search
-from experiments.embedding.saved_model import ImageEmbedder
+from experiments.evaluation.saved_model import ImageEmbedder
 from experiments.options.command_line import run_command
 from keras_dml._files.checksums import write_checksums
 

@@ -13,9 +13,12 @@ from tiny_run import TINY
 
 import pipelines
 from experiments import evaluate
-from experiments.embedding.embedding_file import EmbeddingFile
-from experiments.embedding.table_embedder import TableEmbedder
+from experiments.evaluation.embedding_file import EmbeddingFile
+from experiments.evaluation.table_embedder import TableEmbedder
+from experiments.options import parse
 from experiments.options.command_line import run_command
+from experiments.pages import report
+from experiments.pages.retrieval import Shown
 from keras_dml import metrics
 from keras_dml.export import export_saved_model
 
@@ -112,8 +115,8 @@ def test_the_prefixes_of_anybodys_embeddings(tmp_path, capsys):
     assert "first 1, cosine" in capsys.readouterr().out and "first 2, l2" in page
     for lengths in ("2,1", "0,1", "3,5", "1,1"):
         assert command(*options, f"--matryoshka={lengths}") == 2
-        message = f"up to the 4 of the embeddings. Received: matryoshka={lengths}"
-        assert message in capsys.readouterr().err
+        said = capsys.readouterr().err
+        assert "matryoshka must be increasing lengths up to 4" in said and lengths in said
 
 
 def test_a_catalog_in_a_file_is_searched_too(tmp_path, capsys):
@@ -134,7 +137,7 @@ def test_a_catalog_in_a_file_is_searched_too(tmp_path, capsys):
 
     np.savez(tmp_path / "half.npz", embeddings=EMBEDDINGS, labels=LABELS, catalog_labels=LABELS)
     assert command(f"--embeddings={tmp_path / 'half.npz'}") == 2
-    assert "must hold the array catalog_embeddings" in capsys.readouterr().err
+    assert "must have the array catalog_embeddings" in capsys.readouterr().err
 
 
 NAN_IN_ROW_3 = EMBEDDINGS + np.where(np.arange(30) == 3, np.nan, 0)[:, None]
@@ -143,20 +146,20 @@ NAN_IN_ROW_3 = EMBEDDINGS + np.where(np.arange(30) == 3, np.nan, 0)[:, None]
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"labels": None}, "must hold the array labels.*with the arrays embeddings"),
-        ({"embeddings": None, "labels": None, "x": LABELS}, "must hold .* embeddings.* arrays x"),
-        ({"gallery_labels": LABELS}, "must hold the array gallery_embeddings"),
-        ({"labels": LABELS[:7]}, r"labels \[n\].*shape \(30, 4\) and labels of shape \(7,\)"),
-        ({"embeddings": EMBEDDINGS[0]}, r"embeddings must have shape \[n, d\].*shape \(4,\)"),
+        ({"labels": None}, "must have the array labels.*with the arrays embeddings"),
+        ({"embeddings": None, "labels": None, "x": LABELS}, "must have .* embeddings.* arrays x"),
+        ({"gallery_labels": LABELS}, "must have the array gallery_embeddings"),
+        ({"labels": LABELS[:7]}, r"labels shape \[n\].*\(30, 4\) and \(7,\)"),
+        ({"embeddings": EMBEDDINGS[0]}, r"embeddings must have shape \[n, d\].*\(4,\)"),
         ({"embeddings": NAN_IN_ROW_3}, r"NaN or infinity in 1 of 30 rows \(row numbers 3\)"),
         ({"embeddings": EMBEDDINGS[:1], "labels": LABELS[:1]}, "at least 2 images.*Received: 1"),
         ({"embeddings": EMBEDDINGS[:0], "labels": LABELS[:0]}, "at least 2 images.*Received: 0"),
-        ({"paths": LABELS + "\0.png"}, r"paths must be names of files.*class 0\\x00.png"),
+        ({"paths": LABELS + "\0.png"}, r"paths must be file names.*class 0\\x00.png"),
         ({"paths": LABELS + "\udc80"}, "must be valid UTF-8"),
         ({"paths": LABELS[:4]}, "one label for each image. Received: 4 images and 30 labels"),
         ({"--recall_at": "30"}, "recall_at must be between 1 and 29.*30"),
-        ({"--split": "train"}, "not for --embeddings"),
-        ({"--dataset": "cub"}, "dataset means nothing to an evaluation of --embeddings"),
+        ({"--split": "train"}, "split has no effect on --embeddings"),
+        ({"--dataset": "cub"}, "dataset has no effect on --embeddings"),
     ],
 )
 def test_embeddings_that_do_not_fit(changed, message, tmp_path, capsys):
@@ -194,12 +197,12 @@ def test_files_that_are_none(tmp_path, capsys):
     (tmp_path / "other.npz").write_bytes(other)
     for name in ("a.npy", "cut.npz", "text.npz", "empty.npz", "damaged.npz", "other.npz"):
         refused([f"--embeddings={tmp_path / name}"], f"must be a .npz file.*{name}", capsys)
-    refused([f"--embeddings={tmp_path / 'gone.npz'}"], "gone.npz, no file", capsys)
+    refused([f"--embeddings={tmp_path / 'gone.npz'}"], "gone.npz is not a file", capsys)
     refused([f"--run={tmp_path}"], "run must be the folder of a run", capsys)
-    refused([], "give one of --run, --model, .*Received: none of them", capsys)
-    refused(["--run=a", "--model=b"], "Received: --run and --model", capsys)
-    refused(["--model=b", "--epochs=3"], "epochs means nothing.*Received: --epochs=3", capsys)
-    refused(["--model=b", "--nodeterministic"], "deterministic means nothing", capsys)
+    refused([], "one of --run, --model, .*but got none of them", capsys)
+    refused(["--run=a", "--model=b"], "but got --run and --model", capsys)
+    refused(["--model=b", "--epochs=3"], "epochs has no effect.*--epochs=3", capsys)
+    refused(["--model=b", "--nodeterministic"], "deterministic has no effect", capsys)
     assert command("--help") == 0
     assert "--saved_model=" in capsys.readouterr().out
 
@@ -210,7 +213,7 @@ def test_where_results_go(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path / "model-v1.2")
 
     def output(*arguments):
-        return evaluate._parse(["evaluate", *arguments]).output
+        return parse(evaluate.EvaluateOptions, ["evaluate", *arguments]).output
 
     assert output("--saved_model=.") == tmp_path / "model-v1.2-evaluation"
     assert output("--saved_model=../model-v1.2/") == tmp_path / "model-v1.2-evaluation"
@@ -232,7 +235,7 @@ def test_a_run_and_its_model(model, photos, embeddings, tmp_path, monkeypatch, c
     at_random, heading, _ = page.partition("<h2>Best queries")
     assert at_random.count('class="query"') == 10 and heading
     assert page.count("<svg") == 2
-    monkeypatch.setattr(evaluate, "_shown", lambda *found: {})  # which takes a second
+    monkeypatch.setattr(report, "shown_of_readable", lambda images: Shown())  # which takes a second
 
     assert command(f"--run={model / 'run'}", "--split=train", "--noclustering") == 0
     assert "\nall classes are training classes of the dataset" in capsys.readouterr().out
@@ -260,7 +263,7 @@ def test_a_run_and_its_model(model, photos, embeddings, tmp_path, monkeypatch, c
     # Half precision, other images: embedded anew.
     capsys.readouterr()
     assert command(*arguments, "--float16", "--split=all", "--noclustering") == 0
-    line = "5 of the 10 classes are training classes of the dataset: of a model that was trained on"
+    line = "5 of the 10 classes are training classes of the dataset: a model that was trained on"
     assert f"\n{line}" in capsys.readouterr().out
     assert line in read(tmp_path)[1]
     assert sum(written[3:]) == 40
@@ -283,11 +286,11 @@ def test_a_saved_model(model, photos, embeddings, tmp_path, capsys, monkeypatch)
     at_random, heading, _ = read(tmp_path / "out")[1].partition("<h2>Best queries")
     assert at_random.count('class="query"') == 10 and heading
 
-    refused([*arguments, "--resize=20"], "resize means nothing .*--saved_model.*=20", capsys)
+    refused([*arguments, "--resize=20"], "resize has no effect .*--saved_model.*=20", capsys)
     bad = sorted((folder / "class7").iterdir())[2]
     bad.write_bytes(pathlib.Path(bad).read_bytes()[:60])
     refused(arguments, f"{bad}: ", capsys)
-    monkeypatch.setattr(evaluate, "_shown", lambda *found: {})
+    monkeypatch.setattr(report, "shown_of_readable", lambda images: Shown())
     assert command(*arguments, "--skip_bad_images") == 0
     assert json.loads((tmp_path / "out" / "evaluation.json").read_text())["queries"] == 19
 

@@ -14,7 +14,7 @@ from tiny_run import TINY
 from trials import Tally, seeds
 
 from experiments import export
-from experiments.embedding.held_folder import held_beside
+from experiments.evaluation.held_folder import held_beside
 from experiments.options.command_line import run_command
 
 # What each format needs.

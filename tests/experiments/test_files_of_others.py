@@ -5,9 +5,9 @@ import pathlib
 import numpy as np
 import pytest
 
-from experiments.embedding.checked_json import checked_text, read_checked
-from experiments.report.links import add_link
-from experiments.report.page import write_page
+from experiments.evaluation.checked_json import checked_text, read_checked
+from experiments.pages.links import add_link
+from experiments.pages.page import write_page
 from experiments.searching.folder_embeddings import FolderEmbeddings
 from experiments.training.manifest import Manifest
 from keras_dml.retrieval import ExactIndex, load_index
@@ -80,7 +80,7 @@ def test_a_report_without_permission_keeps_its_links(tmp_path, monkeypatch, capl
     def replacing(path):
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr("experiments.report.links.replacing", replacing)
+    monkeypatch.setattr("experiments.pages.links.replacing", replacing)
     add_link(report, page, "Evaluation")
     assert report.read_text() == before
     assert f"{report} cannot be changed to link to {page}" in caplog.text

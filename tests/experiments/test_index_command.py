@@ -12,8 +12,8 @@ import tensorflow as tf
 from photo_search import index_command, picture, png, save_color_model, write_photos
 from PIL import Image
 
-from experiments.embedding import saved_model as image_embedder
-from experiments.embedding.held_folder import held
+from experiments.evaluation import saved_model as image_embedder
+from experiments.evaluation.held_folder import held
 from experiments.searching.image_files import image_path, list_images
 from keras_dml import retrieval
 from keras_dml._files.checksums import write_checksums

@@ -15,15 +15,14 @@ from official_layouts import write_cars_devkit, write_cub, write_groceries, writ
 from PIL import Image
 
 from experiments import recipes, run
+from experiments.evaluation.scores import MAP_AT_R, PAPER, rows_of
 from experiments.options import RunOptions, declarations, parse
 from experiments.options import data as described
 from experiments.options.command_line import run_command
 from experiments.options.loss_flags import flags_of_losses
-from experiments.report.scores import paper_rows
 from experiments.training import fit
 from experiments.training.objectives import objective_of
 from experiments.training.optimizer import backbone_optimizer
-from experiments.training.patience import MAP_AT_R
 from keras_dml import models
 from keras_dml.metrics import recall_at_k
 from pipelines import training_batches
@@ -511,9 +510,10 @@ def test_every_printed_score_is_read_from_the_recipe_that_has_it():
         found = recipes.paper_scores(recipes.find_recipe(f"{name}.flags"))
         if "nmi" in found:
             clusterings[name] = 100 * found["nmi"]
-        for row, recalls in paper_rows(found).items():
+        for row, recalls in rows_of(found, PAPER).items():
             percent = tuple(round(100 * recall, 6) for recall in recalls.values())
-            rows[name, row.removeprefix("paper, ")] = tuple(recalls), percent
+            ks = tuple(int(key.removeprefix("recall@")) for key in recalls)
+            rows[name, row.removeprefix("paper, ")] = ks, percent
     assert rows == PRINTED
     assert clusterings == pytest.approx(PRINTED_NMI)
 

@@ -21,11 +21,11 @@ from PIL import Image
 
 import experiments.searching
 from experiments import search
-from experiments.embedding.calibration import Calibration, calibration_path, write_calibration
-from experiments.embedding.checked_json import checked_text, read_checked
-from experiments.embedding.saved_model import fingerprint
+from experiments.evaluation.calibration import Calibration, calibration_path, write_calibration
+from experiments.evaluation.checked_json import checked_text, read_checked
+from experiments.evaluation.pictures import checked_picture, thumbnail
+from experiments.evaluation.saved_model import fingerprint
 from experiments.options.command_line import run_command
-from experiments.report.pictures import checked_picture, thumbnail
 from experiments.searching import visual_search
 from experiments.searching.answer import Answer, Conditions
 from experiments.searching.visual_search import VisualSearch
@@ -416,8 +416,8 @@ def test_without_a_calibration_nothing_is_said_of_matches(index, tmp_path, capsy
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"of_model": "0"}, "is of another model than"),
-        ({"metric": "l2"}, "is of metric=l2, the index of metric=cosine"),
+        ({"of_model": "0"}, "belongs to another model than"),
+        ({"metric": "l2"}, "metric=cosine, but got metric=l2"),
     ],
 )
 def test_a_threshold_of_something_else_is_refused(index, tmp_path, capsys, change, message):

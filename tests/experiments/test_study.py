@@ -9,8 +9,8 @@ import pytest
 from tiny_run import TINY, command
 
 from experiments import evaluate, study
+from experiments.evaluation.intervals import differences, mean_interval
 from experiments.options import RunError, UsageError, run_command
-from experiments.report.intervals import differences, mean_interval
 from experiments.tuning import folds  # now: amid a test it would keep what that has put in place
 from experiments.tuning.study_results import shown
 from keras_dml import metrics
@@ -32,8 +32,9 @@ def recipes(tmp_path, monkeypatch):
 
     def finished(folder):
         value = score(folder.parent.name, int(folder.name.partition("-")[2]))
-        scores = {"map@r/cosine": value / 2 if "good" in str(folder) else None}
-        return {"recall": {"embedding, cosine": {"1": value}}, "scores": scores}, []
+        scores = {"recall@1/cosine": value}
+        scores["map@r/cosine"] = value / 2 if "good" in str(folder) else None
+        return {"scores": scores}, []
 
     monkeypatch.setattr(study, "run_recipe", run)
     monkeypatch.setattr("experiments.training.run_files.read_finished", finished)
@@ -70,8 +71,8 @@ def test_every_seed_of_every_recipe_runs_and_the_table_has_their_intervals(recip
 
 def test_the_untrained_backbone_is_a_row_of_the_study(recipes, monkeypatch, capsys):
     words, _, output = recipes
-    rows = {"cosine": {"1": 0.974, "MAP@R": 0.457}}
-    result = {"recall": {"embedding, cosine": {"1": 0.967}}, "scores": {"map@r/cosine": 0.5}}
+    rows = {"cosine": {"recall@1": 0.974, "map@r": 0.457}}
+    result = {"scores": {"recall@1/cosine": 0.967, "map@r/cosine": 0.5}}
     result["baselines"] = {"untrained backbone": rows}
     monkeypatch.setattr("experiments.training.run_files.read_finished", lambda _: (result, []))
     assert run_command(study.main, ["study", *words, "--seeds=2"]) == 0
@@ -101,7 +102,7 @@ def test_a_search_and_then_its_best_settings_over_the_seeds(recipes, monkeypatch
 
     def of_seed(folder):
         score = value(folder) + int(folder.name.partition("-")[2]) / 100
-        return {"recall": {"embedding, cosine": {"1": score}}, "scores": {}}, []
+        return {"scores": {"recall@1/cosine": score}}, []
 
     def on_test_classes(runs, number, words):
         tested.append((runs.recipe.stem, number, len(started)))

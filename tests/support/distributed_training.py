@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 import pipelines
-from experiments.embedding.table_embedder import TableEmbedder
+from experiments.evaluation.table_embedder import TableEmbedder
 from keras_dml import losses, models, optimizers
 from keras_dml._backend.replicas import gather_candidates
 from keras_dml._pairwise import pairs, reductions

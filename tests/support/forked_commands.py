@@ -19,10 +19,10 @@ import time
 
 # Everything that a command imports while it runs; not the commands, which `runpy` brings.
 _IMPORTED = (
-    "experiments.embedding.model_embeddings",
+    "experiments.evaluation.model_embeddings",
     "experiments.searching.folder_embeddings",
     "experiments.searching.visual_search",
-    "experiments.report.distance_figure",
+    "experiments.pages.report",
     "experiments.training.fit",
     "experiments.training.outcome",
     "experiments.training.failures",

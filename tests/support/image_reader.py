@@ -17,7 +17,7 @@ import tensorflow as tf
 from photo_search import make_index
 from PIL import Image
 
-from experiments.report.pictures import thumbnail
+from experiments.evaluation.pictures import thumbnail
 from experiments.searching.serve import create_app
 from experiments.searching.visual_search import VisualSearch
 from pipelines import (

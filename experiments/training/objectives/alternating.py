@@ -4,8 +4,8 @@ from typing import Any
 
 import keras
 
+from experiments.evaluation.evaluators import Evaluator
 from experiments.options.loss_flags import STATISTICS, naming_flags
-from experiments.training.evaluators import Evaluator
 from experiments.training.objectives.base import Objective
 from experiments.training.objectives.pair_distances import PairDistances
 from experiments.training.optimizer import optimizer, scheduled

@@ -7,10 +7,7 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
-from experiments.options import RunOptions, loss_flags
-from experiments.options.errors import UsageError
-from experiments.options.values import whole_numbers
-from experiments.training.evaluators import (
+from experiments.evaluation.evaluators import (
     CatalogScores,
     ClassMeanAccuracy,
     Evaluator,
@@ -19,6 +16,9 @@ from experiments.training.evaluators import (
     RetrievalScores,
     UntrainedBackbone,
 )
+from experiments.options import RunOptions, loss_flags
+from experiments.options.errors import UsageError
+from experiments.options.values import whole_numbers
 from experiments.training.optimizer import Rate, scheduled
 from keras_dml import losses, mining, models
 from keras_dml._common.errors import ArgumentError

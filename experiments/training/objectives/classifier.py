@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 import keras
 from keras import ops
 
+from experiments.evaluation.evaluators import ClassifierAccuracy, Evaluator
 from experiments.options import loss_flags
-from experiments.training.evaluators import ClassifierAccuracy, Evaluator
 from experiments.training.objectives.base import Objective, parts
 from keras_dml import losses, models, optimizers
 

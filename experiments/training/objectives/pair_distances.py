@@ -1,30 +1,36 @@
-"""What a RankMI run has learnt, for its report: distances before and after, the costs over them.
+"""The distances of pairs in a RankMI run, before and after training, and the costs of a pair.
 
-The pictures are those of Kemertas et al. 2020: figure 1 (how the distances of positive and negative
-pairs are distributed) and figure 3 (what a pair of either kind costs at each distance).
+The figures follow Kemertas et al. 2020: figure 1 (distances of positive and negative pairs) and
+figure 3 (cost of a pair of each kind by its distance).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from keras import ops
 
-from experiments.embedding.table_embedder import TableEmbedder
+from experiments.evaluation.evaluators import (
+    Embeddings,
+    EvaluatedRun,
+    Evaluator,
+    Findings,
+    Finished,
+    Progress,
+)
+from experiments.evaluation.pairs import (
+    BINS,
+    DistancePanels,
+    LogCurve,
+    PairCosts,
+    rows_of_some_classes,
+)
+from experiments.evaluation.table_embedder import TableEmbedder
 from experiments.options.errors import UsageError
-from experiments.report.distance_figure import BINS, distances_svg, rows_of_some_classes
-from experiments.report.figures import BLUE, INK, ORANGE, legend, lines_svg, svg
-from experiments.training.checkpoint import State
-from experiments.training.evaluators import Embeddings, Evaluator, Findings, Finished
 from experiments.training.run_files import RANKMI
 from keras_dml.metrics import DistanceHistograms, distance_histograms
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from experiments.training.plan import RunPlan
 
 
 class PairDistances(Evaluator):
@@ -35,30 +41,30 @@ class PairDistances(Evaluator):
 
     def before(
         self,
-        run: RunPlan,
-        state: State,
+        run: EvaluatedRun,
+        state: Progress,
         embedder: TableEmbedder,
         untrained: Callable[[], Embeddings] = dict,
     ) -> None:
-        """Keep the distances of the embeddings before the first step, once for a run."""
+        """Store the distances before the first step, once for a run."""
         test, folder = run.data.test, run.folder
         self._before = folder.read_json(RANKMI)
         if state.step:
             if folder.writes and self._before is None:
                 raise UsageError(
                     f"{folder.file(RANKMI)} is missing or damaged, and the checkpoint has no copy: "
-                    "delete the run's checkpoints, and the same command begins anew"
+                    "delete the run's checkpoints, and the same command starts again"
                 )
             return
         rows = rows_of_some_classes(test.labels)
-        # Of several workers all have to take part in this.
+        # Every worker takes part in the embedding.
         embeddings = embedder(test.select(rows), "distances before training")
         if self._before is None:
             self._before = {"before": _histograms(embeddings, test.labels[rows])}
             folder.write_json(RANKMI, self._before)
 
-    def finish(self, run: RunPlan, end: Finished) -> Findings:
-        """Keep those of the kept model's embeddings, and V; draw what was kept."""
+    def finish(self, run: EvaluatedRun, end: Finished) -> Findings:
+        """Store the distances by the kept model, and V; return the figures."""
         labels, model = run.data.test.labels, end.model
         rows = rows_of_some_classes(labels)
         grid = np.linspace(0, 2, 201)
@@ -83,38 +89,18 @@ def _shown(seen: Mapping[str, Any], history: Sequence[Mapping[str, float]]) -> F
         ("… before training", f"{2 * before.divergence():.3f} nats"),
         ("β", f"{seen['beta']:.3f}"),
     ]
-    bound = lines_svg("bound", {"bound": history}, "train/mutual_information", label="nats")
-    pictures = {
-        "Mutual-information bound of the training batches": bound,
-        "Distances of unseen pairs": distances_svg(
+    figures = {
+        "Mutual-information bound of the training batches": LogCurve(
+            "bound", history, "train/mutual_information", "nats"
+        ),
+        "Distances of unseen pairs": DistancePanels(
             {"before training": before, "after training": after}
         ),
-        "What a pair costs": _costs_svg(np.array(seen["values"]), seen["beta"], seen["alpha"]),
+        "Cost of a pair": PairCosts(np.array(seen["values"]), seen["beta"], seen["alpha"]),
     }
-    return Findings(pictures=pictures, summary=summary)
+    return Findings(figures=figures, summary=summary)
 
 
 def _histograms(embeddings: np.ndarray, labels: np.ndarray) -> list[list[int]]:
     found = distance_histograms(embeddings, labels, bins=BINS)
     return [found.positive.tolist(), found.negative.tolist()]
-
-
-def _costs_svg(values: np.ndarray, beta: float, alpha: float) -> str:
-    distances = np.linspace(0, 2, len(values))
-    curves = {
-        "positive pair": (np.logaddexp(0, -values) - np.log(2), BLUE, "-"),
-        "negative pair": (np.logaddexp(0, values) - np.log(2), ORANGE, "--"),
-    }
-    parts = [f"the costs meet at the distance {beta:.3f}, margins {alpha:g} on either side"]
-
-    def draw(figure: Figure) -> None:
-        axes = figure.add_subplot()
-        for name, (costs, color, line) in curves.items():
-            axes.plot(distances, costs, color=color, linestyle=line, label=name)
-        axes.axvline(beta, color=INK, linewidth=0.8, label="β")
-        axes.axvspan(max(beta - alpha, 0), min(beta + alpha, 2), color=INK, alpha=0.08, label="± α")
-        axes.set_xlabel("distance")
-        axes.set_ylabel("cost, nats")
-        legend(axes)
-
-    return svg("costs", draw, parts)

@@ -5,8 +5,8 @@ from typing import Any, cast
 
 import keras
 
+from experiments.evaluation.evaluators import ClassifierAccuracy, Evaluator
 from experiments.options.loss_flags import PROXIES, naming_flags
-from experiments.training.evaluators import ClassifierAccuracy, Evaluator
 from experiments.training.objectives.base import Objective, parts
 from keras_dml import losses, models, optimizers
 

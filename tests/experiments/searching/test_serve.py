@@ -21,8 +21,8 @@ from PIL import Image
 pytest.importorskip("flask")
 pytest.importorskip("waitress")
 
-from experiments.embedding.calibration import Calibration, calibration_path, write_calibration
-from experiments.embedding.saved_model import fingerprint
+from experiments.evaluation.calibration import Calibration, calibration_path, write_calibration
+from experiments.evaluation.saved_model import fingerprint
 from experiments.searching import serve, visual_search
 from experiments.searching.answer import Answer, SearchResult
 from experiments.searching.columns import Columns

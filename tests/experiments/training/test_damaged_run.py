@@ -12,6 +12,7 @@ from damage import damage as damage_a_file
 from tiny_run import TINY, command, final_weights, finished_run, history
 from trials import Tally, seeds
 
+from experiments.evaluation.baselines import RAW_PIXELS_FILE as RAW_PIXELS
 from experiments.options.errors import UsageError
 from experiments.training.checkpoint import State
 from experiments.training.manifest import MANIFEST, Manifest
@@ -22,7 +23,6 @@ from experiments.training.run_files import (
     FLAGS_FILE,
     LOG,
     RANKMI,
-    RAW_PIXELS,
     RESULT,
     kept_model,
     known_bad_images,

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 from tiny_run import TINY, command, final_weights, history
 
-from experiments.embedding.embedding_file import EmbeddingFile
+from experiments.evaluation.embedding_file import EmbeddingFile
 from experiments.options import RunOptions, UsageError, parse
 from experiments.training import fit, outcome
 from experiments.training.features import FeatureFeed, model_fingerprint, view_seeds

@@ -6,10 +6,11 @@ import keras
 import pytest
 from tiny_run import TINY, command, finished_run
 
+from experiments.evaluation.evaluators import RetrievalScores
+from experiments.evaluation.scores import ACCURACY, MAP_AT_R
+from experiments.evaluation.scores import RECALL_AT_1 as RECALL
 from experiments.options import RunOptions, UsageError, parse
-from experiments.training.evaluators import RetrievalScores
-from experiments.training.kept import ACCURACY, RECALL, check_keep, kept, kept_by, kept_in_words
-from experiments.training.patience import MAP_AT_R
+from experiments.training.kept import check_keep, kept, kept_by, kept_in_words
 
 FOLD = "--fold=1/4"
 

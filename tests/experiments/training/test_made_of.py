@@ -9,9 +9,10 @@ import pytest
 from photo_search import write_photos
 from tiny_run import TINY
 
+from experiments.evaluation.baselines import RAW_PIXELS_FILE as RAW_PIXELS
 from experiments.options import RunOptions, UsageError, parse, resolved
 from experiments.options import data as described
-from experiments.report.same_queries import same_queries
+from experiments.pages.retrieval import same_queries
 from experiments.training import plan
 from experiments.training.checkpoint import State
 from experiments.training.made_of import images_of_run, record_of, settle_images
@@ -21,7 +22,6 @@ from experiments.training.run_files import (
     CHECKPOINT,
     FLAGS_FILE,
     IMAGES,
-    RAW_PIXELS,
     note_other_images,
 )
 from experiments.training.run_folder import RunFolder

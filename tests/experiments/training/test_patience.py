@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 from tiny_run import TINY, command, final_weights, history
 
+from experiments.evaluation.scores import MAP_AT_R
+from experiments.evaluation.scores import RECALL_AT_1 as RECALL
 from experiments.options import RunOptions, UsageError, parse
 from experiments.training import refit
-from experiments.training.kept import RECALL, score
+from experiments.training.kept import score
 from experiments.training.patience import (
-    MAP_AT_R,
     epochs_of_all_classes,
     is_over,
     stopped,

@@ -41,7 +41,8 @@ def written(tmp_path):
     """A finished run's folder with what another one reads of it."""
     folder = RunFolder(tmp_path, "\n".join([*TINY, "--train_classes=5"]) + "\n")
     folder.write_text("flags.txt", folder.flags)
-    result = {"recall": {"embedding, cosine": {"1": 0.5}}, "table": "its table", "batch_size": 6}
+    rows = {"embedding, cosine": {"recall@1": 0.5}}
+    result = {"rows": rows, "table": "its table", "batch_size": 6}
     sides = {"trained_on": "20 images of 5 classes: a", "tested_on": "8 images of 2 other classes"}
     folder.write_json("result.json", result | sides)
     folder.write_text("metrics.jsonl", '{"epoch": 2, "step": 14}\n')
@@ -61,7 +62,7 @@ def test_the_second_run_has_the_steps_and_the_batch_of_the_first(written, monkey
     assert (second.learning_rate, second.embedding_size) == (0.001, 8)  # as it was given
     refit.check_refit(second)
     before = refit.measured(second)
-    assert before.rows == {"embedding, cosine": {1: 0.5}} and before.table == "its table"
+    assert before.rows == {"embedding, cosine": {"recall@1": 0.5}} and before.table == "its table"
     assert (
         "It trained on 20 images of 5 classes: a, and was tested on 8 images of 2"
         in before.sentence
@@ -91,7 +92,7 @@ def test_a_run_trains_once_more_on_every_class(photos, tmp_path, capfd, monkeypa
     page, card = ((final / name).read_text() for name in ("report.html", "model_card.md"))
     for text in (page, card, after["measured"]):
         assert sentence in text and "20 images of 5 other classes: class5" in text
-    assert "R@1, cosine, of the model before" in page and "none: every class trained" in page
+    assert "R@1, cosine, of the previous model" in page and "none: every class trained" in page
     assert "all 40 images of 10 classes" in card and "Test: none: every class trained" in card
     assert '<a href="refit/report.html">' in (folder / "report.html").read_text()
     assert '<a href="../report.html">The run that measured</a>' in page
@@ -105,7 +106,7 @@ def test_a_run_trains_once_more_on_every_class(photos, tmp_path, capfd, monkeypa
     assert (folder / "model_card.md").read_text().count("Final model") == 1
     # No threshold of images that were trained on.
     assert run_command(calibrate.main, ["calibrate", f"--run={final}"]) == 2
-    assert "run must have images that it was not trained on" in capfd.readouterr().err
+    assert "run must have unseen test images" in capfd.readouterr().err
 
 
 @pytest.mark.slow

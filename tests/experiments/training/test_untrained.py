@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from tiny_run import TINY, command, finished_run
 
-from experiments.embedding import table_embedder
+from experiments.evaluation import table_embedder
 from experiments.training import fit
 from experiments.training.callbacks import EvaluateAndSave
 from keras_dml import metrics, models
@@ -59,14 +59,14 @@ def test_every_output_has_its_scores(photos, weights, tmp_path, capsys):
     folder = finished_run(tmp_path / "run", photos, weights, "--raw_pixels")
     expected = by_hand(photos, weights, np.arange(5))
     found = baseline(folder)
-    assert found["cosine"]["1"] < 1
+    assert found["cosine"]["recall@1"] < 1
     for metric in ("cosine", "l2"):
-        assert found[metric]["1"] == pytest.approx(expected[f"recall@1/{metric}"])
-        assert found[metric]["MAP@R"] == pytest.approx(expected[f"map@r/{metric}"], rel=1e-4)
+        assert found[metric]["recall@1"] == pytest.approx(expected[f"recall@1/{metric}"])
+        assert found[metric]["map@r"] == pytest.approx(expected[f"map@r/{metric}"], rel=1e-4)
     result = json.loads((folder / "result.json").read_text())
-    assert result["recall"][f"{NAME}, l2"]["2"] == found["l2"]["2"]
+    assert result["recall"][f"{NAME}, l2"]["2"] == found["l2"]["recall@2"]
     assert f"{NAME}, test: " in capsys.readouterr().err  # the progress bar
-    shown = f"{100 * found['cosine']['MAP@R']:.1f}"
+    shown = f"{100 * found['cosine']['map@r']:.1f}"
     report = (folder / "report.html").read_text()
     for text in (result["table"], (folder / "model_card.md").read_text()):
         (line,) = [line for line in text.splitlines() if line.startswith(f"{NAME}, cosine")]
@@ -103,7 +103,7 @@ def test_on_a_fold_they_are_of_the_held_out_classes(photos, weights, tmp_path):
     found = result["baselines"][NAME]["cosine"]
     with np.load(folder / "test_embeddings.npz") as saved:
         assert len(saved["labels"]) == 12
-    assert 0 < found["MAP@R"] <= 1
+    assert 0 < found["map@r"] <= 1
 
 
 @pytest.mark.parametrize("killed_in", [0, 1])

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from experiments.report.pictures import checked_picture
+from experiments.evaluation.pictures import checked_picture
 from pipelines import EvaluationTransform, ImageTable, TrainTransform, find_bad_images
 from pipelines.images import limits
 from pipelines.images.decode import decode_image

@@ -14,15 +14,15 @@ from PIL import Image, ImageOps
 
 import pipelines
 from experiments import search
-from experiments.embedding.embedding_file import EmbeddingFile
-from experiments.embedding.saved_model import ImageEmbedder
-from experiments.embedding.table_embedder import (
+from experiments.evaluation.embedding_file import EmbeddingFile
+from experiments.evaluation.pictures import thumbnail
+from experiments.evaluation.saved_model import ImageEmbedder
+from experiments.evaluation.table_embedder import (
     IdentifiedEmbedder,
     embeddings_on_disk,
     table_fingerprint,
 )
 from experiments.options.command_line import run_command
-from experiments.report.pictures import thumbnail
 from keras_dml.export import export_saved_model
 from pipelines import EvaluationTransform, TrainTransform, find_bad_images
 from pipelines.images import decode

@@ -9,8 +9,8 @@ import tensorflow as tf
 from keras import ops
 
 import experiments
+from experiments.evaluation.evaluators import ClassifierAccuracy, ClassMeanAccuracy
 from experiments.options import loss_flags
-from experiments.training.evaluators import ClassifierAccuracy, ClassMeanAccuracy
 from experiments.training.objectives import KINDS
 from experiments.training.objectives.alternating import Alternating
 from experiments.training.objectives.classifier import BesideClassifier, Classifier

@@ -6,8 +6,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from experiments.evaluation.evaluators import Finished
+from experiments.pages.pair_figures import drawn
 from experiments.training.checkpoint import State
-from experiments.training.evaluators import Finished
 from experiments.training.objectives.pair_distances import PairDistances
 from experiments.training.run_files import RANKMI
 from experiments.training.run_folder import RunFolder
@@ -52,10 +53,11 @@ def test_distances_before_and_after_and_the_costs(tmp_path):
     assert seen["values"][100] == pytest.approx(float(network(np.array([[1.0]]))[0, 0]), abs=1e-6)
     # Another loss may take the folder of a run without a checkpoint: this file goes then.
 
-    pictures, summary = findings.pictures, findings.summary
+    pictures = {title: drawn(data) for title, data in findings.figures.items()}
+    summary = findings.summary
     assert len(pictures) == 3
     assert all(text.startswith("<svg") for text in pictures.values())
-    assert "the costs meet at the distance 1.100, margins 0.25" in pictures["What a pair costs"]
+    assert "the costs meet at the distance 1.100, margins 0.25" in pictures["Cost of a pair"]
     assert ("β", "1.100") in summary
     divergence = 2 * distance_histograms(after, labels, bins=80).divergence()
     assert f"{divergence:.3f} nats" in summary[0][1]

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from experiments.evaluation.evaluators import Finished, RetrievalScores
 from experiments.options import UsageError
-from experiments.training.evaluators import Finished, RetrievalScores
 from keras_dml import losses, metrics
 
 
@@ -32,7 +32,7 @@ def test_recall_of_prefixes():
     whole = metrics.recall_at_k(embeddings, labels, ks=[1, 2])
     assert measured["test/recall@1/cosine"] == pytest.approx(whole[1])
     findings = scores.finish(run, Finished(None, embeddings, None, [], {}))
-    assert findings.rows["first 2, cosine"][1] == pytest.approx(expected[1])
+    assert findings.rows["first 2, cosine"]["recall@1"] == pytest.approx(expected[1])
     assert findings.result["scores"]["recall@1/cosine/first 2"] == pytest.approx(expected[1])
 
 

@@ -1,3 +1,0 @@
-"""What is wrong with a set of labeled images: duplicates, label errors, outliers, confusions."""
-
-__all__: list[str] = []

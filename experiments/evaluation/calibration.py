@@ -1,0 +1,170 @@
+"""Calibrations: the threshold at which two embeddings of a model match.
+
+`experiments.calibrate` writes a calibration next to its SavedModel, as NAME-calibration.json.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import pathlib
+from typing import TYPE_CHECKING
+
+from experiments.evaluation.checked_json import checked_text, read_checked
+from experiments.options.errors import UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from keras_dml.metrics import IdentificationPoint, Verification
+    from keras_dml.metrics.pair_verification import Interval
+
+_AGAIN = "python -m experiments.calibrate writes a new one"
+
+
+@dataclasses.dataclass(frozen=True)
+class Calibration:
+    """A threshold.
+
+    Attributes:
+        metric: "cosine" or "l2".
+        threshold: Embeddings match if their similarity is at least this value, or their distance at
+            most this value.
+        false_match_rate: The requested rate.
+        fingerprint: Fingerprint of the SavedModel, if there is one.
+        findings: Further measurements, as JSON values.
+    """
+
+    metric: str
+    threshold: float
+    false_match_rate: float
+    fingerprint: str | None
+    findings: dict[str, object] = dataclasses.field(default_factory=dict)
+
+    def matches(self, score: float) -> bool:
+        """Return whether two embeddings of this similarity or distance match."""
+        return score >= self.threshold if self.metric == "cosine" else score <= self.threshold
+
+    def in_words(self) -> str:
+        """Return the condition of a match, for a page or a terminal."""
+        side = "similarity of at least" if self.metric == "cosine" else "distance of at most"
+        return f"{side} {self.threshold:.4f}, false match rate {self.false_match_rate:g}"
+
+
+def calibration_of(
+    found: Verification, decided: IdentificationPoint, fingerprint: str | None
+) -> Calibration:
+    """Return the calibration of a verification and of the identification at its threshold."""
+    (point,) = found.points
+    findings: dict[str, object] = {
+        name: _json(value)
+        for name, value in dataclasses.asdict(point).items()
+        if name not in ("threshold", "false_match_rate", "metric")
+    }
+    findings |= {
+        "equal_error_rate": found.equal_error_rate,
+        "equal_error_rate_interval": _json(found.equal_error_rate_interval),
+        "equal_error_threshold": found.equal_error_threshold,
+        "classes": found.num_classes,
+        "positive_pairs": found.positive_pairs,
+        "negative_pairs": found.negative_pairs,
+        "identification": dataclasses.asdict(decided),
+    }
+    return Calibration(found.metric, point.threshold, point.false_match_rate, fingerprint, findings)
+
+
+def _json(value: float | Interval) -> object:
+    """Return a value with None instead of NaN, which JSON does not have."""
+    if isinstance(value, float):
+        return None if math.isnan(value) else value
+    return [None if math.isnan(bound) else bound for bound in value]
+
+
+def check_rate(rate: float, labels: np.ndarray) -> None:
+    """Raise `UsageError` if the labels have too few pairs of two classes for a false match rate."""
+    import numpy as np
+
+    from keras_dml.metrics import pairs_needed
+
+    sizes = np.unique(labels, return_counts=True)[1].astype(np.float64)
+    pairs = int((sizes.sum() ** 2 - (sizes**2).sum()) / 2)
+    needed = pairs_needed(rate)
+    if len(sizes) > 1 and pairs < needed:
+        images = math.ceil(len(labels) * math.sqrt(needed / pairs))
+        raise UsageError(
+            f"false_match_rate must be at least {3 / pairs:.2g} for the {pairs:,} pairs of "
+            f"{len(labels):,} images of {len(sizes):,} classes, but got {rate:g}. That rate needs "
+            f"{needed:,} pairs of two classes (3 / rate), as of about {images:,} images."
+        )
+
+
+def calibration_path(saved_model: str | os.PathLike[str]) -> pathlib.Path:
+    """Return the path of the calibration of a SavedModel."""
+    path = pathlib.Path(os.path.abspath(saved_model))  # so that "." has a name
+    return path.with_name(f"{path.name}-calibration.json")
+
+
+def write_calibration(path: pathlib.Path, calibration: Calibration) -> None:
+    """Write a calibration under a temporary name, then rename it."""
+    from keras_dml._files.atomic import replacing  # imports Keras
+
+    with replacing(path) as unfinished:
+        unfinished.write_text(checked_text(dataclasses.asdict(calibration)))
+
+
+def calibration_words(saved_model: str | os.PathLike[str]) -> str | None:
+    """Return the condition of a match by the calibration of a SavedModel.
+
+    Returns:
+        None if it is missing, damaged, or belongs to another model.
+    """
+    from experiments.evaluation.saved_model import fingerprint  # imports TensorFlow
+    from keras_dml._common.types import METRICS
+
+    if not calibration_path(saved_model).is_file():
+        return None
+    for metric in METRICS:
+        try:
+            found = read_calibration(saved_model, fingerprint(saved_model), metric)
+        except UsageError:
+            continue
+        if found is not None:
+            return f"{metric.capitalize()}: {found.in_words()}."
+    return None
+
+
+def read_calibration(
+    saved_model: str | os.PathLike[str], fingerprint: str, metric: str
+) -> Calibration | None:
+    """Return the calibration of a SavedModel; None if it is missing.
+
+    Args:
+        saved_model: Folder of the model.
+        fingerprint: Fingerprint of the model.
+        metric: Metric of the scores that are compared with the threshold.
+
+    Raises:
+        UsageError: It is damaged, or belongs to another model or another metric.
+    """
+    path = calibration_path(saved_model)
+    if not path.is_file():
+        return None
+    try:
+        calibration = Calibration(**(read_checked(path) or {}))
+        whole = math.isfinite(calibration.threshold) and calibration.false_match_rate > 0
+    except TypeError:
+        whole = False
+    if not whole:
+        raise UsageError(f"The calibration {path} is damaged. Delete it; {_AGAIN}.")
+    if calibration.fingerprint != fingerprint:
+        raise UsageError(
+            f"The calibration {path} belongs to another model than {saved_model}. Delete it; "
+            f"{_AGAIN}."
+        )
+    if calibration.metric != metric:
+        raise UsageError(
+            f"The calibration {path} must have the index's metric={metric}, but got "
+            f"metric={calibration.metric}. Delete it; {_AGAIN}: --metric={metric}"
+        )
+    return calibration

@@ -1,0 +1,104 @@
+"""Locks: one process at a time writes into a folder."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import pathlib
+import stat
+from collections.abc import Iterator
+
+import filelock
+
+from experiments.options.errors import UsageError
+
+_LOCK = ".lock"
+
+
+def try_lock(path: pathlib.Path) -> contextlib.ExitStack | None:
+    """Lock a file until the returned stack is closed or the process ends.
+
+    The file stays, because other processes may wait for it.
+
+    Returns:
+        None if another process has the lock.
+
+    Raises:
+        OSError: if the path is not a regular file, or its file system has no locks.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISREG(os.lstat(path).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
+    lock = filelock.FileLock(path, blocking=False, thread_local=False)
+    try:
+        lock.acquire()
+    except filelock.Timeout:
+        return None
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from error
+    stack = contextlib.ExitStack()
+    stack.callback(lock.release)
+    return stack
+
+
+def waiting_for(path: pathlib.Path) -> contextlib.AbstractContextManager[object]:
+    """Return a context that waits for a file's lock and keeps it."""
+    return filelock.FileLock(path)
+
+
+def hold(folder: pathlib.Path, argument: str) -> contextlib.ExitStack:
+    """Lock a folder, as `try_lock` locks a file.
+
+    Args:
+        folder: an existing folder.
+        argument: the name of the argument, for the message.
+
+    Raises:
+        UsageError: if another process has the lock.
+    """
+    return _lock(folder / _LOCK, f"{argument} {str(folder)!r}")
+
+
+def held(folder: pathlib.Path, argument: str) -> contextlib.AbstractContextManager[object]:
+    """Return a context that locks a folder. The arguments are those of `hold`."""
+    return _held(folder / _LOCK, f"{argument} {str(folder)!r}", delete=False)
+
+
+@contextlib.contextmanager
+def opened(output_dir: pathlib.Path) -> Iterator[None]:
+    """Create the output folder of a command, and lock it within a with statement."""
+    output_dir.mkdir(parents=True, exist_ok=True)
+    with hold(output_dir, "output_dir"):
+        yield
+
+
+def held_beside(
+    folder: pathlib.Path, argument: str, shown: str = ""
+) -> contextlib.AbstractContextManager[object]:
+    """Return a context that locks a folder with a file next to it.
+
+    Args:
+        folder: a folder that the process replaces as a whole. Its parent must exist.
+        argument: the name of the argument, for the message.
+        shown: the name of the folder in the message. The default is its path.
+    """
+    target = pathlib.Path(os.path.realpath(folder))
+    path = target.with_name(f".{target.name}{_LOCK}")
+    return _held(path, f"{argument} {shown or repr(str(folder))}", delete=True)
+
+
+@contextlib.contextmanager
+def _held(path: pathlib.Path, shown: str, delete: bool) -> Iterator[None]:
+    with _lock(path, shown) as lock:
+        if delete:
+            # filelock acquires a file again that another process has deleted.
+            lock.callback(path.unlink, missing_ok=True)
+        yield
+
+
+def _lock(path: pathlib.Path, shown: str) -> contextlib.ExitStack:
+    lock = try_lock(path)
+    if lock is None:
+        raise UsageError(f"{shown} is in use by another running process")
+    return lock

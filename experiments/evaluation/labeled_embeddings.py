@@ -1,0 +1,184 @@
+"""Embeddings with labels, of a model or from a file."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from experiments.evaluation.npz_file import UnreadableError, read_npz
+from experiments.options.errors import UsageError
+from keras_dml._common.labels import joined_labels, plain_labels
+from keras_dml._common.rows import first_few, row_blocks
+from pipelines import EvaluationTransform, ImageTable
+
+#: Transform of the pictures on a page if no model defines one.
+PICTURES = EvaluationTransform(224)
+# Field of `LabeledEmbeddings` -> the first part of its arrays' names in a file.
+_PREFIXES = {"queries": "", "gallery": "gallery_", "catalog": "catalog_", "training": "train_"}
+
+
+class EmbeddedSet(NamedTuple):
+    """A set of images with their embeddings.
+
+    Attributes:
+        embeddings: Numbers `[n, d]`.
+        labels: Class of each row, `[n]`.
+        table: The images, if they are known.
+    """
+
+    embeddings: np.ndarray
+    labels: np.ndarray
+    table: ImageTable | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class LabeledEmbeddings:
+    """Embedded images to search with and to search in.
+
+    Attributes:
+        queries: The images to search with, and in without a gallery.
+        gallery: The images to search in.
+        catalog: Images to search in as a second task.
+        training: The images that the model was trained on, if they are asked for.
+        transform: Evaluation transform for the pictures on a page.
+    """
+
+    queries: EmbeddedSet
+    gallery: EmbeddedSet | None = None
+    catalog: EmbeddedSet | None = None
+    training: EmbeddedSet | None = None
+    transform: EvaluationTransform = PICTURES
+
+    @property
+    def sets(self) -> Iterator[tuple[str, EmbeddedSet]]:
+        """The name of each set and the set."""
+        for name in _PREFIXES:
+            each = getattr(self, name)
+            if each is not None:
+                yield name, each
+
+
+def embeddings_from_file(path: str | os.PathLike[str], training: bool = False) -> LabeledEmbeddings:
+    """Return the embeddings in a `.npz` file.
+
+    Args:
+        path: The file. `numpy.savez(FILE, embeddings=…, labels=…)` writes such a file.
+        training: Whether to read the training images too.
+
+    Raises:
+        UsageError: The file is not readable, or an array is missing or has another shape.
+    """
+    path = pathlib.Path(path).expanduser()
+    if not path.is_file():
+        raise UsageError(f"embeddings must be a .npz file, but {path} is not a file.")
+    prefixes = {side: p for side, p in _PREFIXES.items() if training or side != "training"}
+    known = [f"{p}{name}" for p in prefixes.values() for name in ("embeddings", "labels", "paths")]
+    try:
+        arrays, names = read_npz(path, known)
+    except UnreadableError as error:
+        raise UsageError(
+            "embeddings must be a .npz file of numpy.savez(FILE, embeddings=…, labels=…), but got "
+            f"{path} ({error})."
+        ) from error
+    found: dict[str, EmbeddedSet] = {}
+    for side, prefix in prefixes.items():
+        rows, labels = f"{prefix}embeddings", f"{prefix}labels"
+        if side != "queries" and not arrays.keys() & {rows, labels}:
+            continue
+        for name in (rows, labels):
+            if name not in arrays:
+                raise UsageError(
+                    f"embeddings must have the array {name}, but got {path} with the arrays "
+                    f"{', '.join(names) or 'none'}."
+                )
+        if arrays[rows].ndim != 2 or arrays[labels].shape != arrays[rows].shape[:1]:
+            raise UsageError(
+                f"{rows} must have shape [n, d] and {labels} shape [n], but got "
+                f"{arrays[rows].shape} and {arrays[labels].shape}."
+            )
+        arrays[labels] = plain_labels(labels, arrays[labels])
+        found[side] = EmbeddedSet(arrays[rows], arrays[labels])
+    tables = _tables(found, arrays)
+    found = {side: each._replace(table=tables.get(side)) for side, each in found.items()}
+    return LabeledEmbeddings(**found)  # type: ignore[arg-type]
+
+
+def _tables(
+    found: Mapping[str, EmbeddedSet], arrays: Mapping[str, np.ndarray]
+) -> dict[str, ImageTable]:
+    """Return the image table of each set with paths; none if the queries or the gallery lack them.
+
+    The tables share their class numbers.
+    """
+    sides = [side for side in found if f"{_PREFIXES[side]}paths" in arrays]
+    if any(side in found and side not in sides for side in ("queries", "gallery")):
+        return {}
+    labels = [found[side].labels for side in sides]
+    joined = joined_labels((f"{_PREFIXES[side]}labels", found[side].labels) for side in sides)
+    classes, numbers = np.unique(joined, return_inverse=True)
+    ends = np.cumsum([len(each) for each in labels])[:-1]
+    names = tuple(map(str, classes))
+    return {
+        side: ImageTable(ids, names, paths=_file_names(f"{_PREFIXES[side]}paths", arrays))
+        for side, ids in zip(sides, np.split(numbers, ends))
+    }
+
+
+def _file_names(argument: str, arrays: Mapping[str, np.ndarray]) -> Any:
+    names = arrays[argument].tolist()  # the table checks every name of a list
+    for name in names:
+        if "\0" in str(name):
+            raise UsageError(f"{argument} must be file names, but got {name!r}.")
+    return names
+
+
+def trained_classes_line(trained: int, queries: ImageTable | None) -> str:
+    """Return a warning that scores are of training classes; empty if they are not.
+
+    Args:
+        trained: How many classes of the queries are training classes of the dataset.
+        queries: The images; None if `trained` is 0.
+    """
+    if not trained or queries is None:
+        return ""
+    some = f"{trained:,} of the {queries.num_classes:,}"
+    return (
+        f"{'all' if trained == queries.num_classes else some} classes are training classes of the "
+        "dataset: a model that was trained on them has no scores on unseen classes here"
+    )
+
+
+def zero_rows(embedded: LabeledEmbeddings) -> dict[str, np.ndarray]:
+    """Return the row numbers of the embeddings that are 0 in float32.
+
+    Returns:
+        "zero_rows", "gallery_zero_rows", and "catalog_zero_rows", if there is such a set.
+    """
+    return {
+        f"{_PREFIXES[name]}zero_rows": np.concatenate(
+            [
+                block.start + np.flatnonzero(~each.embeddings[block].astype(np.float32).any(axis=1))
+                for block in row_blocks(each.embeddings)
+            ]
+        )
+        for name, each in embedded.sets
+    }
+
+
+def zero_row_lines(zeros: Mapping[str, np.ndarray]) -> list[str]:
+    """Return a line for each set that has rows of zeros, as from `zero_rows`."""
+    lines = []
+    for name, numbers in zeros.items():
+        if len(numbers):
+            where = name.removesuffix("zero_rows").rstrip("_")
+            lines.append(
+                f"{len(numbers):,} row{'s' * (len(numbers) > 1)} of zeros"
+                f"{f' in the {where}' if where else ''} "
+                f"(row numbers {first_few(numbers)}): similarity 0 to everything"
+            )
+    return lines

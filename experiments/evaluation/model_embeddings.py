@@ -1,0 +1,282 @@
+"""The embeddings of a dataset by a trained model, for `experiments.evaluate`."""
+
+import contextlib
+import dataclasses
+import os
+import pathlib
+import re
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple, cast
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import pipelines
+from experiments.evaluation.fingerprint import file_sha256
+from experiments.evaluation.labeled_embeddings import PICTURES, EmbeddedSet, LabeledEmbeddings
+from experiments.evaluation.saved_model import ImageEmbedder, fingerprint
+from experiments.evaluation.table_embedder import (
+    IdentifiedEmbedder,
+    TableEmbedder,
+    embeddings_on_disk,
+)
+from experiments.options import data as options_data
+from experiments.options.errors import RunError, UsageError
+from experiments.options.progress import progress_bar
+from experiments.options.run_options import EvaluationOptions
+from experiments.options.values import import_modules
+from keras_dml.export import float32_copy
+from keras_dml.models import load_keras_file
+from pipelines import ImageTable, Split
+
+
+class Sides(NamedTuple):
+    """The evaluated images of a dataset.
+
+    Attributes:
+        queries: The images to search with.
+        items: The images to search in. The default is the other queries.
+        trained: How many classes of the queries are training classes of the dataset.
+        catalog: Images to search in as a second task.
+    """
+
+    queries: ImageTable
+    items: ImageTable | None
+    trained: int
+    catalog: ImageTable | None = None
+
+
+def sides_of(data: Split, split: str, dataset: str | None) -> Sides:
+    """Return the evaluated images.
+
+    Args:
+        data: The dataset.
+        split: "test", "train", or "all".
+        dataset: Name of the dataset.
+
+    Raises:
+        UsageError: The split is "all", and the dataset has a gallery.
+    """
+    if split == "train":
+        return Sides(data.train, None, data.train.num_classes)
+    if split == "test":
+        trained = data.test.num_classes if data.same_classes else 0
+        return Sides(data.test, data.gallery, trained, data.catalog)
+    if data.gallery is not None:
+        raise UsageError(
+            f"split must be test or train with a gallery, but got all with dataset={dataset}."
+        )
+    if data.same_classes:
+        names, others = data.train.class_names, data.test.labels
+    else:
+        names = data.train.class_names + data.test.class_names
+        others = data.test.labels + data.train.num_classes
+    images = {
+        kind: np.concatenate([getattr(data.train, kind), getattr(data.test, kind)])
+        for kind in ("paths", "arrays", "encoded", "boxes")
+        if getattr(data.train, kind) is not None
+    }
+    table = ImageTable(np.concatenate([data.train.labels, others]), names, **images)
+    return Sides(table, None, data.train.num_classes)
+
+
+class ServedEmbedder:
+    """Embeds a table by a SavedModel, which gets the unchanged files.
+
+    Args:
+        path: As for `ImageEmbedder`.
+        batch_size: Number of images in a batch.
+    """
+
+    transform = "its own preprocessing"
+
+    def __init__(self, path: str | os.PathLike[str], batch_size: int) -> None:
+        self._embed = ImageEmbedder(path)
+        self._batch_size = batch_size
+
+    def batches(
+        self, table: ImageTable, description: str = "embedding", first_row: int = 0
+    ) -> Iterator[np.ndarray]:
+        """Yield the embeddings of the rows from `first_row` on, `[b, d]`, with a progress bar.
+
+        Raises:
+            UsageError: An image cannot be read, or its embedding is not finite.
+        """
+        if first_row == len(table):
+            return
+        left = table.select(np.arange(first_row, len(table)))
+        files = pipelines.evaluation_batches(left, _encoded, self._batch_size)
+        with progress_bar(description, total=len(table), initial=first_row) as bar:
+            for images in files:
+                rows, bad = self._embed(images.numpy().tolist())
+                for row, reason in bad.items():
+                    name = options_data.image_names("evaluated", table)[bar.n + row]
+                    raise UsageError(f"{name}: {reason}")
+                bar.update(len(rows))
+                yield rows
+
+
+def _encoded(image: tf.Tensor) -> tf.Tensor:
+    """Return an image as the bytes of an image file."""
+    return image if image.dtype == tf.string else tf.io.encode_png(image)
+
+
+def saved_model(
+    path: str | os.PathLike[str], options: EvaluationOptions, table: ImageTable
+) -> IdentifiedEmbedder:
+    """Return the embedder of a SavedModel for the images of `table`."""
+    if table.boxes is not None:
+        raise UsageError(
+            f"crop_to_box must be unset with saved_model={path}, which takes whole image files. "
+            "Use --model."
+        )
+    return IdentifiedEmbedder(ServedEmbedder(path, options.eval_batch_size), fingerprint(path))
+
+
+def keras_model(
+    path: str | os.PathLike[str], options: EvaluationOptions, flag: str
+) -> IdentifiedEmbedder:
+    """Return the embedder of a `.keras` file.
+
+    Args:
+        path: The file.
+        options: The options of its images. The default of `image_size` is the model's input size.
+        flag: Flag of the path, for messages.
+
+    Raises:
+        UsageError: The file is not a model from images to embeddings.
+    """
+    path = pathlib.Path(path).expanduser()
+    if not path.is_file():
+        raise UsageError(f"{flag} must be a .keras file, but {path} is not a file.")
+    import_modules(options.import_modules)
+    try:
+        model = load_keras_file(path, options.trust_code)
+    except ValueError as error:
+        raise UsageError(f"{flag} cannot be loaded from {path}: {error}") from error
+    received = f"{flag}={path}"
+    described = bool(getattr(model, "inputs", None))  # else subclassed
+    size = _image_size(model, received) if described else None
+    given = options.image_size if "image_size" in options.given else None
+    if size and given not in (None, size):
+        raise UsageError(
+            f"image_size must be {size}, the size of the model's input, but got {given}."
+        )
+    takes = size or given
+    if takes is None:
+        raise UsageError(f"image_size must be set, because the input of {path} has no size.")
+    if described:
+        model = float32_copy(model)
+    else:
+        _check_by_a_call(model, takes, received)
+    transform = options_data.evaluation_transform(dataclasses.replace(options, image_size=takes))
+    embedder = TableEmbedder(model, transform, options.eval_batch_size)
+    return IdentifiedEmbedder(embedder, file_sha256(path))
+
+
+def _image_size(model: keras.Model, received: str) -> int | None:
+    """Return the height and width of the model's input; None for any."""
+    inside, out = model.input_shape, model.output_shape
+    sizes = set(inside[1:3]) if isinstance(inside, tuple) and len(inside) == 4 else set()
+    if len(sizes) != 1 or inside[3] not in (3, None):
+        raise UsageError(
+            "a model must take images [n, size, size, 3]. "
+            f"Received: {received}, whose input shape is {inside}"
+        )
+    if not isinstance(out, tuple) or len(out) != 2:
+        raise UsageError(
+            "a model must give embeddings [n, d]. "
+            f"Received: {received}, whose output shape is {out}"
+        )
+    return sizes.pop()
+
+
+def _check_by_a_call(model: keras.Model, size: int, received: str) -> None:
+    try:
+        outputs = model(np.zeros([1, size, size, 3], "float32"), training=False)
+    except (ValueError, TypeError, tf.errors.OpError) as error:
+        # Remove the colors and the list of arguments that Keras adds.
+        why = re.sub(r"\x1b\[\d+m", "", str(error)).partition("Arguments received")[0]
+        raise UsageError(
+            f"a model must take images [n, {size}, {size}, 3]. Received: {received} ({why.strip()})"
+        ) from error
+    if not keras.ops.is_tensor(outputs) or len(outputs.shape) != 2:
+        shape = keras.tree.map_structure(lambda array: tuple(np.shape(array)), outputs)
+        raise UsageError(
+            "a model must give embeddings [n, d]. "
+            f"Received: {received}, which gives one image {shape}"
+        )
+
+
+def embed(
+    model: IdentifiedEmbedder, sides: Sides, folder: pathlib.Path, dtype: str
+) -> LabeledEmbeddings:
+    """Embed images into files of a folder. The same call resumes after a stop.
+
+    Args:
+        model: The embedder.
+        sides: The images.
+        folder: Where the files are.
+        dtype: "float32" or "float16".
+
+    Raises:
+        UsageError: An image cannot be read, or the model does not accept it.
+        RunError: Out of memory.
+    """
+    tables = {
+        "evaluation": sides.queries,
+        "evaluation_gallery": sides.items,
+        "evaluation_catalog": sides.catalog,
+    }
+    there = {name: table for name, table in tables.items() if table is not None}
+    arrays = embed_tables(model, there, folder, dtype)
+    queries, gallery, catalog = (
+        EmbeddedSet(arrays[name], table.labels, table) if table is not None else None
+        for name, table in tables.items()
+    )
+    transform = model.embedder.transform
+    return LabeledEmbeddings(
+        cast(EmbeddedSet, queries),
+        gallery,
+        catalog,
+        transform=transform if callable(transform) else PICTURES,
+    )
+
+
+def embed_tables(
+    model: IdentifiedEmbedder, tables: Mapping[str, ImageTable], folder: pathlib.Path, dtype: str
+) -> dict[str, np.ndarray]:
+    """Return the embeddings of several tables by their names, as `embed`, in `FOLDER/NAME.npy`."""
+    arrays: dict[str, np.ndarray] = {}
+    for name, table in tables.items():
+        with naming_bad_images(table, "the same command continues where it stopped"):
+            file = embeddings_on_disk(model, table, folder / f"{name}.npy", "embedding", dtype)
+            arrays[name] = file.array()
+    return arrays
+
+
+@contextlib.contextmanager
+def naming_bad_images(table: ImageTable, advice: str = "") -> Iterator[None]:
+    """Turn errors about the images of a table into one line that names the image.
+
+    Args:
+        table: The images.
+        advice: Effect of the same command after missing images are restored; empty if they may have
+            been missing from the start.
+
+    Raises:
+        UsageError: An image cannot be read, or an embedding is not finite.
+        RunError: Out of memory, or images are missing.
+    """
+    try:
+        yield
+    except FloatingPointError as error:
+        raise UsageError("the model gives embeddings that are not finite") from error
+    except tf.errors.ResourceExhaustedError as error:
+        raise RunError("out of memory; a smaller --eval_batch_size needs less") from error
+    except tf.errors.OpError as error:
+        bad = pipelines.find_bad_images(table) if table.arrays is None else []
+        options_data.check_still_there(bad, advice)
+        why = options_data.not_an_image("evaluated", table, bad) if bad else error.message
+        raise UsageError(why) from error

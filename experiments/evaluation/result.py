@@ -1,0 +1,62 @@
+"""The result of a run or of an evaluation: the content of its JSON file and of its page."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from experiments.evaluation.scores import PAPER, Rows, as_json, recall_by_k
+
+if TYPE_CHECKING:
+    from experiments.evaluation.labeled_embeddings import LabeledEmbeddings
+
+#: Files in the folder of a run.
+REPORT, FLAGS_FILE = "report.html", "flags.txt"
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """The scores of a model, and everything else that a page shows of it.
+
+    Attributes:
+        title: Title of the page.
+        rows: The table of scores. The headline is R@1 of the row "embedding, cosine", next to the
+            baseline and to "paper, cosine", if the table has them.
+        table: The scores as text, for the terminal.
+        details: Entries of the JSON file in addition to the recall and the table.
+        whose: Which model or images the scores belong to, if not this model and unseen images.
+        note: The same in sentences.
+        summary: (label, text) pairs, such as sizes, backbone, and times.
+        history: The objects of `metrics.jsonl`, in order; None without a training.
+        best: The object of `history` whose model was kept.
+        why_kept: Why this model was kept, such as "the last".
+        images: The embedded images, for queries with their neighbors and for the map.
+        figures: Title -> the data of a figure, as of `experiments.evaluation.pairs`.
+        reproduce: The command that repeats the run, and its versions.
+        flags: The resolved flags as text.
+        measured: Which images the curves are measured on.
+    """
+
+    title: str
+    rows: Rows
+    table: str = ""
+    details: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    whose: str = ""
+    note: str = ""
+    summary: Sequence[tuple[str, str]] = ()
+    history: Sequence[Mapping[str, float]] | None = ()
+    best: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    why_kept: str = ""
+    images: LabeledEmbeddings | None = None
+    figures: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    reproduce: str = ""
+    flags: str = ""
+    measured: str = "test images"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the content of the JSON file."""
+        own = {name: row for name, row in self.rows.items() if not name.startswith(PAPER)}
+        rows = {name: as_json(row) for name, row in own.items()}
+        recall = recall_by_k(own)
+        return {"recall": recall, "rows": rows, **self.details, "table": self.table}

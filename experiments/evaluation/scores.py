@@ -1,0 +1,400 @@
+"""The scores of embeddings.
+
+Each `Score` in `SCORES` is one number about the embeddings of a set of images. A log, a table, a
+page, a comparison, a study, and a model card show every registered score, so a new score is one
+entry of the registry.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from keras_dml._common.types import Metric
+    from keras_dml.metrics import PrecisionAtR
+    from keras_dml.metrics.clustering import ClusteringScores
+
+#: Row of a table, such as "embedding, cosine" -> {key of a score: value}.
+Rows: TypeAlias = Mapping[str, Mapping[str, float]]
+
+DISTANCES: tuple[Metric, ...] = ("cosine", "l2")
+#: First part of the row names of a search in a catalog, and of the scores that a paper reports.
+CATALOG, PAPER = "photo to catalog", "paper"
+#: Keys of `metrics.jsonl`. The best epoch is chosen by one of them.
+RECALL_AT_1, MAP_AT_R, ACCURACY = "test/recall@1/cosine", "test/map@r/cosine", "test/accuracy"
+
+
+class Embeddings:
+    """Embeddings with labels, and the intermediate results that several scores share.
+
+    Args:
+        embeddings: Numbers `[n, d]`.
+        labels: Class of each row, `[n]`.
+        ks: Values of K for the scores at K.
+        gallery: Numbers `[m, d]` to search instead of the other rows.
+        gallery_labels: Class of each row of the gallery, `[m]`.
+    """
+
+    def __init__(
+        self,
+        embeddings: np.ndarray,
+        labels: np.ndarray,
+        ks: Sequence[int] = (1,),
+        gallery: np.ndarray | None = None,
+        gallery_labels: np.ndarray | None = None,
+    ) -> None:
+        self.embeddings, self.labels, self.ks = embeddings, labels, ks
+        self.gallery: dict[str, Any] = {"gallery": gallery, "gallery_labels": gallery_labels}
+        self._precision: dict[Metric, PrecisionAtR] = {}
+
+    def recall(self, distance: Metric) -> dict[int, float]:
+        """Return the recall at each K."""
+        from keras_dml.metrics import recall_at_k
+
+        return recall_at_k(self.embeddings, self.labels, self.ks, distance, **self.gallery)
+
+    def precision(self, distance: Metric) -> PrecisionAtR:
+        """Return MAP@R and R-precision."""
+        from keras_dml.metrics import precision_at_r
+
+        if distance not in self._precision:
+            self._precision[distance] = precision_at_r(
+                self.embeddings, self.labels, distance, **self.gallery
+            )
+        return self._precision[distance]
+
+    @functools.cached_property
+    def clusters(self) -> ClusteringScores:
+        """NMI and AMI of k-means, with a gallery of both sets together."""
+        import numpy as np
+
+        from keras_dml._common.labels import joined_labels
+        from keras_dml.metrics import clustering_scores
+
+        gallery, gallery_labels = self.gallery.values()
+        if gallery is None or gallery_labels is None:
+            return clustering_scores(self.embeddings, self.labels)
+        labels = joined_labels([("labels", self.labels), ("gallery_labels", gallery_labels)])
+        return clustering_scores(np.concatenate([self.embeddings, gallery]), labels)
+
+    def divergence(self) -> float:
+        """Return the Jensen-Shannon divergence of the distances, in nats."""
+        from keras_dml.metrics import distance_histograms
+
+        return distance_histograms(self.embeddings, self.labels, **self.gallery).divergence()
+
+
+def percent(fraction: float) -> str:
+    """Return a fraction as percent, such as "85.4"."""
+    return f"{100 * fraction:.1f}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Score:
+    """A number about embeddings, with everything that is needed to show it.
+
+    Attributes:
+        name: Key in logs and JSON files, such as "map@r".
+        label: Name in tables and on pages, such as "MAP@R".
+        explanation: What the number means, one or two sentences.
+        compute: `(embeddings, distance) -> value`. A score at K returns `{K: value}`.
+        format: Returns a value as text.
+        line: Returns a value as text with its unit, for a separate line. "" hides the line.
+        scale: Factor from a value to the number that `format` shows.
+        higher_is_better: Whether a higher value is a better one.
+        of_distance: Whether the score depends on the distance. Then it is a column of the table,
+            and its key ends with "/cosine" or "/l2". If not, it is a line below the table.
+        at_k: Whether the score has a value for each K. Its keys are "NAME@K".
+        each_epoch: Whether it is computed after each epoch, not only at the end.
+        compared: Whether `compare` and `study` have a column for it.
+        clusters: Whether it needs k-means.
+    """
+
+    name: str
+    label: str
+    explanation: str
+    compute: Callable[[Embeddings, Metric], float | Mapping[int, float]]
+    format: Callable[[float], str] = percent
+    line: Callable[[float], str] | None = None
+    scale: float = 100
+    higher_is_better: bool = True
+    of_distance: bool = True
+    at_k: bool = False
+    each_epoch: bool = True
+    compared: bool = True
+    clusters: bool = False
+
+    def values(self, embeddings: Embeddings, distance: Metric) -> dict[str, float]:
+        """Return the value of each key."""
+        found = self.compute(embeddings, distance)
+        if isinstance(found, Mapping):
+            return {f"{self.name}@{k}": float(value) for k, value in found.items()}
+        return {self.name: found}
+
+    @property
+    def at_1(self) -> str:
+        """The key that `compare` and `study` show: of a score at K its value at 1."""
+        return f"{self.name}@1" if self.at_k else self.name
+
+    @property
+    def axis(self) -> str:
+        """The label of an axis: the label at 1, with the unit if that is percent."""
+        label = f"{self.label}@1" if self.at_k else self.label
+        return f"{label}, %" if self.scale == 100 else label
+
+    def text(self, value: float | None) -> str:
+        """Return a value as text; a dash if it is missing."""
+        return "–" if value is None or math.isnan(value) else self.format(value)
+
+
+def _line_of_divergence(value: float) -> str:
+    return "" if math.isnan(value) else f"{value:.3f} nats (below log 2 = 0.693)"
+
+
+def _line_of_unmatched(value: float) -> str:
+    return f"{value:,}: a miss in R@K, left out of the other scores" if value else ""
+
+
+def _line_of_clusters(value: float) -> str:
+    return f"{percent(value)} %"
+
+
+RECALL = Score(
+    name="recall",
+    label="R",
+    explanation="R@K is the share of queries with at least one other image of their class among "
+    "the K nearest.",
+    compute=lambda embeddings, distance: embeddings.recall(distance),
+    at_k=True,
+)
+#: Every score by its name, in the order of tables.
+SCORES: dict[str, Score] = {
+    score.name: score
+    for score in (
+        RECALL,
+        Score(
+            name="map@r",
+            label="MAP@R",
+            explanation="MAP@R is the mean average precision at R: R-precision that also depends "
+            "on the order, highest if the matches come first.",
+            compute=lambda embeddings, distance: embeddings.precision(distance).map_at_r,
+            each_epoch=False,
+        ),
+        Score(
+            name="r_precision",
+            label="R-precision",
+            explanation="R-precision is the share of matches among the R nearest, where R is the "
+            "number of other images of the query's class.",
+            compute=lambda embeddings, distance: embeddings.precision(distance).r_precision,
+            each_epoch=False,
+            compared=False,
+        ),
+        Score(
+            name="nmi",
+            label="NMI",
+            explanation="NMI is the normalized mutual information of the classes and of k-means "
+            "clusters, as many as classes. It is 100 % if both are the same. It rises with the "
+            "number of classes, also for random clusters.",
+            compute=lambda embeddings, _: embeddings.clusters.nmi,
+            line=_line_of_clusters,
+            of_distance=False,
+            each_epoch=False,
+            compared=False,
+            clusters=True,
+        ),
+        Score(
+            name="ami",
+            label="AMI",
+            explanation="AMI is the mutual information adjusted for chance, 0 % for random "
+            "clusters. Compare runs by AMI rather than by NMI.",
+            compute=lambda embeddings, _: embeddings.clusters.ami,
+            line=_line_of_clusters,
+            of_distance=False,
+            each_epoch=False,
+            compared=False,
+            clusters=True,
+        ),
+        Score(
+            name="jensen_shannon",
+            label="Jensen-Shannon divergence",
+            explanation="The Jensen-Shannon divergence between the distances of matching pairs "
+            "and of other pairs is 0 if both have the same distribution, and log 2 if they do not "
+            "overlap.",
+            compute=lambda embeddings, _: embeddings.divergence(),
+            format="{:.3f}".format,
+            line=_line_of_divergence,
+            scale=1,
+            of_distance=False,
+            each_epoch=False,
+            compared=False,
+        ),
+        Score(
+            name="queries_without_match",
+            label="Queries without a match",
+            explanation="",
+            compute=lambda embeddings, _: embeddings.precision("cosine").queries_without_match,
+            format="{:,}".format,
+            line=_line_of_unmatched,
+            scale=1,
+            higher_is_better=False,
+            of_distance=False,
+            each_epoch=False,
+            compared=False,
+        ),
+    )
+}
+
+
+def evaluate(
+    embeddings: Embeddings, scores: Iterable[Score] | None = None, clustering: bool = True
+) -> dict[str, float]:
+    """Compute scores.
+
+    Args:
+        embeddings: The embeddings.
+        scores: Which scores. The default is every registered score.
+        clustering: Whether to compute the scores that need k-means.
+
+    Returns:
+        {key: value}. A key is the name of the score, with "@K" for a score at K, and with
+        "/cosine" or "/l2" for a score of a distance.
+    """
+    chosen = list(SCORES.values()) if scores is None else list(scores)
+    found: dict[str, float] = {}
+    for distance in DISTANCES:
+        for score in chosen:
+            if score.of_distance:
+                values = score.values(embeddings, distance)
+                found |= {f"{key}/{distance}": value for key, value in values.items()}
+    for score in chosen:
+        if not score.of_distance and (clustering or not score.clusters):
+            found |= score.values(embeddings, DISTANCES[0])
+    return found
+
+
+def of_each_epoch() -> list[Score]:
+    """Return the scores that are computed after each epoch."""
+    return [score for score in SCORES.values() if score.each_epoch]
+
+
+def compared() -> list[Score]:
+    """Return the scores that `compare` and `study` show."""
+    return [score for score in SCORES.values() if score.compared and score.of_distance]
+
+
+def score_of(key: str) -> Score:
+    """Return the score of a table's key, such as "map@r" or "recall@5"."""
+    return SCORES[key] if key in SCORES else SCORES[key.rpartition("@")[0]]
+
+
+def label_of(key: str) -> str:
+    """Return the label of a table's key, such as "MAP@R" or "R@5"."""
+    score = score_of(key)
+    return f"{score.label}@{key.rpartition('@')[2]}" if score.at_k else score.label
+
+
+def rows_of(scores: Mapping[str, float], name: str = "embedding") -> dict[str, dict[str, float]]:
+    """Return the rows of a table: `{"embedding, cosine": {"recall@1": 0.5, "map@r": 0.3}}`.
+
+    Args:
+        scores: As from `evaluate`. The key of a part of the embedding has a third component:
+            "recall@1/cosine/first 64" is in the row "first 64, cosine".
+        name: First part of the row names of the whole embedding.
+    """
+    rows: dict[str, dict[str, float]] = {}
+    for key, value in scores.items():
+        score, *distance = key.split("/")
+        if distance:
+            part = distance[1] if len(distance) > 1 else name
+            rows.setdefault(f"{part}, {distance[0]}", {})[score] = value
+    return rows
+
+
+def of_prefixes(embeddings: Embeddings, lengths: Iterable[int]) -> dict[str, float]:
+    """Compute the scores of each epoch for the first numbers of each embedding.
+
+    Returns:
+        {"recall@1/cosine/first 64": value}.
+    """
+    found: dict[str, float] = {}
+    gallery = embeddings.gallery["gallery"]
+    for length in lengths:
+        part = Embeddings(
+            embeddings.embeddings[:, :length],
+            embeddings.labels,
+            embeddings.ks,
+            None if gallery is None else gallery[:, :length],
+            embeddings.gallery["gallery_labels"],
+        )
+        scores = evaluate(part, of_each_epoch())
+        found |= {f"{key}/first {length}": value for key, value in scores.items()}
+    return found
+
+
+def of_catalog(
+    embeddings: np.ndarray,
+    labels: np.ndarray,
+    ks: Sequence[int],
+    catalog: np.ndarray,
+    catalog_labels: np.ndarray,
+) -> dict[str, float]:
+    """Compute the scores of each epoch for a search in a catalog.
+
+    K is 1 and every K that is at most the size of the catalog.
+    """
+    ks = sorted({1, *(k for k in ks if k <= len(catalog))})
+    return evaluate(Embeddings(embeddings, labels, ks, catalog, catalog_labels), of_each_epoch())
+
+
+def columns_of(rows: Rows) -> list[str]:
+    """Return the keys of a table's columns: scores at K by K, then the others in their order."""
+    keys = dict.fromkeys(key for row in rows.values() for key in row)
+    at_k = [key for key in keys if score_of(key).at_k]
+    order = list(SCORES)
+    at_k.sort(key=lambda key: (order.index(score_of(key).name), int(key.rpartition("@")[2])))
+    return [*at_k, *(key for key in keys if key not in at_k)]
+
+
+def score_table(rows: Rows) -> str:
+    """Return the scores as text in aligned columns, for a terminal.
+
+    A missing value is a dash. The head of a recall column is only its K.
+    """
+    from experiments.evaluation.tables import text_table
+
+    keys = columns_of(rows)
+    heads = [label_of(key).removeprefix(f"{RECALL.label}@") for key in keys]
+    lines = [[name, *(score_of(key).text(row.get(key)) for key in keys)]
+             for name, row in rows.items()]  # fmt: skip
+    return text_table([[f"{RECALL.label}@K, %", *heads], *lines])
+
+
+def score_lines(scores: Mapping[str, float]) -> list[tuple[str, str]]:
+    """Return (label, text) of the scores that no column of the table shows."""
+    found = []
+    for key, value in scores.items():
+        score = SCORES.get(key)
+        if score is not None:
+            text = score.line(value) if score.line else score.text(value)
+            found += [(score.label, text)] if text else []
+    return found
+
+
+def as_json(scores: Mapping[str, float]) -> dict[str, float | None]:
+    """Return the scores with None instead of NaN, which JSON does not have."""
+    return {name: None if math.isnan(value) else value for name, value in scores.items()}
+
+
+def recall_by_k(rows: Rows) -> dict[str, dict[str, float]]:
+    """Return the recall of each row by K as text: `{"embedding, cosine": {"1": 0.5}}`."""
+    return {
+        name: {key.rpartition("@")[2]: value for key, value in row.items()
+               if score_of(key) is RECALL}
+        for name, row in rows.items()
+    }  # fmt: skip

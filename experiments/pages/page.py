@@ -1,0 +1,201 @@
+"""Pages: self-contained HTML files that need no network, no JavaScript, and no other file."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import io
+import os
+import pathlib
+import re
+import types
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from markupsafe import Markup, escape
+
+from experiments.pages.links import Links, links_html
+from keras_dml._files.atomic import replacing
+from pipelines.visible import visible, visible_text
+
+if TYPE_CHECKING:
+    import jinja2
+    import numpy as np
+    import numpy.typing as npt
+
+_NO_LINKS: Links = types.MappingProxyType({})
+# Pictures are at most this wide and high on a page, and stored at twice that for dense screens.
+_SIDE = 160
+
+
+class Picture(NamedTuple):
+    """A picture that a page contains.
+
+    Attributes:
+        address: Its `data:` address.
+        size: Width and height on the page; None for the picture's own.
+        pixels: Whether its pixels are shown as squares.
+    """
+
+    address: str
+    size: tuple[int, int] | None = None
+    pixels: bool = False
+
+
+class Cell(NamedTuple):
+    """A framed picture with a name and a note.
+
+    Attributes:
+        kind: Class of the frame in the style sheet: "query", "match", "other", or "neighbor".
+        picture: The picture, if it can be read.
+        name: Text below the frame. It may break after each "_" and "/".
+        note: Text after the name.
+        alt: Text that describes the picture.
+        marked: Whether the frame has a mark for a match or for another class.
+    """
+
+    kind: str
+    picture: Picture | None
+    name: str
+    note: str | Markup = ""
+    alt: str = ""
+    marked: bool = False
+
+
+class Row(NamedTuple):
+    """A row of cells with an optional text above it."""
+
+    cells: Sequence[Cell]
+    head: str = ""
+
+
+def breaking(name: str) -> Markup:
+    """Return a name as HTML that may break after each "_" and "/"."""
+    return Markup(re.sub("([_/])", r"\1<wbr>", str(escape(visible(name)))))
+
+
+@functools.cache
+def environment() -> jinja2.Environment:
+    """Return the environment of all templates. It escapes every value that is not `Markup`."""
+    import jinja2
+
+    made = jinja2.Environment(
+        loader=jinja2.PackageLoader("experiments.pages"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    made.filters |= {"visible": visible, "breaking": breaking}
+    return made
+
+
+def write_page(
+    path: str | os.PathLike[str],
+    title: str,
+    body: str | Markup = "",
+    links: Links = _NO_LINKS,
+    template: str = "base.html",
+    **values: Any,
+) -> None:
+    """Write a page under a temporary name, then rename it.
+
+    The same values give the same bytes.
+
+    Args:
+        path: The file; its folder exists.
+        title: Plain text.
+        body: HTML of a page that has no template.
+        links: Paths of other pages -> their names. Links to missing files are left out, and links
+            that other commands have added to the page stay.
+        template: File name of the template.
+        **values: Values of the template.
+    """
+    text = environment().get_template(template).render(
+        title=title, links=Markup(links_html(pathlib.Path(path), links)), body=Markup(body),
+        **values,
+    )  # fmt: skip
+    with replacing(path) as unfinished:
+        # A file name that is not UTF-8 may be a class name. Show it with question marks.
+        unfinished.write_text(visible_text(text), encoding="utf-8", errors="replace", newline="\n")
+
+
+def _part(name: str, *arguments: Any) -> Markup:
+    return Markup(getattr(environment().get_template("parts.html").module, name)(*arguments))
+
+
+def html_table(columns: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]]) -> Markup:
+    """Return a table as HTML.
+
+    Args:
+        columns: Head of each column, as HTML; "" for an empty corner.
+        rows: (head of the row, its cells), as HTML.
+    """
+    heads = [Markup(name) for name in columns]
+    return _part("table", heads, [(Markup(n), [Markup(c) for c in cells]) for n, cells in rows])
+
+
+def picture_cards(pictures: Mapping[str, str]) -> Markup:
+    """Return titled SVG pictures side by side, without the titles that have no picture."""
+    return _part("cards", pictures)
+
+
+def encoded_picture(
+    image: npt.NDArray[np.uint8], side: int, whole_up_to: int | None = None
+) -> tuple[bytes, str]:
+    """Return a picture as the content of an image file, and "png" or "jpeg".
+
+    Args:
+        image: uint8 `[h, w, 3]`.
+        side: Longest side of a JPEG.
+        whole_up_to: Longest side of a PNG with all pixels. The default is `side`.
+    """
+    from PIL import Image
+
+    picture = Image.fromarray(image)
+    file = io.BytesIO()
+    if max(picture.size) <= (side if whole_up_to is None else whole_up_to):
+        picture.save(file, "PNG", optimize=True)
+        return file.getvalue(), "png"
+    picture.thumbnail((side, side), Image.Resampling.LANCZOS)
+    picture.save(file, "JPEG", quality=85, optimize=True)
+    return file.getvalue(), "jpeg"
+
+
+def address(encoded: bytes, kind: str) -> str:
+    """Return the `data:` address of the content of an image file."""
+    return f"data:image/{kind};base64,{base64.b64encode(encoded).decode()}"
+
+
+def array_picture(image: np.ndarray) -> Picture:
+    """Return a small image as a PNG with all pixels, or another image as a small JPEG.
+
+    Raises:
+        ValueError: The image is not uint8 `[h, w, 3]`.
+    """
+    import numpy as np
+
+    from keras_dml._common.errors import ArgumentError
+
+    image = np.asarray(image)
+    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
+        raise ArgumentError(
+            f"Images of a page must be uint8 [h, w, 3], but got {image.dtype} {list(image.shape)}."
+        )
+    height, width = image.shape[:2]
+    longest = max(height, width)
+    encoded, kind = encoded_picture(image, 2 * _SIDE, whole_up_to=_SIDE)
+    # Whole multiples keep pixels square.
+    scale = _SIDE // longest if kind == "png" else _SIDE / longest
+    size = max(1, round(scale * width)), max(1, round(scale * height))
+    return Picture(address(encoded, kind), size, pixels=scale > 1)
+
+
+def file_picture(source: str | io.BytesIO, max_pixels: int, side: int) -> Picture | None:
+    """Return the picture in an image file; None if it cannot be read."""
+    from experiments.evaluation.pictures import thumbnail
+
+    try:
+        return Picture(address(*thumbnail(source, max_pixels, side)))
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,184 @@
+"""The report of a run, and the page of an evaluation: one function writes both."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import tensorflow as tf
+from markupsafe import Markup
+
+from experiments.evaluation.baselines import best_baseline
+from experiments.evaluation.labeled_embeddings import LabeledEmbeddings
+from experiments.evaluation.result import Result
+from experiments.evaluation.scores import (
+    ACCURACY,
+    CATALOG,
+    PAPER,
+    RECALL,
+    SCORES,
+    Rows,
+    columns_of,
+    label_of,
+    percent,
+    score_of,
+)
+from experiments.pages import figures
+from experiments.pages.page import Links, write_page
+from experiments.pages.pair_figures import drawn
+from experiments.pages.retrieval import Shown, shown_of
+from keras_dml._common.errors import ArgumentError
+from pipelines import find_bad_images
+
+#: Name of the row of the headline.
+EMBEDDING = "embedding, cosine"
+# Parts of the loss, by their keys in `metrics.jsonl`.
+_LOSS_PARTS = {
+    "train/tightness": (
+        "Tightness is the part of the loss that draws images of a class together. Lower is "
+        "tighter. It is lowest if all embeddings are equal."
+    ),
+    "train/contrastive": (
+        "Contrastive is the part of the loss that drives classes apart. The scale depends on the "
+        "loss: compare epochs, not losses."
+    ),
+}
+
+
+def write_report(
+    path: str | os.PathLike[str],
+    result: Result,
+    links: Links | None = None,
+    shown: Shown | None = None,
+) -> None:
+    """Write the page of a run or of an evaluation.
+
+    The queries with their neighbors follow figure 4 of RankMI (Kemertas et al. 2020). The same
+    result gives the same bytes.
+
+    Args:
+        path: The file; its folder exists.
+        result: The result.
+        links: Paths of other pages -> their names.
+        shown: The pictures. The default is the pictures of `result.images`.
+
+    Raises:
+        ValueError: The table has no R@1 in the row "embedding, cosine".
+    """
+    headline = result.rows.get(EMBEDDING, {}).get(RECALL.at_1)
+    if headline is None:
+        raise ArgumentError(
+            f"result.rows must have R@1 in a row {EMBEDDING!r}, "
+            f"but got { ({name: list(row) for name, row in result.rows.items()}) }."
+        )
+    if shown is None:
+        shown = Shown() if result.images is None else shown_of_readable(result.images)
+    keys = columns_of(result.rows)
+    write_page(
+        path,
+        result.title,
+        links=links or {},
+        template="report.html",
+        result=result,
+        headline=percent(headline),
+        whose=_whose(result),
+        others=_others(result),
+        explanations=[score_of(key).explanation for key in _one_of_each_score(keys)],
+        in_catalog=any(name.startswith(CATALOG) for name in result.rows),
+        columns=["", *map(label_of, keys)],
+        rows=_cells(result.rows, keys),
+        more=_explanations(result),
+        pictures=_curves(result) | {title: drawn(data) for title, data in result.figures.items()},
+        evaluations=None if result.history is None else len(result.history),
+        shown=shown,
+    )
+
+
+def shown_of_readable(images: LabeledEmbeddings) -> Shown:
+    """Return the pictures of a report; none if the images are unknown or not readable."""
+    tables = [each.table for _, each in images.sets]
+    if images.queries.table is None:
+        return Shown()
+    try:
+        return shown_of(images)
+    except tf.errors.OpError as error:
+        why = " ".join(error.message.split())
+        for table in tables:
+            # To decode every image again takes too long for the pictures of a page.
+            for _, name, reason in find_bad_images(table, decode=False)[:1] if table else ():
+                why = f"{name}: {reason}"
+        print(f"the page shows no pictures: {why}")
+        return Shown()
+
+
+def _whose(result: Result) -> str:
+    if result.whose:
+        return f", {result.whose}"
+    if "epoch" not in result.best:
+        return ""
+    why = f", {result.why_kept}" if result.why_kept else ""
+    return f", kept from epoch {result.best['epoch']:g}{why}"
+
+
+def _others(result: Result) -> dict[str, str]:
+    """Return the smaller numbers of the headline."""
+    baseline, of_baseline = best_baseline(result.rows)
+    found = {
+        "accuracy on the training classes": result.best.get(ACCURACY),
+        f"{baseline}, for comparison": of_baseline,
+        "in the paper": result.rows.get(f"{PAPER}, cosine", {}).get(RECALL.at_1),
+    }
+    return {name: RECALL.text(value) for name, value in found.items() if value is not None}
+
+
+def _one_of_each_score(keys: Sequence[str]) -> list[str]:
+    return list({score_of(key).name: key for key in keys}.values())
+
+
+def _cells(rows: Rows, keys: Sequence[str]) -> list[tuple[str, list[str]]]:
+    """Return the rows of the table; the best cells of each column are bold."""
+    shown: dict[str, list[str]] = {name: [] for name in rows}
+    for key in keys:
+        score = score_of(key)
+        values = {n: row[key] for n, row in rows.items() if score.text(row.get(key)) != "–"}
+        best = (max if score.higher_is_better else min)(values.values(), default=None)
+        for name, row in rows.items():
+            text = score.text(row.get(key))
+            # Compare the texts: two equal texts are either both bold or both not.
+            is_best = name in values and text == score.text(best)
+            shown[name].append(Markup("<strong>{}</strong>").format(text) if is_best else text)
+    return list(shown.items())
+
+
+def _explanations(result: Result) -> list[str]:
+    """Return the explanations of the scores in the summary, and of the parts of the loss."""
+    labels = {label for label, _ in result.summary}
+    of_scores = [s.explanation for s in SCORES.values() if not s.of_distance and s.label in labels]
+    logged = {key for row in result.history or () for key in row}
+    parts = [text for key, text in _LOSS_PARTS.items() if key in logged]
+    return [text for text in (*of_scores, *parts) if text]
+
+
+def _curves(result: Result) -> dict[str, str]:
+    """Return the curves of the training: title -> SVG text."""
+    if result.history is None:
+        return {}
+    history = result.history
+    pictures = {
+        f"R@1 on the {result.measured}": figures.recall_svg(
+            history, result.best, *best_baseline(result.rows)
+        ),
+        f"Accuracy on the {result.measured}": figures.lines_svg(
+            "accuracy", {"accuracy": history}, ACCURACY, 100, "accuracy, %"
+        ),
+    }
+    for score in SCORES.values():
+        if score.of_distance and score is not RECALL:
+            pictures[f"{score.label} on the {result.measured}"] = figures.lines_svg(
+                score.name,
+                {score.label: history},
+                f"test/{score.at_1}/cosine",
+                score.scale,
+                score.axis,
+            )
+    return pictures | {"Training": figures.loss_svg(history)}

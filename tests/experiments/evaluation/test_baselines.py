@@ -1,0 +1,50 @@
+"""Baselines: which one a headline shows, and the baselines of several runs."""
+
+import math
+
+import pytest
+
+from experiments.evaluation.baselines import best_baseline, distinct_baselines
+
+PIXELS = {"raw pixels, cosine": {"recall@1": 0.3}, "raw pixels, l2": {"recall@1": 0.4}}
+UNTRAINED = {
+    "untrained backbone, cosine": {"recall@1": 0.97},
+    "untrained backbone, l2": {"recall@1": 0.96},
+}
+
+
+@pytest.mark.parametrize(
+    ("recall", "expected"),
+    [
+        ({}, ("raw pixels", None)),
+        (PIXELS, ("raw pixels, l2", 0.4)),
+        (PIXELS | UNTRAINED, ("untrained backbone, cosine", 0.97)),
+        (
+            {"raw pixels, cosine": {"recall@1": math.nan}, "raw pixels, l2": {"recall@2": 0.5}},
+            ("raw pixels", None),
+        ),
+    ],
+)
+def test_the_untrained_backbone_comes_before_the_raw_pixels(recall, expected):
+    assert best_baseline(recall) == expected
+
+
+def result(share):
+    rows = {
+        "cosine": {"recall@1": share, "map@r": 0.5},
+        "photo to catalog, cosine": {"recall@1": 0.25},
+    }
+    return {"baselines": {"untrained backbone": rows}}
+
+
+def test_runs_with_the_same_baseline_show_it_once():
+    same = {"first": result(0.971), "second": result(0.97101), "without": {}}
+    found = distinct_baselines(same)
+    assert found == {"untrained backbone": result(0.971)["baselines"]["untrained backbone"]}
+    assert distinct_baselines({"without": {}}) == {}
+
+
+def test_baselines_that_differ_have_the_name_of_their_run():
+    found = distinct_baselines({"first": result(0.97), "second": result(0.8), "3": result(0.8)})
+    assert list(found) == ["untrained backbone (first)", "untrained backbone (second)"]
+    assert found["untrained backbone (second)"]["cosine"]["recall@1"] == 0.8

@@ -1,0 +1,133 @@
+"""Embeddings on disk: resumed, reused, refused."""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from experiments.evaluation.embedding_file import EmbeddingFile
+
+ROWS = np.random.default_rng(0).normal(size=(10, 3)).astype("float32")
+
+
+def fill(path, rows=ROWS, key="a", batch=4, **options):
+    """The rows that had to be computed, and the file's array."""
+    computed = []
+    with EmbeddingFile(path, len(rows), key, **options) as file:
+        for start in range(file.done, len(rows), batch):
+            file.append(rows[start : start + batch])
+            computed += range(start, min(start + batch, len(rows)))
+    return computed, file.array()
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_what_cannot_be_written_names_the_file(tmp_path):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    path = tmp_path / "e.npy"
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large") as raised:
+            fill(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert raised.value.filename == str(path)
+
+
+def test_rows_come_back_and_are_reused_by_their_key(tmp_path):
+    path = tmp_path / "e.npy"
+    computed, array = fill(path)
+    assert computed == list(range(10))
+    assert isinstance(array, np.memmap)
+    np.testing.assert_array_equal(np.load(path, mmap_mode="r"), ROWS)
+    assert names(tmp_path) == ["e.npy", "e.npy.json"]
+
+    assert fill(path)[0] == []
+    assert names(tmp_path) == ["e.npy", "e.npy.json"]
+    for other in ({"key": "b"}, {"rows": ROWS[:7]}, {"dtype": "float16"}, {}):
+        computed, array = fill(path, **other)
+        assert len(computed) == len(other.get("rows", ROWS))
+    np.testing.assert_array_equal(array, ROWS)
+    path.write_bytes(b"")  # not what was written
+    assert len(fill(path)[0]) == 10
+
+    EmbeddingFile(path, 10, "a").remove()
+    assert names(tmp_path) == []
+
+
+def test_an_error_on_the_way_loses_nothing_that_was_written(tmp_path):
+    path = tmp_path / "e.npy"
+    with pytest.raises(KeyError), EmbeddingFile(path, 10, "a") as file:
+        file.append(ROWS[:4])
+        file.append(ROWS[4:5])
+        raise KeyError
+    assert names(tmp_path) == ["e.npy.json", "e.npy.partial"]
+    with EmbeddingFile(path, 10, "b") as file:  # another key: nothing of the first is touched yet
+        assert file.done == 0
+    with EmbeddingFile(path, 10, "a") as file:
+        assert file.done == 5
+        with pytest.raises(ValueError, match=r"another running process"):
+            EmbeddingFile(path, 10, "a").__enter__()
+        with pytest.raises(ValueError, match=r"shape \[b, 3\], but got \(1, 4\)"):
+            file.append(np.zeros((1, 4)))
+        with pytest.raises(ValueError, match="at most 5 rows, but got 6"):
+            file.append(ROWS[:6])
+        with pytest.raises(FloatingPointError, match="no longer finite"):
+            file.append(np.full((2, 3), np.nan))
+        with pytest.raises(ValueError, match="has 5 of 10 rows"):
+            file.array()
+        assert file.done == 5
+    computed, array = fill(path)
+    assert computed == list(range(5, 10))
+    np.testing.assert_array_equal(array, ROWS)
+
+
+@pytest.mark.slow
+def test_killed(tmp_path):
+    """kill -9 at any moment: rows on disk stay, what was cut in two is computed again."""
+    path = tmp_path / "e.npy"
+    program = (
+        "import os, signal, sys; sys.path.insert(0, sys.argv[1]); import test_embedding_file as t\n"
+        "file = t.EmbeddingFile(sys.argv[2], 10, 'a').__enter__()\n"
+        "file.append(t.ROWS[:4]); file.append(t.ROWS[4:6]); file._stream.flush()\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    here = os.path.dirname(__file__)
+    done = subprocess.run([sys.executable, "-c", program, here, str(path)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert fill(path)[0] == list(range(4, 10))  # the second batch was not known to be on disk
+    np.testing.assert_array_equal(np.load(path), ROWS)
+
+    # Killed after the last row, before the file had its name.
+    os.rename(path, tmp_path / "e.npy.partial")
+    assert fill(path)[0] == []
+    np.testing.assert_array_equal(np.load(path), ROWS)
+    # A partial file that is shorter than its state says is not trusted.
+    (tmp_path / "e.npy.partial").write_bytes(path.read_bytes()[:150])
+    assert fill(path)[0] == list(range(10))
+
+
+def test_half_precision(tmp_path):
+    path = tmp_path / "e.npy"
+    _, array = fill(path, dtype="float16")
+    assert array.dtype == np.float16
+    np.testing.assert_array_equal(array, ROWS.astype("float16"))
+    with (
+        EmbeddingFile(path, 2, "b", dtype="float16") as file,
+        pytest.raises(ValueError, match="at most 65504 for float16, but got 70000"),
+    ):
+        file.append([[1.0, -7e4]])
+    assert names(tmp_path) == ["e.npy", "e.npy.json"]
+
+
+def test_bad_arguments(tmp_path):
+    with pytest.raises(ValueError, match="rows must be at least 1, but got 0"):
+        EmbeddingFile(tmp_path / "e.npy", 0, "a")
+    with pytest.raises(ValueError, match="dtype must be one of .*'int8'"):
+        EmbeddingFile(tmp_path / "e.npy", 2, "a", dtype="int8")

@@ -1,0 +1,243 @@
+"""What is measured after an epoch and shown at the end."""
+
+import re
+from types import SimpleNamespace
+
+import keras
+import numpy as np
+import pytest
+
+from experiments.evaluation.baselines import RAW_PIXELS_FILE as RAW_PIXELS
+from experiments.evaluation.baselines import UNTRAINED_FILE as UNTRAINED
+from experiments.evaluation.evaluators import (
+    CatalogScores,
+    ClassifierAccuracy,
+    ClassMeanAccuracy,
+    Evaluator,
+    Findings,
+    Finished,
+    PairSimilarities,
+    RawPixels,
+    RetrievalScores,
+    UntrainedBackbone,
+)
+from experiments.evaluation.scores import ACCURACY, MAP_AT_R
+from experiments.pages.pair_figures import drawn
+from experiments.training.checkpoint import State
+from experiments.training.kept import score
+from experiments.training.run_folder import RunFolder
+from keras_dml import metrics
+from pipelines import ImageTable, Split
+
+
+def table(labels, seed=0, classes=("a", "b")):
+    images = np.random.default_rng(seed).integers(0, 256, (len(labels), 8, 8, 3), dtype=np.uint8)
+    return ImageTable(np.array(labels), classes, arrays=images)
+
+
+@pytest.fixture
+def closed():
+    """Both sides of the same classes, and a model whose classifier swaps the two."""
+    data = Split(table([0, 0, 1, 1]), table([0, 0, 1, 1], seed=1), same_classes=True)
+    embedding = keras.Input((2,), name="embeddings")
+    logits = keras.layers.Dense(2, use_bias=False, name="logits")
+    model = keras.Model(embedding, logits(embedding))
+    logits.kernel.assign([[0.0, 1.0], [1.0, 0.0]])
+    embeddings = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 0.5]], "float32")
+    return data, model, {"test": embeddings, "training": embeddings}
+
+
+def test_the_classifier_decides_where_there_is_one(closed):
+    data, model, embeddings = closed
+    run = SimpleNamespace(data=data)
+    assert dict(ClassifierAccuracy().measure(run, model, embeddings)) == {ACCURACY: 0.25}
+    assert dict(ClassMeanAccuracy().measure(run, None, embeddings)) == {ACCURACY: 0.75}
+    assert not ClassifierAccuracy().sides(data)
+    assert ClassMeanAccuracy().sides(data) == ("training",)
+
+
+def test_there_is_no_accuracy_on_classes_that_were_not_trained_on():
+    data = Split(table([0, 0, 1, 1]), table([0, 0, 1, 1], seed=1))
+    run = SimpleNamespace(data=data)
+    for evaluator in (ClassifierAccuracy(), ClassMeanAccuracy()):
+        assert list(evaluator.measure(run, None, {})) == []
+        assert not evaluator.sides(data)
+    end = Finished(None, None, None, [], {"epoch": 1})
+    assert ClassMeanAccuracy().finish(run, end) == Findings()
+
+
+def test_the_accuracy_of_the_kept_model_is_shown():
+    end = Finished(None, None, None, [], {"epoch": 1, ACCURACY: 0.875})
+    findings = ClassifierAccuracy().finish(SimpleNamespace(), end)
+    assert findings.printed == ["accuracy on the training classes: 87.5 %"]
+    assert findings.result == {"accuracy": 0.875}
+
+
+@pytest.mark.parametrize("patience", [0, 3])
+def test_the_scores_are_those_of_the_library_with_a_gallery_and_without(patience):
+    rng = np.random.default_rng(0)
+    queries, items = rng.normal(size=(6, 3)), rng.normal(size=(8, 3))
+    labels, numbers = [0, 1] * 3, [0, 1] * 4
+    for gallery in (None, table(numbers, seed=2)):
+        data = Split(table([0, 1]), table(labels), gallery=gallery)
+        run = SimpleNamespace(data=data, ks=[1, 2], options=SimpleNamespace(patience=patience))
+        embeddings = {"test": queries} if gallery is None else {"test": queries, "gallery": items}
+        assert set(RetrievalScores().sides(data)) == set(embeddings)
+        others = {} if gallery is None else {"gallery": items, "gallery_labels": numbers}
+        expected = metrics.evaluate(queries, labels, [1, 2], **others)
+        row = dict(RetrievalScores().measure(run, None, embeddings))
+        names = {f"test/recall@{k}/{name}" for k in (1, 2) for name in ("cosine", "l2")}
+        assert set(row) == names | ({MAP_AT_R} if patience else set())
+        for name, share in row.items():
+            assert share == pytest.approx(expected[name.removeprefix("test/")])
+        end = Finished(None, queries, None if gallery is None else items, [row], row)
+        findings = RetrievalScores().finish(run, end)
+        assert findings.rows["embedding, l2"]["recall@2"] == row["test/recall@2/l2"]
+        assert findings.rows["embedding, cosine"]["map@r"] == pytest.approx(
+            expected["map@r/cosine"]
+        )
+        assert findings.result["scores"]["nmi"] == pytest.approx(expected["nmi"])
+        assert findings.lines[0][0] == "NMI"
+
+
+def test_a_catalog_is_a_question_of_its_own():
+    rng = np.random.default_rng(0)
+    photos, pictures, labels = rng.normal(size=(6, 3)), rng.normal(size=(2, 3)), [0, 1] * 3
+    data = Split(table([0, 1]), table(labels), catalog=table([1, 0], seed=2))
+    run = SimpleNamespace(data=data, ks=[1, 2, 4])
+    embeddings = {"test": photos, "catalog": pictures}
+    assert set(CatalogScores().sides(data)) == set(embeddings)
+    assert set(RetrievalScores().sides(data)) == {"test"}
+    row = dict(CatalogScores().measure(run, None, embeddings))
+    # K = 4 is more than the two pictures.
+    assert set(row) == {f"catalog/recall@{k}/{name}" for k in (1, 2) for name in ("cosine", "l2")}
+    unit = photos / np.linalg.norm(photos, axis=1, keepdims=True)
+    nearest = np.argmax(unit @ (pictures / np.linalg.norm(pictures, axis=1, keepdims=True)).T, 1)
+    assert row["catalog/recall@1/cosine"] == np.mean(np.array([1, 0])[nearest] == labels)
+    assert row["catalog/recall@2/l2"] == 1.0
+    end = Finished(None, photos, None, [row], row, pictures)
+    rows = CatalogScores().finish(run, end).rows
+    assert rows["photo to catalog, cosine"] == {
+        "recall@1": row["catalog/recall@1/cosine"],
+        "recall@2": 1.0,
+    }
+
+    without = SimpleNamespace(data=Split(table([0, 1]), table(labels)), ks=[1])
+    assert not CatalogScores().sides(without.data)
+    assert dict(CatalogScores().measure(without, None, {"test": photos})) == {}
+    assert CatalogScores().finish(without, Finished(None, photos, None, [], {})) == Findings()
+
+
+def test_raw_pixels_are_compared_once_where_it_is_asked_for(tmp_path, monkeypatch, capsys):
+    data = Split(table([0, 1]), table([0, 1] * 3, seed=3))
+    folder = RunFolder(tmp_path / "run", "--seed=0\n").open()
+    options = SimpleNamespace(raw_pixels=False, eval_batch_size=2)
+    run = SimpleNamespace(data=data, ks=[1], folder=folder, options=options)
+    RawPixels().before(run, State(), None)
+    assert RawPixels().finish(run, None) == Findings()
+    assert not folder.file(RAW_PIXELS).exists()
+
+    options.raw_pixels = True
+    evaluator = RawPixels()
+    evaluator.before(run, State(), None)
+    said = capsys.readouterr().out
+    rows = evaluator.finish(run, None).rows
+    assert set(rows) == {"raw pixels, cosine", "raw pixels, l2"}
+    share = rows["raw pixels, cosine"]["recall@1"]
+    assert f"raw pixels, cosine: R@1 {100 * share:.1f} %" in said
+    folder.write_json(RAW_PIXELS, {"cosine": {"recall@1": 0.5}})
+    RawPixels().before(run, State(), None)
+    assert "R@1 50.0 %" in capsys.readouterr().out
+    # Another recipe may take the folder of a run without a checkpoint: this file goes then.
+
+
+@pytest.fixture
+def started(tmp_path):
+    """A run with a catalog from trained weights, and embeddings of its untrained backbone."""
+    rng = np.random.default_rng(0)
+    data = Split(table([0, 1]), table([0, 1] * 3, seed=3), catalog=table([1, 0], seed=2))
+    options = SimpleNamespace(weights="imagenet", raw_pixels=False, eval_batch_size=2)
+    folder = RunFolder(tmp_path / "run", "--seed=0\n").open()
+    run = SimpleNamespace(data=data, ks=[1, 2], folder=folder, options=options)
+    return run, {"test": rng.normal(size=(6, 3)), "catalog": rng.normal(size=(2, 3))}
+
+
+def test_the_untrained_backbone_is_evaluated_like_the_embedding(started, capsys):
+    run, embeddings = started
+    evaluator = UntrainedBackbone()
+    evaluator.before(run, State(), None, lambda: embeddings)
+    findings = evaluator.finish(run, None)
+    labels = run.data.test.labels
+    scores = metrics.evaluate(embeddings["test"], labels, [1, 2], clustering=False)
+    for metric in ("cosine", "l2"):
+        row = findings.rows[f"untrained backbone, {metric}"]
+        assert row["recall@2"] == scores[f"recall@2/{metric}"]
+        assert row["map@r"] == scores[f"map@r/{metric}"]
+        assert row["r_precision"] == scores[f"r_precision/{metric}"]
+    end = Finished(None, embeddings["test"], None, [], {}, embeddings["catalog"])
+    for name, row in CatalogScores().finish(run, end).rows.items():
+        assert findings.rows[f"untrained backbone, {name}"] == row
+    assert findings.baselines["untrained backbone"]["l2"]["map@r"] == scores["map@r/l2"]
+    assert "untrained backbone, " in capsys.readouterr().out
+
+
+def test_a_continued_run_shows_the_scores_from_before_its_first_step(started):
+    run, embeddings = started
+    first, continued = UntrainedBackbone(), UntrainedBackbone()
+    first.before(run, State(), None, lambda: embeddings)
+    continued.before(run, State(epoch=1, step=3), None, lambda: pytest.fail("it is trained now"))
+    assert continued.finish(run, None) == first.finish(run, None)
+    # A checkpoint of an earlier version lacks the file.
+    run.folder.file(UNTRAINED).unlink()
+    old = UntrainedBackbone()
+    old.before(run, State(epoch=1, step=3), None, lambda: pytest.fail("it is trained now"))
+    assert old.finish(run, None) == Findings()
+
+
+def test_random_weights_are_no_baseline(started):
+    run, _ = started
+    run.options.weights = "none"
+    evaluator = UntrainedBackbone()
+    evaluator.before(run, State(), None, lambda: pytest.fail("nothing to measure"))
+    assert evaluator.finish(run, None) == Findings()
+    assert not run.folder.file(UNTRAINED).exists()
+
+
+def test_pairs_before_training_are_those_of_the_untrained_backbone(started):
+    run, embeddings = started
+    end = Finished(None, embeddings["test"], None, [], {})
+    title = "Similarities of unseen pairs before and after training"
+    assert "before, raw pixels: matching" in drawn(
+        PairSimilarities().finish(run, end).figures[title]
+    )
+    UntrainedBackbone().before(run, State(), None, lambda: embeddings)
+    figure = drawn(PairSimilarities().finish(run, end).figures[title])
+    before, after = re.findall(
+        r"(?:backbone|embeddings): (matching -?[\d.]+, others -?[\d.]+)", figure
+    )[:2]
+    assert before == after and "raw pixels" not in figure
+
+
+def test_findings_stand_one_behind_the_other():
+    first = Findings(
+        rows={"a": {"recall@1": 0.5}}, lines=[("x", "1")], printed=["p"], result={"n": 1}
+    )
+    second = Findings(rows={"b": {"recall@1": 0.2}}, summary=[("y", "2")], figures={"t": "data"})
+    both = Findings.together([first, second, Findings()])
+    assert list(both.rows) == ["a", "b"]
+    assert (both.lines, both.summary, both.printed) == ([("x", "1")], [("y", "2")], ["p"])
+    assert (both.figures, both.result) == ({"t": "data"}, {"n": 1})
+
+
+def test_an_evaluator_needs_none_of_its_moments():
+    data = Split(table([0, 1]), table([0, 1]))
+    one = Evaluator()
+    assert not one.sides(data)
+    assert one.before(None, State(), None) is None
+    assert dict(one.measure(None, None, {})) == {}
+    assert one.finish(None, None) == Findings()
+
+
+def test_the_kept_model_is_chosen_by_accuracy_where_there_is_one():
+    assert score({"test/recall@1/cosine": 0.25}) == 0.25
+    assert score({"test/recall@1/cosine": 0.25, ACCURACY: 0.75}) == 0.75

@@ -1,0 +1,45 @@
+"""Embeddings of tables by a model, while the images are deleted."""
+
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from experiments.evaluation.model_embeddings import embed_tables
+from experiments.evaluation.table_embedder import IdentifiedEmbedder
+from experiments.options.errors import RunError
+from pipelines import ImageTable
+
+
+class VanishingImages:
+    """An embedder whose images are deleted after its first batch, with their folder or without."""
+
+    transform = "whole"
+
+    def __init__(self, delete):
+        self.delete = delete
+
+    def batches(self, table, description, first_row):
+        yield np.zeros((1, 3), "float32")
+        self.delete()
+        raise tf.errors.NotFoundError(None, None, "an image")
+
+
+@pytest.mark.parametrize("keep_folder", [True, False])
+def test_images_that_disappear_stop_the_command_and_are_not_called_bad(keep_folder, tmp_path):
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for name in ("a.png", "b.png"):
+        Image.new("RGB", (4, 4)).save(folder / name)
+    table = ImageTable.from_paths(sorted(map(str, folder.iterdir())), [0, 1])
+
+    def delete():
+        shutil.rmtree(folder)
+        if keep_folder:  # an empty mount point
+            folder.mkdir()
+
+    model = IdentifiedEmbedder(VanishingImages(delete), "model")
+    with pytest.raises(RunError, match="a.png can no longer be read.*continues where it stopped"):
+        embed_tables(model, {"evaluation": table}, tmp_path, "float32")

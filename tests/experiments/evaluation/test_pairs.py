@@ -1,0 +1,49 @@
+"""Similarities of pairs: which are counted, and how they are shown."""
+
+import numpy as np
+import pytest
+
+from experiments.evaluation.pairs import pair_rows, similarities
+from experiments.pages.pair_figures import similarities_svg
+
+
+def test_each_pair_of_a_set_is_counted_once():
+    embeddings, labels = (
+        np.random.default_rng(0).normal(size=(7, 3)),
+        np.array([0, 0, 0, 1, 1, 2, 3]),
+    )
+    found = similarities(embeddings, labels)
+    unit = embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)
+    pairs = {True: [], False: []}
+    for first in range(7):
+        for second in range(first):
+            pairs[bool(labels[first] == labels[second])].append(unit[first] @ unit[second])
+    for counts, mean, kind in (
+        (found.matching, found.matching_mean, True),
+        (found.other, found.other_mean, False),
+    ):
+        np.testing.assert_array_equal(counts, np.histogram(pairs[kind], 80, (-1, 1))[0])
+        assert mean == pytest.approx(np.mean(pairs[kind]), abs=1e-6)
+
+
+def test_with_a_gallery_every_query_meets_all_of_it():
+    queries, items = np.eye(4)[:2], np.eye(4)[:3]
+    found = similarities(queries, np.array([0, 1]), items, np.array([0, 1, 1]))
+    assert (found.matching.sum(), found.other.sum()) == (3, 3)
+    assert found.matching_mean == pytest.approx(2 / 3) and found.other_mean == 0
+
+
+def test_the_figure_says_the_means_and_leaves_out_what_has_no_pairs():
+    near = similarities(np.array([[1, 0], [1, 0.1], [0, 1]]), np.array([5, 5, 2**40]))
+    alone = similarities(np.eye(3), np.arange(3))
+    figure = similarities_svg({"before": alone, "after": near})
+    assert "after: matching 1.00, others 0.05" in figure and "before" not in figure
+    assert similarities_svg({"before": alone}) == ""
+    assert np.isnan(alone.matching_mean)
+
+
+def test_of_many_images_some_are_shown_and_their_gallery():
+    labels = np.repeat([3, 8], 5000)
+    rows, items = pair_rows(labels, np.array([8, 1, 3]))
+    assert len(rows) == 1000 and set(labels[rows]) == {3, 8} and items.tolist() == [0, 2]
+    np.testing.assert_array_equal(rows, pair_rows(labels)[0])

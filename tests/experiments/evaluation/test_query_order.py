@@ -1,0 +1,70 @@
+"""The best and the worst queries, and recall of each class, against loops."""
+
+import numpy as np
+
+from experiments.evaluation.query_order import Answers, best_and_worst, class_recalls, margins
+
+
+def some_answers(seed=0, queries=60, classes=7, k=6):
+    rng = np.random.default_rng(seed)
+    similarities = -np.sort(-rng.normal(size=(queries, k)).astype("float32"), axis=1)
+    labels = rng.integers(0, classes, queries)
+    found = rng.integers(0, classes, (queries, k))
+    found = np.where(rng.random((queries, k)) < 0.4, labels[:, None], found)
+    return Answers(rng.permutation(queries), labels, found, similarities)
+
+
+def test_margins():
+    answers = some_answers()
+    for place, margin in enumerate(margins(answers)):
+        own = other = None
+        for label, similarity in zip(answers.found[place], answers.similarities[place]):
+            if label == answers.labels[place]:
+                own = similarity if own is None else own
+            else:
+                other = similarity if other is None else other
+        last = answers.similarities[place, -1]
+        assert margin == (last if own is None else own) - (last if other is None else other)
+
+
+def test_best_and_worst_are_of_different_classes_and_on_their_side():
+    answers = some_answers(1)
+    of = {query: number for number, query in enumerate(answers.queries)}
+    gaps = margins(answers)
+    best, worst = best_and_worst(answers, 4)
+    assert len(best) == len(worst) == 4
+    assert gaps[of[best[0]]] == gaps.max()
+    assert gaps[of[worst[0]]] == gaps.min()
+    for chosen, falling in ((best, True), (worst, False)):
+        assert len({answers.labels[of[query]] for query in chosen}) == 4
+        values = [gaps[of[query]] for query in chosen]
+        assert values == sorted(values, reverse=falling)
+        assert all((value > 0) == falling for value in values)
+
+
+def test_of_answers_that_are_all_right_none_is_among_the_worst():
+    answers = some_answers(2)
+    answers = answers._replace(found=np.repeat(answers.labels[:, None], 6, axis=1))
+    best, worst = best_and_worst(answers, 4)
+    assert len(best) == 4
+    assert len(worst) == 0
+    assert all(one.instead is None for one in class_recalls(answers))
+
+
+def test_recall_of_each_class():
+    answers = some_answers(3)
+    found = class_recalls(answers)
+    assert [one.label for one in sorted(found, key=lambda one: one.label)] == sorted(
+        set(answers.labels.tolist())
+    )
+    shares = [one.right / one.queries for one in found]
+    assert shares == sorted(shares)
+    for one in found:
+        own = [n for n, label in enumerate(answers.labels) if label == one.label]
+        wrong = [n for n in own if answers.found[n, 0] != one.label]
+        assert (one.queries, one.right) == (len(own), len(own) - len(wrong))
+        counts = np.bincount([answers.found[n, 0] for n in wrong], minlength=7)
+        assert one.instead is not None
+        assert counts[one.instead] == counts.max()
+        most = max(wrong, key=lambda n: answers.similarities[n, 0])
+        assert one.example == answers.queries[most]

@@ -1,0 +1,106 @@
+"""The registry of scores: a new entry appears everywhere."""
+
+import json
+
+import numpy as np
+import pytest
+from tiny_run import TINY, finished_run, history
+
+from experiments import compare, evaluate, study
+from experiments.evaluation import scores
+from experiments.evaluation.scores import Embeddings, Score
+from experiments.options.command_line import run_command
+from keras_dml import metrics
+
+
+@pytest.fixture
+def spread(monkeypatch):
+    """A registered score with an unusual name, format, and direction."""
+    score = Score(
+        name="spread",
+        label="Spread",
+        explanation="Spread is the mean distance of the embeddings from their mean.",
+        compute=lambda embeddings, distance: 0.125 if distance == "l2" else 0.25,
+        format="{:.3f} m".format,
+        scale=1,
+        higher_is_better=False,
+    )
+    monkeypatch.setitem(scores.SCORES, "spread", score)
+    return score
+
+
+def test_every_score_is_that_of_the_library():
+    rng = np.random.default_rng(0)
+    queries, items = rng.normal(size=(6, 3)), rng.normal(size=(8, 3))
+    labels, numbers = np.array([0, 1] * 3), np.array([0, 1] * 4)
+    found = scores.evaluate(Embeddings(queries, labels, [1, 2]))
+    assert found == metrics.evaluate(queries, labels, [1, 2])
+    found = scores.evaluate(Embeddings(queries, labels, [1, 2], items, numbers))
+    expected = metrics.evaluate(queries, labels, [1, 2], gallery=items, gallery_labels=numbers)
+    assert found == expected
+    without = scores.evaluate(Embeddings(queries, labels, [1]), clustering=False)
+    assert found.keys() - without.keys() >= {"nmi", "ami"}
+
+
+def test_rows_and_columns_of_a_table(spread):
+    found = {"recall@10/cosine": 0.5, "recall@2/cosine": 0.25, "spread/cosine": 2.0, "nmi": 0.1}
+    found["spread/cosine/first 4"] = 3.0
+    rows = scores.rows_of(found)
+    assert rows == {
+        "embedding, cosine": {"recall@10": 0.5, "recall@2": 0.25, "spread": 2.0},
+        "first 4, cosine": {"spread": 3.0},
+    }
+    assert scores.columns_of(rows) == ["recall@2", "recall@10", "spread"]
+    head, first, _ = scores.score_table(rows).splitlines()
+    assert head.split() == ["R@K,", "%", "2", "10", "Spread"] and first.endswith("2.000 m")
+
+
+def test_a_new_score_is_in_the_files_of_an_evaluation(spread, tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "mine.npz", embeddings=rng.normal(size=(8, 3)), labels=[0, 0, 1, 1] * 2)
+    assert run_command(evaluate.main, ["evaluate", f"--embeddings={tmp_path}/mine.npz"]) == 0
+    table = capsys.readouterr().out
+    assert "Spread" in table and "0.250 m" in table and "0.125 m" in table
+    found = json.loads((tmp_path / "mine-evaluation" / "evaluation.json").read_text())["scores"]
+    assert found["spread/cosine"] == 0.25 and found["spread/l2"] == 0.125
+    page = (tmp_path / "mine-evaluation" / "evaluation.html").read_text()
+    assert spread.explanation in page and '<th scope="col">Spread</th>' in page
+    assert "<td><strong>0.125 m</strong></td>" in page  # a lower value is better
+
+
+@pytest.mark.slow
+def test_a_new_score_is_in_the_files_of_a_run(spread, photos, tmp_path, capsys, monkeypatch):
+    # `compare` and `study` start other processes, which have no such score. Run them here.
+    def run(recipe, folder, forwarded):
+        if not (folder / "result.json").is_file():
+            finished_run(folder, photos, *forwarded)
+
+    for module in (compare, study):
+        monkeypatch.setattr(module, "run_recipe", run)
+    recipe = tmp_path / "tiny.flags"
+    recipe.write_text("\n".join([*TINY, f"--data_dir={photos}"]))
+    arguments = [f"--recipes={recipe}", "--loss=contrastive"]
+    output = tmp_path / "out"
+    words = ["compare", *arguments, f"--output_dir={output}"]
+    assert run_command(compare.main, words) == 0
+    said = capsys.readouterr().out
+    assert "Spread, cosine" in (output / "comparison.md").read_text() and "0.250 m" in said
+    page = (output / "comparison.html").read_text()
+    assert "Spread, cosine" in page and "<h2>Spread over epochs</h2>" in page
+
+    folder = output / "tiny"
+    assert [row["test/spread/l2"] for row in history(folder)] == [0.125, 0.125]
+    result = json.loads((folder / "result.json").read_text())
+    assert result["scores"]["spread/cosine"] == 0.25
+    assert result["rows"]["embedding, cosine"]["spread"] == 0.25
+    report = (folder / "report.html").read_text()
+    assert '<th scope="col">Spread</th>' in report and spread.explanation in report
+    assert "<h2>Spread on the test images</h2>" in report
+    for text in (result["table"], (folder / "model_card.md").read_text(), said):
+        assert "Spread" in text and "0.250 m" in text
+
+    words = ["study", *arguments, f"--output_dir={tmp_path / 'study'}", "--seeds=2"]
+    assert run_command(study.main, words) == 0
+    assert "Spread" in capsys.readouterr().out
+    kept = json.loads((tmp_path / "study" / "study.json").read_text())
+    assert kept["scores"]["Spread"] == {"tiny": [0.25, 0.25]}

@@ -1,0 +1,34 @@
+"""Embeddings of a table, again and again."""
+
+import keras
+import numpy as np
+import pytest
+
+from experiments.evaluation import table_embedder
+from experiments.evaluation.table_embedder import TableEmbedder
+from pipelines import EvaluationTransform, ImageTable
+
+
+@pytest.mark.slow
+def test_the_pipeline_of_a_table_is_made_once(monkeypatch):
+    made = []
+
+    def evaluation_batches(table, *arguments):
+        made.append(table)
+        return original(table, *arguments)
+
+    original = table_embedder.evaluation_batches
+    monkeypatch.setattr(table_embedder, "evaluation_batches", evaluation_batches)
+    images = np.random.default_rng(0).integers(0, 256, (5, 8, 8, 3), dtype=np.uint8)
+    first, second = (ImageTable.from_arrays(part, [0] * len(part)) for part in (images, images[1:]))
+    model = keras.Sequential([keras.Input([8, 8, 3]), keras.layers.Flatten()])
+    embedder = TableEmbedder(model, EvaluationTransform(8), 2, again=True)
+    expected = images.reshape(5, -1).astype("float32")
+    for _ in range(3):
+        np.testing.assert_array_equal(embedder(first), expected)
+        np.testing.assert_array_equal(embedder(second), expected[1:])
+        rest = list(embedder.batches(first, first_row=3))
+        np.testing.assert_array_equal(np.concatenate(rest), expected[3:])
+    next(embedder.batches(first))  # left amid its round
+    np.testing.assert_array_equal(embedder(first), expected)
+    assert [table is first for table in made[:2]] == [True, False] and len(made) == 2 + 3 + 1
