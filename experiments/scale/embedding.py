@@ -10,6 +10,7 @@ import logging
 import pathlib
 import sys
 import time
+import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -150,6 +151,8 @@ def _embed(
     blocks = -(-len(todo) // size)
     count = min(workers or gpus or max(1, cores), blocks)
     items = [{"id": key, "path": path} for key, path in sorted(todo.items())]
+    # Ray 2.64 replaces this argument, which setup.cfg excludes.
+    warnings.filterwarnings("ignore", "`ray_remote_args_fn` is deprecated")
     pipeline = ray.data.from_items(items, override_num_blocks=blocks).map_batches(
         _Embedder,
         fn_constructor_kwargs={"settings": settings, "threads": max(1, cores // count)},

@@ -27,7 +27,7 @@ def made(tmp_path_factory):
 
 def words(made, output, address, *more):
     return [
-        f"--saved_model={made / 'model'}", f"--images={made / 'photos'}", f"--output={output}",
+        f"--saved_model={made / 'model'}", f"--images={made / 'photos'}", f"--output_dir={output}",
         f"--to={address}", "--engine=ray", "--batch_size=8", *more,
     ]  # fmt: skip
 
@@ -175,7 +175,7 @@ def test_a_killed_command_continues_and_leaves_no_process(made, store, tmp_path)
 )
 def test_flags_that_do_not_go_together(made, tmp_path, more, said, capsys):
     given = [f"--saved_model={made / 'model'}", f"--images={made / 'photos'}"]
-    assert index_command(*given, f"--output={tmp_path / 'out'}", *more) == 2
+    assert index_command(*given, f"--output_dir={tmp_path / 'out'}", *more) == 2
     assert said in capsys.readouterr().err
 
 
@@ -205,7 +205,8 @@ def test_no_cluster_at_the_address(address, said, made, tmp_path, monkeypatch, c
 def test_a_folder_that_disappears_stops_the_command(made, tmp_path):
     pytest.importorskip("ray")
     photos = tmp_path / "photos"
-    write_photos(photos, NAMES)
+    names = [f"{number:04d}.png" for number in range(1500)]
+    write_photos(photos, names)
     save_color_model(tmp_path / "model")
     given = words(tmp_path, tmp_path / "out", f"parquet:{tmp_path / 'files'}", "--workers=1")
     process = start(given, "KERAS_DML_TEST")
@@ -217,4 +218,4 @@ def test_a_folder_that_disappears_stops_the_command(made, tmp_path):
     assert f"stopped: the folder of the images is gone: {photos}." in said.splitlines()[-1]
     (tmp_path / "saved").rename(photos)
     assert index_command(*given) == 0
-    assert sorted(read_parquet(tmp_path / "files")[0]) == NAMES
+    assert sorted(read_parquet(tmp_path / "files")[0]) == names
