@@ -62,8 +62,13 @@ def waiting_for(path: pathlib.Path) -> Iterator[None]:
         yield
 
 
-def hold(folder: pathlib.Path, argument: str) -> TextIO:
-    """Lock an existing folder, as `try_lock`.
+def _in_use(what: str) -> UsageError:
+    return UsageError(f"{what} is in use by another running process.")
+
+
+@contextlib.contextmanager
+def held(folder: pathlib.Path, argument: str) -> Iterator[None]:
+    """Hold the lock of an existing folder within a with statement.
 
     Args:
         folder: The folder.
@@ -75,25 +80,15 @@ def hold(folder: pathlib.Path, argument: str) -> TextIO:
     lock = try_lock(folder / _LOCK)
     if lock is None:
         raise _in_use(f"{argument} {str(folder)!r}")
-    return lock
-
-
-def _in_use(what: str) -> UsageError:
-    return UsageError(f"{what} is in use by another running process.")
-
-
-@contextlib.contextmanager
-def held(folder: pathlib.Path, argument: str) -> Iterator[None]:
-    """`hold` within a with statement."""
-    with hold(folder, argument):
+    with lock:
         yield
 
 
 @contextlib.contextmanager
 def opened(output_dir: pathlib.Path) -> Iterator[None]:
-    """Create the folder of a command's results, and `hold` it within a with statement."""
+    """Create the folder of a command's results, and hold its lock, as `held`."""
     output_dir.mkdir(parents=True, exist_ok=True)
-    with hold(output_dir, "output_dir"):
+    with held(output_dir, "output_dir"):
         yield
 
 
@@ -103,7 +98,7 @@ def held_beside(folder: pathlib.Path, argument: str, shown: str = "") -> Iterato
 
     Args:
         folder: The folder. It may be missing, but its parent exists.
-        argument: As in `hold`.
+        argument: As in `held`.
         shown: The name in the message. The default is the folder.
     """
     target = pathlib.Path(os.path.realpath(folder))
