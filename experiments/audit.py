@@ -256,4 +256,4 @@ def _images_of_run(
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(main, goes_on="the same command goes on where it stopped"))
+    sys.exit(run_command(main, goes_on="the same command resumes"))

@@ -213,4 +213,4 @@ def _same_queries(folders: Mapping[str, pathlib.Path]) -> Grid | None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(main, goes_on="the same command goes on where it stopped"))
+    sys.exit(run_command(main, goes_on="the same command resumes"))

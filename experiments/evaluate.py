@@ -248,4 +248,4 @@ def _prefixes(options: EvaluateOptions, embedded: LabeledEmbeddings) -> list[int
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(main, goes_on="the same command goes on where it stopped"))
+    sys.exit(run_command(main, goes_on="the same command resumes"))

@@ -25,7 +25,7 @@ def try_lock(path: pathlib.Path) -> contextlib.ExitStack | None:
         None if another process has the lock.
 
     Raises:
-        OSError: if the path is not a regular file, or its file system has no locks.
+        OSError: The path is not a regular file, or its file system has no locks.
     """
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISREG(os.lstat(path).st_mode):
@@ -47,21 +47,16 @@ def waiting_for(path: pathlib.Path) -> contextlib.AbstractContextManager[object]
     return filelock.FileLock(path)
 
 
-def hold(folder: pathlib.Path, argument: str) -> contextlib.ExitStack:
-    """Lock a folder, as `try_lock` locks a file.
+def held(folder: pathlib.Path, argument: str) -> contextlib.AbstractContextManager[object]:
+    """Return a context that locks a folder, as `try_lock` locks a file.
 
     Args:
-        folder: an existing folder.
-        argument: the name of the argument, for the message.
+        folder: An existing folder.
+        argument: Name of the argument, for the message.
 
     Raises:
-        UsageError: if another process has the lock.
+        UsageError: Another process has the lock.
     """
-    return _lock(folder / _LOCK, f"{argument} {str(folder)!r}")
-
-
-def held(folder: pathlib.Path, argument: str) -> contextlib.AbstractContextManager[object]:
-    """Return a context that locks a folder. The arguments are those of `hold`."""
     return _held(folder / _LOCK, f"{argument} {str(folder)!r}", delete=False)
 
 
@@ -69,7 +64,7 @@ def held(folder: pathlib.Path, argument: str) -> contextlib.AbstractContextManag
 def opened(output_dir: pathlib.Path) -> Iterator[None]:
     """Create the output folder of a command, and lock it within a with statement."""
     output_dir.mkdir(parents=True, exist_ok=True)
-    with hold(output_dir, "output_dir"):
+    with held(output_dir, "output_dir"):
         yield
 
 
@@ -79,9 +74,9 @@ def held_beside(
     """Return a context that locks a folder with a file next to it.
 
     Args:
-        folder: a folder that the process replaces as a whole. Its parent must exist.
-        argument: the name of the argument, for the message.
-        shown: the name of the folder in the message. The default is its path.
+        folder: A folder that the process replaces as a whole. Its parent must exist.
+        argument: Name of the argument, for the message.
+        shown: Name of the folder in the message. The default is its path.
     """
     target = pathlib.Path(os.path.realpath(folder))
     path = target.with_name(f".{target.name}{_LOCK}")
