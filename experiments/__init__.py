@@ -1,7 +1,7 @@
 """Command-line programs around keras_dml and pipelines: flags, recipes, reports.
 
-The commands are what is public, `keras-dml COMMAND` or `python -m experiments.COMMAND`; the modules
-behind them may change.
+Only the commands are public: `keras-dml COMMAND` or `python -m experiments.COMMAND`. The modules
+can change.
 """
 
 import importlib.util
@@ -9,12 +9,12 @@ import sys
 
 __all__ = ["check_installed"]
 
-# By the names that they are imported by: those of the extra `run` that every command may need.
-_NEEDED = ("matplotlib", "PIL", "sklearn", "tensorflow", "tqdm")
+# Import names of the packages in the extra `run` that every command can need.
+_NEEDED = ("filelock", "matplotlib", "PIL", "sklearn", "tensorflow", "tqdm")
 
 
 def check_installed() -> None:
-    """Unless what the commands need is installed: one line that names the extra, exit code 2."""
+    """Exit with code 2 and a line that names the extra, unless its packages are installed."""
     missing = [name for name in _NEEDED if not _is_there(name)]
     if missing:
         what = ", ".join(missing)
@@ -29,7 +29,7 @@ def _is_there(name: str) -> bool:
         return False
 
 
-# While Python looks for the command of `python -m experiments.COMMAND`, argv[0] is "-m"; the
-# command's own first import would end in a traceback.
+# While Python looks for the command of `python -m experiments.COMMAND`, argv[0] is "-m". Without
+# this check, the first import of the command ends in a traceback.
 if sys.argv[:1] == ["-m"]:
     check_installed()

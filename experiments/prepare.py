@@ -78,7 +78,7 @@ def main(argv: list[str]) -> None:
         advice = ""
         if archives:
             names = ", ".join(archive.holds for archive in archives)
-            advice = f"; move what is there of {names} away, and the same command unpacks it anew"
+            advice = f"; move {names} away, and the same command unpacks the archive again"
         raise UsageError(f"{problem}{advice}")
     print(f"{name}: {found} in {folder}, as published")
     print(f"train on it: python -m experiments.run --flagfile={name}.flags --data_dir={folder}")

@@ -134,6 +134,7 @@ def test_walkthrough_help(with_angular):
     [
         ("Add a dataset", "stripes: Built in: stripes; the first classes train"),
         ("Add a backbone", "plain_convnet, small_convnet, bn_inception"),
+        ("Add a sampler", "--stride=1 strided: Rows between two images of a batch."),
     ],
 )
 def test_walkthrough_help_of_others(title, said, tmp_path):
@@ -188,6 +189,22 @@ def test_walkthrough_dataset(tmp_path):
 
 
 @pytest.mark.slow
+def test_walkthrough_sampler(tmp_path):
+    root = copied(tmp_path)
+    touched = carry_out("Add a sampler", root)
+    assert touched == ["pipelines/strided.py"] + ["pipelines/samplers.py"] * 2
+    check_layout(root, touched)
+    program = textwrap.dedent("""
+        from experiments.options import RunOptions, data, parse
+        import pipelines
+        table = pipelines.load_dataset("digits").train
+        words = ["run", "--sampler=strided", "--stride=3", "--batch_size=4"]
+        print(data.sampler(parse(RunOptions, words), table, seed=0)(1))
+    """)
+    assert python(root, "-c", program).strip() == "[12 15 18 21]"
+
+
+@pytest.mark.slow
 def test_walkthrough_backbone(tmp_path):
     root = copied(tmp_path)
     touched = carry_out("Add a backbone", root)
@@ -225,5 +242,5 @@ def test_walkthrough_command(tmp_path):
     ]
     assert line.endswith("how many images and classes a built-in dataset has.")
     assert python(root, "-m", "experiments", "count", "--dataset=digits") == said
-    shown = python(root, "-m", "experiments.count", "--help")
+    shown = python(root, "-m", "experiments.count", "--helpfull")
     assert "--dataset=glyphs\n      What is counted. (one of digits, glyphs)" in shown

@@ -200,11 +200,11 @@ def test_what_benchmarks_start_is_ours(project, on_path):
         else f"import os; del os.environ['PYTHONPATH']; sys.path.insert(0, {str(ROOT)!r}); "
     )
     program = (
-        f"import sys; {find}from experiments.benchmarks.process import json_rows; "
-        "print(list(json_rows('experiments.options.child')))"
+        f"import sys; {find}from experiments.benchmarks.measuring import child_rows; "
+        "print(list(child_rows(list, 'ab')))"
     )
     done = run_in(project, ["-P", "-c", program])
-    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "['a', 'b']\n"), done.stderr
 
 
 def test_the_gate_installs_versions_that_setup_cfg_allows():

@@ -1,3 +1,3 @@
-"""What `experiments.benchmark` measures, one file a benchmark."""
+"""The benchmarks of `experiments.benchmark`: one file each, with its options and `measure`."""
 
 __all__: list[str] = []

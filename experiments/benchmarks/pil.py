@@ -1,6 +1,6 @@
-"""Training batches the usual way: a pool of processes, Pillow, torchvision's transforms.
+"""Training batches from a pool of processes, Pillow, and the transforms of torchvision.
 
-Imports neither TensorFlow nor PyTorch, so that a worker starts quickly and has its core to itself.
+Imports neither TensorFlow nor PyTorch, so that a worker starts quickly.
 """
 
 import concurrent.futures
@@ -10,6 +10,7 @@ import math
 import multiprocessing
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageEnhance
@@ -20,9 +21,9 @@ _ENHANCE = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)
 
 @dataclasses.dataclass(frozen=True)
 class PilTransform:
-    """What is done to an image; the fields are among those of `pipelines.TrainTransform`.
+    """The fields of `pipelines.TrainTransform` that the workers need.
 
-    An area crop is cut out of the stored image, which saves a resize. With jitter the whole image
+    An area crop is cut out of the stored image, which saves a resize. With jitter, the whole image
     is resized first.
     """
 
@@ -35,49 +36,45 @@ class PilTransform:
     jitter: tuple[float, float, float, float]
 
 
-def as_pil(transform: object) -> PilTransform:
-    """The same of `pipelines.TrainTransform`."""
-    names = [field.name for field in dataclasses.fields(PilTransform)]
-    return PilTransform(**{name: getattr(transform, name) for name in names})
-
-
 class PilPool:
-    """Makes batches as PyTorch's DataLoader does: each worker a whole batch at a time.
+    """A pool of workers that make whole batches, as the DataLoader of PyTorch does.
 
-    The batches stay in their workers, which spares this yardstick their way to the trainer.
+    The batches stay in their workers, so the measured time does not include their transport.
 
     Args:
-        images: paths, or the bytes of image files.
-        boxes: integers [n, 4] (y, x, height, width) that the images are cut down to, or None.
-        workers: how many processes.
-        transform: what they do to an image.
+        table: `pipelines.ImageTable` of image files.
+        sampler: Sampler of `pipelines`.
+        transform: `pipelines.TrainTransform`.
+        workers: Number of processes.
     """
 
-    def __init__(
-        self,
-        images: Sequence[str | bytes],
-        boxes: np.ndarray | None,
-        workers: int,
-        transform: PilTransform,
-    ) -> None:
+    def __init__(self, table: Any, sampler: Any, transform: Any, workers: int) -> None:
+        names = [field.name for field in dataclasses.fields(PilTransform)]
+        settings = PilTransform(**{name: getattr(transform, name) for name in names})
+        images = table.encoded if table.paths is None else table.paths
+        self._sampler, self._step = sampler, 0
         self._pool = concurrent.futures.ProcessPoolExecutor(
             workers,
             multiprocessing.get_context("spawn"),
-            _begin,
-            (images, boxes, transform),
+            _start,
+            (images.tolist(), table.boxes, settings),
         )
 
-    def make(self, batches: Sequence[Sequence[int]]) -> int:
-        """Makes batches of the given rows (a list of lists), waits for all; how many images."""
-        return sum(self._pool.map(_batch, *zip(*enumerate(batches))))
+    def __enter__(self) -> "PilPool":
+        return self
 
-    def close(self) -> None:
-        """Ends the workers."""
+    def __exit__(self, *_: object) -> None:
         self._pool.shutdown()
+
+    def make(self, batches: int) -> None:
+        """Make a number of batches."""
+        steps = range(self._step, self._step + batches)
+        self._step += batches
+        list(self._pool.map(_make_batch, steps, [self._sampler(step).tolist() for step in steps]))
 
 
 def transformed(image: Image.Image, rng: random.Random, transform: PilTransform) -> np.ndarray:
-    """One augmented image, float32 [image_size, image_size, 3]."""
+    """Return an augmented image, float32 `[image_size, image_size, 3]`."""
     image_size, crop = transform.image_size, transform.crop
     resize = transform.resize or image_size
     if any(transform.jitter):
@@ -106,7 +103,7 @@ def area_crop(
     area: tuple[float, float],
     aspect: tuple[float, float],
 ) -> tuple[int, int, int, int]:
-    """Left, top, width and height of torchvision's `RandomResizedCrop`."""
+    """Draw left, top, width, and height as `RandomResizedCrop` of torchvision does."""
     for _ in range(_CROP_ATTEMPTS):
         pixels = width * height * rng.uniform(*area)
         ratio = math.exp(rng.uniform(*map(math.log, aspect)))
@@ -126,44 +123,34 @@ def _resized(image: Image.Image, resize: int | tuple[int, int]) -> Image.Image:
 
 
 def jittered(image: Image.Image, rng: random.Random, jitter: Sequence[float]) -> Image.Image:
-    """torchvision's `ColorJitter`."""
+    """Change the colors as `ColorJitter` of torchvision does."""
     for kind in rng.sample(range(4), 4):
         if jitter[kind] and kind < 3:
             factor = rng.uniform(max(0.0, 1 - jitter[kind]), 1 + jitter[kind])
             image = _ENHANCE[kind](image).enhance(factor)
         elif jitter[kind]:
             hue, saturation, value = image.convert("HSV").split()
-            turn = round(255 * rng.uniform(-jitter[kind], jitter[kind])) % 256
-            turned = Image.fromarray(np.asarray(hue) + np.uint8(turn))
-            image = Image.merge("HSV", (turned, saturation, value)).convert("RGB")
+            shift = round(255 * rng.uniform(-jitter[kind], jitter[kind])) % 256
+            shifted = Image.fromarray(np.asarray(hue) + np.uint8(shift))
+            image = Image.merge("HSV", (shifted, saturation, value)).convert("RGB")
     return image
 
 
-# What a worker makes batches of: images, boxes, transform; set when it begins.
+# Images, boxes, and transform of a worker, set when it starts.
 _job: tuple[Sequence[str | bytes], np.ndarray | None, PilTransform]
 
 
-def _begin(
+def _start(
     images: Sequence[str | bytes], boxes: np.ndarray | None, transform: PilTransform
 ) -> None:
     global _job
     _job = images, boxes, transform
 
 
-def _batch(number: int, rows: Sequence[int]) -> int:
-    return len(pil_batch(*_job, number, rows))
-
-
-def pil_batch(
-    images: Sequence[str | bytes],
-    boxes: np.ndarray | None,
-    transform: PilTransform,
-    number: int,
-    rows: Sequence[int],
-) -> np.ndarray:
-    """Batch `number`, float32 `[n, image_size, image_size, 3]`; the rest as of `PilPool`."""
-    rng = random.Random(number)
-    made = []
+def _make_batch(step: int, rows: Sequence[int]) -> None:
+    images, boxes, transform = _job
+    rng = random.Random(step)
+    batch = []
     for row in rows:
         source = images[row]
         stored = Image.open(io.BytesIO(source) if isinstance(source, bytes) else source)
@@ -171,5 +158,5 @@ def pil_batch(
         if boxes is not None:
             y, x, height, width = boxes[row]
             image = image.crop((x, y, x + width, y + height))
-        made.append(transformed(image, rng, transform))
-    return np.stack(made)
+        batch.append(transformed(image, rng, transform))
+    np.stack(batch)

@@ -1,4 +1,4 @@
-"""A recipe's training batches beside decoding alone and beside a pool of Pillow workers."""
+"""Benchmark of the training batches of a recipe."""
 
 import contextlib
 import dataclasses
@@ -6,62 +6,78 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-import tensorflow as tf
+from experiments.benchmarks.pil import PilPool
+from experiments.options import Options, RunOptions, UsageError
+from experiments.options.run_options import (
+    AugmentationOptions,
+    DataOptions,
+    SamplingOptions,
+    SeedOptions,
+)
 
-from experiments.benchmarks.pil import PilPool, as_pil
-from experiments.benchmarks.process import json_rows
-from experiments.options.progress import progress_bar
-from pipelines import ImageTable, TrainTransform, training_batches
-from pipelines.images.decode import EncodedImage, open_image
-from pipelines.images.resample import whole_pixels
-from pipelines.samplers import Sampler
+if TYPE_CHECKING:
+    import tensorflow as tf
 
-# Makes so many batches.
-Run: TypeAlias = Callable[[int], None]
+    from pipelines import ImageTable, TrainTransform
+    from pipelines.samplers import Sampler
+
+# Makes a number of batches.
+Run: TypeAlias = Callable[[int], Any]
 ROUNDS = 7
 IMAGES_PER_ROUND = 512
-# What a pipeline has ready before it is asked, in batches; see `_rate`.
+# Batches that a tf.data pipeline prepares before they are requested.
 _AHEAD = 3
-_DECODING, _OURS, _PIL = "decoding the crops alone", "pipeline", "PIL"
+_DECODING, _OURS, _PIL = "decoding the crops", "pipeline", "PIL"
 
 
-def measure(
-    table: ImageTable, sampler: Sampler, transform: TrainTransform, seed: int
-) -> Iterator[str]:
-    """Yields the lines of a table of images a second.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PipelineOptions(SeedOptions, SamplingOptions, AugmentationOptions, DataOptions):
+    """Options of `benchmark pipeline`: the options of a run that describe a training batch."""
 
-    Args:
-        table: `pipelines.ImageTable` of image files.
-        sampler, transform, seed: as of `pipelines.training_batches`.
+    command = "experiments.benchmark pipeline"
+    intro = """Measure the training batches of a recipe in images per second: read, decode the crop,
+resize, jitter, flip, and batch, with the recipe's jitter and without jitter, on all cores.
+
+  python -m experiments.benchmark pipeline --flagfile=cub.flags --data_dir=FOLDER
+
+  / decoding  ratio to reading the files and decoding the same crops
+  / PIL       ratio to the transforms of torchvision on Pillow, in one process per core
+
+The pipelines run in turns. Goals on 2 cores with CUB: 0.75 of decoding, and 2.3 times Pillow (1.5
+times with jitter).
+"""
+
+    @classmethod
+    def of_flag_files(cls) -> type[Options]:
+        """Return the options of a run, because recipes have all of them."""
+        return RunOptions
+
+
+def measure(options: PipelineOptions) -> Iterator[str]:
+    """Yield the lines of the table.
+
+    Raises:
+        UsageError: The images are in memory, or a file is not an image.
     """
-    workers = os.cpu_count() or 1
-    # Each Pillow worker makes whole batches: as many for each of them.
-    batches = workers * max(1, round(IMAGES_PER_ROUND / sampler.batch_size / workers))
-    plain = dataclasses.replace(transform, jitter=(0.0, 0.0, 0.0, 0.0))
-    transforms = {"": plain}
-    if transform.jitter != plain.jitter:
-        transforms[", jitter"] = transform
-    with contextlib.ExitStack() as stack:
-        make = {_DECODING: _stream(_decoding(table, sampler, plain, seed))}
-        for suffix, applied in transforms.items():
-            make[_OURS + suffix] = _stream(training_batches(table, sampler, applied, seed))
-            pool = PilPool(images_of(table), table.boxes, workers, as_pil(applied))
-            stack.callback(pool.close)
-            make[_PIL + suffix] = _pool(pool, sampler)
-        rates: dict[str, list[float]] = {name: [] for name in make}
-        count = batches * sampler.batch_size
-        total = ROUNDS * len(make) * count
-        with progress_bar("measuring", total) as bar:
-            for number in range(-1, ROUNDS):  # the first round warms up
-                # In turns, so that a machine that slows down slows all of them.
-                for name, (run, ahead) in make.items():
-                    rate = _rate(run, ahead, batches, sampler.batch_size)
-                    if number >= 0:
-                        rates[name].append(rate)
-                        bar.update(count)
+    from experiments.options import data
+    from pipelines import find_bad_images
+
+    table = data.load(options).train
+    if table.arrays is not None:
+        raise UsageError(
+            "dataset must have image files, not pixels in memory, "
+            f"but got dataset={options.dataset}."
+        )
+    if bad := find_bad_images(table, decode=False):
+        raise UsageError(data.not_an_image("training", table, bad))
+    sampler = data.sampler(options, table, options.seed)
+    transform = data.training_transform(options)
+    batch_size = sampler.batch_size
+    yield f"{table.num_classes:,} classes, {len(table):,} images, batches of {batch_size}"
     yield f"{'':<28}{'images/s':>10}{'/ decoding':>12}{'/ PIL':>8}"
+    rates = _rates(table, sampler, transform, options.seed)
     for name, of_rounds in rates.items():
         line = f"{name:<28}{statistics.median(of_rounds):>10,.0f}"
         line += f"{_ratio(of_rounds, rates[_DECODING]):>12.2f}"
@@ -72,64 +88,64 @@ def measure(
 
 
 def _ratio(rates: Sequence[float], others: Sequence[float]) -> float:
-    """The median of the rounds' own ratios, since a machine is not as fast in every round."""
+    """Return the median of the ratios of each round, because the machine's speed varies."""
     return statistics.median(rate / other for rate, other in zip(rates, others))
 
 
-def measure_startup() -> Iterator[str]:
-    """Yields the lines that `experiments.benchmarks.startup` measures."""
-    for row in json_rows("experiments.benchmarks.startup"):
-        yield (
-            f"start-up with {row['images']:,} images: {row['seconds']:.1f} s, {row['mb']:.0f} MB; "
-            f"a balanced batch of {row['classes']:,} classes: {row['ms']:.2f} ms"
-        )
+def _rates(
+    table: "ImageTable", sampler: "Sampler", transform: "TrainTransform", seed: int
+) -> dict[str, list[float]]:
+    """Return the images per second of each pipeline in each round."""
+    from experiments.options.progress import progress_bar
+    from pipelines import training_batches
+
+    workers = os.cpu_count() or 1
+    # Each Pillow worker makes whole batches.
+    batches = workers * max(1, round(IMAGES_PER_ROUND / sampler.batch_size / workers))
+    images = batches * sampler.batch_size
+    plain = dataclasses.replace(transform, jitter=(0.0, 0.0, 0.0, 0.0))
+    transforms = {"": plain} | ({", jitter": transform} if transform != plain else {})
+    with contextlib.ExitStack() as stack:
+        runs: dict[str, Run] = {_DECODING: _run(_decoding(table, sampler, plain, seed))}
+        for suffix, applied in transforms.items():
+            runs[_OURS + suffix] = _run(training_batches(table, sampler, applied, seed))
+            runs[_PIL + suffix] = stack.enter_context(
+                PilPool(table, sampler, applied, workers)
+            ).make
+        rates: dict[str, list[float]] = {name: [] for name in runs}
+        with progress_bar("measuring", ROUNDS * len(runs) * images) as bar:
+            for number in range(-1, ROUNDS):  # the first round warms up
+                for name, run in runs.items():
+                    # Use the batches that are ready, which would shorten the time.
+                    run(_AHEAD if not name.startswith(_PIL) else 0)
+                    start = time.perf_counter()
+                    run(batches)
+                    seconds = time.perf_counter() - start
+                    # Let the pipeline prepare batches, which would lengthen the next one's time.
+                    time.sleep(0.1 + (_AHEAD + 1) * seconds / batches)
+                    if number >= 0:
+                        rates[name].append(images / seconds)
+                        bar.update(images)
+    return rates
 
 
-def _rate(run: Run, ahead: int, batches: int, batch_size: int) -> float:
-    """Images a second, once what was made ahead is used up."""
-    run(ahead)
-    start = time.perf_counter()
-    run(batches)
-    seconds = time.perf_counter() - start
-    # Let it make its batches ahead again, or it would take the next one's time.
-    time.sleep(0.1 + (ahead + 1) * seconds / batches)
-    return batches * batch_size / seconds
-
-
-def _stream(dataset: tf.data.Dataset) -> tuple[Run, int]:
+def _run(dataset: "tf.data.Dataset") -> Run:
     iterator = iter(dataset)
-
-    def run(batches: int) -> None:
-        for _ in range(batches):
-            next(iterator)
-
-    return run, _AHEAD
-
-
-def _pool(pool: PilPool, sampler: Sampler) -> tuple[Run, int]:
-    step = 0
-
-    def run(batches: int) -> None:
-        nonlocal step
-        pool.make([sampler(step + number).tolist() for number in range(batches)])
-        step += batches
-
-    return run, 0  # it makes what it is asked for
-
-
-def images_of(table: ImageTable) -> list[str | bytes]:
-    """Paths of a table's image files, or their bytes."""
-    images = table.encoded if table.paths is None else table.paths
-    return [] if images is None else images.tolist()
+    return lambda batches: [next(iterator) for _ in range(batches)]
 
 
 def _decoding(
-    table: ImageTable, sampler: Sampler, transform: TrainTransform, seed: int
-) -> tf.data.Dataset:
-    """Reads, draws and decodes the windows that a training takes, and batches their shapes."""
+    table: "ImageTable", sampler: "Sampler", transform: "TrainTransform", seed: int
+) -> "tf.data.Dataset":
+    """Read the files, decode the crops of the training, and return batches of their shapes."""
+    import tensorflow as tf
+
+    from pipelines import training_batches
+    from pipelines.images.decode import EncodedImage, open_image
+    from pipelines.images.resample import whole_pixels
 
     def decode(source: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
-        image = cast(EncodedImage, open_image(source))  # of files
+        image = cast(EncodedImage, open_image(source))
         resized, window, *_ = transform.draw(image.size, numbers)
         whole, _ = whole_pixels(image.size, resized, window)
         pixels = tf.cond(image.is_jpeg, lambda: image.crop_jpeg(whole), lambda: image.crop(whole))

@@ -1,4 +1,4 @@
-"""Our own modules as child processes, whatever a user's project calls its folders."""
+"""Child processes that run modules of this package."""
 
 import ctypes
 import os
@@ -14,20 +14,20 @@ _PR_SET_PDEATHSIG = 1  # of <linux/prctl.h>
 
 
 def child_command(module: str, *arguments: str) -> list[str]:
-    """What starts `python -m module`, with `child_environment()`.
+    """Return the command of `python -m module`, for use with `child_environment()`.
 
-    Not from the current folder: a project may have folders `experiments` and `pipelines` of its own
-    there, which `-m` alone would prefer.
+    `-P` excludes the current folder, which can contain other packages named `experiments` and
+    `pipelines`.
     """
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
 def child_environment() -> dict[str, str]:
-    """The environment in which a child finds our packages, and knows whose child it is."""
+    """Return the environment in which a child finds this package and its parent process."""
     environment = {**os.environ, _PARENT: str(os.getpid())}
     root = str(pathlib.Path(__file__).resolve().parents[2])
-    # A checkout may be on nobody's path but that of the current folder. Where packages are
-    # installed Python looks anyway, and put first they would hide parts of its own library.
+    # A checkout is not on Python's path. Installed packages are: listed first, they would hide
+    # modules of the standard library.
     if root not in map(os.path.realpath, [*site.getsitepackages(), site.getusersitepackages()]):
         paths = [root, environment.get("PYTHONPATH")]
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
@@ -35,15 +35,14 @@ def child_environment() -> dict[str, str]:
 
 
 def end_with_parent() -> None:
-    """Let this process end when the one that started it as its child does, killed or not.
+    """End this process when its parent ends, also if the parent is killed.
 
-    A run that outlived its `compare` would hold its folder, and nobody would know. Where the system
-    cannot do that (others than Linux), nothing happens.
+    Otherwise a run could outlive its `compare` and keep its folder locked. Linux only.
     """
-    # Taken away: children of this process have this one for a parent.
+    # Removed, because this process is the parent of its children.
     parent = os.environ.pop(_PARENT, None)
     if parent is None or sys.platform != "linux":
         return
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != int(parent):  # it ended before that was said
+    if os.getppid() != int(parent):  # the parent has ended already
         os.kill(os.getpid(), signal.SIGTERM)

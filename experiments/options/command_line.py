@@ -1,8 +1,8 @@
-"""How a command ends: one clear line and an exit code, of a user's mistake as of our own.
+"""The end of a command: one line and an exit code.
 
-0: done, or the help was asked for. 1: the run had to stop (`stopped: …`), or a bug (`internal
-error: …`, its traceback in a file). 2: a mistake in what was given (`error: …`). 3: a check did its
-work and found more than is allowed (`found: …`). 130: interrupted.
+0: done, or help. 1: the run has to stop (`stopped: …`), or a bug (`internal error: …`, with the
+traceback in a file). 2: a user's mistake (`error: …`). 3: a check found more than the user allows
+(`found: …`). 130: interrupted.
 """
 
 from __future__ import annotations
@@ -30,32 +30,32 @@ from experiments.recipes import RecipeError
 
 __all__ = ["LOST_WORKER", "RunError", "UsageError", "mute", "refusals", "run_command"]
 
-# TensorFlow's errors, by name, when a message from another worker does not come.
+# Names of TensorFlow's errors when another worker does not answer.
 LOST_WORKER = ("UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError")
-# What the packages raise of a mistake of who calls them, or where an extra is not installed.
+# The library's exceptions for invalid arguments and missing extras, by module.
 _REFUSING = {
     "keras_dml._common.errors": "ArgumentError",
     "keras_dml._common.extras": "MissingExtraError",
 }
-MISTAKE = 2  # the exit code of a mistake in what was given
-FINDINGS = 3  # that of a check that found more than is allowed
+MISTAKE = 2  # exit code of a user's mistake
+FINDINGS = 3  # exit code of a check that found more than the user allows
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
-# What TensorFlow says of a full disk, by the same error as of a full memory.
+# Part of TensorFlow's message for a full disk, which has the error class of full memory.
 NO_SPACE = os.strerror(errno.ENOSPC)
 
 
 class _Notes(logging.Formatter):
-    """Names files as they may be shown."""
+    """A formatter that escapes control characters in file names."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line, but for a traceback."""
+        """Format a record as one line, or more with a traceback."""
         return _shown(super().format(record))
 
 
 def mute() -> None:
-    """Drop what this process prints, and its progress bars, from now on; its errors stay.
+    """Discard the output and the progress bars of this process, but not its errors.
 
-    Must come before tqdm is imported, which reads its switch then.
+    Call it before tqdm is imported, which reads its switch at import.
     """
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115 until the process ends
     os.environ["TQDM_DISABLE"] = "1"
@@ -67,11 +67,11 @@ def run_command(
     """Call `main(argv)` and return the exit code.
 
     Args:
-        main: the command.
-        argv: its command line, the command's name first. Default: this process'.
-        goes_on: what the same command does after it was interrupted, as words.
+        main: The command.
+        argv: The command line, beginning with the command's name. Default: of this process.
+        goes_on: What the same command does after an interruption, in words.
     """
-    # TensorFlow's start-up notes stay off the terminal; whatever imports it does so later.
+    # Hide TensorFlow's messages at import.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     notes = logging.StreamHandler()
     notes.setFormatter(_Notes("note: %(message)s"))
@@ -79,7 +79,7 @@ def run_command(
     end_with_parent()
     words = list(sys.argv if argv is None else argv)
     interrupts = Interrupts(_interrupted(goes_on))
-    if argv is None:  # the process has nothing else to do
+    if argv is None:  # the process runs only this command
         interrupts.install()
     code = _exit_code(main, words, goes_on, interrupts)
     interrupts.command_ended(code)
@@ -89,14 +89,14 @@ def run_command(
 def _exit_code(
     main: Callable[[list[str]], object], words: list[str], goes_on: str, interrupts: Interrupts
 ) -> int:
-    """Call the command; print the line that it ends with, unless it is done."""
+    """Call the command, and print its last line if it fails."""
     try:
         try:
             _check_backend()
             main(words)
         except HelpRequested as request:
             print(request, flush=True)
-    except BrokenPipeError:  # whoever read our output (`| head`) has seen enough
+    except BrokenPipeError:  # the reader of the output, such as `head`, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt as error:
         interrupts.ignored = True
@@ -117,7 +117,7 @@ def _interrupted(what_next: str) -> str:
 
 
 def _check_backend() -> None:
-    """Keras itself would end in a traceback when it is imported."""
+    """Check the backend, whose import in Keras would end in a traceback."""
     backend = os.environ.get("KERAS_BACKEND")
     if backend in ("jax", "torch") and importlib.util.find_spec(backend) is None:
         raise UsageError(
@@ -142,7 +142,7 @@ def _failed(error: Exception, debug: bool) -> int:
     if isinstance(error, OSError) and error.filename is not None:
         say(f"error: {one_line(error)}")
         return MISTAKE
-    # By name: TensorFlow may not even be imported.
+    # By name, because TensorFlow is perhaps not imported.
     if kind == "ResourceExhaustedError":
         if NO_SPACE in str(error):
             say(f"stopped: {one_line(error)}")
@@ -159,16 +159,15 @@ def _failed(error: Exception, debug: bool) -> int:
 
 
 def lost_worker(who: str) -> str:
-    """What a worker says that stops because another one is gone."""
+    """Return the last line of a worker that stops because another worker is gone."""
     return (
-        f"stopped: {who} is gone; the same command on all of them goes on, from the last "
-        "checkpoint where there is one"
+        f"stopped: {who} is gone; the same command on all workers resumes from the last checkpoint"
     )
 
 
 def refusals() -> tuple[type[Exception], ...]:
-    """Return the exception types that mean a user's mistake."""
-    # A module that was never imported has raised nothing; importing it could take seconds.
+    """Return the exceptions that are only raised for a user's mistake."""
+    # A module that is not imported has raised nothing, and importing it can take seconds.
     loaded = (
         getattr(sys.modules[module], name)
         for module, name in _REFUSING.items()
@@ -189,10 +188,10 @@ def _bug(error: Exception, debug: bool) -> int:
             encoding="utf-8", errors="backslashreplace",
         ) as file:  # fmt: skip
             file.write(lines)
-    except OSError:  # nowhere to write to
+    except OSError:  # no folder for temporary files
         say(f"{lines}{what}")
         return 1
-    say(f"{what}; the traceback is in {file.name}; --debug prints it")
+    say(f"{what}; the traceback is in {file.name} (--debug prints it)")
     return 1
 
 
@@ -205,7 +204,7 @@ def _shown(text: str) -> str:
 
 
 def say(text: str) -> None:
-    """Print to the errors, whatever the terminal can show."""
-    # A message may name a file whose name the terminal's encoding cannot say, or would obey.
+    """Print to stderr, escaping characters that the terminal cannot show."""
+    # A file name can contain control characters.
     encoding = sys.stderr.encoding or "utf-8"
     print(_shown(text).encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr)

@@ -1,4 +1,4 @@
-"""What the options describe of the data: tables, transforms, sampler. Needs TensorFlow."""
+"""The data that the options describe: tables, transforms, and sampler. Needs TensorFlow."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ __all__ = [
     "training_transform",
 ]
 
-# What a read says on a disk or a mount that is gone.
+# Messages of a read from a disk or mount that is gone.
 _LOST = {
     os.strerror(number)
     for number in (
@@ -57,7 +57,7 @@ _LOST = {
 
 
 def load(options: DataOptions) -> Split:
-    """The dataset that the flags name, with all of its images; of a fold alone if they say so."""
+    """Load the dataset that the flags name, or a fold of its training classes."""
     if options.dataset is None:
         raise UsageError(
             f"dataset must be one of {', '.join(pipelines.DATASETS)} "
@@ -74,7 +74,7 @@ def load(options: DataOptions) -> Split:
     )
     if options.fold is None:
         return split
-    # Here, so that nothing behind this line has the test images.
+    # Here, so that no later code has the test images.
     return pipelines.training_fold(split, *map(int, options.fold.split("/")))
 
 
@@ -83,18 +83,17 @@ def data(
     left_out_before: Sequence[str] | None = None,
     data_dir_before: str | None = None,
 ) -> tuple[Split, list[str]]:
-    """The training and the test table, and the lines that tell which bad images were left out.
+    """Load the tables, and list the bad images that are left out.
 
     Args:
-        options: of the data.
-        left_out_before: such lines of a run that is continued, which leaves out what it left out
-            at its start; None: the images are looked through.
-        data_dir_before: the `data_dir` that these lines name the images in, where it may be
-            another one by now.
+        options: The options.
+        left_out_before: The list of a resumed run, which leaves out the same images. None to look
+            for bad images.
+        data_dir_before: The `data_dir` of these images, if it can have moved.
 
     Raises:
-        UsageError: no dataset, files that are no images, a side without any.
-        ArgumentError: as `pipelines.load_dataset`.
+        UsageError: The dataset is not set, files are not images, or a side has no images.
+        ArgumentError: As `pipelines.load_dataset`.
     """
     split = load(options)
     if not options.skip_bad_images or split.train.arrays is not None:
@@ -125,8 +124,8 @@ def data(
 
 
 def _refuse_other_files(split: Split) -> None:
-    # By their first bytes alone: it takes seconds, and spares a training that a text file named
-    # .jpg would end at the first evaluation. A damaged image is found when it is decoded.
+    # The first bytes take seconds to read, and a text file named .jpg would end the training at
+    # the first evaluation. A damaged image is found when it is decoded.
     for side, table in split.tables.items():
         bad = pipelines.find_bad_images(table, decode=False)
         if bad:
@@ -136,11 +135,10 @@ def _refuse_other_files(split: Split) -> None:
 def not_an_image(
     side: str, table: pipelines.ImageTable, bad: Sequence[tuple[int, object, str]]
 ) -> str:
-    """The message that names the first of the bad images and says what to do."""
+    """Return the message about the first bad image, with advice."""
     row, _, reason = bad[0]
     more = f" ({len(bad) - 1} more like it)" if len(bad) > 1 else ""
     name = image_names(side, table)[row]
-    # Of an image that is too large.
     raised = ", a higher --max_pixels takes them" if reason.endswith(" pixels") else ""
     return (
         f"not an image that can be read: {name} ({reason}){more}. "
@@ -149,13 +147,13 @@ def not_an_image(
 
 
 def check_still_there(bad: Sequence[tuple[int, str, str]], advice: str = "") -> None:
-    """RunError where images that were there a moment ago cannot be read: no fault of theirs.
+    """Raise `RunError` if images cannot be read because their disk or mount is gone.
 
     Args:
-        bad: of `find_bad_images`.
-        advice: what to do when they are back.
+        bad: Result of `find_bad_images`.
+        advice: What to do when the disk is back.
     """
-    from pipelines.images import bad_images  # TensorFlow: not before it is needed
+    from pipelines.images import bad_images  # imports TensorFlow
 
     for _, name, reason in bad:
         if reason in _LOST or (
@@ -181,14 +179,14 @@ def _bad_images(split: Split, max_pixels: int) -> list[str]:
 def bad_image_line(name: str, reason: str) -> str:
     """Return `name<tab>reason` for a list of bad images.
 
-    A name with control characters, or with bytes that are not UTF-8, is written as a JSON string.
+    A name with control characters, or with bytes that are not UTF-8, becomes a JSON string.
     """
     plain = name.isprintable() and not name.startswith('"')
     return f"{name if plain else json.dumps(name)}\t{visible(' '.join(reason.split()))}"
 
 
 def _name_in(line: str) -> str:
-    """The name in a line; earlier versions wrote all of them as they are."""
+    """Return the name in a line of `bad_image_line`."""
     name = line.rsplit("\t", 1)[0]
     if name.startswith('"'):
         with contextlib.suppress(ValueError):
@@ -197,12 +195,12 @@ def _name_in(line: str) -> str:
 
 
 def _places(names: Sequence[str], before: str | None, now: str | None) -> set[str]:
-    """Where images lie, however their folder is spelled; those in one that has moved, in its place.
+    """Return the absolute paths of images, also if their folder has moved.
 
     Args:
-        names: of the images.
-        before: the folder by which they are named; None: they are named as they lie.
-        now: where that folder is.
+        names: Paths of the images.
+        before: The folder in these paths. None if it has not moved.
+        now: The folder's new path.
     """
     places = {os.path.abspath(name) for name in names}
     if before is None or now is None:
@@ -216,13 +214,13 @@ def _places(names: Sequence[str], before: str | None, now: str | None) -> set[st
 
 
 def classes_in_words(table: pipelines.ImageTable) -> str:
-    """The first three classes of a table and the last."""
+    """Return the first three classes of a table and the last one."""
     names = [visible(name) for name in table.class_names]
     return ", ".join(names if len(names) <= 5 else [*names[:3], "…", names[-1]])
 
 
 def image_names(side: str, table: pipelines.ImageTable) -> np.ndarray:
-    """What a table's images are called: by their paths, or those in memory by their rows."""
+    """Return the paths of a table's images, or names with row numbers for images in memory."""
     if table.paths is not None:
         return table.paths
     return np.array([f"{side} image {row}" for row in range(len(table))])
@@ -241,7 +239,7 @@ def _without(
 
 
 def training_transform(options: AugmentationOptions) -> pipelines.TrainTransform:
-    """How a training sees an image."""
+    """Create the transform of training images."""
     with naming_flags({"area": "crop_area", "aspect": "crop_aspect"}):
         return pipelines.TrainTransform(
             image_size=options.training_size or options.image_size,
@@ -256,7 +254,7 @@ def training_transform(options: AugmentationOptions) -> pipelines.TrainTransform
 
 
 def evaluation_transform(options: ImageSizeOptions) -> pipelines.EvaluationTransform:
-    """How an evaluation sees an image."""
+    """Create the transform of evaluated images."""
     return pipelines.EvaluationTransform(
         options.image_size, _resize(options.resize), options.max_pixels
     )
@@ -273,15 +271,15 @@ def sampler(options: SamplingOptions, table: pipelines.ImageTable, seed: int) ->
 
 
 def recall_at(options: ScoringOptions, queries: int, gallery: int | None = None) -> list[int]:
-    """The K of recall at K, sorted; without the flag, those that the test images allow.
+    """Return the values of K for recall at K, sorted. Too large defaults are left out.
 
     Args:
-        options: of the evaluation.
-        queries: how many images are looked for.
-        gallery: how many they are looked for in; None: each in the others.
+        options: The options.
+        queries: Number of queries.
+        gallery: Number of images in the gallery. None if the queries search each other.
 
     Raises:
-        UsageError: too few images, a K that is not between 1 and the number of candidates.
+        UsageError: There are too few images, or a K is not between 1 and the number of candidates.
     """
     most = queries - 1 if gallery is None else gallery
     if gallery == 0:

@@ -78,7 +78,7 @@ def option(
     choices: tuple[str, ...] | Callable[[], tuple[str, ...]] | None = None,
     **more: Any,
 ) -> Any:
-    """Declare a field of an options class as a flag. The arguments are those of `Flag`."""
+    """Declare a field of an options class as a flag. Takes the attributes of `Flag`."""
 
     def read(name: str, annotation: Any) -> tuple[Flag, ...]:
         kind = _kind(name, annotation)

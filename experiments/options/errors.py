@@ -1,24 +1,24 @@
-"""What ends a command early: a mistake in what was given, a run that must stop, a call for help."""
+"""Exceptions that end a command early."""
 
 __all__ = ["FindingsError", "HelpRequested", "RunError", "UsageError", "one_line"]
 
 
 class UsageError(ValueError):
-    """A mistake in what the user gave: the flags, the files, the folder."""
+    """A user's mistake in the flags, the files, or the folder."""
 
 
 class RunError(Exception):
-    """A run that had to stop for a reason that its user can act on."""
+    """A run that has to stop for a reason that the user can resolve."""
 
 
 class FindingsError(Exception):
-    """A check that did its work and found more than its user allows."""
+    """A check that found more than the user allows."""
 
 
 class HelpRequested(Exception):
-    """The command line asks for the flags instead of a run; the text is the message."""
+    """A request for the help, which is the message."""
 
 
 def one_line(error: Exception) -> str:
-    """What an error says, on one line."""
+    """Return the message of an error on one line."""
     return " ".join(str(error).split())

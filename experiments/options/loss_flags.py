@@ -89,7 +89,7 @@ def taken_by(loss: str) -> dict[str, Argument]:
 
 
 def divided(loss: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Divide the arguments into those of the loss and those of the cross-entropy next to it."""
+    """Split the arguments: first for the loss, then for the cross-entropy next to it."""
     next_to_it = {
         name: value
         for name, value in given.items()
@@ -140,7 +140,7 @@ def checked(loss: str, given: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in given.items():
         if name not in taken:
             raise UsageError(
-                f"{name} is no argument of loss {loss}, which takes "
+                f"{name} is not an argument of loss {loss}, which takes "
                 f"{', '.join(taken) or 'none'}. Received: {name}={value}"
             )
         choices = taken[name].choices

@@ -72,9 +72,10 @@ def parse(options: type[AnyOptions], argv: Sequence[str]) -> AnyOptions:
         }
         words: list[str] = []
         for path in map(recipes.find_recipe, files):
-            words += recipes.read_recipe(path, known)
+            words += recipes.read_recipe(path, {*known, *_former_names(known)})
             recipe = path.stem
-        allowed = [word for word in words if not known[_name(word, known)].command_line_only]
+        never = {name for name, flag in known.items() if flag.command_line_only}
+        allowed = [word for word in words if _name(word, known) not in never]
         of_files = _read(in_files, known, allowed)
     flags = _flags(options)
     on_line = _read(options, flags, line)
@@ -179,7 +180,7 @@ def _read(
         words: The words of a command line or flag file.
         partial: Whether there can be other flags.
     """
-    former = {flag.former: name for name, flag in flags.items() if flag.former}
+    former = _former_names(flags)
     values: dict[str, Any] = {}
     left_over = []
     rest = iter(words)
@@ -211,6 +212,10 @@ def _read(
     return values
 
 
+def _former_names(flags: Mapping[str, Flag]) -> dict[str, str]:
+    return {flag.former: name for name, flag in flags.items() if flag.former}
+
+
 def _is_switch(name: str, flags: Mapping[str, Flag]) -> bool:
     return name in flags and flags[name].kind is bool
 
@@ -234,8 +239,8 @@ def _unknown(options: type[Options], name: str, word: str) -> str:
     of_a_run = name in declarations(RunOptions, registries=options is RunOptions)
     other = f" It is a flag of {RunOptions.command}." if of_a_run else ""
     return (
-        f"{name} is no flag of {options.command}.{did_you_mean(name, known)}{other} --help lists "
-        f"them. Received: {word}"
+        f"{name} is not a flag of {options.command}.{did_you_mean(name, known)}{other} --help "
+        f"lists them. Received: {word}"
     )
 
 

@@ -6,7 +6,7 @@ from pipelines.bars import Bar
 
 
 def progress_bar(description: str, total: int, initial: int = 0, leave: bool = False) -> Bar:
-    """A bar in images; in a log file, where it cannot redraw itself, a line now and then."""
+    """Create a progress bar in images. In a log file it prints a line from time to time."""
     redraws = sys.stderr.isatty()
     return Bar(
         desc=description,

@@ -370,7 +370,7 @@ class LossOptions(Options):
     """The loss.
 
     Attributes:
-        given_for_loss: Arguments of the losses that are set, also those that the loss refuses.
+        given_for_loss: Loss arguments that are set, including arguments that the loss refuses.
         proxies: Arguments of `keras_dml.models.ProxyHead` that are set.
         memory: Arguments of `keras_dml.models.CrossBatchMemory` that are set. `memory_size` has the
             name `size`.

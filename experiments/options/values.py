@@ -1,4 +1,4 @@
-"""What the text of a flag stands for: paths, numbers."""
+"""Conversions of a flag's text: paths, numbers, and modules."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ __all__ = [
 
 
 def absolute(text: str) -> pathlib.Path:
-    """A path that a user gave, with ~ and relative ones resolved, links kept."""
+    """Return an absolute path, with ~ resolved and links kept."""
     return pathlib.Path(os.path.abspath(os.path.expanduser(text)))
 
 
 def absolute_place(text: str) -> str:
-    """A folder's path made whole; a URI such as s3://BUCKET/FOLDER as it is."""
+    """Return the absolute path of a folder. A URI such as s3://BUCKET/FOLDER stays the same."""
     return text if "://" in text else str(absolute(text))
 
 
 def normal_path(text: str) -> str:
-    """A path that a user gave, ~ resolved, without needless parts."""
+    """Return a normalized path, with ~ resolved."""
     return os.path.normpath(os.path.expanduser(text))
 
 
 def normal_fold(text: str) -> str:
-    """K/N, part K of N; UsageError of all else."""
+    """Return a fold K/N, and raise `UsageError` for other text."""
     numbers = re.fullmatch("([0-9]{1,9})/([0-9]{1,9})", text)
     which, folds = map(int, numbers.groups()) if numbers else (0, 0)
     if not (folds >= 2 and 1 <= which <= folds):
@@ -50,7 +50,7 @@ def normal_fold(text: str) -> str:
 
 
 def import_modules(names: Sequence[str]) -> None:
-    """Import a user's modules, for what they register; UsageError if there is no such module."""
+    """Import the user's modules, which register classes. Raise `UsageError` if one is missing."""
     for name in names:
         try:
             importlib.import_module(name)
@@ -62,8 +62,8 @@ def import_modules(names: Sequence[str]) -> None:
 
 
 def whole_numbers(name: str, words: Sequence[str]) -> tuple[int, ...]:
-    """The numbers of a list flag; UsageError unless all are whole and not negative."""
-    # Not isdigit alone: that takes ² and other digits that no number is written with.
+    """Return the integers of a list flag. Raise `UsageError` if one is invalid or negative."""
+    # `isdigit` also accepts ².
     if not all(word.strip().isdecimal() for word in words):
         raise UsageError(
             f"{name} must be whole numbers with commas between them. "
@@ -73,7 +73,7 @@ def whole_numbers(name: str, words: Sequence[str]) -> tuple[int, ...]:
 
 
 def numbers(name: str, words: Sequence[str], how_many: int) -> tuple[float, ...]:
-    """The numbers of a list flag; UsageError unless there are so many."""
+    """Return the numbers of a list flag. Raise `UsageError` unless there are `how_many`."""
     try:
         found = tuple(float(word) for word in words)
     except ValueError:

@@ -139,5 +139,7 @@ def read_recipe(
             words.append(line)
         else:
             hint = did_you_mean(name, known or ())
-            raise RecipeError(f"flagfile {path}, line {number} is no flag.{hint} Received: {line}")
+            raise RecipeError(
+                f"flagfile {path}, line {number} is not a flag.{hint} Received: {line}"
+            )
     return words

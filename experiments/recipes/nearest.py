@@ -1,4 +1,4 @@
-"""What somebody may have meant by a word that is not known."""
+"""Suggestions for unknown words."""
 
 import difflib
 from collections.abc import Iterable
@@ -7,12 +7,12 @@ __all__ = ["did_you_mean"]
 
 
 def did_you_mean(word: str, known: Iterable[str], ending: str = "") -> str:
-    """A sentence with the nearest of the known words, a space before it; "" where none is near.
+    """Return a sentence with the most similar known words, after a space, or "" without one.
 
     Args:
-        word: what was given.
-        known: what there is.
-        ending: what is said behind each of the known words.
+        word: The unknown word.
+        known: The known words.
+        ending: Text that follows each known word.
 
     Examples:
         >>> did_you_mean("adma", ["sgd", "adam", "adamw"])

@@ -1,4 +1,4 @@
-"""What happens while `fit` runs: the bar, the NaN stop, evaluation, log and checkpoint."""
+"""Callbacks of `fit`: the progress bar, the check for NaN, evaluation, log, and checkpoint."""
 
 import contextlib
 import math
@@ -35,7 +35,7 @@ def callbacks(
     state: State,
     workers: Workers,
 ) -> "tuple[StopAtNaN, Progress, EvaluateAndSave]":
-    """The callbacks of a phase of a run, which stands at `state`."""
+    """Create the callbacks of a phase, which begins at `state`."""
     options, steps = run.options, run.steps_per_epoch
     saving = EvaluateAndSave(run, phase, embedding, feed, state, workers)
 
@@ -49,12 +49,12 @@ def callbacks(
 
 
 class Progress(keras.callbacks.Callback):
-    """A bar over all images of the training, with images per second and the loss.
+    """A progress bar over all images of the training, with images per second and the loss.
 
     Args:
-        batch_size, total_steps, epochs: of the run.
-        start_step: where it stands.
-        note: gives what is said behind the epoch.
+        batch_size, total_steps, epochs: Of the run.
+        start_step: Steps that are done.
+        note: Returns text that follows the epoch.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Progress(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Advance by a batch."""
         self.bar.set_postfix_str(f"loss {float(logs['loss']):.4f}", refresh=False)
-        if self._building:  # the first step takes as long as many: no rate follows from it
+        if self._building:  # the first step takes as long as many others
             self._building = False
             self.bar.set_description(self._epoch, refresh=False)
             self.bar.begin_counting(self.batch_size)
@@ -98,26 +98,26 @@ class Progress(keras.callbacks.Callback):
 
 
 class StopAtNaN(keras.callbacks.Callback):
-    """Ends the run at the first step whose loss, or epoch whose weights, are not finite."""
+    """A callback that stops the run when the loss of a step or the weights are not finite."""
 
     def __init__(self, state: State, steps_per_epoch: int) -> None:
         super().__init__()
-        # Counted here: the optimizer leaves out the steps that loss scaling has skipped.
+        # The optimizer does not count steps that loss scaling skips.
         self.step = state.step
         self.steps_per_epoch = steps_per_epoch
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Look at the loss: Keras' running mean stays NaN from the first NaN on."""
+        """Check the loss. The running mean of Keras stays NaN after the first NaN."""
         self.step += 1
         if not math.isfinite(float(logs["loss"])):
-            self._stop("the loss is no longer finite")
+            self._stop("the loss is not finite")
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Look at the weights: the last step may have broken them after its loss was taken."""
+        """Check the weights, which the last step can change after its loss."""
         for variable in self.model.variables:
             array = variable.numpy()
             if array.dtype.kind == "f" and not np.isfinite(array).all():
-                self._stop(f"{variable.path} is no longer finite")
+                self._stop(f"{variable.path} is not finite")
 
     def _stop(self, what: str) -> NoReturn:
         epoch = (self.step - 1) // self.steps_per_epoch + 1
@@ -125,23 +125,22 @@ class StopAtNaN(keras.callbacks.Callback):
 
 
 class EvaluateAndSave(keras.callbacks.Callback):
-    """After an epoch: evaluate, log, keep the embedding model if it is due, write the checkpoint.
+    """A callback that evaluates, logs, and writes the best model and the checkpoint.
 
-    The checkpoint comes last, so a kill at any moment repeats at most the epoch, and the log is cut
-    back to the checkpoint when the run is continued. Every worker embeds its share of the images;
-    the first does the rest.
+    All files of an epoch are replaced in one step, so a kill repeats at most one epoch. Every
+    worker embeds its share of the images. The first worker does the rest.
 
     Args:
-        run: `RunPlan`.
-        phase: what of it is trained now.
-        embedding: the embedding model, within the one that is fitted or that one itself.
-        feed: what gives the embeddings of the images.
-        state: `State` where the training begins.
-        workers: all that train together.
+        run: The run.
+        phase: The phase of the training.
+        embedding: The embedding model, which is the fitted model or a part of it.
+        feed: Computes the embeddings of the images.
+        state: State at the beginning of the phase.
+        workers: All workers.
 
     Attributes:
-        state: `State` where it stands.
-        history: the objects of `metrics.jsonl`, on the first worker.
+        state: The current state.
+        history: The objects of `metrics.jsonl`, on the first worker.
     """
 
     def __init__(
@@ -164,7 +163,7 @@ class EvaluateAndSave(keras.callbacks.Callback):
         self.history = list(run.folder.history)
         self._began = 0.0
         if run.folder.writes:
-            # Written anew, so that no point is shown twice after a kill.
+            # Rewrite the curves, so that no point appears twice after a kill.
             shutil.rmtree(run.folder.file(TENSORBOARD), ignore_errors=True)
             self.writer = tf.summary.create_file_writer(str(run.folder.file(TENSORBOARD)))
             if isinstance(feed, ImageFeed):
@@ -173,11 +172,11 @@ class EvaluateAndSave(keras.callbacks.Callback):
                 self._summarize(row)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Start the clock of the training steps."""
+        """Start the timer of the training steps."""
         self._began = time.perf_counter()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Evaluate where it is due; save; stop the training where its patience is over."""
+        """Evaluate if it is due, save, and stop the training if its patience is over."""
         self.seconds += time.perf_counter() - self._began
         step = (epoch + 1) * self.run.steps_per_epoch
         self.model.average_statistics()
@@ -195,7 +194,7 @@ class EvaluateAndSave(keras.callbacks.Callback):
         row = {"epoch": epoch, "step": step, "train/seconds": round(self.seconds, 3)}
         names = objective.log_names
         row |= {f"train/{names.get(name, name)}": float(value) for name, value in logs.items()}
-        # Of the last step; the optimizer's own would be that of the next one.
+        # The rate of the last step. The optimizer has the rate of the next step.
         row["train/learning_rate"] = objective.rate_after(
             self.phase.rate, step - self.phase.first_step
         )
@@ -213,7 +212,7 @@ class EvaluateAndSave(keras.callbacks.Callback):
         self._summarize(row)
 
     def _embeddings(self, description: str) -> dict[str, np.ndarray]:
-        """Those of every table that some evaluator needs; each worker embeds its share."""
+        """Embed the tables that the evaluators need. Each worker embeds its share."""
         data = self.run.data
         wanted = {"test", *(side for each in self.run.evaluators for side in each.sides(data))}
         return {
@@ -234,9 +233,9 @@ class EvaluateAndSave(keras.callbacks.Callback):
 
 @contextlib.contextmanager
 def averaged_weights(model: keras.Model) -> Iterator[None]:
-    """Within it the moving average of the weights is in their place, where there is one."""
+    """Replace the weights temporarily by their moving average, if there is one."""
     optimizer = model.optimizer
-    # The one that half precision is scaled by has another within.
+    # The optimizer of half precision contains another one.
     if not getattr(optimizer, "inner_optimizer", optimizer).use_ema:
         yield
         return
@@ -251,11 +250,11 @@ def averaged_weights(model: keras.Model) -> Iterator[None]:
 
 
 def exported(embedding: keras.Model) -> keras.Model:
-    """The embedding model as it is given away: low-rank additions are part of its kernels."""
+    """Return the embedding model for export, with low-rank additions merged into its kernels."""
     return models.with_merged_lora(embedding) if models.has_lora(embedding) else embedding
 
 
 def save_model(model: keras.Model, path: pathlib.Path) -> None:
-    """Write a `.keras` file in one go."""
+    """Replace a `.keras` file in one step."""
     with replacing(path) as temporary:
         model.save(temporary)

@@ -56,4 +56,4 @@ def read_checkpoint(path: pathlib.Path) -> tuple[State, list[np.ndarray], int | 
     except PermissionError:
         raise
     except Exception as error:  # zipfile and NumPy raise any exception
-        raise DamagedError(f"{path} is no checkpoint of this version") from error
+        raise DamagedError(f"{path} must be a checkpoint of this version") from error

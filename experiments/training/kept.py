@@ -16,7 +16,7 @@ def check_keep(options: RunOptions) -> None:
     if options.keep == _BEST_FOLD and options.fold is None:
         raise UsageError(
             "keep must be last or best_test without --fold, but got best_fold. To choose the epoch "
-            "on held-out training classes, add --fold=K/N, such as --fold=1/4."
+            "on a part of the training classes, add --fold=K/N, such as --fold=1/4."
         )
 
 
@@ -35,7 +35,7 @@ def score(row: Mapping[str, float]) -> float:
     """Return the score that the best epoch is chosen by.
 
     Args:
-        row: an object of `metrics.jsonl`.
+        row: An object of `metrics.jsonl`.
     """
     return row[_score_of(row)[0]]
 
@@ -44,8 +44,8 @@ def kept(history: Sequence[Mapping[str, float]], options: RunOptions) -> Mapping
     """Return the evaluation whose model is kept, the first one of several with the same score.
 
     Args:
-        history: the objects of `metrics.jsonl`, at least one.
-        options: the run's options.
+        history: The objects of `metrics.jsonl`, at least one.
+        options: The options of the run.
     """
     return history[-1] if kept_by(options) == _LAST else max(history, key=score)
 

@@ -1,4 +1,4 @@
-"""Which images a run was made of: what changes in their folder later must not go unsaid."""
+"""The images of a run, and checks that they have not changed since it began."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ _LOGGER = logging.getLogger("experiments")
 
 Record = dict[str, Any]
 _TRAINING = "training"
-# What says which images there are.
+# Options that select the images.
 _WHICH = (*DataOptions.__annotations__, "skip_bad_images")
 _SHOWN = 3
 
 
 def record_of(split: Split) -> Record:
-    """What `images.json` holds: of each side how many images, and which.
+    """Return the content of `images.json`: the images of each side of the split.
 
-    Of files their names, class by class, without the folders that they lie in, which may move; of
-    images in memory the SHA-256 of their classes.
+    Files are listed by class and name, without their folders, which can move. Images in memory have
+    the SHA-256 of their classes.
     """
     return {side: _side(table) for side, table in split.tables.items()}
 
@@ -56,14 +56,14 @@ def _side(table: ImageTable) -> Record:
 
 
 def settle_images(folder: RunFolder, made_of: Record) -> None:
-    """Write at the start of a run which images it is made of; where it goes on, compare.
+    """Write the images of a new run, and compare the images of a resumed run.
 
     Args:
-        folder: the run's, open.
-        made_of: as from `record_of`.
+        folder: Open folder of the run.
+        made_of: Images, from `record_of`.
 
     Raises:
-        UsageError: what has begun was made of other images.
+        UsageError: The resumed run began with other images.
     """
     if not folder.writes:
         return
@@ -72,9 +72,8 @@ def settle_images(folder: RunFolder, made_of: Record) -> None:
         changes = _Changes(before or {}, made_of)
         if changes:
             raise UsageError(
-                f"output_dir {str(folder.path)!r} holds a run that was made of other images than "
-                f"there are now: {changes}. Put them as they were, or begin anew with another "
-                "--output_dir"
+                f"output_dir {str(folder.path)!r} holds a run that was made of other images: "
+                f"{changes}. Put them back, or give another --output_dir"
             )
         return
     if before != made_of:
@@ -86,19 +85,20 @@ def settle_images(folder: RunFolder, made_of: Record) -> None:
 def images_of_run(
     run: pathlib.Path, options: BadImageOptions, data_dir_moves: bool, refuses: bool
 ) -> Split:
-    """The images of a run that somebody names, as they lie there now, without what it left out.
+    """Load the images of a run, without the images that the run left out.
 
-    Where they are no longer those that the run was made of, a note says so.
+    Warns if the images have changed since the run.
 
     Args:
-        run: its folder.
-        options: of the images; where they ask for others than the run's own, none is compared.
-        data_dir_moves: whether another `data_dir` means that the same images lie there.
-        refuses: whether scores are to be of what the run has not seen.
+        run: Folder of the run.
+        options: Options of the images. If they select other images than the run's, the images are
+            not compared.
+        data_dir_moves: Whether another `data_dir` contains the same images.
+        refuses: Whether to refuse training images among the test images.
 
     Raises:
-        UsageError: `options.data_dir` is no folder; as `options.data.data`; images that the run may
-            have trained on would be measured.
+        UsageError: As `options.data.data`. Also if `options.data_dir` is not a folder, or if a test
+            image can have been a training image.
     """
     of_run = parse(RunOptions, ["run", f"--flagfile={flag_file_of(run)}"])
     _check_there(options)
@@ -109,30 +109,30 @@ def images_of_run(
     changes = _Changes(before, record_of(split))
     if not changes:
         return split
-    said = f"{run} was made of other images than there are now: {changes}"
+    said = f"{run} was made of other images: {changes}"
     if refuses and changes.may_show_trained and not of_run.keeps_nothing_back:
         raise UsageError(
-            f"{said}. What it has trained on would be measured: put them as they were, run anew, "
-            "or name a folder that has the right ones, --data_dir=FOLDER"
+            f"{said}. Training images would be measured: put the images back, run again, or name "
+            "the right folder, --data_dir=FOLDER"
         )
-    _LOGGER.warning("%s. What follows is of those that are there; run anew to train on them", said)
+    _LOGGER.warning("%s. The results are for the present images. Run again to train on them", said)
     return split
 
 
 def _check_there(options: BadImageOptions) -> None:
     folder = options.data_dir
-    # What tensorflow-datasets does not find it fetches.
+    # tensorflow-datasets downloads missing files.
     if folder is None or os.path.isdir(folder) or (options.dataset or "").startswith(PREFIX):
         return
     here = "" if os.path.isabs(folder) else f", which is not in {os.getcwd()}"
     raise UsageError(
-        "data_dir must be the folder that the run's images lie in: --data_dir=FOLDER says where "
-        f"it is now. Received: data_dir={folder}{here}"
+        "data_dir must be the folder of the run's images: --data_dir=FOLDER names its new place. "
+        f"Received: data_dir={folder}{here}"
     )
 
 
 def _asks_for_others(options: BadImageOptions, of_run: RunOptions, data_dir_moves: bool) -> bool:
-    """Whether a command was given other images than the run's, by a flag or a file of flags."""
+    """Return whether the options select other images than the run's."""
     different = {name for name in _WHICH if getattr(options, name) != getattr(of_run, name)}
     here, there = options.data_dir, of_run.data_dir
     if data_dir_moves or (here and there and os.path.realpath(here) == os.path.realpath(there)):
@@ -141,10 +141,11 @@ def _asks_for_others(options: BadImageOptions, of_run: RunOptions, data_dir_move
 
 
 class _Changes:
-    """What differs between the images of two records; false where nothing does.
+    """The differences between two records, which are false without a difference.
 
     Attributes:
-        may_show_trained: whether images that trained, perhaps by another name, would be measured.
+        may_show_trained: Whether a test image can have been a training image, perhaps with another
+            name.
     """
 
     def __init__(self, before: Record, now: Record) -> None:
@@ -161,7 +162,7 @@ class _Changes:
             seen = set() if side == _TRAINING else new & trained
             self.may_show_trained |= bool(seen or (new and lost and side != _TRAINING))
             words = [f"{len(new):,} new ({_some(new)})"] if new else []
-            words += [f"{len(seen):,} of which it has trained on"] if seen else []
+            words += [f"{len(seen):,} of them training images of the run"] if seen else []
             words += [f"{len(missing):,} missing ({_some(missing)})"] if missing else []
             if not words:
                 words = [f"{then.get('images', 0):,} images then, {there.get('images', 0):,} now"]

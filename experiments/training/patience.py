@@ -1,4 +1,4 @@
-"""When a training stops because it no longer gets better on the classes that it is validated on."""
+"""Early stopping by the score on a fold of the training classes."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ _COUNTS_ON_THE_END = "warm_cosine"
 
 
 def check_patience(options: RunOptions) -> None:
-    """Refuse patience that has nothing to watch, or stops what counts on its last step.
+    """Check the flags of patience.
 
     Raises:
-        UsageError: no fold, a single evaluation, or such a schedule.
+        UsageError: The run has no fold or only one evaluation, or the schedule needs its last step.
     """
     if not options.patience:
         return
     received = f"Received: patience={options.patience}"
     if options.fold is None:
         raise UsageError(
-            "patience needs training classes that are kept back to validate on, for no test class "
-            "may say when to stop: give --fold=K/N, such as 1/4, or --patience=0. "
+            "patience needs training classes for validation, because no test class may decide when "
+            "to stop: give --fold=K/N, such as 1/4, or --patience=0. "
             f"{received}, fold=None"
         )
     if options.schedule == _COUNTS_ON_THE_END:
@@ -38,13 +38,13 @@ def check_patience(options: RunOptions) -> None:
 
 
 def waited(history: Sequence[Mapping[str, float]], options: RunOptions) -> int:
-    """How many evaluations the score has not risen in.
+    """Return the number of evaluations since the best score.
 
-    While the head alone is trained none counts: what comes then is another training.
+    Evaluations while only the head trains do not count.
 
     Args:
-        history: the objects of `metrics.jsonl`.
-        options: the run's.
+        history: The objects of `metrics.jsonl`.
+        options: The options of the run.
     """
     if not history:
         return 0
@@ -53,12 +53,12 @@ def waited(history: Sequence[Mapping[str, float]], options: RunOptions) -> int:
 
 
 def is_over(history: Sequence[Mapping[str, float]], options: RunOptions) -> bool:
-    """Whether the run stops; a function of its log, so that one that was killed stops there too."""
+    """Return whether the run stops. It depends only on the log, so a resumed run stops too."""
     return 0 < options.patience <= waited(history, options)
 
 
 def stopped(history: Sequence[Mapping[str, float]], options: RunOptions) -> str:
-    """After which epoch a run that has come to its end was stopped, and why; "" if it was not."""
+    """Return when and why a run stopped early, or "" if it did not."""
     if not is_over(history, options) or history[-1]["epoch"] >= options.epochs:
         return ""
     best, last = _best(history), history[-1]["epoch"]
@@ -70,14 +70,13 @@ def stopped(history: Sequence[Mapping[str, float]], options: RunOptions) -> str:
 
 
 def epochs_of_all_classes(best_epochs: Sequence[int], head_epochs: int | None) -> int:
-    """How long to train where nothing is kept back to stop by.
+    """Return the number of epochs of a training without validation.
 
-    As long as the kept models of the folds have: the mean of their epochs, rounded; and, where the
-    head begins alone, an epoch of all at least.
+    It is the rounded mean over the folds' kept models, and at least one epoch after `head_epochs`.
 
     Args:
-        best_epochs: after which each was best.
-        head_epochs: how many of them the head was trained alone.
+        best_epochs: Epochs of the kept models.
+        head_epochs: Epochs in which only the head trains.
     """
     mean = round(sum(best_epochs) / len(best_epochs))
     return max(mean, 1 + (head_epochs or 0))

@@ -1,4 +1,4 @@
-"""What a run is to do, once its flags have been read."""
+"""The plan of a run: everything that follows from its flags and its data."""
 
 import dataclasses
 import math
@@ -24,25 +24,24 @@ from pipelines.samplers import Sampler
 
 @dataclasses.dataclass(frozen=True)
 class RunPlan:
-    """What training, evaluation and report of a run share.
+    """The data and settings that training, evaluation, and report of a run share.
 
     Attributes:
-        name: of the run: its recipe or its dataset.
-        options: what it was given.
-        folder: where it writes.
-        data: training, test, gallery and catalog images.
-        bad_images: a line for each image that was left out.
-        made_of: which images there are, as from `made_of.record_of`: all of them, however few are
-            shown.
-        augmentation: training transform.
-        preprocessing: evaluation transform.
-        sampler: batch number to row numbers of the training images.
-        ks: the K of recall at K.
-        steps_per_epoch: steps between two checkpoints.
-        objective: the kind of training.
-        phases: what is trained when; most runs have one.
-        evaluators: as from `Objective.evaluators`.
-        paper: what the recipe's paper scores, as from `recipes.paper_scores`.
+        name: Name of the run: its recipe or its dataset.
+        options: Options of the run.
+        folder: Folder of the run.
+        data: Training, test, gallery, and catalog images.
+        bad_images: A line for each image that is left out.
+        made_of: Names of all images, from `made_of.record_of`.
+        augmentation: Training transform.
+        preprocessing: Evaluation transform.
+        sampler: Function from batch number to row numbers of the training images.
+        ks: Values of K for recall at K.
+        steps_per_epoch: Steps between two checkpoints.
+        objective: Kind of training.
+        phases: Phases of the training. Most runs have one.
+        evaluators: Evaluators, from `Objective.evaluators`.
+        paper: Scores in the recipe's paper, from `recipes.paper_scores`.
     """
 
     name: str
@@ -62,18 +61,18 @@ class RunPlan:
     paper: Mapping[str, float]
 
     def list_bad_images(self) -> None:
-        """List in the run's folder, which is open, the images that were left out."""
+        """Write the list of the images that are left out to the run's open folder."""
         if self.options.skip_bad_images:
             lines = "".join(f"{line}\n" for line in self.bad_images)
             self.folder.write_text(BAD_IMAGES, lines)
 
 
 def plan_run(options: RunOptions, folder: RunFolder, workers: Workers) -> RunPlan:
-    """Read the data and settle everything that follows from the options.
+    """Read the data and create the plan.
 
     Raises:
-        UsageError: options that do not fit each other or the data; workers that do not agree.
-        OSError: files of the dataset that cannot be read.
+        UsageError: Options contradict each other or the data, or the workers differ.
+        OSError: Files of the dataset cannot be read.
     """
     check_fine_tuning(options)
     workers.check_same("flags", folder.flags.encode())
@@ -106,14 +105,14 @@ def plan_run(options: RunOptions, folder: RunFolder, workers: Workers) -> RunPla
         steps_per_epoch=steps_per_epoch,
         objective=objective,
         phases=_phases(options, objective, steps_per_epoch),
-        # What nothing is to be measured of is looked at for its pages alone.
+        # A refit is not evaluated: its page needs only retrieval.
         evaluators=[RetrievalScores()] if options.measured_in else objective.evaluators(),
         paper=_paper(options),
     )
 
 
 def check_validated(options: RunOptions, data: Split) -> None:
-    """UsageError where patience would watch a score that there is none of."""
+    """Raise `UsageError` if the score that patience needs does not exist."""
     if options.patience and np.bincount(data.test.labels).max() < 2:
         raise UsageError(
             f"patience needs classes of two images or more to validate on, which fold "
@@ -122,7 +121,7 @@ def check_validated(options: RunOptions, data: Split) -> None:
 
 
 def with_some_to_show(data: Split) -> Split:
-    """Training images to show in place of all of them, where nothing is left to test."""
+    """Replace the test images by the training images that the pages of a refit show."""
     rows, *_ = pair_rows(data.test.labels)
     return dataclasses.replace(data, test=data.test.select(rows))
 
@@ -134,9 +133,9 @@ def _paper(options: RunOptions) -> dict[str, float]:
 
 
 def with_fitting_batch(options: RunOptions, data: Split, workers: Workers) -> RunOptions:
-    """The options with a batch of as many classes as train, where a recipe asks for more of them.
+    """Reduce the batch size of a recipe if a batch has more classes than train.
 
-    A batch that somebody asks for on the command line stays, and is refused later.
+    A batch size on the command line stays, and is refused later.
     """
     asked = {"batch_size", "images_per_class"} & options.on_command_line
     each, classes = options.of_samplers["images_per_class"], data.train.num_classes
@@ -170,7 +169,7 @@ def _phases(options: RunOptions, objective: Objective, steps_per_epoch: int) -> 
 
 
 def describe(run: RunPlan, model: keras.Model, state: State) -> str:
-    """One line of what is about to happen."""
+    """Describe the run in a few lines."""
     data, train, test = run.data, run.data.train, run.data.test
     tested = "the same" if data.same_classes else f"{test.num_classes:,} others"
     if data.gallery:

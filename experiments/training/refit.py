@@ -1,4 +1,4 @@
-"""A final model: a finished run's training once more, on every class, its scores those before."""
+"""A final model: retrain a finished run on all classes."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from experiments.training.run_files import RESULT, flag_file_of, read_finished, 
 from pipelines.datasets.registry import takes_split
 
 FOLDER = "refit"
-"""Where in a run's folder the second run is."""
+"""Folder of the second run in the run's folder."""
 
 _EVERY_CLASS = "every_class"
-# What the second run is given otherwise, or not at all.
+# Flags that differ in the second run.
 _OTHERWISE = (
     "train_classes",
     "test_classes",
@@ -48,11 +48,11 @@ _NOT_PASSED_ON = ("flagfile", "debug", "help", "refit", "measured_in")
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """The scores of a model before, in place of those of one that nothing was left to measure.
+    """The scores of the first run, which describe a model without test images.
 
     Attributes:
-        run: the folder of the run that measured them.
-        result: its `result.json`.
+        run: Folder of the first run.
+        result: The `result.json` of the first run.
     """
 
     run: pathlib.Path
@@ -60,7 +60,7 @@ class Measured:
 
     @property
     def table(self) -> str:
-        """The table of its scores, as text."""
+        """Table of the scores, as text."""
         return str(self.result.get("table", ""))
 
     @property
@@ -71,17 +71,17 @@ class Measured:
 
     @property
     def sentence(self) -> str:
-        """Of which model the scores are, and which classes that one had not seen."""
+        """Origin of the scores, in words."""
         trained, tested = self.result.get("trained_on"), self.result.get("tested_on")
         sides = f" It trained on {trained}, and was tested on {tested}." if tested else ""
         return (
-            f"The scores are those of the model before.{sides} This model trained on every class, "
+            f"The scores belong to the model before.{sides} This model trained on every class, "
             "with the same settings and steps, and was not measured itself."
         )
 
 
 def check_refit(options: RunOptions) -> None:
-    """UsageError where `--refit` or `--measured_in` do not fit the other flags."""
+    """Raise `UsageError` if `--refit` or `--measured_in` contradict other flags."""
     if options.measured_in is not None:
         if not options.keeps_nothing_back:
             raise UsageError(
@@ -93,13 +93,13 @@ def check_refit(options: RunOptions) -> None:
         return
     if options.keeps_nothing_back:
         raise UsageError(
-            "refit needs images kept back to measure on, and with "
+            "refit needs test images, and with "
             f"--class_split={_EVERY_CLASS} all train. Received: refit=True"
         )
     if options.dataset is not None and not takes_split(options.dataset):
         raise UsageError(
-            f"refit needs a dataset whose classes can all train; the files of {options.dataset} "
-            "say what trains. Received: refit=True"
+            f"refit needs a dataset whose classes can all train. The files of {options.dataset} "
+            "fix the split. Received: refit=True"
         )
     if options.strategy == "multi_worker":
         raise UsageError(
@@ -109,10 +109,10 @@ def check_refit(options: RunOptions) -> None:
 
 
 def measured(options: RunOptions) -> Measured | None:
-    """What `--measured_in` names; None without it.
+    """Return the scores of the run that `--measured_in` names. None without the flag.
 
     Raises:
-        UsageError: no finished run, or one that has measured nothing.
+        UsageError: The folder has no finished run with test images.
     """
     if options.measured_in is None:
         return None
@@ -124,7 +124,7 @@ def measured(options: RunOptions) -> Measured | None:
         result = None
     if result is None or of_run.keeps_nothing_back:
         raise UsageError(
-            "measured_in must be the folder of a finished run that kept images back. "
+            "measured_in must be the folder of a finished run with test images. "
             f"Received: measured_in={options.measured_in}"
         )
     return Measured(run, result)
@@ -139,13 +139,12 @@ def refit(options: RunOptions) -> pathlib.Path:
         options: The options of the finished run.
 
     Raises:
-        UsageError, RunError: as the second run ends.
+        UsageError, RunError: As the second run.
     """
     folder = options.folder / FOLDER
     result, log = read_finished(options.folder)
-    # An earlier version wrote no numbers of its own.
     steps = round(log[-1]["step"] / log[-1]["epoch"])
-    # One that was stopped by what it kept back: as long as the model that it has kept.
+    # With patience: as long as the training of the kept model.
     patient = options.patience > 0
     epochs = options.epochs
     if patient:
@@ -175,6 +174,6 @@ def refit(options: RunOptions) -> pathlib.Path:
 
 
 def _exit_code(words: list[str]) -> int:
-    # In a process of its own: a run sets TensorFlow's seed, precision and devices for good.
+    # A run sets the seed, the precision, and the devices of its process.
     command = child_command("experiments.run", *words)
     return subprocess.run(command, env=child_environment(), check=False).returncode

@@ -125,7 +125,7 @@ def kept_model(path: pathlib.Path) -> pathlib.Path:
     best = path / BEST
     if best.is_file() and not Manifest(path).is_whole(BEST):
         raise DamagedError(
-            f"{best} is no longer what the run wrote (its SHA-256 is another one). To evaluate it "
+            f"{best} has changed since the run wrote it (its SHA-256 differs). To evaluate it "
             f"all the same: --model={best}"
         )
     return best

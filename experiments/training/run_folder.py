@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import difflib
 import json
@@ -11,9 +10,9 @@ import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
+import filelock
 import numpy as np
 
-from experiments.evaluation.held_folder import hold
 from experiments.options.errors import UsageError
 from experiments.training.checkpoint import State, read_checkpoint, write_checkpoint
 from experiments.training.manifest import MANIFEST, Manifest
@@ -46,8 +45,8 @@ class RunFolder:
     Args:
         path: The folder, which `open` creates.
         flags: The resolved flags as text.
-        writes: False for workers after the first. They leave the folder alone, and their writing
-            methods do nothing.
+        writes: False for workers after the first. Their writing methods do
+            nothing.
 
     Attributes:
         path, flags, writes: As given.
@@ -66,7 +65,7 @@ class RunFolder:
         self.history: list[dict[str, float]] = []
         self.threads: int | None = None
         self._manifest = Manifest(self.path)
-        self._lock: contextlib.ExitStack | None = None
+        self._lock = filelock.FileLock(self.path / ".lock")
         if writes:
             self._check()
 
@@ -93,8 +92,8 @@ class RunFolder:
             not each.name.startswith(".") and each.name != MANIFEST for each in self.path.iterdir()
         ):
             raise UsageError(
-                "output_dir must be empty, new, or this run's own folder: it holds files that are "
-                f"no run's. Received: output_dir={path!r}"
+                "output_dir must be empty, new, or this run's own folder: it holds other "
+                f"files. Received: output_dir={path!r}"
             )
 
     def _check_same(self) -> None:
@@ -136,8 +135,8 @@ class RunFolder:
         if found is not None or not self.file(RESULT).is_file() or has_checkpoint(self.path):
             return found
         raise UsageError(
-            f"{self.file(RESULT)} is damaged, and there is no checkpoint to write it anew from: "
-            "delete it, and the same command begins anew"
+            f"{self.file(RESULT)} is damaged, and there is no checkpoint: delete the result, and "
+            "the same command begins again"
         )
 
     @property
@@ -150,7 +149,7 @@ class RunFolder:
         """Create the folder if needed and lock it, so that no second process writes to it.
 
         Raises:
-            ValueError: As the constructor, for the folder as it is now. Or another process has
+            ValueError: As the constructor, for the current folder. Also if another process has
                 locked the folder.
         """
         if not self.writes:
@@ -159,20 +158,28 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(f"output_dir cannot be made: {error}") from error
-        lock = hold(self.path, "output_dir")
+        try:
+            self._lock.acquire(blocking=False)
+        except filelock.Timeout as error:
+            raise UsageError(
+                f"output_dir {str(self.path)!r} is in use by another running process"
+            ) from error
         try:
             self._manifest.recover()
             self._check()
         except Exception:
-            lock.close()
+            self.close()
             raise
-        self._lock = lock
         if not has_checkpoint(self.path) and not self.file(RESULT).is_file():
             saved = self.file(FLAGS_FILE)
             if saved.is_file() and saved.read_text(errors="replace") != self.flags:
                 self._manifest.forget(self._manifest.checksums())
         self.write_text(FLAGS_FILE, self.flags)
         return self
+
+    def close(self) -> None:
+        """Unlock the folder."""
+        self._lock.release()
 
     def write_text(self, name: str, text: str) -> None:
         """Replace a file of the run."""

@@ -1,4 +1,4 @@
-"""Needs TensorFlow. The first batch of a training as pictures, for TensorBoard."""
+"""Pictures of the first training batch, for TensorBoard."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _COLUMNS, _ROWS, _MOST_SIDE = 8, 4, 96
 
 
 def write_sample_batch(run: RunPlan, writer: tf.summary.SummaryWriter) -> None:
-    """Write what `tensorboard --logdir` shows under Images: the batch of step 0, as augmented.
+    """Write the augmented batch of step 0, which TensorBoard shows under Images.
 
     Args:
-        run: what is trained.
-        writer: of the run's events.
+        run: The run.
+        writer: Writer of the run's events.
     """
     data, sampler = run.data.train, run.sampler
     batches = training_batches(data, sampler, run.augmentation, run.options.seed, num_steps=1)
@@ -29,7 +29,7 @@ def write_sample_batch(run: RunPlan, writer: tf.summary.SummaryWriter) -> None:
 
 
 def sheet_of(images: tf.Tensor) -> npt.NDArray[np.uint8]:
-    """The first images of a batch in rows, small, as one picture `[h, w, 3]`.
+    """Arrange the first images of a batch in one picture `[h, w, 3]`.
 
     Args:
         images: float32 `[n, size, size, 3]` in 0 to 255.

@@ -1,6 +1,6 @@
 """The search of one recipe over folds, and the runs with its best settings.
 
-The protocol is that of Musgrave et al. 2020, "A Metric Learning Reality Check".
+Protocol: Musgrave et al. 2020, "A Metric Learning Reality Check".
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ def _parameter(name: str, values: str, word: str, options: RunOptions) -> Parame
     field, _, flag = declared[name]
     if flag.group in _FIXED or name in ("loss", "flagfile", "debug", "help"):
         raise _refused(
-            f"is for what changes the training, not what is trained or measured, such as {name}",
+            f"is for settings of the training, not for the data or the evaluation, such as {name}",
             word,
         )
     if name in options.on_command_line:

@@ -53,7 +53,7 @@ def killed_after_its_first_checkpoint(monkeypatch, *words):
 
     def last_breath(self, *arguments):
         save(self, *arguments)
-        self._lock.close()
+        self.close()
         raise Killed
 
     with monkeypatch.context() as context:

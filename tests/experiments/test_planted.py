@@ -9,7 +9,7 @@ from PIL import Image
 from synthetic_photographs import catalogue, photographs
 
 from experiments import audit
-from experiments.benchmarks.planted import CHANGES, PHOTOS, PLANTED, plant, score
+from experiments.benchmarks.audit import CHANGES, PHOTOS, PLANTED, plant, score
 from experiments.options import UsageError
 from experiments.options.command_line import run_command
 from pipelines import ImageTable, load_dataset
@@ -57,16 +57,19 @@ def test_the_score_counts_what_was_found():
         {**near, "image": "/x/c/1.jpg", "other_image": "/x/c/2.jpg"},
     ]
     labels, copies, *changes = score(planted, lines)
-    assert "1 of 2 found, recall 0.500; of 2 named, precision 0.500" in labels
-    assert "1 of 2 found, recall 0.500; 2 pairs named, 1 of them among photographs" in copies
+    assert "1 of 2 found, recall 0.500; 2 reported, precision 0.500" in labels
+    assert (
+        "1 of 2 found, recall 0.500; 2 pairs reported, 1 of them among the original photographs"
+        in copies
+    )
     assert changes == ["  cropped: 1 of 1", "  resized: 0 of 1"]
 
 
 def test_what_cannot_be_planted(photographed, tmp_path):
-    with pytest.raises(UsageError, match="and 200 images or more. Received: 8 and 91"):
+    with pytest.raises(UsageError, match="and 200 images, but got 8 and 91"):
         plant(photographed, tmp_path, copies=200)
     pixels = ImageTable.from_arrays(np.zeros((4, 8, 8, 3), np.uint8), [0, 0, 1, 1])
-    with pytest.raises(UsageError, match="of image files"):
+    with pytest.raises(UsageError, match="image files"):
         plant(Split(pixels, pixels, same_classes=True), tmp_path)
 
 
@@ -91,5 +94,5 @@ def test_the_audit_finds_it(photographed, tmp_path):
     with open(tmp_path / "planted-audit" / "findings.csv", newline="") as stream:
         labels, copies, *_ = score(planted, list(csv.DictReader(stream)))
     # Classes of 12 are small for 20 neighbors.
-    assert "8 of 10 found, recall 0.800; of 8 named, precision 1.000" in labels
-    assert "10 of 10 found, recall 1.000; 10 pairs named, 0 of them" in copies
+    assert "8 of 10 found, recall 0.800; 8 reported, precision 1.000" in labels
+    assert "10 of 10 found, recall 1.000; 10 pairs reported, 0 of them" in copies

@@ -236,7 +236,7 @@ def test_a_half_unpacked_folder_is_told_and_left_alone(tmp_path, cub_archive, mo
         assert command("--dataset=cub", f"--data_dir={folder}") == 2
         err = capsys.readouterr().err
         assert "1 images listed in images.txt are not in" in err
-        assert "move what is there of CUB_200_2011 away" in err
+        assert "move CUB_200_2011 away" in err
     assert contents(root.parent) == ["CUB_200_2011"]
 
 

@@ -73,7 +73,7 @@ def test_the_name_comes_from_the_recipe(photos, tmp_path, monkeypatch):
         (["--crops=0"], "crops must be a whole number of at least 1"),
         (
             ["--zebra=1"],
-            "zebra is no flag of experiments.preview. --help lists them. Received: --zebra=1",
+            "zebra is not a flag of experiments.preview. --help lists them. Received: --zebra=1",
         ),
         (["--output=/no/where/sheet.png"], "No such file or directory"),
         (["--resize=20"], "resize must be at least image_size"),

@@ -145,9 +145,9 @@ BAD = [
     (["--flagfile=glyph"], "Did you mean glyphs.flags or"),
     (
         ["--epoch=3"],
-        "epoch is no flag of experiments.run. Did you mean epochs.*Received: --epoch=3",
+        "epoch is not a flag of experiments.run. Did you mean epochs.*Received: --epoch=3",
     ),
-    (["--query=a.png"], "query is no flag of experiments.run"),
+    (["--query=a.png"], "query is not a flag of experiments.run"),
     (["--nodebg"], r"Did you mean nodebug\b.*Received: --nodebg"),
     (["--optimizer=adma"], r"of sgd, adam, adamw, rmsprop. Did you mean adam .*: optimizer=adma"),
     (["--flip=perhaps"], "flip must be true or false. Received: flip=perhaps"),
@@ -160,7 +160,7 @@ BAD = [
     (["--dataset=birds"], "birds.*cub|cub.*birds"),
     (["--dataset=cub"], "data_dir"),
     (["--dataset=folder", "--data_dir=/does/not/exist"], "data_dir.*/does/not/exist"),
-    (["--flagfile=@recipe"], "line 2 is no flag. Did you mean epochs.* Received: --epoch=3"),
+    (["--flagfile=@recipe"], "line 2 is not a flag. Did you mean epochs.* Received: --epoch=3"),
     (["--flagfile=@circle"], "circle.flags names itself"),
     (["--flagfile=@utf16"], "utf16.flags cannot be read"),
 ]
@@ -177,7 +177,10 @@ def test_bad_command_lines(arguments, message, tmp_path, capsys):
 
 BAD_FOR_TINY = [
     (["--loss=hinge"], "loss must be one of.*hinge"),
-    (["--loss=ce", "--margin=1"], "margin is no argument of loss ce, which takes label_smoothing"),
+    (
+        ["--loss=ce", "--margin=1"],
+        "margin is not an argument of loss ce, which takes label_smoothing",
+    ),
     (["--backbone=resnet51"], "backbone must be one of .*resnet50.*resnet51"),
     (["--weights=imagenet"], "small_convnet"),
     (["--train_classes=10"], "10"),
@@ -231,7 +234,7 @@ def test_folders_that_cannot_be_written(photos, tmp_path, capsys):
     for folder, message in [
         (tmp_path / "file", "output_dir must be a folder"),
         (tmp_path / "file" / "run", "output_dir cannot be written"),
-        (tmp_path / "mine", "holds files that are no run's"),
+        (tmp_path / "mine", "holds other files"),
     ]:
         assert command(*TINY, f"--data_dir={photos}", f"--output_dir={folder}") == 2
         assert message in capsys.readouterr().err
@@ -301,11 +304,11 @@ def test_nan_stops_the_run_at_its_step_and_keeps_the_checkpoint(photos, tmp_path
     arguments = [*TINY, f"--data_dir={photos}", f"--output_dir={folder}", "--optimizer=sgd"]
     assert command(*arguments, "--learning_rate=1e30", "--schedule=constant", "--loss=ce") == 1
     err = capsys.readouterr().err
-    assert "no longer finite at step 2 (epoch 1)" in err
+    assert "is not finite at step 2 (epoch 1)" in err
     assert "Traceback" not in err
     assert not (folder / "checkpoint.npz").exists()
     assert not (folder / "result.json").exists()
-    assert "no longer finite at step 2" in (folder / "diverged.txt").read_text()
+    assert "is not finite at step 2" in (folder / "diverged.txt").read_text()
 
 
 def test_two_runs_do_not_share_a_folder(finished, photos, tmp_path, capsys):

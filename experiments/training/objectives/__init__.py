@@ -1,4 +1,4 @@
-"""One object for each kind of training: a new kind is a file here and its line in `KINDS`."""
+"""The kinds of training. A new kind is a file here and a line in `KINDS`."""
 
 import inspect
 
@@ -22,16 +22,14 @@ KINDS: dict[str, type[Objective]] = {
     "beside_classifier": BesideClassifier,
     "statistics_network": Alternating,
 }
-"""What serves the losses, by what they say of themselves (`EmbeddingLoss.kind`)."""
+"""The kinds of training by `EmbeddingLoss.kind`."""
 
 
 def objective_of(options: RunOptions) -> Objective:
-    """The kind of training that the loss of these options asks for.
+    """Create the kind of training for the loss of the options.
 
     Raises:
-        ValueError: unknown loss; dropout before a classifier that there is not; options of proxies
-            that there are not; prefixes for a loss that is not over embeddings; mining
-            for one that takes none.
+        ValueError: The loss is unknown, or an option is set that the loss does not support.
     """
     kind = KINDS[losses.get(options.loss).kind]
     if options.classifier:
@@ -50,7 +48,7 @@ def objective_of(options: RunOptions) -> Objective:
         )
     if options.matryoshka is not None and kind not in (OverPairs, BesideClassifier):
         raise UsageError(
-            f"matryoshka is for losses over embeddings alone, which {options.loss} is not. "
+            f"matryoshka is only for losses over embeddings, and {options.loss} is another one. "
             f"Received: matryoshka={','.join(options.matryoshka)}"
         )
     if options.chunk_size is not None and kind is Alternating:

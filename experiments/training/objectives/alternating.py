@@ -1,4 +1,4 @@
-"""Training in turns with the statistics network that the loss is made of: RankMI."""
+"""Alternating training of the embedding and the statistics network: RankMI."""
 
 from typing import Any
 
@@ -14,13 +14,13 @@ from keras_dml._common.checks import check_distance
 
 
 class Alternating(Objective):
-    """RankMI: of k + 1 steps one updates the embedding, the others the statistics network.
+    """RankMI: one of k + 1 steps updates the embedding, the others the statistics network.
 
-    Levels of the embedding are taken together. The model brings its loss along.
+    Levels are concatenated. The model contains its loss.
     """
 
     def training_model(self, embedding: keras.Model, num_classes: int) -> keras.Model:
-        """The embedding and its statistics network."""
+        """Return the embedding with its statistics network."""
         options, given = self.options, self.options.loss_arguments
         beta = check_distance("beta", given.get("beta", 1.0))
         with naming_flags({name: f"{STATISTICS}{name}" for name in options.statistics}):
@@ -30,7 +30,7 @@ class Alternating(Objective):
         return models.RankMI(embedding, statistics_network=network, seed=options.seed, **given)
 
     def compile_arguments(self, total_steps: int) -> dict[str, Any]:
-        """The optimizer of the statistics network."""
+        """Return the optimizer of the statistics network."""
         rate = self.options.statistics_learning_rate
         rate = self.options.learning_rate if rate is None else rate
         total_updates = max(total_steps - self.updates(total_steps), 1)
@@ -38,10 +38,10 @@ class Alternating(Objective):
         return {"statistics_optimizer": optimizer(self.options, network_rate)}
 
     def updates(self, steps: int) -> int:
-        """How often the embedding has been updated after so many steps: first, then every k + 1."""
+        """Return the number of updates of the embedding: the first step, then every k + 1."""
         phases = 1 + self.options.loss_arguments.get("k", 1)
         return -(-steps // phases)
 
     def evaluators(self) -> list[Evaluator]:
-        """Those of every training, and the distances that RankMI sets apart."""
+        """Return the usual evaluators, and the distances of pairs."""
         return [*super().evaluators(), PairDistances()]

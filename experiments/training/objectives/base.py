@@ -1,4 +1,4 @@
-"""What every kind of training says of itself."""
+"""The base class of the kinds of training."""
 
 import abc
 from collections.abc import Mapping, Sequence
@@ -26,17 +26,16 @@ from keras_dml.metrics import LossPart
 
 
 class Objective(abc.ABC):
-    """One kind of training: what is fitted, by what, and what there is to see of it.
+    """A kind of training: the fitted model, its losses, and its evaluators.
 
-    Which one serves a loss follows from `keras_dml.losses.EmbeddingLoss.kind`.
+    `keras_dml.losses.EmbeddingLoss.kind` selects the kind.
 
     Args:
-        options: the run's.
+        options: The options of the run.
 
     Attributes:
-        has_classifier: whether a classifier of the training classes is part of the fitted model.
-        log_names: Keras' name of a value of the training -> what it is called in `metrics.jsonl`,
-            where that is another.
+        has_classifier: Whether the fitted model has a classifier of the training classes.
+        log_names: Names in `metrics.jsonl` that differ from the names in Keras.
     """
 
     has_classifier: ClassVar[bool] = False
@@ -47,26 +46,26 @@ class Objective(abc.ABC):
 
     @abc.abstractmethod
     def training_model(self, embedding: keras.Model, num_classes: int) -> keras.Model:
-        """The model that is fitted; it shares the layers of `embedding`.
+        """Return the fitted model, which shares the layers of `embedding`.
 
         Args:
-            embedding: from images to embeddings `[n, d]`.
-            num_classes: the training classes.
+            embedding: Model from images to embeddings `[n, d]`.
+            num_classes: Number of training classes.
         """
 
     @abc.abstractmethod
     def compile_arguments(self, total_steps: int) -> dict[str, Any]:
-        """What `compile` takes beside the optimizer of the embedding.
+        """Return the arguments of `compile`, except the optimizer of the embedding.
 
         Args:
-            total_steps: of the whole training.
+            total_steps: Steps of the phase.
         """
 
     def in_chunks(self, model: keras.Model) -> keras.Model:
-        """The fitted model, computed in pieces of the batch where the options ask for it.
+        """Return the fitted model, which computes parts of a batch if `chunk_size` is set.
 
         Raises:
-            ValueError: layers with which pieces would not add up to the batch.
+            ValueError: A layer makes the parts depend on each other.
         """
         options = self.options
         if options.chunk_size is None:
@@ -84,46 +83,46 @@ class Objective(abc.ABC):
         return chunked
 
     def outputs(self) -> Sequence[str]:
-        """Names of the fitted model's outputs; none: it has one, without a name."""
+        """Return the names of the outputs, or none for a single output without a name."""
         return ()
 
     def targets(self, batches: tf.data.Dataset) -> tf.data.Dataset:
-        """The batches (images, class ids) with the class ids for each output of the model."""
+        """Return the batches (images, class ids) with the class ids for each output."""
         outputs = self.outputs()
         if not outputs:
             return batches
         return batches.map(lambda images, ids: (images, dict.fromkeys(outputs, ids)))
 
     def rate_factors(self, model: keras.Model) -> Mapping[str, float]:
-        """Factors on the learning rate of layers beside the embedding, by variable.
+        """Return factors on the learning rate of layers outside the embedding, by variable.
 
         Args:
-            model: the fitted one, from `training_model`.
+            model: The fitted model, from `training_model`.
         """
         return {}
 
     def check_steps(self, steps: int) -> None:
-        """UsageError where something that was asked for would begin behind the last of the steps.
+        """Raise `UsageError` if an option takes effect only after the last step.
 
         Args:
-            steps: of the whole training.
+            steps: Steps of the whole training.
         """
         return None
 
     def updates(self, steps: int) -> int:
-        """How often the embedding has been updated after so many steps."""
+        """Return the number of updates of the embedding in so many steps."""
         return steps
 
     def learning_rate(self, total_steps: int) -> Rate:
-        """The learning rate of each update of the embedding."""
+        """Return the learning rate of the updates of the embedding."""
         return scheduled(self.options, self.options.learning_rate, self.updates(total_steps))
 
     def rate_after(self, rate: Rate, steps: int) -> float:
-        """The learning rate that the embedding's last update in so many steps had."""
+        """Return the learning rate of the embedding's last update in so many steps."""
         return float(rate(self.updates(steps) - 1) if callable(rate) else rate)
 
     def evaluators(self) -> list[Evaluator]:
-        """What looks at the embeddings before, during and after the training, in this order."""
+        """Return the evaluators, in their order."""
         return [
             RetrievalScores(self.prefixes()[:-1]),
             CatalogScores(),
@@ -134,15 +133,15 @@ class Objective(abc.ABC):
         ]
 
     def accuracy(self) -> Evaluator:
-        """How test images of the training classes are given their class."""
+        """Return the evaluator of the accuracy on the training classes."""
         return ClassMeanAccuracy()
 
     def loss(self) -> losses.EmbeddingLoss:
-        """The loss that the options name, with what was given for it, perhaps over prefixes.
+        """Create the loss, over prefixes of the embedding if `matryoshka` is set.
 
         Raises:
-            ValueError: something was given that it does not take or that is out of range.
-            TypeError: prefixes for a loss that is not over embeddings alone.
+            ValueError: The loss does not take an argument, or its value is out of range.
+            TypeError: The loss does not support prefixes.
         """
         given = self.own_arguments()
         if self.options.mining is not None:
@@ -152,15 +151,15 @@ class Objective(abc.ABC):
         return losses.MatryoshkaLoss(loss, dims=prefixes) if prefixes else loss
 
     def own_arguments(self) -> dict[str, Any]:
-        """The arguments of the loss, without those of a cross-entropy next to it."""
+        """Return the loss arguments, without arguments of a cross-entropy next to the loss."""
         own, _ = loss_flags.divided(self.options.loss, self.options.loss_arguments)
         return own
 
     def prefixes(self) -> tuple[int, ...]:
-        """The lengths of the embedding's prefixes that learn too; none, or the last is the whole.
+        """Return the lengths of the embedding's prefixes, which end with the whole embedding.
 
         Raises:
-            ValueError: lengths that are no whole numbers or not of this embedding; levels beside.
+            ValueError: The lengths do not increase to the size of the embedding, or levels are set.
         """
         options = self.options
         if options.matryoshka is None:
@@ -178,9 +177,9 @@ class Objective(abc.ABC):
         return prefixes
 
     def check_dimensions(self, dimensions: int) -> None:
-        """UsageError where the prefixes do not end with the embedding, of so many dimensions.
+        """Raise `UsageError` unless the prefixes end with `dimensions`.
 
-        Without `embedding_size` the backbone alone knows how many there are.
+        Without `embedding_size`, only the backbone determines the size.
         """
         prefixes = self.prefixes()
         if prefixes and prefixes[-1] != dimensions:
@@ -191,5 +190,5 @@ class Objective(abc.ABC):
 
 
 def parts(loss: losses.EmbeddingLoss) -> list[LossPart]:
-    """The two parts of a loss and what else it can measure, as metrics of the training."""
+    """Return the parts and the measurements of a loss as metrics."""
     return [LossPart(loss, part) for part in ("tightness", "contrastive", *loss.measured)]

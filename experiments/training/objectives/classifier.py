@@ -13,12 +13,12 @@ from keras_dml import losses, models, optimizers
 
 
 class Classifier(Objective):
-    """A loss over the logits of a classifier; levels of the embedding are taken together."""
+    """Training with a loss over the logits of a classifier. Levels are concatenated."""
 
     has_classifier: ClassVar[bool] = True
 
     def training_model(self, embedding: keras.Model, num_classes: int) -> keras.Model:
-        """The classifier."""
+        """Return the classifier."""
         classifier = self.classifier(embedding, num_classes)
         fitted = models.DistributedModel(
             embedding.input, self.fitted_outputs(embedding, classifier), name="training"
@@ -26,30 +26,30 @@ class Classifier(Objective):
         return self.in_chunks(fitted)
 
     def classifier(self, embedding: keras.Model, num_classes: int) -> keras.Model:
-        """The model from images to logits."""
+        """Return the model from images to logits."""
         return models.classifier_model(
             embedding, num_classes, self.options.dropout, seed=self.options.seed
         )
 
     def fitted_outputs(self, embedding: keras.Model, classifier: keras.Model) -> Any:
-        """What the fitted model gives: the logits."""
+        """Return the outputs of the fitted model: the logits."""
         return classifier.output
 
     def compile_arguments(self, total_steps: int) -> dict[str, Any]:
-        """The loss, and its parts as metrics."""
+        """Return the loss, and its parts as metrics."""
         loss = self.loss()
         return {"loss": loss, "metrics": parts(loss)}
 
     def accuracy(self) -> Evaluator:
-        """By the classifier."""
+        """Return the evaluator of the classifier."""
         return ClassifierAccuracy()
 
 
 class BesideClassifier(Classifier):
-    """A loss over the embeddings with a cross-entropy beside it.
+    """Training with a loss over the embeddings next to a cross-entropy.
 
-    The center loss has no contrastive part of its own: the cross-entropy is that part in Boudiaf et
-    al. 2020, Table 2. Keras logs a loss for each output, which are then the two parts.
+    The center loss lacks a contrastive part. In Boudiaf et al. 2020, Table 2, the cross-entropy is
+    this part. Keras logs the loss of each output.
     """
 
     log_names: ClassVar[Mapping[str, str]] = {
@@ -58,28 +58,28 @@ class BesideClassifier(Classifier):
     }
 
     def outputs(self) -> Sequence[str]:
-        """The embeddings and the logits."""
+        """Return the names of the embeddings and the logits."""
         return ("embeddings", "logits")
 
     def fitted_outputs(self, embedding: keras.Model, classifier: keras.Model) -> Any:
-        """What the fitted model gives: both."""
+        """Return both outputs."""
         return {"embeddings": embedding.output, "logits": classifier.output}
 
     def compile_arguments(self, total_steps: int) -> dict[str, Any]:
-        """Both losses with their weights."""
+        """Return both losses with their weights."""
         return {
             "loss": {"embeddings": self.loss(), "logits": self.cross_entropy()},
             "loss_weights": {"embeddings": self.options.center_weight, "logits": 1.0},
         }
 
     def cross_entropy(self) -> losses.CrossEntropyLoss:
-        """The loss of the logits: without label smoothing, unless the options ask for it."""
+        """Create the loss of the logits, by default without label smoothing."""
         _, given = loss_flags.divided(self.options.loss, self.options.loss_arguments)
         return losses.CrossEntropyLoss(**{**loss_flags.CROSS_ENTROPY, **given})
 
 
 class AttachedClassifier(BesideClassifier):
-    """A loss over the embeddings that takes its soft assignments from a classifier.
+    """Training with a loss that takes its soft assignments from a classifier.
 
     The cross-entropy trains the classifier only, not the embedding. Boudiaf et al. 2020, Prop. 1:
     p is the softmax of a classifier of the embeddings.
@@ -93,26 +93,26 @@ class AttachedClassifier(BesideClassifier):
     }
 
     def training_model(self, embedding: keras.Model, num_classes: int) -> keras.Model:
-        """The embedding, and the classifier behind a gradient stop."""
+        """Return the embedding, and the classifier after a gradient stop."""
         fitted = super().training_model(embedding, num_classes)
         self._classifier = fitted.get_layer("logits")
         return fitted
 
     def classifier(self, embedding: keras.Model, num_classes: int) -> keras.Model:
-        """The classifier of the embeddings as constants."""
+        """Return the classifier of the embeddings as constants."""
         constants = keras.Model(embedding.input, ops.stop_gradient(embedding.output))
         return super().classifier(constants, num_classes)
 
     def rate_factors(self, model: keras.Model) -> Mapping[str, float]:
-        """The factor on the learning rate of the classifier."""
+        """Return the factor on the learning rate of the classifier."""
         return optimizers.multipliers(self._classifier, self.options.classifier_factor)
 
     def own_arguments(self) -> dict[str, Any]:
-        """The arguments of the loss, and the classifier's layer."""
+        """Return the arguments of the loss, with the classifier's layer."""
         return {**super().own_arguments(), "classifier": self._classifier}
 
     def compile_arguments(self, total_steps: int) -> dict[str, Any]:
-        """Both losses, and the parts of the first as metrics."""
+        """Return both losses, and the parts of the first as metrics."""
         loss = self.loss()
         arguments = {"loss": {"embeddings": loss, "logits": self.cross_entropy()}}
         # On JAX, Keras computes metrics outside the scope in which layers have their weights.

@@ -34,7 +34,7 @@ from keras_dml.metrics import DistanceHistograms, distance_histograms
 
 
 class PairDistances(Evaluator):
-    """The distances of unseen pairs before and after the training, and V at its end."""
+    """The evaluator of the distances of unseen pairs before and after the training."""
 
     def __init__(self) -> None:
         self._before: dict[str, Any] | None = None

@@ -1,4 +1,4 @@
-"""Training by a loss over the embeddings alone."""
+"""Training with a loss over pairs of embeddings."""
 
 import inspect
 from collections.abc import Sequence
@@ -16,18 +16,17 @@ _MEMORY_STARTS = inspect.signature(models.CrossBatchMemory).parameters["start_st
 
 
 class OverPairs(Objective):
-    """The embeddings themselves are compared.
+    """Training with a loss over pairs of embeddings.
 
-    With levels each has the loss of its own, as Wang et al. 2019a train theirs, and their sum is
-    what is lowered.
+    With levels, the loss is summed over the levels, as in Wang et al. 2019a.
     """
 
     def outputs(self) -> Sequence[str]:
-        """The levels, where there are some."""
+        """Return the names of the levels, if any."""
         return self.options.levels or ()
 
     def training_model(self, embedding: keras.Model, num_classes: int) -> keras.Model:
-        """The embedding, or each level's part of it."""
+        """Return the embedding, or each level's part of it."""
         outputs = {
             level: self._with_boundaries(
                 embedding.get_layer(f"{level}_embeddings").output, num_classes, f"{level}_boundary"
@@ -35,18 +34,18 @@ class OverPairs(Objective):
             for level in self.outputs()
         }
         output = outputs or self._with_boundaries(embedding.output, num_classes, "boundary")
-        # Same layers in a model of its own: what is compiled would be saved with its optimizer.
+        # A separate model of the same layers: a compiled model is saved with its optimizer.
         fitted = models.DistributedModel(embedding.input, output, name="training")
         fitted = self.in_chunks(fitted)
         return self._remembering(fitted) if self.options.memory else fitted
 
     def _remembering(self, fitted: keras.Model) -> keras.Model:
-        """The model with a memory of earlier batches."""
+        """Return the model with a memory of earlier batches."""
         given = dict(self.options.memory)
         size = given.pop("size")
         if self.outputs():
             raise UsageError(
-                "memory_size must not be given with levels, which are compared each by itself. "
+                "memory_size must not be given with levels, which are compared separately. "
                 f"Received: memory_size={size}"
             )
         if size < self.options.batch_size:
@@ -59,7 +58,7 @@ class OverPairs(Objective):
             return models.CrossBatchMemory(fitted, size, **given)
 
     def check_steps(self, steps: int) -> None:
-        """A memory begins within the training."""
+        """Raise `UsageError` if the memory begins after the last step."""
         memory = self.options.memory
         start = memory.get("start_step", _MEMORY_STARTS)
         if memory and start >= steps:
@@ -71,7 +70,7 @@ class OverPairs(Objective):
     def _with_boundaries(
         self, output: keras.KerasTensor, num_classes: int, name: str
     ) -> keras.KerasTensor:
-        """The embeddings, with learned boundaries behind them if the loss reads some."""
+        """Return the embeddings, with learned boundaries if the loss needs them."""
         boundaries = self.loss().boundaries
         if not boundaries:
             return output
@@ -83,7 +82,7 @@ class OverPairs(Objective):
         return models.Boundary(None if boundaries == 1 else num_classes, name=name)(output)
 
     def compile_arguments(self, total_steps: int) -> dict[str, Any]:
-        """The loss and its parts as metrics for each output; how many positives an anchor has."""
+        """Return the loss, and its parts and the positives per anchor as metrics."""
         loss, levels = self.loss(), self.outputs()
         if not levels:
             return {"loss": loss, "metrics": [*parts(loss), PositivesPerAnchor()]}

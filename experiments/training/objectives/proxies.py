@@ -1,4 +1,4 @@
-"""Training by the cosines of the embedding to learned proxies of the training classes."""
+"""Training with the cosines between embeddings and learned proxies of the classes."""
 
 from collections.abc import Mapping
 from typing import Any, cast
@@ -12,10 +12,10 @@ from keras_dml import losses, models, optimizers
 
 
 class OverProxies(Objective):
-    """A loss over the cosines to proxies; levels of the embedding are taken together."""
+    """Training with a loss over cosines to proxies. Levels are concatenated."""
 
     def training_model(self, embedding: keras.Model, num_classes: int) -> keras.Model:
-        """The embedding and its head, as the loss is defined with and the options change it."""
+        """Return the embedding with the head of the loss, changed by the options."""
         options = self.options
         loss = cast(type[losses.ProxyLoss], losses.LOSSES[options.loss])
         given: dict[str, Any] = {**loss.head, **options.proxies}
@@ -31,16 +31,16 @@ class OverProxies(Objective):
         return self.in_chunks(fitted)
 
     def compile_arguments(self, total_steps: int) -> dict[str, Any]:
-        """The loss, and its parts as metrics."""
+        """Return the loss, and its parts as metrics."""
         loss = self.loss()
         return {"loss": loss, "metrics": parts(loss)}
 
     def rate_factors(self, model: keras.Model) -> Mapping[str, float]:
-        """That of the proxies."""
+        """Return the factor of the proxies."""
         factor = self.options.proxies_factor
         head = model.get_layer("proxy_head")
         return {} if factor is None else optimizers.multipliers(head, factor)
 
     def accuracy(self) -> Evaluator:
-        """By the nearest proxy."""
+        """Return the evaluator of the nearest proxy."""
         return ClassifierAccuracy("proxy_head")

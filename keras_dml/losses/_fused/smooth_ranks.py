@@ -1,4 +1,4 @@
-"""Smooth ranks of the positives in O(n²) memory. The formula takes n³ numbers."""
+"""Smooth ranks of the positives in O(n²) memory, where the formula takes n³ numbers."""
 
 from keras import ops
 

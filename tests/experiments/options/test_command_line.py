@@ -90,7 +90,7 @@ def test_a_bug_is_one_line_that_names_the_file_of_its_traceback(error, capsys, t
     code, said = ended(error, capsys)
     assert code == 1 and said.count("\n") == 1
     what = rf"internal error: {type(error).__name__}\b.*"
-    named = re.fullmatch(rf"{what}; the traceback is in (.*); --debug prints it\n", said)
+    named = re.fullmatch(rf"{what}; the traceback is in (.*) \(--debug prints it\)\n", said)
     (file,) = tmp_path.iterdir()
     assert named[1] == str(file)
     assert "in main" in file.read_text() and type(error).__name__ in file.read_text()

@@ -37,7 +37,7 @@ def test_a_loss_refuses_what_it_does_not_take_and_names_what_it_takes(loss):
             with pytest.raises(UsageError) as refused:
                 _ = given.loss_arguments
             assert str(refused.value) == (
-                f"{flag.name} is no argument of loss {loss}, which takes {takes}. "
+                f"{flag.name} is not an argument of loss {loss}, which takes {takes}. "
                 f"Received: {flag.name}={value}"
             )
 

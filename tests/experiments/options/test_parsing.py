@@ -97,17 +97,17 @@ def test_each_kind_of_flag(tmp_path, monkeypatch):
     [
         (["--number=2"], "number"),
         (["--number=x"], "number"),
-        (["--nummer=1"], r"nummer is no flag of .*Did you mean number\? --help lists"),
+        (["--nummer=1"], r"nummer is not a flag of .*Did you mean number\? --help lists"),
         (["--undefok=nummer", "--nummer=1"], "undefok"),
         (["word"], "flags start with --. Received: word"),
         (["a.flags"], "Did you mean --flagfile=a.flags. Received: a.flags"),
         (["--flagfile=helpp"], r"Did you mean help\.flags\?"),
         (["--where"], "where"),
         (["--flagfile=gone.flags"], "Received: flagfile='gone.flags'"),
-        (["--flagfile=help.flags"], "line 1 is no flag. Received: --help"),
+        (["--flagfile=help.flags"], "line 1 is not a flag. Received: --help"),
         (
             ["--flagfile=glyphs.flags"],
-            "glyphs.flags, line 5 is no flag. Received: --dataset=glyphs",
+            "glyphs.flags, line 5 is not a flag. Received: --dataset=glyphs",
         ),
     ],
 )
@@ -155,6 +155,8 @@ def test_a_former_name_works_and_warns(tmp_path, caplog):
     assert caplog.messages == [
         "--output is now --output_dir. The next version does not take --output"
     ]
+    (tmp_path / "old.flags").write_text(f"--output={tmp_path}\n")
+    assert parse(Needy, ["needy", f"--flagfile={tmp_path / 'old.flags'}"]).output_dir == tmp_path
 
 
 def test_a_value_of_a_recipe_can_be_unset(tmp_path):

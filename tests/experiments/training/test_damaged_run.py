@@ -64,7 +64,7 @@ def begun(path, epochs, scores=(0.1, 0.2, 0.3)):
         folder.write_json(name, value)
     keras.utils.set_random_seed(0)
     train(folder, net(), 1, epochs, scores)
-    folder._lock.close()
+    folder.close()
     return folder
 
 
@@ -81,7 +81,7 @@ def ended(path, scores=(0.1, 0.2, 0.3)):
         # The evaluators repeat what is missing.
         seen = [folder.read_json(name) or KEPT[name] for name in (RAW_PIXELS, RANKMI)]
     finally:
-        folder._lock.close()
+        folder.close()
     log = (path / LOG).read_text()
     variables = np.concatenate([variable.numpy().ravel() for variable in model.variables])
     flags = (path / FLAGS_FILE).read_text()
@@ -202,7 +202,7 @@ def kill_at(monkeypatch, path, call):
             patch.setattr(os, "replace", counted)
             train(folder, model, 2, 2, (0.1, 0.2, 0.3))
     finally:
-        folder._lock.close()
+        folder.close()
 
 
 @pytest.mark.parametrize("call", range(1, 5))
@@ -226,12 +226,12 @@ def test_a_finished_run_whose_files_are_changed_is_named(tmp_path):
     with pytest.raises(UsageError, match="metrics.jsonl is damaged"):
         read_finished(path)
     (path / BEST).write_text("another model")
-    with pytest.raises(UsageError, match="best.keras is no longer what the run wrote"):
+    with pytest.raises(UsageError, match="best.keras has changed since the run wrote it"):
         kept_model(path)
     flip(path / RESULT)
     assert RunFolder(path, FLAGS).result is None
     (path / CHECKPOINT).unlink()
-    with pytest.raises(UsageError, match="no checkpoint to write it anew from: delete it"):
+    with pytest.raises(UsageError, match="there is no checkpoint: delete the result"):
         _ = RunFolder(path, FLAGS).result
 
 
@@ -247,7 +247,7 @@ def test_a_run_with_damaged_files_ends_bit_for_bit_or_names_them(photos, tmp_pat
     def save_and_stop(self, model, state, threads):
         save(self, model, state, threads)
         if state.epoch == 2:
-            self._lock.close()
+            self.close()
             raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:

@@ -17,7 +17,10 @@ from experiments.training.run_files import CHECKPOINT
 from experiments.training.run_folder import RunFolder
 from pipelines import ImageTable, Split
 
-BEGINS, GOES_ON = "begins anew, since there is no checkpoint", "goes on from the last checkpoint"
+BEGINS, GOES_ON = (
+    "begins again, because the run has no checkpoint",
+    "resumes from the last checkpoint",
+)
 
 
 def split(folder):
@@ -82,7 +85,7 @@ def test_another_number_of_threads_is_said_where_it_matters(tmp_path, monkeypatc
         fit.restored(types.SimpleNamespace(folder=folder, options=options), None, None)
         return caplog.text
 
-    assert "begun with 2, and goes on with 8" in restore(True, 2, 8)
+    assert "began with 2 and resumes with 8" in restore(True, 2, 8)
     assert not restore(True, 2, 2) and not restore(True, None, 8) and not restore(False, 2, 8)
     assert fit.threads() == 8
     monkeypatch.undo()

@@ -267,7 +267,10 @@ def test_of_a_subclassed_backbone_too_the_kept_model_needs_no_images_again(pooli
 
 REFUSED = [
     (["--cache_features"], "cache_features needs --freeze_backbone"),
-    (["--cache_features", "--freeze_backbone", "--levels=stage1_conv2_relu"], "last layer alone"),
+    (
+        ["--cache_features", "--freeze_backbone", "--levels=stage1_conv2_relu"],
+        "only the features of the last layer",
+    ),
     (["--cache_features", "--freeze_backbone", "--strategy=multi_worker"], "one machine"),
     (["--cached_views=2"], "cached_views is for --cache_features. Received: cached_views=2"),
     (["--cache_dir=x", "--freeze_backbone"], "cache_dir is for --cache_features"),

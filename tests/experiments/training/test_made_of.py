@@ -56,7 +56,7 @@ def begin(path, photos, *more):
     variables = types.SimpleNamespace(built=True, variables=[])
     model = types.SimpleNamespace(optimizer=variables, variables=[])
     folder.save_checkpoint(model, State(1, 1, 0.0))
-    folder._lock.close()
+    folder.close()
     return path
 
 
@@ -75,8 +75,8 @@ def test_what_has_trained_is_refused_as_a_test_image(photos, begun, caplog):
         images_now(begun)
     for words in (
         "training: 2 new (aa/0.png, ab/0.png), 4 missing (b/0.png, b/1.png, c/0.png, …); ",
-        "; test: 4 new (b/0.png, b/1.png, c/0.png, …), 4 of which it has trained on, 4 missing (e",
-        "run anew, or name a folder that has the right ones, --data_dir=FOLDER",
+        "; test: 4 new (b/0.png, b/1.png, c/0.png, …), 4 of them training images of the run, ",
+        "or name the right folder, --data_dir=FOLDER",
     ):
         assert words in str(refused.value)
     assert "\n" not in str(refused.value)
@@ -85,7 +85,7 @@ def test_what_has_trained_is_refused_as_a_test_image(photos, begun, caplog):
 def test_a_class_by_another_name_may_have_trained(photos, begun):
     (photos / "a").rename(photos / "z")
     write_photos(photos, ["f1/0.png", "A/0.png"])
-    with pytest.raises(UsageError, match="What it has trained on would be measured"):
+    with pytest.raises(UsageError, match="Training images would be measured"):
         images_now(begun)
 
 
@@ -109,7 +109,7 @@ def test_a_run_does_not_go_on_with_other_images(photos, begun):
     (begun / IMAGES).write_text(whole)
     (photos / "a" / "9.png").unlink()
     settle_images(folder, record_of(described.data(options)[0]))
-    folder._lock.close()
+    folder.close()
 
 
 def test_before_its_first_checkpoint_a_run_takes_what_is_there(photos, begun):
@@ -119,12 +119,12 @@ def test_before_its_first_checkpoint_a_run_takes_what_is_there(photos, begun):
     write_photos(photos, ["a/9.png"])
     folder = RunFolder(begun, (begun / FLAGS_FILE).read_text()).open()
     settle_images(folder, record_of(described.data(options_of(photos))[0]))
-    folder._lock.close()
+    folder.close()
     assert not (begun / RAW_PIXELS).exists() and '"9.png"' in (begun / IMAGES).read_text()
     (begun / RAW_PIXELS).write_text("{}")
     folder = RunFolder(begun, (begun / FLAGS_FILE).read_text()).open()
     settle_images(folder, record_of(described.data(options_of(photos))[0]))
-    folder._lock.close()
+    folder.close()
     assert (begun / RAW_PIXELS).exists()
 
 
@@ -139,7 +139,7 @@ def test_who_asks_for_others_gets_them(photos, begun, tmp_path, caplog):
     write_photos(photos, ["0/0.png", "1/0.png"])
     spelled = os.path.relpath(photos)
     for words, moves in (([f"--data_dir={spelled}"], False), ([f"--data_dir={others}"], True)):
-        with pytest.raises(UsageError, match="What it has trained on would be measured"):
+        with pytest.raises(UsageError, match="Training images would be measured"):
             images_now(begun, *words, data_dir_moves=moves)
 
 
@@ -152,7 +152,7 @@ def test_a_run_of_an_earlier_version(photos, begun):
 
 def test_images_that_have_moved_are_found_by_a_flag(photos, begun, tmp_path, monkeypatch):
     moved = photos.rename(tmp_path / "moved")
-    with pytest.raises(UsageError, match=f"--data_dir=FOLDER says where.*data_dir={photos}"):
+    with pytest.raises(UsageError, match=f"--data_dir=FOLDER names its new.*data_dir={photos}"):
         images_now(begun)
     for moves in (True, False):
         split = images_now(begun, f"--data_dir={moved}", data_dir_moves=moves)

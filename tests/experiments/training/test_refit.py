@@ -137,9 +137,9 @@ def test_a_kill_in_either_phase_changes_nothing(photos, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--refit", "--class_split=every_class"], "refit needs images kept back to measure on"),
+        (["--refit", "--class_split=every_class"], "refit needs test images"),
         (["--refit", "--strategy=multi_worker"], "refit needs one machine"),
-        (["--refit", "--dataset=sop"], "the files of sop say what trains"),
+        (["--refit", "--dataset=sop"], "The files of sop fix the split"),
         (["--measured_in=x"], "measured_in is for --class_split=every_class"),
         (["--measured_in={run}", "--class_split=every_class"], "the folder of a finished run"),
         (["--measured_in=/nowhere", "--class_split=every_class"], "measured_in=/nowhere"),
