@@ -229,9 +229,8 @@ def _images_of_run(
         kept_embeddings,
         split_sets,
     )
-    from experiments.evaluation.checked_json import read_checked
     from experiments.training.made_of import images_of_run
-    from experiments.training.run_files import RESULT, kept_model
+    from experiments.training.run_files import RESULT, kept_model, read_json
 
     model = kept_model(run)
     # A user may delete the images that an audit finds, and audit again.
@@ -242,7 +241,7 @@ def _images_of_run(
         tables = {n: table for n, table in tables.items() if (n == "train") == is_train}
     open_output()
     embeddings = {}
-    if read_checked(run / RESULT) is not None:  # otherwise they may belong to an earlier model
+    if read_json(run, RESULT) is not None:  # otherwise they may belong to an earlier model
         kept = {name: kept_embeddings(run, name, table) for name, table in tables.items()}
         embeddings = {name: array for name, array in kept.items() if array is not None}
     missing = {name: table for name, table in tables.items() if name not in embeddings}

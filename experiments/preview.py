@@ -36,12 +36,12 @@ Each row is a training image: first as an evaluation crops it, then as the train
 The command has all flags of experiments.run, so you can preview any of its command lines.
 """
 
-    output: str | None = option(None, _PREVIEW, "The PNG. Default: RECIPE-preview.png.")
+    output: str | None = option(None, _PREVIEW, "PNG file. Default: RECIPE-preview.png.")
     rows: int = option(
         8, _PREVIEW, "Number of images, one per row, over all classes.", lower_bound=1,
         former="images",
     )  # fmt: skip
-    crops: int = option(7, _PREVIEW, "Augmented crops in a row.", lower_bound=1)
+    crops: int = option(7, _PREVIEW, "Number of augmented crops in a row.", lower_bound=1)
 
 
 _TILE = 160  # pixels

@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 import pipelines
+from experiments.evaluation.embedding_file import EmbeddingFile
 from experiments.evaluation.fingerprint import file_sha256
 from experiments.evaluation.labeled_embeddings import PICTURES, EmbeddedSet, LabeledEmbeddings
 from experiments.evaluation.saved_model import ImageEmbedder, fingerprint
@@ -252,7 +253,7 @@ def embed_tables(
     for name, table in tables.items():
         with naming_bad_images(table, "the same command continues where it stopped"):
             file = embeddings_on_disk(model, table, folder / f"{name}.npy", "embedding", dtype)
-            arrays[name] = file.array()
+            arrays[name] = cast(EmbeddingFile, file).array()
     return arrays
 
 

@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol, overload
+from typing import Any, NamedTuple, Protocol
 
 import keras
 import numpy as np
@@ -159,29 +159,6 @@ class IdentifiedEmbedder(NamedTuple):
 
     embedder: EmbedsTables
     key: str
-
-
-@overload
-def embeddings_on_disk(
-    model: IdentifiedEmbedder,
-    table: ImageTable,
-    path: str | os.PathLike[str],
-    description: str,
-    dtype: str = "float32",
-    workers: None = None,
-) -> EmbeddingFile: ...
-
-
-@overload
-def embeddings_on_disk(
-    model: IdentifiedEmbedder,
-    table: ImageTable,
-    path: str | os.PathLike[str],
-    description: str,
-    dtype: str = "float32",
-    *,
-    workers: SharedWork,
-) -> EmbeddingFile | None: ...
 
 
 def embeddings_on_disk(

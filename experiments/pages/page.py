@@ -9,7 +9,7 @@ import os
 import pathlib
 import re
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from markupsafe import Markup, escape
@@ -118,26 +118,6 @@ def write_page(
     with replacing(path) as unfinished:
         # A file name that is not UTF-8 may be a class name. Show it with question marks.
         unfinished.write_text(visible_text(text), encoding="utf-8", errors="replace", newline="\n")
-
-
-def _part(name: str, *arguments: Any) -> Markup:
-    return Markup(getattr(environment().get_template("parts.html").module, name)(*arguments))
-
-
-def html_table(columns: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]]) -> Markup:
-    """Return a table as HTML.
-
-    Args:
-        columns: Head of each column, as HTML; "" for an empty corner.
-        rows: (head of the row, its cells), as HTML.
-    """
-    heads = [Markup(name) for name in columns]
-    return _part("table", heads, [(Markup(n), [Markup(c) for c in cells]) for n, cells in rows])
-
-
-def picture_cards(pictures: Mapping[str, str]) -> Markup:
-    """Return titled SVG pictures side by side, without the titles that have no picture."""
-    return _part("cards", pictures)
 
 
 def encoded_picture(

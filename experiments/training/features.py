@@ -7,12 +7,13 @@ import pathlib
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from experiments.evaluation.embedding_file import EmbeddingFile
 from experiments.evaluation.table_embedder import (
     IdentifiedEmbedder,
     TableEmbedder,
@@ -235,7 +236,7 @@ class FeatureFeed:
 
     def _computed(self, file: _File) -> np.ndarray:
         done = embeddings_on_disk(file.model, file.table, file.path, f"features, {file.name}")
-        return done.array().reshape(-1, *self._shape)
+        return cast(EmbeddingFile, done).array().reshape(-1, *self._shape)
 
 
 def remove_own_features(run: RunPlan) -> None:

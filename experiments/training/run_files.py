@@ -9,10 +9,29 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+from experiments.evaluation.baselines import RAW_PIXELS_FILE as RAW_PIXELS
+from experiments.evaluation.baselines import UNTRAINED_FILE as UNTRAINED
 from experiments.evaluation.result import FLAGS_FILE
-from experiments.evaluation.result import REPORT as REPORT
 from experiments.options.errors import UsageError
 from experiments.training.manifest import DamagedError, Manifest
+
+__all__ = [
+    "BAD_IMAGES",
+    "BEST",
+    "CHECKPOINT",
+    "DIVERGED",
+    "FLAGS_FILE",
+    "IMAGES",
+    "LOG",
+    "RANKMI",
+    "RAW_PIXELS",
+    "RESULT",
+    "TENSORBOARD",
+    "UNTRAINED",
+    "flag_file_of",
+    "has_checkpoint",
+    "kept_model",
+]
 
 LOG = "metrics.jsonl"
 CHECKPOINT = "checkpoint.npz"

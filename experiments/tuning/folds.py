@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from experiments.evaluation.checked_json import checked_text, read_checked
+from experiments.evaluation.scores import compared, label_of
 from experiments.options import (
     RunError,
     RunOptions,
@@ -33,8 +34,7 @@ __all__ = ["FoldRuns", "Run"]
 
 # Trains a recipe in a folder with further flags, if it is not trained yet.
 Run = Callable[[pathlib.Path, pathlib.Path, Sequence[str]], None]
-SCORES = {"R@1": "recall@1/cosine", "MAP@R": "map@r/cosine"}
-_OBJECTIVE = SCORES["MAP@R"]
+_OBJECTIVE = "map@r/cosine"
 # Large files, which only the best trial needs.
 _LARGE = (BEST, CHECKPOINT, "last.keras", "test_embeddings.npz")
 
@@ -123,7 +123,8 @@ class FoldRuns:
         outputs = [_evaluated(run, given) for run in self._folders(number)]
         together = _concatenated(outputs, flags)
         found: dict[str, dict[str, float]] = {}
-        for name, key in SCORES.items():
+        for score in compared():
+            name, key = label_of(score.at_1), f"{score.at_1}/cosine"
             each = [
                 json.loads((output / "evaluation.json").read_text())["scores"][key]
                 for output in outputs

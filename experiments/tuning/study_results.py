@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 import math
 import pathlib
@@ -14,7 +13,7 @@ from experiments.evaluation.intervals import Difference, Interval, differences, 
 from experiments.evaluation.scores import Rows, compared, label_of
 from experiments.evaluation.tables import markdown_table
 from experiments.pages.figures import intervals_svg
-from experiments.pages.page import html_table, picture_cards, write_page
+from experiments.pages.page import write_page
 from experiments.pages.trials_figure import Tried, trials_svg
 from experiments.tuning.protocol import SearchResult
 from experiments.tuning.space import words_of_trial
@@ -68,24 +67,17 @@ def write_results(
     )
     if searches:
         note += " The runs have the best settings of each search, and are evaluated at their end."
-    page = [
-        f'<p class="soft">{html.escape(" ".join(forwarded))}</p>' if forwarded else "",
-        _card("", f'{_html(tables[0])}<p class="soft">{note}</p>'),
-        picture_cards({name: intervals_svg(name, of_one) for name, of_one in scores.items()}),
-    ]
-    if verdicts:
-        items = "".join(f"<li>{html.escape(verdict)}</li>" for verdict in verdicts)
-        page.append(_card("Differences larger than chance", f"<ul>{items}</ul>"))
-    page += map(_search_cards, searches.values())
-    if of_folds:
-        note = (
-            "The models of the best trial's folds on the test classes, percent: the mean of their "
-            "scores, and the score of their concatenated, normalized embeddings. One seed."
-        )
-        page.append(
-            _card("Separate and concatenated", f'{_html(tables[1])}<p class="soft">{note}</p>')
-        )
-    write_page(output / "study.html", "Study", "\n".join(page))
+    write_page(
+        output / "study.html",
+        "Study",
+        template="study.html",
+        forwarded=" ".join(forwarded),
+        tables=tables,
+        note=note,
+        pictures={name: intervals_svg(name, of_one) for name, of_one in scores.items()},
+        verdicts=verdicts,
+        searches=[_search(found) for found in searches.values()],
+    )
     return text
 
 
@@ -157,20 +149,9 @@ def _verdict(score: str, difference: Difference) -> str:
     )
 
 
-def _html(rows: Sequence[Sequence[str]]) -> str:
-    head, *lines = rows
-    return html_table(list(head), [(html.escape(first), cells) for first, *cells in lines])
-
-
-def _card(title: str, content: str) -> str:
-    head = f"<h2>{title}</h2>" if title else ""
-    return f'<section class="card scroll">{head}{content}</section>'
-
-
-def _search_cards(result: SearchResult) -> str:
-    """Return the cards of a search: the folds of the best trial, and the figure of the trials."""
+def _search(result: SearchResult) -> dict[str, Any]:
+    """Return the values of a search on the page."""
     search, best = result.of, result.best
-    stem = html.escape(search.recipe.stem)
     trials = sorted(result.trials, key=lambda trial: trial.number)
     tried = [Tried(each.values, 100 * each.score if each.score else None) for each in trials]
     figure = trials_svg(
@@ -185,17 +166,14 @@ def _search_cards(result: SearchResult) -> str:
         (str(fold), [f"{count} classes", f"{sum(classes) - count} classes", f"{100 * score:.1f}"])
         for fold, (count, score) in enumerate(zip(classes, result.folds), start=1)
     ]
-    words = " ".join(f"<code>{html.escape(word)}</code>" for word in words_of_trial(best.values))
-    text = (
-        f"{len(trials)} trials with {search.folds} trainings each. The best trial is number "
-        f"{best.number + 1}: {words}. Its folds are training classes."
-    )
-    if result.epochs:
-        text += f" Kept: {result.epochs}. The runs over seeds take the mean."
-    if any(trial.score is None for trial in tried):
-        text += " A cross is a training that diverged."
-    table = html_table(["fold", "measured", "trained", "MAP@R, %"], rows)
-    return (
-        f'<div class="columns">{_card(f"Search of {stem}", f"<p class=soft>{text}</p>{table}")}'
-        f"{_card(f'Trials of {stem}', f'<figure>{figure}</figure>')}</div>"
-    )
+    return {
+        "recipe": search.recipe.stem,
+        "trials": len(trials),
+        "folds": search.folds,
+        "best": best.number + 1,
+        "words": words_of_trial(best.values),
+        "epochs": result.epochs,
+        "any_diverged": any(trial.score is None for trial in tried),
+        "figure": figure,
+        "rows": rows,
+    }

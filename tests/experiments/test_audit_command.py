@@ -13,6 +13,7 @@ from tiny_run import TINY
 from experiments import audit
 from experiments.evaluation.audited_images import kept_embeddings
 from experiments.options.command_line import run_command
+from experiments.training.manifest import Manifest
 from pipelines import ImageTable
 
 RNG = np.random.default_rng(0)
@@ -117,7 +118,9 @@ def test_a_run_with_its_training_images(photos, tmp_path, capsys):
     layers = [keras.layers.Rescaling(1 / 255), keras.layers.Conv2D(4, 3, strides=3)]
     layers += [keras.layers.Flatten(), keras.layers.Dense(6)]
     run.mkdir()
-    keras.Sequential([keras.Input([16, 16, 3]), *layers]).save(run / "best.keras")
+    manifest = Manifest(run)
+    keras.Sequential([keras.Input([16, 16, 3]), *layers]).save(manifest.staged("best.keras"))
+    manifest.commit(["best.keras"])
     (run / "flags.txt").write_text("\n".join([*TINY, f"--data_dir={folder}"]) + "\n")
     assert command(f"--run={run}", "--max_leaks=1", "--shown=3") == 0
     assert "images that training has seen      1        1" in capsys.readouterr().out

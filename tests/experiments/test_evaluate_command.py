@@ -19,6 +19,7 @@ from experiments.options import parse
 from experiments.options.command_line import run_command
 from experiments.pages import report
 from experiments.pages.retrieval import Shown
+from experiments.training.manifest import Manifest
 from keras_dml import metrics
 from keras_dml.export import export_saved_model
 
@@ -46,7 +47,9 @@ def model(photos, tmp_path_factory):
     layers += [keras.layers.Flatten(), keras.layers.Dense(6)]
     model = keras.Sequential([keras.Input([16, 16, 3]), *layers])
     (folder / "run").mkdir()
-    model.save(folder / "run" / "best.keras")
+    manifest = Manifest(folder / "run")
+    model.save(manifest.staged("best.keras"))
+    manifest.commit(["best.keras"])
     shutil.copy(folder / "run" / "best.keras", folder / "mine.keras")
     (folder / "run" / "flags.txt").write_text(
         "\n".join([*TINY, f"--data_dir={photos}", "--resize=20", "--loss=triplet"]) + "\n"

@@ -503,7 +503,7 @@ def test_pictures_on_pages_are_upright_without_orientation_tag(orientation, file
 
 
 def test_page_sends_the_stored_query_to_the_browser():
-    template = importlib.resources.files("experiments.searching") / "search.html.template"
+    template = importlib.resources.files("experiments.pages") / "templates" / "search.html"
     assert "image-orientation" not in template.read_text()
 
 
