@@ -22,6 +22,7 @@ from experiments.searching.embedded_rows import EmbeddedRows, read_ids, read_row
 from experiments.searching.folder_embeddings import Embedded, Update
 from experiments.searching.image_batch import unusable_name
 from experiments.searching.image_files import ImageFile
+from experiments.searching.image_folder import ImageFolder
 from keras_dml._common.extras import needing
 
 with needing("ray", "--engine=ray"):
@@ -163,11 +164,13 @@ def _embed(
         num_gpus=min(1, gpus / count),
         ray_remote_args_fn=lambda: {"max_task_retries": _RETRIES},
     )
+    images = ImageFolder(settings.images)
     try:
         pipeline.write_parquet(str(folder / _ROWS))
-    except ray.exceptions.RayTaskError as error:
-        cause = error.cause
-        raise cause if isinstance(cause, UsageError | RunError) else error from error
+    except ray.exceptions.RayTaskError:
+        # Ray Data only keeps the text of a worker's exception, so look for the cause here.
+        images.check_not_gone()
+        raise
     except ray.exceptions.RayError as error:
         text = f"a worker failed {_RETRIES + 1} times: {one_line(error)[:300]}"
         raise RunError(f"{text}. The same command continues after the finished images.") from error
@@ -189,7 +192,6 @@ class _Embedder:
             for device in tf.config.list_physical_devices("GPU"):
                 tf.config.experimental.set_memory_growth(device, True)
         from experiments.evaluation.saved_model import ImageEmbedder
-        from experiments.searching.image_folder import ImageFolder
 
         self._embedder = ImageEmbedder(pathlib.Path(settings.saved_model))
         self._images = ImageFolder(settings.images)
