@@ -1,4 +1,4 @@
-"""The guides' two pictures of a loss's parts, as SVG: `python docs/parts_pictures.py`."""
+"""Draw the two pictures of a loss's parts as SVG: `python docs/parts_pictures.py`."""
 
 import pathlib
 
@@ -10,7 +10,7 @@ STYLE = "font-family='sans-serif' font-size='15' fill='#222'"
 
 
 def svg(width: int, height: int, title: str, marks: list[str]) -> str:
-    """A picture on white, with its title for those who do not see it."""
+    """Return a picture on white, with a title for screen readers."""
     return (
         f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width} {height}' role='img'>"
         f"<title>{title}</title><rect width='{width}' height='{height}' fill='#fff'/>"
@@ -21,7 +21,7 @@ def svg(width: int, height: int, title: str, marks: list[str]) -> str:
 
 
 def mark(kind: int, x: float, y: float) -> str:
-    """An image of a class: a disc, a square or a triangle, so that color is not needed."""
+    """Return the mark of a class: a disc, a square, or a triangle, readable without color."""
     color = COLORS[kind]
     return (
         f"<circle cx='{x:.0f}' cy='{y:.0f}' r='7' fill='{color}'/>",
@@ -31,13 +31,13 @@ def mark(kind: int, x: float, y: float) -> str:
 
 
 def arrow(x1: float, y1: float, x2: float, y2: float) -> str:
-    """An arrow from one point to another."""
+    """Return an arrow from one point to another."""
     points = f"x1='{x1:.0f}' y1='{y1:.0f}' x2='{x2:.0f}' y2='{y2:.0f}'"
     return f"<line {points} stroke='#222' stroke-width='2' marker-end='url(#a)'/>"
 
 
 def pulls(tightness: bool) -> list[str]:
-    """Three classes; arrows to their centers, or from each other."""
+    """Return three classes with arrows to their centers, or away from each other."""
     generator = np.random.default_rng(3)
     centers = np.array([[75.0, 95.0], [215.0, 85.0], [150.0, 205.0]])
     middle = centers.mean(axis=0)
@@ -59,7 +59,7 @@ def pulls(tightness: bool) -> list[str]:
 
 
 def panels() -> str:
-    """Tightness beside contrastive."""
+    """Return the tightness picture next to the contrastive picture."""
     marks = [f"<text x='150' y='25' text-anchor='middle' {STYLE}>tightness: together</text>"]
     marks += pulls(True)
     other = f"<text x='150' y='25' text-anchor='middle' {STYLE}>contrastive: apart</text>"
@@ -70,10 +70,10 @@ def panels() -> str:
 
 
 def collapses() -> str:
-    """What each part alone ends in, and both."""
+    """Return the result of each part without the other, and of both."""
     generator = np.random.default_rng(1)
     marks = []
-    titles = ("tightness alone", "contrastive alone", "both")
+    titles = ("only tightness", "only contrastive", "both")
     for panel, title in enumerate(titles):
         marks.append(f"<g transform='translate({200 * panel} 0)'>")
         marks.append(f"<text x='100' y='25' text-anchor='middle' {STYLE}>{title}</text>")

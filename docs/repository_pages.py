@@ -1,4 +1,4 @@
-"""What the site's pages take from the repository: files of its root, and the losses' names."""
+"""MkDocs hooks: pages from files of the repository's root, and the reference of the losses."""
 
 import ast
 import pathlib
@@ -17,7 +17,7 @@ PAGES = {
 
 
 def on_files(files, config):
-    """Adds BUILD.md and its like, with their links led to the site's pages."""
+    """Add BUILD.md and similar files, with links to pages of the site."""
     for name, page in PAGES.items():
         if page != "index.md":
             text = (ROOT / name).read_text("utf-8")
@@ -26,16 +26,16 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, config, files):
-    """The reference of the losses: those that their package hands on, `import X as X`."""
+    """Add the reference of the public losses, which the package imports as `X as X`."""
     if page.file.src_uri != "api/losses.md":
         return markdown
     source = (ROOT / "keras_dml" / "losses" / "__init__.py").read_text("utf-8")
     imports = [node for node in ast.parse(source).body if isinstance(node, ast.ImportFrom)]
     names = [alias.name for node in imports for alias in node.names if alias.asname == alias.name]
-    # The methods of all of them are those of their base.
-    alone = "    options:\n      members: false\n"
+    # All losses have the methods of their base class.
+    no_members = "    options:\n      members: false\n"
     return markdown + "".join(
-        f"\n::: keras_dml.losses.{name}\n{'' if name == 'EmbeddingLoss' else alone}"
+        f"\n::: keras_dml.losses.{name}\n{'' if name == 'EmbeddingLoss' else no_members}"
         for name in sorted(names)
     )
 

@@ -1,8 +1,8 @@
-"""The README's picture: queries of a real run with their nearest photos.
+"""Draw the README's picture: queries of a run with their nearest photographs.
 
     python docs/retrieval_picture.py runs/RUN docs/pages/pictures/retrieval.png
 
-RUN holds `test_embeddings.npz` of test photos, whose files are where its `paths` say.
+RUN contains `test_embeddings.npz`, whose `paths` lead to the files of the test photographs.
 """
 
 import sys
@@ -15,7 +15,7 @@ MATCH, OTHER = "#1b7f4b", "#c62828"
 
 
 def main(run: str, output: str) -> None:
-    """Draws three queries: of three classes, by numbers drawn from a seed."""
+    """Draw three queries of three classes, chosen by a seed."""
     saved = np.load(f"{run}/test_embeddings.npz")
     embeddings, labels, paths = saved["embeddings"], saved["labels"], saved["paths"]
     embeddings = embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)
@@ -43,7 +43,7 @@ def main(run: str, output: str) -> None:
 
 
 def thumbnail(path: str) -> Image.Image:
-    """The middle square of a photo."""
+    """Return the central square of a photograph."""
     return ImageOps.fit(ImageOps.exif_transpose(Image.open(path)).convert("RGB"), (SIDE, SIDE))
 
 

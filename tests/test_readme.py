@@ -1,6 +1,7 @@
 """What README and guides promise: their blocks, their commands, the import cost."""
 
 import importlib
+import importlib.util
 import os
 import pathlib
 import re
@@ -125,6 +126,22 @@ def test_the_blocks_run_in_reading_order(path, readers_folder, capsys):
         for words, check in DONE.items():
             if words in block:
                 check(namespace, said)
+
+
+@pytest.mark.slow
+@pytest.mark.gate_cases(2)
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_the_training_loop_of_a_backend_lowers_the_loss(backend):
+    if importlib.util.find_spec(backend) is None:
+        pytest.skip(f"{backend} is not installed")
+    page = ROOT / "docs" / "pages" / "guides" / "training_loop.md"
+    (program,) = blocks(page, f'python title="KERAS_BACKEND={backend}"')
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "KERAS_BACKEND": backend}
+    said = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment
+    ).stdout
+    first, last = map(float, said.split()[-2:])
+    assert last < first
 
 
 def test_what_a_block_must_have_done_is_of_one_block():

@@ -23,12 +23,20 @@ def read_checked(path: pathlib.Path) -> dict[str, Any] | None:
         PermissionError: The user may not read the file.
     """
     try:
-        found = json.loads(path.read_text())
-        expected = found.pop(_SHA256, None)
-        return found if expected is None or expected == _digest(found) else None
+        return checked(path.read_text())
     except PermissionError:
         raise
-    except (OSError, ValueError, AttributeError, TypeError, RecursionError):
+    except (OSError, ValueError):
+        return None
+
+
+def checked(text: str) -> dict[str, Any] | None:
+    """Return the object of a `checked_text`, as `read_checked`."""
+    try:
+        found = json.loads(text)
+        expected = found.pop(_SHA256, None)
+        return found if expected is None or expected == _digest(found) else None
+    except (ValueError, AttributeError, TypeError, RecursionError):
         return None
 
 

@@ -28,7 +28,7 @@ from experiments.options.interrupts import INTERRUPTED, Interrupts
 from experiments.options.parsing import wants_debug
 from experiments.recipes import RecipeError
 
-__all__ = ["LOST_WORKER", "RunError", "UsageError", "mute", "run_command"]
+__all__ = ["LOST_WORKER", "RunError", "UsageError", "mute", "refusals", "run_command"]
 
 # Names of TensorFlow's errors when another worker does not answer.
 LOST_WORKER = ("UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError")
@@ -133,7 +133,7 @@ def _failed(error: Exception, debug: bool) -> int:
     if isinstance(error, RunError):
         say(f"stopped: {one_line(error)}")
         return 1
-    if isinstance(error, _refusals()):
+    if isinstance(error, refusals()):
         say(f"error: {one_line(error)}")
         return MISTAKE
     if isinstance(error, OSError) and error.errno in _NO_SPACE:
@@ -165,7 +165,7 @@ def lost_worker(who: str) -> str:
     )
 
 
-def _refusals() -> tuple[type[Exception], ...]:
+def refusals() -> tuple[type[Exception], ...]:
     """Return the exceptions that are only raised for a user's mistake."""
     # A module that is not imported has raised nothing, and importing it can take seconds.
     loaded = (

@@ -29,7 +29,9 @@ __all__ = [
 
 _HELP = ("--help", "-h", "-help", "--helpfull", "--helpshort")
 # Flags that do not change the results of a run.
-_NOT_RESOLVED = ("flagfile", "debug", "help", "output_dir", "refit", "measured_in")
+_NOT_RESOLVED = (
+    "flagfile", "debug", "help", "output_dir", "refit", "measured_in", "engine", "workers",
+)  # fmt: skip
 _UNSET = "none"
 _TRUE, _FALSE = ("true", "t", "1", "yes", "y"), ("false", "f", "0", "no", "n")
 # TensorFlow counts in int32 and computes in float32.

@@ -581,7 +581,7 @@ class TrainingOptions(Options):
         TRAINING,
         "Devices: one, mirrored, auto, or multi_worker.\n"
         "mirrored: all devices of this machine. auto: mirrored with a GPU, otherwise one. "
-        "multi_worker: all devices of the machines that TF_CONFIG names.",
+        "multi_worker: all devices of the machines of TF_CONFIG or of a Slurm job.",
         choices=("one", "auto", "mirrored", "multi_worker"),
         common=True,
     )
@@ -678,6 +678,25 @@ class OutputOptions(Options):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class EngineOptions(Options):
+    """The processes that train."""
+
+    engine: str = option(
+        "local",
+        RUN,
+        "local: train in this process. ray: train with workers on the Ray cluster of RAY_ADDRESS, "
+        "or on this machine. Ray restarts the workers after a failure.",
+        choices=("local", "ray"),
+    )
+    workers: int | None = option(
+        None,
+        RUN,
+        "Number of workers for --engine=ray. Default: one for each machine.",
+        lower_bound=1,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class SeedOptions(Options):
     """The seed."""
 
@@ -703,6 +722,7 @@ class RepetitionOptions(Options):
 class RunOptions(
     RepetitionOptions,
     SeedOptions,
+    EngineOptions,
     OutputOptions,
     PixelOptions,
     ScoringOptions,

@@ -1,4 +1,4 @@
-"""Runs of several recipes, each in a process of its own."""
+"""Run recipes in separate processes."""
 
 import fnmatch
 import pathlib
@@ -14,10 +14,11 @@ __all__ = ["flag_files", "run_recipe"]
 
 
 def flag_files(names: Sequence[str]) -> list[pathlib.Path]:
-    """The flag files that the names and patterns stand for.
+    """Return the flag files of names and patterns.
 
     Raises:
-        UsageError: none, two of one name, a pattern that no recipe matches.
+        UsageError: if a pattern matches no recipe, or the list is empty or has two files of one
+            name.
     """
     files: list[pathlib.Path] = []
     for name in names:
@@ -38,18 +39,18 @@ def flag_files(names: Sequence[str]) -> list[pathlib.Path]:
 
 
 def run_recipe(recipe: pathlib.Path, folder: pathlib.Path, forwarded: Sequence[str]) -> None:
-    """Run what is not finished of a recipe.
+    """Run a recipe, or continue its run.
 
     Args:
-        recipe: its flag file.
-        folder: the run's.
-        forwarded: more flags, which override the recipe's.
+        recipe: the flag file.
+        folder: the run's folder.
+        forwarded: flags that override the recipe.
 
     Raises:
-        UsageError: the run was given something wrong.
-        RunError: it had to stop.
+        UsageError: if the run refuses its options.
+        RunError: if the run stops.
     """
-    # In a process of its own: a run sets TensorFlow's seed, precision and devices for good.
+    # A run sets TensorFlow's seed, precision, and devices for its whole process.
     words = (f"--flagfile={recipe}", *forwarded, f"--output_dir={folder}")
     done = subprocess.run(
         child_command("experiments.run", *words),
@@ -58,6 +59,6 @@ def run_recipe(recipe: pathlib.Path, folder: pathlib.Path, forwarded: Sequence[s
         check=False,
     )
     if done.returncode:
-        # A mistake in what the run was given is one in what the comparison was given.
+        # The options of the run come from the options of this command.
         kind = UsageError if done.returncode == MISTAKE else RunError
-        raise kind(f"{recipe.stem} ended with code {done.returncode}; what it said is above")
+        raise kind(f"{recipe.stem} ended with code {done.returncode}; its message is above")

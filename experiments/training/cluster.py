@@ -1,4 +1,4 @@
-"""Which processes train together: `TF_CONFIG`, read and checked before TensorFlow is started."""
+"""The processes that train together: `TF_CONFIG` or a Slurm job."""
 
 import dataclasses
 import json
@@ -8,19 +8,20 @@ import socket
 
 from experiments.options.errors import UsageError
 
-EXAMPLE = (
+_EXAMPLE = (
     '{"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"type": "worker", "index": 0}}'
 )
 _JOBS = ("chief", "worker")
+_SLURM_PORT = 2222
 
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """The place of this process among those that train together; the first is in charge.
+    """The place of this process in a cluster of workers.
 
     Attributes:
-        index: of this process, from 0.
-        addresses: host:port of each; of one process alone nothing.
+        index: the number of this worker. Worker 0 prints and writes the run's folder.
+        addresses: `host:port` of each worker. Empty if this process trains by itself.
     """
 
     index: int = 0
@@ -28,24 +29,31 @@ class Cluster:
 
     @property
     def size(self) -> int:
-        """How many processes there are."""
+        """The number of workers."""
         return max(len(self.addresses), 1)
 
     @property
     def first(self) -> bool:
-        """Whether this process prints, and writes the run's folder."""
+        """Whether this process prints and writes the run's folder."""
         return self.index == 0
 
 
 def read_cluster(strategy: str) -> Cluster:
-    """The cluster that `TF_CONFIG` describes; for any strategy but multi_worker this process alone.
+    """Read the cluster from `TF_CONFIG`, or in a Slurm job from Slurm's variables.
+
+    Without `TF_CONFIG`, a Slurm job step of several tasks sets it.
+
+    Args:
+        strategy: only `multi_worker` has more than one process.
 
     Raises:
-        ValueError: `TF_CONFIG` is not there, cannot be parsed, does not say which worker this is,
-            or names a port of this machine that is taken.
+        UsageError: if `TF_CONFIG` is missing or invalid, or names a port of this machine that is
+            in use.
     """
     if strategy != "multi_worker":
         return Cluster()
+    if "TF_CONFIG" not in os.environ and "SLURM_STEP_NODELIST" in os.environ:
+        os.environ["TF_CONFIG"] = _slurm_config()
     text = os.environ.get("TF_CONFIG", "")
     try:
         config = json.loads(text)
@@ -53,21 +61,21 @@ def read_cluster(strategy: str) -> Cluster:
         raise _wrong("must be JSON" if text else "must be set", text) from error
     cluster = config.get("cluster") if isinstance(config, dict) else None
     if not isinstance(cluster, dict) or not any(cluster.get(job) for job in _JOBS):
-        raise _wrong("must hold cluster with the addresses of all workers", text)
+        raise _wrong("must have cluster with the addresses of all workers", text)
     for job, addresses in cluster.items():
         if job not in _JOBS:
             raise _wrong(f"must have no tasks in its cluster but chief and worker, not {job}", text)
-        if not isinstance(addresses, list) or not all(map(is_address, addresses)):
-            raise _wrong(f"must give cluster.{job} as a list of host:port", text)
+        if not isinstance(addresses, list) or not all(map(_is_address, addresses)):
+            raise _wrong(f"must list cluster.{job} as host:port", text)
     addresses = [address for job in _JOBS for address in cluster.get(job, [])]
     if len(set(addresses)) < len(addresses) or len(cluster.get("chief", [])) > 1:
-        raise _wrong("must give every worker an address of its own, and have one chief", text)
+        raise _wrong("must give every worker a different address, and have one chief", text)
     task = config.get("task")
     job, index = (task.get("type"), task.get("index")) if isinstance(task, dict) else (None, None)
     if job not in cluster:
-        raise _wrong(f"must hold task with type {' or '.join(cluster)}", text)
+        raise _wrong(f"must have task with type {' or '.join(cluster)}", text)
     if isinstance(index, bool) or not isinstance(index, int):
-        raise _wrong("must hold task with a number as index", text)
+        raise _wrong("must have task with a number as index", text)
     if not 0 <= index < len(cluster[job]):
         raise _wrong(f"must have task.index below {len(cluster[job])}", text)
     own = cluster[job][index]
@@ -75,15 +83,35 @@ def read_cluster(strategy: str) -> Cluster:
     return Cluster(addresses.index(own), tuple(addresses))
 
 
+def _slurm_config() -> str:
+    """Return the `TF_CONFIG` of this task of a Slurm job step."""
+    import tensorflow as tf  # takes seconds
+
+    try:
+        # Slurm assigns the GPUs. The resolver only has to list the tasks.
+        resolver = tf.distribute.cluster_resolver.SlurmClusterResolver(
+            port_base=_SLURM_PORT, gpus_per_node=1024, gpus_per_task=1, auto_set_gpu=False
+        )
+        workers = resolver.cluster_spec().as_dict()["worker"]
+    except (RuntimeError, ValueError) as error:
+        raise UsageError(f"The variables of the Slurm job cannot be read: {error}") from error
+    _, index = resolver.get_task_info()
+    # The resolver sorts host10 before host2, and Slurm numbers its tasks in the order of the list.
+    node, place = os.environ.get("SLURMD_NODENAME"), os.environ.get("SLURM_LOCALID", "0")
+    own = f"{node}:{_SLURM_PORT + int(place)}"
+    if own in workers:
+        index = workers.index(own)
+    return json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}})
+
+
 def _wrong(what: str, text: str) -> UsageError:
     return UsageError(
-        f"TF_CONFIG {what} for --strategy=multi_worker, such as {EXAMPLE} with another index on "
-        f"each worker. Received: TF_CONFIG={text or 'nothing'}"
+        f"TF_CONFIG {what} for --strategy=multi_worker, for example {_EXAMPLE} with a different "
+        f"index on each worker, but got TF_CONFIG={text or 'nothing'}"
     )
 
 
-def is_address(address: object) -> bool:
-    """Whether it is host:port."""
+def _is_address(address: object) -> bool:
     match = re.fullmatch(r"\S+:(\d+)", address) if isinstance(address, str) else None
     return match is not None and 0 < int(match[1]) < 2**16
 
@@ -97,6 +125,6 @@ def _check_free(address: str, text: str) -> None:
             server.bind(("", port))
         except OSError as error:
             raise UsageError(
-                f"TF_CONFIG must give this worker a free port of its machine: {port} cannot be "
-                f"used ({error.strerror}). Received: TF_CONFIG={text}"
+                f"TF_CONFIG must name a free port of this machine, but got {port} "
+                f"({error.strerror}) in TF_CONFIG={text}"
             ) from error

@@ -1,4 +1,4 @@
-"""What the options say of the devices: seed, determinism, precision, strategy."""
+"""Set seed, determinism, precision, and strategy."""
 
 import os
 
@@ -10,26 +10,29 @@ from experiments.options.errors import UsageError
 
 
 def threads() -> int:
-    """How many threads a kernel may share, on which the sums of floats depend."""
+    """Return the number of threads of a kernel, on which sums of floats depend."""
     if keras.backend.backend() == "torch":
         import torch
 
         return torch.get_num_threads()
     asked = tf.config.threading.get_intra_op_parallelism_threads()
     word = os.environ.get("TF_NUM_INTRAOP_THREADS", "")
-    # As TensorFlow counts: the cores that this process may use.
+    # TensorFlow counts the cores that this process can use.
     return asked or (int(word) if word.isdecimal() else 0) or len(os.sched_getaffinity(0))
 
 
 def devices(options: RunOptions) -> tf.distribute.Strategy:
-    """Seed, determinism, precision; returns the strategy. Comes before anything uses the backend.
+    """Set seed, determinism, and precision, and return the strategy.
 
-    On JAX several devices are a `keras.distribution` for the whole process, and on PyTorch there is
-    one: the strategy is TensorFlow's default then, whose pipelines feed every backend.
+    Call it before the backend is used.
+
+    On JAX, several devices are a `keras.distribution` for the whole process. On PyTorch there is
+    one device. The strategy is then TensorFlow's default, because TensorFlow's pipelines feed
+    every backend.
 
     Raises:
-        UsageError: a batch that the devices cannot share equally; devices that the backend cannot
-            train on together.
+        UsageError: if the devices cannot share a batch equally, or the backend does not support the
+            strategy.
     """
     if options.logical_devices > 1 and options.strategy != "mirrored":
         raise UsageError(
@@ -44,7 +47,7 @@ def devices(options: RunOptions) -> tf.distribute.Strategy:
         tf.config.experimental.enable_op_determinism()
     if backend == "tensorflow":
         return _tensorflow(options)
-    # Its pipelines run on the CPU: of a GPU it would take the memory.
+    # TensorFlow's pipelines run on the CPU. Keep its memory off the GPU.
     tf.config.set_visible_devices([], "GPU")
     _PREPARE[backend](options)
     return tf.distribute.get_strategy()

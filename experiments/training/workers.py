@@ -1,4 +1,4 @@
-"""What the processes that train together tell each other; needs TensorFlow."""
+"""Communication between the processes that train together. Needs TensorFlow."""
 
 import zlib
 
@@ -13,11 +13,11 @@ from keras_dml.export.float32 import float32_copy
 
 
 class Workers:
-    """The processes of a cluster. Each method is called by all of them, in the same order.
+    """The processes of a cluster. All of them call each method, in the same order.
 
     Args:
-        strategy: the strategy that they share.
-        cluster: `Cluster`, this process' place among them.
+        strategy: the strategy of all processes.
+        cluster: the place of this process in the cluster.
     """
 
     def __init__(self, strategy: tf.distribute.Strategy, cluster: Cluster) -> None:
@@ -26,25 +26,25 @@ class Workers:
         self.several = cluster.size > 1
 
     def from_first(self, array: np.ndarray) -> np.ndarray:
-        """The array of the first worker; the others give one of the same shape and type."""
+        """Return the first worker's array. Other workers pass an array of the same shape."""
         if not self.several:
             return array
         sent = array if self.first else np.zeros_like(array)
         if sent.dtype.kind != "f":
-            sent = sent.astype("int64")  # TensorFlow sends no others
+            sent = sent.astype("int64")  # TensorFlow cannot send other integers
         received = self.strategy.reduce("SUM", self._once(sent), axis=None)
         return received.numpy().astype(array.dtype)
 
     def first_says(self, answer: bool) -> bool:
-        """The answer of the first worker."""
+        """Return the first worker's answer."""
         return bool(self.from_first(np.array(float(answer))))
 
     def meet(self) -> None:
-        """Return when every worker has come here."""
+        """Wait for all workers."""
         self.from_first(np.zeros(1))
 
     def share(self, model: keras.Model) -> keras.Model:
-        """The first worker's model on every replica; the others give one of the same layers."""
+        """Return the first worker's model on every replica. Other workers pass the same layers."""
         if self.strategy.num_replicas_in_sync == 1:
             return model
         with self.strategy.scope():
@@ -55,10 +55,10 @@ class Workers:
         return copy
 
     def check_same(self, what: str, data: bytes) -> None:
-        """ValueError on every worker unless `data`, bytes, is the same on all."""
+        """Raise `UsageError` on every worker unless `data` is the same on all workers."""
         if not self.several:
             return
-        # Above 0, which replicas beyond a worker's first one give.
+        # Add 1, because all replicas but a worker's first replica send 0.
         checksums = self.strategy.gather(self._once(np.array([zlib.crc32(data) + 1])), axis=0)
         checksums = [number for number in checksums.numpy().tolist() if number]
         if len(set(checksums)) > 1:
@@ -67,7 +67,7 @@ class Workers:
             )
 
     def _once(self, array: np.ndarray) -> tf.distribute.DistributedValues:
-        """The array on this worker's first replica, zeros on its others."""
+        """Distribute the array to this worker's first replica, and zeros to its other replicas."""
         parts = iter([array])
         return self.strategy.experimental_distribute_values_from_function(
             lambda context: tf.constant(next(parts, np.zeros_like(array)))

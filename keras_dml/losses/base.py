@@ -187,6 +187,7 @@ class EmbeddingLoss(keras.losses.Loss):
         """
         names = inspect.signature(type(self)).parameters
         own = {name: getattr(self, name) for name in names if hasattr(self, name)}
+        # The configuration of `keras.losses.Loss` has no dtype.
         return {**own, **super().get_config(), "dtype": self.dtype}
 
 

@@ -46,7 +46,8 @@ class DistributedModel(private.BuildsOnBatch, keras.Model):
     or a Keras loss, is already divided by the number of replicas. Each replica's gradient is thus a
     part of the global batch's gradient, and `optimizer.apply` sums the parts. Sum logged values in
     the same way, `strategy.reduce("SUM", ...)`. `reduction="sum"` and `None` do not divide.
-    BUILD.md has an example. In such a loop, only the optimizers of `keras_dml` clip the sum.
+    docs/pages/guides/devices.md has an example. In such a loop, only the optimizers of `keras_dml`
+    clip the sum.
 
     Examples:
         >>> inputs = keras.Input((4,))

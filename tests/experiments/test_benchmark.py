@@ -219,7 +219,7 @@ def test_the_verification_benchmark_prints_times_and_rates(monkeypatch, capsys):
 def test_thresholds_of_half_of_the_classes_are_tried_on_the_others(tmp_path, capsys):
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(40), 6)
-    # Those of the last classes lie close together: calibrated without them it is too low.
+    # The last classes lie close together. A threshold from the other classes is too low for them.
     centers = rng.normal(size=(40, 8)) + 6 * (np.arange(40) > 36)[:, None]
     np.savez(tmp_path / "z.npz", embeddings=centers[labels] + 0.1, labels=labels)
     first, _, *rows = table(capsys, "verification", f"--embeddings={tmp_path / 'z.npz'}")

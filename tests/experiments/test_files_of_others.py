@@ -8,7 +8,7 @@ import pytest
 from experiments.evaluation.checked_json import checked_text, read_checked
 from experiments.pages.links import add_link
 from experiments.pages.page import write_page
-from experiments.photos.folder_embeddings import FolderEmbeddings
+from experiments.searching.folder_embeddings import FolderEmbeddings
 from experiments.training.manifest import Manifest
 from keras_dml.retrieval import ExactIndex, load_index
 
@@ -66,7 +66,7 @@ def test_embeddings_without_permission(tmp_path, monkeypatch):
         raise PermissionError(13, "Permission denied", str(path))
 
     (tmp_path / "embeddings.npz").touch()
-    monkeypatch.setattr("experiments.photos.folder_embeddings.read_npz", read_npz)
+    monkeypatch.setattr("experiments.searching.folder_embeddings.read_npz", read_npz)
     with pytest.raises(PermissionError):
         FolderEmbeddings(tmp_path, tmp_path, "model", 1).update([], None, 1)
 

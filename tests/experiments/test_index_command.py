@@ -14,7 +14,7 @@ from PIL import Image
 
 from experiments.evaluation import saved_model as image_embedder
 from experiments.evaluation.held_folder import held
-from experiments.photos.image_files import image_path, list_images
+from experiments.searching.image_files import image_path, list_images
 from keras_dml import retrieval
 from keras_dml._files.checksums import write_checksums
 from keras_dml.export import export_saved_model
@@ -261,39 +261,39 @@ def test_search_short_and_rescore_long(tmp_path, photos, command, embedded, caps
 
 def test_what_a_store_of_objects_has_that_is_not_read(tmp_path, caplog):
     pytest.importorskip("pyarrow.fs")
-    from experiments.photos.ray_listing import list_anywhere
+    from experiments.searching.image_files import list_images
 
     for name in ("a/1.png", "a/2.CR2", "3.heic", "4.heic", "notes.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     uri = tmp_path.as_uri()
-    assert [file.path for file in list_anywhere(uri)] == ["a/1.png"]
+    assert [file.path for file in list_images(uri)] == ["a/1.png"]
     line = "3 files are not read: 2 .heic, 1 .cr2; convert them to JPEG"
     assert [record.message for record in caplog.records] == [f"{uri}: {line}"]
     (tmp_path / "a" / "1.png").unlink()
     with pytest.raises(ValueError, match=f"images={uri}, which holds none, but {line}"):
-        list_anywhere(uri)
+        list_images(uri)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--images=/no/where"], "images must be a folder. Received: images=/no/where"),
+        (["--images=/no/where"], "images must be a folder, but got images=/no/where"),
         (["--images={empty}"], "which holds none"),
         (["--images={phone}"], "holds none, but 1 file is not read: 1 .heic; convert it to JPEG"),
         (["--images={bad}"], "none of the 1 images can be embedded. The first, x.jpg: not a JPEG"),
         (["--saved_model=/no/where"], "saved_model must be the folder of a SavedModel"),
         (["--saved_model={run}"], "did you mean {run}/saved_model?"),
-        (["--output={photos}"], "output must be a new or empty folder, or an index"),
-        (["--output={photos}/0.png"], "output must be a new or empty folder, or an index"),
+        (["--output={photos}"], "output_dir must be a new or empty folder, or an index"),
+        (["--output={photos}/0.png"], "output_dir must be a new or empty folder, or an index"),
         (["--output="], "output_dir must not be empty. Received: output_dir="),
         (["--batch_size=0"], "batch_size"),
         (["--noapproximate", "--reorder=5"], "--noapproximate has no tree: leave out --reorder"),
         (["--target_recall=1.5"], "target_recall must be"),
         (["--prefix=9999"], "prefix must be less than the 48 dimensions of the model's embeddings"),
         (["--prefix=0"], "prefix must be a whole number of at least 1"),
-        (["--prefix=2", "--num_leaves=3"], "--prefix=2 beside --num_leaves"),
-        (["--candidates=9"], "--candidates=9 without --prefix"),
+        (["--prefix=2", "--num_leaves=3"], "prefix must be set without --num_leaves"),
+        (["--candidates=9"], "candidates needs --prefix"),
         (["word"], "flags start with --. Received: word"),
     ],
 )
@@ -400,7 +400,7 @@ def test_a_deleted_image_is_skipped(tmp_path, photos, command, monkeypatch, caps
         (photos / "0.png").unlink()
         return files
 
-    monkeypatch.setattr("experiments.photos.image_files.list_images", listing)
+    monkeypatch.setattr("experiments.searching.image_files.list_images", listing)
     assert command() == 0
     assert "skipped 1 files" in capsys.readouterr().out
     skipped = (tmp_path / "index" / "skipped.txt").read_text()
@@ -427,22 +427,22 @@ def test_names_of_skipped_files_are_escaped_and_can_be_read_back(tmp_path, photo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("damaged", [b'{\n "model": "ab', b'{"key": "another file"}'])
-def test_a_list_of_begun_images_that_is_damaged_is_made_anew(
-    damaged, tmp_path, command, monkeypatch
-):
-    call = image_embedder.ImageEmbedder.__call__
+def test_a_damaged_file_of_a_killed_command_is_ignored(tmp_path, command, monkeypatch, embedded):
+    counting = image_embedder.ImageEmbedder.__call__
 
     def killed(self, encoded):
-        raise KeyboardInterrupt
+        if embedded:
+            raise KeyboardInterrupt
+        return counting(self, encoded)
 
     monkeypatch.setattr(image_embedder.ImageEmbedder, "__call__", killed)
-    assert command() == 130
-    monkeypatch.setattr(image_embedder.ImageEmbedder, "__call__", call)
-    begun = tmp_path / "index" / ".unfinished" / "files.json"
-    begun.write_bytes(damaged)
+    assert command("--batch_size=2") == 130
+    monkeypatch.setattr(image_embedder.ImageEmbedder, "__call__", counting)
+    (begun,) = (tmp_path / "index" / ".unfinished").glob("*.npz")
+    begun.write_bytes(begun.read_bytes()[:-40])
     assert command() == 0
     assert load_index(tmp_path / "index" / "index").ids.tolist() == NAMES
+    assert sum(embedded) == 2 + len(NAMES)
 
 
 def test_what_a_kill_amid_its_own_removal_left_is_removed(tmp_path, command):

@@ -19,16 +19,16 @@ from photo_search import (
 )
 from PIL import Image
 
-import experiments.photos
+import experiments.searching
 from experiments import search
 from experiments.evaluation.calibration import Calibration, calibration_path, write_calibration
 from experiments.evaluation.checked_json import checked_text, read_checked
 from experiments.evaluation.pictures import checked_picture, thumbnail
 from experiments.evaluation.saved_model import fingerprint
 from experiments.options.command_line import run_command
-from experiments.photos import visual_search
-from experiments.photos.answer import Answer, Conditions
-from experiments.photos.visual_search import VisualSearch
+from experiments.searching import visual_search
+from experiments.searching.answer import Answer, Conditions
+from experiments.searching.visual_search import VisualSearch
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +115,7 @@ def test_only_what_is_asked_for(visual):
     assert paths(answer(visual, 8, "folder=b", "brand=Arla")) == ["b/3.gif"]
     nobody = answer(visual, 8, "class=a", "folder=b")
     assert nobody == Answer((), 0, None)
-    assert nobody.nothing == "no image of the index is all that is asked for"
+    assert nobody.nothing == "no image of the index meets all conditions"
 
 
 def test_copies_are_one_and_k_others_are_found(visual):
@@ -260,13 +260,13 @@ def test_bad_input(index, tmp_path, capsys):
     (other / "variables" / "more").touch()
     image = f"--query={index.parent / 'photos' / '4.webp'}"
     for arguments, message in [
-        ([image], "give --index=FOLDER"),
+        ([image], "index must be set"),
         ([f"--index={index}"], "give either --query=IMAGE (once or more) or --serve"),
         ([f"--index={index}", image, "--serve"], "give either --query"),
         ([f"--index={index}", image, "--query="], "query must not be empty. Received: query="),
-        ([f"--index={tmp_path}", image], f"there is no index in {tmp_path}"),
+        ([f"--index={tmp_path}", image], f"{tmp_path} has no settings.json"),
         ([f"--index={unfinished}", image], "is not finished: give its python -m experiments.index"),
-        ([f"--index={index}", f"--query={text}"], f"query {text} is no image that can be searched"),
+        ([f"--index={index}", f"--query={text}"], f"query {text} cannot be searched"),
         ([f"--index={index}", f"--query={huge}"], "an image of more than 50 million pixels"),
         ([f"--index={damaged}", image], "Its python -m experiments.index builds it again"),
         ([f"--index={index}", image, "--port=80"], "leave out --port, which is for --serve"),
@@ -281,8 +281,8 @@ def test_bad_input(index, tmp_path, capsys):
         ([f"--index={index}", image, f"--saved_model={other}"], "saved_model is not the one that"),
         ([f"--index={moved}", image], "is gone: /no/model. Give --saved_model=FOLDER, where it is"),
         ([f"--index={index}", image, "--images=/no"], "the folder of the index's images is gone"),
-        ([f"--index={index}", image, "--output=/no/x.html"], "output must be the name of a file"),
-        ([f"--index={index}", image, f"--output={tmp_path}"], "output must be the name of a file"),
+        ([f"--index={index}", image, "--output=/no/x.html"], "output must be a file name"),
+        ([f"--index={index}", image, f"--output={tmp_path}"], "output must be a file name"),
         ([f"--index={index}", image, "word"], "flags start with --. Received: word"),
     ]:
         assert command(*arguments) == 2, arguments
@@ -297,12 +297,10 @@ def test_bad_input(index, tmp_path, capsys):
 def test_without_the_web_library(index, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "waitress", None)
     # Another test may have imported it.
-    monkeypatch.delitem(sys.modules, "experiments.photos.serve", raising=False)
-    monkeypatch.delattr(experiments.photos, "serve", raising=False)
+    monkeypatch.delitem(sys.modules, "experiments.searching.serve", raising=False)
+    monkeypatch.delattr(experiments.searching, "serve", raising=False)
     assert command(f"--index={index}", "--serve") == 2
-    assert "--serve needs waitress, which is not installed: pip install 'keras-dml[serve]'" in (
-        capsys.readouterr().err
-    )
+    assert "--serve needs waitress: pip install 'keras-dml[serve]'" in (capsys.readouterr().err)
 
 
 def test_the_help(capsys):

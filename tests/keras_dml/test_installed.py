@@ -33,7 +33,9 @@ logs = model.fit(x, y, verbose=0, callbacks=[callbacks.RetrievalEvaluation((x, y
 z = model.predict(x, verbose=0)
 scores = metrics.evaluate(z, y, clustering=False)
 ids, _ = retrieval.build_index(z).search(z, 1)
-turns = models.RankMI(model, models.StatisticsNetwork(hidden=4, depth=0))
+turns = models.RankMI(
+    model, statistics_network=models.StatisticsNetwork(hidden=4, depth=0)
+)
 turns.compile("adam", "adam")
 logs |= turns.fit(x, y, batch_size=16, verbose=0).history
 bound = metrics.mutual_information_bound(z, y, steps=3).nats

@@ -20,8 +20,8 @@ import time
 # Everything that a command imports while it runs; not the commands, which `runpy` brings.
 _IMPORTED = (
     "experiments.evaluation.model_embeddings",
-    "experiments.photos.folder_embeddings",
-    "experiments.photos.visual_search",
+    "experiments.searching.folder_embeddings",
+    "experiments.searching.visual_search",
     "experiments.pages.report",
     "experiments.training.fit",
     "experiments.training.outcome",

@@ -18,8 +18,8 @@ from photo_search import make_index
 from PIL import Image
 
 from experiments.evaluation.pictures import thumbnail
-from experiments.photos.serve import create_app
-from experiments.photos.visual_search import VisualSearch
+from experiments.searching.serve import create_app
+from experiments.searching.visual_search import VisualSearch
 from pipelines import (
     EvaluationTransform,
     ImageTable,

@@ -80,8 +80,8 @@ def make_index(folder, names=("a/0.png", "a/1.png", "b/c/2.bmp", "b/3.gif", "4.w
 @contextlib.contextmanager
 def answering(index):
     """A server of an index, in threads of this process, until the end of the block."""
-    from experiments.photos import serve
-    from experiments.photos.visual_search import VisualSearch
+    from experiments.searching import serve
+    from experiments.searching.visual_search import VisualSearch
 
     server = serve.open_server(VisualSearch(index), "127.0.0.1", 0)
     threading.Thread(target=server.run, daemon=True).start()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from experiments.stores.store import Description, Store, made_rows
+from experiments.searching.store import Description, Store, made_rows
 
 WITH_POSTGRES = pytest.param("pgvector", marks=[pytest.mark.slow, pytest.mark.thorough])
 """A case that takes the fixture `postgres`: a server of its own."""

@@ -52,8 +52,8 @@ class PairDistances(Evaluator):
         if state.step:
             if folder.writes and self._before is None:
                 raise UsageError(
-                    f"{folder.file(RANKMI)} is missing or damaged, and the checkpoint has no copy: "
-                    "delete the run's checkpoints, and the same command starts again"
+                    f"{folder.file(RANKMI)} is missing or damaged: "
+                    "delete the run's checkpoint, and the same command begins again"
                 )
             return
         rows = rows_of_some_classes(test.labels)

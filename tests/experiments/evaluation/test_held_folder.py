@@ -3,13 +3,10 @@
 import errno
 import fcntl
 import os
-import tempfile
 
 import pytest
 
 from experiments.evaluation.held_folder import (
-    TemporaryFolder,
-    delete_abandoned,
     held,
     held_beside,
     try_lock,
@@ -26,16 +23,6 @@ def test_the_second_is_refused_and_the_third_comes_after_the_first(tmp_path):
         pass
 
 
-def test_a_temporary_folder_whose_process_was_killed_goes_with_the_next(tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    (tmp_path / "ours-killed" / "model").mkdir(parents=True)
-    (tmp_path / "theirs").mkdir()
-    first, second = TemporaryFolder("ours-"), TemporaryFolder("ours-")
-    assert {first.path, second.path, tmp_path / "theirs"} == set(tmp_path.iterdir())
-    del first
-    assert {second.path, tmp_path / "theirs"} == set(tmp_path.iterdir())
-
-
 def test_the_lock_beside_a_folder_goes_at_the_end_and_a_killed_ones_is_taken(tmp_path):
     folder, link = tmp_path / "made", tmp_path / "link"
     link.symlink_to(folder)
@@ -48,23 +35,6 @@ def test_the_lock_beside_a_folder_goes_at_the_end_and_a_killed_ones_is_taken(tmp
     assert [path.name for path in tmp_path.iterdir()] == ["link"]
     with held_beside(folder, "output_dir"):
         pass
-
-
-def test_a_link_that_another_user_plants_empties_no_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    mine = tmp_path / "mine.txt"
-    mine.write_text("text")
-    planted = tmp_path / "ours-planted"
-    planted.mkdir()
-    (planted / ".lock").symlink_to(mine)
-    with pytest.raises(OSError):
-        try_lock(planted / ".lock")
-    delete_abandoned("ours-")
-    assert mine.read_text() == "text"
-    (planted / ".lock").unlink()
-    monkeypatch.setattr(os, "getuid", lambda: -1)  # the folder is another user's
-    delete_abandoned("ours-")
-    assert not list(planted.iterdir())
 
 
 def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch):
@@ -91,27 +61,3 @@ def test_a_lock_that_is_a_link_or_a_pipe_is_refused_and_nothing_is_emptied(tmp_p
     try_lock(victim).close()
     assert victim.read_text() == "precious"
     assert not (tmp_path / "new").exists()
-
-
-def test_folders_of_other_users_are_not_abandoned(tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    victim = tmp_path / "victim"
-    victim.write_text("precious")
-    for name in ("ours-link", "ours-pipe"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "ours-link" / ".lock").symlink_to(victim)
-    os.mkfifo(tmp_path / "ours-pipe" / ".lock")
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "ours-linked").symlink_to(tmp_path / "elsewhere")
-    before = set(tmp_path.rglob("*"))
-    delete_abandoned("ours-")
-    assert set(tmp_path.rglob("*")) == before
-    assert victim.read_text() == "precious"
-    monkeypatch.setattr(os, "getuid", lambda: tmp_path.stat().st_uid + 1)
-    (tmp_path / "ours-killed").mkdir()
-    delete_abandoned("ours-")
-    assert (tmp_path / "ours-killed").exists()
-    monkeypatch.undo()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    delete_abandoned("ours-")
-    assert not (tmp_path / "ours-killed").exists()

@@ -170,10 +170,10 @@ def test_a_server_says_that_it_runs_without_onednn_before_tensorflow_is_imported
     monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "1")
     monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS")
 
-    def imported():
+    def imported(extra, feature):
         assert os.environ["TF_ENABLE_ONEDNN_OPTS"] == "0"
         raise UsageError("far enough")
 
-    monkeypatch.setattr(search, "_import_serve", imported)
+    monkeypatch.setattr(search, "needing", imported)
     with pytest.raises(UsageError, match="far enough"):
         search.main(["search", "--index=here", "--serve"])

@@ -91,7 +91,7 @@ def test_the_benchmark_prints_the_help_of_one_or_of_all(capsys):
 
 def test_the_introduction_of_the_index_names_its_files():
     from experiments import index
-    from experiments.photos import index_settings
+    from experiments.searching import index_settings
 
     names = (index_settings.INDEX, index_settings.SETTINGS, index_settings.SKIPPED)
     for name in (*names, index_settings.EMBEDDINGS):

@@ -48,16 +48,16 @@ FIRST = {"type": "worker", "index": 0}
 BAD = [
     ("", "TF_CONFIG must be set"),
     ("{'cluster'", "TF_CONFIG must be JSON"),
-    ("[]", "must hold cluster"),
-    (json.dumps({"task": FIRST}), "must hold cluster"),
-    (config({"worker": []}, FIRST), "must hold cluster"),
+    ("[]", "must have cluster"),
+    (json.dumps({"task": FIRST}), "must have cluster"),
+    (config({"worker": []}, FIRST), "must have cluster"),
     (config({**TWO, "ps": ["host2:2222"]}, FIRST), "no tasks in its cluster but .* not ps"),
-    (config({"worker": ["host0"]}, FIRST), "cluster.worker as a list of host:port"),
-    (config({"worker": ["host0:70000"]}, FIRST), "cluster.worker as a list of host:port"),
-    (config({"worker": "host0:2222"}, FIRST), "cluster.worker as a list of host:port"),
-    (config({"worker": ["host0:2222"] * 2}, FIRST), "every worker an address of its own"),
-    (json.dumps({"cluster": TWO}), "must hold task with type worker"),
-    (config(TWO, {"type": "chief", "index": 0}), "must hold task with type worker"),
+    (config({"worker": ["host0"]}, FIRST), "list cluster.worker as host:port"),
+    (config({"worker": ["host0:70000"]}, FIRST), "list cluster.worker as host:port"),
+    (config({"worker": "host0:2222"}, FIRST), "list cluster.worker as host:port"),
+    (config({"worker": ["host0:2222"] * 2}, FIRST), "every worker a different address"),
+    (json.dumps({"cluster": TWO}), "must have task with type worker"),
+    (config(TWO, {"type": "chief", "index": 0}), "must have task with type worker"),
     (config(TWO, {"type": "worker"}), "task with a number as index"),
     (config(TWO, {"type": "worker", "index": "0"}), "task with a number as index"),
     (config(TWO, {"type": "worker", "index": 2}), "task.index below 2"),
@@ -69,7 +69,7 @@ def test_bad_configurations(text, message, monkeypatch):
     monkeypatch.setenv("TF_CONFIG", text)
     with pytest.raises(ValueError, match=message) as raised:
         read_cluster("multi_worker")
-    assert "Received: TF_CONFIG=" + (text or "nothing") in str(raised.value)
+    assert "but got TF_CONFIG=" + (text or "nothing") in str(raised.value)
     assert '{"cluster": {"worker": ["host0:2222"' in str(raised.value)
 
 
@@ -84,6 +84,32 @@ def refused(tmp_path, capsys, *arguments):
     return err
 
 
+@pytest.mark.parametrize("task", range(3))
+def test_a_slurm_job_needs_no_tf_config(monkeypatch, task):
+    monkeypatch.setenv("TF_CONFIG", "")  # so that the test removes it at its end
+    monkeypatch.delenv("TF_CONFIG")
+    variables = {
+        "SLURM_PROCID": task,
+        "SLURM_LOCALID": 0,
+        "SLURM_STEP_NUM_TASKS": 3,
+        "SLURM_STEP_NODELIST": "gpu[1-2,10]",
+        "SLURM_STEP_TASKS_PER_NODE": "1(x3)",
+        "SLURMD_NODENAME": ["gpu1", "gpu2", "gpu10"][task],
+    }
+    for name, value in variables.items():
+        monkeypatch.setenv(name, str(value))
+    cluster = read_cluster("multi_worker")
+    assert sorted(cluster.addresses) == ["gpu10:2222", "gpu1:2222", "gpu2:2222"]
+    assert cluster.addresses[cluster.index] == f"{variables['SLURMD_NODENAME']}:2222"
+
+
+def test_incomplete_variables_of_a_slurm_job_are_named(monkeypatch, tmp_path, capsys):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    monkeypatch.delenv("SLURM_PROCID", raising=False)
+    monkeypatch.setenv("SLURM_STEP_NODELIST", "gpu1")
+    assert "SLURM_PROCID" in refused(tmp_path, capsys, "--strategy=multi_worker")
+
+
 def test_a_run_says_it_in_one_line(monkeypatch, tmp_path, capsys):
     monkeypatch.delenv("TF_CONFIG", raising=False)
     assert "TF_CONFIG must be set" in refused(tmp_path, capsys, "--strategy=multi_worker")
@@ -94,7 +120,7 @@ def test_a_port_that_is_taken_is_named(monkeypatch, tmp_path, capsys):
         port = server.getsockname()[1]
         monkeypatch.setenv("TF_CONFIG", tf_config(0, [port, *free_ports(1)]))
         message = refused(tmp_path, capsys, "--strategy=multi_worker")
-    assert "TF_CONFIG must give this worker a free port" in message
+    assert "TF_CONFIG must name a free port" in message
     assert str(port) in message
 
 

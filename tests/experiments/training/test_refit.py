@@ -88,7 +88,7 @@ def test_a_run_trains_once_more_on_every_class(photos, tmp_path, capfd, monkeypa
     assert last_step(folder) == last_step(final) == 6
     before, after = (json.loads((each / "result.json").read_text()) for each in (folder, final))
     assert after["recall"] == before["recall"] and after["scores"] == before["scores"]
-    sentence = "those of the model before. It trained on 20 images of 5 classes: class0, class1"
+    sentence = "belong to the model before. It trained on 20 images of 5 classes: class0, class1"
     page, card = ((final / name).read_text() for name in ("report.html", "model_card.md"))
     for text in (page, card, after["measured"]):
         assert sentence in text and "20 images of 5 other classes: class5" in text

@@ -43,7 +43,7 @@ def test_every_step_updates_the_embedding(objective):
 
 
 def test_an_argument_of_another_loss_is_refused(objective):
-    with pytest.raises(ValueError, match=r"temperature is no arg.* loss fastap.*temperature=0\.5"):
+    with pytest.raises(ValueError, match=r"temperature is not.* loss fastap.*temperature=0\.5"):
         objective("--loss=fastap", "--temperature=0.5").compile_arguments(10)
 
 

@@ -1,0 +1,1 @@
+"""Several machines: training with Ray Train and embedding with Ray Data."""

@@ -1,0 +1,160 @@
+"""LanceDB: a table is a folder, here or in an object store."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import datetime
+import functools
+import os
+import pathlib
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from experiments.evaluation.held_folder import held_beside
+from experiments.options.errors import UsageError
+from experiments.searching.store import ID, PATH, VECTOR, Description, Rows, Store, Where
+from keras_dml._common.extras import needing
+
+# Otherwise LanceDB prints a note for each new table.
+os.environ.setdefault("LANCEDB_LOG", "error")
+with needing("lancedb", "a store lancedb:FOLDER"):
+    import lancedb
+
+from experiments.searching.arrow import DESCRIPTION, arrow_schema, arrow_table, embeddings_of
+
+__all__ = ["LanceStore"]
+
+# Ray forks and executes a new program at once, which is safe.
+warnings.filterwarnings("ignore", "lancedb fork support is experimental", RuntimeWarning)
+
+# In the metadata of a column, because a table's metadata cannot be changed.
+_FINISHED = {"keras_dml": "finished"}
+_READ = 50_000
+
+
+class LanceStore(Store):
+    """A table of LanceDB; `place` is a folder, or an address such as s3://BUCKET/FOLDER."""
+
+    kind = "lancedb"
+    batch = 10_000
+
+    def __init__(self, place: str, table: str) -> None:
+        super().__init__(place, table)
+        self._is_local = "://" not in place
+        if self._is_local and os.path.exists(place) and not os.path.isdir(place):
+            raise UsageError(f"lancedb must be given a folder. Received: {self}")
+        self._opened: Any = None
+        if not self._is_local:
+            with self._asking():
+                _ = self._database.list_tables()
+
+    def _errors(self) -> tuple[type[Exception], ...]:
+        return (OSError, RuntimeError, ValueError)
+
+    def _said(self, error: Exception) -> str:
+        """Return the message without places in LanceDB's source."""
+        said = re.sub(r", /\S+\.rs:[\d:]+", "", super()._said(error))
+        return said if self._is_local else f"{said}. Are its address and credentials right?"
+
+    @functools.cached_property
+    def _database(self) -> Any:
+        return lancedb.connect(self.place)  # which makes the folder
+
+    @property
+    def _table(self) -> Any:
+        if self._opened is None:
+            self._opened = self._database.open_table(self.table)
+        return self._opened
+
+    def description(self) -> Description | None:  # noqa: D102, as in Store
+        if self._is_local and not os.path.isdir(self.place):
+            return None
+        with self._asking():
+            try:
+                schema = self._table.schema
+            except ValueError as error:
+                if "was not found" not in str(error):
+                    raise
+                return None
+        text = (schema.metadata or {}).get(DESCRIPTION, b"").decode()
+        return Description.of_text(text, self)
+
+    def is_finished(self) -> bool:  # noqa: D102
+        with self._asking():
+            metadata = self._table.schema.field(PATH).metadata or {}
+        return all(metadata.get(key.encode()) == _FINISHED[key].encode() for key in _FINISHED)
+
+    def create(self, description: Description) -> None:  # noqa: D102
+        with self._asking():
+            schema = arrow_schema(description)
+            self._opened = self._database.create_table(self.table, schema=schema, mode="overwrite")
+
+    def finish(self, images: int) -> None:  # noqa: D102
+        with self._asking():
+            self._check_count(self._table.count_rows(), images)
+            if not self.is_finished():
+                self._table.update_field_metadata({"path": PATH, "metadata": _FINISHED})
+            # Many writes leave many small files, and the versions before them.
+            self._table.optimize(cleanup_older_than=datetime.timedelta(days=1))
+
+    def values(self, names: Sequence[str]) -> Iterator[list[tuple[str, ...]]]:  # noqa: D102
+        with self._asking():
+            found = self._table.search().select(list(names)).limit(None)
+            for batch in found.to_batches(_READ):
+                columns = [batch.column(name).to_pylist() for name in names]
+                yield list(zip(*columns))
+
+    def upsert(self, rows: Rows) -> None:  # noqa: D102
+        with self._asking():
+            merge = self._table.merge_insert(ID)
+            merge = merge.when_matched_update_all().when_not_matched_insert_all()
+            merge.execute(arrow_table(rows, self._table.schema))
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:  # noqa: D102
+        if not self._is_local:
+            yield
+            return
+        os.makedirs(self.place, exist_ok=True)
+        # LanceDB takes the same id from two writers at once.
+        with held_beside(pathlib.Path(self.place, self.table), "to", str(self)):
+            yield
+
+    def remove_repeated(self) -> list[str]:  # noqa: D102
+        counts = collections.Counter(one for block in self.values([ID]) for (one,) in block)
+        repeated = [one for one, count in counts.items() if count > 1]
+        for start in range(0, len(repeated), self.batch):
+            self.remove(repeated[start : start + self.batch])
+        return repeated
+
+    def remove(self, ids: Sequence[str]) -> None:  # noqa: D102
+        with self._asking():
+            self._table.delete(_any_of(ID, ids))
+
+    def nearest(  # noqa: D102
+        self, query: npt.NDArray[np.float32], k: int, metric: str, where: Where
+    ) -> tuple[list[str], npt.NDArray[np.float32]]:
+        with self._asking():
+            search = self._table.search(query, vector_column_name=VECTOR)
+            # Of embeddings of length 1 the dot product is the cosine, of zeros too.
+            search = search.distance_type("dot" if metric == "cosine" else "l2")
+            search = search.bypass_vector_index().select([PATH, VECTOR, "_distance"]).limit(k)
+            if where:
+                asked = " AND ".join(_any_of(name, values) for name, values in where.items())
+                search = search.where(asked, prefilter=True)
+            found = search.to_arrow()
+        return found[PATH].to_pylist(), embeddings_of(found)
+
+
+def _any_of(name: str, values: Sequence[str]) -> str:
+    """In LanceDB's SQL: a column has one of these values."""
+    if not values:
+        return "false"
+    texts = ("'" + value.replace("'", "''") + "'" for value in values)
+    return f"`{name}` IN ({', '.join(texts)})"

@@ -1,0 +1,183 @@
+"""PostgreSQL with the extension vector."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from experiments.searching.store import (
+    CLASS,
+    DIGEST,
+    FOLDER,
+    ID,
+    PATH,
+    VECTOR,
+    Description,
+    Rows,
+    Store,
+    Where,
+)
+from keras_dml._common.extras import needing
+
+with needing("pgvector", "a store pgvector:DSN"):
+    import pgvector.psycopg
+    import psycopg
+    from psycopg import sql
+
+__all__ = ["PostgresStore"]
+
+_READ = 10_000
+_SECONDS = 10
+# Follows the description in the comment of the table.
+_FINISHED = "\nfinished"
+# Operators of the extension. For embeddings of length 1, the inner product is the cosine.
+_OPERATORS = {"cosine": "<#>", "l2": "<->"}
+
+
+class PostgresStore(Store):
+    """A table of PostgreSQL.
+
+    The place is a DSN: postgresql://USER@HOST/DATABASE or KEY=VALUE words. The environment
+    completes it as in libpq, with PGPASSWORD or ~/.pgpass.
+    """
+
+    kind = "pgvector"
+    batch = 1_000
+
+    def __init__(self, place: str, table: str) -> None:
+        super().__init__(place, table)
+        self._name = sql.Identifier(table)
+        with self._connected():
+            pass  # report a missing server now
+
+    def _shown_place(self) -> str:
+        with contextlib.suppress(psycopg.Error):
+            words = psycopg.conninfo.conninfo_to_dict(self.place)
+            known = (f"{name}={value}" for name, value in words.items() if name != "password")
+            return " ".join(known)
+        return "DSN"
+
+    def _errors(self) -> tuple[type[Exception], ...]:
+        return (psycopg.Error, OSError)
+
+    @contextlib.contextmanager
+    def _connected(self, vectors: bool = False) -> Iterator[Any]:
+        """Open a connection that commits at its end."""
+        with (
+            self._asking(),
+            psycopg.connect(self.place, connect_timeout=_SECONDS) as connection,
+        ):
+            if vectors:
+                pgvector.psycopg.register_vector(connection)
+            yield connection
+
+    def description(self) -> Description | None:  # noqa: D102, as in Store
+        with self._connected() as connection:
+            comment = self._comment(connection)
+        if comment is None:
+            return None
+        return Description.of_text(comment.removesuffix(_FINISHED), self)
+
+    def is_finished(self) -> bool:  # noqa: D102
+        with self._connected() as connection:
+            return (self._comment(connection) or "").endswith(_FINISHED)
+
+    def _comment(self, connection: Any) -> str | None:
+        """Return the comment of the table, or None if the table is missing."""
+        query = (
+            "SELECT coalesce(obj_description(oid, 'pg_class'), '') FROM pg_class "
+            "WHERE oid = to_regclass(%s)"
+        )
+        found = connection.execute(query, [f'"{self.table}"']).fetchone()
+        return None if found is None else found[0]
+
+    def _set_comment(self, connection: Any, text: str) -> None:
+        query = sql.SQL("COMMENT ON TABLE {} IS {}").format(self._name, sql.Literal(text))
+        connection.execute(query)
+
+    def create(self, description: Description) -> None:  # noqa: D102
+        text = [PATH, CLASS, FOLDER, *description.columns, DIGEST]
+        columns = sql.SQL(", ").join(
+            [
+                sql.SQL("{} uuid PRIMARY KEY").format(sql.Identifier(ID)),
+                *(sql.SQL("{} text NOT NULL").format(sql.Identifier(name)) for name in text),
+                sql.SQL("{} vector({}) NOT NULL").format(
+                    sql.Identifier(VECTOR), sql.Literal(description.dimensions)
+                ),
+            ]
+        )
+        with self._connected() as connection:
+            connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
+            connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self._name))
+            connection.execute(sql.SQL("CREATE TABLE {} ({})").format(self._name, columns))
+            self._set_comment(connection, description.text())
+
+    def finish(self, images: int) -> None:  # noqa: D102
+        with self._connected() as connection:
+            # Until the transaction ends, no other process can write to the table or drop it.
+            lock = sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(self._name)
+            connection.execute(lock)
+            count = sql.SQL("SELECT count(*) FROM {}").format(self._name)
+            self._check_count(connection.execute(count).fetchone()[0], images)
+            comment = self._comment(connection) or ""
+            if not comment.endswith(_FINISHED):
+                self._set_comment(connection, comment + _FINISHED)
+
+    def values(self, names: Sequence[str]) -> Iterator[list[tuple[str, ...]]]:  # noqa: D102
+        query = sql.SQL("SELECT {} FROM {}").format(_listed(names), self._name)
+        with self._connected() as connection, connection.cursor("values") as cursor:
+            cursor.execute(query)
+            while rows := cursor.fetchmany(_READ):
+                yield [tuple(map(str, row)) for row in rows]
+
+    def upsert(self, rows: Rows) -> None:  # noqa: D102
+        names = [ID, *rows.columns, VECTOR]
+        query = sql.SQL("INSERT INTO {} ({}) VALUES ({}) ON CONFLICT ({}) DO UPDATE SET {}").format(
+            self._name,
+            _listed(names),
+            sql.SQL(", ").join(sql.Placeholder() * len(names)),
+            sql.Identifier(ID),
+            sql.SQL(", ").join(
+                sql.SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(name)) for name in names[1:]
+            ),
+        )
+        values = list(zip(rows.ids, *rows.columns.values(), rows.vectors))
+        with self._connected(vectors=True) as connection, connection.cursor() as cursor:
+            cursor.executemany(query, values)
+
+    def remove(self, ids: Sequence[str]) -> None:  # noqa: D102
+        query = sql.SQL("DELETE FROM {} WHERE {} = ANY(%s::uuid[])").format(
+            self._name, sql.Identifier(ID)
+        )
+        with self._connected() as connection:
+            connection.execute(query, [list(ids)])
+
+    def nearest(  # noqa: D102
+        self, query: npt.NDArray[np.float32], k: int, metric: str, where: Where
+    ) -> tuple[list[str], npt.NDArray[np.float32]]:
+        conditions = [sql.SQL("{} = ANY(%s)").format(sql.Identifier(name)) for name in where] or [
+            sql.SQL("true")
+        ]
+        select = sql.SQL("SELECT {}, {} FROM {} WHERE {} ORDER BY {} {} %s LIMIT %s").format(
+            sql.Identifier(PATH),
+            sql.Identifier(VECTOR),
+            self._name,
+            sql.SQL(" AND ").join(conditions),
+            sql.Identifier(VECTOR),
+            sql.SQL(_OPERATORS[metric]),
+        )
+        given = [*map(list, where.values()), query, k]
+        with self._connected(vectors=True) as connection:
+            # Ignore an approximate index of the user.
+            connection.execute("SET LOCAL enable_indexscan = off")
+            found = connection.execute(select, given).fetchall()
+        vectors = np.array([vector.to_numpy() for _, vector in found], np.float32)
+        return [path for path, _ in found], vectors.reshape(len(found), len(query))
+
+
+def _listed(names: Sequence[str]) -> sql.Composed:
+    return sql.SQL(", ").join(map(sql.Identifier, names))

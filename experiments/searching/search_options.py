@@ -1,0 +1,129 @@
+"""The options of `experiments.search`."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import re
+
+from experiments.options import UsageError, option
+from experiments.options.run_options import ImageLimitOptions
+from experiments.searching.addresses import FORMS
+from experiments.searching.answer import GROUP_SIMILARITY
+
+__all__ = ["DEFAULT_K", "SearchOptions", "check_search"]
+
+DEFAULT_K = 10
+_QUERY_FLAGS = ("k", "where", "min_similarity", "group_similarity", "json", "output")
+_SERVER_FLAGS = ("host", "port", "allowed_host")
+_INDEX, _QUERY, _SERVER = "Index", "Queries", "Local web page"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SearchOptions(ImageLimitOptions):
+    """The index, the queries, and the local page."""
+
+    command = "experiments.search"
+    intro = """Find the images of an index that are most similar to your images.
+
+  python -m experiments.search --index=INDEX --query=photo.jpg [--query=other.png]
+
+prints the neighbors and their classes. --output=FILE.html also writes a page with the pictures,
+which works without a network.
+
+  python -m experiments.search --index=INDEX --serve
+
+serves a page onto which you drop an image. Programs can query the server and get JSON:
+  curl -F image=@photo.jpg 'http://127.0.0.1:8000/search?k=5&where=class:Milk&min_similarity=0.7'
+"""
+
+    index: str = option(
+        None,
+        _INDEX,
+        f"Folder of experiments.index, or a store: {FORMS}.\n"
+        "A search in a store is exact. The index names its SavedModel, which is code: use only "
+        "indexes and stores that you trust.",
+        required=True,
+    )
+    saved_model: pathlib.Path | None = option(
+        None,
+        _INDEX,
+        "Folder of the model, if you have moved it.\nA SavedModel is code that runs with your "
+        "rights. Use only models that you trust.",
+    )
+    images: str | None = option(
+        None,
+        _INDEX,
+        "Folder of the images, if you have moved it, or an address such as s3://BUCKET/FOLDER.\n"
+        "An address in the index is only opened if you set it here.",
+    )
+    query: tuple[str, ...] = option((), _QUERY, "Image file. Repeatable.", repeated=True)
+    k: int | None = option(
+        None, _QUERY, f"Number of neighbors. Default: {DEFAULT_K}.", lower_bound=1
+    )
+    where: tuple[str, ...] = option(
+        (),
+        _QUERY,
+        "Search only images with a value in a column, for example class=Milk, folder=Packages, or "
+        "brand=Arla. Repeatable.\nTwo values of one column: either value. Two columns: both. The "
+        "search is exact.",
+        repeated=True,
+    )
+    min_similarity: float | None = option(
+        None,
+        _QUERY,
+        "Smallest similarity of a neighbor. Only for an index of cosine similarities.",
+        lower_bound=-1,
+        upper_bound=1,
+    )
+    group_similarity: float = option(
+        GROUP_SIMILARITY,
+        _QUERY,
+        "Cosine similarity from which neighbors count as copies of one image. 0: no grouping.",
+        lower_bound=0,
+        upper_bound=1,
+    )
+    json: bool = option(False, _QUERY, "Print one JSON object, as the server does.")
+    output: pathlib.Path | None = option(
+        None, _QUERY, "HTML file for the neighbors and their pictures."
+    )
+    serve: bool = option(False, _SERVER, "Serve the page.")
+    host: str = option(
+        "127.0.0.1",
+        _SERVER,
+        "Address of the server. 127.0.0.1: only this computer. 0.0.0.0: every computer that can "
+        "connect can search and see the images, without a password.",
+    )
+    allowed_host: tuple[str, ...] = option(
+        (),
+        _SERVER,
+        "Another name of the server, for example the name of a web server in front of it. "
+        "Repeatable.\nLocalhost, this computer's name, and IP addresses are always allowed.",
+        repeated=True,
+    )
+    port: int = option(
+        8000, _SERVER, "Port of the server. 0: any free port.", lower_bound=0, upper_bound=65535
+    )
+
+
+def check_search(options: SearchOptions) -> None:
+    """Check the flags that depend on each other."""
+    if bool(options.query) == options.serve:
+        raise UsageError("give either --query=IMAGE (once or more) or --serve")
+    if "" in options.query:  # an unset variable of a shell
+        raise UsageError("query must not be empty, but got query=.")
+    for name in _QUERY_FLAGS if options.serve else _SERVER_FLAGS:
+        if name in options.given:
+            mode = "--query" if options.serve else "--serve"
+            raise UsageError(f"leave out --{name}, which is for {mode}")
+    for name in options.allowed_host:
+        if not re.fullmatch(r"[A-Za-z0-9._-]+", name):
+            raise UsageError(
+                "allowed_host must be one name without a port, such as photos.example.org, but "
+                f"got {name}. A pattern such as * would let pages of any site query the server."
+            )
+    page = options.output
+    if page and (page.is_dir() or not page.parent.is_dir()):
+        raise UsageError(
+            f"output must be a file name in a folder that exists, but got output={page}."
+        )

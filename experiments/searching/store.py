@@ -1,0 +1,281 @@
+"""The interface of all stores: write images by id, and find the nearest images of an embedding."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import dataclasses
+import hashlib
+import json
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from experiments.options.errors import UsageError, one_line
+from experiments.searching.addresses import TABLE
+
+__all__ = [
+    "CLASS",
+    "DIGEST",
+    "FOLDER",
+    "ID",
+    "PATH",
+    "VECTOR",
+    "Description",
+    "Rows",
+    "Store",
+    "StoreError",
+    "Where",
+    "check_columns",
+    "item_id",
+    "made_rows",
+]
+
+ID, PATH, CLASS, FOLDER, VECTOR, DIGEST = "id", "path", "class", "folder", "vector", "digest"
+_OURS = (ID, PATH, CLASS, FOLDER, VECTOR, DIGEST)
+_FORMAT = 1
+# The longest name in PostgreSQL in bytes, and characters with a meaning in a query language.
+_MOST_BYTES = 63
+_OF_LANGUAGES = frozenset("\"'`.[]\\")
+# The allowed values of each column.
+Where: TypeAlias = Mapping[str, Sequence[str]]
+
+
+class StoreError(UsageError):
+    """A store does not answer, or refuses a request. The message names the store."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Description:
+    """The description of a store's images. The store contains it, so a search needs no index.
+
+    Attributes:
+        metric: "cosine" (embeddings have length 1) or "l2".
+        dimensions: the length of an embedding.
+        saved_model: the model's folder.
+        fingerprint: the fingerprint of the model's files.
+        images: the images' folder.
+        columns: the names of the columns other than path, class, and folder.
+    """
+
+    metric: str
+    dimensions: int
+    saved_model: str
+    fingerprint: str
+    images: str
+    columns: tuple[str, ...] = ()
+
+    def text(self) -> str:
+        """Return the description as JSON."""
+        return json.dumps({"format": _FORMAT, **dataclasses.asdict(self)})
+
+    @classmethod
+    def of_text(cls, text: str | None, store: Store) -> Description:
+        """Read a description from JSON.
+
+        Raises:
+            UsageError: if the text is invalid, or from a newer version.
+        """
+        try:
+            found: dict[str, Any] = json.loads(text or "")
+            if found.pop("format") > _FORMAT:
+                raise UsageError(f"{store} was written by a newer library")
+            return cls(**found | {"columns": tuple(found["columns"])})
+        except UsageError:
+            raise
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise UsageError(
+                f"{store} holds something else than what experiments.index --to writes: name "
+                "another table with #NAME after the address"
+            ) from error
+
+
+class Rows(NamedTuple):
+    """Images: ids, embeddings float32 `[n, d]`, and text columns by name.
+
+    The columns are `path`, `class`, `folder`, `digest`, and the user's columns.
+    """
+
+    ids: list[str]
+    vectors: npt.NDArray[np.float32]
+    columns: dict[str, list[str]]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def taken(self, places: Sequence[int]) -> Rows:
+        """Return the rows with these numbers."""
+        columns = {name: [each[place] for place in places] for name, each in self.columns.items()}
+        return Rows([self.ids[place] for place in places], self.vectors[list(places)], columns)
+
+
+def item_id(path: str) -> str:
+    """Return the id of an image in every store: a UUID of its path."""
+    return str(uuid.uuid5(uuid.NAMESPACE_URL, path))
+
+
+def made_rows(
+    paths: Sequence[str],
+    vectors: npt.NDArray[np.float32],
+    columns: Mapping[str, Sequence[str]],
+) -> Rows:
+    """Build `Rows`. A digest changes with the embedding and with the columns.
+
+    Args:
+        paths: the paths of the images from their folder.
+        vectors: embeddings that are prepared for the metric, `[n, d]`.
+        columns: `class`, `folder`, and the user's columns.
+    """
+    vectors = np.ascontiguousarray(vectors, np.float32)
+    digests = []
+    for place, row in enumerate(vectors):
+        known = json.dumps([[name, each[place]] for name, each in columns.items()])
+        digests.append(hashlib.blake2b(row.tobytes() + known.encode(), digest_size=16).hexdigest())
+    said = {name: list(each) for name, each in columns.items()}
+    return Rows(
+        [item_id(path) for path in paths], vectors, {PATH: list(paths), **said, DIGEST: digests}
+    )
+
+
+def check_columns(names: Sequence[str]) -> None:
+    """Check the names of the user's columns.
+
+    Raises:
+        UsageError: if a store cannot have a column of this name.
+    """
+    for name in names:
+        if name in _OURS:
+            raise UsageError(f"columns has a column {name!r}, which every store has: rename it")
+        fits = 0 < len(name.encode()) <= _MOST_BYTES
+        if not fits or not name.isprintable() or _OF_LANGUAGES & set(name):
+            raise UsageError(
+                f"a column of a store has a name of at most {_MOST_BYTES} bytes without quotes, "
+                f"dots, brackets and backslashes. Received: the column {name!r} of columns"
+            )
+
+
+class Store(abc.ABC):
+    """A table of images in a store.
+
+    Args:
+        place: the folder or address of the store.
+        table: the name of the table.
+
+    Raises:
+        StoreError: if the store does not answer.
+    """
+
+    kind: ClassVar[str]
+    batch: ClassVar[int]
+    """Images written at once."""
+
+    def __init__(self, place: str, table: str = TABLE) -> None:
+        self.place = place
+        self.table = table
+
+    def __str__(self) -> str:
+        """Return the address without secrets."""
+        shown = f"{self.kind}:{self._shown_place()}"
+        return shown if self.table == TABLE else f"{shown}#{self.table}"
+
+    def _shown_place(self) -> str:
+        return self.place
+
+    @contextlib.contextmanager
+    def _asking(self) -> Iterator[None]:
+        """Convert the client's exceptions in the block to `StoreError`."""
+        try:
+            yield
+        except UsageError:
+            raise
+        except self._errors() as error:
+            raise StoreError(f"{self} cannot be used: {self._said(error)}") from error
+
+    def _said(self, error: Exception) -> str:
+        return (one_line(error) or type(error).__name__)[:500]
+
+    @abc.abstractmethod
+    def _errors(self) -> tuple[type[Exception], ...]:
+        """Return the client's exception types."""
+
+    @abc.abstractmethod
+    def description(self) -> Description | None:
+        """Return the description of the images, or None if the table does not exist.
+
+        Raises:
+            UsageError: if the table was not written by `experiments.index`.
+        """
+
+    @abc.abstractmethod
+    def is_finished(self) -> bool:
+        """Return whether the table has been complete."""
+
+    @abc.abstractmethod
+    def create(self, description: Description) -> None:
+        """Create an empty table. Replaces an existing table of `experiments.index`."""
+
+    @abc.abstractmethod
+    def finish(self, images: int) -> None:
+        """Mark the table as complete.
+
+        Args:
+            images: the number of images in the table.
+
+        Raises:
+            StoreError: if the table has a different number, because another process wrote into it.
+        """
+
+    def _check_count(self, found: int, images: int) -> None:
+        if found != images:
+            raise StoreError(
+                f"{self} holds {found:,} images instead of {images:,}: another process wrote into "
+                "it at the same time. Repeat the command"
+            )
+
+    def held(self) -> contextlib.AbstractContextManager[object]:
+        """Return a context that locks the table for this machine.
+
+        Raises:
+            UsageError: if another process has the lock.
+        """
+        return contextlib.nullcontext()
+
+    def remove_repeated(self) -> list[str]:
+        """Delete the images whose ids repeat in the table, and return the ids.
+
+        In most stores the id is a key, so ids cannot repeat.
+        """
+        return []
+
+    @abc.abstractmethod
+    def values(self, names: Sequence[str]) -> Iterator[list[tuple[str, ...]]]:
+        """Yield blocks with the values of columns (also `id`) of all images."""
+
+    @abc.abstractmethod
+    def upsert(self, rows: Rows) -> None:
+        """Write images. Replaces images with the same ids."""
+
+    @abc.abstractmethod
+    def remove(self, ids: Sequence[str]) -> None:
+        """Delete the images with these ids."""
+
+    @abc.abstractmethod
+    def nearest(
+        self, query: npt.NDArray[np.float32], k: int, metric: str, where: Where
+    ) -> tuple[list[str], npt.NDArray[np.float32]]:
+        """Return paths and embeddings of the k nearest images that meet the conditions.
+
+        The search is exact in the store's arithmetic. The order of equal scores is undefined.
+
+        Args:
+            query: an embedding that is prepared for the metric, `[d]`.
+            k: the largest number of images.
+            metric: the metric of the description.
+            where: the allowed values of each column.
+        """
+
+    def close(self) -> None:  # noqa: B027
+        """Close the connection."""

@@ -1,0 +1,83 @@
+"""A whole run: plan, model, training, evaluation, and outputs."""
+
+from __future__ import annotations
+
+import functools
+import time
+from typing import TYPE_CHECKING
+
+from experiments.evaluation.result import REPORT
+from experiments.options import RunOptions, mute, resolved
+from experiments.training.cluster import Cluster
+from experiments.training.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from experiments.training.outcome import WritePages
+
+__all__ = ["train"]
+
+
+def train(options: RunOptions, cluster: Cluster, write_pages: WritePages) -> str:
+    """Train, evaluate, and write the run's folder, or continue where an earlier process stopped.
+
+    Args:
+        options: the run's options.
+        cluster: the workers that train together. Every worker calls this function.
+        write_pages: writes the pages of the run.
+
+    Returns:
+        The text to print at the end: the scores and the names of the report and the model. Empty on
+        all workers but the first.
+
+    Raises:
+        UsageError: if the options do not fit each other, the data, or the folder.
+        RunError: if the run has to stop.
+    """
+    for_loss = options.loss_arguments
+    folder = RunFolder(options.folder, resolved(options), writes=cluster.first)
+    if not cluster.first:
+        mute()
+    if folder.result is not None:
+        return folder.finished_text
+
+    # These modules import TensorFlow, which takes seconds. A finished run does not need it.
+    from experiments.evaluation.table_embedder import TableEmbedder
+    from experiments.training import fit, outcome
+    from experiments.training.devices import devices
+    from experiments.training.failures import explained
+    from experiments.training.made_of import settle_images
+    from experiments.training.plan import describe, plan_run
+    from experiments.training.workers import Workers
+    from keras_dml.export import check_export
+
+    began = time.perf_counter()
+    if for_loss:
+        given = ", ".join(f"{name}={value}" for name, value in for_loss.items())
+        print(f"to loss {options.loss}: {given}", flush=True)
+    strategy = devices(options)
+    workers = Workers(strategy, cluster)
+    run = plan_run(options, folder, workers)
+    learner = fit.Learner(run, strategy)
+    embedding, model = learner.embedding, learner.model
+    # Find out now, not after hours of training.
+    check_export(embedding, run.preprocessing)
+    folder.open()
+    # Another process with the same flags may have finished the run before this one locked it.
+    if workers.first_says(folder.result is not None):
+        return folder.finished_text if cluster.first else ""
+    settle_images(folder, run.made_of)
+    run.list_bad_images()
+    state = fit.restored(run, learner, workers)
+
+    print(f"{run.name}: {describe(run, model, state)}", flush=True)
+    with explained(folder, run.data, options.max_pixels):
+        feed = fit.feed_of(run, learner, workers, state)
+        embedder = TableEmbedder(embedding, run.preprocessing, options.eval_batch_size)
+        untrained = functools.partial(fit.untrained_embeddings, run, learner, workers, feed)
+        for evaluator in run.evaluators:
+            evaluator.before(run, state, embedder, untrained)
+        fit.fit(run, learner, workers, state, feed)
+        table = outcome.leave(run, model, embedding, workers, began, feed, write_pages)
+    if table is None:
+        return ""
+    return f"\n{table}\n\nreport: {folder.file(REPORT)}\nserving: {folder.file('saved_model')}"

@@ -1,0 +1,109 @@
+"""Two workers of Ray train a run. One is killed, and the run ends as if nothing had happened."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import local_workers
+import numpy as np
+import pytest
+from tiny_run import command, final_weights, history
+
+TINY = [
+    *("--dataset=glyphs", "--train_classes=20", "--test_classes=11"),
+    *("--image_size=16", "--resize=18", "--crop=fixed", "--batch_size=24"),
+    *("--backbone=small_convnet", "--filters=8", "--weights=none", "--frozen_batch_norm"),
+    *("--embedding_size=8", "--loss=ce", "--dropout=0.5", "--optimizer=adam"),
+    *("--epochs=6", "--steps_per_epoch=4", "--eval_every=3", "--eval_batch_size=7"),
+    *("--recall_at=1,2", "--deterministic"),
+]
+SECONDS = 240
+
+
+def start(folder, *more):
+    words = [*TINY, "--engine=ray", "--workers=2", f"--output_dir={folder}", *more]
+    return subprocess.Popen(
+        [sys.executable, "-m", "experiments.run", *words],
+        cwd=local_workers.ROOT,
+        env={name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def ended(process):
+    """Exit code, output, and errors of a process."""
+    try:
+        out, err = process.communicate(timeout=SECONDS)
+    finally:
+        process.kill()
+    return process.returncode, out, err
+
+
+def workers_of(folder):
+    """Process ids of the Ray workers whose log or lock is in a run's folder, first worker first."""
+    pytest.importorskip("ray")
+    found = []
+    for process in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            name = (process / "cmdline").read_bytes()
+            words = (process / "environ").read_bytes()
+        except OSError:
+            continue
+        if name.startswith(b"ray::RayTrainWorker") and f"MARK={folder}\0".encode() in words:
+            found.append(int(process.name))
+    return sorted(found)
+
+
+def test_workers_need_the_engine(tmp_path, capsys):
+    assert command(*TINY, "--workers=2", f"--output_dir={tmp_path / 'run'}") == 2
+    assert "workers needs --engine=ray" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    pytest.importorskip("ray")
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    code, out, err = ended(start(folder))
+    assert code == 0, err[-3000:]
+    assert f"report: {folder}/report.html" in out
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.gate_cases(1)
+@pytest.mark.parametrize("victim", [1, 0])
+def test_a_killed_worker_is_restarted_and_the_run_is_bit_identical(
+    whole, tmp_path, victim, monkeypatch
+):
+    folder = tmp_path / "killed"
+    monkeypatch.setenv("MARK", str(folder))
+    process = start(folder)
+    deadline = time.monotonic() + SECONDS
+    while not (folder / "checkpoint.npz").is_file() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    os.kill(workers_of(folder)[victim], signal.SIGKILL)
+    assert not (folder / "result.json").exists(), "killed too late"
+    code, out, err = ended(process)
+    assert code == 0, err[-3000:]
+    assert "continued after epoch" in out + err
+    expected, found = final_weights(whole), final_weights(folder)
+    assert expected.keys() == found.keys()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(array, found[name], err_msg=name)
+    assert history(whole) == history(folder)
+    saved = [np.load(run / "test_embeddings.npz")["embeddings"] for run in (whole, folder)]
+    np.testing.assert_array_equal(*saved)
+
+
+@pytest.mark.slow
+def test_a_mistake_ends_the_workers_with_one_line_and_is_not_repeated(tmp_path):
+    pytest.importorskip("ray")
+    code, _, err = ended(start(tmp_path / "run", "--batch_size=25"))
+    assert code == 2
+    assert "error: batch_size must be a multiple of the 2 devices" in err.splitlines()[-1]
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,150 @@
+"""What an index knows of its images beside their embeddings."""
+
+import unicodedata
+
+import numpy as np
+import pytest
+
+from experiments.searching.columns import COLUMNS, Columns, StoredColumns, import_csv, read_columns
+
+PATHS = ["Milk/a.jpg", "Juice/Apple/b.jpg", "Juice/Orange/c.jpg", "d.jpg", "x/Milk/e.jpg"]
+ROWS = {"Milk/a.jpg": ["Arla", "1"], "Juice/Apple/b.jpg": ["Bravo", "1"], "gone.jpg": ["Arla", "2"]}
+
+
+def columns(class_column=None):
+    return Columns(PATHS, StoredColumns(["brand", "a=b"], class_column, ROWS))
+
+
+def rows_of(known, *where):
+    return np.flatnonzero(known.mask(where)).tolist()
+
+
+def test_class_and_folder_without_a_csv():
+    known = Columns(PATHS)
+    assert known.names == ["class", "folder"]
+    assert known.class_names == ["Milk", "Juice/Apple", "Juice/Orange", "", "x/Milk"]
+    assert known.mask(()) is None
+    # A folder with what lies below; by the end of its path where no folder is just that.
+    assert rows_of(known, ("folder", "Juice")) == rows_of(known, ("folder", "Juice/")) == [1, 2]
+    assert rows_of(known, ("class", "Apple")) == rows_of(known, ("folder", "Apple")) == [1]
+    assert rows_of(known, ("class", "Milk")) == rows_of(known, ("folder", "Milk")) == [0]
+    assert rows_of(known, ("folder", "x")) == rows_of(known, ("class", "x/Milk")) == [4]
+    assert rows_of(known, ("class", "")) == rows_of(known, ("folder", "")) == [3]
+    assert dict(known.counts("folder"))["Juice"] == 2
+    assert known.counts("class")[0] == ("Juice/Apple", 1)
+
+
+def test_values_of_one_column_are_either_and_columns_are_both():
+    known = columns()
+    assert rows_of(known, ("brand", "Arla")) == [0]
+    assert rows_of(known, ("brand", "Arla"), ("brand", "Bravo")) == [0, 1]
+    assert rows_of(known, ("brand", "Arla"), ("a=b", "1")) == [0]
+    assert rows_of(known, ("brand", "Arla"), ("class", "Juice/Apple")) == []
+    assert rows_of(known, ("brand", "")) == [2, 3, 4]
+    assert known.counts("brand") == [("Arla", 1), ("Bravo", 1)]
+
+
+def test_the_class_is_the_columns_where_it_says_one():
+    assert columns("brand").class_names == ["Arla", "Bravo", "Juice/Orange", "", "x/Milk"]
+    known = Columns(PATHS, StoredColumns(["class"], None, {"d.jpg": ["melon"]}))
+    assert known.names == ["class", "folder"]
+    assert known.class_names == ["Milk", "Juice/Apple", "Juice/Orange", "melon", "x/Milk"]
+
+
+def test_accents_of_one_sign_and_of_two_are_the_same():
+    for form in ("NFC", "NFD"):
+        known = Columns([unicodedata.normalize(form, "Gräddfil/a.jpg")])
+        for other in ("NFC", "NFD"):
+            assert rows_of(known, ("class", unicodedata.normalize(other, "Gräddfil"))) == [0]
+
+
+def test_conditions_as_text():
+    known = columns()
+    assert known.parsed("class=Milk", "=", "where") == ("class", "Milk")
+    assert known.parsed("a=b=1=2", "=", "where") == ("a=b", "1=2")
+    assert known.parsed("brand: Arla ", ":", "where") == ("brand", "Arla")
+    for text, message in [
+        ("class", "where must be COLUMN=VALUE, with a column of class, folder, brand, a=b"),
+        ("colour=red", "no column 'colour': it has class, folder, brand, a=b. Received: where="),
+        ("=x", "no column ''"),
+        ("x" * 10_000, "x{100}…$"),
+    ]:
+        with pytest.raises(ValueError, match=message) as error:
+            known.parsed(text, "=", "where")
+        assert len(str(error.value)) < 500
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("class", "milky", "no image has class=milky; the nearest: Milk$|x/Milk"),
+        ("brand", "ARLA", "no image has brand=ARLA; the nearest: Arla"),
+        ("folder", "juce", "the nearest: Juice"),
+        ("class", "aple", "the nearest: Juice/Apple"),
+        ("brand", "zzzzzz", "no image has brand=zzzzzz$"),
+        ("brand", "q" * 100_000, "q{100}…$"),
+        ("price", "1", "the index has no column 'price': class, folder, brand"),
+    ],
+)
+def test_a_value_that_no_image_has(name, value, message):
+    with pytest.raises(ValueError, match=message) as error:
+        columns().mask([(name, value)])
+    assert len(str(error.value)) < 500
+
+
+@pytest.fixture
+def imported(tmp_path):
+    def run(text, class_column=None, paths=PATHS):
+        (tmp_path / "known.csv").write_text(text)
+        images = tmp_path / "photos"
+        return import_csv(tmp_path, tmp_path / "known.csv", class_column, images, paths)
+
+    return run
+
+
+def test_kept_by_path_for_images_that_come_and_go(tmp_path, imported):
+    whole = tmp_path / "photos" / "d.jpg"
+    lines = imported(
+        "path,brand\n"
+        f"Milk\\a.jpg,Arla\n./Juice//Apple/b.jpg,Bravo\n{whole},Åre\nlater.jpg,Arla\nd.jpg,Åre\n"
+    )
+    assert lines == [
+        "columns: brand, of 3 of 5 images",
+        f"1 paths in {tmp_path / 'known.csv'} are not images: later.jpg",
+        f"2 images have no row in {tmp_path / 'known.csv'}: Juice/Orange/c.jpg, x/Milk/e.jpg",
+        f"1 duplicate rows in {tmp_path / 'known.csv'} are ignored",
+    ]
+    assert read_columns(tmp_path, PATHS).counts("brand") == [("Arla", 1), ("Bravo", 1), ("Åre", 1)]
+    assert rows_of(read_columns(tmp_path, ["later.jpg", "new.jpg"]), ("brand", "Arla")) == [0]
+    imported("path,price\nd.jpg,3\n")
+    assert read_columns(tmp_path, PATHS).names == ["class", "folder", "price"]
+
+
+@pytest.mark.parametrize(
+    ("text", "class_column", "message"),
+    [
+        ("path,folder\nd.jpg,x\n", None, "a column 'folder', which every index has"),
+        ("path,brand\nd.jpg,x\n", "label", "class_column must be one of brand. Received: .*=label"),
+        ("path,class,label\nd.jpg,x,y\n", "label", "has a column 'class' itself"),
+        (
+            "path,brand\nx/y.jpg,x\n",
+            None,
+            "none of the 1 paths .* first: x/y.jpg; an image's: Milk",
+        ),
+    ],
+)
+def test_what_is_not_imported(tmp_path, imported, text, class_column, message):
+    with pytest.raises(ValueError, match=message):
+        imported(text, class_column)
+    assert not (tmp_path / COLUMNS).exists()
+
+
+def test_damage_is_named(tmp_path, imported):
+    imported("path,brand\nd.jpg,Arla\n")
+    whole = (tmp_path / COLUMNS).read_text()
+    for text in (whole.replace("Arla", "Bravo"), whole[:50], "", "[]", '{"names": [], "rows": 3}'):
+        (tmp_path / COLUMNS).write_text(text)
+        with pytest.raises(
+            ValueError, match="columns.json is damaged: python -m experiments.index"
+        ):
+            read_columns(tmp_path, PATHS)

@@ -1,0 +1,81 @@
+"""CSVs as people have them."""
+
+import pytest
+
+from experiments.searching.csv_table import read_csv
+
+TEXT = "path,brand,price\na/1.jpg,Åre,3\n\n b/2.jpg , ,4\n"
+ROWS = {"a/1.jpg": ["Åre", "3"], "b/2.jpg": ["", "4"]}
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_encodings_separators_and_line_ends(tmp_path, encoding, separator, end):
+    text = TEXT.replace(",", separator).replace("\n", end)
+    (tmp_path / "known.csv").write_bytes(text.encode(encoding))
+    table = read_csv(tmp_path / "known.csv")
+    assert table == (["brand", "price"], ROWS, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "rows"),
+    [
+        # The column of paths anywhere, or else the first with a name (a table's row numbers have
+        # none); quotes, and separators and line ends within them.
+        ('price;Path\n"a;b";1.jpg\n', ["price"], {"1.jpg": ["a;b"]}),
+        (",file,note\n0,1.jpg,x\n", ["note"], {"1.jpg": ["x"]}),
+        ('path,note\n1.jpg,"2\nlines, ""so"""\n', ["note"], {"1.jpg": ['2\nlines, "so"']}),
+        ("path;a, b, c\n1.jpg;x\n", ["a, b, c"], {"1.jpg": ["x"]}),
+        ("path,note,,\n1.jpg,x,,,,\n", ["note"], {"1.jpg": ["x"]}),
+        ("path,note\n1.jpg,a\u202eb\x1b[31m\0\n", ["note"], {"1.jpg": ["a\u202eb\x1b[31m\0"]}),
+    ],
+)  # fmt: skip
+def test_what_is_read(tmp_path, text, columns, rows):
+    (tmp_path / "known.csv").write_text(text)
+    table = read_csv(tmp_path / "known.csv")
+    assert (table.columns, table.rows) == (columns, rows)
+    assert table.unnamed == (text[0] == ",")
+
+
+def test_rows_that_come_again(tmp_path):
+    path = tmp_path / "known.csv"
+    path.write_text("path,note\n1.jpg,x\n1.jpg,x\n./1.jpg,x\n")
+    assert read_csv(path).again == 1
+    assert read_csv(path, lambda name: name.removeprefix("./")).again == 2
+    path.write_text("path,note\n1.jpg,x\n2.jpg,x\n1.jpg,y\n")
+    with pytest.raises(ValueError, match="line 4: 1.jpg has other values than in line 2"):
+        read_csv(path)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "must have a line of names first"),
+        (b"\n \n", "must have a line of names first"),
+        (b"path\n1.jpg\n", "must have a line of names first: .* Received: path"),
+        (b"path,note\n", "has no rows"),
+        (b"path,note,note\n1.jpg,x,y\n", "more than one column note"),
+        (b"path,note\n1.jpg\n", "line 2: 1 values for 2 columns"),
+        (b"path,note\n1.jpg,x,y\n", "line 2: 3 values for 2 columns"),
+        (b"path,note\n ,x\n", "line 2: no path in the column path"),
+        (b'path,note\n1.jpg,"x\n', "line 2: no CSV"),
+        (b"path,note\n1.jpg,x\n2.jpg,\xe5\n", "UTF-8.* Received: columns=.*, in line 3"),
+        ("path,note\n1.jpg,x\n".encode("utf-16-le"), "in UTF-16 with a byte order mark"),
+        ("path,note\n1.jpg,x\n".encode("utf-16")[:-1], "in UTF-16 with a byte order mark"),
+        (b"\x89PNG\r\n\x1a\n\xff\xfe", "must be a CSV in UTF-8"),
+        (b"path,note\n1.jpg," + b"x" * 200_000, "line 2: no CSV .field larger than"),
+    ],
+)
+def test_what_is_refused_in_one_line(tmp_path, data, message):
+    path = tmp_path / "known.csv"
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match=message) as error:
+        read_csv(path)
+    assert len(str(error.value)) < 500
+
+
+def test_what_is_no_file(tmp_path):
+    for path in (tmp_path, tmp_path / "none.csv"):
+        with pytest.raises(ValueError, match="columns must be a CSV file. Received: columns="):
+            read_csv(path)

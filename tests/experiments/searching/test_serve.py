@@ -1,0 +1,468 @@
+"""The search page's server: answers, refusals, and a real one under fire."""
+
+import concurrent.futures
+import io
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+
+import pytest
+from hostile_clients import send
+from photo_search import answering, make_index, picture, png
+from PIL import Image
+
+pytest.importorskip("flask")
+pytest.importorskip("waitress")
+
+from experiments.evaluation.calibration import Calibration, calibration_path, write_calibration
+from experiments.evaluation.saved_model import fingerprint
+from experiments.searching import serve, visual_search
+from experiments.searching.answer import Answer, SearchResult
+from experiments.searching.columns import Columns
+from experiments.searching.search_page import answers_text, write_neighbors
+from experiments.searching.visual_search import VisualSearch
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory):
+    return make_index(tmp_path_factory.mktemp("serve"))
+
+
+@pytest.fixture(scope="module")
+def client(index):
+    return serve.create_app(VisualSearch(index)).test_client()
+
+
+def upload(client, data, name="photo.png", address="/search?k=3", **more):
+    form = {"image": (io.BytesIO(data), name)}
+    return client.post(address, data=form, content_type="multipart/form-data", **more)
+
+
+def test_an_image_finds_its_neighbours(client):
+    answer = upload(client, png(1))
+    assert answer.status_code == 200
+    found = answer.json["neighbours"]
+    assert [one["rank"] for one in found] == [1, 2, 3]
+    first = {"rank": 1, "item": 2, "path": "a/1.png", "class": "a", "similarity": 1.0}
+    assert found[0] == first | {"alike": [], "image": "/image/2"}
+    assert sum(one["count"] for one in answer.json["classes"]) == sum(
+        one["class"] != "" for one in found
+    )
+    picture_of_it = client.get(found[0]["image"])
+    assert picture_of_it.mimetype == "image/png"
+    assert Image.open(io.BytesIO(picture_of_it.data)).tobytes() == picture(1).tobytes()
+    again = client.get("/image/2", headers={"If-None-Match": picture_of_it.headers["ETag"]})
+    assert again.status_code == 304
+    assert len(upload(client, png(1), address="/search?k=100").json["neighbours"]) == 5
+    assert len(upload(client, png(1), address="/search").json["neighbours"]) == 5
+
+
+def test_an_item_finds_the_others(client):
+    answer = client.get("/search?item=2&k=4").json
+    assert answer["path"] == "a/1.png"
+    assert sorted(one["item"] for one in answer["neighbours"]) == [0, 1, 3, 4]
+
+
+def test_only_what_is_asked_for(client):
+    def found(given):
+        answer = client.get(f"/search?item=2&{given}")
+        assert answer.status_code == 200, answer.text
+        return answer.json
+
+    assert {one["path"] for one in found("where=folder:b")["neighbours"]} == {
+        "b/3.gif",
+        "b/c/2.bmp",
+    }
+    assert [one["path"] for one in found("where=class:c")["neighbours"]] == ["b/c/2.bmp"]
+    answer = found("where=class:c&where=class:a&k=5&min_similarity=-1")
+    assert answer["allowed"] == 2 and len(answer["classes"]) == 2
+    answer = found("where=class:b&where=folder:c&group_similarity=0")
+    assert answer["neighbours"] == [] and answer["nothing"].startswith("no image of the index")
+    answer = found("min_similarity=1")
+    assert answer["nothing"] == f"nothing similar enough: the nearest has {answer['nearest']:.4f}"
+    uploaded = upload(client, png(1), address="/search?k=1&where=class:b").json["neighbours"]
+    assert [one["path"] for one in uploaded] == ["b/3.gif"]
+
+
+def test_columns_that_can_be_asked_for(client, index):
+    columns = client.get("/columns").json["columns"]
+    assert [one["name"] for one in columns] == ["class", "folder"]
+    assert columns[1]["values"][:2] == [{"value": "a", "count": 2}, {"value": "b", "count": 2}]
+    search = VisualSearch(index)
+    search.columns = Columns([f"{row}/x.png" for row in range(serve._VALUES + 7)])
+    columns = serve.create_app(search).test_client().get("/columns").json["columns"]
+    assert [(len(one["values"]), one["others"]) for one in columns] == [(serve._VALUES, 7)] * 2
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("where=colour:red", "the index has no column 'colour': it has class, folder. Received"),
+        ("where=class", "where must be COLUMN:VALUE, with a column of class, folder."),
+        ("where=", "where must be COLUMN:VALUE"),
+        ("where=class:aa", "no image has class=aa; the nearest: a."),
+        ("where=class:" + "x" * 5000, "no image has class=xxx"),
+        ("where=class:a&where=folder:%00%e2%80%ae", "no image has folder="),
+        *(
+            (f"min_similarity={text}", "min_similarity must be a number from -1 to 1.")
+            for text in ("nan", "inf", "x", "1_0", "2", "-1.1", "1e999", "²", "9" * 5000)
+        ),
+        ("group_similarity=-0.1", "group_similarity must be a number from 0 to 1."),
+    ],
+)
+def test_conditions_that_are_none(client, given, message):
+    for answer in (
+        client.get(f"/search?item=2&{given}"),
+        upload(client, png(1), address=f"/search?{given}"),
+    ):
+        assert answer.status_code == 400 and answer.json["error"].startswith(message)
+        assert len(answer.json["error"]) < 500
+
+
+OF_SEARCH = "k, where, min_similarity, group_similarity."
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        (
+            "/search?item=2&min_similarty=0.5",
+            f"Unknown parameter 'min_similarty': /search takes item, {OF_SEARCH}",
+        ),
+        ("/search?item=2&K=3", "Unknown parameter 'K': /search takes item, k, "),
+        ("/search?item=2&=3", "Unknown parameter '': /search takes item, k, "),
+        ("/search?item=2&" + "x" * 5000, "Unknown parameter 'xxx"),
+        ("/search?item=2&a%0a%e2%80%aeb", r"Unknown parameter 'a\u000a\u202eb': "),
+        ("/search?item=2&k=3&k=4", "k is given 2 times: give it once."),
+        ("/search?item=2&item=1", "item is given 2 times: give it once."),
+        ("/search?item=2&min_similarity=", "min_similarity must be a number from -1 to 1."),
+        ("/?k=7", "k must be one of 5, 10, 20, 50, 100 on the page."),
+        ("/?k=x", "k must be a number from 1 to 100."),
+        ("/?min_similarity=x", "min_similarity must be a number from -1 to 1."),
+        ("/?where=colour:red", "the index has no column 'colour'"),
+        ("/?item=2", "Unknown parameter 'item': / takes example, k, where, min_similarity."),
+        ("/columns?k=3", "Unknown parameter 'k': /columns takes no parameters."),
+        ("/image/2?size=9", "Unknown parameter 'size': /image/<item> takes no parameters."),
+    ],
+)
+def test_what_nobody_would_answer_is_refused(client, address, message):
+    answer = client.get(address)
+    assert answer.status_code == 400 and answer.json["error"].startswith(message)
+    assert len(answer.json["error"]) < 200 and "\n" not in answer.json["error"]
+
+
+def test_what_the_page_may_be_asked(client):
+    asked = "/?example=2&k=5&where=folder:a&where=folder:b&min_similarity=0.5"
+    assert client.get(asked).status_code == 200
+    assert client.get("/?example=5").status_code == 404
+
+
+def test_an_upload_holds_its_image_and_nothing_else(client):
+    def error(address="/search", **form):
+        answer = client.post(address, data={"image": (io.BytesIO(png(1)), "a.png"), **form})
+        assert answer.status_code == 400
+        return answer.json["error"]
+
+    of_search = f"Unknown parameter 'neighbors': /search takes {OF_SEARCH}"
+    assert error("/search?neighbors=3") == of_search
+    assert error(k="3") == "k belongs in the address: /search?k=…"
+    assert error(mask="3") == "Unknown field 'mask': the form takes image."
+    other = {"other": (io.BytesIO(png(1)), "b.png")}
+    assert error(**other) == "Unknown field 'other': the form takes image."
+    two = [(io.BytesIO(png(1)), "a.png"), (io.BytesIO(png(2)), "b.png")]
+    assert error(image=two) == "Send one image: the field `image` is given more than once."
+
+
+def test_the_page_needs_nothing_from_elsewhere(client):
+    page = client.get("/")
+    text = page.text
+    assert "5 images of photos" in text and "/?example=4" in text and "up to 16 MB" in text
+    assert not re.findall(r"https?://", text)
+    policy = page.headers["Content-Security-Policy"]
+    (nonce,) = set(re.findall("nonce-([^']*)'", policy))
+    assert text.count(f'nonce="{nonce}"') == text.count("<style") + text.count("<script") == 2
+    assert policy.startswith("default-src 'none'") and nonce not in client.get("/").text
+    assert page.headers["X-Content-Type-Options"] == "nosniff"
+
+
+def test_names_are_not_looked_at(client, index):
+    for name in ("../../../etc/passwd", "..\\..\\x.png", "/etc/passwd", "a\0b.png", ""):
+        answer = upload(client, png(1), name or "x")
+        assert answer.status_code == 200 and answer.json["neighbours"][0]["path"] == "a/1.png"
+    for address in ("/image/../settings.json", "/image/..%2fsettings.json", "/image/a/1.png"):
+        assert client.get(address).status_code == 404
+    for item in ("5", "-1", "x", "1.5", "²", "", "9" * 5000):
+        assert client.get(f"/image/{item}").status_code == 404
+        assert client.get(f"/search?item={item}").status_code == 404
+
+
+def test_what_is_refused(client, monkeypatch):
+    cut = picture(1, (300, 300))
+    file = io.BytesIO()
+    cut.save(file, "PNG")
+    for data, reason in [
+        (b"no image", "This file cannot be searched: not a JPEG, PNG, WebP, BMP or GIF image."),
+        (b"", "This file cannot be searched: not a JPEG"),
+        (file.getvalue()[:200], "This file cannot be searched: Invalid PNG data"),
+    ]:
+        answer = upload(client, data, "photo.jpg")
+        assert answer.status_code == 400 and answer.json["error"].startswith(reason)
+    large = upload(client, bytes(serve.MOST_BYTES + 1))
+    assert large.status_code == 413
+    assert large.json == {"error": "The upload is too large: at most 16 MB."}
+    assert client.post("/search", data=png(1)).status_code == 400
+    for k in ("0", "101", "-1", "x", "", "1e3", "9" * 5000):
+        answer = upload(client, png(1), address=f"/search?k={k}")
+        assert answer.status_code == 400 and "from 1 to 100" in answer.json["error"]
+    assert client.get("/nothing").status_code == 404
+    assert client.put("/search").status_code == 405
+
+
+def test_other_sites(client):
+    for origin in ("http://elsewhere.org", "null", "http://localhost:1", "http://[bad"):
+        answer = upload(client, png(1), headers={"Origin": origin})
+        assert answer.status_code == 403 and "other sites" in answer.json["error"]
+    assert upload(client, png(1), headers={"Origin": "http://localhost"}).status_code == 200
+    for name, code in [
+        ("elsewhere.org", 403),
+        ("127.0.0.1.elsewhere.org:8000", 403),
+        ("127.0.0.1:8000", 200),
+        ("[::1]:8000", 200),
+        ("LOCALHOST:8000", 200),
+        ("[", 403),
+    ]:
+        assert client.get("/", headers={"Host": name}).status_code == code, name
+
+
+NAVIGATION = {"Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site", "new-kind-of-site"])
+def test_a_browser_names_another_site(client, site):
+    """As `<img src="http://127.0.0.1:8000/search?item=0">` on a page of another site asks."""
+    for address in ("/search?item=0", "/image/2", "/columns", "/"):
+        for more in ({}, NAVIGATION, {**NAVIGATION, "Sec-Fetch-Dest": "iframe"}):
+            answer = client.get(address, headers={"Sec-Fetch-Site": site, **more})
+            if address == "/" and more == NAVIGATION:  # a link to the page
+                assert answer.status_code == 200
+            else:
+                assert answer.status_code == 403 and "other sites" in answer.json["error"]
+    assert upload(client, png(1), headers={"Sec-Fetch-Site": site}).status_code == 403
+
+
+@pytest.mark.parametrize("site", ["same-origin", "none"])
+def test_a_browser_names_no_other_site(client, site):
+    for address in ("/search?item=0", "/image/2", "/columns", "/"):
+        assert client.get(address, headers={"Sec-Fetch-Site": site}).status_code == 200
+
+
+def test_a_host_that_is_none(index):
+    with pytest.raises(ValueError, match="host must be a name or address .* Received: host=a b"):
+        serve.open_server(VisualSearch(index), "a b", 0)
+
+
+@pytest.mark.slow
+def test_a_file_that_is_gone(index, tmp_path):
+    moved = shutil.copytree(index.parent / "photos", tmp_path / "moved")
+    client = serve.create_app(VisualSearch(index, images=moved)).test_client()
+    (moved / "a" / "1.png").unlink()
+    for address in ("/image/2", "/search?item=2"):
+        answer = client.get(address)
+        assert answer.status_code == 404 and "gone" in answer.json["error"]
+    assert client.get("/search?item=0").status_code == 200
+
+
+def test_a_further_name(index):
+    client = serve.create_app(VisualSearch(index), allowed_hosts=["Photos.example"]).test_client()
+    for name, code in [("photos.example:80", 200), ("x.photos.example", 403), ("localhost", 200)]:
+        assert client.get("/", headers={"Host": name}).status_code == code
+
+
+def test_the_page_names_its_model_and_says_what_a_model_is(client, index):
+    model = "/".join(VisualSearch(index).saved_model.parts[-2:])
+    assert f"by the SavedModel {model}. A model is code" in client.get("/").text
+
+
+def test_slow_images_do_not_hold_all_that_come_after(index, monkeypatch):
+    monkeypatch.setattr(visual_search, "_PATIENCE", 0.1)
+    search = VisualSearch(index)
+    client = serve.create_app(search).test_client()
+    with search._slot(), search._slot():
+        for answer in (upload(client, png(1)), client.get("/search?item=0")):
+            assert answer.status_code == 503 and answer.headers["Retry-After"] == "5"
+            assert answer.json == {
+                "error": "Too many searches at once: try again in a few seconds."
+            }
+        assert client.get("/").status_code == client.get("/image/2").status_code == 200
+    assert upload(client, png(1)).status_code == 200
+    assert upload(client, b"no image").status_code == 400
+    assert upload(client, png(1)).status_code == 200
+
+
+def test_searches_are_refused_at_once_where_too_many_wait(index):
+    waiting = [serve._MOST_WAITING]
+    client = serve.create_app(VisualSearch(index), waiting=lambda: waiting[0]).test_client()
+    assert upload(client, png(1)).status_code == 200
+    waiting[0] += 1
+    for answer in (upload(client, png(1)), client.get("/search?item=0")):
+        assert answer.status_code == 503 and answer.headers["Retry-After"] == "5"
+    assert client.get("/").status_code == client.get("/image/2").status_code == 200
+
+
+HOSTILE = "a\u202egnp.\x1b[31m\u2066\n.png"
+SHOWN = r"a\u202egnp.\u001b[31m\u2066\u000a.png"
+
+
+def test_names_neither_turn_the_writing_nor_steer_the_terminal(index, tmp_path):
+    search = VisualSearch(index)
+    search._paths[0] = HOSTILE
+    page = serve.create_app(search).test_client().get("/").text
+    assert SHOWN in page and "\u202e" not in page
+    answers = [(HOSTILE, Answer((SearchResult(0, HOSTILE, 1.0, HOSTILE),)))]
+    write_neighbors(tmp_path / "page.html", search, answers)
+    written = (tmp_path / "page.html").read_text()
+    assert SHOWN in written and not set("\u202e\u2066\x1b") & set(written)
+    assert answers_text(search, answers, tmp_path / "page.html").splitlines()[1:4] == [
+        SHOWN,
+        f"   1  1.0000  {SHOWN}",
+        f"      {SHOWN}, 1 of 1",
+    ]
+
+
+@pytest.fixture
+def running(index, monkeypatch):
+    """The port of a server in a thread, whose requests have a second to arrive."""
+    monkeypatch.setattr(serve, "_SECONDS_TO_ARRIVE", 1)
+    monkeypatch.setattr(serve, "_SECONDS_BETWEEN_LOOKS", 0.2)
+    with answering(index) as server:
+        yield server.effective_port
+
+
+def test_half_sent_requests_block_nobody_and_end(running):
+    half = b"POST /search HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n"
+    idle = [socket.create_connection(("127.0.0.1", running), timeout=20) for _ in range(150)]
+    for each in idle:
+        each.sendall(half)
+    assert send(running, png(1))[0] == 200
+    assert all(_is_closed(each) for each in idle)
+
+
+def _is_closed(connection):
+    try:
+        return connection.recv(1) == b""
+    except ConnectionError:
+        return True
+
+
+@pytest.fixture
+def server(index):
+    command = [sys.executable, "-m", "experiments.search", f"--index={index}", "--serve"]
+    with subprocess.Popen(
+        [*command, "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        address = process.stdout.readline()
+        yield process, re.match(r"http://127\.0\.0\.1:(\d+) ", address)[1]
+        process.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_a_real_server_under_fire(server, index):
+    process, port = server
+    assert send(port, os.urandom(20 * 2**20)) == (
+        413,
+        {"error": "The upload is too large: at most 16 MB."},
+    )
+    assert send(port, b"This is text.", "photo.jpg")[0] == 400
+    status, answer = send(port, png(1), "../../../../etc/passwd")
+    assert status == 200 and answer["neighbours"][0]["path"] == "a/1.png"
+
+    paths = ["a/0.png", "a/1.png", "b/c/2.bmp", "b/3.gif", "4.webp"]
+    with concurrent.futures.ThreadPoolExecutor(50) as pool:
+        jobs = [pool.submit(send, port, png(seed % 5)) for seed in range(50)]
+        bad = [pool.submit(send, port, b"no image", "photo.jpg") for _ in range(10)]
+    for seed, job in enumerate(jobs):
+        status, answer = job.result()
+        assert status == 200 and len(answer["neighbours"]) == 3
+        # The photos of JPEG-like formats are not the same pixels any more, but the nearest.
+        assert answer["neighbours"][0]["path"] == paths[seed % 5]
+    assert {job.result()[0] for job in bad} == {400}
+
+    command = [sys.executable, "-m", "experiments.search", f"--index={index}", "--serve"]
+    second = subprocess.run([*command, f"--port={port}"], capture_output=True, text=True)
+    assert second.returncode == 2
+    assert f"--port={port} cannot be bound (Address already in use)" in second.stderr
+
+    process.send_signal(signal.SIGINT)
+    start = time.monotonic()
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out) == (0, "ended\n") and time.monotonic() - start < 10
+    assert "Traceback" not in err and "note:" not in err
+
+
+# It asks nobody but the server.
+CHROMIUM = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-sync",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--virtual-time-budget=5000",
+    "--dump-dom",
+]
+BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BROWSER is None, reason="neither chromium nor google-chrome is installed")
+def test_the_page_in_a_browser(server, tmp_path):
+    address = f"http://127.0.0.1:{server[1]}"
+    where = "&where=folder%3Aa&where=folder%3Ab"
+    with urllib.request.urlopen(f"{address}/search?item=0&k=5{where}") as answer:
+        expected = json.load(answer)
+    browser = subprocess.run(
+        [BROWSER, *CHROMIUM, f"--user-data-dir={tmp_path}", f"{address}/?example=0{where}"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    page = browser.stdout
+    assert '<h2 id="status" role="status">The 4 nearest images</h2>' in page
+    assert '<span class="name" title="4.webp">' in page
+    cards = re.findall(r"<li>(.*?)</li>", page.partition('id="results"')[2].partition("</ol>")[0])
+    assert len(cards) == 4
+    for card, found in zip(cards, expected["neighbours"]):
+        address = f"/?example={found['item']}&amp;k=10{where.replace('&', '&amp;')}"
+        assert f'href="{address}" title="{found["path"]}"' in card
+        assert f"<b>{found['similarity']:.3f}</b><span>{found['rank']}</span>" in card
+        # The script gives this class to small pictures once they are loaded.
+        assert re.search(f'<img src="{found["image"]}" alt="{found["path"]}" class="pixels">', card)
+    chips = re.findall('<button type="button"[^>]*>([^<]*)</button>', page)
+    classes = [f"{one['class']}, {one['count']} of 4" for one in expected["classes"]]
+    assert chips == ["folder:a ×", "folder:b ×", *classes]
+    assert '<option value="folder">folder</option>' in page
+    assert '<option value="b/c" label="b/c (1)"></option>' in page
+
+
+def test_the_answer_says_match_or_no_match(index, tmp_path):
+    model = shutil.copytree(index.parent / "model", tmp_path / "model")
+    write_calibration(
+        calibration_path(model), Calibration("cosine", 0.999, 1e-3, fingerprint(model))
+    )
+    client = serve.create_app(VisualSearch(index, model)).test_client()
+    found = client.get("/search?item=1&k=5").json
+    assert found["threshold"] == 0.999
+    assert [each["match"] for each in found["neighbours"]] == [False] * 4
+    upload = client.post("/search?k=2", data={"image": (io.BytesIO(png(1)), "a.png")}).json
+    assert [each["match"] for each in upload["neighbours"]] == [True, False]
+    assert "A match: similarity of at least 0.9990" in client.get("/").text

@@ -1,0 +1,165 @@
+"""Stores from the command line's side: index --to, search, and the page's server."""
+
+import io
+import json
+import shutil
+import sys
+import types
+
+import numpy as np
+import pytest
+from photo_search import index_command, make_index, picture, png
+from stores import WITH_POSTGRES, MemoryStore, description
+
+from experiments import search
+from experiments.options.command_line import run_command
+from experiments.searching.index_settings import read_settings, write_settings
+from experiments.searching.store import made_rows
+from experiments.searching.store_update import update_store
+
+
+class Elsewhere:
+    """A folder in an object store."""
+
+    def is_there(self):
+        return True
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("stores")
+    make_index(folder)
+    return folder
+
+
+def index_to(folder, address, *more):
+    return index_command(
+        f"--saved_model={folder / 'model'}", f"--images={folder / 'photos'}",
+        f"--output={folder / 'index'}", f"--to={address}", *more,
+    )  # fmt: skip
+
+
+def found(capsys, address, *more):
+    capsys.readouterr()
+    code = run_command(search.main, ["search", f"--index={address}", "--json", *map(str, more)])
+    out, err = capsys.readouterr()
+    return json.loads(out) if code == 0 else (code, err)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["lancedb", "qdrant", WITH_POSTGRES])
+def test_search_and_its_server_read_from_a_store(made, kind, tmp_path, capsys, request):
+    pytest.importorskip({"qdrant": "qdrant_client"}.get(kind, kind))
+    place = tmp_path / "store"
+    if kind == "pgvector":
+        place = request.getfixturevalue("postgres").new_database()
+    address = f"{kind}:{place}#photos"
+    assert index_to(made, address) == 0
+    assert f"{address}: 5 images: added 5, changed 0, removed 0\n" in capsys.readouterr().out
+    query = tmp_path / "query.png"
+    picture(3).save(query)
+    for conditions in (["--k=5"], ["--where=class=a", "--min_similarity=-1"], ["--where=folder=b"]):
+        given = [f"--query={query}", *conditions]
+        assert found(capsys, address, *given) == found(capsys, made / "index", *given)
+    code, said = found(capsys, address, f"--query={query}", "--where=class=x")
+    assert code == 2 and "no image has class=x" in said
+    pytest.importorskip("flask")
+    from experiments.searching import serve
+    from experiments.searching.store import StoreError
+    from experiments.searching.visual_search import VisualSearch
+
+    opened = VisualSearch(address)
+    client = serve.create_app(opened).test_client()
+    assert client.get("/").status_code == 200
+    local = {"base_url": "http://127.0.0.1"}
+    names = [one["path"] for one in client.get("/search?item=2", **local).json["neighbours"]]
+    assert len(names) == 4 and "a/1.png" not in names
+    columns = client.get("/columns", **local).json["columns"]
+    assert [one["name"] for one in columns] == ["class", "folder"]
+
+    def gone(*arguments):
+        raise StoreError("gone")
+
+    opened._gallery.store.nearest = gone
+    assert client.get("/search?item=1", **local).status_code == 503
+    upload = {"image": (io.BytesIO(png(1)), "1.png")}
+    assert client.post("/search", data=upload, **local).status_code == 503
+    opened.close()
+
+
+def test_a_store_that_does_not_answer_is_not_the_fault_of_the_query(made, monkeypatch, capsys):
+    from experiments.searching.gallery import FolderGallery
+    from experiments.searching.store import StoreError
+
+    def gone(*arguments):
+        raise StoreError("the store is gone")
+
+    monkeypatch.setattr(FolderGallery, "nearest", gone)
+    query = made / "photos" / "a" / "0.png"
+    code, said = found(capsys, made / "index", f"--query={query}")
+    assert code == 2 and said.splitlines()[-1] == "error: the store is gone"
+
+
+@pytest.mark.parametrize("kind", ["folder", "store"])
+@pytest.mark.parametrize(
+    "parameters", ["", "?region=eu-west-1", "?scheme=http&endpoint_override=h"]
+)
+def test_an_address_that_an_index_names_is_not_opened(
+    made, kind, parameters, tmp_path, monkeypatch, capsys
+):
+    opened, place = [], f"s3://bucket/photos{parameters}"
+    files = types.SimpleNamespace(opened_folder=lambda place: opened.append(place) or Elsewhere())
+    monkeypatch.setitem(sys.modules, "experiments.searching.file_systems", files)
+    settings = read_settings(made / "index")
+    index = shutil.copytree(made / "index", tmp_path / "index")
+    write_settings(index, settings | {"images": place})
+    if kind == "store":
+        index, store = "lancedb:photos.lance", MemoryStore()
+        model = {name: settings[name] for name in ("saved_model", "fingerprint")}
+        described = description((), dimensions=48, images=place, **model)
+        vectors = np.eye(2, 48, dtype=np.float32)
+        update_store(store, described, made_rows(["a.png", "b.png"], vectors, {"class": ["", ""]}))
+        monkeypatch.setattr("experiments.searching.gallery.open_store", lambda address: store)
+    query = f"--query={made / 'photos' / 'a' / '0.png'}"
+    code, said = found(capsys, index, query)
+    assert code == 2 and not opened
+    if "endpoint" in parameters:
+        assert "its parameters scheme, endpoint_override" in said and place not in said
+    else:
+        assert f"opened only if the command line gives it: --images={place}" in said
+    assert found(capsys, index, query, f"--images={place}")["metric"] == "cosine"
+    assert opened == [place]
+
+
+@pytest.mark.slow
+def test_a_second_command_into_a_store_is_refused(made, tmp_path, capsys):
+    pytest.importorskip("lancedb")
+    from experiments.searching.addresses import parsed_address
+    from experiments.searching.store_update import StoreTarget
+
+    address = f"lancedb:{tmp_path / 'store'}"
+    with StoreTarget(parsed_address(address, "to")).held():
+        assert index_to(made, address) == 2
+    assert f"error: to {address} is in use by another running process" in capsys.readouterr().err
+    assert index_to(made, address) == 0
+
+
+@pytest.mark.parametrize("address", ["nothing", "x:y", "lancedb:", "lancedb:a#b c"])
+def test_what_is_no_address(made, address, capsys):
+    assert index_to(made, address) == 2
+    assert f"Received: to={address}" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_other_images_are_not_mixed(made, tmp_path, capsys):
+    pytest.importorskip("lancedb")
+    address = f"lancedb:{tmp_path / 'store'}"
+    assert index_to(made, address) == 0
+    assert index_to(made, address, "--metric=l2") == 2
+    assert "was written with metric=cosine: name another table" in capsys.readouterr().err
+    other = make_index(tmp_path / "other", ["a.png"]).parent
+    assert index_to(other, address) == 2
+    said = capsys.readouterr().err
+    assert "images=" in said or "by another model" in said
+    code, said = found(capsys, f"lancedb:{tmp_path / 'none'}", "--query=x.png")
+    assert code == 2 and "is not there" in said and not (tmp_path / "none").exists()

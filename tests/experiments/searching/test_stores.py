@@ -1,0 +1,279 @@
+"""The stores of others: what is written is there, and the nearest are those of our own index."""
+
+import sqlite3
+
+import numpy as np
+import pytest
+import stores
+from stores import PATHS, WITH_POSTGRES
+
+from experiments.options.errors import UsageError
+from experiments.searching import gallery as galleries
+from experiments.searching.addresses import Address, is_address, open_store, parsed_address
+from experiments.searching.gallery import StoreGallery
+from experiments.searching.store import StoreError, check_columns, item_id
+from experiments.searching.store_update import StoreTarget, update_store
+from keras_dml.retrieval import ExactIndex
+
+CLIENTS = {"lancedb": "lancedb", "qdrant": "qdrant_client"}
+
+
+@pytest.fixture(params=["memory", *CLIENTS, WITH_POSTGRES])
+def opened(request, tmp_path):
+    """A function that opens the same store again and again."""
+    if request.param == "memory":
+        held = stores.MemoryStore()
+        return lambda: held
+    if request.param == "pgvector":
+        dsn = request.getfixturevalue("postgres").new_database()
+        return lambda table="images": open_store(Address("pgvector", dsn, table))
+    pytest.importorskip(CLIENTS[request.param])
+    before = []
+
+    def open_again(table="images"):
+        while before:
+            before.pop().close()
+        before.append(open_store(Address(request.param, str(tmp_path / "it's a store"), table)))
+        return before[0]
+
+    return open_again
+
+
+def expected(rows, query, k, metric, allowed):
+    """Paths and scores by our own index."""
+    # As `StoreGallery` has them, in the order of their paths.
+    order = np.argsort(rows.columns["path"])
+    paths = [rows.columns["path"][place] for place in order]
+    index = ExactIndex(galleries.Items(rows.vectors[order], paths), metric)
+    ids, scores = index.search(query[None], k, None if allowed is None else allowed)
+    return ids[0].tolist(), scores[0].tolist()
+
+
+@pytest.mark.parametrize("metric", ["cosine", "l2"])
+def test_the_same_neighbors_as_our_own_index(opened, metric):
+    rows = stores.rows(metric=metric)
+    update_store(opened(), stores.description(metric=metric), rows)
+    gallery = StoreGallery(opened())
+    assert gallery.paths == sorted(PATHS) and gallery.columns.own_names == ["brand"]
+    queries = np.random.default_rng(1).normal(size=(5, 6)).astype(np.float32)
+    if metric == "cosine":
+        queries /= np.linalg.norm(queries, axis=1, keepdims=True)
+    for where in ((), (("folder", "b"),), (("class", "c"), ("brand", "it's 1"))):
+        mask = gallery.columns.mask(where)
+        allowed = mask if mask is None else np.array(gallery.paths)[mask].tolist()
+        for query in [*queries, rows.vectors[3]]:
+            found = gallery.nearest(query[None], 4, where, mask)
+            paths, scores = expected(rows, query, 4, metric, allowed)
+            assert found.paths == paths and found.scores == scores
+            row_of = dict(zip(rows.columns["path"], rows.vectors))
+            np.testing.assert_array_equal(found.embeddings, [row_of[path] for path in paths])
+
+
+def test_only_what_has_changed_is_written(opened):
+    rows = stores.rows()
+    assert str(update_store(opened(), stores.description(), rows)) == (
+        "added 24, changed 0, removed 0"
+    )
+    assert sum(update_store(opened(), stores.description(), rows)) == 0
+    later = stores.rows([*PATHS[2:], "new.png"], brand="other")
+    later.vectors[:-1] = rows.vectors[2:]
+    later = stores.made_rows(
+        later.columns["path"], later.vectors,
+        {name: later.columns[name] for name in ("class", "folder", "brand")},
+    )  # fmt: skip
+    # Half of those that stay have another brand.
+    assert update_store(opened(), stores.description(), later) == (1, 11, 2)
+    known = {row[0]: row[1:] for block in opened().values(["path", "brand", "id"]) for row in block}
+    assert set(known) == {*PATHS[2:], "new.png"}
+    assert known["new.png"] == ("", item_id("new.png")) and known["a/3.png"][0] == "other"
+    # Other columns: the table is made anew.
+    both = later.columns | {"price": ["1"] * len(later)}
+    more = stores.made_rows(
+        both["path"], later.vectors,
+        {name: both[name] for name in ("class", "folder", "brand", "price")},
+    )  # fmt: skip
+    update_store(opened(), stores.description(["brand", "price"]), more)
+    assert StoreGallery(opened()).columns.values_of("price") == ["1"] * 23
+
+
+def test_a_killed_command_goes_on(opened, monkeypatch):
+    rows = stores.rows()
+    store = opened()
+    upsert, written = store.upsert, []
+    monkeypatch.setattr(type(store), "batch", 5)
+
+    def killed(block):
+        if len(written) == 2:
+            raise KeyboardInterrupt
+        upsert(block)
+        written.append(len(block))
+
+    monkeypatch.setattr(store, "upsert", killed)
+    with pytest.raises(KeyboardInterrupt):
+        update_store(store, stores.description(), rows)
+    with pytest.raises(UsageError, match="is not finished"):
+        StoreGallery(store)
+    monkeypatch.setattr(store, "upsert", upsert)
+    assert update_store(opened(), stores.description(), rows) == (14, 0, 0)
+    ids = [row[0] for block in opened().values(["id"]) for row in block]
+    assert sorted(ids) == sorted(rows.ids)
+
+
+def test_a_second_writer_is_noticed(opened, monkeypatch):
+    rows = stores.rows()
+    store = opened()
+    upsert, written = store.upsert, []
+    monkeypatch.setattr(type(store), "batch", 5)
+
+    def interrupted(block):
+        upsert(block)
+        if not written:  # a second writer makes the table again, and is killed
+            store.create(stores.description())
+        written.append(len(block))
+
+    monkeypatch.setattr(store, "upsert", interrupted)
+    with pytest.raises(StoreError, match="holds 19 images instead of 24: .*Repeat the command"):
+        update_store(store, stores.description(), rows)
+    assert not store.is_finished()
+    monkeypatch.setattr(store, "upsert", upsert)
+    assert update_store(store, stores.description(), rows) == (5, 0, 0)
+    assert store.is_finished()
+
+
+def test_images_that_are_there_twice_are_repaired(tmp_path):
+    lancedb = pytest.importorskip("lancedb")
+    rows = stores.rows()
+    store = open_store(Address("lancedb", str(tmp_path), "images"))
+    update_store(store, stores.description(), rows)
+    table = lancedb.connect(tmp_path).open_table("images")
+    copies = table.to_arrow().slice(0, 10)
+    store = open_store(Address("lancedb", str(tmp_path), "images"))
+    gallery = StoreGallery(store)
+    table = lancedb.connect(tmp_path).open_table("images")
+    table.add(copies)
+    store._opened = None  # read the table again
+    found = gallery.nearest(rows.vectors[:1], 24, (), None)
+    assert sorted(found.paths) == sorted(PATHS)
+    with pytest.raises(StoreError, match=f"lancedb:{tmp_path} holds 10 images too many"):
+        StoreGallery(store)
+    assert update_store(store, stores.description(), rows) == (0, 10, 0)
+    ids = [row[0] for block in store.values(["id"]) for row in block]
+    assert sorted(ids) == sorted(rows.ids)
+    assert StoreGallery(store).paths == sorted(PATHS)
+
+
+@pytest.mark.parametrize("kind", ["lancedb", "parquet"])
+def test_one_command_at_a_time_writes_to_a_local_store(kind, tmp_path):
+    pytest.importorskip({"parquet": "pyarrow"}.get(kind, kind))
+    place = str(tmp_path / "new" / "store") if kind == "lancedb" else str(tmp_path / "store")
+    target = StoreTarget(Address(kind, place, "images"))
+    with target.held():
+        second = StoreTarget(Address(kind, place, "images")).held()
+        with pytest.raises(UsageError, match=f"to {target} is in use by another"), second:
+            pass
+        if kind == "lancedb":
+            with StoreTarget(Address(kind, place, "shoes")).held():
+                pass
+    with StoreTarget(Address(kind, place, "images")).held():
+        pass
+
+
+def test_as_near_as_the_last_one_are_looked_at(monkeypatch):
+    monkeypatch.setattr(galleries, "_AHEAD", 0)
+    store, rows = stores.MemoryStore(), stores.rows()
+    rows.vectors[:] = rows.vectors[0]
+    update_store(store, stores.description(), rows)
+    found = StoreGallery(store).nearest(rows.vectors[:1], 2, (), None)
+    assert found.paths == sorted(PATHS)[:2] and store.asked == [2, 8, 32]
+    # What another command deletes meanwhile, or adds, is left out.
+    gallery = StoreGallery(store)
+    store.remove([item_id("a/0.png")])
+    store.upsert(stores.rows(["a/00.png"]))
+    found = gallery.nearest(rows.vectors[:1], 2, (), None)
+    assert found.paths == ["a/1.png", "a/2.png"]
+
+
+def test_a_table_that_is_not_there_or_is_none_of_ours(opened):
+    with pytest.raises(UsageError, match="is not there: python -m experiments.index --to="):
+        StoreGallery(opened())
+
+
+def test_others_tables_are_left_alone(tmp_path):
+    lancedb = pytest.importorskip("lancedb")
+    lancedb.connect(tmp_path).create_table("theirs", [{"x": 1}])
+    store = open_store(Address("lancedb", str(tmp_path), "theirs"))
+    with pytest.raises(UsageError, match="holds something else than what experiments.index"):
+        store.description()
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="must be given a folder"):
+        open_store(Address("lancedb", str(tmp_path / "file"), "images"))
+    missing = open_store(Address("lancedb", str(tmp_path / "none"), "images"))
+    assert missing.description() is None and not (tmp_path / "none").exists()
+
+
+def test_a_full_disk_under_a_folder_of_qdrant_is_one_line(tmp_path, monkeypatch):
+    client = pytest.importorskip("qdrant_client").QdrantClient
+
+    def full(*arguments, **more):
+        raise sqlite3.OperationalError("database or disk is full")
+
+    store = open_store(Address("qdrant", str(tmp_path), "images"))
+    store.create(stores.description())
+    monkeypatch.setattr(client, "upsert", full)
+    with pytest.raises(StoreError, match=f"qdrant:{tmp_path} cannot be used: .*disk is full"):
+        store.upsert(stores.rows())
+    store.close()
+
+
+def test_a_server_that_is_not_there():
+    pytest.importorskip("qdrant_client")
+    store = open_store(Address("qdrant", "http://127.0.0.1:1", "images"))
+    with pytest.raises(StoreError, match=r"qdrant:http://127.0.0.1:1 cannot be used: .*refused"):
+        store.description()
+
+
+@pytest.mark.parametrize(
+    "text,parts",
+    [
+        ("lancedb:a/b c", ("lancedb", "a/b c", "images")),
+        ("qdrant:http://host:6333#shoes", ("qdrant", "http://host:6333", "shoes")),
+        ("pgvector:host=h dbname=d", ("pgvector", "host=h dbname=d", "images")),
+        ("lancedb:a#b#c", ("lancedb", "a#b", "c")),
+    ],
+)
+def test_addresses(text, parts):
+    assert is_address(text) and parsed_address(text, "to") == parts
+
+
+@pytest.mark.parametrize(
+    "text", ["", "lancedb", "lancedb:", "x:y", "lancedb:a#", "lancedb:a#1", "lancedb:a#b;c",
+             "parquet:a#b", "lancedb: ", f"lancedb:a#{'b' * 49}"]
+)  # fmt: skip
+def test_what_is_no_address(text):
+    with pytest.raises(UsageError, match=f"Received: to={text}"):
+        parsed_address(text, "to")
+
+
+@pytest.mark.parametrize("name", ["id", "vector", "digest", "a.b", "a`b", 'a"b', "é" * 32, "a\nb"])
+def test_columns_that_no_store_takes(name):
+    with pytest.raises(UsageError, match="column"):
+        check_columns(["Price (€)", name])
+
+
+def test_parquet_is_not_searched():
+    with pytest.raises(UsageError, match="a search reads lancedb, qdrant or pgvector"):
+        open_store(Address("parquet", "somewhere", "images"))
+
+
+@pytest.mark.parametrize("kind", ["lancedb", "qdrant", "pgvector"])
+def test_a_missing_extra_is_named(kind, monkeypatch):
+    import sys
+
+    from keras_dml._common.extras import MissingExtraError
+
+    for name in ("lancedb", "qdrant_client", "pgvector", "psycopg"):
+        monkeypatch.setitem(sys.modules, name, None)
+    for name in ("lancedb_store", "qdrant_store", "pgvector_store"):
+        monkeypatch.delitem(sys.modules, f"experiments.searching.{name}", raising=False)
+    with pytest.raises(MissingExtraError, match=rf"pip install 'keras-dml\[{kind}\]'"):
+        open_store(Address(kind, "somewhere", "images"))
