@@ -64,7 +64,7 @@ def held(folder: pathlib.Path, argument: str) -> contextlib.AbstractContextManag
 def opened(output_dir: pathlib.Path) -> Iterator[None]:
     """Create the output folder of a command, and lock it within a with statement."""
     output_dir.mkdir(parents=True, exist_ok=True)
-    with hold(output_dir, "output_dir"):
+    with held(output_dir, "output_dir"):
         yield
 
 
