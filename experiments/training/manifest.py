@@ -84,8 +84,16 @@ class Manifest:
 
     def is_whole(self, name: str) -> bool:
         """Return whether a file is the one that was written."""
-        path = self._folder / name
-        return path.is_file() and self.checksums().get(name) == _sha256(path)
+        return not self.problem_of(name)
+
+    def problem_of(self, name: str) -> str:
+        """Return what is wrong with a file, such as "is missing". Empty if it is whole."""
+        path, checksums = self._folder / name, self.checksums()
+        if not path.is_file():
+            return "is missing"
+        if name not in checksums:
+            return f"has no checksum in {MANIFEST}: it is of an earlier version"
+        return "" if checksums[name] == _sha256(path) else "is damaged: its SHA-256 differs"
 
     def check(self, name: str, advice: str = "") -> pathlib.Path:
         """Return the path of a file.
@@ -97,9 +105,8 @@ class Manifest:
         Raises:
             DamagedError: The file is missing or has changed since it was written.
         """
-        path = self._folder / name
-        if not self.is_whole(name):
-            problem = "is damaged: its SHA-256 differs" if path.is_file() else "is missing"
+        path, problem = self._folder / name, self.problem_of(name)
+        if problem:
             raise DamagedError(f"{path} {problem}{advice and '. '}{advice}")
         return path
 

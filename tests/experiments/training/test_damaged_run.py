@@ -226,10 +226,13 @@ def test_a_finished_run_whose_files_are_changed_is_named(tmp_path):
     with pytest.raises(UsageError, match="metrics.jsonl is damaged"):
         read_finished(path)
     (path / BEST).write_text("another model")
-    with pytest.raises(UsageError, match="best.keras has changed since the run wrote it"):
+    with pytest.raises(UsageError, match="best.keras is damaged.*--model="):
         kept_model(path)
     flip(path / RESULT)
     assert RunFolder(path, FLAGS).result is None
+    shutil.copytree(path, tmp_path / "earlier", ignore=shutil.ignore_patterns(MANIFEST))
+    with pytest.raises(UsageError, match="metrics.jsonl has no checksum.*an earlier version"):
+        Manifest(tmp_path / "earlier").check(LOG)
     (path / CHECKPOINT).unlink()
     with pytest.raises(UsageError, match="there is no checkpoint: delete the result"):
         _ = RunFolder(path, FLAGS).result
