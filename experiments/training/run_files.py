@@ -13,7 +13,7 @@ from experiments.evaluation.baselines import RAW_PIXELS_FILE as RAW_PIXELS
 from experiments.evaluation.baselines import UNTRAINED_FILE as UNTRAINED
 from experiments.evaluation.result import FLAGS_FILE
 from experiments.options.errors import UsageError
-from experiments.training.manifest import DamagedError, Manifest
+from experiments.training.manifest import Manifest
 
 __all__ = [
     "BAD_IMAGES",
