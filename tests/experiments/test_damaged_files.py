@@ -1,7 +1,7 @@
-"""Files of commands damaged at random: the same end, or one line that names what is damaged.
+"""Random damage to the files of commands: the same result, or one line that names the damage.
 
-Index folders, finished and begun, exported models, `.keras` files, embeddings and evaluations here;
-the folder of a run in `training/test_damaged_run.py`.
+Covers finished and unfinished index folders, exported models, `.keras` files, embeddings, and
+evaluations. `training/test_damaged_run.py` covers the folder of a run.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ NAMES = [f"class{number % 3}/{number}.png" for number in range(9)]
 
 
 def run(module, *words):
-    """A command in this process: its exit code, and all that it prints."""
+    """Run a command in this process. Return its exit code, stdout, and stderr."""
     printed, said = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(said):
         code = run_command(module.main, [module.__name__, *map(str, words)])
@@ -36,7 +36,7 @@ def run(module, *words):
 
 
 class Places:
-    """Where all that the commands read and write lies, always the same."""
+    """Paths of the files that the commands read and write, relative to a fixed root."""
 
     def __init__(self, root):
         self.root = pathlib.Path(root)
@@ -51,28 +51,28 @@ class Places:
         return run(index, *given, f"--output={output or self.index}")
 
     def search_command(self):
-        """What is found for a photo, as it is printed."""
+        """Search for the neighbors of a photo."""
         query = self.photos / NAMES[4]
         page = self.root / "page.html"
         return run(search, f"--index={self.index}", f"--query={query}", f"--output={page}", "--k=9")
 
     def evaluate_command(self, *words, output=None):
-        """Evaluate what the words say."""
+        """Evaluate with the flags in `words`."""
         given = ["--recall_at=1,2", f"--output_dir={output or self.out}", *words]
         return run(evaluate, *given)
 
     def on_photos(self):
-        """Words of an evaluation on all the photos."""
+        """Return the flags of an evaluation on all photos."""
         return ["--dataset=folder", f"--data_dir={self.photos}", "--split=all"]
 
 
 def index_again(places):
-    """The index command, then a search."""
+    """Run the index command, then a search."""
     ended = places.index_command()
     return ended if ended[0] else places.search_command()
 
 
-# What is damaged, by name: its path, the command that reads it, where that leaves its end.
+# Name of the damaged file or folder -> its path, the command that reads it, the output's path.
 KINDS = {
     "index": (lambda p: p.index, index_again, lambda p: p.index),
     "begun index": (lambda p: p.root / "begun", index_again, lambda p: p.index),
@@ -96,12 +96,12 @@ KINDS = {
         lambda p: p.evaluation,
     ),
 }
-# A model's graph is traced for each of these: they take longest.
+# Draw `.keras` files less often, because tracing the model's graph makes them slow.
 SELDOM = {".keras file": 0.25}
 
 
 def prepare(root):
-    """Write everything, whole."""
+    """Write all files, undamaged."""
     places = Places(root)
     write_photos(places.photos, NAMES)
     save_color_model(places.model)
@@ -111,7 +111,7 @@ def prepare(root):
     inputs = keras.Input((16, 16, 3))
     outputs = keras.layers.Dense(3)(keras.layers.GlobalAveragePooling2D()(inputs))
     keras.Model(inputs, outputs).save(places.keras)
-    # So large that NumPy does not come to the end of an array whose header says that it is short.
+    # The array is so large that NumPy does not reach its end if the header's shape is too small.
     rows = np.random.default_rng(0).normal(size=(300, 16))
     np.savez(places.file, embeddings=rows, labels=np.repeat(np.arange(100), 3))
     for ended in (places.index_command(), KINDS["evaluation"][1](places)):
@@ -119,7 +119,7 @@ def prepare(root):
 
 
 def stop_after(places, images):
-    """A begun index: the command is interrupted after so many images."""
+    """Interrupt the index command after some images."""
     call, seen = ImageEmbedder.__call__, []
 
     def interrupted(self, encoded):
@@ -134,15 +134,15 @@ def stop_after(places, images):
 
 
 class Trials:
-    """Trials on copies of what `prepare` has written in a folder."""
+    """Trials on copies of a folder that `prepare` wrote."""
 
     def __init__(self, root):
         self._whole = pathlib.Path(root)
         self._expected = {}
 
     def _ended(self, name, damaged_by=None):
-        """What is left after the command of a kind, and how it was damaged."""
-        # Always at the same place: what is written names its paths.
+        """Damage a copy and run its command. Return the damage, exit code, outputs, and files."""
+        # Always use the same folder, because the files contain its path.
         root = self._whole.parent / "work"
         shutil.rmtree(root, ignore_errors=True)
         shutil.copytree(self._whole, root)
@@ -171,7 +171,7 @@ class Trials:
             assert self._expected[name][1] == 0, self._expected[name]
         how, code, printed, said, left = self._ended(name, generator)
         failure = self._failure(name, code, printed, said, left)
-        end = "named in one line" if code else "with the same end"
+        end = "named in one line" if code else "with the same result"
         return how, None if failure else f"{name}: {end}", failure
 
     def _failure(self, name, code, printed, said, left):
@@ -184,17 +184,17 @@ class Trials:
             return None if clear else f"no line that names it: {said}"
         _, _, expected_print, _, expected = self._expected[name]
         if different := differences(expected, left):
-            return f"another end, and no word: {different}"
+            return f"another result without a message: {different}"
         if name == "index, searched" and printed != expected_print:
-            return f"other answers, and no word: {printed}"
+            return f"other neighbors without a message: {printed}"
         return None
 
 
 @pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.parametrize("count", [8, 200], ids=["few", "many"])
-def test_damaged_files(count, tmp_path, capsys):
-    # Written where they are read, since they name their paths.
+def test_damaged_files_are_named_or_change_nothing(count, tmp_path, capsys):
+    # Write the files in the folder where the trials read them, because they contain its path.
     prepare(tmp_path / "work")
     shutil.copytree(tmp_path / "work", tmp_path / "whole")
     tally = Tally("damaged files of index, search and evaluate")

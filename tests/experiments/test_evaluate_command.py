@@ -1,4 +1,4 @@
-"""Evaluating any model, or anybody's embeddings, from the command line."""
+"""`experiments.evaluate`: evaluation of models and of third-party embeddings."""
 
 import json
 import pathlib
@@ -33,14 +33,14 @@ def command(*arguments):
 
 
 def read(folder):
-    """The scores, and the page."""
+    """Return the scores and the page."""
     result = json.loads((folder / "evaluation.json").read_text())
     return result["scores"], (folder / "evaluation.html").read_text()
 
 
 @pytest.fixture(scope="module")
 def model(photos, tmp_path_factory):
-    """A model with what can be made of it: a .keras file, a SavedModel, a run."""
+    """The folder of a model as a .keras file, a SavedModel, and a run."""
     folder = tmp_path_factory.mktemp("models")
     keras.utils.set_random_seed(0)
     layers = [keras.layers.Rescaling(1 / 255), keras.layers.Conv2D(4, 3, strides=3)]
@@ -60,13 +60,13 @@ def model(photos, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def embeddings(model, photos):
-    """Of the test images, without the command."""
+    """Embeddings of the test images, computed without the command."""
     loaded = keras.saving.load_model(model / "mine.keras")
     return TableEmbedder(loaded, TRANSFORM, 64)(pipelines.load_dataset("folder", photos).test)
 
 
-def test_anybodys_embeddings(tmp_path, capsys):
-    other = np.array([{}])  # of Python objects: not even read
+def test_third_party_embeddings(tmp_path, capsys):
+    other = np.array([{}])  # Python objects, which the command must not load
     np.savez(tmp_path / "mine.npz", embeddings=EMBEDDINGS, labels=LABELS, other=other)
     assert command(f"--embeddings={tmp_path / 'mine.npz'}", "--recall_at=1,3") == 0
     printed = capsys.readouterr().out
@@ -78,7 +78,7 @@ def test_anybodys_embeddings(tmp_path, capsys):
     assert f"{scores['jensen_shannon']:.3f} nats" in printed
     assert page.count("<svg") == 1 and "<h2>Retrieval" not in page
 
-    # With a gallery that lacks a class, and pictures that are not there.
+    # With a gallery that lacks a class, and with missing pictures.
     queries = EMBEDDINGS[:20].astype("float64")
     sets = {"gallery": EMBEDDINGS[5:], "gallery_labels": LABELS[5:]}
     arrays = {"embeddings": queries, "labels": LABELS[:20], "gallery_embeddings": sets["gallery"]}
@@ -94,7 +94,7 @@ def test_anybodys_embeddings(tmp_path, capsys):
     assert "Queries without a match: 5" in printed
     assert "the page shows no pictures: class 1: no such file" in printed
 
-    # No class in common, rows of zeros.
+    # Query and gallery share no class, and there are rows of zeros.
     zeros = {"embeddings": queries * (np.arange(20) < 13)[:, None], "labels": LABELS[:20] + "x"}
     np.savez(tmp_path / "sets.npz", **arrays | zeros)
     assert command("--embeddings", tmp_path / "sets.npz", *options) == 0
@@ -106,7 +106,7 @@ def test_anybodys_embeddings(tmp_path, capsys):
     assert (result["zero_rows"], result["gallery_zero_rows"]) == (7, 0)
 
 
-def test_the_prefixes_of_anybodys_embeddings(tmp_path, capsys):
+def test_prefixes_of_third_party_embeddings(tmp_path, capsys):
     file = tmp_path / "mine.npz"
     np.savez(file, embeddings=EMBEDDINGS, labels=LABELS)
     options = [f"--embeddings={file}", "--recall_at=1,3", "--noclustering"]
@@ -122,7 +122,7 @@ def test_the_prefixes_of_anybodys_embeddings(tmp_path, capsys):
         assert "matryoshka must be increasing lengths up to 4" in said and lengths in said
 
 
-def test_a_catalog_in_a_file_is_searched_too(tmp_path, capsys):
+def test_a_catalog_in_a_file_is_searched(tmp_path, capsys):
     catalog = {"catalog_embeddings": EMBEDDINGS[::5], "catalog_labels": LABELS[::5]}
     np.savez(tmp_path / "mine.npz", embeddings=EMBEDDINGS, labels=LABELS, **catalog)
     assert command(f"--embeddings={tmp_path / 'mine.npz'}", "--recall_at=1,3,7") == 0
@@ -135,7 +135,7 @@ def test_a_catalog_in_a_file_is_searched_too(tmp_path, capsys):
     result = json.loads((tmp_path / "mine-evaluation" / "evaluation.json").read_text())
     assert result["catalog"] == 6 and result["catalog_zero_rows"] == 0
     assert result["catalog_recall"]["cosine"] == {"1": found[1], "3": found[3]}
-    # The main question is the same as without.
+    # The catalog does not change the other scores.
     assert result["scores"] == metrics.evaluate(EMBEDDINGS, LABELS, [1, 3, 7])
 
     np.savez(tmp_path / "half.npz", embeddings=EMBEDDINGS, labels=LABELS, catalog_labels=LABELS)
@@ -165,7 +165,7 @@ NAN_IN_ROW_3 = EMBEDDINGS + np.where(np.arange(30) == 3, np.nan, 0)[:, None]
         ({"--dataset": "cub"}, "dataset has no effect on --embeddings"),
     ],
 )
-def test_embeddings_that_do_not_fit(changed, message, tmp_path, capsys):
+def test_invalid_embeddings(changed, message, tmp_path, capsys):
     given = [f"{name}={value}" for name, value in changed.items() if name.startswith("--")]
     arrays = {"embeddings": EMBEDDINGS, "labels": LABELS, **({} if given else changed)}
     arrays = {name: array for name, array in arrays.items() if array is not None}
@@ -177,12 +177,12 @@ def test_embeddings_that_do_not_fit(changed, message, tmp_path, capsys):
 def refused(arguments, message, capsys):
     assert command(*arguments) == 2
     lines = capsys.readouterr().err.splitlines(keepends=True)
-    err = "".join(line for line in lines if "image/s" not in line)  # the progress bar's
+    err = "".join(line for line in lines if "image/s" not in line)  # lines of the progress bar
     assert err.startswith("error: ") and err.count("\n") == 1
     assert re.search(message, err), err
 
 
-def test_files_that_are_none(tmp_path, capsys):
+def test_unreadable_files(tmp_path, capsys):
     np.save(tmp_path / "a.npy", EMBEDDINGS)
     np.savez(tmp_path / "whole.npz", embeddings=EMBEDDINGS, labels=LABELS)
     (tmp_path / "cut.npz").write_bytes((tmp_path / "whole.npz").read_bytes()[:300])
@@ -195,7 +195,7 @@ def test_files_that_are_none(tmp_path, capsys):
     with zipfile.ZipFile(tmp_path / "other.npz", "w") as archive:
         archive.writestr("embeddings.npy", b"")
     other = bytearray((tmp_path / "other.npz").read_bytes())
-    other[8] = 99  # the compression, which zipfile does not know
+    other[8] = 99  # a compression method that zipfile does not support
     other[other.index(b"PK\1\2") + 10] = 99
     (tmp_path / "other.npz").write_bytes(other)
     for name in ("a.npy", "cut.npz", "text.npz", "empty.npz", "damaged.npz", "other.npz"):
@@ -210,7 +210,7 @@ def test_files_that_are_none(tmp_path, capsys):
     assert "--saved_model=" in capsys.readouterr().out
 
 
-def test_where_results_go(tmp_path, capsys, monkeypatch):
+def test_output_folders(tmp_path, capsys, monkeypatch):
     (tmp_path / "model-v1.2").mkdir()
     (tmp_path / "model-v1.keras").touch()
     monkeypatch.chdir(tmp_path / "model-v1.2")
@@ -229,7 +229,7 @@ def test_where_results_go(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_run_and_its_model(model, photos, embeddings, tmp_path, monkeypatch, capsys):
+def test_a_run_and_a_keras_model(model, photos, embeddings, tmp_path, monkeypatch, capsys):
     scores = metrics.evaluate(embeddings, np.repeat(np.arange(5), 4), [1, 2])
     assert command(f"--run={model / 'run'}") == 0
     found, page = read(model / "run" / "evaluation")
@@ -238,12 +238,12 @@ def test_a_run_and_its_model(model, photos, embeddings, tmp_path, monkeypatch, c
     at_random, heading, _ = page.partition("<h2>Best queries")
     assert at_random.count('class="query"') == 10 and heading
     assert page.count("<svg") == 2
-    monkeypatch.setattr(report, "shown_of_readable", lambda images: Shown())  # which takes a second
+    monkeypatch.setattr(report, "shown_of_readable", lambda images: Shown())  # skip a slow step
 
     assert command(f"--run={model / 'run'}", "--split=train", "--noclustering") == 0
     assert "\nall classes are training classes of the dataset" in capsys.readouterr().out
 
-    # Stopped after the first batch; goes on behind it.
+    # Stopped after the first batch, the command resumes with the second.
     arguments = [f"--model={model / 'mine.keras'}", "--dataset=folder", f"--data_dir={photos}"]
     arguments += [f"--output_dir={tmp_path}", "--resize=20", "--recall_at=1,2"]
     written = []
@@ -263,7 +263,7 @@ def test_a_run_and_its_model(model, photos, embeddings, tmp_path, monkeypatch, c
     assert read(tmp_path)[0] == scores
     np.testing.assert_allclose(np.load(tmp_path / "evaluation.npy"), embeddings, atol=1e-6)
 
-    # Half precision, other images: embedded anew.
+    # Half precision and other images: all embeddings are recomputed.
     capsys.readouterr()
     assert command(*arguments, "--float16", "--split=all", "--noclustering") == 0
     line = "5 of the 10 classes are training classes of the dataset: a model that was trained on"
@@ -282,7 +282,7 @@ def test_a_saved_model(model, photos, embeddings, tmp_path, capsys, monkeypatch)
     folder = shutil.copytree(photos, tmp_path / "photos")
     arguments = [f"--saved_model={model / 'served'}", "--dataset=folder", f"--data_dir={folder}"]
     arguments += [f"--output_dir={tmp_path / 'out'}", "--eval_batch_size=8"]
-    # A recipe's flags of training and of preprocessing are no mistake.
+    # The command accepts a recipe's training and preprocessing flags.
     recipe = ["--flagfile", "glyphs_multi_similarity.flags", "--train_classes=5"]
     assert command(*arguments, *recipe, "--test_classes=5") == 0
     np.testing.assert_allclose(np.load(tmp_path / "out" / "evaluation.npy"), embeddings, atol=1e-5)
@@ -300,7 +300,7 @@ def test_a_saved_model(model, photos, embeddings, tmp_path, capsys, monkeypatch)
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_models_that_do_not_fit(model, photos, tmp_path, capsys):
+def test_unsuitable_models(model, photos, tmp_path, capsys):
     data = ["--dataset=folder", f"--data_dir={photos}", f"--output_dir={tmp_path / 'out'}"]
     (tmp_path / "text.keras").write_text("no model")
 

@@ -1,4 +1,4 @@
-"""The index command, from the command line's side."""
+"""`experiments.index`: command lines, results, and errors."""
 
 import json
 import shutil
@@ -45,7 +45,7 @@ def command(tmp_path, photos, model):
 
 @pytest.fixture
 def embedded(monkeypatch):
-    """How many images each call of the model has had."""
+    """Number of images in each call of the model."""
     counts = []
     call = image_embedder.ImageEmbedder.__call__
 
@@ -58,7 +58,7 @@ def embedded(monkeypatch):
 
 
 def write_bad(photos):
-    """Files that are no images, and hidden ones, which are none of ours."""
+    """Write unreadable and hidden files. Return the names of the unreadable files."""
     (photos / "a" / "text.jpg").write_text("no image")
     (photos / "a" / "cut.png").write_bytes(png(9)[:60])
     (photos / "empty.jpg").touch()
@@ -72,7 +72,9 @@ def write_bad(photos):
 
 
 @pytest.mark.slow
-def test_every_image_below_the_folder_is_found_by_itself(tmp_path, photos, model, command, capsys):
+def test_each_image_in_the_folder_is_its_own_nearest_neighbor(
+    tmp_path, photos, model, command, capsys
+):
     bad = write_bad(photos)
     assert command() == 0
     out = capsys.readouterr().out
@@ -103,7 +105,7 @@ def test_every_image_below_the_folder_is_found_by_itself(tmp_path, photos, model
 
 
 @pytest.mark.slow
-def test_a_killed_command_goes_on(tmp_path, photos, command, embedded, monkeypatch, capsys):
+def test_a_killed_command_resumes(tmp_path, photos, command, embedded, monkeypatch, capsys):
     bad = write_bad(photos)
     counting = image_embedder.ImageEmbedder.__call__
 
@@ -116,10 +118,10 @@ def test_a_killed_command_goes_on(tmp_path, photos, command, embedded, monkeypat
     assert command() == 130
     assert not (tmp_path / "index" / "index").exists()
     monkeypatch.setattr(image_embedder.ImageEmbedder, "__call__", counting)
-    write_photos(photos, ["a/1.png", "z.png"])  # meanwhile: a new one, and one written again
+    write_photos(photos, ["a/1.png", "z.png"])  # one new image, one changed image
     embedded.clear()
     assert command() == 0
-    # The three that were left, those two, and the one that the killed command had found bad.
+    # Three images were left, two are new or changed, and one bad file is tried again.
     assert sum(embedded) == 3 + 2 + 1
     lines = (tmp_path / "index" / "skipped.txt").read_text().splitlines()
     assert [line.split("\t")[0] for line in lines] == bad
@@ -129,7 +131,7 @@ def test_a_killed_command_goes_on(tmp_path, photos, command, embedded, monkeypat
 
 
 @pytest.mark.slow
-def test_a_second_time_only_what_is_new_is_embedded(tmp_path, photos, command, embedded, capsys):
+def test_a_repeated_command_embeds_only_new_images(tmp_path, photos, command, embedded, capsys):
     assert command() == 0
     folder = tmp_path / "index" / "index"
     before = load_index(folder)
@@ -162,7 +164,7 @@ def test_a_second_time_only_what_is_new_is_embedded(tmp_path, photos, command, e
     assert embedded == [] and load_index(folder).metric == "l2"
 
 
-def test_a_damaged_index_is_built_again(tmp_path, command, embedded):
+def test_a_damaged_index_is_rebuilt(tmp_path, command, embedded):
     folder = tmp_path / "index" / "index"
     assert command() == 0
     embedded.clear()
@@ -176,7 +178,7 @@ def test_a_damaged_index_is_built_again(tmp_path, command, embedded):
         assert load_index(folder).ids.tolist() == NAMES
 
 
-def test_a_moved_model_is_remembered(tmp_path, model, command, embedded):
+def test_a_moved_model(tmp_path, model, command, embedded):
     assert command() == 0
     moved = shutil.copytree(model, tmp_path / "moved")
     embedded.clear()
@@ -186,7 +188,7 @@ def test_a_moved_model_is_remembered(tmp_path, model, command, embedded):
 
 
 @pytest.mark.slow
-def test_a_tree(tmp_path, photos, command, monkeypatch, capsys):
+def test_a_tree_index(tmp_path, photos, command, monkeypatch, capsys):
     pytest.importorskip("scann")
     write_photos(photos, [f"more/{number:02d}.png" for number in range(20)])
     with monkeypatch.context() as without_scann:
@@ -203,7 +205,7 @@ def test_a_tree(tmp_path, photos, command, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_a_tree_is_changed_and_not_trained_again(tmp_path, photos, command, monkeypatch, capsys):
+def test_a_tree_is_updated_without_training_again(tmp_path, photos, command, monkeypatch, capsys):
     pytest.importorskip("scann")
     many = [f"more/{number:02d}.png" for number in range(30)]
     write_photos(photos, many)
@@ -213,7 +215,7 @@ def test_a_tree_is_changed_and_not_trained_again(tmp_path, photos, command, monk
     (photos / many[3]).unlink()
     picture(41).save(photos / many[7])
     picture(42).save(photos / "new.png")
-    (photos / many[9]).touch()  # embedded again, and the same
+    (photos / many[9]).touch()  # embedded again, with the same result
     with monkeypatch.context() as without_training:
         without_training.delattr("scann.scann_ops_pybind.builder")
         save = ScannIndex.save
@@ -237,10 +239,10 @@ def test_a_tree_is_changed_and_not_trained_again(tmp_path, photos, command, monk
         index.embeddings_of(saved["paths"]),
         ScannIndex(saved["embeddings"], ids=saved["paths"]).embeddings_of(saved["paths"]),
     )
-    for name in ("new.png", many[7]):  # of pictures that no other is
+    for name in ("new.png", many[7]):  # pictures without duplicates
         row = saved["embeddings"][saved["paths"] == name]
         assert index.search(row, 1)[0].tolist() == [[name]]
-    # Of 36 images more than a fifth: trained anew.
+    # More than a fifth of the 36 images change, so the tree is trained again.
     for name in many[10:20]:
         (photos / name).unlink()
     assert command(*arguments) == 0
@@ -255,11 +257,11 @@ def test_search_short_and_rescore_long(tmp_path, photos, command, embedded, caps
     index = load_index(tmp_path / "index" / "index")
     assert (index.length, index.candidates) == (2, 3)
     before = sum(embedded)
-    assert command("--prefix=2", "--candidates=4") == 0  # another index of the same embeddings
+    assert command("--prefix=2", "--candidates=4") == 0  # a new index over the same embeddings
     assert load_index(tmp_path / "index" / "index").candidates == 4 and sum(embedded) == before
 
 
-def test_what_a_store_of_objects_has_that_is_not_read(tmp_path, caplog):
+def test_unsupported_files_in_an_object_store_are_counted(tmp_path, caplog):
     pytest.importorskip("pyarrow.fs")
     from experiments.searching.image_files import list_images
 
@@ -310,7 +312,9 @@ def test_bad_input(tmp_path, photos, model, command, arguments, message, capsys)
     assert len([line for line in err.splitlines() if line.startswith("error:")]) == 1
 
 
-def test_an_index_of_something_else_is_left_alone(tmp_path, photos, model, command, capsys):
+def test_a_damaged_index_or_an_index_of_other_images_is_not_changed(
+    tmp_path, photos, model, command, capsys
+):
     assert command() == 0
     other = write_photos(tmp_path / "other", ["a.png"])
     assert command(f"--images={other}") == 2
@@ -329,7 +333,7 @@ def test_an_index_of_something_else_is_left_alone(tmp_path, photos, model, comma
     assert f"{settings} is damaged" in capsys.readouterr().err
 
 
-def test_a_folder_that_another_process_writes_is_refused(tmp_path, command, capsys):
+def test_a_folder_in_use_by_another_process_is_refused(tmp_path, command, capsys):
     assert command() == 0
     with held(tmp_path / "index", "output"):
         assert command() == 2
@@ -341,7 +345,7 @@ def lose_folder(photos, saved):
 
 
 def empty_folder(photos, saved):
-    """As a lost drive leaves its mount point."""
+    """Empty a folder, like the mount point of a lost drive."""
     shutil.move(photos, saved)
     photos.mkdir()
 
@@ -384,7 +388,7 @@ def test_images_deleted_one_by_one_before_their_folder_stop_the_command(
 
     def deleting(self, encoded):
         rows = call(self, encoded)
-        if len(encoded) < 2:  # the last batch, of which one image was there
+        if len(encoded) < 2:  # the last batch, in which one image was found
             shutil.rmtree(photos)
         return rows
 
@@ -427,7 +431,7 @@ def test_names_of_skipped_files_are_escaped_and_can_be_read_back(tmp_path, photo
 
 
 @pytest.mark.slow
-def test_a_damaged_file_of_a_killed_command_is_ignored(tmp_path, command, monkeypatch, embedded):
+def test_a_damaged_file_from_a_killed_command_is_ignored(tmp_path, command, monkeypatch, embedded):
     counting = image_embedder.ImageEmbedder.__call__
 
     def killed(self, encoded):
@@ -445,7 +449,7 @@ def test_a_damaged_file_of_a_killed_command_is_ignored(tmp_path, command, monkey
     assert sum(embedded) == 2 + len(NAMES)
 
 
-def test_what_a_kill_amid_its_own_removal_left_is_removed(tmp_path, command):
+def test_leftovers_of_a_kill_during_the_cleanup_are_removed(tmp_path, command):
     assert command() == 0
     unfinished = tmp_path / "index" / ".unfinished"
     unfinished.mkdir()
@@ -474,8 +478,8 @@ def test_a_model_with_another_signature(tmp_path, command, capsys):
     assert "saved_model cannot be loaded" in capsys.readouterr().err
 
 
-def test_the_order_of_the_images_and_linked_folders(tmp_path, photos):
-    (photos / "c" / "up").symlink_to(photos)  # would never end
+def test_images_are_sorted_and_linked_folders_are_followed(tmp_path, photos):
+    (photos / "c" / "up").symlink_to(photos)  # a cycle
     (photos / "linked").symlink_to(write_photos(tmp_path / "elsewhere", ["x.png"]))
     files = list_images(photos)
     assert [file.path for file in files] == [*NAMES, "linked/x.png"]
@@ -485,7 +489,7 @@ def test_the_order_of_the_images_and_linked_folders(tmp_path, photos):
 @pytest.mark.parametrize(
     "name", ["../x.png", "a/../../x.png", "/etc/x.png", "a.txt", "", "a\0.png"]
 )
-def test_no_name_leads_out_of_the_folder(tmp_path, name):
+def test_paths_outside_the_folder_are_refused(tmp_path, name):
     with pytest.raises(ValueError, match="must be a path inside the folder"):
         image_path(tmp_path, name)
     assert image_path(tmp_path, "a/b.png") == tmp_path / "a" / "b.png"
@@ -498,13 +502,13 @@ def test_the_help(capsys):
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_a_model_that_was_exported_with_an_index(tmp_path, photos, command):
+def test_a_model_exported_with_an_index(tmp_path, photos, command):
     pytest.importorskip("scann")
     inputs = keras.Input((4, 4, 3))
     model = keras.Model(inputs, keras.layers.Dense(5)(keras.layers.Flatten()(inputs)))
     inside = ScannIndex(np.eye(5)[:3])
     export_saved_model(model, tmp_path / "served", EvaluationTransform(4), inside, neighbors=1)
-    # In a process of its own: here ScaNN's operations may be registered already.
+    # In a separate process, because ScaNN's operations may already be registered in this one.
     arguments = [f"--saved_model={tmp_path / 'served'}", f"--images={photos}"]
     arguments = [*arguments, f"--output={tmp_path / 'found'}"]
     subprocess.run([sys.executable, "-m", "experiments.index", *arguments], check=True)

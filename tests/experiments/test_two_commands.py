@@ -1,4 +1,4 @@
-"""Two real processes in one folder at moments drawn at random: one works, the other says so."""
+"""Two processes that start in one folder at random times: one works, the other is refused."""
 
 import shutil
 import signal
@@ -9,14 +9,14 @@ import pytest
 from left_behind import differences, left_behind
 from trials import Tally, seeds
 
-# Of each: how many of the thorough trials, and a flag that makes another command of it.
+# Command -> number of thorough trials, and a flag that changes its result.
 TRIALS = {
     "run": (6, "--seed=1"),
     "index": (30, "--metric=l2"),
     "evaluate": (25, "--noclustering"),
     "prepare": (60, None),
 }
-# What the one that does not work says.
+# Messages of the refused command.
 IN_USE = ("in use by another", "being written by another", "being prepared by another")
 OTHER_FLAGS = "holds a run with other flags"
 
@@ -29,7 +29,7 @@ def undisturbed(command, commands, folder, words):
 
 
 def problem(ended, killed):
-    """Why one of two commands must not end so; None where it may."""
+    """Return the fault in how one of two commands ended, or None."""
     if killed and ended.code == -signal.SIGKILL:
         return None
     if ended.problem:
@@ -43,19 +43,23 @@ def problem(ended, killed):
 
 
 def trial(command, commands, folder, wholes, other, seed, tally):
-    """Two commands, the first of which may be killed; then the folder is that of one of them.
+    """Run two commands, of which the first may be killed, and compare the folder with a whole one.
 
     Args:
-        command, commands, folder, seed, tally: as they are called.
-        wholes: for each of the two, what it leaves undisturbed, and in how many seconds.
-        other: the words that the second may have besides.
+        command: Command to run.
+        commands: `ForkedCommands` that starts it.
+        folder: Output folder of both commands.
+        wholes: Output and seconds of an undisturbed run, per command.
+        other: Flag that the second command has in half of the trials, or None.
+        seed: Seed of the trial.
+        tally: `Tally` that counts the outcomes.
     """
     generator = np.random.default_rng(seed)
     different = bool(other) and generator.random() < 0.5
     words = [[], [other] if different else []]
     seconds = wholes[0][1]
     first = command.start(commands, folder)
-    # As often at the same time as at any other.
+    # In half of the trials, both commands start at almost the same time.
     delay = generator.random() * (0.3 if generator.random() < 0.5 else seconds)
     first.sleep(delay)
     second = command.start(commands, folder, *words[1])
@@ -71,7 +75,7 @@ def trial(command, commands, folder, wholes, other, seed, tally):
         if why := problem(one, killed and is_first):
             tally.fail(seed, f"{how}: {why}")
             return
-    # Whoever was not refused for its flags may go on, and does; a folder is of one of the two.
+    # A repeated command completes unless it is refused for its flags. The folder has one owner.
     again = [command.run(commands, folder, *more) for more in words]
     done = [number for number, one in enumerate(again) if one.code == 0]
     for one in again:
@@ -79,12 +83,14 @@ def trial(command, commands, folder, wholes, other, seed, tally):
             tally.fail(seed, f"{how}: repeated: {why}")
             return
     if not done:
-        tally.fail(seed, f"{how}: neither goes on: {[one.output[-1000:] for one in again]}")
+        tally.fail(
+            seed, f"{how}: neither command completes: {[one.output[-1000:] for one in again]}"
+        )
         return
-    # Both where the second repeated is allowed to make another end of it, as an index is rebuilt.
+    # Both complete if the second command may replace the result, for example rebuild an index.
     expected = wholes[done[-1] if different else 0][0]
     if found := differences(expected, left_behind(folder)):
-        tally.fail(seed, f"{how}: another end: {found}")
+        tally.fail(seed, f"{how}: another result: {found}")
         return
     refused = sum(one.code == 2 for one in ended)
     tally.add(f"with {['none', 'one', 'both'][refused]} refused")
@@ -105,12 +111,12 @@ def trials(name, count, small, commands, tmp_path, capsys):
 
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_a_few_pairs(small, commands, tmp_path, capsys):
+def test_a_few_pairs_of_commands(small, commands, tmp_path, capsys):
     trials("prepare", 3, small, commands, tmp_path, capsys)
 
 
 @pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", TRIALS)
-def test_many_pairs(name, small, commands, tmp_path, capsys):
+def test_many_pairs_of_commands(name, small, commands, tmp_path, capsys):
     trials(name, TRIALS[name][0], small, commands, tmp_path, capsys)

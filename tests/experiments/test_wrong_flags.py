@@ -1,4 +1,4 @@
-"""Every flag of every command with values that it cannot have: exit code 2, one clear line."""
+"""Invalid values of every flag of every command: exit code 2 and one clear line."""
 
 import importlib
 
@@ -36,23 +36,23 @@ WRONG = {
     float: [*NO_NUMBERS, "1e308", "-1e308", "9" * 5000, "True"],
     bool: ["", "maybe", "2", "nan", "-1", "1,1"],
 }
-"""What no flag of a kind can be, whatever it stands for."""
+"""Type of a flag -> values that no flag of the type accepts."""
 
 WORDS = [
     "", " ", "x", "nan", "-1", "1e308", "1,1", "0", "١,٢", "inf,1", "1,,2", "1,2,3,4,5", ",", "a,b",
     str(2**70), f"{2**70},1", "x" * 300, "\x1b[31m", "a\nb", "../..", "hub:x", "x.keras", "1x1x1",
     "²", "-1,-1", "1,1,1,1", "9x", "tfds:x", "1,nan", "0,0", "0x0", "2,1",
 ]  # fmt: skip
-"""For flags that are words: what some of them can be, and others cannot."""
+"""Values of text flags: valid for some flags, invalid for others."""
 
 FREE = {
     "allowed_host", "cache_dir", "output", "output_dir",
 }  # fmt: skip
-"""What may be any word that is not empty."""
+"""Flags that accept any text that is not empty."""
 
 
 def all_options():
-    """Each command's options class, benchmarks' too: by what it is called by."""
+    """Return the options class of each command and benchmark, by the command's name."""
     found, waiting = {}, [Options]
     while waiting:
         for kind in waiting.pop().__subclasses__():
@@ -63,7 +63,7 @@ def all_options():
 
 
 def wrong_values(flag):
-    """Words that a flag cannot be, by what it declares alone."""
+    """Return values that the flag's declaration excludes."""
     if flag.choices:
         return ["", "x", "nan", flag.choices[0].upper() + "_", ",".join(flag.choices)]
     values = list(WRONG.get(flag.kind, []))
@@ -81,13 +81,13 @@ def wrong_values(flag):
 
 
 def names_both(said, name, value):
-    """Whether a message names a flag and echoes its value, or the beginning of a long one."""
+    """Return whether a message names a flag and shows the first 60 characters of its value."""
     shown = visible(" ".join(value.split()))[:60]
     return name in said and (shown in said or shown.strip() in said)
 
 
 def parsed_wrongly(options, name, value):
-    """What is wrong with how a value is parsed, or None."""
+    """Return the fault in how a wrong value is handled, or None."""
     try:
         parse(options, ["command", f"--{name}={value}"])
     except ValueError as error:
@@ -101,14 +101,14 @@ def parsed_wrongly(options, name, value):
 
 
 def declared_there(options):
-    """Its declarations, less those of the command that it forwards them to."""
+    """Return a command's flags, except flags that it forwards to another command."""
     bases = [base for base in options.__mro__[1:] if vars(base).get("command")]
     theirs = {name: flag for base in bases for name, flag in declarations(base).items()}
     return {name: one for name, one in declarations(options).items() if theirs.get(name) != one}
 
 
 @pytest.mark.parametrize("command", all_options())
-def test_what_no_flag_of_a_kind_can_be(command, capsys):
+def test_values_outside_the_declaration_of_a_flag_are_refused(command, capsys):
     options = all_options()[command]
     tally = Tally(f"wrong values of flags of {command}")
     for name, (_, _, flag) in declared_there(options).items():
@@ -122,11 +122,11 @@ def test_what_no_flag_of_a_kind_can_be(command, capsys):
 
 
 class _Began(BaseException):
-    """A command has taken its flags and would begin."""
+    """The command accepted its flags and is about to start."""
 
 
 class Commands:
-    """The commands, each with a line that it takes; one that trains stops before it does."""
+    """Commands with a valid command line each. Training commands stop before they train."""
 
     def __init__(self, folder, monkeypatch):
         photos = write_photos(
@@ -153,11 +153,14 @@ class Commands:
 
     @property
     def names(self):
-        """Those with a line."""
+        """Names of the commands."""
         return list(self._lines)
 
     def end_of(self, name, words, capsys):
-        """Exit code and what is said of a command with further words; 0 where it would begin."""
+        """Run a command with extra arguments. Return its exit code and stderr.
+
+        The exit code is 0 if the command accepts its flags.
+        """
         self._number += 1
         line = [*self._lines[name], *words]
         if name in ("run", "index") and not any(word.startswith("--output") for word in words):
@@ -172,7 +175,7 @@ class Commands:
 
 
 def drawn(name, rng):
-    """A flag of a command, a wrong or a doubtful value, and what else must be given for it."""
+    """Draw a flag of a command, an invalid or doubtful value, and the flags that it needs."""
     held = declarations(all_options()[f"experiments.{name}"])
     flags = [flag for flag in held if flag not in ("help", "flagfile", "debug")]
     flag = held[flags[rng.integers(len(flags))]][2]
@@ -182,20 +185,20 @@ def drawn(name, rng):
             "0", "-1", "-2147483648", "2147483647"]  # fmt: skip
     if flag.kind not in WRONG and not flag.choices:
         values += WORDS
-    takers = [loss for loss in LOSSES if flag.name in taken_by(loss)] if "loss" in held else []
-    besides = [f"--loss={takers[rng.integers(len(takers))]}"] if takers else []
+    losses = [loss for loss in LOSSES if flag.name in taken_by(loss)] if "loss" in held else []
+    others = [f"--loss={losses[rng.integers(len(losses))]}"] if losses else []
     if flag.name.startswith("proxies_"):
-        besides = ["--loss=norm_softmax"]
+        others = ["--loss=norm_softmax"]
     if flag.name.startswith("statistics_"):
-        besides = ["--loss=rankmi"]
+        others = ["--loss=rankmi"]
     if flag.name.startswith("memory_"):
         of_memory = {"memory_size": 16, "memory_start_step": 0}
-        besides = [f"--{name}={value}" for name, value in of_memory.items() if name != flag.name]
-    return flag, values[rng.integers(len(values))] if values else "x", besides
+        others = [f"--{name}={value}" for name, value in of_memory.items() if name != flag.name]
+    return flag, values[rng.integers(len(values))] if values else "x", others
 
 
 def fault_of(flag, value, code, said):
-    """What must not be, of how a command ended; or None."""
+    """Return the fault in a command's exit code or output, or None."""
     lines = [
         line for line in said.splitlines() if line.startswith(("error:", "stopped:", "internal"))
     ]
@@ -206,7 +209,7 @@ def fault_of(flag, value, code, said):
         return f"exit code {code}: {said[-400:]}"
     if len(lines[0]) > 3000 + len(value):
         return f"a line of {len(lines[0])} characters: {lines[0][:200]}"
-    # Of a list the library says what it has read.
+    # For a list, the message shows the parsed value, not the value from the command line.
     listed = flag.kind is tuple and f"{flag.name} must" in lines[0] and "Received: " in lines[0]
     if listed or names_both(lines[0], flag.name, value) or flag.name in FREE:
         return None
@@ -219,11 +222,11 @@ def fuzz(count, folder, monkeypatch, capsys):
     for seed in seeds(count):
         rng = np.random.default_rng([seed, 19])
         name = str(rng.choice(commands.names, p=[0.6, 0.2, 0.1, 0.1]))
-        flag, value, besides = drawn(name, rng)
-        code, said = commands.end_of(name, [*besides, f"--{flag.name}={value}"], capsys)
+        flag, value, others = drawn(name, rng)
+        code, said = commands.end_of(name, [*others, f"--{flag.name}={value}"], capsys)
         fault = fault_of(flag, value, code, said)
         if fault:
-            tally.fail(seed, f"{name} {' '.join(besides)} --{flag.name}={value[:40]!r}: {fault}")
+            tally.fail(seed, f"{name} {' '.join(others)} --{flag.name}={value[:40]!r}: {fault}")
         else:
             tally.add("refused in one line" if code else "taken")
     return tally
@@ -231,5 +234,5 @@ def fuzz(count, folder, monkeypatch, capsys):
 
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_wrong_flags_of_whole_commands(tmp_path, monkeypatch, capsys):
+def test_whole_commands_refuse_wrong_flags(tmp_path, monkeypatch, capsys):
     fuzz(1200, tmp_path, monkeypatch, capsys).check(capsys)

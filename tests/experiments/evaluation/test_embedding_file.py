@@ -1,4 +1,4 @@
-"""Embeddings on disk: resumed, reused, refused."""
+"""`EmbeddingFile`: resuming, reusing, and refusing files."""
 
 import os
 import resource
@@ -15,7 +15,7 @@ ROWS = np.random.default_rng(0).normal(size=(10, 3)).astype("float32")
 
 
 def fill(path, rows=ROWS, key="a", batch=4, **options):
-    """The rows that had to be computed, and the file's array."""
+    """Return the computed rows and the file's array."""
     computed = []
     with EmbeddingFile(path, len(rows), key, **options) as file:
         for start in range(file.done, len(rows), batch):
@@ -28,7 +28,7 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_what_cannot_be_written_names_the_file(tmp_path):
+def test_a_write_error_names_the_file(tmp_path):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     path = tmp_path / "e.npy"
     resource.setrlimit(resource.RLIMIT_FSIZE, (64, before[1]))
@@ -40,7 +40,7 @@ def test_what_cannot_be_written_names_the_file(tmp_path):
     assert raised.value.filename == str(path)
 
 
-def test_rows_come_back_and_are_reused_by_their_key(tmp_path):
+def test_rows_are_reused_if_the_key_is_the_same(tmp_path):
     path = tmp_path / "e.npy"
     computed, array = fill(path)
     assert computed == list(range(10))
@@ -54,21 +54,21 @@ def test_rows_come_back_and_are_reused_by_their_key(tmp_path):
         computed, array = fill(path, **other)
         assert len(computed) == len(other.get("rows", ROWS))
     np.testing.assert_array_equal(array, ROWS)
-    path.write_bytes(b"")  # not what was written
+    path.write_bytes(b"")  # a damaged file
     assert len(fill(path)[0]) == 10
 
     EmbeddingFile(path, 10, "a").remove()
     assert names(tmp_path) == []
 
 
-def test_an_error_on_the_way_loses_nothing_that_was_written(tmp_path):
+def test_an_error_loses_no_written_row(tmp_path):
     path = tmp_path / "e.npy"
     with pytest.raises(KeyError), EmbeddingFile(path, 10, "a") as file:
         file.append(ROWS[:4])
         file.append(ROWS[4:5])
         raise KeyError
     assert names(tmp_path) == ["e.npy.json", "e.npy.partial"]
-    with EmbeddingFile(path, 10, "b") as file:  # another key: nothing of the first is touched yet
+    with EmbeddingFile(path, 10, "b") as file:  # another key: the first file is unchanged so far
         assert file.done == 0
     with EmbeddingFile(path, 10, "a") as file:
         assert file.done == 5
@@ -89,26 +89,30 @@ def test_an_error_on_the_way_loses_nothing_that_was_written(tmp_path):
 
 
 @pytest.mark.slow
-def test_killed(tmp_path):
-    """kill -9 at any moment: rows on disk stay, what was cut in two is computed again."""
+def test_a_killed_process_loses_no_complete_row(tmp_path):
+    """After `kill -9`, complete rows stay on disk and a partial batch is recomputed."""
     path = tmp_path / "e.npy"
     program = (
-        "import os, signal, sys; sys.path.insert(0, sys.argv[1]); import test_embedding_file as t\n"
+        "import os, signal, sys\n"
+        "sys.path.insert(0, sys.argv[1])\n"
+        "import test_embedding_file as t\n"
         "file = t.EmbeddingFile(sys.argv[2], 10, 'a').__enter__()\n"
-        "file.append(t.ROWS[:4]); file.append(t.ROWS[4:6]); file._stream.flush()\n"
+        "file.append(t.ROWS[:4])\n"
+        "file.append(t.ROWS[4:6])\n"
+        "file._stream.flush()\n"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
     here = os.path.dirname(__file__)
     done = subprocess.run([sys.executable, "-c", program, here, str(path)], check=False)
     assert done.returncode == -signal.SIGKILL
-    assert fill(path)[0] == list(range(4, 10))  # the second batch was not known to be on disk
+    assert fill(path)[0] == list(range(4, 10))  # the second batch was not recorded as written
     np.testing.assert_array_equal(np.load(path), ROWS)
 
-    # Killed after the last row, before the file had its name.
+    # Killed after the last row, before the file was renamed.
     os.rename(path, tmp_path / "e.npy.partial")
     assert fill(path)[0] == []
     np.testing.assert_array_equal(np.load(path), ROWS)
-    # A partial file that is shorter than its state says is not trusted.
+    # A partial file that is shorter than its recorded state is not reused.
     (tmp_path / "e.npy.partial").write_bytes(path.read_bytes()[:150])
     assert fill(path)[0] == list(range(10))
 

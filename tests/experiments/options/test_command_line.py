@@ -1,4 +1,4 @@
-"""A user's mistake and our own bug are two things."""
+"""Exit codes and messages: a user's mistake differs from an internal error."""
 
 import errno
 import os
@@ -14,7 +14,7 @@ from keras_dml._common.errors import ArgumentError, ArgumentTypeError
 
 
 def ended(error, capsys, *words):
-    """Exit code and what is said of a command that raises."""
+    """Return the exit code and stderr of a command that raises `error`."""
 
     def main(argv):
         raise error
@@ -44,12 +44,12 @@ def test_a_refusal_is_one_line(error, capsys, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_refusal_can_be_caught_as_python_has_it():
+def test_a_refusal_can_be_caught_as_a_built_in_error():
     error = ArgumentTypeError("x")
     assert isinstance(error, ValueError) and isinstance(error, TypeError)
 
 
-def test_a_file_that_cannot_be_opened_is_a_mistake_and_a_full_disk_is_none(capsys):
+def test_an_unreadable_file_is_a_mistake_but_a_full_disk_is_not(capsys):
     code, said = ended(FileNotFoundError(errno.ENOENT, "No such file", "a.npz"), capsys)
     assert (code, said) == (2, "error: [Errno 2] No such file: 'a.npz'\n")
     assert ended(OSError(errno.ENOSPC, "No space left", "a.npz"), capsys) == (
@@ -59,17 +59,17 @@ def test_a_file_that_cannot_be_opened_is_a_mistake_and_a_full_disk_is_none(capsy
     assert ended(RunError("out of time"), capsys) == (1, "stopped: out of time\n")
 
 
-def test_an_interruption_promises_no_more_than_is_true(capsys):
+def test_an_interrupt_prints_only_its_own_message(capsys):
     assert ended(KeyboardInterrupt(), capsys) == (130, "interrupted\n")
     known = KeyboardInterrupt("the same command begins anew")
     assert ended(known, capsys) == (130, "interrupted: the same command begins anew\n")
 
 
 class ResourceExhaustedError(Exception):
-    """Of TensorFlow's, which is known by its name."""
+    """Stand-in for TensorFlow's error, which `run_command` identifies by the class name."""
 
 
-def test_a_full_disk_is_told_from_a_full_memory(capsys):
+def test_a_full_disk_differs_from_full_memory(capsys):
     code, said = ended(ResourceExhaustedError("/a/b; No space left on device"), capsys)
     assert (code, said) == (1, "stopped: /a/b; No space left on device\n")
     code, said = ended(ResourceExhaustedError("OOM when allocating"), capsys)
@@ -86,7 +86,7 @@ def test_a_full_disk_is_told_from_a_full_memory(capsys):
         OSError("without a path"),
     ],
 )
-def test_a_bug_is_one_line_that_names_the_file_of_its_traceback(error, capsys, tmp_path):
+def test_a_bug_is_one_line_with_the_path_of_its_traceback(error, capsys, tmp_path):
     code, said = ended(error, capsys)
     assert code == 1 and said.count("\n") == 1
     what = rf"internal error: {type(error).__name__}\b.*"
@@ -106,18 +106,18 @@ def test_debug_prints_the_traceback(word, capsys, tmp_path):
     assert said.count("\n") == 1
 
 
-def test_a_bug_is_told_where_nothing_can_be_written(capsys, monkeypatch, tmp_path):
+def test_a_bug_prints_its_traceback_if_no_file_can_be_written(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(command_line.tempfile, "tempdir", str(tmp_path / "gone"))
     code, said = ended(TypeError("has no len()"), capsys)
     assert code == 1 and "in main" in said
 
 
-def test_a_message_with_bytes_that_are_no_text_can_be_said(capsys):
+def test_a_message_with_undecodable_bytes_is_printed(capsys):
     assert ended(UsageError("no image: a\udcff.png"), capsys)[0] == 2
 
 
 @pytest.mark.parametrize("module", [run, preview, index, search, prepare])
-def test_a_bug_inside_a_command_is_told_from_a_mistake(module, capsys, monkeypatch, tmp_path):
+def test_a_bug_in_a_command_is_not_a_usage_error(module, capsys, monkeypatch, tmp_path):
     words = ["command", "--flagfile=glyphs.flags"] if module in (run, preview) else ["command"]
 
     def broken(*arguments):
@@ -131,7 +131,7 @@ def test_a_bug_inside_a_command_is_told_from_a_mistake(module, capsys, monkeypat
     assert "in broken" in file.read_text()
 
 
-def test_a_bug_deep_below_a_command_is_no_usage_error(capsys, monkeypatch, tmp_path):
+def test_a_bug_in_a_function_of_a_command_is_not_a_usage_error(capsys, monkeypatch, tmp_path):
     import pipelines
 
     def broken(*arguments, **more):
@@ -160,13 +160,13 @@ def test_tensorflow_is_quiet_before_a_command_can_import_it(monkeypatch):
     seen = []
     assert run_command(lambda argv: seen.append(os.environ["TF_CPP_MIN_LOG_LEVEL"]), ["x"]) == 0
     assert seen == ["3"]
-    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "0")  # who asks for the notes has them
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "0")  # the user's setting has precedence
     run_command(lambda argv: seen.append(os.environ["TF_CPP_MIN_LOG_LEVEL"]), ["x"])
     assert seen == ["3", "0"]
 
 
-def test_a_server_says_that_it_runs_without_onednn_before_tensorflow_is_imported(monkeypatch):
-    # Set and deleted, so that what the command sets is gone behind the test.
+def test_a_server_disables_onednn_before_tensorflow_is_imported(monkeypatch):
+    # Set and delete the variable, so that monkeypatch restores it after the test.
     monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "1")
     monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS")
 

@@ -1,10 +1,10 @@
-"""Links between pages: relative, both ways, to what is there alone."""
+"""Links between pages: relative, in both directions, and only to existing files."""
 
 from experiments.pages.links import add_link, links_html
 from experiments.pages.page import write_page
 
 
-def test_a_page_leads_to_another_that_is_there(tmp_path):
+def test_a_page_links_to_existing_pages(tmp_path):
     run, other = tmp_path / "a run", tmp_path / "others"
     for folder in (run, other):
         folder.mkdir()
@@ -14,12 +14,12 @@ def test_a_page_leads_to_another_that_is_there(tmp_path):
     write_page(page, "Comparison", "<p>body</p>", {report: "Its run"})
     assert '<a href="../a%20run/report.html">Its run</a>' in page.read_text()
     add_link(report, page, "Compared & more")
-    add_link(report, run / ".." / "others" / page.name, "Compared & more")  # no second one
+    add_link(report, run / ".." / "others" / page.name, "Compared & more")  # no duplicate
     link = '<a href="../others/50%20%25%20%26%20more.html">Compared &amp; more</a>'
     assert report.read_text().count("<a ") == 1 and link in report.read_text()
     add_link(report, run / "nowhere.html", "Nothing")
     assert report.read_text().count("<a ") == 1
-    # Written anew it keeps what others have added; what has gone goes.
+    # A rewritten page keeps its added links. Links to deleted pages disappear.
     write_page(report, "The run, again", "<p>body</p>")
     assert link in report.read_text()
     page.unlink()
@@ -27,7 +27,7 @@ def test_a_page_leads_to_another_that_is_there(tmp_path):
     assert links_html(report, {}) == '<nav class="soft"><a href="report.html">Itself</a></nav>'
 
 
-def test_pages_without_a_place_for_links_stay_as_they_are(tmp_path):
+def test_pages_without_a_place_for_links_do_not_change(tmp_path):
     old = tmp_path / "old.html"
     old.write_bytes(b"<h1>\xff</h1>")
     add_link(old, old, "Itself")

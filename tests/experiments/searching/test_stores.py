@@ -1,4 +1,4 @@
-"""The stores of others: what is written is there, and the nearest are those of our own index."""
+"""Third-party vector stores return the stored rows and the same neighbors as `ExactIndex`."""
 
 import sqlite3
 
@@ -20,10 +20,10 @@ CLIENTS = {"lancedb": "lancedb", "qdrant": "qdrant_client"}
 
 @pytest.fixture(params=["memory", *CLIENTS, WITH_POSTGRES])
 def opened(request, tmp_path):
-    """A function that opens the same store again and again."""
+    """A function that opens the same store at each call."""
     if request.param == "memory":
-        held = stores.MemoryStore()
-        return lambda: held
+        store = stores.MemoryStore()
+        return lambda: store
     if request.param == "pgvector":
         dsn = request.getfixturevalue("postgres").new_database()
         return lambda table="images": open_store(Address("pgvector", dsn, table))
@@ -40,8 +40,8 @@ def opened(request, tmp_path):
 
 
 def expected(rows, query, k, metric, allowed):
-    """Paths and scores by our own index."""
-    # As `StoreGallery` has them, in the order of their paths.
+    """Return paths and scores from `ExactIndex`."""
+    # In the order of `StoreGallery`: by path.
     order = np.argsort(rows.columns["path"])
     paths = [rows.columns["path"][place] for place in order]
     index = ExactIndex(galleries.Items(rows.vectors[order], paths), metric)
@@ -50,7 +50,7 @@ def expected(rows, query, k, metric, allowed):
 
 
 @pytest.mark.parametrize("metric", ["cosine", "l2"])
-def test_the_same_neighbors_as_our_own_index(opened, metric):
+def test_neighbors_equal_exact_index(opened, metric):
     rows = stores.rows(metric=metric)
     update_store(opened(), stores.description(metric=metric), rows)
     gallery = StoreGallery(opened())
@@ -69,7 +69,7 @@ def test_the_same_neighbors_as_our_own_index(opened, metric):
             np.testing.assert_array_equal(found.embeddings, [row_of[path] for path in paths])
 
 
-def test_only_what_has_changed_is_written(opened):
+def test_an_update_writes_only_changed_rows(opened):
     rows = stores.rows()
     assert str(update_store(opened(), stores.description(), rows)) == (
         "added 24, changed 0, removed 0"
@@ -81,12 +81,12 @@ def test_only_what_has_changed_is_written(opened):
         later.columns["path"], later.vectors,
         {name: later.columns[name] for name in ("class", "folder", "brand")},
     )  # fmt: skip
-    # Half of those that stay have another brand.
+    # Half of the remaining images have another brand.
     assert update_store(opened(), stores.description(), later) == (1, 11, 2)
     known = {row[0]: row[1:] for block in opened().values(["path", "brand", "id"]) for row in block}
     assert set(known) == {*PATHS[2:], "new.png"}
     assert known["new.png"] == ("", item_id("new.png")) and known["a/3.png"][0] == "other"
-    # Other columns: the table is made anew.
+    # With other columns, the table is created again.
     both = later.columns | {"price": ["1"] * len(later)}
     more = stores.made_rows(
         both["path"], later.vectors,
@@ -96,7 +96,7 @@ def test_only_what_has_changed_is_written(opened):
     assert StoreGallery(opened()).columns.values_of("price") == ["1"] * 23
 
 
-def test_a_killed_command_goes_on(opened, monkeypatch):
+def test_a_killed_command_resumes(opened, monkeypatch):
     rows = stores.rows()
     store = opened()
     upsert, written = store.upsert, []
@@ -127,7 +127,7 @@ def test_a_second_writer_is_noticed(opened, monkeypatch):
 
     def interrupted(block):
         upsert(block)
-        if not written:  # a second writer makes the table again, and is killed
+        if not written:  # a second writer creates the table again and is killed
             store.create(stores.description())
         written.append(len(block))
 
@@ -140,7 +140,7 @@ def test_a_second_writer_is_noticed(opened, monkeypatch):
     assert store.is_finished()
 
 
-def test_images_that_are_there_twice_are_repaired(tmp_path):
+def test_duplicate_rows_are_repaired(tmp_path):
     lancedb = pytest.importorskip("lancedb")
     rows = stores.rows()
     store = open_store(Address("lancedb", str(tmp_path), "images"))
@@ -178,14 +178,14 @@ def test_one_command_at_a_time_writes_to_a_local_store(kind, tmp_path):
         pass
 
 
-def test_as_near_as_the_last_one_are_looked_at(monkeypatch):
+def test_ties_with_the_last_neighbor_are_compared(monkeypatch):
     monkeypatch.setattr(galleries, "_AHEAD", 0)
     store, rows = stores.MemoryStore(), stores.rows()
     rows.vectors[:] = rows.vectors[0]
     update_store(store, stores.description(), rows)
     found = StoreGallery(store).nearest(rows.vectors[:1], 2, (), None)
     assert found.paths == sorted(PATHS)[:2] and store.asked == [2, 8, 32]
-    # What another command deletes meanwhile, or adds, is left out.
+    # Results omit images that another command adds or deletes after the gallery is opened.
     gallery = StoreGallery(store)
     store.remove([item_id("a/0.png")])
     store.upsert(stores.rows(["a/00.png"]))
@@ -193,12 +193,12 @@ def test_as_near_as_the_last_one_are_looked_at(monkeypatch):
     assert found.paths == ["a/1.png", "a/2.png"]
 
 
-def test_a_table_that_is_not_there_or_is_none_of_ours(opened):
+def test_a_missing_table(opened):
     with pytest.raises(UsageError, match="is not there: python -m experiments.index --to="):
         StoreGallery(opened())
 
 
-def test_others_tables_are_left_alone(tmp_path):
+def test_third_party_tables_are_not_changed(tmp_path):
     lancedb = pytest.importorskip("lancedb")
     lancedb.connect(tmp_path).create_table("theirs", [{"x": 1}])
     store = open_store(Address("lancedb", str(tmp_path), "theirs"))
@@ -211,7 +211,7 @@ def test_others_tables_are_left_alone(tmp_path):
     assert missing.description() is None and not (tmp_path / "none").exists()
 
 
-def test_a_full_disk_under_a_folder_of_qdrant_is_one_line(tmp_path, monkeypatch):
+def test_a_full_disk_under_qdrant_is_one_line(tmp_path, monkeypatch):
     client = pytest.importorskip("qdrant_client").QdrantClient
 
     def full(*arguments, **more):
@@ -225,7 +225,7 @@ def test_a_full_disk_under_a_folder_of_qdrant_is_one_line(tmp_path, monkeypatch)
     store.close()
 
 
-def test_a_server_that_is_not_there():
+def test_a_missing_server():
     pytest.importorskip("qdrant_client")
     store = open_store(Address("qdrant", "http://127.0.0.1:1", "images"))
     with pytest.raises(StoreError, match=r"qdrant:http://127.0.0.1:1 cannot be used: .*refused"):
@@ -249,18 +249,18 @@ def test_addresses(text, parts):
     "text", ["", "lancedb", "lancedb:", "x:y", "lancedb:a#", "lancedb:a#1", "lancedb:a#b;c",
              "parquet:a#b", "lancedb: ", f"lancedb:a#{'b' * 49}"]
 )  # fmt: skip
-def test_what_is_no_address(text):
+def test_invalid_addresses(text):
     with pytest.raises(UsageError, match=f"Received: to={text}"):
         parsed_address(text, "to")
 
 
 @pytest.mark.parametrize("name", ["id", "vector", "digest", "a.b", "a`b", 'a"b', "é" * 32, "a\nb"])
-def test_columns_that_no_store_takes(name):
+def test_unsupported_columns(name):
     with pytest.raises(UsageError, match="column"):
         check_columns(["Price (€)", name])
 
 
-def test_parquet_is_not_searched():
+def test_parquet_cannot_be_searched():
     with pytest.raises(UsageError, match="a search reads lancedb, qdrant or pgvector"):
         open_store(Address("parquet", "somewhere", "images"))
 

@@ -1,4 +1,4 @@
-"""A run's folder with each of its files cut, changed or missing: the same end, or one line."""
+"""A run folder with a cut, changed, or missing file: the same result, or one line."""
 
 import json
 import os
@@ -42,7 +42,7 @@ def net():
 
 
 def train(folder, model, first, last, scores):
-    """Epochs of a training that is a pure function of the epoch; `scores` says which is best."""
+    """Train for some epochs, as a pure function of the epoch. `scores` selects the best epoch."""
     for epoch in range(first, last + 1):
         for variable in model.variables:
             variable.assign(variable.numpy() * 0.5 + epoch)
@@ -69,7 +69,7 @@ def begun(path, epochs, scores=(0.1, 0.2, 0.3)):
 
 
 def ended(path, scores=(0.1, 0.2, 0.3)):
-    """What a run has at its end that is continued in this folder."""
+    """Resume the run in this folder. Return its final files and weights."""
     keras.utils.set_random_seed(0)
     model = net()
     left_out = known_bad_images(path)
@@ -78,7 +78,7 @@ def ended(path, scores=(0.1, 0.2, 0.3)):
         state = folder.restore_checkpoint(lambda state: model, ALONE)
         train(folder, model, state.epoch + 1, 3, scores)
         folder.check_best()
-        # The evaluators repeat what is missing.
+        # The evaluators recompute missing files.
         seen = [folder.read_json(name) or KEPT[name] for name in (RAW_PIXELS, RANKMI)]
     finally:
         folder.close()
@@ -105,7 +105,7 @@ FILES = (FLAGS_FILE, LOG, CHECKPOINT, BEST, BAD_IMAGES, RAW_PIXELS, RANKMI, MANI
 
 @pytest.fixture(scope="module")
 def two_epochs(tmp_path_factory):
-    """A folder after two epochs, and what it has at the end."""
+    """A run folder after two epochs, and the results of the finished run."""
     path = begun(tmp_path_factory.mktemp("runs") / "run", 2).path
     return path, ended(shutil.copytree(path, path.with_name("whole")))
 
@@ -130,7 +130,7 @@ def test_a_damaged_file_is_named_or_changes_nothing(name, damage, two_epochs, tm
 
 
 @pytest.mark.parametrize("place", np.linspace(0, 0.999, 9))
-def test_a_bit_changed_anywhere_in_a_checkpoint_is_seen(place, two_epochs, tmp_path):
+def test_a_changed_bit_anywhere_in_a_checkpoint_is_detected(place, two_epochs, tmp_path):
     run = shutil.copytree(two_epochs[0], tmp_path / "run")
     assert Manifest(run).is_whole(CHECKPOINT)
     flip(run / CHECKPOINT, place)
@@ -138,7 +138,7 @@ def test_a_bit_changed_anywhere_in_a_checkpoint_is_seen(place, two_epochs, tmp_p
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_what_cannot_be_repaired_says_what_to_delete(damage, tmp_path):
+def test_the_message_names_the_file_to_delete(damage, tmp_path):
     begun(tmp_path / "run", 2, scores=(0.3, 0.2, 0.1))
     DAMAGES[damage](tmp_path / "run" / BEST)
     with pytest.raises(UsageError, match=r"best.keras is (damaged|missing).*delete .*checkpoint"):
@@ -154,8 +154,8 @@ def test_what_cannot_be_repaired_says_what_to_delete(damage, tmp_path):
     [10, pytest.param(500, marks=[pytest.mark.slow, pytest.mark.thorough])],
     ids=["few", "many"],
 )
-def test_damaged_at_random(count, two_epochs, tmp_path, capsys):
-    """Also two files at once: the same end, or one line that names a file and what to do."""
+def test_random_damage(count, two_epochs, tmp_path, capsys):
+    """One or two damaged files: the same result, or one line with the file and the next step."""
     tally = Tally("damaged runs")
     for seed in seeds(count):
         generator = np.random.default_rng(seed)
@@ -165,7 +165,7 @@ def test_damaged_at_random(count, two_epochs, tmp_path, capsys):
         if generator.random() < 0.3:
             how += f"; {damage_a_file(run, generator)}"
         try:
-            # Without a checkpoint, the run begins again, and lists the bad images again.
+            # Without a checkpoint, the run starts again and lists the bad images again.
             again = not (run / CHECKPOINT).is_file()
             same = ended(run)[: 3 if again else None] == two_epochs[1][: 3 if again else None]
         except UsageError as error:
@@ -185,7 +185,7 @@ def test_damaged_at_random(count, two_epochs, tmp_path, capsys):
 
 
 def kill_at(monkeypatch, path, call):
-    """Epoch 2 with a kill at its n-th renaming."""
+    """Train epoch 2 and interrupt it at call number `call` of `os.replace`."""
     replace, calls = os.replace, []
 
     def counted(*arguments):
@@ -206,7 +206,7 @@ def kill_at(monkeypatch, path, call):
 
 
 @pytest.mark.parametrize("call", range(1, 5))
-def test_a_kill_between_any_two_renamings_loses_nothing(call, tmp_path, monkeypatch):
+def test_a_kill_between_two_renamings_loses_nothing(call, tmp_path, monkeypatch):
     begun(tmp_path / "whole", 1)
     shutil.copytree(tmp_path / "whole", tmp_path / "run")
     with pytest.raises(KeyboardInterrupt):
@@ -216,7 +216,7 @@ def test_a_kill_between_any_two_renamings_loses_nothing(call, tmp_path, monkeypa
     assert names == {path.name for path in (tmp_path / "whole").iterdir()}
 
 
-def test_a_finished_run_whose_files_are_changed_is_named(tmp_path):
+def test_changed_files_of_a_finished_run_are_named(tmp_path):
     folder = begun(tmp_path / "run", 3)
     folder.write_result({"table": "t", "recall": {}})
     path = folder.path
@@ -240,7 +240,7 @@ def test_a_finished_run_whose_files_are_changed_is_named(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_a_run_with_damaged_files_ends_bit_for_bit_or_names_them(photos, tmp_path, capfd):
+def test_a_run_with_damaged_files_is_bit_identical_or_names_them(photos, tmp_path, capfd):
     words = ["--deterministic", "--epochs=3", "--raw_pixels"]
     whole = finished_run(tmp_path / "whole", photos, *words)
     run = tmp_path / "run"

@@ -19,7 +19,7 @@ from keras_dml import models
 from pipelines import EvaluationTransform, ImageTable
 
 PLAIN = ["--crop=none", "--noflip", "--freeze_backbone"]
-# Of weights that nobody has trained, so that a run is of seconds.
+# Random weights, so that a run takes seconds.
 HEAD = [*TINY, "--freeze_backbone", "--loss=ce", "--deterministic"]
 
 
@@ -37,7 +37,7 @@ def cached(photos, tmp_path_factory):
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_a_head_on_cached_features_learns_what_it_learns_on_images(cached, photos, tmp_path):
+def test_a_head_trains_the_same_on_cached_features_as_on_images(cached, photos, tmp_path):
     on_images = run_of(tmp_path / "images", photos, *PLAIN)
     ours, theirs = history(cached), history(on_images)
     assert [row.keys() for row in ours] == [row.keys() for row in theirs]
@@ -45,7 +45,7 @@ def test_a_head_on_cached_features_learns_what_it_learns_on_images(cached, photo
         assert row == pytest.approx(expected, rel=1e-4)
     embeddings = [np.load(f / "test_embeddings.npz")["embeddings"] for f in (cached, on_images)]
     np.testing.assert_allclose(*embeddings, atol=1e-5)
-    # Of the head alone: of the backbone nothing changes.
+    # The checkpoint has only the head's weights, since the backbone does not change.
     assert len(final_weights(cached)) < len(final_weights(on_images))
     assert len(list(cached.parent.glob("features/*.npy"))) == 2
 
@@ -66,8 +66,8 @@ def test_backbone_and_head_are_exported_as_one(cached):
 @pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", ["contrastive", "rankmi", "center"])
-def test_other_losses_on_the_same_features(loss, cached, photos, tmp_path, monkeypatch):
-    # At the end too no image goes through the backbone.
+def test_other_losses_share_the_cached_features(loss, cached, photos, tmp_path, monkeypatch):
+    # The final embeddings come from the features, too, not from the images.
     monkeypatch.delattr(outcome, "embeddings_on_disk")
     shared = f"--cache_dir={cached.parent / 'features'}"
     before = {path: path.stat().st_mtime_ns for path in cached.parent.glob("features/*.npy")}
@@ -78,15 +78,15 @@ def test_other_losses_on_the_same_features(loss, cached, photos, tmp_path, monke
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_views_are_drawn_and_leave_nothing_in_the_runs_folder(photos, tmp_path, capsys):
+def test_features_of_views_are_deleted_from_the_run_folder(photos, tmp_path, capsys):
     folder = run_of(tmp_path / "run", photos, "--cache_features", "--cached_views=3")
     out = capsys.readouterr().out
-    assert "features of 80 images" in out  # 3 · 20 to train, 20 to test
+    assert "features of 80 images" in out  # 3 · 20 training images, 20 test images
     assert not (folder / "features").exists()
     assert not (folder / "features.json").exists()
 
 
-def test_the_views_of_an_image_are_a_function_of_seed_view_and_image():
+def test_view_seeds_depend_on_seed_view_and_image():
     assert (view_seeds(1, 2, 5) == view_seeds(1, 2, 9)[:5]).all()
     drawn = [view_seeds(seed, view, 50) for seed in (0, 1) for view in (0, 1)]
     assert len(np.unique(np.concatenate(drawn), axis=0)) == 200
@@ -94,12 +94,12 @@ def test_the_views_of_an_image_are_a_function_of_seed_view_and_image():
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_another_backbone_and_other_images_are_noticed(photos, tmp_path, capsys):
+def test_features_are_recomputed_for_another_backbone_or_other_images(photos, tmp_path, capsys):
     mine = shutil.copytree(photos, tmp_path / "photos")
     folder, weights = tmp_path / "run", tmp_path / "net.weights.h5"
     models.build_backbone("small_convnet", 16).save_weights(weights)
     flags = ["--cache_features", f"--weights={weights}"]
-    # Stopped amid its training, again and again, so that its features stay.
+    # Each run stops during its training (NaN), so that its features stay on disk.
     stopped = [*flags, "--learning_rate=1e30", "--schedule=constant", "--optimizer=sgd"]
     run_of(folder, mine, *stopped, code=1)
     first = features_of(folder)
@@ -132,7 +132,7 @@ def test_a_killed_process_loses_no_row_on_disk(photos, tmp_path, monkeypatch):
 
     def killed(self, batch):
         done.append((self.path.name, self.done))
-        if len(done) == 9:  # amid the second file
+        if len(done) == 9:  # within the second file
             raise KeyboardInterrupt
         append(self, batch)
 
@@ -156,7 +156,7 @@ def test_a_killed_process_loses_no_row_on_disk(photos, tmp_path, monkeypatch):
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_stopped_behind_the_last_epoch_it_ends_the_same_and_leaves_no_features(
+def test_a_run_stopped_after_the_last_epoch_ends_the_same_without_features(
     photos, tmp_path, monkeypatch
 ):
     def stopped(*_):
@@ -187,7 +187,7 @@ def net(name="conv", filters=4, scale=1 / 255):
     return keras.Model(inputs, keras.layers.Conv2D(filters, 3, name=name)(x))
 
 
-def test_the_fingerprint_is_of_what_a_model_computes():
+def test_the_fingerprint_depends_on_weights_and_layers_but_not_on_names():
     first = model_fingerprint(net())
     assert first == model_fingerprint(net("another_name"))
     assert first != model_fingerprint(net(scale=1 / 127.5))
@@ -199,7 +199,7 @@ def test_the_fingerprint_is_of_what_a_model_computes():
 
 @keras.saving.register_keras_serializable("test_features")
 class Subclassed(keras.Model):
-    """Of its own `call`; a file says of it that it is frozen, and nothing of its layers."""
+    """A subclassed model. Its file stores `trainable` of the model, but not of its layers."""
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
@@ -217,16 +217,16 @@ def saved_frozen(path):
 
 
 @pytest.mark.parametrize("waits", [["--freeze_backbone"], ["--epochs=2", "--head_epochs=1"]])
-def test_a_frozen_backbone_is_frozen_within_too(waits, tmp_path):
+def test_freezing_a_subclassed_backbone_freezes_its_layers(waits, tmp_path):
     path = saved_frozen(tmp_path / "mine.keras")
     given = [f"--backbone={path}", "--image_size=8", "--embedding_size=2", *waits]
     backbone, embedding = fit.embedding_model(parse(RunOptions, ["run", *given]))
     if "--freeze_backbone" not in waits:
         Trainability(backbone).freeze()
-    assert len(embedding.trainable_variables) == 2  # of the projection
+    assert len(embedding.trainable_variables) == 2  # kernel and bias of the projection
 
 
-def test_a_backbone_that_was_saved_frozen_must_be_said_to_be_so(tmp_path):
+def test_a_backbone_that_was_saved_frozen_needs_a_flag(tmp_path):
     inputs = keras.Input((8, 8, 3))
     model = keras.Model(inputs, keras.layers.Conv2D(4, 3)(inputs))
     model.trainable = False
@@ -242,10 +242,10 @@ def test_a_backbone_that_was_saved_frozen_must_be_said_to_be_so(tmp_path):
 
 
 @pytest.mark.parametrize("pooling", ["average", "gem"])
-def test_of_a_subclassed_backbone_too_the_kept_model_needs_no_images_again(pooling, tmp_path):
+def test_the_best_model_of_a_subclassed_backbone_reuses_the_features(pooling, tmp_path):
     path = saved_frozen(tmp_path / "mine.keras")
     given = [f"--backbone={path}", "--image_size=8", "--embedding_size=2", "--freeze_backbone"]
-    given += [f"--pooling={pooling}"]  # GeM learns: of it the maps are what is kept
+    given += [f"--pooling={pooling}"]  # GeM has weights, so the cache holds feature maps
     options = parse(RunOptions, ["run", *given, f"--cache_dir={tmp_path}"])
     _, embedding = fit.embedding_model(options)
     images = np.random.default_rng(0).integers(0, 256, (4, 8, 8, 3)).astype("uint8")
@@ -278,13 +278,13 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("flags", "message"), REFUSED)
-def test_flags_that_make_no_sense_together(flags, message):
+def test_conflicting_flags(flags, message):
     with pytest.raises(UsageError, match=message):
         check_fine_tuning(parse(RunOptions, ["run", *flags]))
 
 
 @pytest.mark.parametrize("flags", [["--loss=contrastive"], ["--loss=ce"], ["--loss=rankmi"]])
-def test_a_run_in_which_nothing_would_learn(flags, photos, tmp_path, capsys):
+def test_a_run_without_trainable_weights_is_refused(flags, photos, tmp_path, capsys):
     given = [word for word in HEAD if not word.startswith("--embedding_size")]
     given += [f"--data_dir={photos}", f"--output_dir={tmp_path / 'run'}", *flags]
     assert command(*given) == 2
