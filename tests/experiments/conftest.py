@@ -1,4 +1,4 @@
-"""Fixtures that the tests of several commands share."""
+"""Fixtures for the tests of several commands."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from tiny_run import finished_run
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
-    """10 classes of 4 small pictures: a colour a class, noise, sizes of their own."""
+    """10 classes of 4 small pictures with one color per class, noise, and random sizes."""
     root = tmp_path_factory.mktemp("photos")
     rng = np.random.default_rng(0)
     for name in range(10):
@@ -27,14 +27,14 @@ def photos(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def commands(tmp_path_factory):
-    """`ForkedCommands`: commands as processes of their own, started at once."""
+    """`ForkedCommands`, which starts each command in a forked process, without import time."""
     with ForkedCommands(tmp_path_factory.mktemp("printed")) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def small(photos, tmp_path_factory):
-    """Each command that writes, by name, at work for seconds."""
+    """Short commands that write files, by name."""
     return small_commands(photos, tmp_path_factory.mktemp("read"))
 
 

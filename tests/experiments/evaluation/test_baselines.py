@@ -1,4 +1,4 @@
-"""Baselines: which one a headline shows, and the baselines of several runs."""
+"""The baseline in a headline, and the baselines of several runs."""
 
 import math
 
@@ -25,7 +25,7 @@ UNTRAINED = {
         ),
     ],
 )
-def test_the_untrained_backbone_comes_before_the_raw_pixels(recall, expected):
+def test_the_untrained_backbone_has_precedence_over_raw_pixels(recall, expected):
     assert best_baseline(recall) == expected
 
 
@@ -44,7 +44,7 @@ def test_runs_with_the_same_baseline_show_it_once():
     assert distinct_baselines({"without": {}}) == {}
 
 
-def test_baselines_that_differ_have_the_name_of_their_run():
+def test_different_baselines_are_named_after_their_run():
     found = distinct_baselines({"first": result(0.97), "second": result(0.8), "3": result(0.8)})
     assert list(found) == ["untrained backbone (first)", "untrained backbone (second)"]
     assert found["untrained backbone (second)"]["cosine"]["recall@1"] == 0.8

@@ -4,7 +4,7 @@ import pytest
 from experiments.evaluation.query_order import choose_queries
 
 
-def test_queries_come_from_classes_spread_over_the_set():
+def test_queries_are_spread_over_the_classes():
     labels = np.random.default_rng(1).permutation(np.repeat(np.arange(100), 3))
     rows = choose_queries(labels, num=10, seed=5)
     assert rows.dtype == np.int64
@@ -13,15 +13,15 @@ def test_queries_come_from_classes_spread_over_the_set():
     assert set(rows) != set(choose_queries(labels, num=10, seed=6))
 
 
-def test_queries_of_few_classes_come_round_again():
+def test_few_classes_have_several_queries():
     labels = np.array([7, 7, 7, 7, 3, 3, 5])
     rows = choose_queries(labels, num=4)
     assert sorted(labels[rows]) == [3, 3, 7, 7]
     everything = choose_queries(labels, num=50)
-    assert sorted(everything) == [0, 1, 2, 3, 4, 5]  # not 6, which no image can match
+    assert sorted(everything) == [0, 1, 2, 3, 4, 5]  # no image matches query 6
 
 
-def test_queries_without_any_match_are_shown_if_there_are_no_others():
+def test_queries_without_a_match_are_the_last_resort():
     assert len(set(choose_queries([4, 2, 9], num=2))) == 2
 
 

@@ -1,4 +1,4 @@
-"""What is measured after an epoch and shown at the end."""
+"""Evaluators: their scores after an epoch and their findings at the end."""
 
 import re
 from types import SimpleNamespace
@@ -37,7 +37,7 @@ def table(labels, seed=0, classes=("a", "b")):
 
 @pytest.fixture
 def closed():
-    """Both sides of the same classes, and a model whose classifier swaps the two."""
+    """Training and test data of the same two classes, and a classifier that swaps them."""
     data = Split(table([0, 0, 1, 1]), table([0, 0, 1, 1], seed=1), same_classes=True)
     embedding = keras.Input((2,), name="embeddings")
     logits = keras.layers.Dense(2, use_bias=False, name="logits")
@@ -47,7 +47,7 @@ def closed():
     return data, model, {"test": embeddings, "training": embeddings}
 
 
-def test_the_classifier_decides_where_there_is_one(closed):
+def test_accuracy_of_the_classifier_or_of_the_nearest_class_mean(closed):
     data, model, embeddings = closed
     run = SimpleNamespace(data=data)
     assert dict(ClassifierAccuracy().measure(run, model, embeddings)) == {ACCURACY: 0.25}
@@ -56,7 +56,7 @@ def test_the_classifier_decides_where_there_is_one(closed):
     assert ClassMeanAccuracy().sides(data) == ("training",)
 
 
-def test_there_is_no_accuracy_on_classes_that_were_not_trained_on():
+def test_unseen_classes_have_no_accuracy():
     data = Split(table([0, 0, 1, 1]), table([0, 0, 1, 1], seed=1))
     run = SimpleNamespace(data=data)
     for evaluator in (ClassifierAccuracy(), ClassMeanAccuracy()):
@@ -66,7 +66,7 @@ def test_there_is_no_accuracy_on_classes_that_were_not_trained_on():
     assert ClassMeanAccuracy().finish(run, end) == Findings()
 
 
-def test_the_accuracy_of_the_kept_model_is_shown():
+def test_findings_have_the_accuracy_of_the_best_model():
     end = Finished(None, None, None, [], {"epoch": 1, ACCURACY: 0.875})
     findings = ClassifierAccuracy().finish(SimpleNamespace(), end)
     assert findings.printed == ["accuracy on the training classes: 87.5 %"]
@@ -74,7 +74,7 @@ def test_the_accuracy_of_the_kept_model_is_shown():
 
 
 @pytest.mark.parametrize("patience", [0, 3])
-def test_the_scores_are_those_of_the_library_with_a_gallery_and_without(patience):
+def test_scores_equal_metrics_evaluate_with_and_without_a_gallery(patience):
     rng = np.random.default_rng(0)
     queries, items = rng.normal(size=(6, 3)), rng.normal(size=(8, 3))
     labels, numbers = [0, 1] * 3, [0, 1] * 4
@@ -100,7 +100,7 @@ def test_the_scores_are_those_of_the_library_with_a_gallery_and_without(patience
         assert findings.lines[0][0] == "NMI"
 
 
-def test_a_catalog_is_a_question_of_its_own():
+def test_a_catalog_has_separate_scores():
     rng = np.random.default_rng(0)
     photos, pictures, labels = rng.normal(size=(6, 3)), rng.normal(size=(2, 3)), [0, 1] * 3
     data = Split(table([0, 1]), table(labels), catalog=table([1, 0], seed=2))
@@ -109,7 +109,7 @@ def test_a_catalog_is_a_question_of_its_own():
     assert set(CatalogScores().sides(data)) == set(embeddings)
     assert set(RetrievalScores().sides(data)) == {"test"}
     row = dict(CatalogScores().measure(run, None, embeddings))
-    # K = 4 is more than the two pictures.
+    # K = 4 exceeds the two pictures of the catalog.
     assert set(row) == {f"catalog/recall@{k}/{name}" for k in (1, 2) for name in ("cosine", "l2")}
     unit = photos / np.linalg.norm(photos, axis=1, keepdims=True)
     nearest = np.argmax(unit @ (pictures / np.linalg.norm(pictures, axis=1, keepdims=True)).T, 1)
@@ -128,7 +128,7 @@ def test_a_catalog_is_a_question_of_its_own():
     assert CatalogScores().finish(without, Finished(None, photos, None, [], {})) == Findings()
 
 
-def test_raw_pixels_are_compared_once_where_it_is_asked_for(tmp_path, monkeypatch, capsys):
+def test_raw_pixels_are_scored_once_if_the_flag_is_set(tmp_path, monkeypatch, capsys):
     data = Split(table([0, 1]), table([0, 1] * 3, seed=3))
     folder = RunFolder(tmp_path / "run", "--seed=0\n").open()
     options = SimpleNamespace(raw_pixels=False, eval_batch_size=2)
@@ -148,12 +148,11 @@ def test_raw_pixels_are_compared_once_where_it_is_asked_for(tmp_path, monkeypatc
     folder.write_json(RAW_PIXELS, {"cosine": {"recall@1": 0.5}})
     RawPixels().before(run, State(), None)
     assert "R@1 50.0 %" in capsys.readouterr().out
-    # Another recipe may take the folder of a run without a checkpoint: this file goes then.
 
 
 @pytest.fixture
 def started(tmp_path):
-    """A run with a catalog from trained weights, and embeddings of its untrained backbone."""
+    """A run with a catalog and pretrained weights, and its untrained backbone's embeddings."""
     rng = np.random.default_rng(0)
     data = Split(table([0, 1]), table([0, 1] * 3, seed=3), catalog=table([1, 0], seed=2))
     options = SimpleNamespace(weights="imagenet", raw_pixels=False, eval_batch_size=2)
@@ -181,20 +180,20 @@ def test_the_untrained_backbone_is_evaluated_like_the_embedding(started, capsys)
     assert "untrained backbone, " in capsys.readouterr().out
 
 
-def test_a_continued_run_shows_the_scores_from_before_its_first_step(started):
+def test_a_resumed_run_shows_the_scores_before_its_first_step(started):
     run, embeddings = started
     first, continued = UntrainedBackbone(), UntrainedBackbone()
     first.before(run, State(), None, lambda: embeddings)
     continued.before(run, State(epoch=1, step=3), None, lambda: pytest.fail("it is trained now"))
     assert continued.finish(run, None) == first.finish(run, None)
-    # A checkpoint of an earlier version lacks the file.
+    # A run of an earlier version lacks the file.
     run.folder.file(UNTRAINED).unlink()
     old = UntrainedBackbone()
     old.before(run, State(epoch=1, step=3), None, lambda: pytest.fail("it is trained now"))
     assert old.finish(run, None) == Findings()
 
 
-def test_random_weights_are_no_baseline(started):
+def test_random_weights_are_not_a_baseline(started):
     run, _ = started
     run.options.weights = "none"
     evaluator = UntrainedBackbone()
@@ -203,7 +202,7 @@ def test_random_weights_are_no_baseline(started):
     assert not run.folder.file(UNTRAINED).exists()
 
 
-def test_pairs_before_training_are_those_of_the_untrained_backbone(started):
+def test_pairs_before_training_use_the_untrained_backbone(started):
     run, embeddings = started
     end = Finished(None, embeddings["test"], None, [], {})
     title = "Similarities of unseen pairs before and after training"
@@ -218,7 +217,7 @@ def test_pairs_before_training_are_those_of_the_untrained_backbone(started):
     assert before == after and "raw pixels" not in figure
 
 
-def test_findings_stand_one_behind_the_other():
+def test_findings_are_concatenated():
     first = Findings(
         rows={"a": {"recall@1": 0.5}}, lines=[("x", "1")], printed=["p"], result={"n": 1}
     )
@@ -229,7 +228,7 @@ def test_findings_stand_one_behind_the_other():
     assert (both.figures, both.result) == ({"t": "data"}, {"n": 1})
 
 
-def test_an_evaluator_needs_none_of_its_moments():
+def test_every_method_of_an_evaluator_is_optional():
     data = Split(table([0, 1]), table([0, 1]))
     one = Evaluator()
     assert not one.sides(data)
@@ -238,6 +237,6 @@ def test_an_evaluator_needs_none_of_its_moments():
     assert one.finish(None, None) == Findings()
 
 
-def test_the_kept_model_is_chosen_by_accuracy_where_there_is_one():
+def test_the_score_of_an_epoch_is_accuracy_if_it_is_measured():
     assert score({"test/recall@1/cosine": 0.25}) == 0.25
     assert score({"test/recall@1/cosine": 0.25, ACCURACY: 0.75}) == 0.75

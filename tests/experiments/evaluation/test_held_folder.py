@@ -1,4 +1,4 @@
-"""One process at a time in a folder."""
+"""Locks that admit one process at a time to a folder."""
 
 import errno
 import fcntl
@@ -14,7 +14,7 @@ from experiments.evaluation.held_folder import (
 from experiments.options.errors import UsageError
 
 
-def test_the_second_is_refused_and_the_third_comes_after_the_first(tmp_path):
+def test_a_second_process_is_refused_until_the_first_ends(tmp_path):
     with held(tmp_path, "output"):
         second = held(tmp_path, "output")
         with pytest.raises(UsageError, match=r"output '.*' is in use by another running process"):
@@ -23,7 +23,7 @@ def test_the_second_is_refused_and_the_third_comes_after_the_first(tmp_path):
         pass
 
 
-def test_the_lock_beside_a_folder_goes_at_the_end_and_a_killed_ones_is_taken(tmp_path):
+def test_the_lock_next_to_a_folder_is_deleted_and_a_stale_lock_is_reused(tmp_path):
     folder, link = tmp_path / "made", tmp_path / "link"
     link.symlink_to(folder)
     (tmp_path / ".made.lock").touch()
@@ -46,7 +46,7 @@ def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch):
         pass
 
 
-def test_a_lock_that_is_a_link_or_a_pipe_is_refused_and_nothing_is_emptied(tmp_path):
+def test_a_lock_that_is_a_link_or_a_pipe_is_refused_without_damage(tmp_path):
     victim = tmp_path / "victim"
     victim.write_text("precious")
     (tmp_path / "link").symlink_to(victim)

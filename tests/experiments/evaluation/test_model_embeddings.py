@@ -1,4 +1,4 @@
-"""Embeddings of tables by a model, while the images are deleted."""
+"""Embeddings of a table whose images are deleted during the computation."""
 
 import shutil
 
@@ -14,7 +14,7 @@ from pipelines import ImageTable
 
 
 class VanishingImages:
-    """An embedder whose images are deleted after its first batch, with their folder or without."""
+    """An embedder whose images are deleted after the first batch, optionally with the folder."""
 
     transform = "whole"
 
@@ -28,7 +28,7 @@ class VanishingImages:
 
 
 @pytest.mark.parametrize("keep_folder", [True, False])
-def test_images_that_disappear_stop_the_command_and_are_not_called_bad(keep_folder, tmp_path):
+def test_deleted_images_stop_the_command_and_are_not_reported_as_bad(keep_folder, tmp_path):
     folder = tmp_path / "photos"
     folder.mkdir()
     for name in ("a.png", "b.png"):
@@ -37,7 +37,7 @@ def test_images_that_disappear_stop_the_command_and_are_not_called_bad(keep_fold
 
     def delete():
         shutil.rmtree(folder)
-        if keep_folder:  # an empty mount point
+        if keep_folder:  # like an empty mount point
             folder.mkdir()
 
     model = IdentifiedEmbedder(VanishingImages(delete), "model")

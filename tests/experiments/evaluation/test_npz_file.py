@@ -1,4 +1,4 @@
-"""Arrays of a file, and none of a damaged one."""
+"""`read_npz` returns the arrays of a file and raises an error for damaged files."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ def test_arrays_by_name(tmp_path):
         read_npz(tmp_path / "gone.npz")
 
 
-def test_a_changed_shape_is_damage_though_numpy_reads_it(tmp_path):
+def test_a_changed_shape_is_detected_although_numpy_reads_it(tmp_path):
     path = tmp_path / "a.npz"
     np.savez(path, a=np.ones((4000, 8)))
     data = path.read_bytes()
@@ -29,7 +29,7 @@ def test_a_changed_shape_is_damage_though_numpy_reads_it(tmp_path):
 
 
 @pytest.mark.parametrize("place", range(0, 400, 25))
-def test_a_bit_changed_anywhere_is_seen_or_changes_nothing(place, tmp_path):
+def test_a_changed_bit_is_detected_or_has_no_effect(place, tmp_path):
     path = tmp_path / "a.npz"
     np.savez(path, a=np.arange(10))
     data = bytearray(path.read_bytes())
@@ -42,7 +42,7 @@ def test_a_bit_changed_anywhere_is_seen_or_changes_nothing(place, tmp_path):
     assert arrays["a"].tolist() == list(range(10))
 
 
-def test_python_objects_are_not_run(tmp_path):
+def test_python_objects_are_not_loaded(tmp_path):
     np.savez(tmp_path / "a.npz", a=np.array([{}], object))
     with pytest.raises(UnreadableError, match="allow_pickle"):
         read_npz(tmp_path / "a.npz")

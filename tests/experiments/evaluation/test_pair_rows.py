@@ -1,11 +1,11 @@
-"""Which pairs of a large set are drawn."""
+"""Selection of pairs from a large dataset."""
 
 import numpy as np
 
 from experiments.evaluation.pairs import rows_of_some_classes
 
 
-def test_many_images_are_thinned_out_by_whole_classes():
+def test_a_large_set_is_reduced_by_whole_classes():
     labels = np.repeat(np.arange(1000), 9)
     rows = rows_of_some_classes(labels)
     _, sizes = np.unique(labels[rows], return_counts=True)

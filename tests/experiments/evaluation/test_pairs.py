@@ -1,4 +1,4 @@
-"""Similarities of pairs: which are counted, and how they are shown."""
+"""Similarities of pairs: their counts and their figure."""
 
 import numpy as np
 import pytest
@@ -26,14 +26,14 @@ def test_each_pair_of_a_set_is_counted_once():
         assert mean == pytest.approx(np.mean(pairs[kind]), abs=1e-6)
 
 
-def test_with_a_gallery_every_query_meets_all_of_it():
+def test_each_query_is_paired_with_the_whole_gallery():
     queries, items = np.eye(4)[:2], np.eye(4)[:3]
     found = similarities(queries, np.array([0, 1]), items, np.array([0, 1, 1]))
     assert (found.matching.sum(), found.other.sum()) == (3, 3)
     assert found.matching_mean == pytest.approx(2 / 3) and found.other_mean == 0
 
 
-def test_the_figure_says_the_means_and_leaves_out_what_has_no_pairs():
+def test_the_figure_shows_means_and_omits_sets_without_pairs():
     near = similarities(np.array([[1, 0], [1, 0.1], [0, 1]]), np.array([5, 5, 2**40]))
     alone = similarities(np.eye(3), np.arange(3))
     figure = similarities_svg({"before": alone, "after": near})
@@ -42,7 +42,7 @@ def test_the_figure_says_the_means_and_leaves_out_what_has_no_pairs():
     assert np.isnan(alone.matching_mean)
 
 
-def test_of_many_images_some_are_shown_and_their_gallery():
+def test_rows_of_a_large_set_are_sampled_with_their_gallery():
     labels = np.repeat([3, 8], 5000)
     rows, items = pair_rows(labels, np.array([8, 1, 3]))
     assert len(rows) == 1000 and set(labels[rows]) == {3, 8} and items.tolist() == [0, 2]

@@ -1,4 +1,4 @@
-"""When two pictures are one: against a loop, and of pictures that were changed on purpose."""
+"""Correlations of duplicate pictures, compared with a loop and tested on changed pictures."""
 
 import numpy as np
 from PIL import Image
@@ -20,7 +20,7 @@ def gray(pictures):
 
 
 def correlations(first, second):
-    """Of one picture with others."""
+    """Return the correlations of one picture with others."""
     pictures = np.stack([first, *second])
     pairs = np.array([(0, number) for number in range(1, len(pictures))])
     return np.concatenate(list(picture_correlations(pictures, pairs)))
@@ -30,13 +30,13 @@ PHOTOS = gray(photographs(catalogue(12, seed=0), 1, seed=0))
 
 
 def changed(picture, cut):
-    """A part of a picture at its full size."""
+    """Return a crop of a picture, resized to the full size."""
     top, left, side = cut
     part = Image.fromarray(picture[top : top + side, left : left + side])
     return np.asarray(part.resize((SIDE, SIDE), Image.Resampling.BILINEAR))
 
 
-def test_the_closest_look_is_the_best_of_a_loop():
+def test_the_best_cut_equals_an_exhaustive_search():
     one, other = PHOTOS[0], changed(PHOTOS[0], (3, 1, 28))
 
     def pearson(a, b):
@@ -56,7 +56,7 @@ def test_the_closest_look_is_the_best_of_a_loop():
     assert abs(found - best) < 1e-4 and best > 0.95
 
 
-def test_changed_pictures_are_the_same_and_others_are_not():
+def test_changed_copies_correlate_and_other_pictures_do_not():
     for photo in PHOTOS[:4]:
         noisy = np.clip(photo + RNG.normal(0, 4, photo.shape), 0, 255).astype(np.uint8)
         darker = (0.7 * photo + 5).astype(np.uint8)
@@ -67,12 +67,12 @@ def test_changed_pictures_are_the_same_and_others_are_not():
     assert np.concatenate(list(picture_correlations(PHOTOS, pairs))).max() < 0.92
 
 
-def test_a_picture_of_one_level_is_like_no_other():
+def test_a_uniform_picture_has_zero_correlation():
     flat = np.full((SIDE, SIDE), 200, np.uint8)
     assert correlations(flat, [flat, PHOTOS[0]]).tolist() == [0, 0]
 
 
-def test_pairs_come_once_with_the_place_of_their_neighbor():
+def test_upper_pairs_have_no_duplicates_and_point_to_the_neighbor():
     neighbors = np.array([[1, 2], [0, 2], [3, 0], [2, 1]])
     pairs, places = upper_pairs(neighbors)
     assert pairs.tolist() == [[0, 1], [0, 2], [1, 2], [1, 3], [2, 3]]

@@ -1,4 +1,4 @@
-"""The best and the worst queries, and recall of each class, against loops."""
+"""Best and worst queries and recall per class, compared with loops."""
 
 import numpy as np
 
@@ -27,7 +27,7 @@ def test_margins():
         assert margin == (last if own is None else own) - (last if other is None else other)
 
 
-def test_best_and_worst_are_of_different_classes_and_on_their_side():
+def test_best_and_worst_queries_have_different_classes_and_signs():
     answers = some_answers(1)
     of = {query: number for number, query in enumerate(answers.queries)}
     gaps = margins(answers)
@@ -42,7 +42,7 @@ def test_best_and_worst_are_of_different_classes_and_on_their_side():
         assert all((value > 0) == falling for value in values)
 
 
-def test_of_answers_that_are_all_right_none_is_among_the_worst():
+def test_correct_answers_have_no_worst_queries():
     answers = some_answers(2)
     answers = answers._replace(found=np.repeat(answers.labels[:, None], 6, axis=1))
     best, worst = best_and_worst(answers, 4)

@@ -1,4 +1,4 @@
-"""A SavedModel's embeddings of images some of which it cannot decode."""
+"""Embeddings of a SavedModel if some images cannot be decoded."""
 
 import numpy as np
 import pytest
@@ -8,8 +8,8 @@ from experiments.evaluation.saved_model import ImageEmbedder
 
 
 @pytest.mark.parametrize("error", [tf.errors.InvalidArgumentError, tf.errors.CancelledError])
-def test_a_bad_image_leaves_the_others_their_embeddings(error):
-    """Under load a graph names the end of the images beside it, not the bad image."""
+def test_other_images_are_embedded_despite_a_bad_image(error):
+    """Under load, TensorFlow may raise an error that does not name the bad image."""
 
     def signature(images):
         if b"bad" in images.numpy():

@@ -29,7 +29,7 @@ def spread(monkeypatch):
     return score
 
 
-def test_every_score_is_that_of_the_library():
+def test_scores_equal_metrics_evaluate():
     rng = np.random.default_rng(0)
     queries, items = rng.normal(size=(6, 3)), rng.normal(size=(8, 3))
     labels, numbers = np.array([0, 1] * 3), np.array([0, 1] * 4)
@@ -70,7 +70,7 @@ def test_a_new_score_is_in_the_files_of_an_evaluation(spread, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_a_new_score_is_in_the_files_of_a_run(spread, photos, tmp_path, capsys, monkeypatch):
-    # `compare` and `study` start other processes, which have no such score. Run them here.
+    # The child processes of `compare` and `study` lack the score, so run in this process.
     def run(recipe, folder, forwarded):
         if not (folder / "result.json").is_file():
             finished_run(folder, photos, *forwarded)

@@ -1,4 +1,4 @@
-"""Embeddings of a table, again and again."""
+"""Repeated embeddings of a table."""
 
 import keras
 import numpy as np
@@ -10,7 +10,7 @@ from pipelines import EvaluationTransform, ImageTable
 
 
 @pytest.mark.slow
-def test_the_pipeline_of_a_table_is_made_once(monkeypatch):
+def test_the_pipeline_of_a_table_is_reused(monkeypatch):
     made = []
 
     def evaluation_batches(table, *arguments):
@@ -29,6 +29,6 @@ def test_the_pipeline_of_a_table_is_made_once(monkeypatch):
         np.testing.assert_array_equal(embedder(second), expected[1:])
         rest = list(embedder.batches(first, first_row=3))
         np.testing.assert_array_equal(np.concatenate(rest), expected[3:])
-    next(embedder.batches(first))  # left amid its round
+    next(embedder.batches(first))  # stopped before the end of the table
     np.testing.assert_array_equal(embedder(first), expected)
     assert [table is first for table in made[:2]] == [True, False] and len(made) == 2 + 3 + 1

@@ -1,4 +1,4 @@
-"""An export beside the model in Keras, by numbers that are known."""
+"""Comparison of an export with the Keras model, on known numbers."""
 
 import numpy as np
 import pytest

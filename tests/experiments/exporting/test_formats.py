@@ -1,4 +1,4 @@
-"""Each format answers as the model in Keras does; a layer that a format lacks is named."""
+"""Each format computes the Keras model's embeddings or names an unsupported layer."""
 
 import contextlib
 import importlib
@@ -49,7 +49,7 @@ def decoded(image):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list(FORMATS))
-def test_answers_are_those_of_keras(name, tmp_path, capfd, monkeypatch):
+def test_embeddings_equal_the_keras_model(name, tmp_path, capfd, monkeypatch):
     need(name)
     format, source = FORMATS[name], Source(model(), decoded)
     expected = source.model(IMAGES, training=False).numpy()
@@ -58,9 +58,9 @@ def test_answers_are_those_of_keras(name, tmp_path, capfd, monkeypatch):
     for count in (6, 1):
         np.testing.assert_allclose(answer(IMAGES[:count]), expected[:count], rtol=0, atol=2e-5)
     assert "".join(capfd.readouterr()) == ""
-    if name == "litert":  # no operation of TensorFlow's own
+    if name == "litert":  # no TensorFlow operations
         assert b"Flex" not in (tmp_path / format.file).read_bytes()
-    # What the card says runs as it stands.
+    # The model card's example runs unchanged.
     monkeypatch.chdir(tmp_path)
     words = {"tf": tf, "np": np, "images": IMAGES}
     words |= {package: importlib.import_module(package) for package in PACKAGES[name]}
@@ -72,7 +72,7 @@ def test_answers_are_those_of_keras(name, tmp_path, capfd, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, format in FORMATS.items() if format.int8])
-def test_integers_answer_nearly_so(name, tmp_path, capfd):
+def test_int8_embeddings_are_close_to_the_keras_model(name, tmp_path, capfd):
     need(name)
     format, examples = FORMATS[name], [image[None] for image in IMAGES]
     source = Source(model(), decoded)
@@ -92,7 +92,7 @@ def test_integers_answer_nearly_so(name, tmp_path, capfd):
 
 @keras.saving.register_keras_serializable("test_formats")
 class Singular(keras.layers.Layer):
-    """A layer that neither servers nor phones have."""
+    """A layer that ONNX, OpenVINO, and LiteRT do not support."""
 
     def call(self, vectors):
         values = tf.linalg.svd(vectors[:, :, None] * vectors[:, None, :], compute_uv=False)
@@ -101,7 +101,7 @@ class Singular(keras.layers.Layer):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["onnx", "openvino", "litert"])
-def test_a_layer_that_a_format_lacks_is_named(name, tmp_path):
+def test_an_unsupported_layer_is_named(name, tmp_path):
     need(name)
     format = FORMATS[name]
     source = Source(model(keras.layers.Dense(4), Singular(name="of_mine")), decoded)
@@ -109,7 +109,7 @@ def test_a_layer_that_a_format_lacks_is_named(name, tmp_path):
         layers.write(name, format, source, tmp_path / format.file)
 
 
-def test_which_layer_it_is():
+def test_the_unsupported_layer_is_identified():
     class Refusing(keras.layers.Layer):
         def call(self, vectors):
             return 2 * vectors
@@ -133,9 +133,9 @@ def test_which_layer_it_is():
         layers.write("onnx", format._replace(write=full), source, pathlib.Path("nowhere"))
 
 
-def test_a_full_disk_is_no_layers_fault(tmp_path, monkeypatch):
+def test_a_full_disk_is_not_reported_as_an_unsupported_layer(tmp_path, monkeypatch):
     def write(source, path):
-        # As TensorFlow, which says so by an error of its own, or goes on with half of its graph.
+        # TensorFlow raises a different error for a full disk, or writes a partial graph.
         monkeypatch.setattr(layers.tempfile, "TemporaryFile", full)
         raise RuntimeError("of a converter")
 
@@ -162,7 +162,7 @@ def test_a_missing_package_names_its_extra(name, module, monkeypatch):
         FORMATS[name].check()
 
 
-def test_nothing_is_told_to_openvinos_makers():
+def test_openvino_telemetry_is_disabled():
     with contextlib.suppress(MissingExtraError):
         FORMATS["openvino"].check()
     with pytest.raises(ImportError):

@@ -1,4 +1,4 @@
-"""Our own modules as child processes."""
+"""Modules of the project as child processes."""
 
 import os
 import signal
@@ -30,7 +30,7 @@ def is_alive(pid):
         return False
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="Linux alone can do that")
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGKILL])
 def test_a_child_ends_with_its_parent(sent):
     parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
@@ -47,8 +47,8 @@ def test_a_child_ends_with_its_parent(sent):
     pytest.fail("the child was still there five seconds later")
 
 
-def test_a_process_that_is_nobodys_child_goes_on(monkeypatch):
-    program = "from experiments.options.child import end_with_parent; end_with_parent(); print(1)"
+def test_a_process_without_a_parent_keeps_running(monkeypatch):
+    program = "from experiments.options.child import end_with_parent\nend_with_parent()\nprint(1)"
     environment = {name: text for name, text in os.environ.items() if name != "KERAS_DML_PARENT"}
     done = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True

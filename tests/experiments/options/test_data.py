@@ -1,4 +1,4 @@
-"""Data as the flags describe it, where there is a gallery."""
+"""Datasets from flags, with a gallery or a fold."""
 
 import io
 
@@ -33,8 +33,8 @@ def images(folder, item):
 
 
 def test_bad_images_leave_query_and_gallery_with_the_same_classes(inshop):
-    for item in (4, 6):
-        images(inshop, item)[0].write_bytes(b"no image")  # query 4, and all of 6 in the gallery
+    for item in (4, 6):  # a query of class 4, the only gallery image of class 6
+        images(inshop, item)[0].write_bytes(b"no image")
     _, (split, lines) = data(inshop, "--skip_bad_images")
     assert [line.partition("\t")[0] for line in lines] == [
         str(images(inshop, 4)[0]),
@@ -46,7 +46,7 @@ def test_bad_images_leave_query_and_gallery_with_the_same_classes(inshop):
     assert split.gallery.labels.tolist() == [1, 0, 2]
 
 
-def test_a_bad_image_in_the_gallery_is_found_before_the_training(inshop):
+def test_a_bad_gallery_image_is_found_before_training(inshop):
     images(inshop, 6)[0].write_bytes(b"no image")
     with pytest.raises(ValueError, match=r"not an image that can be read: .*id_00000006"):
         data(inshop)
@@ -55,7 +55,7 @@ def test_a_bad_image_in_the_gallery_is_found_before_the_training(inshop):
 BREAKING = ["a\nb.png", "a\r\tb.png", "a\u2028b.png", "a\x85 b.png", '"a".png']
 
 
-def test_names_that_would_break_a_line_are_left_out_again(tmp_path):
+def test_bad_images_with_line_breaks_in_their_names_stay_left_out(tmp_path):
     for side in ("train", "unseen"):
         for name in ("good.png", "also good.png", f"not {side}.png", *BREAKING):
             (tmp_path / "data" / side).mkdir(parents=True, exist_ok=True)
@@ -82,7 +82,7 @@ def test_names_that_would_break_a_line_are_left_out_again(tmp_path):
     assert again.train.paths.tolist() == split.train.paths.tolist() and same == lines
 
 
-def test_recall_goes_as_far_as_the_gallery(inshop):
+def test_recall_at_k_is_limited_by_the_gallery(inshop):
     options, (split, _) = data(inshop, "--recall_at=1,4")
     assert described.recall_at(options, len(split.test), len(split.gallery)) == [1, 4]
     options, _ = data(inshop, "--recall_at=5")
@@ -92,7 +92,7 @@ def test_recall_goes_as_far_as_the_gallery(inshop):
 
 def test_a_fold_never_reads_a_test_image(tmp_path):
     photos = write_photos(tmp_path, [f"{kind}/{n}.png" for kind in "abcdefgh" for n in range(2)])
-    for kind in "efgh":  # which test
+    for kind in "efgh":  # the test classes
         for file in (photos / kind).iterdir():
             file.write_text("no image")
     words = ["run", "--dataset=folder", f"--data_dir={photos}"]
@@ -108,6 +108,6 @@ def test_a_fold_never_reads_a_test_image(tmp_path):
 
 
 @pytest.mark.parametrize("fold", ["1", "0/2", "3/2", "1/1", "1/0", "a/b", "-1/2", "1/2/3", "²/3"])
-def test_what_is_no_fold(fold):
+def test_invalid_folds(fold):
     with pytest.raises(UsageError, match=f"fold must be K/N.*Received: fold={fold}"):
         parse(RunOptions, ["run", f"--fold={fold}"])

@@ -1,4 +1,4 @@
-"""The help of every command shows the flags that it takes, and no others."""
+"""The help of every command lists exactly the flags that the command accepts."""
 
 import importlib
 import re
@@ -15,7 +15,7 @@ from experiments.options.parsing import parse
 
 
 def options_of(module):
-    """What a command takes; None of those that have commands of their own."""
+    """Return the options class of a command, or None for a command with subcommands."""
     found = [
         value
         for value in vars(module).values()
@@ -33,13 +33,13 @@ OPTIONS += [options for options, _ in benchmark.BENCHMARKS.values()]
 
 
 def shown(text):
-    """Flag -> (default, what stands below it)."""
+    """Parse a help text: flag -> (default, description)."""
     found = re.findall(r"^  --(\w+)=(.*)\n((?:      .*\n)+)", text, re.MULTILINE)
     return {name: (default, " ".join(below.split())) for name, default, below in found}
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: options.command)
-def test_every_flag_that_is_taken_is_shown_with_its_default_and_limits(options):
+def test_every_flag_is_listed_with_its_default_and_limits(options):
     text = help_text(options, full=True)
     flags = shown(text)
     assert set(flags) == set(declarations(options))
@@ -57,7 +57,7 @@ def test_every_flag_that_is_taken_is_shown_with_its_default_and_limits(options):
         for bound in (flag.lower_bound, flag.upper_bound):
             assert bound is None or f"{int(bound)}" in below
         if flag.default is not None and name not in ("flagfile", "help"):
-            # What is shown can be given, and changes nothing.
+            # Setting a flag to its listed default changes nothing.
             line = ["command", *needed]
             given = parse(options, [*line, *([f"--{name}={default}"] if default else [])])
             assert getattr(given, name, None) in (getattr(parse(options, line), name, None),)
@@ -65,7 +65,7 @@ def test_every_flag_that_is_taken_is_shown_with_its_default_and_limits(options):
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: options.command)
-def test_what_is_not_shown_is_refused(options):
+def test_flags_that_are_not_listed_are_refused(options):
     of_all = {name for one in OPTIONS for name in declarations(one)}
     for name in (of_all | {"undefok", "only_check_args"}) - set(declarations(options)):
         with pytest.raises(UsageError, match=name):
@@ -80,7 +80,7 @@ def test_a_command_prints_its_help(name, word, capsys):
     assert capsys.readouterr().out == f"{help_text(options, full=word == '--helpfull')}\n"
 
 
-def test_the_benchmark_prints_the_help_of_one_or_of_all(capsys):
+def test_the_benchmark_prints_the_help_of_one_or_all_benchmarks(capsys):
     assert run_command(benchmark.main, ["benchmark", "--help"]) == 0
     printed = capsys.readouterr().out
     for name, (options, _) in benchmark.BENCHMARKS.items():
@@ -89,7 +89,7 @@ def test_the_benchmark_prints_the_help_of_one_or_of_all(capsys):
         assert capsys.readouterr().out == f"{help_text(options)}\n"
 
 
-def test_the_introduction_of_the_index_names_its_files():
+def test_the_help_of_the_index_command_names_its_files():
     from experiments import index
     from experiments.searching import index_settings
 
@@ -103,8 +103,8 @@ LIGHT = [name for name, (_, options) in COMMANDS.items() if not issubclass(optio
 
 @pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("name", LIGHT)
-def test_help_and_a_mistyped_flag_are_answered_without_keras(name):
-    """The losses, samplers, and optimizers are imported only if a command has their flags."""
+def test_help_and_mistyped_flags_do_not_import_keras(name):
+    """Import losses, samplers, and optimizers only for commands with their flags."""
     words = ["--help", "--epoch"] if name not in ("export",) else ["--epoch"]
     check(name, words)
 
@@ -125,7 +125,7 @@ def check(name, words):
     assert done.returncode == 0, done.stderr
 
 
-def test_the_help_of_a_run_has_the_flags_that_most_people_need():
+def test_the_short_help_of_a_run_has_the_common_flags():
     text = help_text(RunOptions)
     flags = re.findall(r"^  --(\w+)=", text, re.MULTILINE)
     assert 20 <= len(flags) <= 36

@@ -1,4 +1,4 @@
-"""The losses' flags come from the losses."""
+"""The flags of losses are derived from their constructors."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def options(*words):
 
 
 @pytest.mark.parametrize("loss", losses.LOSSES)
-def test_each_argument_of_a_loss_is_a_flag_that_reaches_it(loss):
+def test_each_argument_of_a_loss_has_a_flag_that_sets_it(loss):
     for name, argument in taken_by(loss).items():
         value = {bool: not argument.default, int: 3, float: 0.375}.get(argument.kind)
         if argument.kind is str:
@@ -28,7 +28,7 @@ def test_each_argument_of_a_loss_is_a_flag_that_reaches_it(loss):
 
 @pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("loss", losses.LOSSES)
-def test_a_loss_refuses_what_it_does_not_take_and_names_what_it_takes(loss):
+def test_a_flag_of_another_loss_is_refused_with_the_valid_flags(loss):
     for flag in flags_of_losses():
         if flag.name not in taken_by(loss):
             value = {bool: True, int: 3, float: 0.5, str: "all"}[flag.kind]
@@ -42,7 +42,7 @@ def test_a_loss_refuses_what_it_does_not_take_and_names_what_it_takes(loss):
             )
 
 
-def test_the_help_says_what_a_shared_name_means_in_each_loss():
+def test_the_help_describes_a_shared_flag_for_each_loss():
     text = " ".join(help_text(RunOptions, full=True).split())
     for loss in losses.LOSSES:
         for argument in taken_by(loss).values():

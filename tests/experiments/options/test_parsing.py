@@ -1,4 +1,4 @@
-"""From a command line to a value."""
+"""Parsing of command lines and flag files into options."""
 
 import dataclasses
 import pathlib
@@ -26,7 +26,7 @@ def options(*words):
     return parse(RunOptions, ["run", *words])
 
 
-def test_two_calls_give_two_values():
+def test_two_calls_return_independent_options():
     first = options("--epochs=3", "--loss=ice", "--scale=32", "--jitter=0.1,0,0,0")
     second = options("--seed=7")
     assert (first.epochs, first.seed, first.loss_arguments) == (3, 0, {"scale": 32.0})
@@ -40,7 +40,7 @@ def test_two_calls_give_two_values():
         first.statistics["hidden"] = 3
 
 
-def test_a_value_can_be_changed_into_another():
+def test_options_can_be_replaced():
     given = options("--epochs=3")
     other = dataclasses.replace(given, epochs=4)
     assert (given.epochs, other.epochs) == (3, 4)
@@ -48,7 +48,7 @@ def test_a_value_can_be_changed_into_another():
 
 
 @pytest.mark.parametrize("recipe", recipes.names())
-def test_what_is_resolved_is_a_flag_file_of_the_same_options(recipe, tmp_path):
+def test_the_resolved_flag_file_gives_the_same_options(recipe, tmp_path):
     given = options(f"--flagfile={recipe}", "--epochs=3")
     (tmp_path / "flags.txt").write_text(resolved(given))
     again = options(f"--flagfile={tmp_path / 'flags.txt'}")
@@ -56,7 +56,7 @@ def test_what_is_resolved_is_a_flag_file_of_the_same_options(recipe, tmp_path):
     assert again.loss_arguments == given.loss_arguments
 
 
-def test_words_of_options_give_the_options():
+def test_the_command_line_of_options_gives_the_same_options():
     given = options("--flagfile=cub_rankmi.flags", "--levels=a,b", "--noflip", "--beta=0.5")
     again = options(*words_of(given, sorted(given.given - {"flagfile"})))
     names = [field.name for field in dataclasses.fields(RunOptions)]
@@ -111,14 +111,14 @@ def test_each_kind_of_flag(tmp_path, monkeypatch):
         ),
     ],
 )
-def test_what_is_refused(words, message, tmp_path, monkeypatch):
+def test_invalid_command_lines(words, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "help.flags").write_text("--help\n")
     with pytest.raises(ValueError, match=message):
         parse(Small, ["small", *words])
 
 
-def test_declarations_that_make_no_sense_are_a_mistake_of_ours():
+def test_an_invalid_declaration_is_a_type_error():
     @dataclasses.dataclass(frozen=True, kw_only=True)
     class Odd(Options):
         what: dict = option(None, "Odd", "No flag can be that.")
@@ -159,19 +159,19 @@ def test_a_former_name_works_and_warns(tmp_path, caplog):
     assert parse(Needy, ["needy", f"--flagfile={tmp_path / 'old.flags'}"]).output_dir == tmp_path
 
 
-def test_a_value_of_a_recipe_can_be_unset(tmp_path):
+def test_a_flag_of_a_recipe_can_be_unset(tmp_path):
     recipe = "--flagfile=glyphs.flags"
     assert options(recipe).embedding_size == 128
     unset = options(recipe, "--embedding_size=none", "--resize=none")
     assert (unset.embedding_size, unset.resize) == (None, None)
     assert "embedding_size" not in resolved(unset)
     assert given_words(unset, ["embedding_size"]) == ["--embedding_size=none"]
-    assert options("--weights=none").weights == "none"  # a word of the flag
+    assert options("--weights=none").weights == "none"  # "none" is a value of this flag
     with pytest.raises(UsageError, match="epochs must be a whole number.*Received: epochs=none"):
         options("--epochs=none")
 
 
-def test_a_bare_run_is_named_after_its_data():
+def test_a_run_without_a_recipe_is_named_after_its_dataset():
     assert options().name == "run"
     assert options("--dataset=digits", "--seed=3").folder == pathlib.Path("runs/digits-seed3")
     assert options("--flagfile=glyphs.flags").folder == pathlib.Path("runs/glyphs-seed0")
@@ -179,7 +179,7 @@ def test_a_bare_run_is_named_after_its_data():
         _ = options("--loss=hinge").loss_arguments
 
 
-def test_flag_files_cannot_set_flags_of_the_command_line(tmp_path):
+def test_flag_files_cannot_set_command_line_only_flags(tmp_path):
     (tmp_path / "inner.flags").write_text("-trust_code=true\n--import_modules=theirs\n")
     file = tmp_path / "outer.flags"
     file.write_text("--flagfile=inner.flags\n--trust_code\n--loss=triplet\n")

@@ -44,7 +44,7 @@ def test_every_choice_is_accepted_and_no_other(described):
             described(**needed, **{argument.name: "neither"})
 
 
-def test_the_arguments_of_one_loss_and_of_rankmi():
+def test_arguments_of_the_contrastive_loss_and_of_rankmi():
     found = {argument.name: argument for argument in arguments(losses.ContrastiveLoss)}
     assert (found["margin"].kind, found["margin"].default, found["margin"].choices) == (
         float, 1.0, None,
@@ -112,7 +112,7 @@ def test_incomplete_declarations_are_refused(described, message):
         arguments(described)
 
 
-def test_words_and_objects():
+def test_only_arguments_with_a_flag_type_have_flags():
     (mode,) = arguments(literal)
     assert (mode.name, mode.kind, mode.default, mode.choices) == ("mode", str, None, ("a", "b"))
 
@@ -127,13 +127,13 @@ def test_entries_that_share_a_name_must_share_its_type():
 def test_a_loss_name_is_registered_once():
     from keras_dml.losses.registry import register
 
-    register("triplet")(losses.TripletLoss)  # as a reload would
+    register("triplet")(losses.TripletLoss)  # like a module reload
     with pytest.raises(ValueError, match="TripletLoss of .* is the loss 'triplet' already"):
         register("triplet")(losses.SNCALoss)
     assert losses.LOSSES["triplet"] is losses.TripletLoss
 
 
-def test_choices_are_the_registries():
+def test_choices_equal_the_registries():
     flags = {name: flag for name, (_, _, flag) in declarations(RunOptions).items()}
     assert flags["optimizer"].choices == tuple(optimizers.OPTIMIZERS)
     assert flags["schedule"].choices == tuple(optimizers.SCHEDULES)
@@ -159,7 +159,7 @@ def test_an_argument_of_another_entry_is_refused():
             getattr(options(f"--{name}={chosen}", given), f"{name}_arguments")
 
 
-def test_an_argument_of_the_recipe_yields_to_another_choice(tmp_path):
+def test_an_argument_of_the_recipe_is_dropped_with_its_choice(tmp_path):
     recipe = tmp_path / "a.flags"
     recipe.write_text("--sampler=balanced\n--images_per_class=8\n")
     flagfile = f"--flagfile={recipe}"
@@ -171,7 +171,7 @@ def test_an_argument_of_the_recipe_yields_to_another_choice(tmp_path):
 
 @pytest.fixture
 def sequential(monkeypatch):
-    """A sampler that is added to the registry, and to nothing else."""
+    """A sampler that is only added to the registry."""
     seen = []
 
     def sequential_batches(labels, batch_size: int, stride: int = 1, seed: int = 0):

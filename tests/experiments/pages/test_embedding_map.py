@@ -27,18 +27,18 @@ def test_groups_stay_together():
     [np.ones((40, 4)), np.zeros((40, 4)), RNG.normal(size=(5, 4)), RNG.normal(size=(40, 1))],
     ids=["collapsed", "zeros", "few", "one dimension"],
 )
-def test_where_there_is_nothing_to_see_there_is_no_map(embeddings):
+def test_degenerate_embeddings_have_no_map(embeddings):
     assert places(embeddings.astype("float32")) is None
 
 
-def test_of_many_images_some_are_drawn_the_same_each_time():
+def test_many_images_are_sampled_deterministically():
     rows = map_rows(10 * embedding_map.MOST_POINTS)
     assert len(set(rows.tolist())) == embedding_map.MOST_POINTS
     np.testing.assert_array_equal(rows, map_rows(10 * embedding_map.MOST_POINTS))
     np.testing.assert_array_equal(map_rows(7), np.arange(7))
 
 
-def test_no_picture_covers_another_and_every_name_is_there():
+def test_pictures_do_not_overlap_and_all_names_are_listed():
     where = RNG.random((500, 2))
     names = [f"class <{number}>" for number in range(500)]
     svg = map_svg(where, names, lambda rows: np.zeros((len(rows), 9, 7, 3), np.uint8))

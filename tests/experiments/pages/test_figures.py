@@ -21,13 +21,13 @@ def history(epochs):
 
 
 def line(svg, color):
-    """The points of the longest path drawn in `color`."""
+    """Return the points of the longest path in `color`."""
     paths = re.findall(rf'<path d="([^"]*)"[^>]*stroke: {color}', svg)
     points = [re.findall(r"[ML] (\S+) (\S+)", path) for path in paths]
     return np.array(max(points, key=len), dtype=float)
 
 
-def test_curves_are_the_history():
+def test_curves_show_the_history():
     rows = history(6)
     rows[2].pop("train/loss")
     rows[4]["train/loss"] = math.nan
@@ -35,7 +35,7 @@ def test_curves_are_the_history():
     recall = line(figures.recall_svg(rows, rows[2], "raw pixels", 0.2), "#3b82d0")
     expected = [row["test/recall@1/cosine"] for row in rows]
     assert len(recall) == 6
-    # SVG's y axis points down, so that the drawing is a falling straight line of the values.
+    # The y axis of SVG points down, so y is a decreasing linear function of the value.
     slope, offset = np.polyfit(expected, recall[:, 1], 1)
     assert slope < 0
     np.testing.assert_allclose(slope * np.array(expected) + offset, recall[:, 1], atol=1e-3)
@@ -46,7 +46,7 @@ def test_curves_are_the_history():
     np.testing.assert_allclose(np.diff(loss[:, 0])[1] / np.diff(loss[:, 0])[0], 2, rtol=1e-4)
 
 
-def test_curves_take_the_colour_of_the_page_and_name_what_is_there():
+def test_curves_use_the_color_of_the_page_and_list_their_metrics():
     svg = figures.loss_svg([{"epoch": e, "train/learning_rate": 0.1} for e in (1, 2)])
     assert "currentColor" in svg
     assert "#010203" not in svg
@@ -60,7 +60,7 @@ def test_curves_take_the_colour_of_the_page_and_name_what_is_there():
     assert ">raw pixels" not in figures.recall_svg(history(2), {})
 
 
-def test_paths_have_a_panel_each_and_say_their_ends():
+def test_each_path_has_a_panel_and_labels_its_ends():
     path = [{"train/tightness": 3.0 - n, "train/contrastive": 0.5 + n} for n in range(3)]
     nan = [{"train/tightness": float("nan"), "train/contrastive": 1.0}]
     text = figures.paths_svg({"one": path, "none": [{"train/loss": 1.0}], "nan": nan, "two": path})
@@ -79,7 +79,7 @@ def test_paths_have_a_panel_each_and_say_their_ends():
         (["x" * 60, "y" * 60], 2),
     ],
 )
-def test_a_legend_takes_as_many_lines_as_its_words_need(labels, lines):
+def test_a_long_legend_wraps(labels, lines):
     axes = Figure().add_subplot()
     for label in labels:
         axes.plot([0, 1], label=label)

@@ -1,4 +1,4 @@
-"""What a report says of how it was made."""
+"""The command and the versions in a report."""
 
 import pathlib
 import re
@@ -9,7 +9,7 @@ from experiments.options import RunOptions, parse
 from experiments.pages.made_by import made_by
 
 
-def test_the_command_is_one_and_the_versions_are_there(tmp_path):
+def test_the_command_repeats_the_run_and_versions_are_listed(tmp_path):
     flags = tmp_path / "some flags.txt"
     flags.write_text("--loss=triplet\n--dataset=glyphs\n")
     command, versions = made_by(flags, ["--trust_code"]).split("\n")

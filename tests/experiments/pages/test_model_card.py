@@ -1,4 +1,4 @@
-"""The model card: its sections, its licenses, a threshold that comes later."""
+"""The model card: sections, licenses, and a threshold that is added later."""
 
 import dataclasses
 
@@ -24,7 +24,7 @@ CARD = model_card(
 )  # fmt: skip
 
 
-def test_what_stands_in_it():
+def test_contents_of_the_card():
     for words in (
         "# mine\n", "- File: `f`\n\n```python\nf(x)\n```", "resized to 9 × 10 pixels",
         "Training: 4 images of 2 classes", "of the same classes", "R@1 is 1", NO_THRESHOLD,
@@ -34,7 +34,7 @@ def test_what_stands_in_it():
     assert "/of/mine" not in CARD
 
 
-def test_a_threshold_takes_the_place_of_another(tmp_path):
+def test_a_threshold_replaces_the_previous_threshold(tmp_path):
     changed = with_threshold(CARD, "From 0.5 on.")
     assert changed == CARD.replace(NO_THRESHOLD, "From 0.5 on.")
     assert with_threshold(changed, NO_THRESHOLD) == CARD

@@ -1,4 +1,4 @@
-"""What TensorBoard's projector reads."""
+"""Files for TensorBoard's projector."""
 
 import numpy as np
 from PIL import Image
@@ -10,7 +10,7 @@ from pipelines import EvaluationTransform, ImageTable
 COUNT, SIDE = 6, 8
 
 
-def test_every_image_has_its_numbers_its_class_and_its_picture(tmp_path):
+def test_every_image_has_an_embedding_a_class_and_a_picture(tmp_path):
     arrays = np.stack([np.full((SIDE, SIDE, 3), 40 * number, np.uint8) for number in range(COUNT)])
     names = ["a\tb", "", "c\nd"]
     table = ImageTable.from_arrays(arrays, np.arange(COUNT) % 3, class_names=names)

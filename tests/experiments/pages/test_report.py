@@ -43,7 +43,7 @@ def history(epochs):
 
 
 def sample(grids=None, map="", **changes):
-    """A result, and its pictures."""
+    """Return a result and its pictures."""
     rows = [
         retrieval_row(
             picture(row),
@@ -76,7 +76,7 @@ def written(tmp_path, report):
 
 
 class Page(html.parser.HTMLParser):
-    """Fails on tags that do not pair; keeps the elements and their attributes."""
+    """A parser that collects elements and attributes and fails on unpaired tags."""
 
     def __init__(self, text):
         super().__init__()
@@ -106,7 +106,7 @@ class Page(html.parser.HTMLParser):
         return [a for _, a in self.elements if name in (a.get("class") or "").split()]
 
 
-def test_the_file_needs_nothing_but_itself(tmp_path):
+def test_the_page_is_self_contained(tmp_path):
     text = written(tmp_path, sample())
     assert not re.findall(r"https?://", re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", text))
     for _, attributes in Page(text).elements:
@@ -133,13 +133,13 @@ def test_given_text_is_escaped_everywhere(tmp_path):
     )
     assert "<b>&" not in text
     page = Page(text)
-    # title twice, table row, summary, 15 neighbors; the flags hold it behind other text
+    # twice in the title, then table row, summary, 15 neighbors, and inside the flags' text
     assert sum(piece == NASTY for piece in page.texts) == 2 + 1 + 1 + 15
     assert any(piece.endswith("--note=" + NASTY) for piece in page.texts)
     assert any(NASTY in attributes["alt"] for attributes in page.all("img"))
 
 
-def test_numbers_are_those_given_and_the_best_of_each_column_is_bold(tmp_path):
+def test_the_table_shows_the_scores_with_the_best_of_each_column_in_bold(tmp_path):
     text = written(tmp_path, sample())
     assert re.findall(r"<b>([\d.]+)<small> %", text) == ["60.0", "15.8"]
     assert "kept from epoch 3" in text
@@ -154,7 +154,7 @@ def test_numbers_are_those_given_and_the_best_of_each_column_is_bold(tmp_path):
 
 
 @pytest.mark.parametrize(("cosine", "better"), [(0.338, "l2"), (0.42, "cosine"), (None, "l2")])
-def test_the_headline_compares_with_the_better_of_the_raw_pixels(cosine, better, tmp_path):
+def test_the_headline_compares_with_the_better_raw_pixel_score(cosine, better, tmp_path):
     recall = {
         "embedding, cosine": {"recall@1": 0.5},
         "raw pixels, l2": {"recall@1": 0.406, "recall@2": 0.5},
@@ -168,7 +168,7 @@ def test_the_headline_compares_with_the_better_of_the_raw_pixels(cosine, better,
     assert f"raw pixels, {better} {value} %" in labels[0]
 
 
-def test_the_untrained_backbone_takes_the_place_of_raw_pixels_in_the_headline(tmp_path):
+def test_the_headline_prefers_the_untrained_backbone_to_raw_pixels(tmp_path):
     recall = {
         "embedding, cosine": {"recall@1": 0.967},
         "untrained backbone, cosine": {"recall@1": 0.974},
@@ -182,13 +182,13 @@ def test_the_untrained_backbone_takes_the_place_of_raw_pixels_in_the_headline(tm
     assert '<th scope="row">raw pixels, cosine</th>' in text
 
 
-def test_the_headline_says_why_the_epoch_was_kept(tmp_path):
+def test_the_headline_explains_the_choice_of_the_epoch(tmp_path):
     text = written(tmp_path, sample(why_kept="the best by R@1 on the <test> images"))
     said = "R@1, cosine, kept from epoch 3, the best by R@1 on the &lt;test&gt; images<"
     assert said in text
 
 
-def test_accuracy_is_shown_where_it_was_measured(tmp_path):
+def test_accuracy_is_shown_if_it_was_measured(tmp_path):
     rows = [{**row, "test/accuracy": 0.9 + 0.01 * row["epoch"]} for row in history(4)]
     text = written(tmp_path, sample(history=rows, best=rows[2]))
     assert re.findall(r"<b>([\d.]+)<small> %", text) == ["60.0", "93.0", "15.8"]
@@ -197,7 +197,7 @@ def test_accuracy_is_shown_where_it_was_measured(tmp_path):
     assert "accuracy from 91 at epoch 1 to 94 at epoch 4" in labels[1]
 
 
-def test_what_is_not_given_is_not_shown(tmp_path):
+def test_missing_parts_are_not_shown(tmp_path):
     text = written(tmp_path, (Result("bare", {"embedding, cosine": {"recall@1": 0.25}}), Shown()))
     assert re.findall(r"<b>([\d.]+)<small> %", text) == ["25.0"]
     assert "No evaluation was recorded" in text
@@ -206,7 +206,7 @@ def test_what_is_not_given_is_not_shown(tmp_path):
     Page(text)
 
 
-def test_a_frame_for_each_neighbour_and_marks_beside_colours(tmp_path):
+def test_each_neighbor_has_a_frame_and_a_mark_in_addition_to_color(tmp_path):
     text = written(tmp_path, sample())
     page = Page(text)
     assert [len(page.classes(kind)) for kind in ("query", "match", "other")] == [3, 6, 9]
@@ -226,7 +226,7 @@ def test_a_frame_for_each_neighbour_and_marks_beside_colours(tmp_path):
         ((400, 200), "jpeg", (320, 160), ("160", "80"), False),
     ],
 )
-def test_pictures_are_stored_at_a_sensible_size(tmp_path, size, kind, stored, shown, crisp):
+def test_size_and_format_of_stored_pictures(tmp_path, size, kind, stored, shown, crisp):
     image = picture(0, *size)
     text = written(tmp_path, sample(grids=[Grid("Retrieval", [retrieval_row(image, "a", [])])]))
     (attributes,) = Page(text).all("img")
@@ -240,7 +240,7 @@ def test_pictures_are_stored_at_a_sensible_size(tmp_path, size, kind, stored, sh
         np.testing.assert_array_equal(inside, image)
 
 
-def test_same_report_same_bytes_whatever_the_users_settings(tmp_path):
+def test_the_report_does_not_depend_on_matplotlib_settings(tmp_path):
     first = written(tmp_path, sample())
     with matplotlib.rc_context({"font.size": 30, "svg.hashsalt": None, "axes.linewidth": 5}):
         before = dict(matplotlib.rcParams)
@@ -251,15 +251,16 @@ def test_same_report_same_bytes_whatever_the_users_settings(tmp_path):
 @pytest.mark.slow
 def test_pyplot_is_not_imported():
     code = (
-        "import sys; from experiments.pages import figures;"
-        "figures.loss_svg([{'epoch': 1, 'train/loss': 2.0}]);"
+        "import sys\n"
+        "from experiments.pages import figures\n"
+        "figures.loss_svg([{'epoch': 1, 'train/loss': 2.0}])\n"
         "sys.exit('matplotlib.pyplot' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 @pytest.mark.slow
-def test_a_failed_report_leaves_the_old_one_and_no_other_file(tmp_path, monkeypatch):
+def test_a_failed_report_keeps_the_previous_report(tmp_path, monkeypatch):
     text = written(tmp_path, sample())
     with pytest.raises(ValueError, match=r"uint8 \[h, w, 3\], but got float64 \[4, 4, 3\]"):
         retrieval_row(np.zeros((4, 4, 3)), "a", [])
@@ -276,7 +277,7 @@ def test_a_failed_report_leaves_the_old_one_and_no_other_file(tmp_path, monkeypa
     assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
 
 
-def test_no_name_turns_the_writing_or_steers_a_terminal(tmp_path):
+def test_control_characters_in_names_are_escaped(tmp_path):
     name, shown = "a\u202egnp.\x1b[31m\u2066\r", r"a\u202egnp.\u001b[31m\u2066\u000d"
     row = retrieval_row(picture(0), name, [Neighbor(picture(1), f"{name}\n", 0.9, True)])
     recall = {"embedding, cosine": {"recall@1": 1.0}, name: {}}
@@ -289,16 +290,16 @@ def test_no_name_turns_the_writing_or_steers_a_terminal(tmp_path):
     )
     text = written(tmp_path, report)
     assert not set(name) & set(text) - set("agnp.[31m")
-    # title twice, table, summary, picture's text, title and name of two cells, flags
+    # twice in the title, then table, summary, alt text, title and name of two cells, flags
     assert text.count(shown) == 2 + 1 + 2 + 6 + 1 and shown + r"\u000a" in text
     assert shown in score_table(recall)
 
 
-def test_a_name_that_is_no_unicode_is_shown_all_the_same(tmp_path):
+def test_a_name_that_is_not_unicode_is_shown(tmp_path):
     assert "bad ? name" in written(tmp_path, sample(title="bad \udcff name"))
 
 
-def test_one_evaluation_is_a_dot(tmp_path):
+def test_a_single_evaluation_is_described(tmp_path):
     text = written(tmp_path, sample(history=history(1), best=history(1)[0]))
     assert "There was one evaluation" in text
     recall, loss = Page(text).all("svg")
@@ -321,7 +322,7 @@ def test_table_for_the_terminal():
     ]
 
 
-def test_a_column_that_is_no_k_stands_behind_the_others(tmp_path):
+def test_other_scores_follow_the_recall_columns(tmp_path):
     recall = {
         "embedding, cosine": {
             "map@r": 0.25,
@@ -342,10 +343,10 @@ def test_a_column_that_is_no_k_stands_behind_the_others(tmp_path):
         "R@1", "R@10", "MAP@R", "R-precision"
     ]  # fmt: skip
     assert "R-precision is the share" in text and "MAP@R is the mean" in text
-    assert text.count("<svg ") == 1 and "evaluation" not in text  # nothing was trained
+    assert text.count("<svg ") == 1 and "evaluation" not in text  # no training curves
 
 
-def test_queries_of_more_kinds_the_map_and_how_to_make_it_again(tmp_path):
+def test_grids_the_map_and_the_command(tmp_path):
     row = retrieval_row(picture(0), "a", [Neighbor(picture(0), "b", 0.5, False)], "R@1 <1> of 2")
     grid = Grid("Classes <i>", [row], "What & why.", [("<a>", ["5"])], "Recall of 1 class")
     text = written(

@@ -1,4 +1,4 @@
-"""What a search has tried, drawn."""
+"""The figure of a search's trials."""
 
 import xml.etree.ElementTree as ET
 
@@ -19,6 +19,6 @@ def test_a_panel_for_each_hyper_parameter():
     assert text == trials_svg("trials", trials, 5, ["learning_rate"], "MAP@R, %")
 
 
-def test_one_trial_and_none_that_has_a_score():
+def test_one_trial_and_no_trial_with_a_score():
     assert trials_svg("one", [Tried({"margin": 0.5}, 40.0)], 0)
     assert trials_svg("none", [Tried({"margin": 0.5}, None)], 0) == ""

@@ -1,4 +1,4 @@
-"""Many workers embed a folder: every image once, whatever is killed."""
+"""Several workers embed a folder: each image once, also if a process is killed."""
 
 import contextlib
 import os
@@ -33,7 +33,7 @@ def words(made, output, address, *more):
 
 
 def read_parquet(folder):
-    """Path -> embedding, and the number of rows, which differs if a path is there twice."""
+    """Return path -> embedding, and the number of rows, which includes duplicates."""
     pq = pytest.importorskip("pyarrow.parquet")
     table = pq.read_table(folder)
     vectors = np.array(table["vector"].to_pylist(), np.float32)
@@ -51,7 +51,7 @@ def start(command_line, mark):
 
 
 def processes(mark, name=""):
-    """Ids of the processes with a mark in the environment: a command, and all that it starts."""
+    """Return process ids of a command and its children, by a mark in the environment."""
     found = []
     for path in pathlib.Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -68,7 +68,7 @@ def finished_files(output):
 
 @pytest.mark.slow
 def test_a_killed_worker_loses_nothing_and_repeats_nothing(made, tmp_path):
-    """The embeddings equal those of the command without Ray."""
+    """The embeddings equal the result of the command without Ray."""
     pytest.importorskip("ray")
     write_photos(tmp_path / "photos", [f"{number:03d}.png" for number in range(600)])
     (tmp_path / "photos" / "bad.jpg").write_text("no image")
@@ -97,7 +97,7 @@ def test_a_killed_worker_loses_nothing_and_repeats_nothing(made, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_later_commands_embed_only_what_is_new(made, tmp_path, capsys):
+def test_later_commands_embed_only_new_images(made, tmp_path, capsys):
     pytest.importorskip("ray")
     folder = tmp_path / "files"
     given = words(made, tmp_path / "out", f"parquet:{folder}")
@@ -173,7 +173,7 @@ def test_a_killed_command_continues_and_leaves_no_process(made, store, tmp_path)
         (["--engine=spark"], "engine"),
     ],
 )
-def test_flags_that_do_not_go_together(made, tmp_path, more, said, capsys):
+def test_conflicting_flags(made, tmp_path, more, said, capsys):
     given = [f"--saved_model={made / 'model'}", f"--images={made / 'photos'}"]
     assert index_command(*given, f"--output_dir={tmp_path / 'out'}", *more) == 2
     assert said in capsys.readouterr().err
@@ -182,7 +182,7 @@ def test_flags_that_do_not_go_together(made, tmp_path, more, said, capsys):
 @pytest.mark.parametrize(
     ("address", "said"),
     [
-        ("127.0.0.1:1", "nothing answers at RAY_ADDRESS=127.0.0.1:1 ("),  # before Ray tries
+        ("127.0.0.1:1", "nothing answers at RAY_ADDRESS=127.0.0.1:1 ("),
         ("auto", "the cluster of RAY_ADDRESS=auto cannot be used: no cluster"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Two workers of Ray train a run. One is killed, and the run ends as if nothing had happened."""
+"""Two Ray workers train a run, which is bit-identical if a worker is killed."""
 
 import os
 import pathlib
@@ -36,7 +36,7 @@ def start(folder, *more):
 
 
 def ended(process):
-    """Exit code, output, and errors of a process."""
+    """Wait for a process. Return its exit code, stdout, and stderr."""
     try:
         out, err = process.communicate(timeout=SECONDS)
     finally:
@@ -45,7 +45,7 @@ def ended(process):
 
 
 def workers_of(folder):
-    """Process ids of the Ray workers whose log or lock is in a run's folder, first worker first."""
+    """Return the process ids of a run's Ray workers, in ascending order."""
     pytest.importorskip("ray")
     found = []
     for process in pathlib.Path("/proc").glob("[0-9]*"):
@@ -101,7 +101,7 @@ def test_a_killed_worker_is_restarted_and_the_run_is_bit_identical(
 
 
 @pytest.mark.slow
-def test_a_mistake_ends_the_workers_with_one_line_and_is_not_repeated(tmp_path):
+def test_a_mistake_stops_the_workers_with_one_line_and_no_retry(tmp_path):
     pytest.importorskip("ray")
     code, _, err = ended(start(tmp_path / "run", "--batch_size=25"))
     assert code == 2

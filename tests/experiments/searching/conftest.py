@@ -1,4 +1,4 @@
-"""A server that the tests of stores share."""
+"""A PostgreSQL server for the tests of stores."""
 
 import postgres_server
 import pytest

@@ -1,14 +1,14 @@
-"""What a search answers with."""
+"""The answer of a search."""
 
 from experiments.searching.answer import Answer, SearchResult, answer_line, class_counts, folder_of
 
 
-def test_classes_in_order_of_how_many_and_then_how_near():
+def test_classes_are_sorted_by_count_then_similarity():
     assert class_counts(["b", "a", "", "a", "c"]) == [("a", 2), ("b", 1), ("c", 1)]
     assert class_counts([]) == class_counts(["", ""]) == []
 
 
-def test_the_answer_by_class_in_words():
+def test_the_text_of_an_answer_by_class():
     names = ["juice", "milk", "juice", "", "juice"]
     results = [SearchResult(row, f"{row}.jpg", 1.0, name) for row, name in enumerate(names)]
     assert answer_line(Answer(tuple(results))) == "juice, 3 of 5; milk, 1"

@@ -1,4 +1,4 @@
-"""What an index knows of its images beside their embeddings."""
+"""Columns of an index: class, folder, and the columns of a CSV."""
 
 import unicodedata
 
@@ -24,7 +24,7 @@ def test_class_and_folder_without_a_csv():
     assert known.names == ["class", "folder"]
     assert known.class_names == ["Milk", "Juice/Apple", "Juice/Orange", "", "x/Milk"]
     assert known.mask(()) is None
-    # A folder with what lies below; by the end of its path where no folder is just that.
+    # A folder includes its subfolders. If no path is equal, the end of the path is compared.
     assert rows_of(known, ("folder", "Juice")) == rows_of(known, ("folder", "Juice/")) == [1, 2]
     assert rows_of(known, ("class", "Apple")) == rows_of(known, ("folder", "Apple")) == [1]
     assert rows_of(known, ("class", "Milk")) == rows_of(known, ("folder", "Milk")) == [0]
@@ -34,7 +34,7 @@ def test_class_and_folder_without_a_csv():
     assert known.counts("class")[0] == ("Juice/Apple", 1)
 
 
-def test_values_of_one_column_are_either_and_columns_are_both():
+def test_values_of_a_column_are_joined_by_or_and_columns_by_and():
     known = columns()
     assert rows_of(known, ("brand", "Arla")) == [0]
     assert rows_of(known, ("brand", "Arla"), ("brand", "Bravo")) == [0, 1]
@@ -44,14 +44,14 @@ def test_values_of_one_column_are_either_and_columns_are_both():
     assert known.counts("brand") == [("Arla", 1), ("Bravo", 1)]
 
 
-def test_the_class_is_the_columns_where_it_says_one():
+def test_the_csv_overrides_the_class():
     assert columns("brand").class_names == ["Arla", "Bravo", "Juice/Orange", "", "x/Milk"]
     known = Columns(PATHS, StoredColumns(["class"], None, {"d.jpg": ["melon"]}))
     assert known.names == ["class", "folder"]
     assert known.class_names == ["Milk", "Juice/Apple", "Juice/Orange", "melon", "x/Milk"]
 
 
-def test_accents_of_one_sign_and_of_two_are_the_same():
+def test_unicode_normal_forms_are_equal():
     for form in ("NFC", "NFD"):
         known = Columns([unicodedata.normalize(form, "Gräddfil/a.jpg")])
         for other in ("NFC", "NFD"):
@@ -86,7 +86,7 @@ def test_conditions_as_text():
         ("price", "1", "the index has no column 'price': class, folder, brand"),
     ],
 )
-def test_a_value_that_no_image_has(name, value, message):
+def test_unknown_values(name, value, message):
     with pytest.raises(ValueError, match=message) as error:
         columns().mask([(name, value)])
     assert len(str(error.value)) < 500
@@ -102,7 +102,7 @@ def imported(tmp_path):
     return run
 
 
-def test_kept_by_path_for_images_that_come_and_go(tmp_path, imported):
+def test_rows_are_stored_by_path_also_for_missing_images(tmp_path, imported):
     whole = tmp_path / "photos" / "d.jpg"
     lines = imported(
         "path,brand\n"
@@ -133,7 +133,7 @@ def test_kept_by_path_for_images_that_come_and_go(tmp_path, imported):
         ),
     ],
 )
-def test_what_is_not_imported(tmp_path, imported, text, class_column, message):
+def test_csv_files_that_are_refused(tmp_path, imported, text, class_column, message):
     with pytest.raises(ValueError, match=message):
         imported(text, class_column)
     assert not (tmp_path / COLUMNS).exists()

@@ -1,4 +1,4 @@
-"""CSVs as people have them."""
+"""Reading CSV files from various programs."""
 
 import pytest
 
@@ -11,7 +11,7 @@ ROWS = {"a/1.jpg": ["Åre", "3"], "b/2.jpg": ["", "4"]}
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
 @pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-def test_encodings_separators_and_line_ends(tmp_path, encoding, separator, end):
+def test_encodings_separators_and_line_endings(tmp_path, encoding, separator, end):
     text = TEXT.replace(",", separator).replace("\n", end)
     (tmp_path / "known.csv").write_bytes(text.encode(encoding))
     table = read_csv(tmp_path / "known.csv")
@@ -21,8 +21,8 @@ def test_encodings_separators_and_line_ends(tmp_path, encoding, separator, end):
 @pytest.mark.parametrize(
     ("text", "columns", "rows"),
     [
-        # The column of paths anywhere, or else the first with a name (a table's row numbers have
-        # none); quotes, and separators and line ends within them.
+        # The path column can be anywhere. Otherwise, it is the first column with a name, because
+        # row numbers have no name. Quotes may contain separators and line breaks.
         ('price;Path\n"a;b";1.jpg\n', ["price"], {"1.jpg": ["a;b"]}),
         (",file,note\n0,1.jpg,x\n", ["note"], {"1.jpg": ["x"]}),
         ('path,note\n1.jpg,"2\nlines, ""so"""\n', ["note"], {"1.jpg": ['2\nlines, "so"']}),
@@ -31,14 +31,14 @@ def test_encodings_separators_and_line_ends(tmp_path, encoding, separator, end):
         ("path,note\n1.jpg,a\u202eb\x1b[31m\0\n", ["note"], {"1.jpg": ["a\u202eb\x1b[31m\0"]}),
     ],
 )  # fmt: skip
-def test_what_is_read(tmp_path, text, columns, rows):
+def test_columns_and_rows(tmp_path, text, columns, rows):
     (tmp_path / "known.csv").write_text(text)
     table = read_csv(tmp_path / "known.csv")
     assert (table.columns, table.rows) == (columns, rows)
     assert table.unnamed == (text[0] == ",")
 
 
-def test_rows_that_come_again(tmp_path):
+def test_duplicate_rows(tmp_path):
     path = tmp_path / "known.csv"
     path.write_text("path,note\n1.jpg,x\n1.jpg,x\n./1.jpg,x\n")
     assert read_csv(path).again == 1
@@ -67,7 +67,7 @@ def test_rows_that_come_again(tmp_path):
         (b"path,note\n1.jpg," + b"x" * 200_000, "line 2: no CSV .field larger than"),
     ],
 )
-def test_what_is_refused_in_one_line(tmp_path, data, message):
+def test_invalid_csvs_are_refused_in_one_line(tmp_path, data, message):
     path = tmp_path / "known.csv"
     path.write_bytes(data)
     with pytest.raises(ValueError, match=message) as error:
@@ -75,7 +75,7 @@ def test_what_is_refused_in_one_line(tmp_path, data, message):
     assert len(str(error.value)) < 500
 
 
-def test_what_is_no_file(tmp_path):
+def test_missing_files(tmp_path):
     for path in (tmp_path, tmp_path / "none.csv"):
         with pytest.raises(ValueError, match="columns must be a CSV file. Received: columns="):
             read_csv(path)

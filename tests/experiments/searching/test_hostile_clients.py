@@ -1,4 +1,4 @@
-"""The search page under slow and hostile clients: it answers others, and gives nothing away."""
+"""Hostile clients of the search page do not block other clients and see no secrets."""
 
 import logging
 import subprocess
@@ -14,10 +14,10 @@ pytest.importorskip("flask")
 pytest.importorskip("waitress")
 
 
-SECRET = b"the contents of a file beside the photos"
-# Of the index's own files and of a system's, none of which a page or an answer holds.
+SECRET = b"the contents of a file next to the photos"
+# Contents of files that no answer may include.
 OUTSIDE = (SECRET, b"root:x:0", b'"fingerprint"', b"sha256")
-LONGEST = 15  # seconds until a good request is answered, whoever else is there, on a busy machine
+LONGEST = 15  # seconds until a valid request is answered, on a busy machine
 
 
 @pytest.fixture(scope="module")
@@ -30,9 +30,9 @@ def index(tmp_path_factory):
 
 
 def good_request(port):
-    """Seconds until an upload was answered as it should be; why it was not, or None.
+    """Return the seconds until a valid upload is answered, and the error or None.
 
-    One that is told to come again, since others are being searched for, does so.
+    Repeats the upload if the server is busy (503).
     """
     began, last = time.monotonic(), None
     while (took := time.monotonic() - began) < LONGEST:
@@ -51,13 +51,13 @@ def good_request(port):
 
 
 def try_all(port, trials, tally):
-    """One hostile client after the other, and after each a good request; slowest of these."""
+    """Run hostile clients, each followed by a valid request. Return the slowest request's time."""
     client, slowest = Client(port), 0.0
     for seed in trials:
         kind, answer = client.attack(seed)
         found = statuses(answer)
         if any(secret in answer for secret in OUTSIDE):
-            tally.fail(seed, f"{kind}: the answer holds what no client may see")
+            tally.fail(seed, f"{kind}: the answer includes a secret")
         elif any(status >= 500 and status not in (501, 503, 505) for status in found):
             tally.fail(seed, f"{kind}: answered {answer[:300]!r}")
         else:
@@ -73,7 +73,7 @@ def try_all(port, trials, tally):
 
 @pytest.fixture
 def running(index):
-    """The port of a server in a thread of this process."""
+    """Port of a server in a thread of this process."""
     with answering(index) as server:
         yield server.effective_port
 

@@ -1,4 +1,4 @@
-"""Images and tables in an object store: a server that speaks S3 on this machine."""
+"""Images and tables in an object store, on a local S3 server."""
 
 import contextlib
 import os
@@ -27,7 +27,7 @@ NAMES = [f"{folder}/{number:03d}.png" for folder in "ab" for number in range(20)
 
 @contextlib.contextmanager
 def environment(values):
-    """Set for Arrow, LanceDB and whatever Ray starts."""
+    """Set variables for Arrow, LanceDB, and the processes of Ray."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     yield
@@ -69,7 +69,7 @@ def storage():
 
 @pytest.fixture(scope="module")
 def made(storage, tmp_path_factory):
-    """A model, and photos here as well as in the bucket, with one among them that is none."""
+    """A model, and photos in a folder and in the bucket. One file is not an image."""
     folder = tmp_path_factory.mktemp("objects")
     write_photos(folder / "photos", NAMES)
     (folder / "photos" / "a" / "bad.jpg").write_text("no image")
@@ -89,7 +89,7 @@ def command(made, output, images, to, *more):
 
 
 def test_from_a_bucket_to_a_bucket(made, storage, tmp_path, capfd):
-    """As from a folder here; the second time there is nothing to do."""
+    """The embeddings equal a local run. The second command embeds no images."""
     given = (made, tmp_path / "out", "s3://photos/all", "parquet:s3://vectors/table")
     assert command(*given) == 0
     assert "40 images; 41 embedded in" in capfd.readouterr().out
@@ -104,10 +104,10 @@ def test_from_a_bucket_to_a_bucket(made, storage, tmp_path, capfd):
     assert "40 images; 0 embedded in" in capfd.readouterr().out
 
 
-def test_a_table_of_lancedb_in_a_bucket_is_searched(made, storage, tmp_path, capsys):
+def test_a_lancedb_table_in_a_bucket_can_be_searched(made, storage, tmp_path, capsys):
     pytest.importorskip("lancedb")
     address = "lancedb:s3://vectors/lance"
-    # A process of its own: what LanceDB says on the terminal is settled when it is imported.
+    # In a separate process, because the import of LanceDB sets up its logging.
     words = [f"--saved_model={made / 'model'}", "--images=s3://photos/all", f"--to={address}"]
     words += [f"--output={tmp_path / 'out'}", "--engine=ray", "--workers=1"]
     done = subprocess.run(
@@ -143,7 +143,7 @@ def test_a_table_of_lancedb_in_a_bucket_is_searched(made, storage, tmp_path, cap
         ("s3://photos/all", "lancedb:s3://nobody/one", "Are its address and credentials right?"),
     ],
 )
-def test_what_is_not_there(images, to, said, made, tmp_path, capfd):
+def test_missing_buckets_and_objects(images, to, said, made, tmp_path, capfd):
     assert command(made, tmp_path / "out", images, to) == 2
     (line,) = [one for one in capfd.readouterr().err.splitlines() if one.startswith("error: ")]
     assert said in line

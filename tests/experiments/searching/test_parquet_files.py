@@ -1,4 +1,4 @@
-"""Parquet files of an index's images."""
+"""Parquet files with the rows of an index."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from experiments.options.errors import UsageError
 pq = pytest.importorskip("pyarrow.parquet")
 
 
-def test_what_is_written(tmp_path, monkeypatch):
+def test_written_files(tmp_path, monkeypatch):
     from experiments.searching import parquet_files
 
     folder, rows = tmp_path / "files", stores.rows()
@@ -29,7 +29,7 @@ def test_what_is_written(tmp_path, monkeypatch):
     assert pq.read_table(folder)["path"].to_pylist() == stores.PATHS[:5]
 
 
-def test_what_is_not_replaced(tmp_path):
+def test_other_files_are_not_replaced(tmp_path):
     from experiments.searching.parquet_files import check_parquet
 
     (tmp_path / "theirs").mkdir()

@@ -1,4 +1,4 @@
-"""What PostgreSQL is asked: by a stand-in for its client, and of a server with the extension."""
+"""`PostgresStore` with a stand-in for the client, and with a server."""
 
 import contextlib
 
@@ -16,7 +16,7 @@ DSN = "postgresql://me:secret@there/photos"
 
 
 class Connection:
-    """Keeps what is asked, and answers what it was told to."""
+    """A stand-in for a connection that records queries and returns prepared answers."""
 
     def __init__(self):
         self.asked, self.answers = [], []
@@ -55,7 +55,7 @@ def connection(monkeypatch):
     return made
 
 
-def test_what_is_asked(connection):
+def test_queries(connection):
     store = open_store(Address("pgvector", DSN, "images"))
     assert "secret" not in str(store) and "there" in str(store)
     connection.answers = [None]
@@ -97,7 +97,7 @@ def test_what_is_asked(connection):
     np.testing.assert_array_equal(vectors, rows.vectors[1:2])
 
 
-def test_a_server_that_is_not_there():
+def test_a_missing_server():
     with pytest.raises(StoreError, match="cannot be used: .*refused") as caught:
         open_store(Address("pgvector", DSN.replace("there", "127.0.0.1:1"), "images"))
     assert "secret" not in str(caught.value)
@@ -105,14 +105,14 @@ def test_a_server_that_is_not_there():
 
 @pytest.fixture
 def dsn(postgres):
-    """Of an empty database on a server that runs."""
+    """Address of an empty database on a running server."""
     return postgres.new_database()
 
 
 @pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.parametrize("metric", ["cosine", "l2"])
-def test_an_approximate_index_of_somebodys_own_is_passed_by(metric, dsn):
+def test_a_third_party_approximate_index_is_not_used(metric, dsn):
     operators = {"cosine": "vector_ip_ops", "l2": "vector_l2_ops"}[metric]
     store = open_store(Address("pgvector", dsn, "It's"))
     rows = stores.rows([f"{number}.png" for number in range(3_000)], metric=metric)
@@ -135,7 +135,7 @@ def test_an_approximate_index_of_somebodys_own_is_passed_by(metric, dsn):
 
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_what_a_server_refuses_is_one_line(dsn):
+def test_errors_of_the_server_are_one_line(dsn):
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute('CREATE TABLE "theirs" (x integer)')
         connection.execute("CREATE ROLE guest LOGIN")

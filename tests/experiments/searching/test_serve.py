@@ -1,4 +1,4 @@
-"""The search page's server: answers, refusals, and a real one under fire."""
+"""The search page's server: answers, errors, and a server process under load."""
 
 import concurrent.futures
 import io
@@ -45,7 +45,7 @@ def upload(client, data, name="photo.png", address="/search?k=3", **more):
     return client.post(address, data=form, content_type="multipart/form-data", **more)
 
 
-def test_an_image_finds_its_neighbours(client):
+def test_search_by_an_uploaded_image(client):
     answer = upload(client, png(1))
     assert answer.status_code == 200
     found = answer.json["neighbours"]
@@ -64,13 +64,13 @@ def test_an_image_finds_its_neighbours(client):
     assert len(upload(client, png(1), address="/search").json["neighbours"]) == 5
 
 
-def test_an_item_finds_the_others(client):
+def test_search_by_an_item(client):
     answer = client.get("/search?item=2&k=4").json
     assert answer["path"] == "a/1.png"
     assert sorted(one["item"] for one in answer["neighbours"]) == [0, 1, 3, 4]
 
 
-def test_only_what_is_asked_for(client):
+def test_conditions(client):
     def found(given):
         answer = client.get(f"/search?item=2&{given}")
         assert answer.status_code == 200, answer.text
@@ -91,7 +91,7 @@ def test_only_what_is_asked_for(client):
     assert [one["path"] for one in uploaded] == ["b/3.gif"]
 
 
-def test_columns_that_can_be_asked_for(client, index):
+def test_columns(client, index):
     columns = client.get("/columns").json["columns"]
     assert [one["name"] for one in columns] == ["class", "folder"]
     assert columns[1]["values"][:2] == [{"value": "a", "count": 2}, {"value": "b", "count": 2}]
@@ -117,7 +117,7 @@ def test_columns_that_can_be_asked_for(client, index):
         ("group_similarity=-0.1", "group_similarity must be a number from 0 to 1."),
     ],
 )
-def test_conditions_that_are_none(client, given, message):
+def test_invalid_conditions(client, given, message):
     for answer in (
         client.get(f"/search?item=2&{given}"),
         upload(client, png(1), address=f"/search?{given}"),
@@ -152,19 +152,19 @@ OF_SEARCH = "k, where, min_similarity, group_similarity."
         ("/image/2?size=9", "Unknown parameter 'size': /image/<item> takes no parameters."),
     ],
 )
-def test_what_nobody_would_answer_is_refused(client, address, message):
+def test_invalid_parameters_are_refused(client, address, message):
     answer = client.get(address)
     assert answer.status_code == 400 and answer.json["error"].startswith(message)
     assert len(answer.json["error"]) < 200 and "\n" not in answer.json["error"]
 
 
-def test_what_the_page_may_be_asked(client):
+def test_parameters_of_the_page(client):
     asked = "/?example=2&k=5&where=folder:a&where=folder:b&min_similarity=0.5"
     assert client.get(asked).status_code == 200
     assert client.get("/?example=5").status_code == 404
 
 
-def test_an_upload_holds_its_image_and_nothing_else(client):
+def test_an_upload_has_one_image_and_no_other_fields(client):
     def error(address="/search", **form):
         answer = client.post(address, data={"image": (io.BytesIO(png(1)), "a.png"), **form})
         assert answer.status_code == 400
@@ -180,7 +180,7 @@ def test_an_upload_holds_its_image_and_nothing_else(client):
     assert error(image=two) == "Send one image: the field `image` is given more than once."
 
 
-def test_the_page_needs_nothing_from_elsewhere(client):
+def test_the_page_is_self_contained(client):
     page = client.get("/")
     text = page.text
     assert "5 images of photos" in text and "/?example=4" in text and "up to 16 MB" in text
@@ -192,7 +192,7 @@ def test_the_page_needs_nothing_from_elsewhere(client):
     assert page.headers["X-Content-Type-Options"] == "nosniff"
 
 
-def test_names_are_not_looked_at(client, index):
+def test_file_names_of_uploads_are_ignored(client, index):
     for name in ("../../../etc/passwd", "..\\..\\x.png", "/etc/passwd", "a\0b.png", ""):
         answer = upload(client, png(1), name or "x")
         assert answer.status_code == 200 and answer.json["neighbours"][0]["path"] == "a/1.png"
@@ -203,7 +203,7 @@ def test_names_are_not_looked_at(client, index):
         assert client.get(f"/search?item={item}").status_code == 404
 
 
-def test_what_is_refused(client, monkeypatch):
+def test_invalid_uploads(client, monkeypatch):
     cut = picture(1, (300, 300))
     file = io.BytesIO()
     cut.save(file, "PNG")
@@ -225,7 +225,7 @@ def test_what_is_refused(client, monkeypatch):
     assert client.put("/search").status_code == 405
 
 
-def test_other_sites(client):
+def test_requests_from_other_sites_are_refused(client):
     for origin in ("http://elsewhere.org", "null", "http://localhost:1", "http://[bad"):
         answer = upload(client, png(1), headers={"Origin": origin})
         assert answer.status_code == 403 and "other sites" in answer.json["error"]
@@ -245,8 +245,8 @@ NAVIGATION = {"Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site", "new-kind-of-site"])
-def test_a_browser_names_another_site(client, site):
-    """As `<img src="http://127.0.0.1:8000/search?item=0">` on a page of another site asks."""
+def test_cross_site_requests_of_a_browser_are_refused(client, site):
+    """Like `<img src="http://127.0.0.1:8000/search?item=0">` on a page of another site."""
     for address in ("/search?item=0", "/image/2", "/columns", "/"):
         for more in ({}, NAVIGATION, {**NAVIGATION, "Sec-Fetch-Dest": "iframe"}):
             answer = client.get(address, headers={"Sec-Fetch-Site": site, **more})
@@ -258,18 +258,18 @@ def test_a_browser_names_another_site(client, site):
 
 
 @pytest.mark.parametrize("site", ["same-origin", "none"])
-def test_a_browser_names_no_other_site(client, site):
+def test_same_site_requests_of_a_browser_are_answered(client, site):
     for address in ("/search?item=0", "/image/2", "/columns", "/"):
         assert client.get(address, headers={"Sec-Fetch-Site": site}).status_code == 200
 
 
-def test_a_host_that_is_none(index):
+def test_an_invalid_host(index):
     with pytest.raises(ValueError, match="host must be a name or address .* Received: host=a b"):
         serve.open_server(VisualSearch(index), "a b", 0)
 
 
 @pytest.mark.slow
-def test_a_file_that_is_gone(index, tmp_path):
+def test_a_missing_image(index, tmp_path):
     moved = shutil.copytree(index.parent / "photos", tmp_path / "moved")
     client = serve.create_app(VisualSearch(index, images=moved)).test_client()
     (moved / "a" / "1.png").unlink()
@@ -279,18 +279,18 @@ def test_a_file_that_is_gone(index, tmp_path):
     assert client.get("/search?item=0").status_code == 200
 
 
-def test_a_further_name(index):
+def test_an_allowed_host(index):
     client = serve.create_app(VisualSearch(index), allowed_hosts=["Photos.example"]).test_client()
     for name, code in [("photos.example:80", 200), ("x.photos.example", 403), ("localhost", 200)]:
         assert client.get("/", headers={"Host": name}).status_code == code
 
 
-def test_the_page_names_its_model_and_says_what_a_model_is(client, index):
+def test_the_page_names_its_model_and_warns_that_a_model_is_code(client, index):
     model = "/".join(VisualSearch(index).saved_model.parts[-2:])
     assert f"by the SavedModel {model}. A model is code" in client.get("/").text
 
 
-def test_slow_images_do_not_hold_all_that_come_after(index, monkeypatch):
+def test_slow_images_do_not_block_later_requests(index, monkeypatch):
     monkeypatch.setattr(visual_search, "_PATIENCE", 0.1)
     search = VisualSearch(index)
     client = serve.create_app(search).test_client()
@@ -306,7 +306,7 @@ def test_slow_images_do_not_hold_all_that_come_after(index, monkeypatch):
     assert upload(client, png(1)).status_code == 200
 
 
-def test_searches_are_refused_at_once_where_too_many_wait(index):
+def test_searches_are_refused_if_too_many_wait(index):
     waiting = [serve._MOST_WAITING]
     client = serve.create_app(VisualSearch(index), waiting=lambda: waiting[0]).test_client()
     assert upload(client, png(1)).status_code == 200
@@ -320,7 +320,7 @@ HOSTILE = "a\u202egnp.\x1b[31m\u2066\n.png"
 SHOWN = r"a\u202egnp.\u001b[31m\u2066\u000a.png"
 
 
-def test_names_neither_turn_the_writing_nor_steer_the_terminal(index, tmp_path):
+def test_control_characters_in_names_are_escaped(index, tmp_path):
     search = VisualSearch(index)
     search._paths[0] = HOSTILE
     page = serve.create_app(search).test_client().get("/").text
@@ -338,14 +338,14 @@ def test_names_neither_turn_the_writing_nor_steer_the_terminal(index, tmp_path):
 
 @pytest.fixture
 def running(index, monkeypatch):
-    """The port of a server in a thread, whose requests have a second to arrive."""
+    """Port of a server in a thread, with a one-second limit for the arrival of a request."""
     monkeypatch.setattr(serve, "_SECONDS_TO_ARRIVE", 1)
     monkeypatch.setattr(serve, "_SECONDS_BETWEEN_LOOKS", 0.2)
     with answering(index) as server:
         yield server.effective_port
 
 
-def test_half_sent_requests_block_nobody_and_end(running):
+def test_incomplete_requests_do_not_block_others_and_time_out(running):
     half = b"POST /search HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n"
     idle = [socket.create_connection(("127.0.0.1", running), timeout=20) for _ in range(150)]
     for each in idle:
@@ -374,7 +374,7 @@ def server(index):
 
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_a_real_server_under_fire(server, index):
+def test_a_server_process_under_load(server, index):
     process, port = server
     assert send(port, os.urandom(20 * 2**20)) == (
         413,
@@ -391,7 +391,7 @@ def test_a_real_server_under_fire(server, index):
     for seed, job in enumerate(jobs):
         status, answer = job.result()
         assert status == 200 and len(answer["neighbours"]) == 3
-        # The photos of JPEG-like formats are not the same pixels any more, but the nearest.
+        # Lossy formats change the pixels, but the image stays the nearest.
         assert answer["neighbours"][0]["path"] == paths[seed % 5]
     assert {job.result()[0] for job in bad} == {400}
 
@@ -407,7 +407,7 @@ def test_a_real_server_under_fire(server, index):
     assert "Traceback" not in err and "note:" not in err
 
 
-# It asks nobody but the server.
+# These flags disable requests to other servers.
 CHROMIUM = [
     "--headless",
     "--no-sandbox",
@@ -454,7 +454,7 @@ def test_the_page_in_a_browser(server, tmp_path):
     assert '<option value="b/c" label="b/c (1)"></option>' in page
 
 
-def test_the_answer_says_match_or_no_match(index, tmp_path):
+def test_the_answer_reports_matches(index, tmp_path):
     model = shutil.copytree(index.parent / "model", tmp_path / "model")
     write_calibration(
         calibration_path(model), Calibration("cosine", 0.999, 1e-3, fingerprint(model))

@@ -1,4 +1,4 @@
-"""Many searches of the local page: no memory more with each."""
+"""Many searches on the local page do not leak memory."""
 
 import io
 import subprocess
@@ -13,13 +13,13 @@ pytest.importorskip("flask")
 pytest.importorskip("waitress")
 
 REQUESTS, AT_A_TIME = 3000, 20
-LARGE, AS_LARGE = 10, (6000, 4000)  # 24 million pixels: 288 MB as numbers
-MOST_KILOBYTES = 1.0  # more with each request
+LARGE, AS_LARGE = 10, (6000, 4000)  # 24 million pixels are 288 MB as float32
+MOST_KILOBYTES = 1.0  # growth per request
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """Process and port."""
+    """Process id and port of a server."""
     index = make_index(tmp_path_factory.mktemp("soak"))
     command = [sys.executable, "-m", "experiments.search", f"--index={index}", "--serve"]
     with subprocess.Popen([*command, "--port=0"], stdout=subprocess.PIPE, text=True) as process:
@@ -32,22 +32,22 @@ def server(tmp_path_factory):
 @pytest.mark.thorough
 def test_many_searches(server, capsys):
     process, port = server
-    held = []
+    sizes = []
     for turn in range(REQUESTS // AT_A_TIME):
         for number in range(AT_A_TIME):
             status, _ = send(port, png(turn * AT_A_TIME + number, (40, 40)))
             assert status == 200
-        held.append(private_kilobytes(process))
-    more = growth(held) / AT_A_TIME
+        sizes.append(private_kilobytes(process))
+    more = growth(sizes) / AT_A_TIME
     with capsys.disabled():
-        print(f"\n{REQUESTS} searches: {more:.3f} kB more with each; {held[-1]:,} kB at the end")
+        print(f"\n{REQUESTS} searches: {more:.3f} kB growth each; {sizes[-1]:,} kB at the end")
     assert more < MOST_KILOBYTES
 
 
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_the_memory_of_large_uploads_is_given_back(server, capsys):
-    """0.1.0 kept 870 MB of the first two."""
+def test_memory_of_large_uploads_is_freed(server, capsys):
+    """Version 0.1.0 kept 870 MB after two uploads."""
     process, port = server
     send(port, png(0))
     before = private_kilobytes(process)
@@ -58,5 +58,5 @@ def test_the_memory_of_large_uploads_is_given_back(server, capsys):
         assert status == 200
     kept = (private_kilobytes(process) - before) / 1024
     with capsys.disabled():
-        print(f"\n{LARGE} uploads of 24 million pixels: {kept:.0f} MB more are held")
+        print(f"\n{LARGE} uploads of 24 million pixels: {kept:.0f} MB growth")
     assert kept < 200

@@ -1,4 +1,4 @@
-"""Stores from the command line's side: index --to, search, and the page's server."""
+"""Commands with stores: `index --to`, `search`, and the page's server."""
 
 import io
 import json
@@ -104,7 +104,7 @@ def test_a_store_that_does_not_answer_is_not_the_fault_of_the_query(made, monkey
 @pytest.mark.parametrize(
     "parameters", ["", "?region=eu-west-1", "?scheme=http&endpoint_override=h"]
 )
-def test_an_address_that_an_index_names_is_not_opened(
+def test_an_address_in_an_index_is_not_opened(
     made, kind, parameters, tmp_path, monkeypatch, capsys
 ):
     opened, place = [], f"s3://bucket/photos{parameters}"
@@ -132,7 +132,7 @@ def test_an_address_that_an_index_names_is_not_opened(
 
 
 @pytest.mark.slow
-def test_a_second_command_into_a_store_is_refused(made, tmp_path, capsys):
+def test_a_second_command_that_writes_to_a_store_is_refused(made, tmp_path, capsys):
     pytest.importorskip("lancedb")
     from experiments.searching.addresses import parsed_address
     from experiments.searching.store_update import StoreTarget
@@ -145,13 +145,13 @@ def test_a_second_command_into_a_store_is_refused(made, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("address", ["nothing", "x:y", "lancedb:", "lancedb:a#b c"])
-def test_what_is_no_address(made, address, capsys):
+def test_invalid_addresses(made, address, capsys):
     assert index_to(made, address) == 2
     assert f"Received: to={address}" in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_other_images_are_not_mixed(made, tmp_path, capsys):
+def test_other_images_or_settings_are_refused(made, tmp_path, capsys):
     pytest.importorskip("lancedb")
     address = f"lancedb:{tmp_path / 'store'}"
     assert index_to(made, address) == 0

@@ -1,4 +1,4 @@
-"""A long run: no memory more with every evaluation."""
+"""The evaluations of a long run do not leak memory."""
 
 import json
 import os
@@ -10,7 +10,7 @@ import pytest
 from memory import growth
 
 EVALUATIONS = 100
-MOST_KILOBYTES = 25  # more with each evaluation, of those in the second half
+MOST_KILOBYTES = 25  # growth per evaluation in the second half of the run
 SUPPORT = pathlib.Path(__file__).parents[2] / "support"
 
 
@@ -28,10 +28,10 @@ def test_many_evaluations(leak, photos, tmp_path, capsys):
         timeout=550,
         check=True,
     )
-    held = json.loads(done.stdout.splitlines()[-1])
-    grown = growth(held)
+    sizes = json.loads(done.stdout.splitlines()[-1])
+    grown = growth(sizes)
     with capsys.disabled():
-        print(f"\n{len(held)} evaluations, {leak} kB kept of each: {grown:.1f} kB more with each")
-        print(f"{held[len(held) // 2]:,} kB after half of them, {held[-1]:,} kB at the end")
-    assert len(held) == EVALUATIONS
+        print(f"\n{len(sizes)} evaluations, leak of {leak} kB: {grown:.1f} kB growth each")
+        print(f"{sizes[len(sizes) // 2]:,} kB after half of the run, {sizes[-1]:,} kB at the end")
+    assert len(sizes) == EVALUATIONS
     assert (grown < MOST_KILOBYTES) == (leak == 0)
