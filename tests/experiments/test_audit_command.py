@@ -1,4 +1,4 @@
-"""`experiments.audit`: planted errors are found, what it writes, its exit codes, bad input."""
+"""`experiments.audit`: planted errors, output files, exit codes, and invalid input."""
 
 import csv
 import shutil
@@ -17,7 +17,7 @@ from experiments.training.manifest import Manifest
 from pipelines import ImageTable
 
 RNG = np.random.default_rng(0)
-# 6 classes of 15, far apart; two labels changed, one row far from all, one row twice.
+# 6 separate classes of 15 rows, with two swapped labels, one outlier, and one duplicate.
 CENTERS = np.eye(6, 8)
 EMBEDDINGS = np.repeat(CENTERS, 15, axis=0) + RNG.normal(0, 0.1, (90, 8))
 LABELS = np.repeat([f"class {number}" for number in range(6)], 15)
@@ -45,12 +45,12 @@ def file(tmp_path):
     return tmp_path / "mine.npz"
 
 
-def test_anybodys_embeddings(file, capsys):
+def test_third_party_embeddings(file, capsys):
     assert command(f"--embeddings={file}", "--similarity=0.999") == 0
     lines = findings(file.parent / "mine-audit")
     wrong = {line["row"]: line["suggested_class"] for line in of_kind(lines, "label error")}
     assert wrong["7"] == "class 0" and wrong["40"] == "class 2"
-    assert set(wrong) <= {"3", "7", "40"}  # 3 lies far from its class
+    assert set(wrong) <= {"3", "7", "40"}  # row 3 is the outlier
     assert of_kind(lines, "outlier")[0]["row"] == "3"
     (pair,) = of_kind(lines, "near-duplicate")
     assert (pair["row"], pair["other_row"], pair["group"]) == ("60", "61", "60")
@@ -69,12 +69,12 @@ def test_limits_and_their_exit_code(file, capsys):
     assert command(*given, *limits, "--max_outliers=0") == 3
     printed = capsys.readouterr()
     assert "found: 2 outliers (--max_outliers=0): more than is allowed" in printed.err
-    assert "findings.csv" in printed.out  # written all the same
+    assert "findings.csv" in printed.out  # also written if a limit is exceeded
 
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_sets_of_a_file_and_pictures_that_are_the_same(tmp_path, capsys):
+def test_duplicates_between_the_sets_of_a_file(tmp_path, capsys):
     pictures = photographs(catalogue(4, seed=1), 3, seed=1)
     paths = []
     for number, pixels in enumerate(pictures):
@@ -112,7 +112,7 @@ def test_sets_of_a_file_and_pictures_that_are_the_same(tmp_path, capsys):
 def test_a_run_with_its_training_images(photos, tmp_path, capsys):
     folder, run = tmp_path / "photos", tmp_path / "run"
     shutil.copytree(photos, folder)
-    # Classes train or test in the order of their names: a test image that training has seen.
+    # The first classes by name train, and the last classes test. Leak a training image.
     shutil.copy(folder / "class0" / "1.jpg", folder / "class9" / "seen.jpg")
     keras.utils.set_random_seed(0)
     layers = [keras.layers.Rescaling(1 / 255), keras.layers.Conv2D(4, 3, strides=3)]
@@ -131,7 +131,7 @@ def test_a_run_with_its_training_images(photos, tmp_path, capsys):
     assert np.load(run / "audit" / "test.npy").shape == (21, 6)
 
 
-def test_what_a_run_has_kept_is_used_if_it_is_of_the_same_images(tmp_path):
+def test_embeddings_of_a_run_are_reused_for_the_same_images(tmp_path):
     table = ImageTable.from_paths(["a.png", "b.png", "c.png"], ["x", "y", "x"])
     kept = {"embeddings": EMBEDDINGS[:3], "labels": table.labels, "paths": table.paths}
     assert kept_embeddings(tmp_path, "test", table) is None
@@ -154,7 +154,7 @@ def test_what_a_run_has_kept_is_used_if_it_is_of_the_same_images(tmp_path):
 
 
 @pytest.mark.parametrize("count", [1, 2, 30])
-def test_the_same_embedding_everywhere(tmp_path, count):
+def test_identical_embeddings(tmp_path, count):
     labels = np.arange(count) % 2 + 2**40
     np.savez(tmp_path / "same.npz", embeddings=np.ones((count, 3)), labels=labels)
     assert command(f"--embeddings={tmp_path / 'same.npz'}", f"--max_duplicates={count - 1}") == 0
@@ -174,7 +174,7 @@ def test_one_class_and_rows_of_zeros(tmp_path):
     assert {"90", "91"} <= {line["row"] for line in of_kind(lines, "outlier")}
 
 
-def test_names_are_text_on_the_page_and_in_the_file(tmp_path):
+def test_names_are_escaped_on_the_page_but_not_in_the_csv(tmp_path):
     labels = LABELS.astype("U20")
     labels[:15] = '<b>"a",\u202eb'
     np.savez(tmp_path / "names.npz", embeddings=EMBEDDINGS, labels=labels)
@@ -198,7 +198,7 @@ def test_names_are_text_on_the_page_and_in_the_file(tmp_path):
         (["--embeddings={file}", "--max_outliers=-1"], "max_outliers"),
     ],
 )
-def test_wrong_use(arguments, message, file, capsys):
+def test_invalid_flags(arguments, message, file, capsys):
     assert command(*(word.format(file=file) for word in arguments)) == 2
     printed = capsys.readouterr().err
     assert message in printed and printed.count("\n") == 1
@@ -221,7 +221,7 @@ def test_wrong_use(arguments, message, file, capsys):
         ),
     ],
 )
-def test_wrong_files(arrays, message, tmp_path, capsys):
+def test_invalid_files(arrays, message, tmp_path, capsys):
     whole = {"embeddings": EMBEDDINGS, "labels": LABELS} | arrays
     np.savez(tmp_path / "wrong.npz", **whole)
     assert command(f"--embeddings={tmp_path / 'wrong.npz'}") == 2

@@ -1,4 +1,4 @@
-"""Runs on KerasHub's presets and on a saved model: trained, killed, resumed, exported, served."""
+"""Runs on KerasHub presets and a Keras file: training, resuming, exporting, and serving."""
 
 import os
 import pathlib
@@ -32,7 +32,7 @@ KINDS = ("dinov2", "dinov3", "vit", "siglip", "file")
 
 
 def backbone_of(kind, root):
-    """The flag for a tiny random backbone, written into `root`."""
+    """Save a tiny random backbone in `root`. Return its flag."""
     if kind == "file":
         inputs = keras.Input((None, None, 3))
         x = keras.layers.Rescaling(1 / 255)(inputs)
@@ -64,7 +64,7 @@ def killed_after_its_first_checkpoint(monkeypatch, *words):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
-def test_trained_resumed_exported_and_served(kind, photos, tmp_path, capfd, monkeypatch):
+def test_training_resuming_exporting_and_serving(kind, photos, tmp_path, capfd, monkeypatch):
     words = [*WORDS, f"--data_dir={photos}", backbone_of(kind, tmp_path)]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert command(*words, f"--output_dir={whole}") == 0
@@ -103,7 +103,7 @@ def assert_two_devices_train_as_one(words, root):
 
 @thorough
 @pytest.mark.parametrize("kind", KINDS)
-def test_two_devices_train_as_one(kind, photos, tmp_path):
+def test_two_devices_train_the_same_as_one(kind, photos, tmp_path):
     words = [*WORDS, f"--data_dir={photos}", backbone_of(kind, tmp_path), "--epochs=1"]
     assert_two_devices_train_as_one(words, tmp_path)
 
@@ -120,10 +120,10 @@ def test_two_devices_train_as_one(kind, photos, tmp_path):
     ],
     ids=lambda more: more[0],
 )
-def test_two_devices_fine_tune_as_one(more, photos, tmp_path):
+def test_two_devices_fine_tune_the_same_as_one(more, photos, tmp_path):
     words = [word for word in WORDS if word.split("=")[0] not in {x.split("=")[0] for x in more}]
     words += [f"--data_dir={photos}", backbone_of("vit", tmp_path), "--epochs=1", *more]
-    if "--rematerialize" in more:  # rates by the layer stand in place of one for the backbone
+    if "--rematerialize" in more:  # layer_decay replaces pretrained_factor
         words.remove("--pretrained_factor=0.5")
     assert_two_devices_train_as_one(words, tmp_path)
 

@@ -22,7 +22,7 @@ from pipelines import EvaluationTransform
 
 
 def table(capsys, *words):
-    """The lines that a benchmark prints."""
+    """Return the lines that a benchmark prints."""
     assert run_command(benchmark.main, ["benchmark", *words]) == 0
     return capsys.readouterr().out.splitlines()
 
@@ -58,7 +58,7 @@ def test_the_table_of_the_losses(monkeypatch, capsys):
     assert reason.startswith("fused, smooth_ranks: Smooth ranks") and "O(n²) memory" in reason
 
 
-def test_a_loss_that_is_killed_has_a_row_and_stops_no_other(monkeypatch, capsys):
+def test_a_killed_loss_has_a_row_and_does_not_stop_other_losses(monkeypatch, capsys):
     def rows(function, name, size, dimensions, xla):
         assert (function, dimensions, xla) == (benchmark_losses.measure_loss, 128, False)
         if name == "ice" and size == 8192:
@@ -75,7 +75,7 @@ def test_a_loss_that_is_killed_has_a_row_and_stops_no_other(monkeypatch, capsys)
     assert printed.err == "stopped: not measured: ice at n = 8192\n"
 
 
-def test_a_child_process_that_is_killed_is_an_error_about_memory():
+def test_a_killed_child_process_is_reported_as_out_of_memory():
     with pytest.raises(RunError, match="killed.*memory"):
         list(measuring.child_rows(signal.raise_signal, signal.SIGKILL))
 
@@ -154,7 +154,7 @@ def test_the_pipeline_benchmark_prints_every_pipeline(photos, monkeypatch, capsy
 
 
 def test_the_pillow_pipeline_follows_torchvision():
-    """Places and sizes of its crops, and its colors up to the rounding of Pillow."""
+    """Positions and sizes of crops are equal. Colors differ by Pillow's rounding."""
     limits = (0.16, 1.0), (0.75, 4 / 3)
     draws = {"ours": random.Random(0), "model": np.random.default_rng(0)}
     ours = [pil.area_crop(320, 240, draws["ours"], *limits) for _ in range(2000)]
@@ -174,12 +174,12 @@ def test_the_pillow_pipeline_follows_torchvision():
         rng.sample(range(4), 4)
         uniform = [rng.random()] * 4 + [0, 1, 2, 3]
         expected = torchvision_model.jittered(pixels, uniform, jitter)
-        # Pillow keeps the hue in 256 steps.
+        # Pillow stores the hue in 256 steps.
         np.testing.assert_allclose(np.asarray(seen), expected, atol=12 if kind == 3 else 1.5)
 
 
 @pytest.mark.parametrize("crop", ["area", "fixed", "none"])
-def test_the_pillow_pipeline_without_chance_is_the_evaluation(crop):
+def test_the_pillow_pipeline_without_randomness_equals_evaluation(crop):
     pixels = np.asarray(Image.radial_gradient("L").resize((64, 48)).convert("RGB"))
     transform = pil.PilTransform(
         image_size=32, resize=(32, 32), crop=crop, area=(1.0, 1.0), aspect=(4 / 3, 4 / 3),
@@ -216,10 +216,10 @@ def test_the_verification_benchmark_prints_times_and_rates(monkeypatch, capsys):
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_thresholds_of_half_of_the_classes_are_tried_on_the_others(tmp_path, capsys):
+def test_thresholds_are_tested_on_the_other_half_of_the_classes(tmp_path, capsys):
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(40), 6)
-    # The last classes lie close together. A threshold from the other classes is too low for them.
+    # The last classes are close to each other, so a threshold from the other classes is too low.
     centers = rng.normal(size=(40, 8)) + 6 * (np.arange(40) > 36)[:, None]
     np.savez(tmp_path / "z.npz", embeddings=centers[labels] + 0.1, labels=labels)
     first, _, *rows = table(capsys, "verification", f"--embeddings={tmp_path / 'z.npz'}")

@@ -1,4 +1,4 @@
-"""The calibrate command: the threshold that it writes, its page, what it refuses."""
+"""`experiments.calibrate`: the threshold, the page, and invalid input."""
 
 import dataclasses
 import json
@@ -38,7 +38,7 @@ def model_folder(path):
     return path
 
 
-def test_the_threshold_lies_beside_the_model_with_a_page(tmp_path, capsys):
+def test_threshold_and_page_are_written_next_to_the_model(tmp_path, capsys):
     arrays = embeddings_file(tmp_path / "all.npz")
     model = model_folder(tmp_path / "model")
     given = [f"--embeddings={tmp_path / 'all.npz'}", f"--saved_model={model}"]
@@ -63,13 +63,13 @@ def test_the_threshold_lies_beside_the_model_with_a_page(tmp_path, capsys):
     page = (tmp_path / "model-calibration.html").read_text()
     assert page.count("<svg") == 2 and f"{point.threshold:.3f}" in page
     assert "http" not in page.replace("http-equiv", "").replace("http://www.w3.org", "")
-    # The same again gives the same bytes.
+    # A repeated command writes the same bytes.
     before = path.read_bytes(), page
     assert command(*given, "--false_match_rate=0.01") == 0
     assert (path.read_bytes(), (tmp_path / "model-calibration.html").read_text()) == before
 
 
-def test_a_run_is_calibrated_by_its_test_embeddings(tmp_path, capsys):
+def test_a_run_is_calibrated_with_its_test_embeddings(tmp_path, capsys):
     model = model_folder(tmp_path / "saved_model")
     embeddings_file(tmp_path / "test_embeddings.npz")
     assert command(f"--run={tmp_path}", "--false_match_rate=0.01", "--metric=l2") == 0
@@ -79,7 +79,7 @@ def test_a_run_is_calibrated_by_its_test_embeddings(tmp_path, capsys):
     assert str(tmp_path / "saved_model-calibration.json") in capsys.readouterr().out
 
 
-def test_embeddings_of_no_model(tmp_path, capsys):
+def test_embeddings_without_a_model(tmp_path, capsys):
     embeddings_file(tmp_path / "all.npz")
     assert command(f"--embeddings={tmp_path / 'all.npz'}", "--false_match_rate=0.01") == 0
     assert "for no model" in capsys.readouterr().out
@@ -102,7 +102,7 @@ def test_embeddings_of_no_model(tmp_path, capsys):
         ({"labels": np.zeros(3)}, [], "embeddings must have shape [n, d] and labels"),
     ],
 )
-def test_what_it_refuses(tmp_path, capsys, arrays, arguments, message):
+def test_invalid_input(tmp_path, capsys, arrays, arguments, message):
     embeddings_file(tmp_path / "all.npz", **arrays)
     assert command(f"--embeddings={tmp_path / 'all.npz'}", *arguments) == 2
     err = capsys.readouterr().err
@@ -110,7 +110,7 @@ def test_what_it_refuses(tmp_path, capsys, arrays, arguments, message):
     assert [path.name for path in tmp_path.iterdir()] == ["all.npz"]
 
 
-def test_what_it_refuses_of_a_run(tmp_path, capsys):
+def test_invalid_runs(tmp_path, capsys):
     for arguments, message in [
         ([], "one of --run and --embeddings, but got none"),
         ([f"--run={tmp_path}"], "run must be the folder of a finished run"),
@@ -122,7 +122,7 @@ def test_what_it_refuses_of_a_run(tmp_path, capsys):
         assert message in err and len(err.splitlines()) == 1
 
 
-def test_a_calibration_of_something_else_is_refused(tmp_path):
+def test_a_calibration_of_another_model_or_metric_is_refused(tmp_path):
     model = model_folder(tmp_path / "model")
     path = calibration_path(model)
     assert read_calibration(model, "a", "cosine") is None

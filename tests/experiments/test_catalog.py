@@ -1,4 +1,4 @@
-"""A dataset with a catalog: photo among photos and photo to catalog, wherever scores are shown."""
+"""A dataset with a catalog has scores among photos and from photos to the catalog."""
 
 import io
 import json
@@ -16,7 +16,7 @@ from keras_dml.metrics import recall_at_k
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A run of seconds on six test classes, whose catalog has a picture of each."""
+    """A short run on six test classes, with a catalog of one picture per class."""
     root = tmp_path_factory.mktemp("catalog")
     data = write_groceries(
         root / "data", np.arange(4).repeat(4).tolist(), list(range(41, 47)), list(range(41, 47))
@@ -36,7 +36,7 @@ def run(tmp_path_factory):
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_a_run_answers_both(run):
+def test_a_run_has_both_scores(run):
     with np.load(run / "test_embeddings.npz") as saved:
         arrays = dict(saved)
     assert arrays["catalog_labels"].tolist() == list(range(6))
@@ -48,7 +48,7 @@ def test_a_run_answers_both(run):
     result = json.loads((run / "result.json").read_text())
     assert result["recall"]["photo to catalog, cosine"] == {"1": found[1], "2": found[2]}
     assert "photo to catalog, l2" in result["table"]
-    # What it is looked for in for the other question: the other photos alone.
+    # The scores among photos do not include the catalog.
     photos = recall_at_k(arrays["embeddings"], arrays["labels"], [1])
     assert result["recall"]["embedding, cosine"]["1"] == photos[1]
     assert {"catalog/recall@1/cosine", "test/recall@1/cosine"} <= history(run)[-1].keys()
@@ -59,7 +59,7 @@ def test_a_run_answers_both(run):
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_an_evaluation_shows_the_same(run, tmp_path, capsys):
+def test_an_evaluation_has_the_same_scores(run, tmp_path, capsys):
     recall = json.loads((run / "result.json").read_text())["recall"]["photo to catalog, cosine"]
     for source in (f"--run={run}", f"--embeddings={run / 'test_embeddings.npz'}"):
         words = [source, "--recall_at=1,2", f"--output_dir={tmp_path / source[2:5]}"]
@@ -69,7 +69,7 @@ def test_an_evaluation_shows_the_same(run, tmp_path, capsys):
         assert "photo to catalog, l2" in capsys.readouterr().out
         page = (tmp_path / source[2:5] / "evaluation.html").read_text()
         assert page.count("<h2>Retrieval in the catalog</h2>") == 1
-    # Of the training classes there is no catalog.
+    # The training classes have no catalog.
     words = [f"--run={run}", "--split=train", f"--output_dir={tmp_path / 'train'}"]
     assert run_command(evaluate.main, ["evaluate", *words]) == 0
     assert "catalog" not in capsys.readouterr().out.lower()

@@ -1,4 +1,4 @@
-"""Comparing recipes, from the command line's side."""
+"""`experiments.compare`: comparison of recipes."""
 
 import json
 import re
@@ -29,7 +29,7 @@ def compared(photos, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_table_a_page_and_the_best(compared, capsys):
+def test_table_page_and_best_recipe(compared, capsys):
     output, arguments = compared
     assert command(*arguments) == 0
     printed = capsys.readouterr().out
@@ -44,16 +44,16 @@ def test_a_table_a_page_and_the_best(compared, capsys):
     assert f"best: {max(recalls, key=recalls.get)}, cosine" in printed
     assert (output / "comparison.md").read_text().strip() in printed
     page = (output / "comparison.html").read_text()
-    assert page.count("<svg") == 3  # bars, R@1, paths; no accuracy with unseen classes
+    assert page.count("<svg") == 3  # bars, R@1, and paths, but no accuracy for unseen classes
     for name in recalls:
         assert f'<a href="{name}/report.html">{name}</a>' in page
-        assert page.count(f"</span>{name}</figcaption>") == 4  # a row of each query
+        assert page.count(f"</span>{name}</figcaption>") == 4  # one row per query
     raw = result["recall"].get("raw pixels, cosine")
     assert (raw is None) == ("| raw pixels " not in printed)
 
 
 @pytest.mark.slow
-def test_finished_runs_are_not_run_again(compared):
+def test_finished_runs_are_not_repeated(compared):
     output, arguments = compared
     before = {path: path.stat().st_mtime_ns for path in output.rglob("*.keras")}
     assert before
@@ -72,7 +72,9 @@ def test_a_failing_recipe_stops_the_comparison(compared, tmp_path, capfd):
 
 
 @pytest.mark.parametrize(("ended", "code"), [(2, 2), (1, 1), (-9, 1)])
-def test_a_mistake_in_a_run_is_one_in_the_comparison(ended, code, tmp_path, monkeypatch, capsys):
+def test_the_comparison_has_the_exit_code_of_a_failed_run(
+    ended, code, tmp_path, monkeypatch, capsys
+):
     done = subprocess.CompletedProcess((), ended)
     monkeypatch.setattr(child_runs.subprocess, "run", lambda *words, **more: done)
     assert command("--recipes=cub.flags", f"--output_dir={tmp_path}") == code
@@ -125,7 +127,7 @@ def test_the_untrained_backbone_is_a_row_of_the_table(tmp_path, monkeypatch, cap
         assert len(re.findall(line, text)) == 1
     page = (tmp_path / "out" / "comparison.html").read_text()
     assert re.search(r'"row">untrained backbone</th>.*97\.4.*47\.9', page)
-    assert "untrained backbone 97.4" in page  # the bars
+    assert "untrained backbone 97.4" in page  # in the bar chart
 
 
 def test_a_catalog_is_a_column():

@@ -1,4 +1,4 @@
-"""`experiments.export`: what it writes and says, bad input."""
+"""`experiments.export`: its files, output, and invalid input."""
 
 import importlib.util
 import json
@@ -17,7 +17,7 @@ from experiments import export
 from experiments.evaluation.held_folder import held_beside
 from experiments.options.command_line import run_command
 
-# What each format needs.
+# Format -> packages that it needs.
 NEEDS = {"saved_model": (), "onnx": ("onnxruntime", "tf2onnx"), "openvino": ("openvino", "nncf"),
          "litert": ("ai_edge_litert",)}  # fmt: skip
 
@@ -28,7 +28,7 @@ def command(*arguments):
 
 @pytest.fixture
 def begun(tmp_path):
-    """The folder of a run that has not been evaluated yet."""
+    """The folder of an unfinished run."""
     (tmp_path / "flags.txt").write_text("\n".join(TINY) + "\n")
     return tmp_path
 
@@ -65,7 +65,7 @@ def test_a_run_is_exported_with_its_card(run, capsys):
     ):
         assert words in card
     assert str(run) not in card and "--data_dir" not in card
-    # Again, with what a killed one has left, and of a model that the run has not embedded by.
+    # Again, with leftovers of a killed export, and with test embeddings of another model.
     (folder.parent / ".saved_model.partial").mkdir()
     (folder.parent / ".saved_model.lock").touch()
     with np.load(run / "test_embeddings.npz") as saved:
@@ -78,7 +78,7 @@ def test_a_run_is_exported_with_its_card(run, capsys):
 
 
 @pytest.mark.slow
-def test_the_card_beside_the_saved_model_of_a_run(finished):
+def test_the_model_card_of_a_run(finished):
     card = (finished / "model_card.md").read_text()
     for words in ("# folder", "`saved_model`", "embedding, cosine", "16 × 16 pixels", "None yet"):
         assert words in card
@@ -109,7 +109,7 @@ def test_bad_input(words, message, begun, capsys):
 
 
 @pytest.mark.slow
-def test_what_is_not_there_and_what_is_something_else(run, capsys):
+def test_a_missing_dataset_and_a_folder_without_an_export(run, capsys):
     for words, message in (
         (["--data_dir=/nowhere"], "/nowhere"),
         ([f"--output_dir={run}"], "path must be new or hold an export"),
@@ -120,7 +120,7 @@ def test_what_is_not_there_and_what_is_something_else(run, capsys):
 
 
 @pytest.mark.slow
-def test_the_second_at_once_is_refused(run, capsys):
+def test_a_second_export_at_the_same_time_is_refused(run, capsys):
     output = run / "exports" / "saved_model"
     output.parent.mkdir(exist_ok=True)
     with held_beside(output, "output_dir"):
@@ -130,7 +130,7 @@ def test_the_second_at_once_is_refused(run, capsys):
 
 
 def files(folder):
-    """The contents of all files below, by name."""
+    """Return the contents of all files in a folder, by relative path."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))
@@ -140,7 +140,7 @@ def files(folder):
 
 @pytest.fixture
 def exporting(request, run, tmp_path):
-    """An export with the test's words into `FOLDER/it`, with temporary files of its own."""
+    """An export with the test's flags into `FOLDER/it`, with a separate temporary folder."""
     (tmp_path / "temporary").mkdir()
     name = request.param[0].partition("=")[2]
     if not all(map(importlib.util.find_spec, NEEDS[name])):
@@ -164,7 +164,9 @@ def exporting(request, run, tmp_path):
     indirect=True,
     ids=" ".join,
 )
-def test_a_killed_export_leaves_the_old_one_or_the_new(exporting, commands, tmp_path, capsys):
+def test_a_killed_export_leaves_the_previous_or_the_new_export(
+    exporting, commands, tmp_path, capsys
+):
     tally, folder = Tally("killed exports"), tmp_path / "exports"
     folder.mkdir()
     whole = Undisturbed(exporting, commands, folder)
@@ -181,15 +183,15 @@ def test_a_killed_export_leaves_the_old_one_or_the_new(exporting, commands, tmp_
         elif not killed_as_it_may(ended, number):
             tally.fail(seed, f"{how}: ended with {ended.code}: {ended.output[-3000:]}")
         elif "old" in now and now != old:
-            tally.fail(seed, f"{how}: the old one has changed")
+            tally.fail(seed, f"{how}: the previous export has changed")
         elif now.keys() - {"old"} != old.keys() - {"old"} or not json.loads(now["export.json"]):
-            tally.fail(seed, f"{how}: neither the old nor the new one: {sorted(now)}")
+            tally.fail(seed, f"{how}: neither the previous nor the new export: {sorted(now)}")
         else:
             tally.add(f"the {'old' if 'old' in now else 'new'} one")
     ended = exporting.run(commands, folder)
     assert ended.code == 0 and not ended.problem, ended.output
     assert os.listdir(folder) == ["it"] and "old" not in os.listdir(path)
-    # Not ours: TensorFlow's own, of functions that it has translated.
+    # TensorFlow does not delete its AutoGraph files.
     left = [name for name in os.listdir(tmp_path / "temporary") if "autograph" not in name]
     assert not left
     tally.check(capsys)
@@ -199,7 +201,7 @@ def test_a_killed_export_leaves_the_old_one_or_the_new(exporting, commands, tmp_
 @pytest.mark.thorough
 @pytest.mark.parametrize("exporting", [["--format=saved_model"]], indirect=True, ids=" ".join)
 def test_two_exports_into_one_folder(exporting, commands, tmp_path):
-    """Whichever comes first does its work; killed, it is in nobody's way."""
+    """The first export completes. A killed export does not block the next one."""
     folder = tmp_path / "exports"
     folder.mkdir()
     both = [exporting.start(commands, folder) for _ in range(2)]

@@ -1,4 +1,4 @@
-"""Files without permission: named as such, never called damaged."""
+"""Files without read permission are not reported as damaged."""
 
 import pathlib
 
@@ -15,13 +15,13 @@ from keras_dml.retrieval import ExactIndex, load_index
 
 @pytest.fixture
 def forbid(monkeypatch):
-    """A function that takes away the permission to read a file, also from root."""
+    """A function that revokes the permission to read a file, also for root."""
 
     def forbid(path):
         opened = pathlib.Path.open
 
         def open_others(self, *arguments, **more):
-            if self.name == path.name:  # by whatever path of its folder
+            if self.name == path.name:  # by any path of the folder
                 raise PermissionError(13, "Permission denied", str(self))
             return opened(self, *arguments, **more)
 

@@ -1,4 +1,4 @@
-"""Commands killed at moments drawn at random, several times, then repeated: the undisturbed end."""
+"""Commands that are killed several times at random and then repeated have the same result."""
 
 import shutil
 
@@ -8,12 +8,12 @@ from kills import Undisturbed, kill, killed_as_it_may
 from left_behind import differences, left_behind
 from trials import Tally, seeds
 
-# Of each: how many of the thorough trials, which take the ten minutes of two cores together.
+# Command -> number of thorough trials. Together, they take ten minutes on two cores.
 TRIALS = {"run": 6, "compare": 2, "index": 25, "evaluate": 20, "prepare": 60}
 
 
 def trial(command, commands, folder, whole, seed, tally):
-    """Up to three kills, then the end."""
+    """Kill a command one to three times, repeat it, and compare the result."""
     generator = np.random.default_rng(seed)
     how = []
     for _ in range(int(generator.integers(1, 4))):
@@ -28,11 +28,11 @@ def trial(command, commands, folder, whole, seed, tally):
             return
     ended = command.run(commands, folder)
     if ended.code or ended.problem:
-        tally.fail(seed, f"{how}: does not go on ({ended.code}): {ended.output[-3000:]}")
+        tally.fail(seed, f"{how}: does not complete ({ended.code}): {ended.output[-3000:]}")
     elif different := differences(whole.left, left_behind(folder)):
-        tally.fail(seed, f"{how}: another end: {different}")
+        tally.fail(seed, f"{how}: another result: {different}")
     else:
-        tally.add(f"the undisturbed end after {len(how)} kills")
+        tally.add(f"the same result after {len(how)} kills")
 
 
 def trials(name, count, small, commands, tmp_path, capsys):
@@ -48,12 +48,12 @@ def trials(name, count, small, commands, tmp_path, capsys):
 @pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["index", "prepare"])
-def test_a_few_kills(name, small, commands, tmp_path, capsys):
+def test_a_few_killed_commands(name, small, commands, tmp_path, capsys):
     trials(name, 2, small, commands, tmp_path, capsys)
 
 
 @pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", TRIALS)
-def test_many_kills(name, small, commands, tmp_path, capsys):
+def test_many_killed_commands(name, small, commands, tmp_path, capsys):
     trials(name, TRIALS[name], small, commands, tmp_path, capsys)

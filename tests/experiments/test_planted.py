@@ -1,4 +1,4 @@
-"""What is planted among photographs is found again by the audit."""
+"""The audit finds errors that the audit benchmark plants in a dataset."""
 
 import csv
 import json
@@ -18,7 +18,7 @@ from pipelines.split import Split, split_by_class
 
 @pytest.fixture(scope="module")
 def photographed(tmp_path_factory):
-    """8 classes of 12 photographs, in files."""
+    """A dataset of 8 classes with 12 image files each."""
     folder = tmp_path_factory.mktemp("photographed")
     labels = np.repeat(np.arange(8), 12)
     for number, pixels in enumerate(photographs(catalogue(8, seed=0), 12, seed=0)):
@@ -28,7 +28,7 @@ def photographed(tmp_path_factory):
     return split_by_class(ImageTable.from_paths(paths, labels, [f"class/{n}" for n in range(8)]))
 
 
-def test_what_is_planted(photographed, tmp_path):
+def test_planted_errors(photographed, tmp_path):
     planted = plant(photographed, tmp_path, wrong_labels=0.1, copies=10)
     assert planted == json.loads((tmp_path / PLANTED).read_text())
     assert len(planted["labels"]) == 10 and len(planted["copies"]) == 10
@@ -43,7 +43,7 @@ def test_what_is_planted(photographed, tmp_path):
         assert name.partition("/")[0] == source.partition("/")[0]
 
 
-def test_the_score_counts_what_was_found():
+def test_the_score_counts_found_errors():
     planted = {
         "labels": {"a/1.jpg": "b", "a/2.jpg": "c"},
         "copies": {"a/9.jpg": ["a/3.jpg", "cropped"], "b/8.jpg": ["b/4.jpg", "resized"]},
@@ -65,7 +65,7 @@ def test_the_score_counts_what_was_found():
     assert changes == ["  cropped: 1 of 1", "  resized: 0 of 1"]
 
 
-def test_what_cannot_be_planted(photographed, tmp_path):
+def test_datasets_that_are_refused(photographed, tmp_path):
     with pytest.raises(UsageError, match="and 200 images, but got 8 and 91"):
         plant(photographed, tmp_path, copies=200)
     pixels = ImageTable.from_arrays(np.zeros((4, 8, 8, 3), np.uint8), [0, 0, 1, 1])
@@ -74,9 +74,9 @@ def test_what_cannot_be_planted(photographed, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_audit_finds_it(photographed, tmp_path):
-    # Embeddings of a good model: a point for each class, with a direction of each photograph's own
-    # that its copies share nearly.
+def test_the_audit_finds_planted_errors(photographed, tmp_path):
+    # Embeddings of a good model: one center per class, plus a vector per photograph. Copies have
+    # almost the same vector.
     planted = plant(photographed, tmp_path, wrong_labels=0.1, copies=10)
     split = load_dataset("folder", data_dir=tmp_path / PHOTOS)
     rng = np.random.default_rng(1)
@@ -93,6 +93,6 @@ def test_the_audit_finds_it(photographed, tmp_path):
     assert run_command(audit.main, ["audit", f"--embeddings={tmp_path / 'planted.npz'}"]) == 0
     with open(tmp_path / "planted-audit" / "findings.csv", newline="") as stream:
         labels, copies, *_ = score(planted, list(csv.DictReader(stream)))
-    # Classes of 12 are small for 20 neighbors.
+    # Classes of 12 images are small for 20 neighbors.
     assert "8 of 10 found, recall 0.800; 8 reported, precision 1.000" in labels
     assert "10 of 10 found, recall 1.000; 10 pairs reported, 0 of them" in copies

@@ -1,4 +1,4 @@
-"""Preparing a published dataset, from the command line's side; nothing outside this machine."""
+"""`experiments.prepare`: preparation of published datasets, without a network."""
 
 import functools
 import hashlib
@@ -42,7 +42,7 @@ def tiny_is_full(monkeypatch):
 
 @pytest.fixture
 def cub_archive(tmp_path):
-    """The path of a CUB-200-2011 of five images, packed."""
+    """Path of an archive of CUB-200-2011 with five images."""
     write_cub(tmp_path / "remote" / "CUB_200_2011", content=bytes(range(256)) * 40)
     path = tmp_path / "remote" / "CUB_200_2011.tgz"
     with tarfile.open(path, "w:gz") as archive:
@@ -60,14 +60,14 @@ def sop_archive(tmp_path):
 
 @pytest.fixture
 def groceries_archive(tmp_path):
-    """As GitHub packs the repository."""
+    """Path of an archive in the layout of GitHub's archives."""
     root = tmp_path / "remote" / "GroceryStoreDataset-master"
     write_groceries(root / "dataset", train=(0, 0, 1), val=(1, 41), content=b"image" * 99)
     return zipped(root)
 
 
 def zipped(root):
-    """The path of an archive in the folder's place."""
+    """Replace a folder with a zip archive. Return its path."""
     path = root.with_suffix(".zip")
     with zipfile.ZipFile(path, "w") as archive:
         for file in root.rglob("*"):
@@ -77,7 +77,7 @@ def zipped(root):
 
 
 def serve(monkeypatch, name, path, url=None, checksum=True):
-    """Makes `path` the official archive of a dataset."""
+    """Register `path` as the official archive of a dataset."""
     official = ARCHIVES[name][0]
     sha256 = hashlib.sha256(path.read_bytes()).hexdigest() if checksum else None
     archive = Archive(url or path.as_uri(), official.file, official.holds, sha256)
@@ -89,7 +89,9 @@ def contents(folder):
 
 
 @pytest.mark.parametrize(("name", "train"), [("cub", 3), ("sop", 3), ("groceries", 4)])
-def test_fetched_unpacked_and_counted(name, train, tmp_path, monkeypatch, capsys, request):
+def test_a_dataset_is_downloaded_unpacked_and_counted(
+    name, train, tmp_path, monkeypatch, capsys, request
+):
     path = request.getfixturevalue(f"{name}_archive")
     serve(monkeypatch, name, path)
     folder = tmp_path / "data"
@@ -98,14 +100,14 @@ def test_fetched_unpacked_and_counted(name, train, tmp_path, monkeypatch, capsys
     assert f"{train} images of 2 classes (training), " in out
     assert f"--flagfile={name}.flags --data_dir={folder}" in out
     assert contents(folder) == sorted([path.name, path.stem])
-    # Once there, nothing more is needed, and either folder may be named.
+    # An unpacked dataset needs no archive. data_dir may be the folder or its parent.
     path.unlink()
     (folder / path.name).unlink()
     assert command(f"--dataset={name}", f"--data_dir={folder}") == 0
     assert command(f"--dataset={name}", f"--data_dir={folder / path.stem}") == 0
 
 
-def test_what_another_process_unpacks_meanwhile_is_no_problem(tmp_path, cub_archive, monkeypatch):
+def test_another_process_may_unpack_at_the_same_time(tmp_path, cub_archive, monkeypatch):
     serve(monkeypatch, "cub", cub_archive)
     given = ["--dataset=cub", f"--data_dir={tmp_path / 'data'}"]
     look = prepare._look
@@ -113,7 +115,7 @@ def test_what_another_process_unpacks_meanwhile_is_no_problem(tmp_path, cub_arch
     def meanwhile(name, folder):
         seen = look(name, folder)
         monkeypatch.setattr(prepare, "_look", look)
-        assert command(*given) == 0  # another one
+        assert command(*given) == 0  # another process
         return seen
 
     monkeypatch.setattr(prepare, "_look", meanwhile)
@@ -135,7 +137,7 @@ def test_over_http(tmp_path, cub_archive, monkeypatch, capsys):
 
 
 class _HalfOfIt(http.server.BaseHTTPRequestHandler):
-    """Promises more than it sends."""
+    """A server that closes the connection too early."""
 
     def do_GET(self):
         self.send_response(200)
@@ -147,7 +149,7 @@ class _HalfOfIt(http.server.BaseHTTPRequestHandler):
         pass
 
 
-def test_a_connection_that_breaks_off(tmp_path, cub_archive, monkeypatch, capsys):
+def test_an_interrupted_download(tmp_path, cub_archive, monkeypatch, capsys):
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _HalfOfIt) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}/CUB_200_2011.tgz"
@@ -168,7 +170,7 @@ def test_without_a_network_the_groceries_repository_is_named(tmp_path, monkeypat
     assert "put GroceryStoreDataset-master.zip (github.com/marcusklasson/Grocery" in line
 
 
-def test_what_the_download_manager_refuses(tmp_path, cub_archive, monkeypatch, capsys):
+def test_an_error_of_the_download_manager(tmp_path, cub_archive, monkeypatch, capsys):
     import tensorflow_datasets as tfds
 
     def download(self, url):
@@ -180,7 +182,9 @@ def test_what_the_download_manager_refuses(tmp_path, cub_archive, monkeypatch, c
     assert "CUB_200_2011.tgz is not the official archive" in capsys.readouterr().err
 
 
-def test_without_a_network_one_line_says_what_to_do(tmp_path, cub_archive, monkeypatch, capsys):
+def test_without_a_network_one_line_explains_the_manual_download(
+    tmp_path, cub_archive, monkeypatch, capsys
+):
     serve(monkeypatch, "cub", cub_archive, NOWHERE)
     folder = tmp_path / "data"
     began = time.monotonic()
@@ -190,7 +194,7 @@ def test_without_a_network_one_line_says_what_to_do(tmp_path, cub_archive, monke
     assert "does not answer" in line
     assert f"put CUB_200_2011.tgz (data.caltech.edu/records/65de6-vp158) into {folder}" in line
     assert contents(folder) == []
-    # By hand, as it said:
+    # Follow the instructions of the message.
     shutil.copy(cub_archive, folder)
     assert command("--dataset=cub", f"--data_dir={folder}") == 0
 
@@ -211,7 +215,7 @@ def test_a_truncated_archive(name, checksum, tmp_path, monkeypatch, capsys, requ
     assert contents(folder) == [path.name]
 
 
-def test_a_download_that_is_another_file_takes_no_name(tmp_path, cub_archive, monkeypatch, capsys):
+def test_a_download_of_another_file_is_deleted(tmp_path, cub_archive, monkeypatch, capsys):
     serve(monkeypatch, "cub", cub_archive)
     cub_archive.write_bytes(b"<html>moved</html>")
     assert command("--dataset=cub", f"--data_dir={tmp_path / 'data'}") == 1
@@ -220,7 +224,7 @@ def test_a_download_that_is_another_file_takes_no_name(tmp_path, cub_archive, mo
     assert contents(tmp_path / "data") == []
 
 
-def test_what_a_kill_left_behind_is_not_taken_for_whole(tmp_path, cub_archive, monkeypatch):
+def test_leftovers_of_a_killed_command_are_not_used(tmp_path, cub_archive, monkeypatch):
     serve(monkeypatch, "cub", cub_archive)
     for left in (".unpacking-CUB_200_2011", ".downloading"):
         write_cub(tmp_path / "data" / left / "CUB_200_2011", (1, 2))
@@ -228,7 +232,9 @@ def test_what_a_kill_left_behind_is_not_taken_for_whole(tmp_path, cub_archive, m
     assert contents(tmp_path / "data") == ["CUB_200_2011", "CUB_200_2011.tgz"]
 
 
-def test_a_half_unpacked_folder_is_told_and_left_alone(tmp_path, cub_archive, monkeypatch, capsys):
+def test_an_incomplete_folder_is_reported_and_not_changed(
+    tmp_path, cub_archive, monkeypatch, capsys
+):
     serve(monkeypatch, "cub", cub_archive)
     root = write_cub(tmp_path / "data" / "CUB_200_2011")
     next(root.rglob("*.jpg")).unlink()
@@ -240,14 +246,14 @@ def test_a_half_unpacked_folder_is_told_and_left_alone(tmp_path, cub_archive, mo
     assert contents(root.parent) == ["CUB_200_2011"]
 
 
-def test_other_counts_than_published(tmp_path, cub_archive, monkeypatch, capsys):
+def test_counts_that_differ_from_the_publication(tmp_path, cub_archive, monkeypatch, capsys):
     serve(monkeypatch, "cub", cub_archive)
     monkeypatch.setattr(cub_module, "NUM_IMAGES", 11_788)
     assert command("--dataset=cub", f"--data_dir={tmp_path / 'data'}") == 2
     assert "found 5 images of 4 classes; the full CUB-200-2011 has 11788" in capsys.readouterr().err
 
 
-def test_an_archive_of_something_else(tmp_path, cub_archive, monkeypatch, capsys):
+def test_another_archive(tmp_path, cub_archive, monkeypatch, capsys):
     with tarfile.open(cub_archive, "w:gz") as archive:
         archive.add(__file__, "CUB_200/README")
     serve(monkeypatch, "cub", cub_archive)
@@ -281,7 +287,9 @@ def test_bad_flags(arguments, message, capsys):
     assert message in capsys.readouterr().err
 
 
-def test_a_folder_that_cannot_be_made_is_a_mistake(tmp_path, cub_archive, monkeypatch, capsys):
+def test_a_folder_that_cannot_be_created_is_a_usage_error(
+    tmp_path, cub_archive, monkeypatch, capsys
+):
     serve(monkeypatch, "cub", cub_archive)
     (tmp_path / "file").write_text("")
     assert command("--dataset=cub", f"--data_dir={tmp_path / 'file' / 'data'}") == 2

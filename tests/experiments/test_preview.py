@@ -1,4 +1,4 @@
-"""The contact sheet, from the command line's side."""
+"""`experiments.preview`: the contact sheet."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def photos(tmp_path):
 
 
 def tiles(path, rows, columns):
-    """The pictures of 32 pixels, shown five times as large: uint8 [rows, columns, 32, 32, 3]."""
+    """Return the pictures of 32 pixels, uint8 [rows, columns, 32, 32, 3], at their original size."""
     sheet = np.asarray(Image.open(path))
     found = []
     for row in range(rows):
@@ -41,7 +41,7 @@ def tiles(path, rows, columns):
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_evaluation_first_then_the_crops_of_the_training(photos, tmp_path, capsys):
+def test_a_row_has_the_evaluation_image_and_training_crops(photos, tmp_path, capsys):
     path = tmp_path / "sheet.png"
     assert command(*FLAGS, "--crops=4", f"--data_dir={photos}", f"--output={path}") == 0
     assert "3 images, once as evaluated and 4 times as trained on" in capsys.readouterr().out
@@ -50,7 +50,7 @@ def test_evaluation_first_then_the_crops_of_the_training(photos, tmp_path, capsy
     evaluation = pipelines.EvaluationTransform(32, 40)
     evaluated = np.concatenate(list(pipelines.evaluation_batches(table, evaluation)))
     for row in range(3):
-        # One of the four training images, and crops and mirrors of it that differ.
+        # Each row has one of the four training images, then different crops, some of them mirrored.
         difference = np.abs(evaluated - shown[row, 0]).max(axis=(1, 2, 3))
         assert (difference <= 0.5).sum() == 1
         assert len({tile.tobytes() for tile in shown[row]}) == 5
@@ -60,7 +60,7 @@ def test_evaluation_first_then_the_crops_of_the_training(photos, tmp_path, capsy
 
 
 @pytest.mark.slow
-def test_the_name_comes_from_the_recipe(photos, tmp_path, monkeypatch):
+def test_the_file_is_named_after_the_recipe(photos, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.flags").write_text("\n".join([*FLAGS[:-1], f"--data_dir={photos}"]))
     assert command("--flagfile=mine.flags", "--images=1", "--crops=1") == 0
@@ -86,7 +86,7 @@ def test_bad_input(photos, arguments, message, capsys):
     assert message in err and "Traceback" not in err
 
 
-def test_an_image_that_is_none(photos, tmp_path, capsys):
+def test_an_unreadable_image(photos, tmp_path, capsys):
     for path in photos.rglob("*.png"):
         path.write_bytes(b"no image")
     assert command(*FLAGS, f"--data_dir={photos}", f"--output={tmp_path / 'sheet.png'}") == 2

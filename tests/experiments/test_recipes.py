@@ -1,4 +1,4 @@
-"""The papers' recipes: their numbers, and that each of them can be run on its dataset's layout."""
+"""Recipes of papers: hyperparameters, printed scores, and two training steps of each recipe."""
 
 import contextlib
 import functools
@@ -27,7 +27,7 @@ from keras_dml import models
 from keras_dml.metrics import recall_at_k
 from pipelines import training_batches
 
-# The papers' numbers and what the authors' code adds; where neither says, our choice is left out.
+# Hyperparameters from the papers and the authors' code. Other hyperparameters are left out.
 JITTERLESS = {"jitter": ["0", "0", "0", "0"], "flip": True}
 CROSS_ENTROPY = {
     "image_size": 224, "crop": "area", "crop_area": ["0.16", "1"], "flip": True,
@@ -129,7 +129,7 @@ def parsed(name, *more):
 
 
 def held(options, name):
-    """The value of a flag, lists as `NUMBERS` has them."""
+    """Return the value of a flag, with tuples as lists, like in `NUMBERS`."""
     field, key, _ = declarations(RunOptions)[name]
     value = getattr(options, field)
     value = value.get(key) if key else value
@@ -138,12 +138,12 @@ def held(options, name):
 
 @pytest.fixture(scope="module")
 def data_dirs(tmp_path_factory):
-    """Each dataset in its official layout, with as many classes and images as its recipes need."""
+    """Each dataset in its official layout, with enough classes and images for its recipes."""
     root = tmp_path_factory.mktemp("data")
     train, test = np.arange(1, 25).repeat(10).tolist(), [101, 102, 103] * 3
     pairs, tested = np.arange(1, 91).repeat(2).tolist(), np.arange(91, 95).repeat(3).tolist()
     folders = {
-        # Batches of 32 classes, also where a fold of four is kept back.
+        # Enough classes for batches of 32 classes, also without one of four folds.
         "cub": write_cub(root / "cub", np.arange(1, 45).repeat(10).tolist() + test),
         "cars": write_cars_devkit(root / "cars", train + test, [1, 104, 104]),
         "sop": write_sop(root / "sop", pairs, tested),
@@ -165,21 +165,21 @@ def data_dirs(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", NUMBERS)
-def test_the_numbers_are_the_papers(name):
+def test_hyperparameters_equal_the_papers(name):
     options = parsed(name)
     given = {flag: held(options, flag) for flag in NUMBERS[name]}
     assert given == NUMBERS[name]
 
 
-# SPCE needs long embeddings or a feature batch norm; PCE more images than dimensions too.
+# SPCE needs long embeddings or a feature batch norm. PCE also needs more images than dimensions.
 NEEDED = {
     "spce": {"feature_batch_norm"},
     "pce": {"feature_batch_norm", "embedding_size", "batch_size", "images_per_class"},
 }
 
 
-def test_only_a_recipe_of_a_paper_chooses_its_epoch_by_the_test_images():
-    """The same holds for other losses in the setting of such a recipe."""
+def test_only_recipes_of_papers_choose_the_epoch_by_test_images():
+    """CUB recipes for other losses with the same hyperparameters do, too."""
     of_papers = {
         name for name in recipes.names() if recipes.paper_scores(recipes.find_recipe(name))
     }
@@ -190,7 +190,7 @@ def test_only_a_recipe_of_a_paper_chooses_its_epoch_by_the_test_images():
     assert choosing == of_papers
 
 
-def test_the_losses_over_pairs_differ_in_the_loss_and_what_it_needs():
+def test_recipes_of_pair_losses_differ_only_in_flags_of_the_loss():
     own = {"loss", *(flag.name for flag in flags_of_losses()), "center_weight", "flagfile"}
     settings = parsed("cub_multi_similarity")
     for loss in PAIRS:
@@ -210,7 +210,7 @@ def test_pce_has_more_images_than_dimensions_and_computes_lambda(name):
 
 
 @pytest.mark.slow
-def test_lambda_is_above_its_floor_in_the_first_steps_of_pce_on_the_built_in_dataset():
+def test_lambda_of_pce_is_above_its_floor_in_the_first_step_on_glyphs():
     options = parsed("glyphs_pce")
     split, _ = described.data(options)
     backbone, embedding = fit.embedding_model(options)
@@ -230,14 +230,14 @@ def test_lambda_is_above_its_floor_in_the_first_steps_of_pce_on_the_built_in_dat
     "name", ["glyphs_spce", "cub_spce", "digits_spce", "cached_groceries_spce", "groceries_spce"]
 )
 def test_spce_has_long_embeddings_or_a_feature_batch_norm(name):
-    """On unit vectors its loss stays within 0.1 of log K."""
+    """On unit vectors, the loss of SPCE stays within 0.1 of log K."""
     options = parsed(name)
-    assert options.levels is None  # which would be of length 1
+    assert options.levels is None  # their embeddings have unit length
     assert options.feature_batch_norm or (options.embedding_size or 1_280) >= 100
 
 
 def built(name, data_dirs, *more):
-    """What a run builds before it trains: flags, embedding and training model, two batches."""
+    """Build options, embedding, training model, and two batches, like a run before training."""
     folder = data_dirs[NUMBERS[name]["dataset"]]
     words = [f"--data_dir={folder}", "--weights=none", "--recall_at=1,2", *more]
     options = parsed(name, *words)
@@ -258,7 +258,7 @@ def built(name, data_dirs, *more):
 
 @pytest.fixture
 def one_backbone(monkeypatch):
-    """One backbone for all recipes that share it: building takes seconds."""
+    """Share backbones between recipes, because building a backbone takes seconds."""
     monkeypatch.setattr(models, "build_backbone", _backbone)
 
 
@@ -266,7 +266,7 @@ def one_backbone(monkeypatch):
 @pytest.mark.thorough
 @pytest.mark.usefixtures("one_backbone")
 @pytest.mark.parametrize("name", NUMBERS)
-def test_everything_but_the_training_is_built(name, data_dirs):
+def test_models_and_batches_of_every_recipe(name, data_dirs):
     options, embedding, model, batches = built(name, data_dirs)
     images, labels = next(iter(batches))
     assert images.shape == (options.batch_size, options.image_size, options.image_size, 3)
@@ -297,7 +297,7 @@ def test_everything_but_the_training_is_built(name, data_dirs):
     pytest.mark.thorough,
 )
 def test_two_steps_of_every_recipe(name, backbone, data_dirs):
-    """Of most with a small net in the backbone's place: tracing ResNet-50 takes half a minute."""
+    """Most recipes use a small backbone, because tracing ResNet-50 takes half a minute."""
     small = [f"--backbone={backbone}", "--image_size=32", "--resize=40x36"]
     if "levels" in NUMBERS[name] and backbone == "small_convnet":
         small.append("--levels=stage1_conv2_relu,stage2_conv2_relu,stage3_conv2_relu")
@@ -352,7 +352,7 @@ def test_two_steps_with_a_gallery(data_dirs, tmp_path):
     assert "<dt>Gallery</dt><dd>12 images of the same</dd>" in page
     printed = page.partition("paper, cosine")[2].partition("</tr>")[0]
     assert re.findall(r"\d+\.\d", printed) == ["90.6", "98.0", "98.6", "98.9", "99.1", "99.2"]
-    # Four queries, each with its five nearest of the gallery, as in the two grids after this one.
+    # Four queries with their five nearest neighbors in the gallery, like in the next two grids.
     grid = page.partition("<h2>Retrieval</h2>")[2].partition("<h2>")[0]
     assert grid.count('alt="query: ') == 4 and grid.count('alt="neighbour ') == 20
 
@@ -366,7 +366,7 @@ REALITY_CHECKS = [
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REALITY_CHECKS)
 def test_two_steps_of_the_reality_check(name, data_dirs, tmp_path):
-    """On one of its folds: 33 of the 44 training classes train, the other 11 validate."""
+    """In one of the folds, 33 of the 44 training classes train and the other 11 validate."""
     assert name in NUMBERS
     folder = tmp_path / "run"
     two_steps(name, data_dirs["cub"], folder, "--backbone=small_convnet", "--fold=1/4")
@@ -375,7 +375,7 @@ def test_two_steps_of_the_reality_check(name, data_dirs, tmp_path):
     result = json.loads((folder / "result.json").read_text())
     assert result["trained_on"].startswith("330 images of 33 classes")
     assert result["tested_on"].startswith("110 images of 11 other classes")
-    # Without a fold only test classes would be left to say when to stop.
+    # Without a fold, only the test classes could end the training early, so the run is refused.
     words = [f"--flagfile={name}.flags", f"--output_dir={tmp_path / 'none'}"]
     assert run_command(run.main, ["run", *words]) == 2
     assert not (tmp_path / "none").exists()
@@ -395,8 +395,8 @@ GROCERIES = [
 ]
 
 
-def test_the_recipes_on_cached_features_differ_in_what_is_the_losses_own():
-    """The loss, its arguments and needs, the learning rate, and dropout before a classifier."""
+def test_recipes_on_cached_features_differ_only_in_flags_of_the_loss():
+    """The flags include the learning rate and the dropout before a classifier."""
     own = {"loss", "learning_rate", "dropout", *(flag.name for flag in flags_of_losses())}
     own |= {"center_weight", "flagfile"}
     shared = parsed("cached_groceries")
@@ -409,19 +409,19 @@ def test_the_recipes_on_cached_features_differ_in_what_is_the_losses_own():
                 assert held(options, flag) == held(shared, flag), (name, flag)
 
 
-def test_the_groceries_are_scored_at_the_end_alone():
-    """A model that the test classes choose among epochs would be chosen by what it is scored on."""
+def test_groceries_recipes_are_scored_only_at_the_end():
+    """Otherwise, the test classes would choose the epoch that they score."""
     for name in GROCERIES:
         options = parsed(name)
         assert options.eval_every >= options.epochs, name
         assert options.weights == "packaged", name
-        # The losses are compared at one size. The best recipe uses larger images.
+        # Losses are compared at one image size. The best recipe uses larger images.
         assert options.image_size == (320 if name == "groceries" else 224), name
         assert options.training_size == (256 if name == "groceries" else None), name
         assert options.resize == f"{options.image_size}x{options.image_size}", name
 
 
-# One of each kind of training, whole or on cached features.
+# One recipe that trains the whole model, and one recipe on cached features.
 GROCERIES_IN_THE_GATE = (
     "groceries_rankmi",
     "cached_groceries_arcface",
@@ -458,7 +458,7 @@ def test_mnist_has_the_numbers_of_appendix_b(loss):
 DINOV2 = [name.removesuffix(".flags") for name in recipes.names() if "_dinov2" in name]
 
 
-def test_a_transformer_is_tuned_whole_or_by_additions():
+def test_a_transformer_is_fine_tuned_fully_or_with_lora():
     assert len(DINOV2) == 8
     for name in DINOV2:
         options, whole = parsed(name), parsed(name.removesuffix("_lora"))
@@ -480,7 +480,7 @@ def test_two_steps_of_a_tiny_transformer(name, data_dirs, tmp_path):
 
 SMALL, SIX = (1, 2, 4, 8), (1, 2, 4, 8, 16, 32)
 THREE, THOUSAND, SHOP = (1, 10, 100), (1, 10, 100, 1000), (1, 10, 20, 30, 40, 50)
-# Percent, as the papers' tables print them: (recipe, row) -> columns, scores.
+# Scores in percent, as printed in the papers: (recipe, row) -> columns, scores.
 PRINTED = {
     ("cub", "cosine"): (SIX, (69.2, 79.2, 86.9, 91.6, 95.0, 97.3)),
     ("cub", "l2"): (SIX, (67.6, 78.1, 85.6, 91.1, 94.7, 97.2)),
@@ -503,8 +503,8 @@ PRINTED = {
 PRINTED_NMI = {"cub_rankmi": 71.3, "cars_rankmi": 69.4, "sop_rankmi": 90.5}
 
 
-def test_every_printed_score_is_read_from_the_recipe_that_has_it():
-    """Recipes such as `cub_center.flags`, which name such a recipe, have no scores."""
+def test_recipes_list_every_printed_score():
+    """A recipe that includes another recipe, such as `cub_center.flags`, has no scores."""
     rows, clusterings = {}, {}
     for name in (name.removesuffix(".flags") for name in recipes.names()):
         found = recipes.paper_scores(recipes.find_recipe(f"{name}.flags"))
@@ -518,13 +518,13 @@ def test_every_printed_score_is_read_from_the_recipe_that_has_it():
     assert clusterings == pytest.approx(PRINTED_NMI)
 
 
-def test_lines_that_print_no_scores(tmp_path):
+def test_comments_without_scores(tmp_path):
     lines = ["# Paper: to be written, R@1 high, NMI 71", "# Paper: R@1 0.7", "# Paper, l2: NMI 0.7"]
     (tmp_path / "mine.flags").write_text("\n".join([*lines, "--seed=1"]))
     assert recipes.paper_scores(tmp_path / "mine.flags") == {}
 
 
-def test_recipes_that_nobody_has_run_on_their_data_say_so():
+def test_recipes_that_were_not_run_are_marked():
     for name in recipes.names():
         lines = recipes.find_recipe(name).read_text().splitlines()
         _, _, expected = " ".join(x for x in lines if x[:1] == "#").partition("# Expected: ")

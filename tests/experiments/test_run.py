@@ -1,4 +1,4 @@
-"""The runner, from the command line's side: recipes, bad input, resume."""
+"""`experiments.run`: recipes, invalid input, and resuming."""
 
 import json
 import pathlib
@@ -20,7 +20,7 @@ from experiments.training.run_folder import RunFolder
 from keras_dml import metrics, models
 
 
-def test_a_run_leaves_everything_behind(finished):
+def test_files_of_a_finished_run(finished):
     history = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
     assert [(row["epoch"], row["step"]) for row in history] == [(1, 2), (2, 4)]
     for row in history:
@@ -51,7 +51,7 @@ def test_a_run_leaves_everything_behind(finished):
     assert not list(finished.glob(".writing*")) + list(finished.glob(".*npy*"))
 
 
-def test_flags_file_repeats_the_run(finished, tmp_path, capsys):
+def test_the_flags_file_repeats_the_run(finished, tmp_path, capsys):
     flags_file = finished / "flags.txt"
     assert "--embedding_size=8" in flags_file.read_text()
     assert command(f"--flagfile={flags_file}", f"--output_dir={finished}") == 0
@@ -67,7 +67,7 @@ def test_a_finished_run_does_nothing(finished, photos, capsys):
     assert {path: path.stat().st_mtime_ns for path in finished.rglob("*")} == before
 
 
-def test_the_saved_model_gives_the_embeddings_of_the_evaluation(finished, photos):
+def test_the_saved_model_returns_the_embeddings_of_the_evaluation(finished, photos):
     served = tf.saved_model.load(str(finished / "saved_model")).signatures["serving_default"]
     with np.load(finished / "test_embeddings.npz") as saved:
         paths, embeddings, labels = saved["paths"], saved["embeddings"], saved["labels"]
@@ -79,7 +79,7 @@ def test_the_saved_model_gives_the_embeddings_of_the_evaluation(finished, photos
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_a_run_killed_while_it_wrote_its_outcome_only_does_that_again(finished, photos, tmp_path):
+def test_a_run_killed_after_training_only_repeats_its_outputs(finished, photos, tmp_path):
     folder = shutil.copytree(finished, tmp_path / "run")
     (folder / "result.json").unlink()
     (folder / "report.html").unlink()
@@ -92,7 +92,7 @@ def test_a_run_killed_while_it_wrote_its_outcome_only_does_that_again(finished, 
     assert before["recall"] == after["recall"]
 
 
-def test_other_flags_in_the_same_folder_are_shown(finished, photos, capsys):
+def test_different_flags_in_the_same_folder_are_listed(finished, photos, capsys):
     arguments = [*TINY, f"--data_dir={photos}", f"--output_dir={finished}", "--seed=7"]
     assert command(*arguments, "--raw_pixels") == 2
     message = capsys.readouterr().err
@@ -101,14 +101,14 @@ def test_other_flags_in_the_same_folder_are_shown(finished, photos, capsys):
     assert message.count("\n") == 1
 
 
-def test_the_command_line_overrides_the_recipe_wherever_it_stands(tmp_path, monkeypatch, capsys):
+def test_the_command_line_overrides_the_recipe_in_any_order(tmp_path, monkeypatch, capsys):
     options = parse(RunOptions, ["run", "--epochs=3", "--flagfile=glyphs.flags", "--seed=5"])
     assert (options.epochs, options.seed, options.batch_size, options.name) == (3, 5, 120, "glyphs")
     options = parse(RunOptions, ["run", "--flagfile", "cub.flags"])
     assert (options.epochs, options.dropout) == (30, 0.5)
 
 
-def test_flag_files_build_on_others_and_later_ones_win(tmp_path):
+def test_flag_files_include_others_and_later_files_win(tmp_path):
     (tmp_path / "mine.flags").write_text("--flagfile=glyphs.flags\n# faster\n--epochs=2\n")
     (tmp_path / "over.flags").write_text("--epochs=5\n--seed=9\n")
     options = parse(RunOptions, ["run", f"--flagfile={tmp_path / 'mine.flags'}"])
@@ -118,7 +118,7 @@ def test_flag_files_build_on_others_and_later_ones_win(tmp_path):
     assert (options.epochs, options.seed, options.batch_size, options.name) == (5, 9, 60, "over")
 
 
-def test_a_flag_file_here_comes_before_the_packaged_one(tmp_path, monkeypatch):
+def test_a_local_flag_file_has_precedence_over_a_packaged_recipe(tmp_path, monkeypatch):
     (tmp_path / "glyphs.flags").write_text("--dataset=glyphs\n--epochs=77\n")
     monkeypatch.chdir(tmp_path)
     options = parse(RunOptions, ["run", "--flagfile=glyphs.flags"])
@@ -126,7 +126,7 @@ def test_a_flag_file_here_comes_before_the_packaged_one(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("recipe", recipes.names())
-def test_every_recipe_says_what_it_is_and_parses(recipe):
+def test_every_recipe_has_a_description_and_parses(recipe):
     text = recipes.find_recipe(recipe).read_text()
     head = "\n".join(line for line in text.splitlines() if line.startswith("#"))
     assert text.startswith("# ")
@@ -243,7 +243,7 @@ def test_folders_that_cannot_be_written(photos, tmp_path, capsys):
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_a_file_that_is_no_image_is_named_and_can_be_skipped(photos, tmp_path, capsys):
+def test_an_unreadable_image_is_named_and_can_be_skipped(photos, tmp_path, capsys):
     broken = shutil.copytree(photos, tmp_path / "photos")
     bad = broken / "class1" / "bad.jpg"
     folder = tmp_path / "run"
@@ -255,12 +255,12 @@ def test_a_file_that_is_no_image_is_named_and_can_be_skipped(photos, tmp_path, c
     assert "--skip_bad_images" in err
     assert not folder.exists()
 
-    # Begins like a JPEG: found when it is decoded, at the latest by the first evaluation.
+    # A cut JPEG is found when it is decoded, in the first evaluation or earlier.
     bad.write_bytes((broken / "class1" / "1.jpg").read_bytes()[:200])
     assert command(*arguments, "--epochs=6") == 2
     assert str(bad) in capsys.readouterr().err
 
-    # The advice works in the same folder, since it has no checkpoint yet.
+    # The suggested flag works in the same folder, because the folder has no checkpoint.
     (folder / "checkpoint.npz").unlink(missing_ok=True)
     assert command(*arguments, "--skip_bad_images") == 0
     assert str(bad) in (folder / "bad_images.txt").read_text()
@@ -271,7 +271,7 @@ def test_a_file_that_is_no_image_is_named_and_can_be_skipped(photos, tmp_path, c
 @pytest.mark.slow
 def test_a_run_on_a_fold_needs_no_test_image(photos, tmp_path, capsys):
     data = shutil.copytree(photos, tmp_path / "photos")
-    for number in range(5, 10):  # which test
+    for number in range(5, 10):  # the test classes
         for file in (data / f"class{number}").iterdir():
             file.write_text("not a picture")
     more = ("--epochs=1", "--batch_size=4")
@@ -299,7 +299,7 @@ def test_a_run_on_a_fold_needs_no_test_image(photos, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_nan_stops_the_run_at_its_step_and_keeps_the_checkpoint(photos, tmp_path, capsys):
+def test_nan_stops_the_run_at_its_step_before_a_checkpoint(photos, tmp_path, capsys):
     folder = tmp_path / "run"
     arguments = [*TINY, f"--data_dir={photos}", f"--output_dir={folder}", "--optimizer=sgd"]
     assert command(*arguments, "--learning_rate=1e30", "--schedule=constant", "--loss=ce") == 1
@@ -319,7 +319,7 @@ def test_two_runs_do_not_share_a_folder(finished, photos, tmp_path, capsys):
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_a_run_says_first_to_which_loss_arguments_went(photos, tmp_path, capsys):
+def test_a_run_first_prints_the_arguments_of_its_loss(photos, tmp_path, capsys):
     more = ["--loss=triplet", "--margin=0.3", "--triplets=hard", "--epochs=1"]
     finished_run(tmp_path / "run", photos, *more)
     assert capsys.readouterr().out.startswith("to loss triplet: margin=0.3, triplets=hard\n")
@@ -327,7 +327,7 @@ def test_a_run_says_first_to_which_loss_arguments_went(photos, tmp_path, capsys)
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_two_runs_in_one_process_have_options_of_their_own(photos, tmp_path):
+def test_two_runs_in_one_process_have_separate_options(photos, tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
     finished_run(first, photos, "--epochs=1", "--loss=ice", "--scale=32", "--seed=3")
     finished_run(second, photos, "--epochs=1")
@@ -336,7 +336,7 @@ def test_two_runs_in_one_process_have_options_of_their_own(photos, tmp_path):
     assert "--seed=0" in (second / "flags.txt").read_text()
 
 
-def test_a_bug_in_the_middle_of_a_run_is_told_from_a_mistake(photos, tmp_path, capsys, monkeypatch):
+def test_a_bug_in_a_run_is_not_a_usage_error(photos, tmp_path, capsys, monkeypatch):
 
     monkeypatch.setattr(fit, "embedding_model", lambda options: len(3))
     monkeypatch.setattr(command_line.tempfile, "tempdir", str(tmp_path))
@@ -352,7 +352,7 @@ def test_a_bug_in_the_middle_of_a_run_is_told_from_a_mistake(photos, tmp_path, c
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_the_center_loss_is_trained_beside_a_cross_entropy(photos, tmp_path):
+def test_the_center_loss_is_trained_with_a_cross_entropy(photos, tmp_path):
     folder = finished_run(tmp_path / "run", photos, "--loss=center", "--center_weight=0.5")
     row = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
     both = 0.5 * row["train/tightness"] + row["train/contrastive"]
@@ -373,8 +373,8 @@ def test_the_center_loss_is_trained_beside_a_cross_entropy(photos, tmp_path):
     ],
     ids=["mirrored", "mixed_precision", "jit_compile", "mobilenet"],
 )  # fmt: skip
-def test_ways_to_run(more, photos, tmp_path):
-    """Each in a process of its own: they change TensorFlow for good."""
+def test_strategy_precision_and_compilation(more, photos, tmp_path):
+    """Each run has a separate process, because the flags change TensorFlow's global state."""
     arguments = [*TINY, f"--data_dir={photos}", f"--output_dir={tmp_path / 'run'}", *more]
     program = [sys.executable, "-m", "experiments.run", *arguments]
     done = subprocess.run(program, capture_output=True, text=True, check=False)
@@ -387,7 +387,7 @@ def test_ways_to_run(more, photos, tmp_path):
     np.testing.assert_allclose(ours, embeddings, atol=1e-4)
 
 
-def test_a_reader_that_has_seen_enough_is_no_error():
+def test_a_closed_pipe_is_not_an_error():
     program = (
         "import sys; from experiments.options.command_line import run_command\n"
         "def main(argv): raise BrokenPipeError\n"
@@ -397,7 +397,7 @@ def test_a_reader_that_has_seen_enough_is_no_error():
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_run_that_could_not_be_exported_ends_before_it_trains(
+def test_a_model_that_cannot_be_exported_is_refused_before_training(
     photos,
     tmp_path,
     monkeypatch,

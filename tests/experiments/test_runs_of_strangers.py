@@ -1,4 +1,4 @@
-"""A run folder from a stranger runs no code unless the command line allows it."""
+"""An untrusted run folder runs no code unless the command line allows it."""
 
 import keras
 import pytest
@@ -16,8 +16,8 @@ COMMANDS = {
 
 
 def lambda_model(marker):
-    """A model with a Lambda layer that creates the file `marker` whenever it is called."""
-    # Keras saves the constants of a lambda, not its closure.
+    """Return a model with a Lambda layer that creates the file `marker` at each call."""
+    # Keras saves the constants of a lambda, but not its closure.
     code = eval(f"lambda x: (open({str(marker)!r}, 'w').close(), x)[1]")
     layers = [keras.layers.Lambda(code), keras.layers.Flatten(), keras.layers.Dense(4)]
     return keras.Sequential([keras.Input([16, 16, 3]), *layers])
@@ -25,7 +25,7 @@ def lambda_model(marker):
 
 @pytest.fixture
 def stranger(photos, tmp_path, monkeypatch):
-    """A run folder whose flags ask for the code in its model and for a module."""
+    """A run folder whose flags allow the code of its model and import a module."""
     folder = tmp_path / "run"
     folder.mkdir()
     (tmp_path / "strangers_module.py").write_text(
@@ -42,7 +42,7 @@ def stranger(photos, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_flags_of_a_run_folder_allow_no_code(name, stranger, capsys):
+def test_flags_of_a_run_folder_cannot_allow_code(name, stranger, capsys):
     main, more = COMMANDS[name]
     words = [name, f"--run={stranger}", *more]
     assert run_command(main, words) == 2
@@ -54,7 +54,7 @@ def test_flags_of_a_run_folder_allow_no_code(name, stranger, capsys):
         assert called.exists() and not imported.exists()
 
 
-def test_a_flag_file_allows_no_code(stranger, tmp_path, capsys):
+def test_a_flag_file_cannot_allow_code(stranger, tmp_path, capsys):
     words = ["run", f"--flagfile={stranger / 'flags.txt'}", f"--output_dir={tmp_path / 'again'}"]
     words += [f"--backbone={stranger / 'best.keras'}", "--weights=imagenet"]
     assert run_command(run.main, words) == 2

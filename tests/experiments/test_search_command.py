@@ -1,4 +1,4 @@
-"""The search command, from the command line's side, and the pictures of its page."""
+"""`experiments.search`: results, conditions, the page, and its pictures."""
 
 import io
 import json
@@ -40,7 +40,7 @@ def command(*arguments):
     return run_command(search.main, ["search", *map(str, arguments)])
 
 
-def test_neighbours_in_print_and_on_a_page(index, tmp_path, capsys):
+def test_neighbors_are_printed_and_shown_on_a_page(index, tmp_path, capsys):
     page = tmp_path / "found.html"
     queries = [tmp_path / "one.png", tmp_path / "<b>two.png"]
     picture(1).save(queries[0])
@@ -63,7 +63,7 @@ def test_neighbours_in_print_and_on_a_page(index, tmp_path, capsys):
 
 @pytest.fixture(scope="module")
 def known(tmp_path_factory):
-    """An index with a CSV; 6.png and 7.png are copies of a/1.png."""
+    """An index with a CSV, in which 6.png and 7.png are copies of a/1.png."""
     names = ["a/0.png", "a/1.png", "b/c/2.bmp", "b/3.gif", "4.webp", "b/5.png"]
     folder = tmp_path_factory.mktemp("known")
     write_photos(folder / "photos", names)
@@ -87,7 +87,7 @@ PHOTO = png(1)
 
 
 def answer(visual, k, *where, query=PHOTO, **conditions):
-    """What is found where all of `where` holds."""
+    """Search for `query` among images that meet all conditions in `where`."""
     pairs = tuple(visual.columns.parsed(text, "=", "where") for text in where)
     return visual.search(query, k, Conditions(pairs, **conditions))
 
@@ -97,7 +97,7 @@ def paths(found):
 
 
 @pytest.mark.slow
-def test_only_what_is_asked_for(visual):
+def test_conditions(visual):
     every = answer(visual, 8, group_similarity=0)
     assert paths(every)[:3] == ["7.png", "a/1.png", "b/6.png"]
     assert [result.class_name for result in every.results][:3] == ["milk", "a", "b"]
@@ -110,7 +110,7 @@ def test_only_what_is_asked_for(visual):
     }.items():
         found = answer(visual, 8, where, group_similarity=0)
         assert set(paths(found)) == expected and found.allowed == len(expected)
-        # In the order and with the scores of a search among all.
+        # Order and scores equal a search without conditions.
         assert list(found.results) == [one for one in every.results if one.path in expected]
     assert paths(answer(visual, 8, "folder=b", "brand=Arla")) == ["b/3.gif"]
     nobody = answer(visual, 8, "class=a", "folder=b")
@@ -118,16 +118,16 @@ def test_only_what_is_asked_for(visual):
     assert nobody.nothing == "no image of the index meets all conditions"
 
 
-def test_copies_are_one_and_k_others_are_found(visual):
+def test_copies_are_grouped_and_k_groups_are_found(visual):
     first, *others = answer(visual, 4).results
     assert (first.path, first.alike) == ("7.png", ("a/1.png", "b/6.png"))
     assert len(others) == 3 and not any(one.alike for one in others)
     assert len(answer(visual, 8).results) == 6
-    # They count once: no class wins by the copies that it holds.
+    # A group counts once, so that copies do not decide the class.
     assert answer(visual, 1).classes == [("milk", 1)]
 
 
-def test_k_are_found_behind_any_number_of_copies(visual, monkeypatch):
+def test_k_groups_are_found_despite_many_copies(visual, monkeypatch):
     monkeypatch.setattr(visual_search, "_AHEAD", 0)
     asked = []
     index = visual._gallery.index
@@ -142,7 +142,7 @@ def test_k_are_found_behind_any_number_of_copies(visual, monkeypatch):
     assert len(one.alike) == 7 and asked == [6, 8]
 
 
-def test_an_item_is_left_out_of_its_own_neighbors(visual):
+def test_an_item_is_not_its_own_neighbor(visual):
     item = visual._item_of["a/1.png"]
     for where in ((), ((("folder", "a"),))):
         found = visual.search_item(item, 8, Conditions(where, group_similarity=0))
@@ -153,17 +153,17 @@ def test_an_item_is_left_out_of_its_own_neighbors(visual):
     assert alone == Answer((), 0, None)
 
 
-def test_nothing_similar_enough(visual):
+def test_no_image_is_similar_enough(visual):
     nearest = answer(visual, 1, query=png(99)).nearest
     found = answer(visual, 3, query=png(99), min_similarity=nearest + 0.01)
     assert found == Answer((), 8, nearest)
     assert found.nothing == f"nothing similar enough: the nearest has {nearest:.4f}"
     assert len(answer(visual, 3, query=png(99), min_similarity=nearest).results) == 1
-    # An image is as similar to itself as can be asked for.
+    # The similarity of an image to itself is 1.
     assert paths(answer(visual, 3, query=png(0), min_similarity=1.0)) == ["a/0.png"]
 
 
-def test_distances_have_no_least_similarity(visual, monkeypatch):
+def test_min_similarity_is_refused_for_distances(visual, monkeypatch):
     monkeypatch.setattr(visual, "metric", "l2")
     with pytest.raises(ValueError, match=r"this one has distances. Received: min_similarity=0\.5"):
         answer(visual, 1, min_similarity=0.5)
@@ -171,7 +171,7 @@ def test_distances_have_no_least_similarity(visual, monkeypatch):
 
 @pytest.mark.slow
 def test_conditions_on_the_command_line(known, tmp_path, capsys):
-    """In print, as JSON, on the page; no name steers the terminal."""
+    """Conditions appear in the text, JSON, and page. Control characters are escaped."""
     photo = known / "photos" / "a" / "1.png"
     given = [f"--index={known / 'index'}", f"--query={photo}", "--k=1"]
     page = tmp_path / "page.html"
@@ -195,7 +195,7 @@ def test_conditions_on_the_command_line(known, tmp_path, capsys):
     assert lines[2:4] == ["   1  1.0000  7.png  (and 2 alike)", "      milk, 1 of 1"]
 
 
-def test_conditions_that_are_none(known, tmp_path, capsys):
+def test_invalid_conditions(known, tmp_path, capsys):
     given = [f"--index={known / 'index'}", f"--query={known / 'photos' / 'a' / '1.png'}"]
     damaged = shutil.copytree(known / "index", tmp_path / "index")
     (damaged / "columns.json").write_text("{}")
@@ -212,7 +212,7 @@ def test_conditions_that_are_none(known, tmp_path, capsys):
         assert message in err and len(err.splitlines()) == 1
 
 
-def test_no_page_unless_it_is_asked_for(index, tmp_path, capsys, monkeypatch):
+def test_a_page_is_only_written_with_output(index, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     picture(1).save("one.png")
     assert command(f"--index={index}", "--query=one.png", "--k=1") == 0
@@ -224,7 +224,7 @@ def test_no_page_unless_it_is_asked_for(index, tmp_path, capsys, monkeypatch):
     assert os.listdir() == ["one.png"]
 
 
-def test_a_picture_that_is_gone_has_its_name_on_the_page(index, tmp_path, capsys):
+def test_the_page_names_a_missing_picture(index, tmp_path, capsys):
     moved = shutil.copytree(index.parent / "photos", tmp_path / "moved")
     (moved / "a" / "1.png").unlink()
     page = tmp_path / "found.html"
@@ -235,7 +235,7 @@ def test_a_picture_that_is_gone_has_its_name_on_the_page(index, tmp_path, capsys
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="file names are text elsewhere")
-def test_a_name_that_is_no_utf_8_is_shown_with_question_marks(index, tmp_path, capsys):
+def test_a_name_that_is_not_utf_8_is_shown_with_question_marks(index, tmp_path, capsys):
     query = tmp_path / os.fsdecode(b"caf\xe9.png")
     picture(1).save(query)
     page = tmp_path / "found.html"
@@ -296,7 +296,7 @@ def test_bad_input(index, tmp_path, capsys):
 
 def test_without_the_web_library(index, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "waitress", None)
-    # Another test may have imported it.
+    # Another test may have imported the module.
     monkeypatch.delitem(sys.modules, "experiments.searching.serve", raising=False)
     monkeypatch.delattr(experiments.searching, "serve", raising=False)
     assert command(f"--index={index}", "--serve") == 2
@@ -315,7 +315,7 @@ def opened(source):
     return image
 
 
-def test_a_small_picture_keeps_its_pixels_and_a_large_one_becomes_small(tmp_path):
+def test_small_pictures_keep_their_pixels_and_large_ones_are_resized(tmp_path):
     picture(0, (40, 30)).save(tmp_path / "small.png")
     np.testing.assert_array_equal(opened(tmp_path / "small.png"), picture(0, (40, 30)))
     picture(0, (1000, 500)).save(tmp_path / "large.jpg", quality=95)
@@ -325,7 +325,7 @@ def test_a_small_picture_keeps_its_pixels_and_a_large_one_becomes_small(tmp_path
     assert np.abs(np.asarray(large) - expected).mean() < 6
 
 
-def test_transparency_lies_on_white_and_16_bits_keep_their_high_byte():
+def test_transparency_becomes_white_and_16_bits_keep_the_high_byte():
     file = io.BytesIO()
     Image.new("RGBA", (4, 4), (255, 0, 0, 0)).save(file, "PNG")
     assert (np.asarray(opened(file)) == 255).all()
@@ -334,7 +334,7 @@ def test_transparency_lies_on_white_and_16_bits_keep_their_high_byte():
     assert (np.asarray(opened(file)) == 100).all()
 
 
-def test_what_is_no_picture():
+def test_invalid_pictures():
     assert checked_picture(png(0)) == png(0)
     with pytest.raises(ValueError, match="not a JPEG"):
         checked_picture(b"<svg></svg>")
@@ -349,8 +349,8 @@ def test_what_is_no_picture():
         checked_picture(bomb.getvalue())
 
 
-def test_a_moving_gif_that_is_cut_anywhere_is_damaged_or_its_first_frame():
-    """Pillow raises IndexError, struct.error and more of it."""
+def test_a_cut_animated_gif_is_refused_or_has_its_first_frame():
+    """Pillow raises IndexError, struct.error, and other errors for cut files."""
     moving = io.BytesIO()
     frames = [picture(seed).quantize(16) for seed in range(3)]
     frames[0].save(moving, "GIF", save_all=True, append_images=frames[1:])
@@ -363,7 +363,7 @@ def test_a_moving_gif_that_is_cut_anywhere_is_damaged_or_its_first_frame():
     assert 0 < refused < len(whole)
 
 
-def test_of_an_animated_gif_only_the_first_frame_is_decoded():
+def test_only_the_first_frame_of_an_animated_gif_is_decoded():
     still, moving = io.BytesIO(), io.BytesIO()
     frames = [picture(seed).quantize(16) for seed in range(3)]
     frames[0].save(still, "GIF")
@@ -375,14 +375,14 @@ def test_of_an_animated_gif_only_the_first_frame_is_decoded():
 
 
 def calibrated(index, folder, threshold, metric="cosine", of_model=None):
-    """Flags of the index and of a copy of its model that has a calibration."""
+    """Return the flags of the index and of a calibrated copy of its model."""
     model = shutil.copytree(index.parent / "model", folder / "model")
     calibration = Calibration(metric, threshold, 1e-3, of_model or fingerprint(model))
     write_calibration(calibration_path(model), calibration)
     return [f"--index={index}", f"--saved_model={model}"]
 
 
-def test_match_or_no_match_where_there_is_a_calibration(index, tmp_path, capsys):
+def test_matches_with_a_calibration(index, tmp_path, capsys):
     query, page = tmp_path / "one.png", tmp_path / "page.html"
     picture(1).save(query)
     given = [*calibrated(index, tmp_path, 0.999), f"--query={query}", "--k=2"]
@@ -405,7 +405,7 @@ def test_match_or_no_match_where_there_is_a_calibration(index, tmp_path, capsys)
     assert "<p>no match: b, 1 of 1</p>" in page.read_text()
 
 
-def test_without_a_calibration_nothing_is_said_of_matches(index, tmp_path, capsys):
+def test_no_matches_without_a_calibration(index, tmp_path, capsys):
     picture(1).save(tmp_path / "one.png")
     assert command(f"--index={index}", f"--query={tmp_path / 'one.png'}", "--json") == 0
     found = json.loads(capsys.readouterr().out)
@@ -420,7 +420,9 @@ def test_without_a_calibration_nothing_is_said_of_matches(index, tmp_path, capsy
         ({"metric": "l2"}, "metric=cosine, but got metric=l2"),
     ],
 )
-def test_a_threshold_of_something_else_is_refused(index, tmp_path, capsys, change, message):
+def test_a_threshold_of_another_model_or_metric_is_refused(
+    index, tmp_path, capsys, change, message
+):
     assert command(*calibrated(index, tmp_path, 0.5, **change), "--query=x.png") == 2
     err = capsys.readouterr().err
     assert message in err and len(err.splitlines()) == 1

@@ -1,4 +1,4 @@
-"""Recipes over several seeds, from the command line's side."""
+"""`experiments.study`: recipes over several seeds, and searches."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from tiny_run import TINY, command
 from experiments import evaluate, study
 from experiments.evaluation.intervals import differences, mean_interval
 from experiments.options import RunError, UsageError, run_command
-from experiments.tuning import folds  # now: amid a test it would keep what that has put in place
+from experiments.tuning import folds  # not in a test, where it would import patched names
 from experiments.tuning.study_results import shown
 from keras_dml import metrics
 
@@ -24,7 +24,7 @@ def score(recipe, seed):
 
 @pytest.fixture
 def recipes(tmp_path, monkeypatch):
-    """Two recipes, whose runs are made up."""
+    """Two recipes with simulated runs."""
     started = []
 
     def run(recipe, folder, forwarded):
@@ -44,7 +44,7 @@ def recipes(tmp_path, monkeypatch):
     return [*words, f"--output_dir={tmp_path / 'out'}"], started, tmp_path / "out"
 
 
-def test_every_seed_of_every_recipe_runs_and_the_table_has_their_intervals(recipes, capsys):
+def test_every_recipe_runs_with_every_seed_and_has_an_interval(recipes, capsys):
     words, started, output = recipes
     assert run_command(study.main, ["study", *words, "--seeds=4", "--seed=3", "--epochs=2"]) == 0
     assert len(started) == 8
@@ -56,7 +56,7 @@ def test_every_seed_of_every_recipe_runs_and_the_table_has_their_intervals(recip
     scores = {name: [100 * score(name, n) for n in range(3, 7)] for name in ("good", "bad")}
     kept = json.loads((output / "study.json").read_text())
     assert kept["seeds"] == [3, 4, 5, 6]
-    assert kept["scores"] == {"R@1": scores}  # MAP@R is not of all runs
+    assert kept["scores"] == {"R@1": scores}  # some runs lack MAP@R
     said = capsys.readouterr().out
     for name, values in scores.items():
         assert re.search(rf"\| {name} +\| {shown(mean_interval(values))} ", said)
@@ -86,13 +86,13 @@ def test_the_untrained_backbone_is_a_row_of_the_study(recipes, monkeypatch, caps
     assert re.search(r'"row">untrained backbone</th>.*97\.4.*45\.7', page)
 
 
-def test_a_search_and_then_its_best_settings_over_the_seeds(recipes, monkeypatch, capsys):
+def test_a_search_is_followed_by_runs_with_the_best_flags(recipes, monkeypatch, capsys):
     pytest.importorskip("optuna")
     words, started, output = recipes
     tested = []
 
     def value(folder):
-        """What a trial of this folder was worth; the best margin is the highest."""
+        """Return the score of the trial in this folder, which increases with the margin."""
         words = next(given for _, of, given in started if of == folder)
         (margin,) = [word for word in words if word.startswith("--margin=")]
         return float(margin.partition("=")[2]) / 2
@@ -117,7 +117,8 @@ def test_a_search_and_then_its_best_settings_over_the_seeds(recipes, monkeypatch
     assert run_command(study.main, command) == 0
 
     searched = [one for one in started if any("--fold=" in word for word in one[2])]
-    assert started[: len(searched)] == searched  # no run has the test classes before
+    # All searches come before the runs with test classes.
+    assert started[: len(searched)] == searched
     trials = {(recipe, folder.parent.name) for recipe, folder, _ in searched}
     assert trials == {(name, f"trial-{n}") for name in ("good", "bad") for n in range(4)}
     for recipe, folder, flags in searched:
@@ -134,7 +135,7 @@ def test_a_search_and_then_its_best_settings_over_the_seeds(recipes, monkeypatch
         assert {one[1] for one in final} == {folder / "seed-0", folder / "seed-1"}
         for _, _, flags in final:
             assert f"--margin={best['values']['margin']:.6g}" in flags
-            assert "--eval_every=7" in flags  # the test classes choose no epoch
+            assert "--eval_every=7" in flags  # so that the test classes do not choose the epoch
             assert not any("fold" in flag for flag in flags)
         assert (name, best["trial"], len(started)) in tested
     said = capsys.readouterr().out
@@ -142,9 +143,9 @@ def test_a_search_and_then_its_best_settings_over_the_seeds(recipes, monkeypatch
     page = (output / "study.html").read_text()
     assert "Search of good" in page
     assert "Separate and concatenated" in page
-    assert page.count("<svg") == 3  # R@1, and the trials of each
+    assert page.count("<svg") == 3  # R@1, and the trials of both recipes
 
-    # The same command does nothing twice; other folds are another study.
+    # A repeated command repeats nothing. Other folds are refused as another study.
     number = len(started)
     assert run_command(study.main, command) == 0
     assert len([one for one in started[number:] if one[1].parent.name.startswith("trial")]) == 6
@@ -189,7 +190,7 @@ def test_bad_input(words, message, tmp_path, monkeypatch, capsys):
 
 @pytest.fixture
 def study_of(tmp_path, monkeypatch, capfd):
-    """A study of seconds, its runs in this process: gives `(exit code, what it said)`."""
+    """A short study with its runs in this process, which returns its exit code and output."""
     pytest.importorskip("optuna")
 
     def run_recipe(recipe, folder, forwarded):
@@ -223,7 +224,7 @@ def test_a_search_never_sees_the_test_classes(photos, tmp_path, study_of):
     for file in unseen:
         file.write_text("not a picture")
     code, said = study_of(data)
-    # The whole search, and then the first run that needs them.
+    # The search completes. The first run that needs the test classes fails.
     assert code == 2, said
     assert len(re.findall(r"^  MAP@R .* \(folds ", said, re.MULTILINE)) == 2
     assert "[1/2] tiny, seed 0" in said
@@ -240,7 +241,7 @@ def test_a_search_never_sees_the_test_classes(photos, tmp_path, study_of):
     assert [trial["number"] for trial in kept["search"]["tiny"]["trials"]] == [0, 1]
     for score, found in kept["models of the folds"]["tiny"].items():
         assert 0 < found["separate"] <= 1, score
-    # The concatenated embeddings are those of the folds' own models, in a row.
+    # The concatenated embeddings join the embeddings of each fold's model.
     rows = []
     for fold in (1, 2):
         of_fold = np.load(
@@ -252,7 +253,7 @@ def test_a_search_never_sees_the_test_classes(photos, tmp_path, study_of):
     for score, key in (("R@1", "recall@1/cosine"), ("MAP@R", "map@r/cosine")):
         together = kept["models of the folds"]["tiny"][score]["concatenated"]
         assert together == pytest.approx(scores[key])
-    # Of the other trial the scores are left, not the models.
+    # The scores of the other trial are kept, but not its models.
     other = tmp_path / "out" / "tiny" / f"trial-{1 - best}" / "fold-1-of-2"
     assert (other / "result.json").is_file()
     assert not (other / "saved_model").exists()
@@ -261,7 +262,7 @@ def test_a_search_never_sees_the_test_classes(photos, tmp_path, study_of):
 
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_trainings_that_break_score_nothing(photos, study_of):
+def test_diverged_trainings_have_no_score(photos, study_of):
     code, said = study_of(photos, "--optimizer=sgd", "--search=learning_rate=1e29:1e30")
     assert code == 2
     assert said.count("the training broke") == 2
