@@ -27,7 +27,7 @@ def photos(tmp_path):
 
 
 def tiles(path, rows, columns):
-    """Return the pictures of 32 pixels, uint8 [rows, columns, 32, 32, 3], at their original size."""
+    """Return the pictures of a sheet at their original size, uint8 [rows, columns, 32, 32, 3]."""
     sheet = np.asarray(Image.open(path))
     found = []
     for row in range(rows):

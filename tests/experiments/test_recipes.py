@@ -366,7 +366,7 @@ REALITY_CHECKS = [
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REALITY_CHECKS)
 def test_two_steps_of_the_reality_check(name, data_dirs, tmp_path):
-    """In one of the folds, 33 of the 44 training classes train and the other 11 validate."""
+    """On a fold, 33 of the 44 training classes train, and the other 11 classes validate."""
     assert name in NUMBERS
     folder = tmp_path / "run"
     two_steps(name, data_dirs["cub"], folder, "--backbone=small_convnet", "--fold=1/4")

@@ -145,7 +145,7 @@ def test_a_search_is_followed_by_runs_with_the_best_flags(recipes, monkeypatch, 
     assert "Separate and concatenated" in page
     assert page.count("<svg") == 3  # R@1, and the trials of both recipes
 
-    # A repeated command repeats nothing. Other folds are refused as another study.
+    # A repeated command tries no new values. Other folds are refused as another study.
     number = len(started)
     assert run_command(study.main, command) == 0
     assert len([one for one in started[number:] if one[1].parent.name.startswith("trial")]) == 6

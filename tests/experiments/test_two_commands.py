@@ -84,7 +84,7 @@ def trial(command, commands, folder, wholes, other, seed, tally):
             return
     if not done:
         tally.fail(
-            seed, f"{how}: neither command completes: {[one.output[-1000:] for one in again]}"
+            seed, f"{how}: neither command completes: {[each.output[-1000:] for each in again]}"
         )
         return
     # Both complete if the second command may replace the result, for example rebuild an index.

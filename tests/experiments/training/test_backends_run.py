@@ -1,4 +1,4 @@
-"""`experiments.run` on JAX and PyTorch: killed and resumed, read by another backend, refused."""
+"""`experiments.run` on JAX and PyTorch: resuming, another backend, and invalid strategies."""
 
 import importlib.util
 import json
@@ -40,7 +40,7 @@ def finish(process, code=0):
 @pytest.mark.thorough
 @pytest.mark.parametrize("loss", ["rankmi", "ce"])
 @pytest.mark.parametrize("backend", ["jax", "torch"])
-def test_a_killed_run_ends_like_one_that_was_not_and_another_backend_reads_it(
+def test_a_killed_run_resumes_identically_and_another_backend_reads_it(
     backend, loss, photos, tmp_path
 ):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
@@ -59,7 +59,7 @@ def test_a_killed_run_ends_like_one_that_was_not_and_another_backend_reads_it(
         np.testing.assert_array_equal(array, found[name], err_msg=name)
     assert history(whole) == history(killed)
     assert (whole / "saved_model" / "saved_model.pb").is_file()
-    # On TensorFlow the kept model scores what it did here.
+    # The best model has the same scores on TensorFlow.
     finish(start("tensorflow", "experiments.evaluate", f"--run={whole}"))
     [result, evaluation] = (
         json.loads((whole / name).read_text())["scores"]
@@ -72,7 +72,7 @@ def test_a_killed_run_ends_like_one_that_was_not_and_another_backend_reads_it(
 
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_devices_that_a_backend_cannot_train_on_are_one_line(photos, tmp_path):
+def test_unsupported_strategies_are_refused_in_one_line(photos, tmp_path):
     command = ["experiments.run", *ARGUMENTS, "--loss=ce", f"--data_dir={photos}"]
     command += [f"--output_dir={tmp_path / 'run'}"]
     for backend, strategy in (("torch", "mirrored"), ("jax", "multi_worker")):
@@ -83,8 +83,8 @@ def test_devices_that_a_backend_cannot_train_on_are_one_line(photos, tmp_path):
 @pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.parametrize("backend", ["jax", "torch"])
-def test_what_it_has_trained_is_exported_to_every_format(backend, photos, tmp_path):
-    """With that backend's `KERAS_BACKEND` still set; formats of packages that are installed."""
+def test_a_run_is_exported_to_every_format(backend, photos, tmp_path):
+    """The export has the same `KERAS_BACKEND`. Formats without their package are skipped."""
     folder = tmp_path / "run"
     command = ["experiments.run", *TINY, "--loss=contrastive", f"--data_dir={photos}"]
     finish(start(backend, *command, f"--output_dir={folder}"))

@@ -1,4 +1,4 @@
-"""`TF_CONFIG`: which workers there are, and one clear line where it says nothing of use."""
+"""`TF_CONFIG`: the workers of a cluster, and one clear line for invalid values."""
 
 import json
 import socket
@@ -18,13 +18,13 @@ def config(cluster, task):
     return json.dumps({"cluster": cluster, "task": task})
 
 
-def test_other_strategies_do_not_look_at_it(monkeypatch):
+def test_other_strategies_ignore_tf_config(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", "{")
     for strategy in ("one", "auto", "mirrored"):
         assert read_cluster(strategy) == Cluster()
 
 
-def test_the_workers_are_counted_and_the_first_is_in_charge(monkeypatch):
+def test_workers_are_counted_and_the_first_is_the_chief(monkeypatch):
     ports = free_ports(3)
     for index in range(3):
         monkeypatch.setenv("TF_CONFIG", tf_config(index, ports))
@@ -74,7 +74,7 @@ def test_bad_configurations(text, message, monkeypatch):
 
 
 def refused(tmp_path, capsys, *arguments):
-    """The one line that a run ends with."""
+    """Return the error line of a run."""
     words = ["run", "--dataset=glyphs", f"--output_dir={tmp_path / 'run'}", *arguments]
     assert run_command(run.main, words) == 2
     err = capsys.readouterr().err
@@ -86,7 +86,7 @@ def refused(tmp_path, capsys, *arguments):
 
 @pytest.mark.parametrize("task", range(3))
 def test_a_slurm_job_needs_no_tf_config(monkeypatch, task):
-    monkeypatch.setenv("TF_CONFIG", "")  # so that the test removes it at its end
+    monkeypatch.setenv("TF_CONFIG", "")  # so that monkeypatch restores the variable
     monkeypatch.delenv("TF_CONFIG")
     variables = {
         "SLURM_PROCID": task,
@@ -103,19 +103,19 @@ def test_a_slurm_job_needs_no_tf_config(monkeypatch, task):
     assert cluster.addresses[cluster.index] == f"{variables['SLURMD_NODENAME']}:2222"
 
 
-def test_incomplete_variables_of_a_slurm_job_are_named(monkeypatch, tmp_path, capsys):
+def test_missing_variables_of_a_slurm_job_are_named(monkeypatch, tmp_path, capsys):
     monkeypatch.delenv("TF_CONFIG", raising=False)
     monkeypatch.delenv("SLURM_PROCID", raising=False)
     monkeypatch.setenv("SLURM_STEP_NODELIST", "gpu1")
     assert "SLURM_PROCID" in refused(tmp_path, capsys, "--strategy=multi_worker")
 
 
-def test_a_run_says_it_in_one_line(monkeypatch, tmp_path, capsys):
+def test_a_run_without_tf_config_ends_with_one_line(monkeypatch, tmp_path, capsys):
     monkeypatch.delenv("TF_CONFIG", raising=False)
     assert "TF_CONFIG must be set" in refused(tmp_path, capsys, "--strategy=multi_worker")
 
 
-def test_a_port_that_is_taken_is_named(monkeypatch, tmp_path, capsys):
+def test_a_used_port_is_named(monkeypatch, tmp_path, capsys):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         monkeypatch.setenv("TF_CONFIG", tf_config(0, [port, *free_ports(1)]))
@@ -125,13 +125,13 @@ def test_a_port_that_is_taken_is_named(monkeypatch, tmp_path, capsys):
 
 
 @pytest.mark.skipif(bool(tf.config.list_physical_devices("GPU")), reason="there is a GPU")
-def test_auto_is_one_device_where_there_is_no_gpu():
+def test_auto_is_one_device_without_a_gpu():
     options = parse(RunOptions, ["run", "--strategy=auto", "--batch_size=3"])
     assert devices(options) is tf.distribute.get_strategy()
 
 
 @pytest.mark.parametrize("strategy", ["one", "auto", "multi_worker"])
-def test_logical_devices_are_for_mirrored(strategy):
+def test_logical_devices_need_mirrored(strategy):
     options = parse(RunOptions, ["run", f"--strategy={strategy}", "--logical_devices=2"])
     with pytest.raises(ValueError, match="logical_devices needs --strategy=mirrored"):
         devices(options)

@@ -1,4 +1,4 @@
-"""What a failure in the middle of a run says: nothing that is not so."""
+"""Messages of failures during a run are correct."""
 
 import errno
 import shutil
@@ -24,7 +24,7 @@ BEGINS, GOES_ON = (
 
 
 def split(folder):
-    """Two classes of pictures of which none is one."""
+    """Return a split of two classes whose pictures cannot be read."""
     paths = [folder / name for name in ("a.png", "b.png")]
     for path in paths:
         path.parent.mkdir(exist_ok=True)
@@ -42,7 +42,7 @@ def split(folder):
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_what_the_same_command_does_depends_on_the_checkpoint(error, tmp_path):
+def test_the_message_depends_on_the_checkpoint(error, tmp_path):
     folder = RunFolder(tmp_path / "run", "--seed=0\n").open()
     kind = KeyboardInterrupt if isinstance(error, KeyboardInterrupt) else RunError
     for said in (BEGINS, GOES_ON):
@@ -52,7 +52,7 @@ def test_what_the_same_command_does_depends_on_the_checkpoint(error, tmp_path):
         folder.file(CHECKPOINT).touch()
 
 
-def test_a_lost_mount_is_not_answered_by_leaving_its_images_out(tmp_path):
+def test_skip_bad_images_is_not_suggested_for_a_lost_mount(tmp_path):
     folder = RunFolder(tmp_path / "run", "--seed=0\n").open()
     data = split(tmp_path / "data")
     skip = "a.png .*--skip_bad_images leaves such files out"
@@ -66,7 +66,7 @@ def test_a_lost_mount_is_not_answered_by_leaving_its_images_out(tmp_path):
 
 
 @pytest.mark.parametrize("reason", ["Input/output error", "Stale file handle"])
-def test_a_disk_that_fails_is_named_while_images_are_checked(reason, tmp_path):
+def test_a_failing_disk_is_named_while_images_are_checked(reason, tmp_path):
     with pytest.raises(RunError, match=f"a.png can no longer be read .{reason}.*disk"):
         check_still_there([(0, str(tmp_path / "a.png"), reason)])
     check_still_there([(0, str(tmp_path / "a.png"), "no such file"), (1, "b", "the file is empty")])
@@ -74,7 +74,7 @@ def test_a_disk_that_fails_is_named_while_images_are_checked(reason, tmp_path):
         check_still_there([(0, str(tmp_path / "gone" / "a.png"), "no such file")])
 
 
-def test_another_number_of_threads_is_said_where_it_matters(tmp_path, monkeypatch, caplog):
+def test_a_deterministic_run_reports_a_changed_number_of_threads(tmp_path, monkeypatch, caplog):
     def restore(deterministic, before, now):
         folder = types.SimpleNamespace(
             restore_checkpoint=lambda model_at, workers: State(1, 1), threads=before

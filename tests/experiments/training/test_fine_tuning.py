@@ -1,4 +1,4 @@
-"""Head first, low-rank additions, averages of the weights: trained, stopped, exported."""
+"""Head epochs, LoRA, and weight averages: training, resuming, and exporting."""
 
 import keras
 import numpy as np
@@ -39,7 +39,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("flags", "message"), REFUSED)
-def test_flags_that_make_no_sense_together(flags, message):
+def test_conflicting_flags(flags, message):
     with pytest.raises(UsageError, match=message):
         check_fine_tuning(options(*flags))
 
@@ -51,13 +51,13 @@ NO_BLOCKS = [
 
 
 @pytest.mark.parametrize(("flags", "message"), NO_BLOCKS)
-def test_what_a_convolutional_net_does_not_have(flags, message):
+def test_flags_that_a_convolutional_net_does_not_support(flags, message):
     small = ["--backbone=small_convnet", "--filters=4", "--weights=none", "--image_size=16"]
     with pytest.raises(ValueError, match=message):
         fit.embedding_model(options(*small, *flags))
 
 
-def test_every_optimizer_and_schedule_is_made_of_the_flags():
+def test_flags_configure_every_optimizer_and_schedule():
     for name, made in optimizers.OPTIMIZERS.items():
         found = optimizer(
             options(f"--optimizer={name}", "--weight_decay=0.1", "--global_clipnorm=2"), 0.1
@@ -76,7 +76,7 @@ def test_every_optimizer_and_schedule_is_made_of_the_flags():
 STEP = {"step": ["--decay_steps=4", "--decay_factor=0.5"]}
 
 
-def test_the_rate_falls_in_steps():
+def test_the_step_schedule():
     rate = scheduled(options("--schedule=step", *STEP["step"]), 0.8, 10)
     assert [float(rate(i)) for i in (0, 3, 4, 7, 8)] == pytest.approx([0.8, 0.8, 0.4, 0.4, 0.2])
     with pytest.raises(UsageError, match="schedule=step needs --decay_steps=N"):
@@ -85,7 +85,7 @@ def test_the_rate_falls_in_steps():
         scheduled(options("--decay_steps=3"), 0.8, 10)
 
 
-def test_layer_decay_times_the_factor_of_the_backbone():
+def test_layer_decay_is_multiplied_by_pretrained_factor():
     flags = ["--layer_decay=0.5", "--pretrained_factor=0.1", "--ema=0.9"]
     made = backbone_optimizer(options(*flags), tiny_transformer(), 0.1)
     found = sorted(set(made.learning_rate_multipliers.values()))
@@ -94,13 +94,13 @@ def test_layer_decay_times_the_factor_of_the_backbone():
 
 
 @pytest.mark.parametrize("words", ["--layer_decay=0", "--ema=1"])
-def test_what_would_let_nothing_train_or_move_names_its_flag(words):
+def test_values_that_would_prevent_training_are_refused(words):
     name, value = words.removeprefix("--").split("=")
     with pytest.raises(ValueError, match=rf"^{name} must be .*Received: {name}={value}\.0"):
         backbone_optimizer(options(words), tiny_transformer(), 0.1)
 
 
-def test_a_backbone_that_waited_trains_as_it_did():
+def test_trainability_is_restored_after_head_epochs():
     backbone = tiny_transformer()
     models.enable_lora(backbone, 2)
     backbone.get_layer("patches").trainable = True
@@ -117,7 +117,7 @@ def test_a_backbone_that_waited_trains_as_it_did():
 
 @pytest.fixture
 def transformer(monkeypatch):
-    """Small nets are tiny transformers here, of the weights that the seed gives."""
+    """Replace the backbone by a tiny transformer with seeded weights."""
     monkeypatch.setattr(models, "build_backbone", lambda *_: tiny_transformer(seed=3))
 
 
@@ -133,7 +133,7 @@ CASES = {
 @pytest.mark.slow
 @pytest.mark.usefixtures("transformer")
 @pytest.mark.parametrize("case", CASES)
-def test_stopped_and_continued_at_any_epoch_it_is_the_same_run(case, photos, tmp_path, monkeypatch):
+def test_a_run_stopped_after_each_epoch_ends_the_same(case, photos, tmp_path, monkeypatch):
     flags = [*RUN, "--learning_rate=0.01", f"--data_dir={photos}", *CASES[case]]
     assert command(*flags, f"--output_dir={tmp_path / 'whole'}") == 0
     stopped = tmp_path / "stopped"
@@ -163,7 +163,7 @@ def test_stopped_and_continued_at_any_epoch_it_is_the_same_run(case, photos, tmp
 
 
 def _check_exported(folder, case):
-    """What is served gives the embeddings of the evaluation, and has no low-rank additions."""
+    """Check that the SavedModel returns the evaluation's embeddings and has no LoRA weights."""
     served = tf.saved_model.load(str(folder / "saved_model")).signatures["serving_default"]
     with np.load(folder / "test_embeddings.npz") as saved:
         encoded = [tf.io.read_file(path).numpy() for path in saved["paths"]]
@@ -171,7 +171,7 @@ def _check_exported(folder, case):
         np.testing.assert_allclose(ours, saved["embeddings"], atol=1e-4)
     assert not models.has_lora(keras.saving.load_model(folder / "best.keras", compile=False))
     if "--ema" in str(CASES.get(case)):
-        # What is evaluated is not what the checkpoint goes on with.
+        # The evaluated weights are averages. The checkpoint has the raw weights.
         raw = [array for array in final_weights(folder).values() if array.shape == (8, 8)]
         (kernel,) = (
             layer.kernel.numpy()
@@ -185,7 +185,7 @@ def _check_exported(folder, case):
 @pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.usefixtures("transformer")
-def test_in_the_first_epochs_the_backbone_waits(photos, tmp_path):
+def test_the_backbone_is_trained_after_the_head_epochs(photos, tmp_path):
     flags = [*RUN, f"--data_dir={photos}", "--loss=ce", "--head_epochs=2", "--eval_every=2"]
     folder = tmp_path / "run"
     assert command(*flags, f"--output_dir={folder}") == 0
@@ -198,7 +198,7 @@ def test_in_the_first_epochs_the_backbone_waits(photos, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", ["--loss=ce", "--loss=rankmi"])
-def test_training_images_may_be_smaller_than_test_images(case, photos, tmp_path):
+def test_training_images_can_be_smaller_than_test_images(case, photos, tmp_path):
     flags = [*RUN, case, f"--data_dir={photos}", "--training_size=12"]
     assert data.training_transform(options(*flags)).image_size == 12
     assert command(*flags, f"--output_dir={tmp_path}") == 0

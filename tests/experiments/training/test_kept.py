@@ -1,4 +1,4 @@
-"""Which epoch's model a run keeps."""
+"""The epoch whose model a run keeps."""
 
 import json
 
@@ -27,12 +27,12 @@ def options(*words):
         (["--keep=last"], "last", 3, "the last"),
         ([FOLD, "--keep=last"], "last", 3, "the last"),
         (["--keep=best_test"], "best_test", 2, "the best by R@1 on the test images"),
-        # A run on a fold sees no test image.
+        # A run on a fold reads no test images.
         ([FOLD, "--keep=best_test"], "best_fold", 2, "the best by R@1 on fold 1/4"),
         ([FOLD, "--keep=best_fold"], "best_fold", 2, "the best by R@1 on fold 1/4"),
     ],
 )
-def test_the_last_epoch_or_the_best_on_a_fold_unless_the_flag_differs(words, rule, epoch, why):
+def test_the_default_is_the_last_epoch_or_the_best_on_a_fold(words, rule, epoch, why):
     log = [{"epoch": number, RECALL: value} for number, value in ((1, 0.5), (2, 0.7), (3, 0.6))]
     given = options(*words)
     check_keep(given)
@@ -42,7 +42,7 @@ def test_the_last_epoch_or_the_best_on_a_fold_unless_the_flag_differs(words, rul
     assert kept_in_words(row, given) == why
 
 
-def test_the_best_is_chosen_by_the_score_that_the_run_watches():
+def test_the_best_epoch_is_chosen_by_the_watched_score():
     given = options(FOLD, "--patience=2")
     log = [{"epoch": 1, RECALL: 0.9, MAP_AT_R: 0.1}, {"epoch": 2, RECALL: 0.1, MAP_AT_R: 0.2}]
     assert kept(log, given)["epoch"] == 2
@@ -52,7 +52,7 @@ def test_the_best_is_chosen_by_the_score_that_the_run_watches():
     assert said == "the best by accuracy on the test images"
 
 
-def test_the_best_on_a_fold_needs_a_fold(tmp_path, capsys):
+def test_best_fold_needs_a_fold(tmp_path, capsys):
     with pytest.raises(UsageError, match="keep must be last or best_test without --fold"):
         check_keep(options("--keep=best_fold"))
     assert command(*TINY, "--keep=best_fold", f"--output_dir={tmp_path / 'run'}") == 2
@@ -68,7 +68,7 @@ def test_the_best_on_a_fold_needs_a_fold(tmp_path, capsys):
         (["--keep=best_test"], 1, "best_test", "the best by R@1 on the test images"),
     ],
 )
-def test_files_and_pages_are_of_the_kept_epoch(
+def test_files_and_pages_belong_to_the_kept_epoch(
     words, epoch, rule, why, photos, tmp_path, monkeypatch
 ):
     scores = iter([0.9, 0.1])  # the first epoch is better

@@ -1,4 +1,4 @@
-"""A run whose photographs change behind it: what was trained on is never measured unsaid."""
+"""Dataset changes after a run: training images are never used as test images unnoticed."""
 
 import os
 import shutil
@@ -41,7 +41,7 @@ def photos(tmp_path):
 
 @pytest.fixture
 def begun(photos, tmp_path):
-    """The folder of a run that has a checkpoint."""
+    """The folder of a run with a checkpoint."""
     return begin(tmp_path / "run", photos)
 
 
@@ -61,12 +61,12 @@ def begin(path, photos, *more):
 
 
 def images_now(run, *words, data_dir_moves=False):
-    """As `evaluate` asks for them, or as `export` where the folder may have moved."""
+    """Return a run's images like `evaluate`, or like `export` if the folder may have moved."""
     options = parse(RunOptions, ["run", f"--flagfile={run / FLAGS_FILE}", *words])
     return images_of_run(run, options, data_dir_moves, refuses=True)
 
 
-def test_what_has_trained_is_refused_as_a_test_image(photos, begun, caplog):
+def test_training_images_are_refused_as_test_images(photos, begun, caplog):
     assert len(images_now(begun).test) == 6 and not caplog.text
     write_photos(photos, ["aa/0.png", "ab/0.png"])  # b and c no longer train
     shutil.rmtree(photos / "f")
@@ -82,21 +82,21 @@ def test_what_has_trained_is_refused_as_a_test_image(photos, begun, caplog):
     assert "\n" not in str(refused.value)
 
 
-def test_a_class_by_another_name_may_have_trained(photos, begun):
+def test_a_renamed_class_may_be_a_training_class(photos, begun):
     (photos / "a").rename(photos / "z")
     write_photos(photos, ["f1/0.png", "A/0.png"])
     with pytest.raises(UsageError, match="Training images would be measured"):
         images_now(begun)
 
 
-def test_more_images_of_the_same_sides_are_a_note(photos, begun, caplog):
+def test_new_images_of_known_classes_are_only_reported(photos, begun, caplog):
     write_photos(photos, ["a/9.png", "f/9.png"])
     (photos / "e" / "0.png").unlink()
     assert len(images_now(begun).test) == 6
     assert "training: 1 new (a/9.png); test: 1 new (f/9.png), 1 missing (e/0.png)" in caplog.text
 
 
-def test_a_run_does_not_go_on_with_other_images(photos, begun):
+def test_a_run_does_not_resume_with_other_images(photos, begun):
     write_photos(photos, ["a/9.png"])
     options = options_of(photos)
     folder = RunFolder(begun, (begun / FLAGS_FILE).read_text()).open()
@@ -112,10 +112,10 @@ def test_a_run_does_not_go_on_with_other_images(photos, begun):
     folder.close()
 
 
-def test_before_its_first_checkpoint_a_run_takes_what_is_there(photos, begun):
+def test_a_run_without_a_checkpoint_accepts_other_images(photos, begun):
     for name in (CHECKPOINT, BEST):
         (begun / name).unlink()
-    (begun / RAW_PIXELS).write_text("{}")  # of the images that were there
+    (begun / RAW_PIXELS).write_text("{}")  # scores of the previous images
     write_photos(photos, ["a/9.png"])
     folder = RunFolder(begun, (begun / FLAGS_FILE).read_text()).open()
     settle_images(folder, record_of(described.data(options_of(photos))[0]))
@@ -128,14 +128,14 @@ def test_before_its_first_checkpoint_a_run_takes_what_is_there(photos, begun):
     assert (begun / RAW_PIXELS).exists()
 
 
-def test_who_asks_for_others_gets_them(photos, begun, tmp_path, caplog):
+def test_flags_can_select_other_images(photos, begun, tmp_path, caplog):
     others = write_photos(tmp_path / "others", ["x/0.png", "x/1.png", "c/0.png", "c/1.png"])
     mine = tmp_path / "mine.flags"
     mine.write_text(f"--data_dir={others}\n")
     for words in ([f"--data_dir={others}"], [f"--flagfile={mine}"], ["--train_classes=2"]):
         images_now(begun, *words)
         assert not caplog.text
-    # The same folder in other words is no other one, nor is one that has moved.
+    # Another spelling of the same folder, or a moved folder, does not count as other images.
     write_photos(photos, ["0/0.png", "1/0.png"])
     spelled = os.path.relpath(photos)
     for words, moves in (([f"--data_dir={spelled}"], False), ([f"--data_dir={others}"], True)):
@@ -143,14 +143,14 @@ def test_who_asks_for_others_gets_them(photos, begun, tmp_path, caplog):
             images_now(begun, *words, data_dir_moves=moves)
 
 
-def test_a_run_of_an_earlier_version(photos, begun):
+def test_a_run_without_a_record_of_its_images(photos, begun):
     (begun / IMAGES).unlink()
     (begun / CHECKPOINT).unlink()
     write_photos(photos, ["0/0.png", "1/0.png"])
     assert len(images_now(begun).test) == 8
 
 
-def test_images_that_have_moved_are_found_by_a_flag(photos, begun, tmp_path, monkeypatch):
+def test_moved_images_are_found_with_data_dir(photos, begun, tmp_path, monkeypatch):
     moved = photos.rename(tmp_path / "moved")
     with pytest.raises(UsageError, match=f"--data_dir=FOLDER names its new.*data_dir={photos}"):
         images_now(begun)
@@ -167,7 +167,7 @@ def test_images_that_have_moved_are_found_by_a_flag(photos, begun, tmp_path, mon
     assert len(images_now(relative, "--data_dir=../moved", data_dir_moves=True).test) == 6
 
 
-def test_images_that_were_left_out_stay_so_where_they_have_moved(photos, tmp_path, monkeypatch):
+def test_skipped_images_stay_skipped_in_a_moved_folder(photos, tmp_path, monkeypatch):
     (photos / "d" / "0.png").write_text("no image")
     monkeypatch.chdir(tmp_path)
     run = begin(tmp_path / "run", "photos", "--skip_bad_images")
@@ -177,7 +177,7 @@ def test_images_that_were_left_out_stay_so_where_they_have_moved(photos, tmp_pat
     assert len(images_now(run, f"--data_dir={moved}", data_dir_moves=True).test) == 5
 
 
-def test_the_record_is_of_all_images_however_few_are_shown(tmp_path):
+def test_the_record_has_all_images_also_if_few_are_shown(tmp_path):
     photos = write_photos(tmp_path / "photos", [f"{k}/{n}.png" for k in "ab" for n in range(4)])
     measured = begin(tmp_path / "measured", photos)
     shown = plan.with_some_to_show
@@ -198,7 +198,7 @@ def first(data, count):
     return Split(data.train, data.test.select(rows), same_classes=True)
 
 
-def test_images_in_memory_are_known_by_their_classes(tmp_path):
+def test_images_in_memory_are_identified_by_their_classes(tmp_path):
     def split(classes):
         table = ImageTable.from_arrays(np.zeros((8, 4), "float32"), np.arange(8) // (8 // classes))
         return Split(table, table, same_classes=True)
@@ -206,9 +206,9 @@ def test_images_in_memory_are_known_by_their_classes(tmp_path):
     assert record_of(split(4)) == record_of(split(4)) != record_of(split(2))
 
 
-def test_runs_that_were_measured_on_other_images_do_not_compare(photos, tmp_path, caplog):
+def test_runs_with_different_test_images_are_reported(photos, tmp_path, caplog):
     runs = {"one": begin(tmp_path / "one", photos), "two": begin(tmp_path / "two", photos)}
-    runs["old"] = tmp_path / "old"  # of which nothing is known
+    runs["old"] = tmp_path / "old"  # a run without a record
     note_other_images(runs)
     assert not caplog.text
     (photos / "f" / "0.png").unlink()
@@ -218,7 +218,7 @@ def test_runs_that_were_measured_on_other_images_do_not_compare(photos, tmp_path
     assert [record.message for record in caplog.records] == [said]
 
 
-def test_the_pictures_of_runs_are_of_the_same_files(photos, tmp_path):
+def test_runs_are_shown_with_the_same_queries(photos, tmp_path):
     split, _ = described.data(options_of(photos))
     embeddings, paths = np.eye(6, dtype="float32"), split.test.paths
     kept = {"embeddings": embeddings, "labels": split.test.labels}

@@ -1,4 +1,4 @@
-"""A training that stops once its validated score no longer rises."""
+"""Training stops early if the validation score no longer increases."""
 
 import json
 import os
@@ -49,44 +49,44 @@ def rows(*scores, every=1):
         ((0.3,), 0),
         ((0.3, 0.4, 0.5), 0),
         ((0.3, 0.5, 0.4), 1),
-        ((0.3, 0.5, 0.5, 0.5), 2),  # the same again is no gain
+        ((0.3, 0.5, 0.5, 0.5), 2),  # an equal score is not a gain
         ((0.5, 0.3, 0.4, 0.45), 3),  # rising, but not above the best
         ((0.5, 0.3, 0.51), 0),
     ],
 )
-def test_how_long_the_score_has_not_risen(scores, evaluations):
+def test_number_of_evaluations_without_a_gain(scores, evaluations):
     log = rows(*scores)
     assert waited(log, options()) == evaluations
     for patience in range(1, 5):
         assert is_over(log, options(f"--patience={patience}")) == (evaluations >= patience)
-    assert not is_over(log, options())  # without patience never
+    assert not is_over(log, options())  # the default has no early stopping
 
 
-def test_evaluations_count_not_epochs():
+def test_patience_counts_evaluations_not_epochs():
     assert waited(rows(0.5, 0.4, 0.3, every=4), options("--eval_every=4")) == 2
 
 
-def test_while_the_head_alone_is_trained_nothing_counts():
+def test_head_epochs_do_not_count():
     given = options("--head_epochs=4", "--patience=2")
     assert waited(rows(0.5, 0.4, 0.3, 0.2), given) == 0
     assert not is_over(rows(0.5, 0.4, 0.3, 0.2, 0.1), given)
     assert is_over(rows(0.5, 0.4, 0.3, 0.2, 0.1, 0.1), given)
 
 
-def test_a_run_with_patience_is_kept_by_what_it_is_stopped_by():
+def test_the_kept_epoch_is_chosen_by_the_score_of_patience():
     log = rows(0.3, 0.5, 0.4)
     assert max(log, key=score)["epoch"] == 2
     assert max([{"epoch": 1, RECALL: 0.1}, {"epoch": 2, RECALL: 0.2}], key=score)["epoch"] == 2
 
 
-def test_what_is_said_of_a_stop():
+def test_messages_of_early_stopping():
     given = options("--patience=2", "--epochs=9")
     assert stopped(rows(0.3, 0.5, 0.4, 0.45), given) == (
         "after epoch 4 of 9: in 2 evaluations MAP@R on fold 1/4 has not risen above the 50.0 % of "
         "epoch 2"
     )
     assert stopped(rows(0.3, 0.5, 0.4), given) == ""
-    # The last epoch would have been the last in any case.
+    # The run ends after this epoch in any case.
     assert stopped(rows(0.3, 0.5, 0.4, 0.45), options("--patience=2", "--epochs=4")) == ""
     run = SimpleNamespace(
         data=split([0, 0, 1, 1]), options=given, steps_per_epoch=7, paper={}, gallery=None
@@ -96,9 +96,9 @@ def test_what_is_said_of_a_stop():
     assert "9 epochs of 7 steps, or until MAP@R has not risen in 2 evaluations" in said
 
 
-def test_the_epochs_of_a_run_on_all_classes():
+def test_epochs_of_a_run_on_all_classes():
     assert epochs_of_all_classes([3, 4, 8, 6], None) == 5
-    assert epochs_of_all_classes([1], 2) == 3  # all of it trains for an epoch at least
+    assert epochs_of_all_classes([1], 2) == 3  # the backbone trains for at least one epoch
 
 
 def split(labels):
@@ -122,7 +122,7 @@ def test_a_fold_of_single_images_has_no_score_to_watch():
         (["--fold=1/2", "--patience=-1"], "patience"),
     ],
 )
-def test_patience_that_cannot_be(words, message, tmp_path, capsys):
+def test_invalid_patience(words, message, tmp_path, capsys):
     given = [*TINY, "--patience=2", *words, f"--output_dir={tmp_path / 'run'}"]
     assert command(*given) == 2
     assert capsys.readouterr().err.count("\n") == 1
@@ -135,10 +135,10 @@ def test_patience_that_cannot_be(words, message, tmp_path, capsys):
 
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_a_run_is_stopped_says_why_and_stays_stopped(photos, tmp_path, capfd, monkeypatch):
+def test_a_run_stops_early_and_stays_stopped(photos, tmp_path, capfd, monkeypatch):
     monkeypatch.setattr(refit, "_exit_code", lambda words: command(*words))
     folder = tmp_path / "run"
-    # A net that does not learn: from the first evaluation on nothing is gained.
+    # A learning rate of 0, so no evaluation has a gain after the first.
     words = [*TINY, *PATIENT, "--learning_rate=0", "--epochs=50", "--patience=2"]
     words += [f"--data_dir={photos}", f"--output_dir={folder}"]
     assert command(*words) == 0
@@ -157,7 +157,7 @@ def test_a_run_is_stopped_says_why_and_stays_stopped(photos, tmp_path, capfd, mo
     page = (folder / "report.html").read_text()
     assert f"<dt>Stopped</dt><dd>{why}" in page and "MAP@R on the validated classes" in page
 
-    # Killed behind its last checkpoint, and continued: nothing is trained beyond it.
+    # A run that is killed after its last checkpoint resumes without further training.
     (folder / "result.json").unlink()
     assert command(*words) == 0
     assert f"stopped {why}" in capfd.readouterr().out
@@ -165,7 +165,7 @@ def test_a_run_is_stopped_says_why_and_stays_stopped(photos, tmp_path, capfd, mo
     again, _ = read_finished(folder)
     assert again["scores"] == result["scores"]
 
-    # On every class it trains as long as the model that was kept.
+    # The refit trains as many epochs as the kept model.
     assert command(*words, "--refit") == 0
     assert "again on every class, with its best 1 epochs of 2 steps" in capfd.readouterr().out
     assert [row["step"] for row in history(folder / "refit")] == [2]
@@ -173,7 +173,7 @@ def test_a_run_is_stopped_says_why_and_stays_stopped(photos, tmp_path, capfd, mo
 
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_one_that_is_killed_before_stops_where_the_whole_one_does(photos, tmp_path):
+def test_a_killed_run_stops_at_the_same_epoch(photos, tmp_path):
     def start(folder):
         words = [*TINY, *PATIENT, "--epochs=60", "--patience=4", "--learning_rate=0.01"]
         words += ["--deterministic", f"--data_dir={photos}", f"--output_dir={folder}"]

@@ -1,4 +1,4 @@
-"""What a run is to do: its batch, its weights, what it says of its classes."""
+"""The plan of a run: batch, weights, and the description of its classes."""
 
 import types
 
@@ -30,7 +30,7 @@ def options(*words):
     ("classes", "devices", "size"),
     [(5, 1, 20), (5, 8, 16), (29, 1, 116), (30, 1, 120), (1, 1, 120)],
 )
-def test_a_recipes_batch_has_as_many_classes_as_train(classes, devices, size, capsys):
+def test_the_batch_of_a_recipe_fits_the_number_of_training_classes(classes, devices, size, capsys):
     fitting = with_fitting_batch(options(), data(classes), workers(devices))
     assert fitting.batch_size == size
     said = capsys.readouterr().out
@@ -41,12 +41,12 @@ def test_a_recipes_batch_has_as_many_classes_as_train(classes, devices, size, ca
 
 
 @pytest.mark.parametrize("words", ["--batch_size=120", "--images_per_class=4", "--sampler=random"])
-def test_a_batch_that_was_asked_for_stays(words, capsys):
+def test_a_batch_from_the_command_line_does_not_change(words, capsys):
     assert with_fitting_batch(options(words), data(5), workers()).batch_size == 120
     assert capsys.readouterr().out == ""
 
 
-def test_the_line_says_which_classes_train():
+def test_the_description_lists_training_and_test_classes():
     given = types.SimpleNamespace(data=data(9), options=options(), steps_per_epoch=2, gallery=None)
     model = types.SimpleNamespace(count_params=lambda: 7)
     first, train, test = describe(given, model, types.SimpleNamespace(epoch=0)).splitlines()
@@ -55,7 +55,7 @@ def test_the_line_says_which_classes_train():
     assert test.startswith("to test: kind 17, kind 2, kind 3, …")
 
 
-def test_weights_that_cannot_be_downloaded_name_what_can_be_done(monkeypatch):
+def test_a_failed_download_of_weights_suggests_alternatives(monkeypatch):
     url = "https://example.com/weights.pth"
 
     def refuse(*arguments):

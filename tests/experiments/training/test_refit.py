@@ -1,4 +1,4 @@
-"""A run of seconds, and once more on every class."""
+"""A short run, and its refit on all classes."""
 
 import json
 import os
@@ -31,14 +31,14 @@ def start(*arguments):
 
 
 def words_of(photos, folder):
-    """A run with a refit."""
+    """Return the flags of a run with a refit."""
     words = [*TINY, f"--data_dir={photos}", f"--output_dir={folder}", "--refit"]
     return [*words, "--epochs=3", "--steps_per_epoch=2", "--raw_pixels"]
 
 
 @pytest.fixture
 def written(tmp_path):
-    """A finished run's folder with what another one reads of it."""
+    """The folder of a finished run with the files that the refit reads."""
     folder = RunFolder(tmp_path, "\n".join([*TINY, "--train_classes=5"]) + "\n")
     folder.write_text("flags.txt", folder.flags)
     rows = {"embedding, cosine": {"recall@1": 0.5}}
@@ -49,7 +49,7 @@ def written(tmp_path):
     return tmp_path
 
 
-def test_the_second_run_has_the_steps_and_the_batch_of_the_first(written, monkeypatch, capsys):
+def test_the_refit_has_the_steps_and_batch_of_the_first_run(written, monkeypatch, capsys):
     given = []
     monkeypatch.setattr(refit, "_exit_code", lambda words: given.append(words) or len(given) - 1)
     words = [*TINY, "--train_classes=5", "--raw_pixels", f"--output_dir={written}", "--refit"]
@@ -59,7 +59,7 @@ def test_the_second_run_has_the_steps_and_the_batch_of_the_first(written, monkey
     assert (second.batch_size, second.steps_per_epoch, second.epochs) == (6, 7, 2)
     assert (second.class_split, second.train_classes) == ("every_class", None)
     assert second.folder == written / "refit" and not (second.refit or second.raw_pixels)
-    assert (second.learning_rate, second.embedding_size) == (0.001, 8)  # as it was given
+    assert (second.learning_rate, second.embedding_size) == (0.001, 8)  # from the flags
     refit.check_refit(second)
     before = refit.measured(second)
     assert before.rows == {"embedding, cosine": {"recall@1": 0.5}} and before.table == "its table"
@@ -73,8 +73,8 @@ def test_the_second_run_has_the_steps_and_the_batch_of_the_first(written, monkey
 
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_a_run_trains_once_more_on_every_class(photos, tmp_path, capfd, monkeypatch):
-    # In this process, without the seconds that another takes to start.
+def test_a_refit_trains_on_every_class(photos, tmp_path, capfd, monkeypatch):
+    # Run in this process, because another process takes seconds to start.
     monkeypatch.setattr(refit, "_exit_code", lambda words: command(*words))
     folder = tmp_path / "run"
     words = words_of(photos, folder)
@@ -104,14 +104,14 @@ def test_a_run_trains_once_more_on_every_class(photos, tmp_path, capfd, monkeypa
     assert command(*words) == 0  # both are finished
     assert (final / "result.json").stat().st_mtime_ns == finished
     assert (folder / "model_card.md").read_text().count("Final model") == 1
-    # No threshold of images that were trained on.
+    # A threshold cannot be calibrated on training images.
     assert run_command(calibrate.main, ["calibrate", f"--run={final}"]) == 2
     assert "run must have unseen test images" in capfd.readouterr().err
 
 
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_a_kill_in_either_phase_changes_nothing(photos, tmp_path):
+def test_a_kill_in_either_phase_does_not_change_the_result(photos, tmp_path):
     killed, whole = tmp_path / "killed", tmp_path / "whole"
     for phase in (killed, killed / "refit"):
         process = start(*words_of(photos, killed), "--deterministic")
@@ -145,8 +145,8 @@ def test_a_kill_in_either_phase_changes_nothing(photos, tmp_path):
         (["--measured_in=/nowhere", "--class_split=every_class"], "measured_in=/nowhere"),
     ],
 )
-def test_what_cannot_be_refitted(words, message, tmp_path, capsys):
-    (tmp_path / "flags.txt").write_text("\n".join(TINY) + "\n")  # begun, not finished
+def test_invalid_refits(words, message, tmp_path, capsys):
+    (tmp_path / "flags.txt").write_text("\n".join(TINY) + "\n")  # an unfinished run
     words = [word.format(run=tmp_path) for word in words]
     assert command(*TINY, f"--output_dir={tmp_path / 'run'}", *words) == 2
     [line] = capsys.readouterr().err.splitlines()

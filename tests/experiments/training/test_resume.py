@@ -1,4 +1,4 @@
-"""`kill -9` at an arbitrary moment, then the same command: the run that was never killed."""
+"""A run that resumes after `kill -9` equals a run that was never killed."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ ARGUMENTS = [
     "--jitter=0.2,0.2,0.2,0.1",
     "--deterministic",
 ]
-# Three steps an epoch: RankMI is killed at odd steps, amid its alternation.
+# Three steps per epoch, so that RankMI is killed between its two alternating updates.
 LOSSES = {
     "ce": [
         *("--loss=ce", "--dropout=0.5", "--optimizer=sgd"),
@@ -27,7 +27,7 @@ LOSSES = {
     ],
     "rankmi": ["--loss=rankmi", "--optimizer=adam"],
     "pce": ["--loss=pce", "--classifier", "--classifier_factor=10"],
-    # Of 12 steps the third is the first that is remembered, and from the fifth on rows give way.
+    # The memory starts in step 3 of 12 and overwrites its oldest rows from step 5.
     "supcon": ["--loss=supcon", "--memory_size=20", "--memory_start_step=2"],
 }
 
@@ -71,7 +71,7 @@ def runs(tmp_path_factory):
         pytest.param("supcon", 1, marks=pytest.mark.thorough),
     ],
 )
-def test_a_killed_run_ends_like_one_that_was_not(photos, runs, tmp_path, loss, epoch):
+def test_a_killed_run_resumes_identically(photos, runs, tmp_path, loss, epoch):
     expected_run = whole(photos, runs, loss)
     killed = tmp_path / "killed"
     process = start(photos, killed, loss)

@@ -1,7 +1,7 @@
-"""Two processes and one folder: what the first has written by the time the second holds it counts.
+"""Two processes in one folder: the second process reads the files when it locks the folder.
 
-The order of events is forced: the second looks at the folder, the first works and is killed, the
-second opens it.
+The tests force the order of events: the second process looks at the folder, the first process
+works and is killed, and the second process opens the folder.
 """
 
 import json
@@ -18,7 +18,7 @@ from experiments.options import data as described
 from experiments.training.run_files import CHECKPOINT, FLAGS_FILE, RANKMI
 from experiments.training.run_folder import RunFolder
 
-# Opens the folder, writes when told to and waits to be killed.
+# Open the folder, write files on request, and wait.
 FIRST = """
 import sys
 from experiments.training.run_folder import RunFolder
@@ -31,7 +31,7 @@ for line in sys.stdin:
 
 
 class First:
-    """Another process that runs in the folder."""
+    """Another process that uses the folder."""
 
     def __init__(self, path, flags):
         self.process = subprocess.Popen(
@@ -63,7 +63,7 @@ class First:
         pytest.param("result.json", "flags", marks=pytest.mark.slow),
     ],
 )
-def test_a_folder_that_another_run_has_used_meanwhile_is_refused(tmp_path, kept, seen):
+def test_a_folder_that_another_run_used_in_between_is_refused(tmp_path, kept, seen):
     path = tmp_path / "run"
     if seen == "nothing":
         second = RunFolder(path, "--seed=1\n")
@@ -77,12 +77,12 @@ def test_a_folder_that_another_run_has_used_meanwhile_is_refused(tmp_path, kept,
     with pytest.raises(ValueError, match="run with other flags.*there --seed=0, now --seed=1"):
         second.open()
     assert (path / FLAGS_FILE).read_text() == "--seed=0\n"
-    # Refused, it does not hold the folder: the first's own command goes on.
+    # The refused process does not lock the folder, so that the first command can resume.
     RunFolder(path, "--seed=0\n").open()
 
 
 @pytest.mark.slow
-def test_a_folder_that_another_run_has_left_without_a_checkpoint_is_taken(tmp_path):
+def test_a_folder_without_a_checkpoint_can_be_reused(tmp_path):
     second = RunFolder(tmp_path / "run", "--seed=1\n")
     first = First(second.path, "--seed=0\n")
     first.write(RANKMI)
@@ -94,14 +94,14 @@ def test_a_folder_that_another_run_has_left_without_a_checkpoint_is_taken(tmp_pa
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_the_second_run_trains_nothing_of_the_first(
+def test_a_second_run_does_not_repeat_the_training(
     finished,
     photos,
     tmp_path,
     monkeypatch,
     capsys,
 ):
-    """The first run trains, and ends, while the second reads its images."""
+    """The first run completes while the second run loads its images."""
     load = described.load
 
     def meanwhile(options):

@@ -1,4 +1,4 @@
-"""A run from trained weights shows the untrained backbone next to its embedding."""
+"""A run with pretrained weights also shows the scores of the untrained backbone."""
 
 import json
 import re
@@ -21,7 +21,7 @@ NAME = "untrained backbone"
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
-    """10 classes of 4 pictures whose colors are not far apart: no score is 100 %."""
+    """10 classes of 4 pictures with similar colors, so that no score is 100 %."""
     root, rng = tmp_path_factory.mktemp("photos"), np.random.default_rng(0)
     for name in range(10):
         (root / f"class{name}").mkdir()
@@ -35,7 +35,7 @@ def photos(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory):
-    """A flag with weights that a run begins with."""
+    """The flag that sets the initial weights of a run."""
     keras.utils.set_random_seed(5)
     path = tmp_path_factory.mktemp("weights") / "net.weights.h5"
     models.build_backbone("small_convnet", 16).save_weights(path)
@@ -47,7 +47,7 @@ def baseline(folder):
 
 
 def by_hand(photos, weights, classes):
-    """Scores of the average-pooled maps of the backbone for the classes that test."""
+    """Return scores of the backbone's average-pooled maps for the test classes."""
     backbone = models.build_backbone("small_convnet", 16, weights.partition("=")[2])
     table = load_dataset("folder", data_dir=str(photos)).test.select_classes(classes)
     transform = EvaluationTransform(image_size=16)
@@ -55,7 +55,7 @@ def by_hand(photos, weights, classes):
     return metrics.evaluate(maps.mean(axis=(1, 2)), table.labels, [1, 2], clustering=False)
 
 
-def test_every_output_has_its_scores(photos, weights, tmp_path, capsys):
+def test_every_output_has_the_scores(photos, weights, tmp_path, capsys):
     folder = finished_run(tmp_path / "run", photos, weights, "--raw_pixels")
     expected = by_hand(photos, weights, np.arange(5))
     found = baseline(folder)
@@ -77,7 +77,7 @@ def test_every_output_has_its_scores(photos, weights, tmp_path, capsys):
     assert f"before, {NAME}: matching" in report
 
 
-def test_cached_features_need_no_second_pass(photos, weights, tmp_path, monkeypatch):
+def test_cached_features_are_reused_for_the_scores(photos, weights, tmp_path, monkeypatch):
     flags = [weights, "--freeze_backbone"]
     expected = baseline(finished_run(tmp_path / "images", photos, *flags))
     passes = []
@@ -95,7 +95,7 @@ def test_cached_features_need_no_second_pass(photos, weights, tmp_path, monkeypa
 
 
 @pytest.mark.thorough
-def test_on_a_fold_they_are_of_the_held_out_classes(photos, weights, tmp_path):
+def test_scores_on_a_fold_use_the_validation_classes(photos, weights, tmp_path):
     more = ["--fold=1/2", "--batch_size=4", "--epochs=1"]
     folder = finished_run(tmp_path / "run", photos, weights, *more)
     result = json.loads((folder / "result.json").read_text())
@@ -129,7 +129,7 @@ def test_a_killed_run_shows_the_same_scores(killed_in, photos, weights, tmp_path
 
 
 @pytest.mark.thorough
-def test_levels_are_pooled_each_by_itself(photos, weights, tmp_path):
+def test_levels_are_pooled_separately(photos, weights, tmp_path):
     levels = "--levels=stage2_conv2_relu,stage3_conv2_relu"
     folder = finished_run(tmp_path / "run", photos, weights, levels, "--epochs=1")
     assert set(baseline(folder)) == {"cosine", "l2"}

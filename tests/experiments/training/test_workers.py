@@ -1,4 +1,4 @@
-"""Two workers on this machine train a run together: as one process would, and after `kill -9`."""
+"""Two workers on this machine give the result of one process, also after `kill -9`."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tiny_run import final_weights, history
 
-# 132 test images: no multiple of the batch size or of the workers times it.
+# 132 test images are not a multiple of the batch size, per worker or in total.
 TINY = [
     *("--dataset=glyphs", "--train_classes=20", "--test_classes=11"),
     *("--image_size=16", "--resize=18", "--crop=fixed", "--batch_size=24"),
@@ -30,7 +30,7 @@ def start(folder, *more):
 
 
 def ended(processes):
-    """Exit code, output and errors of each."""
+    """Wait for processes. Return the exit code, stdout, and stderr of each process."""
     outputs = [process.communicate(timeout=300) for process in processes]
     return [(process.returncode, *output) for process, output in zip(processes, outputs)]
 
@@ -49,7 +49,7 @@ def whole(tmp_path_factory):
     return folder
 
 
-def test_two_workers_train_evaluate_and_write_what_one_process_does(whole, tmp_path):
+def test_two_workers_give_the_result_of_one_process(whole, tmp_path):
     alone = tmp_path / "alone"
     command = [sys.executable, "-m", "experiments.run", *TINY, f"--output_dir={alone}"]
     subprocess.run(command, check=True, cwd=local_workers.ROOT, capture_output=True)
@@ -67,9 +67,7 @@ def test_two_workers_train_evaluate_and_write_what_one_process_does(whole, tmp_p
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("victim", [0, 1])
-def test_when_one_is_killed_and_both_start_again_they_end_like_the_whole_run(
-    whole, tmp_path, victim
-):
+def test_a_run_resumes_identically_after_a_worker_is_killed(whole, tmp_path, victim):
     folder = tmp_path / "killed"
     processes = start(folder)
     deadline = time.monotonic() + 300
@@ -93,7 +91,7 @@ def test_when_one_is_killed_and_both_start_again_they_end_like_the_whole_run(
 
 
 @pytest.mark.thorough
-def test_what_the_workers_do_not_agree_on_is_named_by_each(tmp_path):
+def test_each_worker_names_flags_that_differ(tmp_path):
     words = ["experiments.run", *TINY, "--strategy=multi_worker"]
     words += [f"--output_dir={tmp_path / 'run'}", "--seed=@index"]
     processes = local_workers.start(2, *words)
@@ -104,7 +102,7 @@ def test_what_the_workers_do_not_agree_on_is_named_by_each(tmp_path):
 
 
 @pytest.mark.thorough
-def test_a_batch_that_the_workers_cannot_share_is_refused_by_each(tmp_path):
+def test_each_worker_refuses_a_batch_size_that_cannot_be_divided(tmp_path):
     for code, _, err in ended(start(tmp_path / "run", "--batch_size=25")):
         assert code == 2
         assert "batch_size must be a multiple of the 2 devices. Received: batch_size=25" in err

@@ -1,4 +1,4 @@
-"""What comes of a search: the flags of the runs on all training classes."""
+"""The flags of the final runs, on all training classes, after a search."""
 
 import pathlib
 
@@ -31,41 +31,43 @@ def final_options(search, best):
 
 
 @pytest.mark.usefixtures("best_epochs")
-def test_without_a_fold_to_stop_by_a_run_is_as_long_as_the_folds_were():
+def test_a_final_run_trains_as_long_as_its_folds():
     best = Trial(1, {"margin": 0.5}, 0.25)
     search = search_of("--patience=3", "--epochs=50")
     final = final_options(search, best)
     assert (final.epochs, final.eval_every, final.patience) == (6, 6, 0)
     said = SearchResult(search, [best], best, [0.2, 0.3, 0.25]).sentence
     assert said.endswith("MAP@R 25.0 (folds 20.0 30.0 25.0), each fold after epoch 4 9 5")
-    # What the search has drawn counts, not what the recipe has.
+    # Values from the search override the recipe.
     drawn = Trial(1, {"patience": 2, "head_epochs": 7}, 0.25)
     final = final_options(search_of("--epochs=50"), drawn)
     assert (final.epochs, final.eval_every, final.patience) == (8, 8, 0)
 
 
-def test_without_patience_it_has_all_its_epochs():
+def test_a_final_run_without_patience_trains_all_epochs():
     best = Trial(1, {"margin": 0.5, "epochs": 9}, 0.25)
     final = final_options(search_of("--epochs=50"), best)
     assert (final.epochs, final.eval_every, final.patience) == (9, 9, 0)
     assert SearchResult(search_of(), [best], best, [0.25]).sentence.endswith("(folds 25.0)")
 
 
-def test_no_epoch_of_the_final_runs_is_chosen_by_the_test_classes():
+def test_the_test_classes_do_not_choose_the_epoch_of_final_runs():
     best = Trial(1, {"margin": 0.5}, 0.25)
     assert final_options(search_of("--keep=best_test"), best).keep == "last"
-    # Other recipes keep their flags, so that a study of an earlier version continues.
+    # Other recipes keep their flags, so that a study of an earlier version can resume.
     assert final_options(search_of(), best).keep is None
 
 
 def test_patience_is_checked_before_the_first_trial(monkeypatch):
-    monkeypatch.setattr(RecipeSearch, "one_fold", lambda search: None)  # draws characters
-    search_of("--patience=3").check()  # the search gives the fold
+    monkeypatch.setattr(
+        RecipeSearch, "one_fold", lambda search: None
+    )  # skip the dataset, which is slow
+    search_of("--patience=3").check()  # the search adds --fold
     with pytest.raises(UsageError, match="last step, which schedule=warm_cosine counts on"):
         search_of("--patience=3", "--schedule=warm_cosine").check()
 
 
-def test_the_evaluation_of_a_trial_may_run_the_code_that_its_runs_may(tmp_path, monkeypatch):
+def test_the_evaluation_of_a_trial_is_allowed_the_same_code_as_its_runs(tmp_path, monkeypatch):
     recipe, given = tmp_path / "tiny.flags", []
     recipe.write_text("--backbone=mine.keras\n--import_modules=module_of_the_recipe\n")
     (tmp_path / "trial-0").mkdir()

@@ -1,4 +1,4 @@
-"""Trials by Optuna: resumed, shared, and refused where they are another study's."""
+"""Optuna trials: resuming, sharing, and refusing another study's storage."""
 
 import pathlib
 import signal
@@ -39,7 +39,7 @@ def done(folder, total, run=value, **more):
     return search
 
 
-def test_values_keep_to_their_bounds_and_the_best_is_the_best(tmp_path):
+def test_values_are_within_bounds_and_the_best_trial_is_found(tmp_path):
     search = done(tmp_path / "one", 14)
     trials = search.trials()
     assert [trial.number for trial in trials] == list(range(14))
@@ -54,7 +54,7 @@ def test_values_keep_to_their_bounds_and_the_best_is_the_best(tmp_path):
     assert len({trial.values["margin"] for trial in trials}) == 14
 
 
-def test_the_first_trial_is_what_the_recipe_has(tmp_path):
+def test_the_first_trial_has_the_values_of_the_recipe(tmp_path):
     own = {"learning_rate": 1e-4, "optimizer": "sgd"}
     search = Search(tmp_path / "one", None, "one", {"folds": ["--folds=2"]}, SPACE, 0, own)
     search.do(3, value)
@@ -64,7 +64,7 @@ def test_the_first_trial_is_what_the_recipe_has(tmp_path):
     assert all(other.values["learning_rate"] != 1e-4 for other in others)
 
 
-def test_a_search_that_was_stopped_is_the_one_that_was_not(tmp_path):
+def test_a_stopped_search_resumes_identically(tmp_path):
     whole = done(tmp_path / "whole", 6).trials()
     tried = []
 
@@ -78,7 +78,7 @@ def test_a_search_that_was_stopped_is_the_one_that_was_not(tmp_path):
         with pytest.raises(KeyboardInterrupt):
             done(tmp_path / "stopped", 6, stops)
     assert [trial.number for trial in tried] == [0, 1, 2, 2]
-    assert tried[2] == tried[3]  # repeated in its folder, so its runs resume
+    assert tried[2] == tried[3]  # repeated in the same folder, so that its runs resume
     stopped = done(tmp_path / "stopped", 6, stops).trials()
     assert [(each.values, each.score) for each in stopped] == [
         (each.values, each.score) for each in whole
@@ -88,12 +88,12 @@ def test_a_search_that_was_stopped_is_the_one_that_was_not(tmp_path):
     assert (len(more), more[:6]) == (8, stopped)
 
 
-def test_two_that_share_a_folder_do_no_trial_twice(tmp_path):
+def test_two_searches_in_one_folder_repeat_no_trial(tmp_path):
     tried, together = [], threading.Barrier(2, timeout=60)
 
     def run(trial):
         if trial.number < 2:
-            together.wait()  # each has one
+            together.wait()  # each search has a trial
         tried.append(trial.number)
         return value(trial)
 
@@ -102,11 +102,11 @@ def test_two_that_share_a_folder_do_no_trial_twice(tmp_path):
         thread.start()
     for thread in threads:
         thread.join(timeout=60)
-    # Both can begin the last trial at the same moment.
+    # Both searches can start a last trial at the same time.
     assert len(set(tried)) == len(tried) and len(tried) in (5, 6)
 
 
-def test_values_that_a_run_refuses_end_the_search_and_are_not_tried_again(tmp_path):
+def test_values_that_a_run_refuses_stop_the_search_and_are_not_repeated(tmp_path):
     def refuses(trial):
         raise UsageError("batch_size must be another one")
 
@@ -115,7 +115,7 @@ def test_values_that_a_run_refuses_end_the_search_and_are_not_tried_again(tmp_pa
     assert [trial.number for trial in done(tmp_path, 2).trials()] == [1, 2]
 
 
-def test_other_runs_that_stop_leave_their_trial_to_the_next(tmp_path):
+def test_the_trial_of_a_failed_run_is_repeated_by_the_next_search(tmp_path):
     failed = []
 
     def fails(trial):
@@ -142,7 +142,7 @@ def test_a_storage_of_another_study_is_refused(storage, tmp_path):
         opened(tmp_path / "one", storage=storage, folds=3)
 
 
-def test_flags_of_one_machine_are_not_of_the_study(tmp_path):
+def test_machine_specific_flags_are_not_part_of_the_study(tmp_path):
     now = searching.study_flags(["--dataset=glyphs", "--data_dir=/here", "--epochs=7"])
     assert "--epochs=7" in now and "--data_dir=/here" not in now
     words = (tmp_path, None, "one")
@@ -153,7 +153,7 @@ def test_flags_of_one_machine_are_not_of_the_study(tmp_path):
 
 
 @pytest.mark.parametrize("storage", ["nothing://x/y", "sqlite:////proc/nothing/here.db", "x://"])
-def test_a_storage_that_cannot_be_opened_is_one_line_without_its_password(storage, tmp_path):
+def test_an_unreachable_storage_is_one_line_without_its_password(storage, tmp_path):
     storage = storage.replace("//x", "//me:secret@x")
     with pytest.raises(UsageError, match="storage has no storage of a study") as refused:
         opened(tmp_path, storage=storage)
@@ -161,19 +161,19 @@ def test_a_storage_that_cannot_be_opened_is_one_line_without_its_password(storag
     assert "\n" not in str(refused.value)
 
 
-def test_a_file_that_is_no_storage(tmp_path):
+def test_an_invalid_storage_file(tmp_path):
     (tmp_path / searching.FILE).write_text("thesis")
     with pytest.raises(UsageError, match="output_dir has no storage of a study.*not a database"):
         opened(tmp_path)
     assert (tmp_path / searching.FILE).read_text() == "thesis"
 
 
-def test_folders_with_names_that_mean_something_to_others(tmp_path):
+def test_folders_with_special_characters(tmp_path):
     assert len(done(tmp_path / "a {0} ?x=1 %20 #", 1).trials()) == 1
 
 
-def test_a_trial_of_a_killed_process_is_tried_again(tmp_path, monkeypatch, capsys):
-    """A process that is killed leaves a running trial without heartbeats."""
+def test_a_trial_of_a_killed_process_is_repeated(tmp_path, monkeypatch, capsys):
+    """A killed process leaves a running trial without heartbeats."""
     monkeypatch.setattr(searching, "GRACE", 1)
     storage = f"sqlite:///{tmp_path}/shared.db"
     program = textwrap.dedent(f"""
@@ -201,7 +201,7 @@ def test_a_trial_of_a_killed_process_is_tried_again(tmp_path, monkeypatch, capsy
 
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_two_processes_and_one_that_is_killed(tmp_path):
+def test_two_processes_of_which_one_is_killed(tmp_path):
     log = tmp_path / "log"
     source = textwrap.dedent("""
         import pathlib, sys, time
@@ -236,11 +236,11 @@ def test_two_processes_and_one_that_is_killed(tmp_path):
     ended = sorted(int(line.split()[1]) for line in lines if line.startswith("end"))
     assert ended == list(range(8))
     begun = [line for line in lines if line.startswith("begin")]
-    assert len(begun) in (8, 9)  # what was running when it was killed was begun again
+    assert len(begun) in (8, 9)  # a trial of the killed process is repeated
 
 
-def test_a_stored_trial_sets_only_what_is_searched(tmp_path):
-    """Otherwise a stranger's storage sets flags of a run, `--trust_code` among them."""
+def test_a_stored_trial_sets_only_searched_flags(tmp_path):
+    """Otherwise, an untrusted storage could set flags of a run, such as `--trust_code`."""
     optuna = pytest.importorskip("optuna")
     search = done(tmp_path, 2)
     study = optuna.load_study(storage=f"sqlite:///{tmp_path / searching.FILE}", study_name="one")

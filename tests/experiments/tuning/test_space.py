@@ -1,4 +1,4 @@
-"""What a search is given, in words."""
+"""Parsing of --search."""
 
 import pytest
 
@@ -16,11 +16,11 @@ def read(*words, loss="contrastive", given=()):
     return read_space(words, "one", parse(RunOptions, ["run", f"--loss={loss}", *given]))
 
 
-def test_bounds_scales_whole_numbers_and_words():
+def test_bounds_scales_whole_numbers_and_choices():
     found = read(
         "learning_rate=1e-5:1e-3:log",
         "one/margin=0.05:0.5",
-        "another/margin=2:1",  # not this recipe's
+        "another/margin=2:1",  # for another recipe
         "images_per_class=2:8",
         "optimizer=adam,sgd",
         "flip=true,false",
@@ -43,7 +43,7 @@ def test_bounds_scales_whole_numbers_and_words():
     assert not options.flip
 
 
-def test_what_a_recipe_has_itself_within_the_bounds(tmp_path):
+def test_values_of_a_recipe_within_the_bounds(tmp_path):
     def own(*flags):
         (tmp_path / "one.flags").write_text("\n".join(["--loss=contrastive", *flags]))
         options = parse(RunOptions, ["run", f"--flagfile={tmp_path / 'one.flags'}"])
@@ -51,7 +51,7 @@ def test_what_a_recipe_has_itself_within_the_bounds(tmp_path):
 
     words = ("learning_rate=1e-4:1e-2:log", "margin=0.5:2", "positive_margin=0.1:0.3")
     words += ("images_per_class=2:8", "optimizer=adam,sgd", "flip=true,false", "power=1,2")
-    # The rate is out of its bounds, and so is the loss's default of the positive margin.
+    # The learning rate and the default of positive_margin are out of bounds.
     assert own("--learning_rate=0.02", "--images_per_class=4", "--optimizer=sgd", "--noflip") == {
         "margin": 1.0,
         "images_per_class": 4,
@@ -100,14 +100,14 @@ def test_bad_input(word, message):
         read(word)
 
 
-def test_what_is_given_too_or_named_twice():
+def test_a_parameter_that_is_also_a_flag_or_is_named_twice():
     with pytest.raises(UsageError, match="must not name learning_rate, which is given too"):
         read("learning_rate=1e-5:1e-3", given=["--learning_rate=0.1"])
     with pytest.raises(UsageError, match="must name learning_rate once"):
         read("learning_rate=1e-5:1e-3", "one/learning_rate=1e-5:1e-3")
 
 
-def test_a_recipe_that_is_none_of_the_study():
+def test_a_recipe_outside_the_study():
     check_recipes(["one/margin=1:2", "margin=1:2"], ["one"])
     with pytest.raises(UsageError, match="one of the recipes one before the /.*search=two/margin"):
         check_recipes(["two/margin=1:2"], ["one"])

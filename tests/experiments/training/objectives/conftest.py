@@ -1,4 +1,4 @@
-"""A small embedding with two levels, and what a training by its options would do."""
+"""Fixtures: a small embedding with two levels, and the objective of a command line."""
 
 import dataclasses
 
@@ -15,7 +15,7 @@ from experiments.training.optimizer import backbone_optimizer
 
 @dataclasses.dataclass
 class Tiny:
-    """Eight images of four classes, a small net with two levels, its training."""
+    """Eight images of four classes, and a small model with two levels and its objective."""
 
     objective: Objective
     embedding: keras.Model
@@ -24,7 +24,7 @@ class Tiny:
     class_ids: np.ndarray
 
     def evaluate(self):
-        """What `evaluate` tells of the images."""
+        """Return the logs of `evaluate` on the images."""
         batches = tf.data.Dataset.from_tensors((self.images, self.class_ids))
         return self.model.evaluate(self.objective.targets(batches), verbose=0, return_dict=True)
 
@@ -39,7 +39,7 @@ def level_names():
 
 @pytest.fixture
 def tiny(level_names):
-    """Words of a command line -> `Tiny`, with two levels or none."""
+    """Function: flags -> `Tiny`, with two levels or without levels."""
 
     def build(*words, two_levels=True):
         small = ["--backbone=small_convnet", "--filters=4,6", "--weights=none", "--image_size=16"]
@@ -61,5 +61,5 @@ def tiny(level_names):
 
 @pytest.fixture
 def objective():
-    """Words of a command line -> `Objective`."""
+    """Function: flags -> `Objective`."""
     return lambda *words: objective_of(parse(RunOptions, ["run", *words]))

@@ -1,4 +1,4 @@
-"""RankMI: the embedding and the statistics network in turns."""
+"""RankMI: alternating updates of the embedding and the statistics network."""
 
 import numpy as np
 import pytest
@@ -6,25 +6,25 @@ import pytest
 from experiments.training.objectives.pair_distances import PairDistances
 
 
-def test_rankmi_updates_the_embedding_in_every_k_plus_first_step(objective):
+def test_rankmi_updates_the_embedding_once_in_k_plus_one_steps(objective):
     one = objective("--loss=rankmi", "--k=2", "--warmup_steps=1")
     assert [one.updates(steps) for steps in (1, 2, 3, 4, 7)] == [1, 1, 1, 2, 3]
     rate = one.learning_rate(9)
     assert rate.total_steps == 3
     statistics = one.compile_arguments(9)["statistics_optimizer"]
     assert statistics.get_config()["learning_rate"]["config"]["total_steps"] == 6
-    # The rate that is logged is that of the last of the updates, not of so many.
+    # After 8 steps, the logged rate belongs to the third and last update.
     assert one.rate_after(rate, 8) == pytest.approx(float(rate(2)))
     np.testing.assert_allclose(float(statistics.learning_rate), float(rate(0)))
 
 
-def test_without_k_it_is_the_models_own(tiny):
+def test_the_default_of_k_is_the_default_of_the_model(tiny):
     run = tiny("--loss=rankmi")
     assert [run.objective.updates(steps) for steps in (1, 2, 3)] == [1, 1, 2]
     assert run.model.k == 1
 
 
-def test_it_takes_all_levels_together(tiny, level_names):
+def test_rankmi_concatenates_all_levels(tiny, level_names):
     run = tiny("--loss=rankmi", "--k=3", "--alpha=0.3", "--sampling=uniform", "--seed=7")
     assert run.embedding.output_shape == (None, 10)
     assert not run.objective.outputs()
@@ -34,7 +34,7 @@ def test_it_takes_all_levels_together(tiny, level_names):
     assert np.isfinite(run.evaluate()["mutual_information"])
 
 
-def test_the_statistics_network_is_the_one_that_was_asked_for(tiny):
+def test_flags_configure_the_statistics_network(tiny):
     words = ["--statistics_hidden=6", "--statistics_depth=1", "--nostatistics_residual"]
     network = tiny("--loss=rankmi", "--beta=0.7", *words).model.statistics_network
     config = network.get_config()
@@ -42,7 +42,7 @@ def test_the_statistics_network_is_the_one_that_was_asked_for(tiny):
     assert [config[name] for name in asked] == [6, 1, False, 0.7]
 
 
-def test_its_pictures_come_behind_what_every_training_shows(objective):
+def test_the_rankmi_evaluator_follows_the_common_evaluators(objective):
     *common, last = objective("--loss=rankmi").evaluators()
     assert isinstance(last, PairDistances)
     assert [type(each) for each in common] == [
@@ -60,6 +60,6 @@ def test_its_pictures_come_behind_what_every_training_shows(objective):
         ("--margin=1", "takes k, beta, alpha, sampling. Received: margin=1.0"),
     ],
 )
-def test_rankmi_refuses_what_makes_no_sense(word, message, tiny):
+def test_invalid_arguments_of_rankmi(word, message, tiny):
     with pytest.raises(ValueError, match=message):
         tiny("--loss=rankmi", word)

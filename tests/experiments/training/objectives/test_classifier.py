@@ -1,4 +1,4 @@
-"""A classifier of the embeddings: alone, next to a loss, or as the source of a loss's p."""
+"""A classifier of the embeddings: as the only loss, next to a loss, or as the source of p."""
 
 import keras
 import numpy as np
@@ -8,30 +8,30 @@ import tensorflow as tf
 
 
 @pytest.mark.parametrize("name", ["ce", "center"])
-def test_the_classifier_takes_all_levels_together(name, tiny, level_names):
+def test_the_classifier_concatenates_all_levels(name, tiny, level_names):
     run = tiny(f"--loss={name}")
     assert run.embedding.output_shape == (None, 10)
     assert run.model.get_layer("logits").kernel.shape == (10, 4)
     assert not any(level in str(run.objective.compile_arguments(10)) for level in level_names)
 
 
-def test_the_classifier_alone_has_the_loss_of_its_logits(tiny):
+def test_the_loss_of_a_classifier_is_the_cross_entropy(tiny):
     run = tiny("--loss=ce", "--label_smoothing=0")
     logs = run.evaluate()
-    # Its weights start at zero: all four classes are alike.
+    # The weights start at 0, so all four classes have the same probability.
     assert logs["loss"] == pytest.approx(np.log(4), rel=1e-5)
     assert logs["tightness"] + logs["contrastive"] == pytest.approx(logs["loss"], rel=1e-5)
 
 
 @pytest.mark.slow
-def test_beside_the_center_loss_both_have_their_weights(tiny):
+def test_center_loss_and_cross_entropy_are_weighted(tiny):
     run = tiny("--loss=center", "--center_weight=0.25")
     logs = run.evaluate()
     center = float(run.objective.loss()(run.class_ids, run.embeddings()))
     assert center > 0.01
     assert logs["embeddings_loss"] == pytest.approx(center, rel=1e-4)
     assert logs["loss"] == pytest.approx(0.25 * center + np.log(4), rel=1e-4)
-    # Both are logged as the two parts that they are.
+    # The two terms are logged as tightness and contrastive.
     assert {run.objective.log_names.get(name, name) for name in logs} == {
         "loss",
         "tightness",
@@ -40,9 +40,7 @@ def test_beside_the_center_loss_both_have_their_weights(tiny):
 
 
 @pytest.mark.parametrize(("words", "epsilon"), [([], 0.0), (["--label_smoothing=0.3"], 0.3)])
-def test_the_cross_entropy_next_to_the_center_loss_is_plain_unless_epsilon_is_set(
-    words, epsilon, tiny
-):
+def test_cross_entropy_with_the_center_loss_has_no_smoothing_by_default(words, epsilon, tiny):
     run = tiny("--loss=center", *words)
     layer = run.model.get_layer("logits")
     layer.kernel.assign(np.random.default_rng(0).normal(size=layer.kernel.shape))
@@ -55,13 +53,13 @@ def test_the_cross_entropy_next_to_the_center_loss_is_plain_unless_epsilon_is_se
     )
 
 
-def test_an_epsilon_out_of_range_is_refused_with_the_center_loss_too(tiny):
+def test_an_invalid_label_smoothing_is_refused_with_the_center_loss(tiny):
     with pytest.raises(ValueError, match=r"label_smoothing must be .*label_smoothing=1\.5"):
         tiny("--loss=center", "--label_smoothing=1.5")
 
 
 def with_classifier(tiny, *words):
-    """A training by PCE whose classifier tells the classes apart to some degree."""
+    """Build a model with PCE and a random classifier. Return the model and p."""
     run = tiny("--loss=pce", "--classifier", "--lam_floor=1e-9", *words, two_levels=False)
     layer = run.model.get_layer("logits")
     layer.kernel.assign(np.random.default_rng(0).normal(size=layer.kernel.shape))
@@ -75,7 +73,7 @@ def test_pce_takes_p_and_lambda_from_the_attached_classifier(tiny):
     logs = run.evaluate()
     z = run.embeddings().astype("float64")
     lam = oracles.smallest_eigenvalue(p, z)
-    assert lam > 1e-9  # eight images, five dimensions
+    assert lam > 1e-9  # positive, since eight images exceed five dimensions
     assert logs["embeddings_lambda_of_batch"] == pytest.approx(lam, rel=0.02)
     expected = oracles.mean_loss(
         oracles.pairwise_cross_entropy,
@@ -92,13 +90,13 @@ def test_pce_takes_p_and_lambda_from_the_attached_classifier(tiny):
     assert run.objective.log_names["embeddings_lambda_of_batch"] == "lambda_of_batch"
 
 
-def test_the_attached_classifier_can_learn_faster_than_the_embedding(tiny):
+def test_the_attached_classifier_can_have_a_higher_learning_rate(tiny):
     run, _ = with_classifier(tiny, "--classifier_factor=30")
     assert run.objective.rate_factors(run.model) == {"logits/kernel": 30.0, "logits/bias": 30.0}
 
 
 @pytest.mark.slow
-def test_the_attached_classifier_learns_and_does_not_move_the_embedding(tiny):
+def test_the_attached_classifier_trains_without_a_gradient_to_the_embedding(tiny):
     run, _ = with_classifier(tiny, "--chunk_size=4", "--chunk_statistics")
     with tf.GradientTape() as tape:
         logits = run.model(run.images)["logits"]
@@ -120,6 +118,6 @@ def test_the_attached_classifier_learns_and_does_not_move_the_embedding(tiny):
 
 
 @pytest.mark.parametrize("loss", ["spce", "ce"])
-def test_a_classifier_is_refused_with_a_loss_that_takes_none(loss, objective):
+def test_a_classifier_is_refused_with_other_losses(loss, objective):
     with pytest.raises(ValueError, match=f"classifier must be given with loss pce .*loss={loss}"):
         objective(f"--loss={loss}", "--classifier")

@@ -1,4 +1,4 @@
-"""Which kind of training serves a loss, and that nothing has to be told of a new one."""
+"""The objective of each loss, and a new loss that needs no other code."""
 
 import pathlib
 import re
@@ -25,7 +25,7 @@ OTHERS |= dict.fromkeys(OVER_PROXIES, OverProxies)
 
 
 @pytest.mark.parametrize("name", losses.LOSSES)
-def test_every_loss_is_served(name, objective):
+def test_every_loss_has_an_objective(name, objective):
     one = objective(f"--loss={name}")
     assert type(one) is OTHERS.get(name, OverPairs)
     kinds = {type(each) for each in one.evaluators()}
@@ -33,14 +33,14 @@ def test_every_loss_is_served(name, objective):
     assert (ClassMeanAccuracy in kinds) != (ClassifierAccuracy in kinds)
 
 
-def test_every_kind_serves_a_loss():
+def test_every_objective_has_a_loss():
     assert {loss.kind for loss in losses.LOSSES.values()} == set(KINDS)
 
 
 @pytest.mark.slow
-def test_a_new_loss_over_pairs_is_trained_without_a_word_elsewhere(monkeypatch, tiny, level_names):
+def test_a_new_pair_loss_trains_without_other_changes(monkeypatch, tiny, level_names):
     class RightAngles(losses.PairLoss):
-        """Negatives at right angles or beyond, and positives close by."""
+        """A loss with negatives at right angles or beyond, and positives close to each other."""
 
         def compute_pair_parts(self, pairs):
             similarities = pairs.similarities()
@@ -48,7 +48,7 @@ def test_a_new_loss_over_pairs_is_trained_without_a_word_elsewhere(monkeypatch, 
             return tightness, masked_sum(ops.relu(similarities), pairs.negative)
 
     monkeypatch.setitem(losses.LOSSES, "right_angles", RightAngles)
-    # The command line knows losses by their source, which a test has not.
+    # The command line reads the source of losses, which a test does not have.
     monkeypatch.setattr(loss_flags, "checked", lambda loss, given: dict(given))
     run = tiny("--loss=right_angles")
     before = run.embeddings()
@@ -71,7 +71,7 @@ def test_an_unknown_loss_is_named(objective):
         objective("--loss=hinge")
 
 
-def test_nothing_else_asks_which_loss_it_is():
+def test_no_other_code_compares_loss_names():
     named = "|".join(losses.LOSSES)
     question = re.compile(rf"\bloss (==|!=|in|not in)\s|[\"']({named})[\"']\s*(==|!=)")
     root = pathlib.Path(experiments.__file__).parent
@@ -82,6 +82,6 @@ def test_nothing_else_asks_which_loss_it_is():
         if question.search(line.partition("#")[0])
         and " for " not in line
         and "catalog.names()" not in line
-        and " not in takers:" not in line  # The losses whose constructor has an argument.
+        and " not in takers:" not in line  # Losses whose constructor has an argument.
     ]
     assert asked == []

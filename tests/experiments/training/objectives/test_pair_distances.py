@@ -1,4 +1,4 @@
-"""The RankMI pictures of a report show what the run recorded."""
+"""The RankMI figures of a report show the recorded distances."""
 
 import json
 from types import SimpleNamespace
@@ -17,7 +17,7 @@ from keras_dml.models import StatisticsNetwork
 
 
 class Table:
-    """Images that are their own embeddings."""
+    """A table whose images equal their embeddings."""
 
     def __init__(self, z, labels):
         self.z, self.labels = z, labels
@@ -27,7 +27,7 @@ class Table:
 
 
 @pytest.mark.slow
-def test_distances_before_and_after_and_the_costs(tmp_path):
+def test_distances_before_and_after_training_and_costs(tmp_path):
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(6), 5)
     before = Table(rng.normal(size=(30, 4)).astype("float32"), labels)
@@ -37,7 +37,7 @@ def test_distances_before_and_after_and_the_costs(tmp_path):
     run = SimpleNamespace(folder=folder, data=SimpleNamespace(test=before))
     evaluator = PairDistances()
     evaluator.before(run, State(), lambda table, text: table.z)
-    # A run that is continued keeps what it saw at its start, before its first checkpoint and after.
+    # A resumed run keeps the distances from its start, with and without a checkpoint.
     evaluator.before(run, State(), lambda table, text: 0 * table.z)
     evaluator.before(run, State(epoch=1, step=3), None)
     network = StatisticsNetwork(hidden=4, seed=0)
@@ -51,7 +51,6 @@ def test_distances_before_and_after_and_the_costs(tmp_path):
     np.testing.assert_array_equal(start.positive, expected.positive)
     assert sum(map(sum, seen["after"])) == 30 * 29 // 2
     assert seen["values"][100] == pytest.approx(float(network(np.array([[1.0]]))[0, 0]), abs=1e-6)
-    # Another loss may take the folder of a run without a checkpoint: this file goes then.
 
     pictures = {title: drawn(data) for title, data in findings.figures.items()}
     summary = findings.summary

@@ -1,4 +1,4 @@
-"""Losses over the embeddings alone: one output, or one for each level."""
+"""Losses over pairs of embeddings, with one output or with an output per level."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def test_a_loss_over_pairs_is_summed_over_the_levels(name, tiny, level_names):
     assert logs["loss"] == pytest.approx(total, rel=1e-4)
 
 
-def test_without_levels_there_is_one_output_and_the_class_ids_stay_as_they_are(objective):
+def test_without_levels_one_output_has_the_class_ids_as_targets(objective):
     one = objective("--loss=snca")
     assert not one.outputs()
     batches = object()
@@ -48,7 +48,7 @@ def test_an_argument_of_another_loss_is_refused(objective):
 
 
 @pytest.mark.slow
-def test_with_a_memory_of_earlier_batches_the_embedding_stays_by_itself(tiny):
+def test_a_memory_of_earlier_batches_does_not_change_the_embedding(tiny):
     flags = ["--memory_size=20", "--memory_weight=0.5", "--memory_start_step=0"]
     run = tiny("--loss=snca", "--batch_size=8", *flags, two_levels=False)
     assert isinstance(run.model, models.CrossBatchMemory)
@@ -75,17 +75,17 @@ def test_with_a_memory_of_earlier_batches_the_embedding_stays_by_itself(tiny):
         ),
     ],
 )
-def test_a_memory_that_does_not_fit_is_refused(tiny, flags, message):
+def test_an_invalid_memory_is_refused(tiny, flags, message):
     with pytest.raises(ValueError, match=message):
         tiny("--loss=snca", *flags, two_levels=False)
 
 
-def test_a_memory_of_levels_is_refused(tiny):
+def test_a_memory_with_levels_is_refused(tiny):
     with pytest.raises(ValueError, match="memory_size must not be given with levels"):
         tiny("--loss=snca", "--memory_size=500")
 
 
-def test_a_memory_that_would_begin_behind_the_last_step_is_refused(objective):
+def test_a_memory_that_starts_after_the_last_step_is_refused(objective):
     message = r"memory_start_step must be below the 1,000 steps.*memory_start_step=1000"
     with pytest.raises(UsageError, match=message):
         objective("--memory_size=500").check_steps(1000)
@@ -102,7 +102,7 @@ def test_a_memory_that_would_begin_behind_the_last_step_is_refused(objective):
         (["--chunk_size=3", "--loss=rankmi"], "chunk_size is for one network, and loss rankmi"),
     ],
 )
-def test_chunks_that_do_not_add_up_are_refused(tiny, flags, message):
+def test_invalid_chunks_are_refused(tiny, flags, message):
     with pytest.raises(ValueError, match=message):
         tiny("--loss=snca", *flags, two_levels=False)
 
@@ -110,7 +110,7 @@ def test_chunks_that_do_not_add_up_are_refused(tiny, flags, message):
 @pytest.mark.slow
 @pytest.mark.gate_cases(2)
 @tiers.parametrize("loss", ["snca", "margin", "memory", "ce", "center", "proxy_anchor"], ["memory"])
-def test_in_chunks_the_weights_are_those_of_the_whole_batch(tiny, loss):
+def test_chunks_give_the_weights_of_the_whole_batch(tiny, loss):
     flags = [f"--loss={loss}", "--frozen_batch_norm", "--batch_size=8"]
     if loss == "memory":
         flags[0] = "--loss=snca"
@@ -130,7 +130,7 @@ def test_in_chunks_the_weights_are_those_of_the_whole_batch(tiny, loss):
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_levels_are_computed_in_chunks_too(tiny):
+def test_chunks_with_levels(tiny):
     trained = []
     for more in ([], ["--chunk_size=3"]):
         run = tiny("--loss=multi_similarity", "--frozen_batch_norm", *more)
@@ -141,7 +141,7 @@ def test_levels_are_computed_in_chunks_too(tiny):
 
 
 @pytest.mark.slow
-def test_mining_narrows_the_pairs_one_after_the_other(tiny):
+def test_miners_are_applied_in_order(tiny):
     run = tiny("--loss=contrastive", "--mining=easy_positive,semi_hard", two_levels=False)
     by_hand = losses.ContrastiveLoss(mining=[mining.EasyPositive(), mining.SemiHard()])
     expected = float(by_hand(run.class_ids, run.embeddings()))
@@ -158,6 +158,6 @@ def test_mining_narrows_the_pairs_one_after_the_other(tiny):
         (["--mining=hard", "--loss=rankmi"], "mining is for losses over pairs .*, not for rankmi"),
     ],
 )
-def test_mining_that_does_not_fit_are_refused(objective, flags, message):
+def test_invalid_mining_is_refused(objective, flags, message):
     with pytest.raises(ValueError, match=message):
         objective(*flags)

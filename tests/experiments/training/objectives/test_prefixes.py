@@ -1,4 +1,4 @@
-"""--matryoshka: the loss over prefixes, and recall of each."""
+"""--matryoshka: the loss over prefixes, and recall of each prefix."""
 
 from types import SimpleNamespace
 
@@ -10,7 +10,7 @@ from experiments.options import UsageError
 from keras_dml import losses, metrics
 
 
-def test_the_loss_is_summed_over_prefixes_and_recall_is_measured_for_each(objective):
+def test_loss_and_scores_have_the_prefixes_of_the_flag(objective):
     one = objective("--loss=snca", "--temperature=0.2", "--matryoshka=2,4,8", "--embedding_size=8")
     loss = one.loss()
     assert isinstance(loss, losses.MatryoshkaLoss)
@@ -51,12 +51,12 @@ def test_recall_of_prefixes():
         (["--loss=snca", "--matryoshka=4,8", "--levels=a,b"], "must not be given with levels"),
     ],
 )
-def test_what_is_refused(words, message, objective):
+def test_invalid_prefixes(words, message, objective):
     with pytest.raises(ValueError, match=message):
         objective(*words).loss()
 
 
-def test_prefixes_of_the_backbones_own_features_end_with_their_length(objective):
+def test_prefixes_of_backbone_features_end_with_their_length(objective):
     one = objective("--loss=snca", "--matryoshka=4,8")
     one.check_dimensions(8)
     with pytest.raises(UsageError, match=r"matryoshka must end with 16.*matryoshka=4,8"):

@@ -1,4 +1,4 @@
-"""Proxies of the training classes over the embedding, and boundaries behind it."""
+"""Proxies of the training classes, and boundaries of the margin loss."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from experiments.training.optimizer import backbone_optimizer
 from keras_dml import losses
 
 
-def test_the_head_takes_all_levels_together_and_shares_the_embedding(tiny):
+def test_the_head_concatenates_all_levels_and_shares_the_embedding(tiny):
     run = tiny("--loss=arcface", "--margin=0.3")
     assert run.embedding.output_shape == (None, 10)
     head = run.model.get_layer("proxy_head")
@@ -19,7 +19,7 @@ def test_the_head_takes_all_levels_together_and_shares_the_embedding(tiny):
     assert logs["tightness"] + logs["contrastive"] == pytest.approx(expected, rel=1e-3)
 
 
-def test_the_head_is_the_one_that_the_loss_is_defined_with_unless_told_otherwise(tiny):
+def test_the_head_follows_the_definition_of_the_loss_by_default(tiny):
     head = tiny("--loss=soft_triple").model.get_layer("proxy_head")
     assert (head.centers, head.pooling, head.proxies_regularizer) == (10, "soft", None)
     words = ["--proxies_centers=2", "--proxies_temperature=0.5", "--proxies_merging=0.3"]
@@ -29,7 +29,7 @@ def test_the_head_is_the_one_that_the_loss_is_defined_with_unless_told_otherwise
     assert tiny("--loss=subcenter_arcface").model.get_layer("proxy_head").centers == 3
 
 
-def test_the_proxies_may_have_a_learning_rate_of_their_own(tiny):
+def test_proxies_can_have_a_separate_learning_rate(tiny):
     run = tiny("--loss=proxy_anchor", "--proxies_factor=20", "--pretrained_factor=0.5")
     factors = run.objective.rate_factors(run.model)
     assert factors == {run.model.get_layer("proxy_head").proxies.path: 20.0}
@@ -40,14 +40,14 @@ def test_the_proxies_may_have_a_learning_rate_of_their_own(tiny):
 
 
 @pytest.mark.parametrize("word", ["--proxies_centers=2", "--proxies_factor=2"])
-def test_losses_without_proxies_refuse_their_options(word, objective):
+def test_losses_without_proxies_refuse_proxy_flags(word, objective):
     with pytest.raises(ValueError, match=r"is of the proxies, which only losses arcface, .* have"):
         objective("--loss=snca", word)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("boundaries", [1, 4])
-def test_the_margin_loss_may_learn_its_boundaries(boundaries, tiny, level_names):
+def test_the_margin_loss_can_learn_its_boundaries(boundaries, tiny, level_names):
     run = tiny("--loss=margin", f"--boundaries={boundaries}")
     layer = run.model.get_layer(f"{level_names[0]}_boundary")
     assert layer.boundaries.shape == (boundaries,)
@@ -55,6 +55,6 @@ def test_the_margin_loss_may_learn_its_boundaries(boundaries, tiny, level_names)
     assert run.embedding.output_shape == (None, 10)
 
 
-def test_boundaries_are_one_or_one_a_class(tiny):
+def test_boundaries_must_be_one_or_one_per_class(tiny):
     with pytest.raises(ValueError, match="boundaries must be 1, or 4, .*boundaries=3"):
         tiny("--loss=margin", "--boundaries=3")
