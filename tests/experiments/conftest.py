@@ -27,7 +27,7 @@ def photos(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def commands(tmp_path_factory):
-    """`ForkedCommands`, which starts each command in a forked process, without import time."""
+    """`ForkedCommands`, which forks each command from a process with imported modules."""
     with ForkedCommands(tmp_path_factory.mktemp("printed")) as server:
         yield server
 

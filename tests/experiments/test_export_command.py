@@ -65,7 +65,7 @@ def test_a_run_is_exported_with_its_card(run, capsys):
     ):
         assert words in card
     assert str(run) not in card and "--data_dir" not in card
-    # Again, with leftovers of a killed export, and with test embeddings of another model.
+    # Again, with leftovers of a killed export, and with embeddings that do not fit the images.
     (folder.parent / ".saved_model.partial").mkdir()
     (folder.parent / ".saved_model.lock").touch()
     with np.load(run / "test_embeddings.npz") as saved:

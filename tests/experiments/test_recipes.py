@@ -179,7 +179,7 @@ NEEDED = {
 
 
 def test_only_recipes_of_papers_choose_the_epoch_by_test_images():
-    """CUB recipes for other losses with the same hyperparameters do, too."""
+    """The CUB recipes that replace only the loss also choose the epoch by test images."""
     of_papers = {
         name for name in recipes.names() if recipes.paper_scores(recipes.find_recipe(name))
     }
@@ -210,7 +210,7 @@ def test_pce_has_more_images_than_dimensions_and_computes_lambda(name):
 
 
 @pytest.mark.slow
-def test_lambda_of_pce_is_above_its_floor_in_the_first_step_on_glyphs():
+def test_lambda_of_pce_is_above_its_floor_in_the_first_steps_on_glyphs():
     options = parsed("glyphs_pce")
     split, _ = described.data(options)
     backbone, embedding = fit.embedding_model(options)

@@ -43,7 +43,7 @@ def problem(ended, killed):
 
 
 def trial(command, commands, folder, wholes, other, seed, tally):
-    """Run two commands, of which the first may be killed, and compare the folder with a whole one.
+    """Run two commands in one folder, kill the first in some trials, and compare the result.
 
     Args:
         command: Command to run.

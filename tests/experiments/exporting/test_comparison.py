@@ -6,7 +6,7 @@ import pytest
 from experiments.exporting.comparison import Embeddings, compare, milliseconds, size_of
 
 
-def test_the_numbers():
+def test_numbers_of_a_comparison():
     of_keras = np.array([[3, 4], [3, 4.1], [-5, 0], [-5, 0.1]], np.float32)
     of_export = of_keras.copy()
     of_export[0] = [-5, 0.5]

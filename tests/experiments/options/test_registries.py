@@ -33,7 +33,7 @@ def test_every_argument_has_an_entry_in_the_docstring(described):
 
 
 @every_class
-def test_every_choice_is_accepted_and_no_other(described):
+def test_only_listed_choices_are_accepted(described):
     for argument in arguments(described):
         if described is models.RankMI or argument.choices is None:
             continue

@@ -14,7 +14,7 @@ pytest.importorskip("flask")
 pytest.importorskip("waitress")
 
 
-SECRET = b"the contents of a file next to the photos"
+SECRET = b"the contents of a file beside the photos"
 # Contents of files that no answer may include.
 OUTSIDE = (SECRET, b"root:x:0", b'"fingerprint"', b"sha256")
 LONGEST = 15  # seconds until a valid request is answered, on a busy machine

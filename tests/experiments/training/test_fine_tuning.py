@@ -112,7 +112,7 @@ def test_trainability_is_restored_after_head_epochs():
     assert [v.path for v in backbone.trainable_variables] == expected
 
 
-# Runs.
+# Tests of whole runs.
 
 
 @pytest.fixture

@@ -59,9 +59,8 @@ def test_the_test_classes_do_not_choose_the_epoch_of_final_runs():
 
 
 def test_patience_is_checked_before_the_first_trial(monkeypatch):
-    monkeypatch.setattr(
-        RecipeSearch, "one_fold", lambda search: None
-    )  # skip the dataset, which is slow
+    # Do not load the dataset.
+    monkeypatch.setattr(RecipeSearch, "one_fold", lambda search: None)
     search_of("--patience=3").check()  # the search adds --fold
     with pytest.raises(UsageError, match="last step, which schedule=warm_cosine counts on"):
         search_of("--patience=3", "--schedule=warm_cosine").check()
