@@ -37,7 +37,6 @@ _SECONDS_BETWEEN_LOOKS = 0.01
 class Ended:
     """The end of a command.
 
-
     Attributes:
         code: its exit code, or minus the number of the signal that ended it.
         output: its text on stdout and stderr.
@@ -119,7 +118,6 @@ def _of_session(session):
 
 class ForkedCommands:
     """A process that waits for commands, to use as a context manager.
-
 
     Args:
         folder: where the output of commands is stored, one file for each.

@@ -55,7 +55,6 @@ def _post(body, *headers, host="localhost", length=None):
 class Client:
     """A series of hostile clients of one server, which keeps some connections open in `held`.
 
-
     Args:
         port: port of the server.
     """

@@ -1,4 +1,4 @@
-"""Our numbers against those of pytorch-metric-learning 2.9, read from peers/goldens.npz."""
+"""Our losses against stored results of pytorch-metric-learning 2.9 (peers/goldens.npz)."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ PEER = "pytorch-metric-learning"
 
 
 class ContrastiveTightness(EmbeddingLoss):
-    """The positive half of the contrastive loss, which is what the peer has too."""
+    """The positive half of the contrastive loss, which the peer has, too."""
 
     def compute_loss(self, class_ids, embeddings):
         """T of each anchor."""
@@ -55,7 +55,7 @@ def test_the_peers_value_and_gradient(case, batch):
 
 
 def check(batch, case, value, gradient, of_weights=None):
-    """Against the peer's value and gradients."""
+    """Compare with the peer's value and gradients."""
     assert value == pytest.approx(float(GOLDENS[f"{PEER}/{batch}/{case}/value"]), rel=1e-5)
     for name, ours in (("gradient", gradient), ("of weights", of_weights)):
         if ours is not None:
@@ -83,18 +83,18 @@ def test_the_peers_value_and_gradients_at_embeddings_and_proxies(case, batch):
     head.build(z.shape)
     loss = losses.get(case.split(",")[0], dtype="float64", **arguments)
 
-    def of_both(class_ids, stacked):
-        """The loss of embeddings with the proxies below them, to have both gradients."""
+    def loss_of_stacked(class_ids, stacked):
+        """Return the loss of the embeddings stacked on the proxies, to get both gradients."""
         head.proxies = stacked[len(z) :]
         return loss(class_ids, head(stacked[: len(z)]))
 
-    del head.proxies  # a plain tensor takes the variable's place
-    value, gradient = value_and_gradient(of_both, ids, np.concatenate([z, proxies]))
+    del head.proxies  # a plain tensor replaces the variable
+    value, gradient = value_and_gradient(loss_of_stacked, ids, np.concatenate([z, proxies]))
     check(batch, case, value, gradient[: len(z)], gradient[len(z) :])
 
 
 def test_the_peers_learned_boundaries():
-    batch = "small"  # of the large one the peer adds 200,000 numbers in float32
+    batch = "small"  # for the large batch, the peer sums 200,000 numbers in float32
     ids, z = GOLDENS[f"inputs/{batch}/ids"], GOLDENS[f"inputs/{batch}/z"]
     boundaries = GOLDENS[f"inputs/{batch}/boundaries"]
     rows = np.concatenate([z, np.tile(boundaries, (len(z), 1))], axis=1)

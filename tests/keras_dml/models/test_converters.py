@@ -103,7 +103,7 @@ def test_of_many_names_the_first_are_shown(tmp_path):
 
 @pytest.mark.parametrize("ending", [".npz", ".pth"])
 @pytest.mark.parametrize("content", [b"", b"noise", b"PK\x03\x04 cut off"])
-def test_a_file_that_is_none(ending, content, tmp_path):
+def test_an_invalid_file(ending, content, tmp_path):
     path = tmp_path / f"noise{ending}"
     path.write_bytes(content)
     with pytest.raises(ValueError, match="that can be read"):

@@ -78,7 +78,7 @@ def compiled_model(embedding, **head):
 
 
 @pytest.mark.slow
-def test_saved_in_a_keras_file_it_trains_on_to_the_bit(tmp_path):
+def test_training_continues_identically_from_a_keras_file(tmp_path):
     x, ids = data()
     regularizer = models.CenterRegularizer(2)
     head = {"centers": 2, "pooling": "soft", "proxies_regularizer": regularizer}
