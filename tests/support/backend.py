@@ -52,7 +52,7 @@ def compiled(loss):
 
         return jax.jit(loss)
     if keras.backend.backend() == "torch":
-        return loss  # which has none
+        return loss  # PyTorch has no graphs
     import tensorflow as tf
 
     return tf.function(loss)

@@ -39,7 +39,7 @@ def _form(data, name="photo.png", boundary="x", field="image"):
 
 
 def _request(line, *headers, body=b"", host="localhost"):
-    """Return the bytes of a request; without a Host header if `host` is None."""
+    """Return the bytes of a request. If `host` is None, omit the Host header."""
     lines = [line, *([] if host is None else [f"Host: {host}"]), *headers]
     return "\r\n".join([*lines, "", ""]).encode(errors="surrogateescape") + body
 
@@ -53,7 +53,7 @@ def _post(body, *headers, host="localhost", length=None):
 
 
 class Client:
-    """A series of hostile clients of one server, which keeps some connections open in `held`.
+    """A series of hostile clients of one server, some of which keep connections open.
 
     Args:
         port: port of the server.

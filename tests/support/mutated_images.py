@@ -16,7 +16,7 @@ _SIZES = (0, 1, 2, 7, 255, 256, 2047, 16383, 65535, 2**24, 2**31 - 1, 2**31, 2**
 
 
 def _picture(mode="RGB", seed=0, size=(23, 31)):
-    """Return a smooth picture that looks different in each of its eight orientations."""
+    """Return a smooth picture that looks different in all eight orientations."""
     channels = {"RGB": 3, "L": 1, "RGBA": 4}[mode]
     noise = np.random.default_rng(seed).integers(0, 256, (3, 4, channels), dtype=np.uint8)
     return Image.fromarray(noise.squeeze()).resize(size, Image.Resampling.BICUBIC)

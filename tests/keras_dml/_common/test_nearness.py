@@ -7,7 +7,7 @@ from keras_dml import callbacks, metrics, retrieval
 from keras_dml._common import types
 
 
-def test_the_metrics_are_those_that_are_annotated():
+def test_the_metrics_match_the_annotation():
     assert get_args(types.Metric) == types.METRICS == retrieval.METRICS
 
 

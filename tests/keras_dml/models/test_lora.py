@@ -93,7 +93,7 @@ def test_what_is_refused():
     )
     with pytest.raises(ValueError, match=message):
         models.enable_lora(backbone, 4, ["q"])
-    assert backbone.trainable_variables, "a refusal leaves the backbone as it was"
+    assert backbone.trainable_variables, "a refusal leaves the backbone unchanged"
     with pytest.raises(ValueError, match="rank must be"):
         models.enable_lora(backbone, 0)
     models.enable_lora(backbone, 4)
