@@ -195,7 +195,7 @@ def test_cycles_are_found(tmp_path):
     assert set(imports(path)) == {"a", "b", "c", "d"}
 
 
-def test_no_test_imports_another():
+def test_tests_do_not_import_each_other():
     for path in (ROOT / "tests").rglob("*.py"):
         for imported in imports(path):
             names = imported.split(".")

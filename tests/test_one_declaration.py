@@ -11,7 +11,7 @@ every_loss = pytest.mark.parametrize("name", losses.LOSSES)
 
 
 @every_loss
-def test_its_oracle_tries_a_non_default_value_of_every_argument(name):
+def test_each_oracle_tries_a_non_default_value_of_every_argument(name):
     cases = [case for case in CASES if case.name == name]
     assert cases, f"no function in tests/support/oracles.py has the decorator @oracle({name!r})"
     assert cases[0].arguments == {}
@@ -28,7 +28,7 @@ def test_its_oracle_tries_a_non_default_value_of_every_argument(name):
 
 
 @every_loss
-def test_it_has_a_recipe_on_the_built_in_dataset(name):
+def test_each_loss_has_a_recipe_on_the_built_in_dataset(name):
     assert f"glyphs_{name}.flags" in recipes.names(), (
         f"experiments/recipes/glyphs/glyphs_{name}.flags is missing"
     )

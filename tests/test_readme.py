@@ -235,7 +235,7 @@ def test_modules_that_need_tensorflow_declare_it_in_their_first_line():
                 assert "TensorFlow" in text.splitlines()[0], path
 
 
-def test_the_pieces_import_in_one_direction():
+def test_the_packages_import_in_one_direction():
     forbidden = {
         "keras_dml": r"pipelines|experiments|absl|tensorflow_datasets|matplotlib",
         "pipelines": r"keras_dml(?!\._common)|experiments|absl|scann",

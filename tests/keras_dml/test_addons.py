@@ -116,7 +116,7 @@ def test_contrastive_of_the_documentation():
 
 
 @pytest.mark.slow
-def test_a_users_script_trains_to_the_same_losses():
+def test_a_users_script_reaches_the_same_losses():
     layers = [keras.layers.Dense(16, "relu"), keras.layers.Dense(8)]
     model = keras.Sequential([keras.Input((10,)), *layers, keras.layers.UnitNormalization()])
     for number, layer in enumerate(layers, 1):

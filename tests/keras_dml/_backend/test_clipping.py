@@ -33,7 +33,7 @@ RUNS = [
 
 @pytest.mark.parametrize("devices", ["2", "4"])
 @pytest.mark.parametrize("run", [run for run in RUNS if not run.startswith("stock")])
-def test_the_weights_are_those_of_one_device(run, devices):
+def test_the_weights_equal_one_device(run, devices):
     assert difference(results("1")["runs"][run], results(devices)["runs"][run]) < 1e-5
 
 

@@ -61,19 +61,19 @@ def difference(a, b):
 
 
 @pytest.mark.parametrize("case", [*QUICK, *MORE])
-def test_the_weights_are_those_of_one_device(case):
+def test_the_weights_equal_one_device(case):
     assert difference(trained(case, 1), trained(case, 2)) < tolerance(case)
 
 
 @pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("case", [*QUICK, *MOST])
-def test_the_weights_on_four_devices_are_those_of_one(case):
+def test_the_weights_on_four_devices_equal_one_device(case):
     assert difference(trained(case, 1), trained(case, 4)) < tolerance(case)
 
 
 @pytest.mark.parametrize("case", [*QUICK, *MORE])
-def test_the_logs_are_those_of_one_device(case):
+def test_the_logs_equal_one_device(case):
     logs = trained(case, 2)["logs"]
     assert logs == pytest.approx(trained(case, 1)["logs"], rel=tolerance(case))
     loss, *_ = distributed_training.CASES.get(case, (case,))
@@ -167,7 +167,7 @@ def test_every_image_is_embedded_once_for_any_batch_size(find):
 
 
 @devices_and_workers
-def test_batch_norm_on_each_replicas_own_images_and_its_averaged_statistics(find):
+def test_batch_norm_per_replica_with_averaged_statistics(find):
     before, after = (
         [value for found in find() for value in found["batch_norm"][when]]
         for when in ("before", "after")
@@ -201,14 +201,14 @@ def test_a_failed_process_is_one_failure():
     assert asked == [0, 1]
 
 
-def test_one_device_gets_its_own_tensor_back():
+def test_one_device_returns_the_same_tensor():
     x = tf.constant([[1.0, 2.0]])
     gathered, offset = gather_candidates(x)
     assert gathered is x and offset == 0
     assert place_among_replicas() == (0, 1)
 
 
-def test_a_strategy_of_one_replica_gets_its_own_tensor_back():
+def test_a_strategy_of_one_replica_returns_the_same_tensor():
     x = tf.constant([[1.0, 2.0]])
     strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
     same = strategy.run(lambda: gather_candidates(x)[0] is x)

@@ -23,5 +23,5 @@ def test_the_metrics_match_the_annotation():
         retrieval.build_index,
     ],
 )
-def test_one_word_with_one_default(function):
+def test_the_parameter_is_called_metric_with_one_default(function):
     assert inspect.signature(function).parameters["metric"].default == types.METRICS[0]

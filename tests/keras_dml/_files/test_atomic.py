@@ -23,7 +23,7 @@ def fill_the_disk():
         stream.write(b"x")
 
 
-def test_a_full_disk_names_the_file_and_leaves_the_old_one(tmp_path):
+def test_a_full_disk_names_the_file_and_keeps_the_old_one(tmp_path):
     path = tmp_path / "a.npz"
     path.write_text("old")
     full = "No space left on device"

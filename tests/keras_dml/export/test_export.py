@@ -90,7 +90,7 @@ def all_layers(model):
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16", "bfloat16", "float32"])
-def test_a_float32_copy_computes_as_the_same_weights_in_float32(policy):
+def test_a_float32_copy_computes_the_same_as_a_float32_model(policy):
     model = nested_model(policy)
     before = keras.config.dtype_policy()
     copy = float32_copy(model)
@@ -106,7 +106,7 @@ def test_a_float32_copy_computes_as_the_same_weights_in_float32(policy):
         assert np.abs(model.predict(images(), verbose=0) - expected).max() > 1e-4
 
 
-def test_a_float32_copy_keeps_names_and_owns_its_weights():
+def test_a_float32_copy_keeps_names_and_has_separate_weights():
     model = nested_model("mixed_bfloat16")
     copy = float32_copy(model)
     assert copy.name == "whole"

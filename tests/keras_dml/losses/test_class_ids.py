@@ -137,7 +137,7 @@ def test_an_image_with_weight_zero_is_a_candidate():
     assert abs(each[:7] - without).max() > 0.1
 
 
-def test_labels_in_another_form_are_refused_with_advice():
+def test_labels_in_another_form_are_refused_with_a_suggestion():
     loss = losses.TripletLoss()
     with pytest.raises(ValueError, match=r"y_true must be .*np.argmax.*y_true.shape=\(8, 2\)"):
         loss(np.eye(2)[PLAIN % 2], Z)

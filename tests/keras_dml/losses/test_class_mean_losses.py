@@ -41,7 +41,7 @@ def test_simplified_is_cross_entropy_with_class_sums_as_weights(seed):
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_the_simplified_gradient_is_the_formula(seed):
+def test_the_simplified_gradient_matches_the_formula(seed):
     ids, z = batch(seed)
     theta = sums_over_n(ids, z, 4)
     p = softmax(z @ theta.T)
@@ -205,7 +205,7 @@ def test_cross_entropy_is_above_at_zero_and_at_fixed_points_and_below_at_its_min
 
 
 @pytest.mark.parametrize("normalize", [False, True])
-def test_the_center_gradient_is_the_difference_whatever_the_center_does(normalize):
+def test_the_gradient_of_the_center_loss_is_the_difference_to_the_center(normalize):
     ids, z = batch()
     _, gradient = value_and_gradient(losses.CenterLoss(dtype="float64"), ids, z)
     centers = np.array([z[ids == k].mean(axis=0) for k in range(4)])

@@ -70,7 +70,7 @@ def test_perfect_and_inverted_rankings():
     assert float(losses.FastAPLoss()(ids, apart)) == pytest.approx(2 / 3, abs=1e-6)
 
 
-def test_lone_images_are_left_out_of_the_mean_but_ranked():
+def test_images_without_positives_are_ranked_but_not_in_the_mean():
     """The only positive is last of three: precision 1/3 for the two images that have one."""
     z = np.array([[1.0, 0.0], [-1.0, 0.0], [1.0, 0.0], [-1.0, 0.0]])
     each = np.asarray(losses.FastAPLoss(reduction=None)(np.array([0, 0, 1, 2]), z))

@@ -29,7 +29,7 @@ TAKEN = {
     "a list of arrays": list(Z),
     "a list of tensors": lambda: [keras.ops.convert_to_tensor(row) for row in Z],
     "objects": Z.astype(object),
-    "what can be made an array": Rows(),
+    "convertible to an array": Rows(),
     "fractions": [[fractions.Fraction(float(x)) for x in row] for row in Z],
     "half precision": lambda: keras.ops.cast(Z, "bfloat16"),
 }

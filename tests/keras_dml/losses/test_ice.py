@@ -120,7 +120,7 @@ def test_sample_weights_weigh_the_gradient_of_their_anchors():
     np.testing.assert_allclose(total, whole, atol=1e-12)
 
 
-def test_small_losses_keep_their_digits():
+def test_small_losses_are_exact():
     """Logits of some hundreds, whose difference would lose a loss of 1e-6."""
     ids = np.array([0, 0, 1, 1])
     z = np.array([[1.0, 0.0], [1.0, 0.1], [0.78, 0.6], [0.75, 0.65]])

@@ -118,7 +118,7 @@ def test_parts_of_coincident_embeddings():
     assert contrast == pytest.approx(math.log(3) / BETA + 0.5)
 
 
-def test_the_raw_losses_do_not_obey_the_ordering():
+def test_the_raw_losses_violate_the_ordering():
     """Without the constants, T_contrastive ≤ T_MS fails: the bounds above are not vacuous."""
     ids, z = balanced(4, 8, 5, seed=0)
     assert mean_part("T", "contrastive", ids, z) > mean_part("T", "multi_similarity", ids, z)

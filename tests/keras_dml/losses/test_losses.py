@@ -141,7 +141,7 @@ def test_label_shapes_and_types(case, dtype):
 
 
 @pair_cases
-def test_no_pairs_give_zero_and_zero_gradient(case):
+def test_no_pairs_give_zero_loss_and_gradient(case):
     value, gradient = value_and_gradient(make(case), np.array([3]), np.ones((1, 4)), "float32")
     assert value == pytest.approx(0.0, abs=1e-6)
     assert np.isfinite(gradient).all()

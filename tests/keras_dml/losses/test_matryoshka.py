@@ -93,7 +93,7 @@ def test_it_is_saved_with_its_inner_loss(tmp_path):
         ((3, 5), None, r"dims must end with d = 6.*dims=\(3, 5\)"),
     ],
 )
-def test_what_is_refused(dims, weights, message):
+def test_bad_arguments(dims, weights, message):
     ids, z = batch()
     with pytest.raises(ValueError, match=message):
         losses.MatryoshkaLoss(losses.SNCALoss(), dims, weights=weights)(ids, z)

@@ -71,7 +71,7 @@ def test_the_classifier_of_the_model_is_shared_while_both_train(tmp_path):
     assert logs["embeddings_loss"] == pytest.approx(expected, rel=1e-4, abs=1e-5)
 
 
-def test_weights_saved_without_a_classifier_load_into_a_model_whose_loss_has_one(tmp_path):
+def test_weights_saved_without_a_classifier_load_into_a_model_with_one(tmp_path):
     ids, x = batch(dimensions=8)
     plain, with_classifier = small_model(), small_model()
     plain.compile("sgd", losses.PairwiseCrossEntropyLoss(0.5))

@@ -18,7 +18,7 @@ def projected(gradient, z):
     return (gradient - along * f) / np.linalg.norm(z, axis=1, keepdims=True)
 
 
-def test_with_one_positive_each_supcon_nt_xent_and_snca_agree():
+def test_supcon_nt_xent_and_snca_agree_with_one_positive_per_anchor():
     _, z = batch(seed=4, sizes=(12,), dimensions=5)
     ids = np.arange(12) // 2
     expected, gradient = value_and_gradient(losses.SupConLoss(0.2, dtype="float64"), ids, z)
@@ -61,7 +61,7 @@ def test_coincident_points():
         assert np.isfinite(gradient).all()
 
 
-def test_the_gradient_of_the_circle_loss_is_the_papers():
+def test_the_gradient_of_the_circle_loss_matches_the_paper():
     ids, z = batch(seed=7)
     margin, scale = 0.3, 15.0
     f = oracles.unit(z)
@@ -82,7 +82,7 @@ def test_the_gradient_of_the_circle_loss_is_the_papers():
 
 @pytest.mark.parametrize("far_class", [False, True])
 @pytest.mark.parametrize(("margin", "beta"), [(0.2, 1.1), (0.2, 1.2), (0.4, 1.5)])
-def test_the_gradient_of_the_margin_loss_holds_its_weights_constant(margin, beta, far_class):
+def test_the_gradient_of_the_margin_loss_treats_its_weights_as_constants(margin, beta, far_class):
     ids, z = batch(seed=8, dimensions=4)
     if far_class:  # The far class has no near negatives: all weigh the same.
         z = 0.3 * z + np.where(ids == ids[0], 1, -1)[:, None] * np.array([1.0, 0, 0, 0])
@@ -148,7 +148,7 @@ def test_bad_arguments_of_the_margin_loss(given, message):
         losses.MarginLoss(**given)
 
 
-def test_boundaries_need_room():
+def test_boundaries_need_columns_of_the_embeddings():
     with pytest.raises(ValueError, match=r"followed by 3 boundaries.*\(4, 3\)"):
         losses.MarginLoss(boundaries=3)(np.arange(4), np.ones((4, 3)))
 

@@ -70,7 +70,7 @@ def test_a_constant_zero_statistic_estimates_nothing():
     np.testing.assert_allclose(np.asarray(loss(ids, z)), 0.0, atol=1e-12)
 
 
-def test_the_best_statistic_reaches_two_log_two():
+def test_the_optimal_statistic_reaches_two_log_two():
     """The bound of separated distributions, with an arbitrarily large V = log p⁺ − log p⁻."""
     ids, z = tangled()
     steep = RankMILoss(lambda d: 1e3 * (0.8 - d), dtype="float64")
@@ -141,7 +141,7 @@ def test_expected_draws_weigh_anchors_by_their_positives():
 
 
 @pytest.mark.slow
-def test_copies_and_files_keep_the_network_and_its_weights(tmp_path):
+def test_copies_and_files_keep_the_network_and_weights(tmp_path):
     ids, z = batch()
     loss = RankMILoss(small_network())
     copy = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(loss))

@@ -47,7 +47,7 @@ def test_quadruplets_with_weights_match_the_loops():
     np.testing.assert_allclose(gradient, expected, atol=1e-7)
 
 
-def test_negatives_at_one_distance_share_the_pull():
+def test_negatives_at_the_same_distance_share_the_gradient():
     # Two negatives at the same point are equally near, so both are pushed equally.
     z = np.array([[0.0, 0.0], [0.3, 0.0], [0.0, 0.5], [0.0, 0.5]])
     loss = losses.TripletLoss(triplets="semihard", normalize=False, dtype="float64")

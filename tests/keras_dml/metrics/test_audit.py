@@ -92,7 +92,7 @@ def test_confused_classes_of_more_rows_than_a_block(monkeypatch):
     np.testing.assert_array_equal(again.self_confidence, votes.self_confidence)
 
 
-def test_outliers_are_those_beyond_the_fence():
+def test_outliers_are_beyond_the_fence():
     scores = metrics.outlier_scores(SIMILARITIES)
     distances = [sum(1 - float(s) for s in row) / len(row) for row in SIMILARITIES]
     low, high = np.percentile(distances, [25, 75])
@@ -140,6 +140,6 @@ def test_one_row_one_class_and_equal_rows():
         (lambda: metrics.duplicate_groups([[0.0, 1.0]], 5), "Received: float64"),
     ],
 )
-def test_what_is_refused(call, message):
+def test_bad_arguments(call, message):
     with pytest.raises(ArgumentError, match=message):
         call()

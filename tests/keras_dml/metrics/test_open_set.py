@@ -99,7 +99,7 @@ def test_equally_near_items_of_two_classes_are_no_identification():
         ({"gallery": np.eye(3), "gallery_labels": [7, 8, 9]}, "0 known and 40 unknown"),
     ],
 )
-def test_it_refuses(change, message):
+def test_refused_arguments(change, message):
     rng = np.random.default_rng(0)
     given = {"embeddings": rng.normal(size=(40, 3)), "labels": np.arange(40) % 4, "rates": [0.1]}
     given |= change

@@ -89,7 +89,7 @@ def naive_results(metric):
     return results
 
 
-@pytest.mark.parametrize("path", ["all", "windows", "looked in vain"])
+@pytest.mark.parametrize("path", ["all", "windows", "empty window"])
 @pytest.mark.parametrize("metric", METRICS)
 def test_it_agrees_with_a_loop_over_the_pairs(metric, path, monkeypatch):
     monkeypatch.setattr(ranks, "_BLOCK", 7 if path == "all" else 32)
@@ -98,7 +98,7 @@ def test_it_agrees_with_a_loop_over_the_pairs(metric, path, monkeypatch):
         monkeypatch.setattr(pair_verification, "_LOOKED_AT", 300)
         monkeypatch.setattr(pair_counts, "_PENDING", 20)
         monkeypatch.setattr(pair_counts, "_OF_A_PART", 5)
-    if path == "looked in vain":
+    if path == "empty window":
         nowhere = (np.float32(-99), np.float32(-98))
         monkeypatch.setattr(pair_verification, "_window_of_rate", lambda *_: nowhere)
         monkeypatch.setattr(pair_verification, "_window_of_equal_errors", lambda *_: nowhere)
@@ -280,7 +280,7 @@ def naive_other(embeddings, labels, threshold):
     return np.mean(negative >= threshold)
 
 
-def test_intervals_are_wider_than_those_over_independent_pairs():
+def test_intervals_are_wider_than_with_independent_pairs():
     embeddings, labels = population(0, 60)
     low, high = (
         verification(embeddings, labels, [1e-2], replicates=200).points[0].false_match_rate_interval
@@ -311,7 +311,7 @@ def test_intervals_are_wider_than_those_over_independent_pairs():
         ({"embeddings": np.eye(40) * 3e38, "metric": "l2"}, "within float32's range"),
     ],
 )
-def test_it_refuses(change, message):
+def test_refused_arguments(change, message):
     rng = np.random.default_rng(0)
     given = {"embeddings": rng.normal(size=(40, 3)), "labels": np.arange(40) % 4}
     with pytest.raises(ValueError, match=message):

@@ -122,7 +122,7 @@ def test_shapes_at_227():
 
 
 @pytest.mark.slow
-def test_the_stem_takes_rgb_for_a_checkpoint_of_bgr(loaded):
+def test_the_stem_accepts_rgb_for_a_bgr_checkpoint(loaded):
     _, arrays, images, found = loaded
     x = images[..., ::-1] - np.array([104.0, 117.0, 128.0])
     x = largest(unit(x, arrays, "conv1_7x7_s2", 2), 2, 0)

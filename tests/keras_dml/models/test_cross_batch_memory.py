@@ -152,7 +152,7 @@ def test_value_and_gradient_match_the_loops():
 
 
 @pytest.mark.parametrize("case", MEMORY_CASES)
-def test_the_peers_values_and_gradients(case):
+def test_values_and_gradients_match_the_peer(case):
     """pytorch-metric-learning's memory replaces the batch as the set of candidates."""
     goldens = np.load(FILE)
     ids, z = (goldens[f"inputs/{MEMORY['batch']}/{name}"] for name in ("ids", "z"))
@@ -221,7 +221,7 @@ def test_prefixes_are_compared_with_prefixes_in_the_memory():
     assert found["tightness"] == pytest.approx(2 * -12.306570, rel=1e-4)
 
 
-def test_learned_boundaries_stay_the_anchors_own():
+def test_learned_boundaries_come_from_the_anchors():
     inputs = keras.Input((3,))
     model = keras.Model(inputs, models.Boundary()(untouched().call(inputs)))
     loss = losses.MarginLoss(boundaries=1, sampling="all")

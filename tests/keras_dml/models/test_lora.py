@@ -82,7 +82,7 @@ def test_every_backbone_family_is_supported(dropped):
     assert dropped in {name for family in models.LORA_LAYERS.values() for name in family}
 
 
-def test_what_is_refused():
+def test_bad_arguments():
     with pytest.raises(
         ValueError, match=r"layers must be names of layers of small_convnet.*nothing"
     ):

@@ -74,7 +74,7 @@ def test_input_scaling_does_not_change_the_images_in_place():
 
 
 @pytest.mark.parametrize("application", ["resnet50", "ResNet49", "imagenet_utils"])
-def test_input_scaling_of_no_application(application):
+def test_input_scaling_of_an_unknown_application(application):
     message = rf"application must be the name of a keras\.applications model\..*{application}"
     with pytest.raises(ValueError, match=message):
         models.InputScaling(application)
@@ -156,7 +156,7 @@ def test_image_size_below_the_minimum_of_the_application():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", [".weights.h5", ".h5"])
-def test_a_weights_file_of_the_application_gives_the_applications_features(ending, tmp_path):
+def test_a_weights_file_gives_the_features_of_the_application(ending, tmp_path):
     plain = keras.applications.MobileNetV2(
         include_top=False, weights=None, input_shape=(SIZE, SIZE, 3)
     )
@@ -504,7 +504,7 @@ def test_dropout_only_affects_training():
     np.testing.assert_array_equal(drop(np.ones((4, 10)), training=False), np.ones((4, 10)))
 
 
-def test_without_dropout_there_is_no_dropout_layer():
+def test_without_dropout_the_model_has_no_dropout_layer():
     assert not [x for x in tiny_classifier().layers if isinstance(x, keras.layers.Dropout)]
 
 

@@ -116,7 +116,7 @@ def test_every_pooling_is_saved_and_copied_in_every_precision(pooling, half, tmp
     np.testing.assert_allclose(exact, found, atol=0 if half == "float32" else 0.1)
 
 
-def test_the_exponent_of_gem_learns():
+def test_the_exponent_of_gem_is_trained():
     model = of_maps(maps(), "gem", embedding_size=2)
     layer = model.get_layer("features")
     assert float(layer.p.numpy()) == 3.0 and layer.trainable_variables == [layer.p]

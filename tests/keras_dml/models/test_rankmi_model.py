@@ -188,7 +188,7 @@ def same(one, other):
 
 @pytest.mark.any_backend
 @pytest.mark.slow_on_jax
-def test_the_phases_touch_only_their_own_network_and_optimizer():
+def test_each_phase_only_changes_one_network_and_optimizer():
     adam = keras.optimizers.Adam
     model = rankmi("float32", adam(0.01), adam(0.01), run_eagerly=True)
     x = images(2).astype("float32")
@@ -242,7 +242,7 @@ def test_logs_of_one_step_match_its_pairs():
 
 
 @pytest.mark.slow
-def test_not_decreasing_counts_the_distances_where_v_rises():
+def test_not_decreasing_counts_distances_at_which_v_increases():
     class Wave(keras.layers.Layer):
         def call(self, distances):
             return keras.ops.cos(np.pi * distances)

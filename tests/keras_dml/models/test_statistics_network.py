@@ -56,7 +56,7 @@ CASES = {
 @pytest.mark.any_backend
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("compiled", [False, True])
-def test_beta_is_the_zero_of_v(case, compiled):
+def test_beta_is_the_root_of_v(case, compiled):
     function, expected = CASES[case]
     last = ops.convert_to_tensor(0.9, dtype="float64")
 

@@ -64,7 +64,7 @@ def test_views_of_a_storage(zipped, tmp_path):
         Tensor(np.ones(4, "float32"), shape=("a",), strides=(1,)),
     ],
 )
-def test_a_tensor_that_reaches_beyond_its_storage(tensor, zipped, tmp_path):
+def test_a_tensor_beyond_its_storage(tensor, zipped, tmp_path):
     save(state_dict({"x": tensor}), tmp_path / "beyond.pth", zipped)
     with pytest.raises(ValueError, match="not a PyTorch file of tensors that can be read"):
         read_tensors(tmp_path / "beyond.pth")

@@ -119,7 +119,7 @@ def test_without_tensorflow(monkeypatch):
         ([True, 3], "whole numbers"),
     ],
 )
-def test_what_is_refused(allowed, message):
+def test_bad_arguments(allowed, message):
     items, _ = awkward_set()
     with pytest.raises(ValueError, match=message):
         ExactIndex(items).search(items, 3, allowed=allowed)

@@ -101,7 +101,7 @@ def test_zeros_and_prefixes_of_zeros_are_found_last():
         ({"length": 2, "candidates": 0}, "candidates must be .*candidates=0"),
     ],
 )
-def test_what_is_refused(arguments, message):
+def test_bad_arguments(arguments, message):
     with pytest.raises((ValueError, TypeError), match=message):
         PrefixIndex(rows(), **arguments)
 
@@ -120,7 +120,7 @@ def test_an_inconsistent_description_is_damage(tmp_path):
         load_index(tmp_path / "index")
 
 
-def test_one_query_and_one_item_are_scored_by_all_of_their_numbers():
+def test_one_query_and_one_item_are_scored_by_the_full_vectors():
     rows = np.random.default_rng(0).normal(size=(20, 6))
     index, exact = PrefixIndex(rows, length=2, candidates=20), ExactIndex(rows)
     for one, other in zip(index.search(rows[3:4], 5), exact.search(rows[3:4], 5)):

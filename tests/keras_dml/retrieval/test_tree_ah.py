@@ -128,7 +128,7 @@ def test_all_leaves_with_all_items_reordered_are_exact(metric):
 
 @needs_scann
 @pytest.mark.parametrize("metric", METRICS)
-def test_queries_whose_leaves_hold_too_few_items_are_searched_exactly(metric):
+def test_queries_with_too_few_items_in_their_leaves_are_searched_exactly(metric):
     embeddings = clustered(400)
     tree = TreeAH(num_leaves=20, leaves_to_search=1)
     index = ScannIndex(embeddings, metric, names := np.arange(400) * 2, tree)
