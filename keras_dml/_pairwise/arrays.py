@@ -182,8 +182,8 @@ def check_rows(labels: Tensor, embeddings: Tensor) -> None:
 
 
 def known_shape(value: TensorLike) -> tuple[int | None, ...] | None:
-    """Return the shape of a tensor or array-like value. None if its rank is unknown."""
+    """Return the shape of a tensor or array-like value. None if it is unknown."""
     try:
         return tuple(value.shape) if hasattr(value, "shape") else np.shape(value)
-    except ValueError:  # TensorFlow: unknown rank
+    except Exception:  # an unknown rank, or a list of traced tensors: each backend has its error
         return None
